@@ -1,0 +1,1 @@
+"""SHELF: how a client behaves. `plain` is the one to copy."""

@@ -1,0 +1,42 @@
+"""Our own exceptions: what *we* or *our user* did wrong. What the server does wrong is data, never an exception.
+
+Each carries the exit code that `loadchaos` ends with (design: 2 profile and options, 3 unknown, 4 the target).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class LoadchaosError(Exception):
+    """Base of all errors a user is meant to read; `exit_code` is what the command line ends with."""
+
+    exit_code = 2
+
+
+class ProfileError(LoadchaosError):
+    """One or more mistakes in a profile, each as `file:line:column: what was expected (got what)`."""
+
+    def __init__(self, mistakes: Sequence[str]) -> None:
+        self.mistakes = tuple(mistakes)
+        super().__init__("\n".join(mistakes))
+
+
+class OptionError(LoadchaosError):
+    """A command-line option, folder or port that cannot be used."""
+
+
+class AuthorizationError(LoadchaosError):
+    """Something destructive was asked for a server the user has not authorised (`--authorize HOST:PORT`)."""
+
+
+class TargetError(LoadchaosError):
+    """The target is the trouble: unreachable, not healthy, 401, wrong model, no images, no development endpoints."""
+
+    exit_code = 4
+
+
+class LedgerError(LoadchaosError):
+    """The run folder could not be written or read; nothing it says may be called a pass."""
+
+    exit_code = 3

@@ -1,0 +1,255 @@
+"""The run folder: append, read back, follow. The only thing that doing and judging share.
+
+One writer a file, append only, one row one write(2), first row a header. A row torn by a full disk or a kill never
+hides the next one: the writer ends the line before it goes on, the reader skips what it cannot parse and counts it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from loadchaos.errors import LedgerError
+from loadchaos.model import Row
+
+SCHEMA = 1
+_CHUNK = 1 << 20
+
+
+def boot_id() -> str:
+    """Which boot of this machine monotonic times belong to; empty where the system does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+class Writer:
+    """Appends rows to one file of the run folder; nobody else may write that file.
+
+    A failed write raises LedgerError (disk full, folder gone): a run whose record is lost proves nothing. `lost` counts
+    the rows that did not get through. After a short write the torn line is ended before the next row.
+    """
+
+    def __init__(self, path: Path, writer: str, extra: Mapping[str, Any] | None = None) -> None:
+        self.path = path
+        self.lost = 0
+        self._torn = False
+        try:
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            # A predecessor may have been killed inside a row: then this line ends it.
+            size = os.fstat(self._fd).st_size
+            if size:
+                with path.open("rb") as f:
+                    f.seek(size - 1)
+                    self._torn = f.read(1) != b"\n"
+        except OSError as e:
+            raise LedgerError(f"{path}: cannot be written: {e.strerror}") from e
+        self.write({
+            "row": "header", "schema": SCHEMA, "writer": writer, "pid": os.getpid(), "boot_id": boot_id(),
+            "mono_ns": time.monotonic_ns(), "utc_ns": time.time_ns(), **(extra or {}),
+        })  # fmt: skip
+
+    def write(self, row: Row) -> None:
+        """Append one row with one write(2)."""
+        data = orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
+        if self._torn:
+            data = b"\n" + data
+        try:
+            done = os.write(self._fd, data)
+        except OSError as e:
+            self.lost += 1
+            raise LedgerError(f"{self.path}: a row could not be written: {e.strerror}") from e
+        self._torn = done < len(data)
+        if self._torn:
+            self.lost += 1
+            raise LedgerError(f"{self.path}: only {done} of {len(data)} bytes of a row could be written")
+
+    def sync(self) -> None:
+        """fsync: the caller does it each second."""
+        try:
+            os.fsync(self._fd)
+        except OSError as e:
+            raise LedgerError(f"{self.path}: {e.strerror}") from e
+
+    def close(self) -> None:
+        """Close the file; the writer is of no use afterwards."""
+        os.close(self._fd)
+
+
+class Tail:
+    """Reads a file of rows from where it stopped last time; a line without its end is left for the next time.
+
+    `bad` counts lines that are no JSON object. A file that does not exist yet is an empty one.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.offset = 0
+        self.bad = 0
+        self._rest = b""
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Every whole new row, header rows included."""
+        try:
+            f = self.path.open("rb")
+        except FileNotFoundError:
+            return
+        except OSError as e:
+            raise LedgerError(f"{self.path}: cannot be read: {e.strerror}") from e
+        with f:
+            f.seek(self.offset)
+            while block := f.read(_CHUNK):
+                self.offset += len(block)
+                *lines, self._rest = (self._rest + block).split(b"\n")
+                for line in lines:
+                    row = self._parse(line)
+                    if row is not None:
+                        yield row
+
+    def _parse(self, line: bytes) -> dict[str, Any] | None:
+        if not line.strip():
+            return None
+        try:
+            row = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            self.bad += 1
+            return None
+        if not isinstance(row, dict):
+            self.bad += 1
+            return None
+        return row
+
+    def torn(self) -> bool:
+        """Whether the file ends inside a row (its writer was killed there, or is writing it now)."""
+        return bool(self._rest.strip())
+
+
+class LogTail:
+    """Reads server.log with the arrival time of each line from its index, as rows `{row: log, at_ns, source, line, text}`.
+
+    The index (server.index.jsonl) has a row `{row: "lines", at_ns, offset, bytes, source}` per piece the keeper or the
+    watcher appended; a line belongs to the piece in which it begins. Without an index lines have at_ns None.
+    """
+
+    def __init__(self, path: Path, index: Path, source: str = "server.log") -> None:
+        self.path, self.source = path, source
+        self._index = Tail(index)
+        self._pieces: list[tuple[int, int, str]] = []  # offset, at_ns, source
+        self._cursor = 0
+        self._offset = 0
+        self._rest = b""
+        self._line = 0
+
+    def rows(self, *, final: bool = False) -> Iterator[dict[str, Any]]:
+        """Every whole new line; with `final` the last one too when it has no end."""
+        try:
+            f = self.path.open("rb")
+        except FileNotFoundError:
+            return
+        except OSError as e:
+            raise LedgerError(f"{self.path}: cannot be read: {e.strerror}") from e
+        with f:
+            f.seek(self._offset + len(self._rest))
+            while block := f.read(_CHUNK):
+                self._pieces.extend(
+                    (r["offset"], r["at_ns"], r.get("source", self.source))
+                    for r in self._index.rows()
+                    if r.get("row") == "lines"
+                )
+                *lines, self._rest = (self._rest + block).split(b"\n")
+                for line in lines:
+                    yield self._row(line, len(line) + 1)
+        if final and self._rest:
+            rest, self._rest = self._rest, b""
+            yield self._row(rest, len(rest))
+
+    def _row(self, line: bytes, size: int) -> dict[str, Any]:
+        while self._cursor + 1 < len(self._pieces) and self._pieces[self._cursor + 1][0] <= self._offset:
+            self._cursor += 1
+        piece = self._pieces[self._cursor] if self._pieces and self._pieces[self._cursor][0] <= self._offset else None
+        self._offset += size
+        self._line += 1
+        return {
+            "row": "log", "at_ns": piece[1] if piece else None, "source": piece[2] if piece else self.source,
+            "line": self._line, "text": line.decode("utf-8", "replace").rstrip("\r"),
+        }  # fmt: skip
+
+
+class RunFolder:
+    """Names the files of one run folder, in one place. Opening it reads nothing."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.events = path / "events.jsonl"
+        self.metrics = path / "metrics.jsonl"
+        self.control = path / "control.jsonl"
+        self.findings = path / "findings.jsonl"
+        self.server_log = path / "server.log"
+        self.server_index = path / "server.index.jsonl"
+        self.profile = path / "profile.yaml"
+        self.plan = path / "plan.json"
+        self.facts = path / "facts.json"
+        self.verdict = path / "verdict.json"
+        self.report_html = path / "report.html"
+        self.junit = path / "junit.xml"
+        self.incidents = path / "incidents"
+        self.watch = path / "watch"
+
+    def requests(self, worker: int | str) -> Path:
+        """The file of one Locust worker."""
+        return self.path / f"requests-{worker}.jsonl"
+
+    def request_files(self) -> list[Path]:
+        """All workers' files there are now, in order of name."""
+        return sorted(self.path.glob("requests-*.jsonl"))
+
+
+class Reader:
+    """Reads every file of a run as one stream of rows in order of arrival time; call `new()` again to follow.
+
+    Each row gets a key `file`. Order between files is by `at_ns` within one call; a row without a time keeps its place
+    in its file. `bad_rows` counts what could not be parsed (a torn last line included).
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self._tails: dict[str, Tail] = {}
+        self._logs: dict[str, LogTail] = {}
+
+    def new(self, *, final: bool = False) -> Iterator[dict[str, Any]]:
+        """Rows that came since the last call, merged by time. Holds one call's rows in memory."""
+        rows: list[tuple[int, int, dict[str, Any]]] = []
+        for path in [self.folder.events, self.folder.metrics, *self.folder.request_files()]:
+            tail = self._tails.setdefault(path.name, Tail(path))
+            last = 0
+            for row in tail.rows():
+                row["file"] = path.name
+                last = row.get("at_ns") or row.get("mono_ns") or last
+                rows.append((last, len(rows), row))
+        for log, index in self.logs():
+            tail_of_log = self._logs.setdefault(log.name, LogTail(log, index, log.name))
+            last = 0
+            for row in tail_of_log.rows(final=final):
+                row["file"] = log.name
+                last = row.get("at_ns") or last
+                rows.append((last, len(rows), row))
+        rows.sort(key=lambda item: item[:2])
+        for _, _, row in rows:
+            yield row
+
+    def logs(self) -> list[tuple[Path, Path]]:
+        """The server logs there are: the keeper's, and one file a `--server-log` under watch/logs."""
+        found = [(self.folder.server_log, self.folder.server_index)]
+        found += [(p, p.with_suffix(".index.jsonl")) for p in sorted((self.folder.watch / "logs").glob("*.log"))]
+        return found
+
+    @property
+    def bad_rows(self) -> int:
+        """Lines that were no row, plus files that end inside one."""
+        return sum(t.bad + t.torn() for t in self._tails.values())

@@ -1,0 +1,1 @@
+"""SHELF: the planted bugs, one file each."""

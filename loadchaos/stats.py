@@ -1,0 +1,89 @@
+"""Histograms that merge, and honest intervals. Pure; no dependency beyond math, so every process can use it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+_PER_OCTAVE = 64
+"""Buckets a factor of two: a value lies within 2**(1/128) - 1 = 0.54 % of its bucket's middle (bound asked for: 1 %)."""
+
+
+def bucket(value_ns: float) -> int:
+    """Index of the log-linear bucket of a positive value (ns or anything else of one unit); 0 and below share bucket 0."""
+    if value_ns < 1:
+        return 0
+    mantissa, exponent = math.frexp(value_ns)  # value = mantissa * 2**exponent, 0.5 <= mantissa < 1
+    return (exponent - 1) * _PER_OCTAVE + int((mantissa * 2 - 1) * _PER_OCTAVE) + 1
+
+
+def bucket_middle(index: int) -> float:
+    """The value a bucket stands for."""
+    if index <= 0:
+        return 0.0
+    octave, step = divmod(index - 1, _PER_OCTAVE)
+    return float(2**octave * (1 + (step + 0.5) / _PER_OCTAVE))
+
+
+class LogHistogram:
+    """Counts of values in log-linear buckets: 0.8 % error at most, merges exactly, sparse on the wire."""
+
+    __slots__ = ("counts", "n", "total")
+
+    def __init__(self, counts: Mapping[int, int] | None = None) -> None:
+        self.counts: dict[int, int] = dict(counts or {})
+        self.n = sum(self.counts.values())
+        self.total = sum(bucket_middle(i) * c for i, c in self.counts.items())
+
+    def add(self, value: float, times: int = 1) -> None:
+        """Count one value (or the same value `times` times)."""
+        i = bucket(value)
+        self.counts[i] = self.counts.get(i, 0) + times
+        self.n += times
+        self.total += value * times
+
+    def merge(self, other: LogHistogram | Mapping[int, int]) -> None:
+        """Add another's counts; keys may be text, as JSON makes them."""
+        counts = other.counts if isinstance(other, LogHistogram) else other
+        for key, c in counts.items():
+            i = int(key)
+            self.counts[i] = self.counts.get(i, 0) + c
+            self.n += c
+            self.total += bucket_middle(i) * c
+
+    def quantile(self, q: float) -> float | None:
+        """The value below which a share q lies (nearest rank), None when empty."""
+        if self.n == 0:
+            return None
+        rank = max(1, math.ceil(q * self.n))
+        seen = 0
+        for i in sorted(self.counts):
+            seen += self.counts[i]
+            if seen >= rank:
+                return bucket_middle(i)
+        raise AssertionError("counts do not add up to n")
+
+    def mean(self) -> float | None:
+        """Arithmetic mean, None when empty."""
+        return self.total / self.n if self.n else None
+
+
+def quantile(values: Iterable[float], q: float) -> float | None:
+    """Nearest-rank quantile of a few exact values, None when there are none."""
+    ordered = sorted(values)
+    return ordered[max(1, math.ceil(q * len(ordered))) - 1] if ordered else None
+
+
+def upper_bound_at_zero(exposures: int, confidence: float = 0.95) -> float | None:
+    """Exact one-sided upper bound of a rate when 0 of `exposures` happened: 1 - (1-c)**(1/n); None without exposure."""
+    return 1 - (1 - confidence) ** (1 / exposures) if exposures > 0 else None
+
+
+def wilson(successes: int, n: int, z: float = 1.959964) -> tuple[float, float]:
+    """Wilson score interval of a share (two-sided, 95 % by default); (0, 1) when n is 0."""
+    if n == 0:
+        return 0.0, 1.0
+    p = successes / n
+    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    return max(0.0, centre - half), min(1.0, centre + half)

@@ -1,0 +1,1 @@
+"""Says what was found, to people and to machines; decides nothing."""

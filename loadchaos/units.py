@@ -1,0 +1,137 @@
+"""Values as people write them: `30s`, `5%`, `20/s`, `1..4`, `1024x1024`. Pure parsing; errors are ValueError with what was expected.
+
+The classes plug into pydantic through `Annotated` types at the end, so profiles are read by the same code as options.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, PlainSerializer
+
+_DURATION_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+
+
+def duration_s(text: object) -> float:
+    """Seconds of `30s`, `1h30m`, `250ms`. A bare number is refused: a unit is part of the value (0 alone is allowed)."""
+    if isinstance(text, bool) or not isinstance(text, str | int | float):
+        raise ValueError(f"a duration such as 30s, 5m or 250ms was expected (got {text!r})")
+    if isinstance(text, int | float):
+        if text == 0:
+            return 0.0
+        raise ValueError(f"a duration needs a unit: {text}s, {text}m or {text}ms? (got {text})")
+    clean = text.strip().replace(" ", "")
+    if clean == "0":
+        return 0.0
+    if not _DURATION.fullmatch(clean):
+        hint = " - the unit is missing" if re.fullmatch(r"\d+(\.\d+)?", clean) else ""
+        raise ValueError(f"a duration such as 30s, 5m or 250ms was expected (got {text!r}{hint})")
+    return sum(float(n) * _DURATION_UNITS_S[u] for n, u in _DURATION_PART.findall(clean))
+
+
+def format_duration(seconds: float) -> str:
+    """`90.0` as `1m30s`: the shortest text that `duration_s` reads back to within a millisecond."""
+    ms = round(seconds * 1000)
+    if ms == 0:
+        return "0s"
+    parts = []
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):
+        n, ms = divmod(ms, size)
+        if n:
+            parts.append(f"{n}{unit}")
+    return "".join(parts)
+
+
+def share(text: object) -> float:
+    """A share between 0 and 1 from `5%` or `0.05`."""
+    try:
+        if isinstance(text, str) and text.strip().endswith("%"):
+            value = float(text.strip()[:-1]) / 100
+        elif isinstance(text, str | int | float) and not isinstance(text, bool):
+            value = float(text)
+        else:
+            raise ValueError
+    except ValueError:
+        raise ValueError(f"a share such as 5% or 0.05 was expected (got {text!r})") from None
+    if not 0 <= value <= 1:
+        raise ValueError(f"a share lies between 0% and 100% (got {text!r})")
+    return value
+
+
+def rate_per_s(text: object) -> float:
+    """Requests per second from `20/s`, `600/m` or `3600/h`."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*/\s*(s|m|h)", text.strip()) if isinstance(text, str) else None
+    if match is None:
+        raise ValueError(f"a rate such as 20/s or 600/m was expected (got {text!r})")
+    value = float(match[1]) / {"s": 1, "m": 60, "h": 3600}[match[2]]
+    if value <= 0:
+        raise ValueError(f"a rate must be above 0 (got {text!r})")
+    return value
+
+
+@dataclass(frozen=True)
+class Range:
+    """Whole numbers from `low` to `high`, both included; `7` is `7..7`. `pick` draws one with the caller's seed."""
+
+    low: int
+    high: int
+
+    def pick(self, rng: random.Random) -> int:
+        """One value, each equally likely."""
+        return rng.randint(self.low, self.high)
+
+    def __str__(self) -> str:
+        return str(self.low) if self.low == self.high else f"{self.low}..{self.high}"
+
+
+def int_range(text: object) -> Range:
+    """A Range from `4`, `"1..4"` or `"-1100..-1"`."""
+    if isinstance(text, Range):
+        return text
+    if isinstance(text, int) and not isinstance(text, bool):
+        return Range(text, text)
+    match = re.fullmatch(r"\s*(-?\d+)\s*(?:\.\.\s*(-?\d+)\s*)?", text) if isinstance(text, str) else None
+    if match is None:
+        raise ValueError(f"a number or a range such as 1..4 was expected (got {text!r})")
+    low = int(match[1])
+    high = int(match[2]) if match[2] is not None else low
+    if low > high:
+        raise ValueError(f"a range goes from low to high: {high}..{low}? (got {text!r})")
+    return Range(low, high)
+
+
+@dataclass(frozen=True)
+class Size:
+    """Width and height of an image in pixels."""
+
+    width: int
+    height: int
+
+    def __str__(self) -> str:
+        return f"{self.width}x{self.height}"
+
+
+def size(text: object) -> Size:
+    """A Size from `1024x1024` (width x height)."""
+    if isinstance(text, Size):
+        return text
+    match = re.fullmatch(r"\s*(\d+)\s*[x×]\s*(\d+)\s*", text) if isinstance(text, str) else None
+    if match is None or int(match[1]) == 0 or int(match[2]) == 0:
+        raise ValueError(f"a size such as 1024x1024 was expected (got {text!r})")
+    return Size(int(match[1]), int(match[2]))
+
+
+def _plain(value: Any) -> Any:
+    return str(value)
+
+
+DurationS = Annotated[float, BeforeValidator(duration_s), PlainSerializer(format_duration, return_type=str)]
+Share = Annotated[float, BeforeValidator(share), PlainSerializer(lambda v: f"{v * 100:g}%", return_type=str)]
+RatePerS = Annotated[float, BeforeValidator(rate_per_s), PlainSerializer(lambda v: f"{v:g}/s", return_type=str)]
+IntRange = Annotated[Range, BeforeValidator(int_range), PlainSerializer(_plain, return_type=str)]
+ImageSize = Annotated[Size, BeforeValidator(size), PlainSerializer(_plain, return_type=str)]

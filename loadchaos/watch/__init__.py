@@ -1,0 +1,1 @@
+"""Watching the server as a doctor watches a patient: probe, scrape, logs, processes."""

@@ -1,0 +1,1 @@
+"""SHELF: where a server log can live and how it is followed."""

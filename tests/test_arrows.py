@@ -1,0 +1,88 @@
+"""Data flows one way: which room may import which. The table is the design's; a wrong arrow fails with file and line."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "loadchaos"
+LEAVES = {"model", "errors", "units", "stats", "redact", "shipped"}
+MAY_IMPORT: dict[str, set[str]] = {
+    **{leaf: LEAVES for leaf in LEAVES},
+    "ledger": set(),
+    "plan": set(),
+    "wire": set(),
+    "dialects": set(),
+    "judge": set(),
+    "sim": set(),
+    "signatures": set(),
+    "payloads": {"dialects"},
+    "behaviours": {"wire"},
+    "attacks": {"wire", "dialects"},
+    "watch": {"wire", "dialects"},
+    "launch": {"wire", "dialects"},
+    "keeper": {"wire", "dialects"},
+    "calibrate": {"wire", "dialects", "payloads"},
+    "users": {"ledger", "plan", "payloads", "behaviours", "wire", "dialects"},
+    "locustfile": {"users", "ledger", "plan", "payloads", "behaviours", "wire", "dialects"},
+    "webui": {"ledger"},
+    "tell": {"ledger"},
+    "follow": {"ledger", "judge", "tell"},
+    "run": {
+        "ledger", "plan", "payloads", "behaviours", "calibrate", "wire", "dialects", "launch", "attacks", "watch",
+        "judge", "tell",
+    },
+    "soak": {"ledger", "plan", "tell"},
+}  # fmt: skip
+EVERYTHING = {"cli", "__main__"}  # lazily: see test_help_imports_nothing_heavy
+ONLY_THESE_IMPORT_LOCUST = {"users", "locustfile"}
+
+
+def room_of(path: Path) -> str:
+    """`loadchaos/judge/states.py` -> `judge`; `loadchaos/run.py` -> `run`."""
+    first = path.relative_to(PACKAGE).parts[0]
+    return first.removesuffix(".py")
+
+
+def imports(path: Path) -> list[tuple[int, str]]:
+    """Every absolute module a file imports, anywhere in it, with the line."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
+    return found
+
+
+FILES = sorted(p for p in PACKAGE.rglob("*.py") if p != PACKAGE / "__init__.py")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_a_room_imports_only_what_the_table_allows(path: Path) -> None:
+    room = room_of(path)
+    if room in EVERYTHING:
+        return
+    assert room in MAY_IMPORT, f"{path}: the table has no room {room!r}: add it to the design first"
+    allowed = MAY_IMPORT[room] | LEAVES | {room}
+    for line, module in imports(path):
+        if module.startswith("loadchaos."):
+            target = module.split(".")[1]
+            if target == "__version__":
+                continue
+            assert target in allowed, f"{path}:{line}: {room} may not import {target}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_only_users_and_locustfile_import_locust_or_gevent(path: Path) -> None:
+    for line, module in imports(path):
+        if module.split(".")[0] in {"locust", "gevent"}:
+            assert room_of(path) in ONLY_THESE_IMPORT_LOCUST, f"{path}:{line}: imports {module}"
+
+
+def test_a_wrong_arrow_would_be_seen(tmp_path: Path) -> None:
+    wrong = tmp_path / "x.py"
+    wrong.write_text("def f():\n    from loadchaos.judge import verdict\n")
+    assert imports(wrong) == [(2, "loadchaos.judge.verdict")]
+    assert "judge" not in MAY_IMPORT["watch"] | LEAVES
