@@ -131,7 +131,7 @@ class Tail:
 
 
 class LogTail:
-    """Reads server.log with the arrival time of each line from its index, as rows `{row: log, at_ns, source, line, text}`.
+    """Reads server.log line by line, each with its arrival time: rows `{row: log, at_ns, source, line, text}`.
 
     The index (server.index.jsonl) has a row `{row: "lines", at_ns, offset, bytes, source}` per piece the keeper or the
     watcher appended; a line belongs to the piece in which it begins. Without an index lines have at_ns None.

@@ -1,7 +1,7 @@
 """The nouns every room shares, frozen. Each has one meaning; a new word is added here or not at all.
 
-A row is one JSON object of the ledger. Times inside one run are CLOCK_MONOTONIC nanoseconds (`at_ns`, `due_ns`); a field
-that ends in `_s` is seconds. Rows are plain mappings, because the ledger must outlive any class; the keys of each kind
+A row is one JSON object of the ledger. Times inside one run are CLOCK_MONOTONIC nanoseconds (`at_ns`, `due_ns`); a
+field that ends in `_s` is seconds. Rows are plain mappings, because the ledger must outlive any class; the keys of each kind
 of row are written down in docs/ledger.md and beside the code that writes it.
 """
 

@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable, Mapping
 
 _PER_OCTAVE = 64
-"""Buckets a factor of two: a value lies within 2**(1/128) - 1 = 0.54 % of its bucket's middle (bound asked for: 1 %)."""
+"""Buckets a factor of two: a value lies within 0.8 % of its bucket's middle (bound asked for: 1 %)."""
 
 
 def bucket(value_ns: float) -> int:
-    """Index of the log-linear bucket of a positive value (ns or anything else of one unit); 0 and below share bucket 0."""
+    """Index of the log-linear bucket of a value of any one unit; below 1 all share bucket 0."""
     if value_ns < 1:
         return 0
     mantissa, exponent = math.frexp(value_ns)  # value = mantissa * 2**exponent, 0.5 <= mantissa < 1

@@ -1,4 +1,4 @@
-"""Values as people write them: `30s`, `5%`, `20/s`, `1..4`, `1024x1024`. Pure parsing; errors are ValueError with what was expected.
+"""Values as people write them: `30s`, `5%`, `20/s`, `1..4`, `1024x1024`. Errors are ValueError with what was expected.
 
 The classes plug into pydantic through `Annotated` types at the end, so profiles are read by the same code as options.
 """
@@ -18,7 +18,7 @@ _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
 
 def duration_s(text: object) -> float:
-    """Seconds of `30s`, `1h30m`, `250ms`. A bare number is refused: a unit is part of the value (0 alone is allowed)."""
+    """Seconds of `30s`, `1h30m`, `250ms`. A bare number other than 0 is refused: a unit is part of the value."""
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise ValueError(f"a duration such as 30s, 5m or 250ms was expected (got {text!r})")
     if isinstance(text, int | float):

@@ -1,0 +1,109 @@
+"""What passes between the embedded server's API process and its engine core, and how the engine is configured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """The engine's flags, under the server's own names where it has them. Sizes are tokens unless the name says so.
+
+    `encoder_cache_size` None means max(max_num_batched_tokens, largest item), as vLLM computes it from the batch budget.
+    `speed` divides every step's duration: 1.0 is about a 7B model on one large GPU.
+    """
+
+    dialect: str = "vllm"
+    max_model_len: int = 16384
+    max_num_batched_tokens: int = 2048
+    max_num_seqs: int = 128
+    block_size: int = 16
+    num_gpu_blocks: int = 8192
+    enable_chunked_prefill: bool = True
+    disable_chunked_mm_input: bool = False
+    enable_prefix_caching: bool = True
+    num_speculative_tokens: int = 1
+    draft_acceptance: float = 0.7
+    async_scheduling: bool = True
+    encoder_cache_size: int | None = None
+    mm_processor_cache_items: int = 256
+    pipeline_parallel_size: int = 1
+    gpu_memory_utilization: float = 0.9
+    cuda_launch_blocking: bool = False
+    cache_max_entry_count: float = 0.8
+    speed: float = 1.0
+    defects: frozenset[str] = frozenset()
+    era: str = "0.18"
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class MMItem:
+    """One image of a request: content hash, how many placeholder tokens it takes, at which prompt position they begin.
+
+    `data` is False when the API server's side of the processor cache believed the engine has the item and sent only
+    the hash (vLLM's two-sided cache).
+    """
+
+    hash: str
+    tokens: int
+    offset: int
+    data: bool = True
+
+
+@dataclass(frozen=True)
+class EngineRequest:
+    """One request as the API server hands it to the engine core. `prefix_hashes` are hashes of its full KV blocks."""
+
+    id: str
+    prompt_tokens: int
+    max_tokens: int
+    min_tokens: int = 0
+    mm_items: Sequence[MMItem] = ()
+    prefix_hashes: Sequence[int] = ()
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class RequestOutput:
+    """What one step gave one request: how many new tokens, and how it ended if it did.
+
+    `finish_reason` is stop, length, abort or error; `error` says why, in the words the server's log would use.
+    """
+
+    request_id: str
+    new_tokens: int
+    finish_reason: str | None = None
+    error: str | None = None
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One engine step: what it gave, how long it takes (seconds at this config's speed), lines it logs."""
+
+    outputs: Sequence[RequestOutput]
+    duration_s: float
+    log: Sequence[str] = ()
+    scheduled_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class EngineStats:
+    """Counters and gauges as the metrics page needs them; `counters` only ever grow."""
+
+    requests_running: int
+    requests_waiting: int
+    kv_usage: float
+    counters: Mapping[str, float] = field(default_factory=dict)
+    encoder_cache_tokens: int = 0
+
+
+class EngineFault(Exception):  # noqa: N818 - it is the subject's fault, not our error
+    """The engine died in this step. `traceback` is what its process prints, without log prefix, as the real one does."""
+
+    def __init__(self, title: str, traceback: Sequence[str]) -> None:
+        self.title = title
+        self.traceback = tuple(traceback)
+        super().__init__(title)
