@@ -1,8 +1,8 @@
 """The nouns every room shares, frozen. Each has one meaning; a new word is added here or not at all.
 
 A row is one JSON object of the ledger. Times inside one run are CLOCK_MONOTONIC nanoseconds (`at_ns`, `due_ns`); a
-field that ends in `_s` is seconds. Rows are plain mappings, because the ledger must outlive any class; the keys of each kind
-of row are written down in docs/ledger.md and beside the code that writes it.
+field that ends in `_s` is seconds. Rows are plain mappings, because the ledger must outlive any class; the keys of each
+kind of row are written down in docs/ledger.md and beside the code that writes it.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "attacks": {"wire", "dialects"},
     "watch": {"wire", "dialects"},
     "launch": {"wire", "dialects"},
-    "keeper": {"wire", "dialects"},
+    "keeper": {"ledger", "wire", "dialects"},  # it writes server.log, which belongs to the run folder
     "calibrate": {"wire", "dialects", "payloads"},
     "users": {"ledger", "plan", "payloads", "behaviours", "wire", "dialects"},
     "locustfile": {"users", "ledger", "plan", "payloads", "behaviours", "wire", "dialects"},

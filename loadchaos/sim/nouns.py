@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 class EngineConfig:
     """The engine's flags, under the server's own names where it has them. Sizes are tokens unless the name says so.
 
-    `encoder_cache_size` None means max(max_num_batched_tokens, largest item), as vLLM computes it from the batch budget.
+    `encoder_cache_size` None means max(max_num_batched_tokens, largest item): vLLM takes it from the batch budget.
     `speed` divides every step's duration: 1.0 is about a 7B model on one large GPU.
     """
 
@@ -101,7 +101,7 @@ class EngineStats:
 
 
 class EngineFault(Exception):  # noqa: N818 - it is the subject's fault, not our error
-    """The engine died in this step. `traceback` is what its process prints, without log prefix, as the real one does."""
+    """The engine died in this step. `traceback` is what its process prints, as the real one does, without prefix."""
 
     def __init__(self, title: str, traceback: Sequence[str]) -> None:
         self.title = title

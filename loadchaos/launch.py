@@ -1,0 +1,134 @@
+"""Start, wait for, and end a server through its keeper. What the server does wrong (exits, never starts) is data."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from loadchaos.model import Emit
+
+
+@dataclass(frozen=True)
+class Command:
+    """What to start: argv, variables on top of our environment, and the replica's name in the ledger."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=dict)
+    replica: str = "server"
+    secret_env: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a server ended: exit code or signal, and in words; `asked` when we ended it ourselves."""
+
+    code: int | None
+    signal: int | None
+    reason: str
+    asked: bool
+    at_ns: int
+
+
+class Launched:
+    """A server started by us. `pid` after `start`; `exit` is done when the server's own process has ended."""
+
+    def __init__(self, command: Command, folder: Path, emit: Emit, shown: Sequence[str]) -> None:
+        self._command = command
+        self._folder = folder
+        self._emit = emit
+        self._shown = list(shown)  # the argv as the ledger may show it, already redacted
+        self._keeper: asyncio.subprocess.Process | None = None
+        self._reports: asyncio.Task[None] | None = None
+        self._asked = False
+        self.pid: int | None = None
+        self._started = asyncio.Event()
+        self.exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
+
+    async def start(self) -> None:
+        """Start the keeper and the server; returns when the server's process exists or could not be started."""
+        secrets = [arg for name in self._command.secret_env for arg in ("--secret-env", name)]
+        self._keeper = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "loadchaos.keeper", "--folder", str(self._folder), *secrets, "--", *self._command.argv,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, **self._command.env},
+            start_new_session=True,  # a Ctrl-C on the terminal is ours to handle, not the keeper's
+        )  # fmt: skip
+        self._reports = asyncio.create_task(self._listen())
+        await self._started.wait()
+
+    async def _listen(self) -> None:
+        assert self._keeper is not None
+        assert self._keeper.stdout is not None
+        async for line in self._keeper.stdout:
+            try:
+                report = json.loads(line)
+            except ValueError:
+                continue
+            self._take(report)
+        # The keeper is gone. Without an exit report it was killed, and the server with it or not: we cannot know.
+        if not self.exit.done():
+            self._take({"what": "exit", "reason": "the keeper was lost", "at_ns": time.monotonic_ns()})
+
+    def _take(self, report: dict[str, Any]) -> None:
+        at_ns = int(report.get("at_ns") or time.monotonic_ns())
+        if report["what"] == "start":
+            self.pid = report["pid"]
+            self._row("start", at_ns, reason="")
+            self._started.set()
+        elif report["what"] == "exit":
+            ended = Exit(report.get("code"), report.get("signal"), str(report["reason"]), self._asked, at_ns)
+            reason = f"{ended.reason} (asked)" if ended.asked else ended.reason
+            self._row("exit", at_ns, code=ended.code, signal=ended.signal, reason=reason, asked=ended.asked)
+            if not self.exit.done():
+                self.exit.set_result(ended)
+            self._started.set()
+        elif report["what"] == "dropped":
+            row = {"row": "gap", "at_ns": at_ns, "replica": self._command.replica, "source": "log", "seconds": 0.0}
+            self._emit({**row, "why": f"{report['bytes']} bytes of server output could not be written"})
+
+    def _row(self, what: str, at_ns: int, **more: Any) -> None:
+        row = {"row": "launch", "at_ns": at_ns, "what": what, "replica": self._command.replica, "pid": self.pid}
+        self._emit({**row, "command": self._shown, **more})
+
+    def ready(self) -> None:
+        """Record that the server answered as healthy."""
+        self._row("ready", time.monotonic_ns(), reason="")
+
+    async def stop(self, grace_s: float = 10.0) -> None:
+        """End the server in order (SIGTERM, then SIGKILL of all it started) and wait until the keeper is gone."""
+        self._asked = True
+        await self._order({"what": "term", "grace_s": grace_s})
+        await self._wait_for_keeper(grace_s + 8.0)
+
+    async def kill(self) -> None:
+        """End everything at once."""
+        self._asked = True
+        await self._order({"what": "kill"})
+        await self._wait_for_keeper(5.0)
+
+    async def _order(self, order: Mapping[str, object]) -> None:
+        if self._keeper is None or self._keeper.stdin is None or self._keeper.returncode is not None:
+            return
+        with contextlib.suppress(ConnectionError, OSError):  # it ended between the check and the order
+            self._keeper.stdin.write(json.dumps(order).encode() + b"\n")
+            await self._keeper.stdin.drain()
+
+    async def _wait_for_keeper(self, limit_s: float) -> None:
+        if self._keeper is None:
+            return
+        try:
+            await asyncio.wait_for(self._keeper.wait(), limit_s)
+        except TimeoutError:
+            self._keeper.kill()
+            await self._keeper.wait()
+        if self._reports is not None:
+            await self._reports
