@@ -1,10 +1,19 @@
 """SHELF of values: what each kind of server calls its endpoints, metrics and errors. Data only; whoever needs it acts.
 
-A new dialect is one file with one `Dialect` value, and one entry in DIALECTS.
+A new dialect is one file with one `Dialect` value, and one entry in DIALECTS. `dialect.at(version)` is the dialect as
+an older version speaks it.
 """
 
 from __future__ import annotations
 
-from loadchaos.dialects._dialect import AdminOperation, Dialect, MetricName
+from collections.abc import Mapping
 
-__all__ = ["AdminOperation", "Dialect", "MetricName"]
+from loadchaos.dialects._dialect import AdminOperation, Dialect, Era, MetricName, version_key
+from loadchaos.dialects.lmdeploy import LMDEPLOY
+from loadchaos.dialects.openai import OPENAI
+from loadchaos.dialects.sglang import SGLANG
+from loadchaos.dialects.vllm import VLLM
+
+__all__ = ["DIALECTS", "AdminOperation", "Dialect", "Era", "MetricName", "version_key"]
+
+DIALECTS: Mapping[str, Dialect] = {dialect.name: dialect for dialect in (VLLM, LMDEPLOY, SGLANG, OPENAI)}
