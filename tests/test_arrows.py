@@ -23,14 +23,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "launch": {"wire", "dialects"},
     "keeper": {"ledger", "wire", "dialects"},  # it writes server.log, which belongs to the run folder
     "calibrate": {"wire", "dialects", "payloads"},
+    "preflight": {"calibrate", "dialects"},
+    "record": {"ledger"},
+    "children": {"ledger"},
+    "demo": set(),
     "users": {"ledger", "plan", "payloads", "behaviours", "wire", "dialects"},
     "locustfile": {"users", "ledger", "plan", "payloads", "behaviours", "wire", "dialects"},
     "webui": {"ledger"},
     "tell": {"ledger"},
     "follow": {"ledger", "judge", "tell"},
     "run": {
-        "ledger", "plan", "payloads", "behaviours", "calibrate", "wire", "dialects", "launch", "attacks", "watch",
-        "judge", "tell",
+        "ledger", "plan", "payloads", "behaviours", "calibrate", "preflight", "wire", "dialects", "launch", "attacks",
+        "watch", "record", "children",
+        "judge", "tell", "follow", "sim",
     },
     "soak": {"ledger", "plan", "tell"},
 }  # fmt: skip

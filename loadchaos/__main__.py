@@ -1,0 +1,5 @@
+"""python -m loadchaos."""
+
+from loadchaos.cli import main
+
+main()

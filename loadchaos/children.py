@@ -1,0 +1,119 @@
+"""The two children of a run that may die without harm to it: Locust, which drives, and the follower, which tells."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from loadchaos.ledger import RunFolder
+
+_LOCUSTFILE = Path(__file__).parent / "locustfile.py"
+
+
+class Child:
+    """A process in a session of its own: a Ctrl-C on the terminal is for `run`, which then ends its children in order."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Its pid, None before the start."""
+        return self._process.pid if self._process else None
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code (negative: signal), None while it runs."""
+        return self._process.returncode if self._process else None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._process is not None and self._process.returncode is None
+
+    async def start(self, argv: Sequence[str], env: Mapping[str, str], output: Path | None) -> None:
+        """Start it; its output goes to a file, or to our terminal when there is none."""
+        stream = output.open("ab") if output else None
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *argv,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                env={**os.environ, **env},
+                start_new_session=True,
+            )
+        finally:
+            if stream:
+                stream.close()
+
+    async def wait(self, limit_s: float | None = None) -> int | None:
+        """Its exit code, or None when it still runs after `limit_s`."""
+        if self._process is None:
+            return None
+        try:
+            return await asyncio.wait_for(self._process.wait(), limit_s)
+        except TimeoutError:
+            return None
+
+    async def end(self, grace_s: float) -> None:
+        """SIGTERM, after `grace_s` SIGKILL to its whole session."""
+        if self._process is None or self._process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)
+        if await self.wait(grace_s) is None:
+            self.kill()
+            await self.wait(5.0)
+
+    def kill(self) -> None:
+        """SIGKILL to its whole session; a stopped follower would not hear a SIGTERM."""
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+
+class Locust(Child):
+    """python -m locust with our locustfile; reads plan.json and facts.json of the run folder."""
+
+    def __init__(self, folder: RunFolder, emit: Callable[[Mapping[str, object]], None]) -> None:
+        super().__init__("locust")
+        self._folder = folder
+        self._emit = emit
+
+    async def begin(self, processes: int = 1) -> None:
+        """Start the load."""
+        argv = [sys.executable, "-m", "locust", "-f", str(_LOCUSTFILE), "--headless", "--only-summary"]
+        argv += ["--loglevel", "WARNING"]
+        if processes > 1:
+            argv += ["--processes", str(processes)]
+        await self.start(argv, {"LOADCHAOS_PLAN": str(self._folder.plan)}, self._folder.path / "locust.log")
+        self._emit({"row": "locust", "at_ns": time.monotonic_ns(), "what": "start", "pid": self.pid, "code": None})
+
+    def ended(self) -> None:
+        """Record its exit."""
+        self._emit({"row": "locust", "at_ns": time.monotonic_ns(), "what": "exit", "pid": self.pid, "code": self.code})
+
+
+class Follower(Child):
+    """python -m loadchaos.follow: live view, exporter, incidents."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        super().__init__("follower")
+        self._folder = folder
+
+    async def begin(self, exporter_port: int | None, *, live: bool) -> None:
+        """Start telling; the live view gets our terminal."""
+        argv = [sys.executable, "-m", "loadchaos.follow", str(self._folder.path)]
+        if exporter_port is not None:
+            argv += ["--exporter-port", str(exporter_port)]
+        if not live:
+            argv += ["--no-live"]
+        await self.start(argv, {}, None)

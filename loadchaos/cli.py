@@ -1,0 +1,327 @@
+"""Flags in, one call, exit code out. Every command imports what it needs when it runs, so that --help is quick."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loadchaos.errors import LoadchaosError, OptionError
+
+if TYPE_CHECKING:
+    from loadchaos.plan.profile import Profile, Shelves
+
+_EXIT_CODES = """\b
+Exit codes: 0 pass, 1 fail, 2 profile, options, ports, folder or authorisation, 3 unknown (nothing was proved),
+4 the target (never healthy, 401, wrong model, no images, no development endpoints), 130 Ctrl-C, 143 SIGTERM."""
+
+
+class _Commands(click.Group):
+    """Our own errors end with their exit code and one message; anything else is a bug of ours and shows its trace."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except LoadchaosError as e:
+            click.echo(f"loadchaos: {e}" if "\n" not in str(e) else str(e), err=True)
+            ctx.exit(e.exit_code)
+
+
+@click.group(cls=_Commands, epilog=_EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="loadchaos")
+def main() -> None:
+    """Find the bugs an LLM server shows only under load, and say what broke."""
+
+
+# --- run ---------------------------------------------------------------------------------------------------------------
+
+
+def _duration(_: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    from loadchaos.units import duration_s
+
+    if value is None:
+        return None
+    try:
+        # Locust's --run-time takes a bare number as seconds.
+        return duration_s(f"{value}s" if value.isdigit() else value)
+    except ValueError as e:
+        raise OptionError(f"--{(parameter.name or '').replace('_', '-')}: {e}") from None
+
+
+def _profile_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    command = click.option(
+        "--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Override the profile: load.0.users=20."
+    )(command)
+    return click.argument("profile")(command)
+
+
+@main.command()
+@_profile_argument
+@click.option(
+    "-H", "--target", "--host", "--base-url", "target", metavar="URL", help="The server, with or without /v1."
+)
+@click.option("--admin-url", metavar="URL", help="Where /health, /metrics and the admin endpoints are, if elsewhere.")
+@click.option("--model", metavar="NAME", help="The model to ask for; the server's first otherwise.")
+@click.option("--api-key-env", metavar="VAR", help="The variable that holds the API key; keys never reach disk.")
+@click.option("--header", "headers", multiple=True, metavar="NAME=env:VAR", help="A further header, also NAME=text.")
+@click.option(
+    "--server-log",
+    multiple=True,
+    metavar="SOURCE",
+    help="PATH, docker:NAME, k8s:NS/POD[/CONTAINER], journal:UNIT, ssh:HOST:PATH or cmd:'...'; repeatable.",
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Run folders' home."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Same profile and seed: same requests.")
+@click.option(
+    "-t", "--duration", "--run-time", "duration", callback=_duration, metavar="TIME", help="End the load then."
+)
+@click.option("-u", "--users", "--concurrency", "users", type=click.IntRange(min=1), help="Users in every phase.")
+@click.option("--authorize", multiple=True, metavar="HOST:PORT", help="This server may be harmed; repeatable.")
+@click.option("--shared", is_flag=True, help="Go on although others use the server.")
+@click.option("--wait-ready", callback=_duration, metavar="TIME", help="How long a server may take to become healthy.")
+@click.option("--embedded", is_flag=True, help="Use the embedded server, also under CI=true.")
+@click.option("--exporter-port", type=click.IntRange(0, 65535), help="Prometheus port; 9646 otherwise, 0: a free one.")
+@click.option(
+    "--processes", type=click.IntRange(min=1), default=1, show_default=True, help="Load-generating processes."
+)
+@click.option("--no-live", is_flag=True, help="Plain lines in place of the live view.")
+@click.option(
+    "--headless", is_flag=True, hidden=True, help="Accepted for Locust's sake: a run has no web UI of its own."
+)
+@click.option("--dry-run", is_flag=True, help="Print what would be sent and when, and send nothing.")
+def run(profile: str, overrides: tuple[str, ...], **options: Any) -> None:
+    """Run a profile (a path, or a shipped name) against the embedded server, a launched one, or --target."""
+    import asyncio
+
+    from loadchaos.plan.explain import explain
+
+    users = options["users"]
+    loaded = _load(profile, [*overrides, *([f"load.*.users={users}"] if users else [])])
+    if options["dry_run"]:
+        click.echo(explain(loaded, seed=options["seed"]))
+        return
+    from loadchaos.run import Options
+    from loadchaos.run import run as go
+    from loadchaos.tell.text import render
+
+    live = not options["no_live"]
+    result = asyncio.run(go(loaded, Options(
+        target=options["target"], admin_url=options["admin_url"], model=options["model"],
+        api_key_env=options["api_key_env"], headers=_headers(options["headers"]), server_log=options["server_log"],
+        out=options["out"], seed=options["seed"], duration_s=options["duration"], authorize=options["authorize"],
+        shared=options["shared"], wait_ready_s=options["wait_ready"], embedded=options["embedded"],
+        exporter_port=_exporter_port(options["exporter_port"]), live=live, processes=options["processes"],
+        argv=tuple(sys.argv),
+    )))  # fmt: skip
+    if result.verdict is not None and result.folder is not None:
+        color, width = _terminal()
+        click.echo(render(dict(result.verdict), result.folder.path, color=color, width=width))
+    if result.error:
+        click.echo(f"loadchaos: {result.error}", err=True)
+    sys.exit(result.exit_code)
+
+
+def _headers(texts: Sequence[str]) -> Mapping[str, str]:
+    headers = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator or not name.strip():
+            raise OptionError(f"--header {text!r}: NAME=env:VAR or NAME=text was expected")
+        headers[name.strip()] = value
+    return headers
+
+
+def _exporter_port(asked: int | None) -> int:
+    """The port asked for, which must be free; without one 9646, or a free one where that is taken."""
+    import socket
+
+    port = 9646 if asked is None else asked
+    with socket.socket() as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            s.bind(("127.0.0.1", port))
+        except OSError as e:
+            if asked is None:
+                return 0
+            raise OptionError(f"--exporter-port {port} is in use ({e.strerror}); 0 takes a free one") from None
+    return port
+
+
+def _terminal() -> tuple[bool, int]:
+    import shutil
+
+    color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    return color, max(60, min(shutil.get_terminal_size((100, 24)).columns, 140))
+
+
+# --- profiles -----------------------------------------------------------------------------------------------------------
+
+
+def shelves() -> Shelves:
+    """What a profile may name, from the shelves themselves."""
+    from loadchaos.behaviours import BEHAVIOURS
+    from loadchaos.dialects import DIALECTS
+    from loadchaos.payloads import PAYLOADS
+    from loadchaos.plan.profile import Shelves
+    from loadchaos.sim.defects import DEFECTS
+
+    defects: dict[str, set[str]] = {}
+    for name, defect in DEFECTS.items():
+        defects.setdefault(defect.dialect, set()).add(name)
+    return Shelves(
+        payloads={name: payload.Options for name, payload in PAYLOADS.items()},
+        behaviours={name: behaviour.Options for name, behaviour in BEHAVIOURS.items()},
+        attacks={name: frozenset(dialect.admin) for name, dialect in DIALECTS.items()},
+        defects={name: frozenset(names) for name, names in defects.items()},
+        dialects=frozenset(DIALECTS),
+    )
+
+
+def _load(name: str, overrides: Sequence[str]) -> Profile:
+    from loadchaos import shipped
+    from loadchaos.plan.profile import load
+
+    return load(shipped.profile(name), shelves(), overrides)
+
+
+@main.command()
+@_profile_argument
+@click.option("--seed", type=int, default=0)
+def explain(profile: str, overrides: tuple[str, ...], seed: int) -> None:
+    """Say in plain words what a profile will do and cost."""
+    from loadchaos.plan.explain import explain as words
+
+    click.echo(words(_load(profile, overrides), seed=seed))
+
+
+@main.command()
+@_profile_argument
+def check(profile: str, overrides: tuple[str, ...]) -> None:
+    """Check a profile; every mistake at once, with file, line and column."""
+    loaded = _load(profile, overrides)
+    click.echo(f"{profile}: good ({loaded.name})")
+
+
+@main.command()
+def profiles() -> None:
+    """List the shipped profiles, a line each."""
+    from loadchaos import shipped
+
+    for name, path in shipped.profiles().items():
+        click.echo(f"{name:22} {_load(str(path), ()).about}")
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path), default=Path("profiles"))
+def init(folder: Path) -> None:
+    """Copy the shipped profiles into FOLDER (profiles/ here), to be changed at will; nothing is overwritten."""
+    from loadchaos import shipped
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, path in shipped.profiles().items():
+            copy = folder / path.name
+            if copy.exists():
+                click.echo(f"{copy}: is there already, left as it is")
+                continue
+            copy.write_bytes(path.read_bytes())
+            click.echo(f"{copy}: {_load(name, ()).about}")
+    except OSError as e:
+        raise OptionError(f"{folder}: {e.strerror}") from e
+
+
+# --- a finished run -----------------------------------------------------------------------------------------------------
+
+
+def _run_folder(path: Path) -> Any:
+    from loadchaos.ledger import RunFolder
+
+    folder = RunFolder(path)
+    if not folder.events.is_file():
+        raise OptionError(f"{path} is no run folder: it has no events.jsonl")
+    return folder
+
+
+@main.command()
+@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print verdict.json in place of the text report.")
+def judge(run_folder: Path, as_json: bool) -> None:
+    """Judge a run, finished or killed, from its folder alone; ends with the run's exit code."""
+    from loadchaos.follow import conclude
+    from loadchaos.tell.text import render
+
+    verdict = conclude(_run_folder(run_folder))
+    if as_json:
+        import orjson
+
+        click.echo(orjson.dumps(verdict, option=orjson.OPT_INDENT_2).decode())
+    else:
+        color, width = _terminal()
+        click.echo(render(verdict, run_folder, color=color, width=width))
+    sys.exit(verdict["exit_code"])
+
+
+@main.command()
+@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+def report(run_folder: Path) -> None:
+    """Write report.html, junit.xml and the incidents of a run anew, finished or killed."""
+    from loadchaos.follow import conclude
+
+    folder = _run_folder(run_folder)
+    conclude(folder)
+    for path in (folder.report_html, folder.junit, folder.verdict):
+        click.echo(str(path))
+
+
+@main.command()
+@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--exporter-port", type=click.IntRange(0, 65535), help="Prometheus port; none when not given.")
+@click.option("--no-live", is_flag=True)
+def follow(run_folder: Path, exporter_port: int | None, no_live: bool) -> None:
+    """Follow a run that goes on: live view, findings, incidents, /metrics for Prometheus."""
+    from loadchaos.follow import follow as go
+
+    sys.exit(go(_run_folder(run_folder), exporter_port=exporter_port, live=not no_live))
+
+
+# --- the embedded server ------------------------------------------------------------------------------------------------
+
+
+@main.command()
+@click.option("--dialect", default="vllm", show_default=True, help="vllm or lmdeploy.")
+@click.option("--era", default="0.18", show_default=True, help="The version whose face it shows.")
+@click.option("--defect", "defects", multiple=True, metavar="NAME", help="A planted bug; repeatable.")
+@click.option("--flag", "flags", multiple=True, metavar="NAME=VALUE", help="A flag under the server's own name.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True)
+@click.option("--no-images", is_flag=True, help="A text-only model.")
+@click.option("--no-dev-mode", is_flag=True, help="Without the development endpoints.")
+def sim(
+    dialect: str,
+    era: str,
+    defects: tuple[str, ...],
+    flags: tuple[str, ...],
+    port: int,
+    no_images: bool,
+    no_dev_mode: bool,
+) -> None:
+    """Run the embedded server in the foreground, with bugs planted on request."""
+    from loadchaos.sim.command import command
+
+    given: dict[str, object] = {}
+    for text in flags:
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise OptionError(f"--flag {text!r}: NAME=VALUE was expected")
+        given[name] = value
+    try:
+        argv = command(dialect=dialect, era=era, defects=defects, flags=given, port=port, images=not no_images,
+                       dev_mode=not no_dev_mode)  # fmt: skip
+    except ValueError as e:
+        raise OptionError(str(e)) from e
+    os.execv(argv[0], argv)  # noqa: S606 - the server takes this process's place, so Ctrl-C and signals are its own
