@@ -1,0 +1,190 @@
+"""Secrets do not reach disk: by value, by name, by form, and wherever a stream is cut."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadchaos.redact import REDACTED, Redactor, secret_name
+
+SECRET = "s3cr3t-Value/with+odd=chars"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Authorization: Bearer abcDEF123456",
+        "authorization: Basic dXNlcjpwYXNzd29yZA==",
+        "{'authorization': 'Bearer abcDEF123456'}",
+        '{"Authorization": "Bearer abcDEF123456"}',
+        "(b'authorization', b'Bearer abcDEF123456')",
+        "x-api-key: abcDEF123456",
+        "Cookie: session=abcDEF123456; other=1",
+        "curl -H 'Authorization: abcDEF123456' http://127.0.0.1/",
+        "args: {'api_key': ['abcDEF123456'], 'port': 8000}",
+        "Namespace(api_key='abcDEF123456', port=8000)",
+        "vllm serve m --api-key abcDEF123456 --port 8000",
+        "vllm serve m --hf-token=abcDEF123456",
+        "HF_TOKEN=abcDEF123456 vllm serve m",
+        "fetching https://user:abcDEF123456@host.example/x.png",
+        "fetching https://abcDEF123456@host.example/x.png",
+        "GET https://b.s3.amazonaws.com/i.png?X-Amz-Expires=60&X-Amz-Signature=abcDEF123456&x=1",
+        "GET https://a.blob.core.windows.net/c/i.png?sv=1&sig=abcDEF123456",
+        "key is sk-abcDEF123456",
+        "token hf_abcDEF123456abcDEF123456abcDEF12",
+        "eyJabcDEF123456.eyJabcDEF123456.abcDEF123456",
+    ],
+)
+def test_a_secret_in_a_known_form_is_replaced(line: str) -> None:
+    shown = Redactor().text(line)
+    assert "abcDEF123456" not in shown
+    assert REDACTED in shown
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "AssertionError: Encoder cache miss for 7e5607661b30c0ffee",
+        "ValueError: Attempted to assign 1 x 1963 = 1963 multimodal tokens to 1944 placeholders",
+        "--max-num-batched-tokens 2048 --tokenizer /models/x --skip-tokenizer-init --num_speculative_tokens 1",
+        "KeyError: 'hf_processor_failed'",
+        "INFO Avg prompt throughput: 12.0 tokens/s, Running: 3 reqs",
+        "api_key=None, token=None",
+        "http://127.0.0.1:8000/v1/chat/completions?mode=abort&level=1",
+        "EngineCore encountered an issue. See stack trace (above) for the root cause.",
+        "internal error happened, status code ResponseType.INPUT_LENGTH_ERROR",
+    ],
+)
+def test_what_a_server_says_of_itself_is_left_as_it_is(line: str) -> None:
+    assert Redactor().text(line) == line
+
+
+def test_a_given_secret_is_hidden_also_in_its_url_and_json_forms() -> None:
+    redactor = Redactor([SECRET, 'with "quotes" inside'])
+    for text in (SECRET, "?k=s3cr3t-Value%2Fwith%2Bodd%3Dchars", r'{"a": "with \"quotes\" inside"}'):
+        shown = redactor.text(text)
+        assert REDACTED in shown
+        assert "odd" not in shown
+        assert "quotes" not in shown
+
+
+def test_a_given_secret_of_less_than_six_characters_is_not_searched_for() -> None:
+    assert Redactor(["ok"]).text("all ok") == "all ok"
+
+
+def test_of_two_secrets_that_begin_alike_the_longer_is_hidden_whole() -> None:
+    assert Redactor(["abcdefgh", "abcdefghijklm"]).text("abcdefghijklm") == REDACTED
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        ("OPENAI_API_KEY", True), ("HF_TOKEN", True), ("DB_PASSWORD", True), ("X-Api-Key", True), ("authToken", True),
+        ("AWS_SECRET_ACCESS_KEY", True), ("AWS_ACCESS_KEY_ID", True), ("proxy-authorization", True),
+        ("TOKENIZERS_PARALLELISM", False), ("MAX_NUM_BATCHED_TOKENS", False), ("KEYBOARD", False), ("PATH", False),
+        ("SSL_KEY_FILE", False), ("AUTH_MODE", False), ("", False),
+    ],
+)  # fmt: skip
+def test_names_tell_which_values_are_secret(name: str, secret: bool) -> None:
+    assert secret_name(name) is secret
+
+
+def test_the_environment_gives_its_secrets_away_by_their_names() -> None:
+    redactor = Redactor.from_environment({"MY_API_KEY": "qwertyuiop", "LIMIT_KEY": "262144", "HOME": "/home/someone"})
+    assert redactor.text("qwertyuiop in /home/someone of 262144") == f"{REDACTED} in /home/someone of 262144"
+
+
+def test_a_command_line_is_shown_without_its_secrets_and_teaches_them() -> None:
+    redactor = Redactor()
+    shown = redactor.argv(
+        ["vllm", "serve", "m", "--api-key", "first-key", "second-key", "--port", "8000", "--token=third"]
+    )
+    assert shown == ["vllm", "serve", "m", "--api-key", REDACTED, REDACTED, "--port", "8000", f"--token={REDACTED}"]
+    assert redactor.text("got second-key") == f"got {REDACTED}"
+
+
+def test_headers_are_shown_by_name_and_their_values_are_learned_without_the_scheme() -> None:
+    redactor = Redactor()
+    assert redactor.mapping({"Authorization": "Bearer top-secret-1", "Accept": "text/plain"}) == {
+        "Authorization": REDACTED,
+        "Accept": "text/plain",
+    }
+    assert redactor.text("echo top-secret-1") == f"echo {REDACTED}"
+
+
+def test_json_data_is_shown_without_what_its_keys_or_texts_give_away() -> None:
+    shown = Redactor(["planted-1"]).data(
+        {"vllm_env": {"VLLM_API_KEY": "x", "n": 1}, "api_key": ["a", "b"], "list": ["planted-1", 2], "token": 5}
+    )
+    assert shown == {
+        "vllm_env": {"VLLM_API_KEY": REDACTED, "n": 1}, "api_key": REDACTED, "list": [REDACTED, 2], "token": 5,
+    }  # fmt: skip
+
+
+def test_a_secret_split_over_two_reads_is_caught() -> None:
+    redactor = Redactor([SECRET])
+    out = redactor.feed(f"a {SECRET[:7]}".encode()) + redactor.feed(f"{SECRET[7:]} b\n".encode()) + redactor.flush()
+    assert out == f"a {REDACTED} b\n".encode()
+
+
+def test_whole_lines_are_given_out_at_once_and_the_last_one_at_the_end() -> None:
+    redactor = Redactor()
+    assert redactor.feed(b"one\ntwo") == b"one\n"
+    assert redactor.feed(b" and more\r") == b"two and more\r"
+    assert redactor.feed(b"no end") == b""
+    assert redactor.flush() == b"no end"
+
+
+def test_an_endless_line_is_given_out_in_pieces_that_cut_no_secret() -> None:
+    redactor = Redactor([SECRET])
+    text = (b"x" * 997 + b" " + SECRET.encode() + b" ") * 400
+    out = b"".join(redactor.feed(text[i : i + 1000]) for i in range(0, len(text), 1000)) + redactor.flush()
+    assert SECRET.encode() not in out
+    assert out.count(REDACTED.encode()) == 400
+    assert len(redactor._rest) == 0
+
+
+def test_one_secret_longer_than_any_buffer_is_hidden_to_its_end() -> None:
+    redactor = Redactor()
+    text = b"Bearer " + b"A" * 500_000 + b" after\n"
+    out = b"".join(redactor.feed(text[i : i + 4096]) for i in range(0, len(text), 4096)) + redactor.flush()
+    assert b"AAAA" not in out
+    assert out.endswith(b" after\n")
+
+
+def test_a_fork_is_another_stream_that_shares_the_secrets() -> None:
+    first = Redactor()
+    second = first.fork()
+    first.add("learned-later")
+    assert first.feed(b"half ") == b""
+    assert second.feed(b"learned-later\n") == f"{REDACTED}\n".encode()
+
+
+PIECES = [*"ab:= /?&@'\"\r\n[]-_.", "Bearer ", "sk-", "hf_", "api_key", "http://", SECRET, "é"]
+TEXTS = st.lists(st.sampled_from(PIECES), max_size=60).map("".join)
+
+
+@given(text=TEXTS, cuts=st.lists(st.integers(0, 400), max_size=6))
+def test_a_stream_cut_anywhere_is_redacted_like_the_whole(text: str, cuts: list[int]) -> None:
+    data = text.encode()
+    redactor = Redactor([SECRET])
+    edges = sorted({min(c, len(data)) for c in cuts} | {0, len(data)})
+    out = b"".join(redactor.feed(data[a:b]) for a, b in itertools.pairwise(edges)) + redactor.flush()
+    assert out == Redactor([SECRET]).redact(data)
+    assert SECRET.encode() not in out
+
+
+@given(text=TEXTS)
+def test_redacting_twice_changes_nothing_more(text: str) -> None:
+    redactor = Redactor([SECRET])
+    once = redactor.redact(text.encode())
+    assert redactor.redact(once) == once
+
+
+@given(data=st.binary(max_size=200))
+def test_any_bytes_can_be_fed(data: bytes) -> None:
+    redactor = Redactor(["abcdef"])
+    assert b"abcdef" not in redactor.feed(data) + redactor.flush()
