@@ -1,0 +1,73 @@
+"""What happened in one stretch of time of a run: counts, latencies and the last gauges; folded from ledger rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from loadchaos.stats import LogHistogram
+
+Latencies = dict[str, LogHistogram]
+"""`ttft`, `itl` and `e2e` in nanoseconds."""
+
+
+def latencies() -> Latencies:
+    """Three empty histograms."""
+    return {"ttft": LogHistogram(), "itl": LogHistogram(), "e2e": LogHistogram()}
+
+
+def ttft_ns(end: Mapping[str, Any]) -> int | None:
+    """Time to first token of an end row, counted from the time it was due; None where no token came."""
+    first, due = end.get("first_token_ns"), end.get("due_ns")
+    return max(0, first - due) if first and due is not None else None
+
+
+def e2e_ns(end: Mapping[str, Any]) -> int | None:
+    """Time to the last byte of an end row, counted from the time it was due."""
+    last, due = end.get("last_byte_ns") or end.get("at_ns"), end.get("due_ns")
+    return max(0, last - due) if last and due is not None else None
+
+
+class Bucket:
+    """One stretch of time. Gauges are kept per worker or replica, so that several add up; the last one counts."""
+
+    __slots__ = ("begun", "in_flight", "lag_ns", "latency", "outcomes", "server", "tokens", "users")
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.tokens = 0
+        self.outcomes: Counter[str] = Counter()
+        self.latency = latencies()
+        self.in_flight: dict[str, int] = {}  # by worker
+        self.users: dict[str, int] = {}  # by worker
+        self.lag_ns = 0
+        self.server: dict[str, dict[str, float]] = {}  # by replica and engine: our metric names
+
+    def merge(self, later: Bucket) -> None:
+        """Add a later stretch to this one."""
+        self.begun += later.begun
+        self.tokens += later.tokens
+        self.tokens += later.tokens
+        self.outcomes.update(later.outcomes)
+        for kind, hist in later.latency.items():
+            self.latency[kind].merge(hist)
+        self.in_flight.update(later.in_flight)
+        self.users.update(later.users)
+        self.lag_ns = max(self.lag_ns, later.lag_ns)
+        self.server.update(later.server)
+
+    def heartbeat(self, row: Mapping[str, Any]) -> None:
+        """A worker's sign of life: what it received since the last one, and how late it is."""
+        worker = str(row.get("file", ""))
+        self.tokens += int(row.get("tokens") or 0)
+        self.in_flight[worker] = int(row.get("in_flight") or 0)
+        self.users[worker] = int(row.get("users") or 0)
+        self.lag_ns = max(self.lag_ns, int(row.get("lag_ns") or 0))
+
+    def gauge(self, name: str, how: str = "sum") -> float | None:
+        """A server metric over all replicas and engines: their sum or their highest; None when nobody said."""
+        values = [v[name] for v in self.server.values() if v.get(name) is not None]
+        if not values:
+            return None
+        return sum(values) if how == "sum" else max(values)

@@ -1,0 +1,124 @@
+"""The entries of verdict.json in words: terminal, report page, JUnit and incidents say the same sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from loadchaos.tell.words import SEVERITY, TARGET, WORST_FIRST, clean, number, plural, seconds, since_load
+
+
+def worst_first(failure: Mapping[str, Any]) -> tuple[int, int]:
+    """Sort key: what is the server's fault and worst comes first."""
+    severity = str(failure.get("severity"))
+    blame = 0 if failure.get("attribution", "server") == "server" else 1
+    return blame, WORST_FIRST.index(severity) if severity in WORST_FIRST else len(WORST_FIRST)
+
+
+def target_in_words(verdict: Mapping[str, Any]) -> str:
+    """`the embedded server (a simulation inside loadchaos): vllm 0.18`; says loudly when nothing real was tested."""
+    target = verdict.get("target") or {}
+    kind = str(target.get("kind") or "")
+    what = TARGET.get(kind, "a server")
+    model = " ".join(clean(target[k], 80) for k in ("dialect", "version", "model") if target.get(k))
+    url = clean(target.get("url") or target.get("base_url") or "", 120) if kind == "external" else ""
+    return what + (f" {url}" if url else "") + (f": {model}" if model else "")
+
+
+def one_line(verdict: Mapping[str, Any]) -> str:
+    """What broke, in one line; for a pass, what was sent."""
+    failures = [f for f in verdict.get("failures") or [] if not f.get("accepted")]
+    blamed = [f for f in failures if f.get("attribution", "server") == "server"] or failures
+    worst = sorted(blamed, key=worst_first)
+    if worst and verdict.get("verdict") == "fail":
+        first = worst[0]
+        severity = SEVERITY.get(str(first.get("severity")), clean(first.get("severity"), 30))
+        more = f", and {plural(len(worst) - 1, 'more failure')}" if len(worst) > 1 else ""
+        return f"{severity}: {clean(first.get('id'), 80)}{more}"
+    rules = [*(verdict.get("expectations") or []), *(verdict.get("checks") or [])]
+    missed = [r for r in rules if r.get("verdict") == verdict.get("verdict") != "pass"]
+    if missed:
+        more = f", and {number(len(missed) - 1)} more" if len(missed) > 1 else ""
+        why = clean(missed[0].get("actual"), 160)
+        return f"{clean(missed[0].get('name'), 80)}: {why}{more}"
+    sent = sum(verdict.get("outcomes", {}).values()) - verdict.get("outcomes", {}).get("missed", 0)
+    return plural(sent, "request")
+
+
+def when_text(verdict: Mapping[str, Any], failure: Mapping[str, Any]) -> str:
+    """When a failure was first seen, and how long that took."""
+    at = failure.get("first_seen_s")
+    first = since_load(verdict, failure.get("first_seen") if at is None else at)
+    noticed = failure.get("noticed_after_s")
+    return first + (f"; noticed after {seconds(noticed)}" if noticed is not None else "")
+
+
+def amount_text(failure: Mapping[str, Any], key: str) -> str:
+    """`76 requests`: a number, or a mapping or list with more to say."""
+    value = failure.get(key)
+    if value is None:
+        return ""
+    if isinstance(value, Mapping):
+        parts = ", ".join(f"{number(v)} {clean(k, 40)}" for k, v in value.items() if isinstance(v, int | float))
+        return parts or ""
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return plural(len(value), "request")
+    return plural(value, "request") if isinstance(value, int) else clean(value, 200)
+
+
+def evidence_text(evidence: Any) -> str:
+    """`server.log:1234  AssertionError: ...`: the line that proves it."""
+    if isinstance(evidence, list):
+        evidence = evidence[0] if evidence else None
+    if not isinstance(evidence, Mapping):
+        return clean(evidence, 300) if evidence else ""
+    where = clean(evidence.get("source") or "", 80)
+    if where and evidence.get("line") is not None:
+        where += f":{evidence['line']}"
+    return f"{where}  {clean(evidence.get('text') or '', 400)}".strip()
+
+
+def known_text(known: Any) -> str:
+    """An issue as an address that can be clicked: `vllm-project/vllm#38551` becomes its URL."""
+    if isinstance(known, Mapping):
+        text = clean(known.get("title") or known.get("text") or "", 160)
+        return " ".join(p for p in (known_text(known.get("url") or known.get("issue") or ""), text) if p)
+    text = clean(known, 200)
+    repo, mark, issue = text.partition("#")
+    if mark and "/" in repo and " " not in repo and "://" not in repo and issue.isdigit():
+        return f"https://github.com/{repo}/issues/{issue}"
+    return text
+
+
+def remedy_text(remedy: Any) -> str:
+    """What to do about it, with what stands against it."""
+    if isinstance(remedy, Mapping):
+        remedy = [remedy.get("text") or "", *(f"but: {c}" for c in remedy.get("conflicts") or [])]
+    if isinstance(remedy, list):
+        return "; ".join(clean(r, 600) for r in remedy if r)
+    return clean(remedy or "", 1200)
+
+
+def accepted_text(accepted: Any) -> str:
+    """Why the profile accepts this failure, and until when."""
+    if isinstance(accepted, Mapping):
+        until = f" (until {clean(accepted['until'], 20)})" if accepted.get("until") else ""
+        return clean(accepted.get("because") or "by the profile", 300) + until
+    return "by the profile" if accepted is True else clean(accepted, 300)
+
+
+def value_text(value: Any) -> str:
+    """What a rule found, as people read it."""
+    if value is None:
+        return "not known"
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return number(value)
+    return clean(value, 300)
+
+
+def outcome_counts(entry: Any) -> dict[str, int]:
+    """Counts of one entry of by_traffic, whether it lies flat or under `outcomes`."""
+    if not isinstance(entry, Mapping):
+        return {}
+    inner = entry.get("outcomes", entry)
+    return {k: v for k, v in inner.items() if isinstance(v, int)} if isinstance(inner, Mapping) else {}

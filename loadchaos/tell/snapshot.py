@@ -1,0 +1,76 @@
+"""What a run looks like at one moment, as plain values: the live view draws it and reads nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Percentiles:
+    """Latency in seconds; None where nothing was measured."""
+
+    p50: float | None
+    p90: float | None
+    p99: float | None
+    n: int
+
+
+@dataclass(frozen=True)
+class ReplicaState:
+    """The state one replica is in since `at_ns`, and what made us say so."""
+
+    replica: str
+    state: str
+    at_ns: int
+    signs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class AttackInForce:
+    """An attack that began and has not ended."""
+
+    name: str
+    replica: str
+    at_ns: int
+
+
+@dataclass(frozen=True)
+class TrafficLine:
+    """One kind of traffic: how much of it, with which outcomes, how fast (`ttft`, `itl`, `e2e`: ok requests only)."""
+
+    name: str
+    in_flight: int
+    begun: int
+    outcomes: tuple[tuple[str, int], ...]
+    latency: Mapping[str, Percentiles]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One moment. Rates and `recent` latencies are over the last ten whole seconds, the rest since the run began."""
+
+    run: Mapping[str, Any] = field(default_factory=dict)
+    now_ns: int = 0
+    load_s: float | None = None
+    load_over: bool = False
+    ended: bool = False
+    traffic: tuple[TrafficLine, ...] = ()
+    users: int = 0
+    in_flight: int = 0
+    begun_per_s: float = 0.0
+    done_per_s: float = 0.0
+    tokens_per_s: float = 0.0
+    recent: Mapping[str, Percentiles] = field(default_factory=dict)
+    lag_s: float = 0.0
+    oldest_silence_s: float = 0.0
+    states: tuple[ReplicaState, ...] = ()
+    attacks_in_force: tuple[AttackInForce, ...] = ()
+    attacks: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    failures: tuple[Mapping[str, Any], ...] = ()
+    incidents: tuple[Mapping[str, Any], ...] = ()
+    server: Mapping[tuple[str, str], Mapping[str, float]] = field(default_factory=dict)
+    gaps_s: Mapping[str, float] = field(default_factory=dict)
+    paused: str = ""
+    preflight: tuple[tuple[bool, str], ...] = ()

@@ -1,0 +1,231 @@
+"""The report in the terminal: verdict first, then what broke and what to do; readable at 3 a.m. at 80 columns."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from loadchaos.model import OUTCOMES
+from loadchaos.tell.phrases import (
+    accepted_text,
+    amount_text,
+    evidence_text,
+    known_text,
+    one_line,
+    outcome_counts,
+    remedy_text,
+    target_in_words,
+    value_text,
+    when_text,
+    worst_first,
+)
+from loadchaos.tell.words import BLAME, SEVERITY, clean, number, path_of, seconds, since_load
+
+_PAINT = re.compile(r"\x1b\[[0-9;]*m")
+_CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+_VERDICT = {"pass": ("PASS", "green"), "fail": ("FAIL", "red"), "unknown": ("UNKNOWN", "yellow")}
+_MARK = {"pass": ("ok  ", "green"), "fail": ("FAIL", "red"), "unknown": ("?   ", "yellow")}
+_LABEL = 13
+_MAX_STATES = 20
+
+
+def render(verdict: Mapping[str, Any], folder: Path, *, color: bool = False, width: int = 80) -> str:
+    """verdict.json as text, lines at most `width` characters (paths and addresses are never broken)."""
+    page = _Page(max(40, width), color)
+    _headline(page, verdict)
+    failures = sorted(verdict.get("failures") or [], key=worst_first)
+    for i, failure in enumerate(failures, 1):
+        _failure(page, verdict, folder, i, failure)
+    _rules(page, verdict)
+    _outcomes(page, verdict)
+    _latency(page, verdict)
+    _states(page, verdict)
+    _worth(page, verdict)
+    _generator(page, verdict)
+    _next(page, verdict, folder)
+    return page.text()
+
+
+class _Page:
+    """Lines of text with colour or without; every foreign text goes through `clean`."""
+
+    def __init__(self, width: int, color: bool) -> None:
+        self.width, self._color, self._lines = width, color, list[str]()
+
+    def paint(self, text: str, *styles: str) -> str:
+        codes = ";".join(_CODES[s] for s in styles)
+        return f"\x1b[{codes}m{text}\x1b[0m" if self._color and codes else text
+
+    def line(self, text: str = "") -> None:
+        self._lines.append(text.rstrip())
+
+    def section(self, title: str) -> None:
+        self.line()
+        self.line(self.paint(title, "bold"))
+
+    def wrap(self, text: str, indent: int = 0, first: str = "") -> None:
+        """A paragraph; `first` stands before the first line, in place of its indent."""
+        seen = len(_PAINT.sub("", first)) or indent
+        lines = textwrap.wrap(
+            text, self.width, initial_indent=" " * seen, subsequent_indent=" " * indent, break_long_words=False,
+            break_on_hyphens=False,
+        ) or [""]  # fmt: skip
+        if first:
+            lines[0] = first + lines[0][seen:]
+        for part in lines:
+            self.line(part)
+
+    def field(self, label: str, text: str, *styles: str) -> None:
+        if text:
+            self.wrap(text, 3 + _LABEL, "   " + self.paint(label.ljust(_LABEL), *(styles or ("dim",))))
+
+    def table(self, head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
+        """Columns as wide as needed; the first `left` are aligned to the left, the first of all gives way."""
+        sizes = [max(len(r[i]) for r in [head, *rows]) for i in range(len(head))]
+        sizes[0] = max(8, min(sizes[0], self.width - 2 - sum(sizes[1:]) - 2 * (len(sizes) - 1)))
+        for n, row in enumerate([head, *rows]):
+            cells = [
+                _cut(c, s).ljust(s) if i < left else c.rjust(s) for i, (c, s) in enumerate(zip(row, sizes, strict=True))
+            ]
+            text = "  " + "  ".join(cells).rstrip()
+            self.line(self.paint(text, "dim") if n == 0 else text)
+
+    def text(self) -> str:
+        return "\n".join(self._lines) + "\n"
+
+
+def _cut(text: str, size: int) -> str:
+    return text if len(text) <= size else text[: size - 1] + "…"
+
+
+def _headline(page: _Page, verdict: Mapping[str, Any]) -> None:
+    word, color = _VERDICT.get(str(verdict.get("verdict")), ("UNKNOWN", "yellow"))
+    first = f"{page.paint(word, color, 'bold')}  {page.paint(clean(verdict.get('profile'), 60), 'bold')}  "
+    page.wrap(f"{one_line(verdict)} (exit code {verdict.get('exit_code', '?')})", len(word) + 2, first)
+    page.wrap("on " + target_in_words(verdict), len(word) + 2)
+    for note in verdict.get("notes") or []:
+        page.wrap(clean(note, 400), len(word) + 2)
+
+
+def _failure(page: _Page, verdict: Mapping[str, Any], folder: Path, i: int, failure: Mapping[str, Any]) -> None:
+    severity = str(failure.get("severity"))
+    blame = str(failure.get("attribution") or "server")
+    bad = blame == "server" and not failure.get("accepted")
+    page.line()
+    what = SEVERITY.get(severity, clean(severity, 30))
+    times = f", {number(failure['count'])} times" if (failure.get("count") or 0) > 1 else ""
+    name = clean(failure.get("id"), 80)
+    page.line(f"{i}. {page.paint(name, 'bold', 'red' if bad else 'yellow')}  {what}{times}")
+    page.wrap(clean(failure.get("title") or "", 400), 3)
+    page.field("when", when_text(verdict, failure))
+    page.field("in flight", amount_text(failure, "in_flight"))
+    page.field("lost", amount_text(failure, "lost"))
+    page.field("evidence", evidence_text(failure.get("evidence")), "cyan")
+    for known in failure.get("known") or []:
+        page.field("known as", known_text(known))
+    if not failure.get("known") and bad:
+        page.field("known as", "not known upstream, as far as loadchaos knows")
+    page.field("what to do", remedy_text(failure.get("remedy")), "green")
+    page.field("blame", BLAME.get(blame, clean(blame, 60)))
+    if failure.get("accepted"):
+        page.field("accepted", accepted_text(failure["accepted"]))
+    if failure.get("incident"):
+        page.field("incident", path_of(folder, str(failure["incident"])))
+
+
+def _rules(page: _Page, verdict: Mapping[str, Any]) -> None:
+    for title, key in (("What was expected", "expectations"), ("What a verdict needs", "checks")):
+        rules = verdict.get(key) or []
+        if not rules:
+            continue
+        page.section(title)
+        for rule in rules:
+            mark, color = _MARK.get(str(rule.get("verdict")), ("?   ", "yellow"))
+            name, expected = clean(rule.get("name"), 160), clean(rule.get("expected"), 160)
+            wanted = "" if expected in {"", "None"} or expected in name else f", expected {expected}"
+            page.wrap(f"{name}{wanted}: {value_text(rule.get('actual'))}", 8, f"  {page.paint(mark, color)}  ")
+
+
+def _outcomes(page: _Page, verdict: Mapping[str, Any]) -> None:
+    total = {o: n for o, n in (verdict.get("outcomes") or {}).items() if n}
+    by_traffic = {t: outcome_counts(c) for t, c in (verdict.get("by_traffic") or {}).items()}
+    names = [o for o in OUTCOMES if o in total] + sorted(set(total) - set(OUTCOMES))
+    if not names:
+        return
+    page.section("Requests")
+    # Outcomes go down and traffics across while they are few, so that any number of outcomes fits 80 columns.
+    columns = list(by_traffic)[:5] if len(by_traffic) > 1 else []
+    rows = [[o, number(total[o]), *(number(by_traffic[t].get(o, 0)) for t in columns)] for o in names]
+    page.table(["outcome", "all", *(_cut(clean(t, 40), 12) for t in columns)], rows)
+    if len(by_traffic) > len(columns) > 0:
+        page.line(f"  ({len(by_traffic) - len(columns)} more kinds of traffic: see the report)")
+
+
+def _latency(page: _Page, verdict: Mapping[str, Any]) -> None:
+    rows = []
+    for traffic, kinds in (verdict.get("latency") or {}).items():
+        for kind, label in (("ttft_s", "TTFT"), ("itl_s", "ITL"), ("e2e_s", "E2E")):
+            p = kinds.get(kind) or {}
+            if p.get("n"):
+                rows.append([
+                    clean(traffic, 40), label, *(seconds(p.get(q)) for q in ("p50", "p90", "p99")), number(p["n"]),
+                ])  # fmt: skip
+    if rows:
+        page.section("Latency of answered requests, from the time they were due")
+        page.table(["traffic", "", "p50", "p90", "p99", "n"], rows, left=2)
+
+
+def _states(page: _Page, verdict: Mapping[str, Any]) -> None:
+    states = verdict.get("states") or []
+    if not states:
+        return
+    page.section("The server")
+    for state in states[:_MAX_STATES]:
+        name = clean(state.get("state"), 20)
+        color = {"healthy": "green", "starting": "dim", "degraded": "yellow"}.get(name, "red")
+        signs = "; ".join(clean(s, 160) for s in state.get("signs") or [])
+        noticed = state.get("noticed_after_s")
+        late = f" [noticed after {seconds(noticed)}]" if noticed else ""
+        when = since_load(verdict, state.get("at_s", state.get("at")))
+        text = f"{when}{': ' + signs if signs else ''}{late}"
+        replica = clean(state.get("replica") or "", 20)
+        several = len({st.get("replica") for st in states}) > 1
+        page.wrap(f"{replica}: {text}" if several else text, 15, f"  {page.paint(name.ljust(12), color)} ")
+    if len(states) > _MAX_STATES:
+        page.line(f"  ({len(states) - _MAX_STATES} more changes of state: see the report)")
+
+
+def _worth(page: _Page, verdict: Mapping[str, Any]) -> None:
+    worth = verdict.get("worth")
+    if worth:
+        page.section("What this is worth")
+        for part in worth if isinstance(worth, list) else [worth]:
+            page.wrap(clean(part, 800), 2, "  ")
+
+
+def _generator(page: _Page, verdict: Mapping[str, Any]) -> None:
+    generator = verdict.get("generator") or {}
+    if not generator:
+        return
+    limited = generator.get("limited")
+    lag = generator.get("lag_p99_s")
+    text = f"requests left {seconds(lag)} late at the 99th percentile" if lag is not None else "lateness not known"
+    if limited:
+        why = "" if limited is True else f" ({clean(limited, 200)})"
+        text = f"loadchaos itself was the limit{why}: latencies and throughput say nothing about the server; " + text
+    page.section("The load generator")
+    page.wrap(text, 2, "  ")
+
+
+def _next(page: _Page, verdict: Mapping[str, Any], folder: Path) -> None:
+    page.section("Where to look")
+    for label, part in (("report", "report.html"), ("verdict", "verdict.json"), ("server log", "server.log")):
+        if (folder / part).exists() or part == "verdict.json":
+            page.line(f"  {label.ljust(11)} {path_of(folder, part)}")
+    page.line(f"  {'again'.ljust(11)} loadchaos report {path_of(folder, '.')}")
+    again = verdict.get("replay")
+    if again:
+        page.line(f"  {'repeat'.ljust(11)} {clean(again, 400)}")

@@ -1,0 +1,91 @@
+"""The live numbers: totals equal the rows, whoever reads them and however often."""
+
+from collections import Counter
+from typing import Any
+
+from loadchaos.ledger import Reader, RunFolder
+from loadchaos.tell.fold import Fold
+
+
+def folded(folder: RunFolder) -> Fold:
+    fold = Fold()
+    for row in Reader(folder).new(final=True):
+        fold.feed(row)
+    fold.finish()
+    return fold
+
+
+def counted_by_hand(folder: RunFolder) -> Counter[tuple[str, str]]:
+    counts: Counter[tuple[str, str]] = Counter()
+    open_ids: dict[str, str] = {}
+    for row in Reader(folder).new(final=True):
+        if row["row"] == "begin":
+            open_ids[row["id"]] = row["traffic"]
+        elif row["row"] == "end":
+            open_ids.pop(row["id"])
+            counts[row["traffic"], row["outcome"]] += 1
+        elif row["row"] == "missed":
+            counts[row["traffic"], "missed"] += row["count"]
+    counts.update((traffic, "unfinished") for traffic in open_ids.values())
+    return counts
+
+
+def test_totals_equal_the_ledgers_rows(run_folder: RunFolder) -> None:
+    fold = folded(run_folder)
+    totals = {(t, o): n for t, traffic in fold.traffic.items() for o, n in traffic.outcomes.items()}
+    assert totals == counted_by_hand(run_folder)
+    assert {o for _, o in totals} == {"ok", "reset", "missed", "unfinished"}
+
+
+def test_many_workers_count_like_one(make_run: Any, tmp_path: Any) -> None:
+    one = folded(make_run(tmp_path / "one"))
+    three = folded(make_run(tmp_path / "three", workers=3))
+    assert sum(t.begun for t in one.traffic.values()) == sum(t.begun for t in three.traffic.values())
+    assert three.snapshot().users == 90
+
+
+def test_latency_counts_from_the_time_a_request_was_due_and_only_answers_count() -> None:
+    fold = Fold()
+    row = {"row": "end", "id": "x", "traffic": "t", "at_ns": 9_000_000_000, "due_ns": 1_000_000_000,
+           "sent_ns": 5_000_000_000, "first_token_ns": 6_000_000_000, "last_byte_ns": 9_000_000_000}  # fmt: skip
+    fold.feed({**row, "outcome": "ok"})
+    fold.feed({**row, "outcome": "reset"})
+    latency = fold.snapshot().traffic[0].latency
+    assert latency["ttft"].n == latency["e2e"].n == 1
+    assert abs((latency["ttft"].p50 or 0) - 5) < 0.05
+    assert abs((latency["e2e"].p50 or 0) - 8) < 0.08
+
+
+def test_a_request_in_flight_is_unfinished_once_the_run_is_over() -> None:
+    fold = Fold()
+    fold.feed({"row": "begin", "id": "x", "traffic": "t", "at_ns": 1})
+    assert fold.snapshot().in_flight == 1
+    fold.finish()
+    assert fold.snapshot().in_flight == 0
+    assert fold.snapshot().traffic[0].outcomes == (("unfinished", 1),)
+
+
+def test_an_attack_is_in_force_between_its_begin_and_its_end() -> None:
+    fold = Fold()
+    fold.feed({"row": "attack", "attack": "pause", "n": 1, "replica": "a", "what": "begin", "at_ns": 1})
+    assert [a.name for a in fold.snapshot().attacks_in_force] == ["pause"]
+    fold.feed({"row": "attack", "attack": "pause", "n": 1, "replica": "a", "what": "end", "ok": False, "at_ns": 2})
+    assert fold.snapshot().attacks_in_force == ()
+    assert fold.snapshot().attacks == {("pause", "failed"): 1}
+
+
+def test_rates_look_at_the_last_ten_seconds_only(run_folder: RunFolder) -> None:
+    snapshot = folded(run_folder).snapshot()
+    assert snapshot.tokens_per_s == 0  # dead for ten seconds
+    assert snapshot.load_s == 40
+
+
+def test_a_dead_servers_last_numbers_are_not_shown_as_its_present_ones(run_folder: RunFolder) -> None:
+    assert folded(run_folder).snapshot().server == {}
+
+
+def test_rows_of_unknown_kinds_and_with_missing_keys_do_no_harm() -> None:
+    fold = Fold()
+    for kind in ("begin", "end", "missed", "heartbeat", "state", "metrics", "gap", "run", "attack", "new", None):
+        fold.feed({"row": kind})
+    assert fold.snapshot().now_ns == 0

@@ -1,0 +1,75 @@
+"""The live view: drawn where there is a terminal, plain lines where there is none."""
+
+import io
+
+from rich.console import Console
+
+from loadchaos.ledger import Reader, RunFolder
+from loadchaos.tell.fold import Fold
+from loadchaos.tell.live import View, draw
+from loadchaos.tell.snapshot import Snapshot
+
+
+def drawn(snapshot: Snapshot, width: int = 80) -> str:
+    console = Console(file=io.StringIO(), width=width, force_terminal=False)
+    console.print(draw(snapshot))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def at_the_end(folder: RunFolder) -> Fold:
+    fold = Fold()
+    for row in Reader(folder).new(final=True):
+        fold.feed(row)
+    fold.feed({"row": "failure", "id": "encoder_cache_miss", "severity": "engine_death", "count": 1,
+               "title": "freed too early", "known": ["vllm-project/vllm#38551"]})  # fmt: skip
+    return fold
+
+
+def test_the_picture_shows_traffic_latency_state_attacks_and_failures(run_folder: RunFolder) -> None:
+    picture = drawn(at_the_end(run_folder).snapshot())
+    for part in ("mtp_mm", "EMBEDDED", "dead for", "images", "26 reset", "TTFT", "reset_mm_cache 7",
+                 "engine death: encoder_cache_miss", "issues/38551"):  # fmt: skip
+        assert part in picture
+    assert max(len(line) for line in picture.splitlines()) <= 80
+    assert "\x1b" not in picture
+
+
+def test_while_it_goes_recent_latencies_are_shown(run_folder: RunFolder) -> None:
+    fold = Fold()
+    for row in Reader(run_folder).new(final=True):
+        if row.get("at_ns", 0) <= 5_020_000_000_000:
+            fold.feed(row)
+    picture = drawn(fold.snapshot())
+    assert "ITL p50" in picture
+    assert "healthy for 21.0 s" in picture
+    assert "KV cache" in picture
+
+
+def test_nothing_seen_yet_can_be_drawn_too() -> None:
+    assert "not seen yet" in drawn(Snapshot())
+
+
+def test_without_a_terminal_there_is_a_line_each_ten_seconds_and_news_at_once(run_folder: RunFolder) -> None:
+    stream, fold, shown = io.StringIO(), Fold(), 0
+    view = View(stream)
+    assert view.plain
+    for row in Reader(run_folder).new(final=True):
+        fold.feed(row)
+        if fold.now_ns - shown > 250_000_000:
+            shown = fold.now_ns
+            view.show(fold.snapshot())
+    lines = stream.getvalue().splitlines()
+    assert len([line for line in lines if line.startswith("[load ")]) in {4, 5}
+    assert len([line for line in lines if line.startswith("  server dead: the engine core's process is gone")]) == 1
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_the_plain_log_tells_each_failure_once() -> None:
+    stream, fold = io.StringIO(), Fold()
+    view = View(stream)
+    for count in range(3):
+        fold.feed({"row": "failure", "id": "boom", "severity": "hang", "title": "stood still", "count": count})
+        view.show(fold.snapshot())
+    view.close(fold.snapshot())
+    assert stream.getvalue().count("hang: boom: stood still") == 1

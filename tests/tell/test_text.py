@@ -1,0 +1,103 @@
+"""The text report: verdict first, everything a stranger needs, at any width, safe on a terminal."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadchaos.tell import text
+from loadchaos.tell.words import clean, number, seconds
+
+Verdict = dict[str, Any]
+
+
+def test_the_first_line_says_the_verdict_what_broke_and_the_exit_code(verdict: Verdict) -> None:
+    first = text.render(verdict, Path("runs/x"), color=False, width=80).splitlines()[0]
+    assert first == "FAIL  mtp_mm  engine death: encoder_cache_miss, and 1 more failure (exit code 1)"
+
+
+def test_a_run_on_the_embedded_server_says_so_at_once(verdict: Verdict) -> None:
+    second = text.render(verdict, Path("runs/x"), color=False, width=80).splitlines()[1]
+    assert "embedded server (a simulation" in second
+
+
+def test_a_failure_tells_when_what_was_lost_the_proof_the_issue_and_the_remedy(verdict: Verdict) -> None:
+    page = text.render(verdict, Path("runs/x"), color=False, width=200)
+    block = page[page.index("1. encoder_cache_miss") : page.index("2. connection_reset")]
+    for part in (
+        "30.4 s after the run began", "76 requests", "server.log:101", "Encoder cache miss for 9f86d081884c7d65",
+        "https://github.com/vllm-project/vllm/issues/38551", "0.27.1 or later", "the server",
+        "runs/x/incidents/001-encoder_cache_miss",
+    ):  # fmt: skip
+        assert part in block
+
+
+def test_the_engine_death_comes_before_the_resets_it_caused(verdict: Verdict) -> None:
+    page = text.render(verdict, Path("runs/x"))
+    assert page.index("1. encoder_cache_miss") < page.index("2. connection_reset")
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_no_line_is_wider_than_the_terminal_unless_one_word_is(verdict: Verdict, width: int) -> None:
+    for line in text.render(verdict, Path("r"), color=False, width=width).splitlines():
+        assert len(line) <= width or max(map(len, line.split())) > width - 16, line
+
+
+def test_without_color_there_is_no_escape_sequence_even_from_the_server(verdict: Verdict) -> None:
+    assert "\x1b" not in text.render(verdict, Path("r"), color=False)
+
+
+def test_color_changes_nothing_but_color(verdict: Verdict) -> None:
+    import re
+
+    colored = text.render(verdict, Path("r"), color=True)
+    assert "\x1b[32" in colored or "\x1b[31" in colored
+    assert re.sub(r"\x1b\[[0-9;]*m", "", colored) == text.render(verdict, Path("r"), color=False)
+
+
+def test_a_pass_says_what_it_is_worth(verdict: Verdict) -> None:
+    passed = {**verdict, "verdict": "pass", "exit_code": 0, "failures": [], "worth": "0 deaths in 600 exposures"}
+    page = text.render(passed, Path("r"), color=False)
+    assert page.startswith("PASS  mtp_mm  660 requests (exit code 0)")
+    assert "0 deaths in 600 exposures" in page
+
+
+def test_an_unknown_names_the_check_that_proved_nothing(verdict: Verdict) -> None:
+    unknown = {**verdict, "verdict": "unknown", "exit_code": 3, "failures": [], "expectations": []}
+    first = text.render(unknown, Path("r"), color=False, width=120).splitlines()[0]
+    assert first == "UNKNOWN  mtp_mm  load delivered: 62 % (exit code 3)"
+
+
+def test_an_injected_failure_is_not_blamed_on_the_server(verdict: Verdict) -> None:
+    verdict["failures"][1]["attribution"] = "injected"
+    page = text.render(verdict, Path("r"), color=False)
+    assert "injected by our own attack: not the server's bug" in page
+    assert page.index("1. connection_reset") < page.index("2. encoder_cache_miss")
+
+
+def test_an_empty_verdict_still_renders() -> None:
+    assert text.render({}, Path("r"), color=False).startswith("UNKNOWN")
+
+
+def test_a_limited_generator_says_that_latencies_mean_nothing(verdict: Verdict) -> None:
+    verdict["generator"] = {"limited": True, "lag_p99_s": 2.0}
+    page = text.render(verdict, Path("r"), color=False, width=200)
+    assert "loadchaos itself was the limit" in page
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(None, "–"), (0.0, "0.00 ms"), (0.0123, "12.3 ms"), (0.9996, "1.00 s"), (12.34, "12.3 s"), (125, "2m05s"),
+     (7300, "2h01m")],
+)  # fmt: skip
+def test_seconds_have_three_digits_and_a_unit(value: float | None, words: str) -> None:
+    assert seconds(value) == words
+
+
+def test_numbers_are_grouped() -> None:
+    assert number(1234567) == "1,234,567"
+    assert number(1.5) == "1.50"
+
+
+def test_clean_takes_escape_sequences_controls_and_turned_text_away() -> None:
+    assert clean("a\x1b[31mb\x1b]0;title\x07c\x00\r\nd‮e") == "abc de"[:3] + " d e"
