@@ -1,0 +1,383 @@
+"""The server's state, fused from several signs, one machine a replica: rows in, `state` rows out.
+
+The exit of a process we launched is proof alone; so is an engine core that we saw running and that is gone. Over the
+network one sign is none: refused counts from the second probe on and only while no token of ours arrives. A hung
+server answers /health 200, so progress is measured by our own tokens first and by the server's counters second.
+"""
+
+from __future__ import annotations
+
+from loadchaos.judge.signs import MS, Attacked, Counters, Network, Processes, S, Traffic
+from loadchaos.model import Row, State
+
+_DEGRADED_NS = 4 * S  # the design asks for 5 s; a second is left for probes and heartbeats to come by
+_HUNG_STOPPED_NS = 5 * S
+_HUNG_IDLE_NS = 8 * S
+_IDLE_FOR_NS = 5 * S
+_HUNG_BLIND_NS = 60 * S
+_HEALTH_SILENT_NS = 5 * S
+_UNREACHABLE_NS = 2 * S
+_TEXT_BESIDE_NS = 2 * S
+_TEXT_ALONE_NS = 10 * S  # a server that says its engine is dead, /health 200: the zombie of vLLM 0.8
+_BLIND_NS = 5 * S
+_BACK_NS = 1 * S
+_BACK_SURE_NS = 10 * S
+_BALANCER_NS = 10 * S
+_EXIT_WAITS_NS = 60 * S
+_PAUSED = frozenset({"paused", "pause", "asleep", "sleeping", "sleep"})
+_TERMINATED = frozenset({"terminated", "terminate", "sigterm", "SIGTERM"})
+_FOR_EVER = 1 << 62
+
+Sign = tuple[int, str]  # when it was first there, and in words
+Verdict = tuple[State, int, list[str]]  # the state, since when its first sign was there, the signs in words
+
+
+class StateMachine:
+    """One replica's state. `feed` every row of the ledger that is about it (or about no replica), `tick` in between.
+
+    `launched`: we started it, so that its exit is proof. `dialect_knows_death`: an empty 500 or 503 of /health means
+    that the engine is gone. `sole`: our traffic goes to this replica alone, so that our tokens speak for it.
+    """
+
+    def __init__(self, replica: str, launched: bool, dialect_knows_death: bool, *, sole: bool = True) -> None:
+        self.replica = replica
+        self.state: State = "starting"
+        self._launched, self._knows_death, self._sole = launched, dialect_knows_death, sole
+        self._traffic, self._network, self._processes = Traffic(), Network(), Processes()
+        self._counters, self._attacked = Counters(), Attacked()
+        self._progress_ns: int | None = None
+        self._worked_ns: int | None = None  # the newest progress of any kind, in flight or not
+        self._longest_gap_ns = 0
+        self._now_ns = 0
+        self._since_ns: int | None = None
+        self._exit: tuple[int, Verdict] | None = None
+        self._relaunched_ns: int | None = None
+        self._log_death: tuple[int, str] | None = None
+        self._was_up = False
+        self._down_ns: int | None = None
+        self._saw_it_gone_ns: int | None = None  # its listener was closed, so that an open one means: back
+        self._engine_was_gone = False
+        self._start_before: float | None = None
+        self._settle_from_ns: int | None = None
+        self._moved_start: tuple[int, float] | None = None
+        self._told_balancer = False
+
+    def feed(self, row: Row) -> list[Row]:
+        """Fold one row; what it gives are `state` rows for the ledger (usually none)."""
+        at_ns = row.get("at_ns")
+        if at_ns is None or row.get("row") in ("state", "header"):
+            return []
+        if row.get("replica") not in (None, self.replica):
+            return []
+        self._clock(at_ns)
+        if not self._take(row):
+            return []
+        return self._decide()
+
+    def tick(self, now_ns: int) -> list[Row]:
+        """Let time pass without a row: silence is a sign, too."""
+        self._clock(now_ns)
+        return self._decide()
+
+    def _clock(self, at_ns: int) -> None:
+        if self._now_ns and at_ns - self._now_ns > _BLIND_NS:
+            # We were stopped or starved ourselves: nothing that happened meanwhile may be held against the server.
+            self._progress_ns = at_ns
+            if self._traffic.busy_since_ns is not None:
+                self._traffic.busy_since_ns = at_ns
+        self._now_ns = max(self._now_ns, at_ns)
+
+    def _take(self, row: Row) -> bool:
+        """Hand the row to its instrument; False when it cannot change the state (the load's own bulk)."""
+        kind = row.get("row")
+        if kind == "heartbeat":
+            if self._traffic.heartbeat(row) and self._sole:
+                self._progressed(row["at_ns"])
+        elif kind == "end":
+            if self._traffic.end(row):
+                if self._sole:
+                    self._progressed(row["at_ns"])
+                return False
+            return bool(self._traffic.dead_text_ns == row["at_ns"])
+        elif kind == "probe":
+            self._network.probe(row)
+        elif kind == "metrics":
+            self._scraped(row)
+        elif kind == "process":
+            self._processes.feed(row)
+        elif kind == "launch":
+            self._launch(row)
+        elif kind == "attack":
+            self._attacked.feed(row)
+        elif kind == "failure":
+            if row.get("severity") == "engine_death" and self._log_death is None:
+                self._log_death = (row["at_ns"], str(row.get("title") or row.get("id")))
+        else:
+            return False
+        return True
+
+    def _progressed(self, at_ns: int) -> None:
+        before = max(self._progress_ns or 0, self._traffic.busy_since_ns or 0)
+        if before and self.state in ("healthy", "degraded") and not self._paused():
+            self._longest_gap_ns = max(self._longest_gap_ns, at_ns - before)
+        self._progress_ns = max(self._progress_ns or 0, at_ns)
+        self._worked_ns = self._progress_ns
+
+    def _scraped(self, row: Row) -> None:
+        self._network.scraped(row["at_ns"])
+        old = self._counters.start_time()
+        if self._counters.feed(row):
+            self._progressed(row["at_ns"])
+        new = self._counters.start_time()
+        if old is not None and new is not None and abs(new - old) > 0.5:
+            self._moved_start = (row["at_ns"], old)
+
+    def _launch(self, row: Row) -> None:
+        at_ns = row["at_ns"]
+        if row.get("what") == "start":
+            self._exit, self._relaunched_ns, self._launched = None, at_ns, True
+            self._processes.forget_gone()
+        elif row.get("what") == "exit":
+            reason = str(row.get("reason") or f"exited with code {row.get('code')}")
+            by_us = bool(row.get("asked")) or self._attacked.doing(_TERMINATED, at_ns, _EXIT_WAITS_NS)
+            state: State = "terminated" if by_us or row.get("signal") == 15 else "dead"
+            self._exit = (at_ns, (state, at_ns, [f"its process has ended: {reason}"]))
+
+    def _decide(self) -> list[Row]:
+        rows: list[Row] = []
+        for _ in range(3):  # dead -> restarting -> healthy may come with one row
+            target, since_ns, signs = self._judge()
+            if target == self.state:
+                break
+            rows.append(self._enter(target, since_ns, signs))
+        rows += self._remark()
+        return rows
+
+    def _judge(self) -> Verdict:
+        if self._exit is not None:
+            state, since_ns, signs = self._exit[1]
+            earlier = self._since_ns if self.state == "dying" and self._since_ns else since_ns
+            return (state, min(since_ns, earlier), signs)
+        if self.state in ("dead", "terminated"):
+            return self._back() or (self.state, 0, [])
+        return self._death() or self._hang_or_silence() or self._health()
+
+    def _death(self) -> Verdict | None:
+        """Signs of death: a proof makes it dead, anything less makes it dying."""
+        proofs, signs = self._processes_gone()
+        if self._was_up and self.state != "restarting":  # before, refusing and saying 503 is what a start looks like
+            more_proofs, more_signs = self._told_by_others()
+            proofs, signs = proofs + more_proofs, signs + more_signs
+        if not proofs and not signs:
+            return None
+        since_ns = min(at_ns for at_ns, _ in proofs + signs)
+        words = [text for _, text in proofs + signs]
+        if self._attacked.doing(_TERMINATED, self._now_ns, _EXIT_WAITS_NS) and proofs:
+            return "terminated", since_ns, [*words, "after a SIGTERM of our own"]
+        return ("dead" if proofs else "dying"), since_ns, words
+
+    def _processes_gone(self) -> tuple[list[Sign], list[Sign]]:
+        proofs: list[Sign] = []
+        signs: list[Sign] = []
+        for at_ns, pid, role, name in self._processes.gone:
+            sign = (at_ns, f"process {name or role} (pid {pid}, {role}) is gone")
+            if role in ("engine_core", "api_server"):
+                proofs.append(sign)
+            elif role == "worker" and not self._working_since(at_ns + _BACK_NS):
+                signs.append(sign)
+        return proofs, signs
+
+    def _told_by_others(self) -> tuple[list[Sign], list[Sign]]:
+        """What the network, the answers to our requests and the log say of a death."""
+        network, traffic = self._network, self._traffic
+        proofs: list[Sign] = []
+        signs: list[Sign] = []
+        if network.refused_ns is not None:
+            silent = self._no_token_since(network.refused_ns[0])
+            sign = (network.refused_ns[0], f"connections are refused ({network.refused_ns[2]} probes)")
+            (proofs if network.refused_twice() and silent else signs).append(sign)
+        if network.says_dead(self._knows_death) and network.unhealthy_ns is not None:
+            first, newest, n = network.unhealthy_ns
+            sign = (first, f"/health says {network.unhealthy_status} ({n} times)")
+            sure = newest - first >= 50 * MS and self._no_token_since(first)
+            (proofs if sure else signs).append(sign)
+        told = []
+        if traffic.dead_text_ns is not None and self._sole:
+            told.append((traffic.dead_text_ns, f"{traffic.dead_texts} requests were told that the engine is dead"))
+        if self._log_death is not None:
+            told.append((self._log_death[0], f"the log says: {self._log_death[1]}"))
+        for at_ns, text in told:
+            if self._working_since(at_ns + _BACK_NS):
+                continue  # tokens came long after it was told: not (or no longer) true
+            limit_ns = _TEXT_BESIDE_NS if len(told) + len(signs) > 1 else _TEXT_ALONE_NS
+            sure = self._now_ns - at_ns >= limit_ns
+            (proofs if sure else signs).append((at_ns, text))
+        return proofs, signs
+
+    def _no_token_since(self, ns: int) -> bool:
+        """No token of ours after `ns`; where our traffic does not speak for this replica it is taken as such."""
+        return not self._sole or self._traffic.silent_since(ns, self._now_ns)
+
+    def _hang_or_silence(self) -> Verdict | None:
+        silent = self._network.silent_since()
+        if self.state == "unreachable" and silent is None:
+            self._progress_ns = self._now_ns  # the time behind a partition is not held against the server
+        stuck_ns, why = self._stuck()
+        stopped = self._processes.stopped()
+        if stopped and stuck_ns and self._now_ns - stuck_ns >= _HUNG_STOPPED_NS and self._now_ns - stopped[0] >= S:
+            return "hung", stuck_ns, [stopped[1], why]
+        if silent is not None and not self._working_since(silent) and self._was_up:
+            if self._now_ns - silent >= _UNREACHABLE_NS or self.state == "unreachable":
+                return "unreachable", silent, ["no probe is answered, and none is refused"]
+            return self.state, silent, []
+        if stuck_ns is None or self._now_ns - stuck_ns < _DEGRADED_NS:
+            return None
+        quiet_ns = self._now_ns - stuck_ns
+        if paused := self._paused():
+            return "degraded", stuck_ns, [why, f"paused by our own attack {paused}"]
+        limit_ns = max(_HUNG_BLIND_NS, 3 * self._longest_gap_ns)
+        idle = self._processes.idle_since(self._now_ns, _IDLE_FOR_NS)
+        if idle is not None and quiet_ns >= _HUNG_IDLE_NS and self._counters.work() != 0:
+            return "hung", stuck_ns, [why, "its engine processes use no CPU"]
+        if quiet_ns >= _HUNG_BLIND_NS // 6 and self._network.says_hung():
+            return "hung", stuck_ns, [why, f"/health says: {self._network.unhealthy_body[:120]}"]
+        if quiet_ns >= limit_ns and silent is None:
+            return "hung", stuck_ns, [why, f"longer than {limit_ns // S} s"]
+        if self.state == "hung":
+            return "hung", stuck_ns, []  # nothing has moved since: a sign that fades is no recovery
+        return "degraded", stuck_ns, [why]
+
+    def _stuck(self) -> tuple[int | None, str]:
+        """Since when there is work and nothing moves, by our own requests or, without any, by the server's counters."""
+        now = self._now_ns
+        if self._traffic.busy_since_ns is not None and self._sole:
+            n = self._traffic.in_flight(now)
+            if n == 0:
+                return None, ""
+            since = max(self._traffic.busy_since_ns, self._progress_ns or 0)
+            return since, f"{n} requests are out and nothing has moved for {(now - since) / S:.1f} s"
+        running = self._counters.gauge("requests_running")
+        fresh = self._counters.at_ns is not None and now - self._counters.at_ns < 3 * S
+        if running and fresh and self._counters.moved_ns is not None and now - self._counters.moved_ns > 15 * S:
+            # Not ours, or ours are not known; 15 s because LMDeploy refreshes its gauges only every 10 s.
+            since = max(self._counters.moved_ns, self._progress_ns or 0)
+            return since, f"the server says {running:g} requests run, and its counters stand still"
+        return None, ""
+
+    def _working_since(self, ns: int) -> bool:
+        return self._worked_ns is not None and self._worked_ns > ns + 300 * MS
+
+    def _paused(self) -> str | None:
+        return self._attacked.doing(_PAUSED, self._now_ns, _FOR_EVER)
+
+    def _health(self) -> Verdict:
+        """No sign of death, hang or silence: is it up, and does /health say so?"""
+        network = self._network
+        if not self._was_up or self.state == "restarting":
+            now_ok = network.refused_ns is None and network.unhealthy_ns is None
+            if now_ok and network.health_ok_ns is not None and network.health_ok_ns > (self._down_ns or 0):
+                return "healthy", network.health_ok_ns, ["/health says ok"]
+            if self._worked_ns is not None and self._worked_ns > (self._down_ns or 0) + _BACK_NS:
+                return "healthy", self._worked_ns, ["it answers requests"]
+            return ("restarting" if self._was_up else "starting"), 0, []
+        if network.unhealthy_ns is not None and network.unhealthy_ns[2] >= 2:
+            return "degraded", network.unhealthy_ns[0], [f"/health says {network.unhealthy_status}"]
+        silent = network.silent_ns.get("health")
+        if silent is not None and silent[2] >= 2 and self._now_ns - silent[0] >= _HEALTH_SILENT_NS:
+            return "degraded", silent[0], ["/health does not answer"]
+        return "healthy", self._now_ns, ["it works"]
+
+    def _back(self) -> Verdict | None:
+        """After a death: what shows that it comes up again (a dying vLLM 0.8 says /health 200 for 5 s more)."""
+        assert self._down_ns is not None
+        down, network = self._down_ns, self._network
+        if self._relaunched_ns is not None and self._relaunched_ns > down:
+            return "restarting", self._relaunched_ns, ["it was started again"]
+        if self._moved_start is not None and self._moved_start[0] > down:
+            return "restarting", self._moved_start[0], ["its start time has changed"]
+        reached = network.last_ok_ns
+        says_dead = network.says_dead(self._knows_death)
+        if reached is None or reached <= down + _BACK_NS or network.refused_ns is not None or says_dead:
+            return None
+        if self._saw_it_gone_ns is not None and reached > self._saw_it_gone_ns:
+            return "restarting", reached, ["connections are accepted again"]
+        if self._worked_ns is not None and self._worked_ns > down + _BACK_NS:
+            return "restarting", self._worked_ns, ["it answers requests again"]
+        if self._processes.engine_seen_ns > down:
+            return "restarting", self._processes.engine_seen_ns, ["it has an engine core again"]
+        if self._engine_was_gone:
+            return None  # LMDeploy before 0.14 says /health 200 for ever without its engine
+        if reached - down >= _BACK_SURE_NS and network.health_ok_ns is not None and network.health_ok_ns > down:
+            return "restarting", reached, ["/health has said ok for 10 s"]
+        return None
+
+    def _enter(self, target: State, since_ns: int, signs: list[str]) -> Row:
+        row = {
+            "row": "state", "at_ns": self._now_ns, "replica": self.replica, "engine": None, "from": self.state,
+            "to": target, "signs": signs, "since_ns": since_ns or self._now_ns,
+            "noticed_after_s": round(max(0, self._now_ns - (since_ns or self._now_ns)) / S, 3),
+        }  # fmt: skip
+        if self.state == "unreachable" and target in ("healthy", "degraded"):
+            self._settle_from_ns = self._now_ns
+        was, self.state, self._since_ns = self.state, target, since_ns or self._now_ns
+        if target in ("dead", "terminated"):
+            self._down_ns = self._now_ns
+            self._start_before = self._counters.start_time()
+            self._engine_was_gone = any(role == "engine_core" for _, _, role, _ in self._processes.gone)
+            self._saw_it_gone_ns = self._now_ns if self._network.refused_ns is not None or self._exit else None
+        elif target == "unreachable":
+            self._start_before = self._counters.start_time()
+        elif target == "restarting":
+            self._processes.forget_gone()
+            self._traffic.forget_death()
+            self._log_death = None
+            self._progress_ns = self._now_ns
+        elif target == "healthy":
+            self._was_up = True
+            if was == "restarting":
+                self._settle_from_ns = self._now_ns
+                self._network.refused_ns = None  # tokens may outrun the next probe
+            if was == "dying":
+                self._traffic.forget_death()
+                self._log_death = None
+        return row
+
+    def _remark(self) -> list[Row]:
+        """What became clear after the fact, as a state row that changes nothing but says it."""
+        rows: list[Row] = []
+        if self.state in ("dead", "terminated") and self._network.refused_ns is not None:
+            self._saw_it_gone_ns = self._now_ns
+        if self._settle_from_ns is not None and (self._counters.at_ns or 0) > self._settle_from_ns:
+            rows.append(self._note(self._settled()))
+            self._settle_from_ns = self._moved_start = None
+        if self._counters.alternates():
+            self._moved_start = None
+            if not self._told_balancer:
+                self._told_balancer = True
+                rows.append(self._note("start times alternate: several servers behind one address: name the replicas"))
+        elif self._moved_start is not None and self._now_ns - self._moved_start[0] > _BALANCER_NS:
+            moved_ns, self._moved_start = self._moved_start[0], None
+            if self.state in ("healthy", "degraded") and not self._told_balancer:
+                rows.append(self._enter("restarting", moved_ns, ["its start time has changed: restarted unseen"]))
+                rows.append(self._enter("healthy", self._now_ns, ["it works"]))
+                self._settle_from_ns = None
+        return rows
+
+    def _settled(self) -> str:
+        start = self._counters.start_time()
+        if start is not None and self._start_before is not None:
+            moved = start - self._start_before
+            return (
+                f"restarted: its start time moved by {moved:.1f} s"
+                if abs(moved) > 0.5
+                else "the same process as before"
+            )
+        if self._counters.went_back_ns is not None and self._counters.went_back_ns >= (self._settle_from_ns or 0):
+            return "restarted: its counters went back"
+        return "whether it was restarted is not known: no start time in its metrics"
+
+    def _note(self, text: str) -> Row:
+        return {
+            "row": "state", "at_ns": self._now_ns, "replica": self.replica, "engine": None, "from": self.state,
+            "to": self.state, "signs": [text], "since_ns": None, "noticed_after_s": None,
+        }  # fmt: skip

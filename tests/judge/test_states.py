@@ -1,0 +1,310 @@
+"""Which state a server is in, told from hand-made histories of its signs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from loadchaos.judge.states import StateMachine
+
+S = 1_000_000_000
+MS = 1_000_000
+
+
+def watch(world: Any, machine: StateMachine | None = None, **options: Any) -> list[dict[str, Any]]:
+    """All state rows a history gives; remarks (from == to) included."""
+    machine = machine or StateMachine("server", options.pop("launched", False), options.pop("knows", True), **options)
+    rows: list[dict[str, Any]] = []
+    for row in world.rows:
+        rows += [dict(r) for r in machine.feed(row)]
+    return rows
+
+
+def path(rows: list[dict[str, Any]]) -> list[str]:
+    return [r["to"] for r in rows if r["from"] != r["to"]]
+
+
+def row_to(rows: list[dict[str, Any]], state: str) -> dict[str, Any]:
+    return next(r for r in rows if r["to"] == state and r["from"] != state)
+
+
+def test_a_server_that_answers_health_is_healthy(world: Any) -> None:
+    assert path(watch(world.idle(1))) == ["healthy"]
+
+
+def test_a_server_that_refuses_while_it_starts_is_starting_and_not_dead(world: Any) -> None:
+    world.close().run(20)
+    world.open().run(1)
+    assert path(watch(world)) == ["healthy"]
+
+
+def test_a_listener_that_closes_under_load_is_a_death_within_a_second(world: Any) -> None:
+    world.serve(5)
+    died = world.now
+    world.close().run(2)
+    rows = watch(world)
+    assert path(rows) == ["healthy", "dying", "dead"]
+    dead = row_to(rows, "dead")
+    assert dead["at_ns"] - died <= 1 * S
+    assert "refused" in " ".join(dead["signs"])
+    assert 0 <= dead["noticed_after_s"] <= 1
+
+
+def test_one_refused_probe_alone_is_no_death(world: Any) -> None:
+    world.serve(5)
+    world.add(
+        "probe", replica="server", what="tcp", ok=False, status=None, error="[Errno 111] Connection refused", body=None
+    )
+    world.serve(5)
+    assert "dead" not in path(watch(world))
+
+
+def test_refused_probes_while_our_tokens_arrive_are_no_death(world: Any) -> None:
+    world.serve(5)
+    world.tcp = world.health = "refused"  # it drains: no new connection, the old ones are served
+    world.serve(5)
+    assert "dead" not in path(watch(world))
+
+
+def test_an_empty_503_of_health_is_the_death_of_the_engine_where_the_dialect_says_so(world: Any) -> None:
+    world.serve(3)
+    world.health = 503
+    world.stall(1)
+    assert path(watch(world)) == ["healthy", "dying", "dead"]
+    assert "dead" not in path(watch(world, knows=False))
+
+
+def test_an_engine_core_that_is_gone_is_dead_at_once_though_health_still_says_200(world: Any) -> None:
+    world.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
+    world.serve(3)
+    world.add("process", replica="server", pid=11, role="engine_core", what="gone", state="", name="VLLM::EngineCore")
+    rows = watch(world)
+    assert path(rows) == ["healthy", "dead"]
+    assert "VLLM::EngineCore" in rows[-1]["signs"][0]
+
+
+def test_health_200_of_a_server_without_its_engine_brings_it_not_back(world: Any) -> None:
+    world.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
+    world.serve(3)
+    world.add("process", replica="server", pid=11, role="engine_core", what="gone", state="", name="MPEngine")
+    del world.pids[11]
+    world.stall(60)
+    assert path(watch(world))[-1] == "dead"
+
+
+def test_the_exit_of_a_process_we_launched_is_proof_alone(world: Any) -> None:
+    world.add("launch", what="start", replica="server", pid=5, command=["vllm"])
+    world.serve(3)
+    world.add(
+        "launch", what="exit", replica="server", pid=5, code=0, signal=None, reason="exited with code 0", asked=False
+    )
+    rows = watch(world, launched=True)
+    assert path(rows)[-1] == "dead"
+    assert rows[-1]["signs"] == ["its process has ended: exited with code 0"]
+
+
+@pytest.mark.parametrize("how", [{"asked": True, "signal": 9}, {"asked": False, "signal": 15}])
+def test_an_exit_that_was_asked_for_is_terminated(world: Any, how: dict[str, Any]) -> None:
+    world.serve(3)
+    world.add("launch", what="exit", replica="server", pid=5, code=None, reason="killed by signal", **how)
+    assert path(watch(world, launched=True))[-1] == "terminated"
+
+
+def test_a_server_that_refuses_after_our_own_sigterm_is_terminated(world: Any) -> None:
+    world.serve(3)
+    world.add("attack", attack="terminate_server", n=1, what="begin", replica="server", effects=["terminated"])
+    world.close().run(1)
+    assert path(watch(world))[-1] == "terminated"
+
+
+def test_a_dead_server_that_comes_back_is_restarting_then_healthy_and_its_start_time_is_told(world: Any) -> None:
+    world.serve(3)
+    world.close().run(10)
+    world.open().serve(5)
+    rows = watch(world)
+    assert path(rows) == ["healthy", "dying", "dead", "restarting", "healthy"]
+    assert "restarted: its start time moved by 100.0 s" in rows[-1]["signs"]
+
+
+def test_a_server_that_refuses_and_returns_as_the_same_process_is_said_to_be_the_same(world: Any) -> None:
+    world.serve(3)
+    world.close().run(3)
+    world.open(restarted=False).serve(5)
+    assert "the same process as before" in watch(world)[-1]["signs"]
+
+
+def test_a_relaunched_server_is_restarting_and_its_refusals_are_not_a_second_death(world: Any) -> None:
+    world.serve(3)
+    world.close().add("launch", what="exit", replica="server", pid=5, code=1, signal=None, reason="exited with code 1")
+    world.run(2)
+    world.add("launch", what="start", replica="server", pid=6, command=["vllm"])
+    world.run(30)
+    world.open().serve(3)
+    assert path(watch(world, launched=True)) == ["healthy", "dead", "restarting", "healthy"]
+
+
+def test_no_progress_is_degraded_within_five_seconds(world: Any) -> None:
+    world.serve(5)
+    stopped = world.now
+    world.stall(6)
+    degraded = row_to(watch(world), "degraded")
+    assert degraded["at_ns"] - stopped <= 5 * S
+
+
+def test_a_stopped_engine_is_hung_within_ten_seconds(world: Any) -> None:
+    world.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
+    world.serve(5)
+    stopped = world.now
+    world.pids[11] = ("engine_core", "T")
+    world.stall(12)
+    hung = row_to(watch(world), "hung")
+    assert hung["at_ns"] - stopped <= 10 * S
+    assert "stopped (T)" in hung["signs"][0]
+
+
+def test_a_stopped_api_server_is_hung_though_nothing_answers(world: Any) -> None:
+    world.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
+    world.serve(5)
+    world.pids[10] = ("api_server", "T")
+    world.health = "timeout"
+    world.stall(12)
+    assert path(watch(world))[-1] == "hung"
+
+
+def test_an_engine_that_uses_no_cpu_with_work_to_do_is_hung_within_ten_seconds(world: Any) -> None:
+    world.pids = {10: ("api_server", "S"), 11: ("engine_core", "S")}
+    world.serve(10)
+    stopped = world.now
+    world.gauges_stale = True
+    world.stall(12)
+    hung = row_to(watch(world), "hung")
+    assert hung["at_ns"] - stopped <= 10 * S
+
+
+def test_an_engine_that_computes_without_a_token_is_not_hung_before_a_minute(world: Any) -> None:
+    world.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
+    world.serve(10)
+    world.tokens, world.metrics = 0, False
+    world.run(45)  # a compile, a 128k prefill: CPU time grows, nothing else does
+    assert path(watch(world))[-1] == "degraded"
+
+
+def test_without_pids_it_is_hung_after_a_minute_and_healthy_again_with_the_next_token(world: Any) -> None:
+    world.serve(5)
+    world.stall(63)
+    world.serve(2)
+    assert path(watch(world)) == ["healthy", "degraded", "hung", "healthy"]
+
+
+def test_the_longest_healthy_gap_of_the_run_stretches_the_limit(world: Any) -> None:
+    world.serve(5)
+    world.stall(40)
+    world.serve(5)
+    world.stall(100)
+    assert "hung" not in path(watch(world))
+    world.stall(40)
+    assert "hung" in path(watch(world))
+
+
+def test_a_server_paused_by_our_own_attack_is_not_called_hung(world: Any) -> None:
+    world.serve(5)
+    world.add("attack", attack="pause", n=1, what="begin", replica="server", effects=["paused"])
+    world.add("attack", attack="pause", n=1, what="end", replica="server", ok=True, effects=["paused"])
+    world.stall(100)
+    rows = watch(world)
+    assert path(rows)[-1] == "degraded"
+    assert "paused by our own attack pause" in rows[-1]["signs"]
+
+
+def test_a_lost_network_is_unreachable_and_settled_on_return_as_a_partition(world: Any) -> None:
+    world.serve(5)
+    world.tcp = world.health = "timeout"
+    world.stall(20)
+    world.open(restarted=False).serve(5)
+    rows = watch(world)
+    assert "dead" not in path(rows)
+    assert "unreachable" in path(rows)
+    assert path(rows)[-1] == "healthy"
+    assert "the same process as before" in rows[-1]["signs"]
+
+
+def test_a_restart_behind_a_partition_is_said_to_be_one(world: Any) -> None:
+    world.serve(5)
+    world.tcp = world.health = "timeout"
+    world.stall(20)
+    world.open().serve(5)
+    assert any("restarted: its start time moved" in r["signs"][0] for r in watch(world))
+
+
+def test_a_busy_server_whose_health_is_late_is_not_unreachable(world: Any) -> None:
+    world.serve(5)
+    world.health = "timeout"
+    world.serve(20)
+    assert set(path(watch(world))) <= {"healthy", "degraded"}
+
+
+def test_start_times_that_alternate_are_several_servers_and_no_restart(world: Any) -> None:
+    for i in range(10):
+        world.start_time = 1_700_000_000.0 + (i % 2) * 1000
+        world.serve(2)
+    rows = watch(world)
+    assert path(rows) == ["healthy"]
+    assert "several servers" in rows[-1]["signs"][0]
+
+
+def test_a_restart_between_two_probes_is_noticed_by_the_start_time(world: Any) -> None:
+    world.serve(5)
+    world.start_time += 500
+    world.generated = 0
+    world.serve(15)
+    assert path(watch(world)) == ["healthy", "restarting", "healthy"]
+
+
+def test_requests_that_are_told_the_engine_is_dead_make_it_dying_at_once(world: Any) -> None:
+    world.serve(3)
+    text = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+    world.add("end", outcome="stream_error", error=text)
+    assert path(watch(world)) == ["healthy", "dying"]
+
+
+def test_a_zombie_that_says_its_engine_is_dead_and_health_200_is_dead_in_the_end(world: Any) -> None:
+    world.serve(3)
+    world.add("end", outcome="http_error", error="EngineCore encountered an issue.")
+    world.stall(12)
+    assert path(watch(world)) == ["healthy", "dying", "dead"]
+
+
+def test_a_death_in_the_log_alone_is_taken_back_when_tokens_keep_coming(world: Any) -> None:
+    world.serve(3)
+    world.add("failure", severity="engine_death", id="x", title="RuntimeError: something")
+    world.serve(5)
+    assert path(watch(world)) == ["healthy", "dying", "healthy"]
+
+
+def test_when_we_were_asleep_ourselves_nothing_is_held_against_the_server(world: Any) -> None:
+    world.serve(5)
+    world.now += 300 * S  # SIGSTOP of our own, a suspended laptop
+    world.stall(3)
+    world.serve(3)
+    assert path(watch(world)) == ["healthy"]
+
+
+def test_an_empty_machine_stays_healthy_for_hours(world: Any) -> None:
+    world.idle(120)
+    assert path(watch(world)) == ["healthy"]
+
+
+def test_health_that_itself_says_that_the_scheduler_stands_is_believed_after_ten_seconds(world: Any) -> None:
+    world.serve(5)
+    world.health, world.body = 503, '{"message":"Backend scheduler_tick has not advanced for 13.1s."}'
+    world.stall(15)
+    assert path(watch(world))[-1] == "hung"
+
+
+def test_rows_of_another_replica_say_nothing_of_this_one(world: Any) -> None:
+    world.serve(2)
+    world.add("probe", replica="b", what="tcp", ok=False, status=None, error="refused")
+    world.now += 100 * MS
+    world.add("probe", replica="b", what="tcp", ok=False, status=None, error="refused")
+    assert path(watch(world)) == ["healthy"]
