@@ -1,0 +1,158 @@
+"""A server's process group, its output and its end, with real processes."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from loadchaos.launch import Command, Launched
+from loadchaos.ledger import LogTail, RunFolder
+
+TALKS = "import sys,time\nprint('ready to serve', flush=True)\nfor i in range(600): time.sleep(0.1)"
+HAS_A_CHILD = f"""
+import subprocess, sys, time
+p = subprocess.Popen([sys.executable, "-c", {TALKS!r}], start_new_session=True)
+print("child", p.pid, flush=True)
+for i in range(600): time.sleep(0.1)
+"""
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-u", "-c", code]
+
+
+async def until(condition: Any, limit_s: float = 10.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        await asyncio.sleep(0.02)
+
+
+def log_lines(folder: Path) -> list[dict[str, Any]]:
+    run = RunFolder(folder)
+    return list(LogTail(run.server_log, run.server_index).rows(final=True))
+
+
+async def launched(folder: Path, command: Command) -> tuple[Launched, list[dict[str, Any]]]:
+    rows: list[dict[str, Any]] = []
+    server = Launched(command, folder, lambda row: rows.append(dict(row)), command.argv)
+    await server.start()
+    return server, rows
+
+
+def gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_output_is_kept_with_its_arrival_and_the_server_is_ended(tmp_path: Path) -> None:
+    async def story() -> None:
+        begin = time.monotonic_ns()
+        server, rows = await launched(tmp_path, Command(python(TALKS)))
+        await until(lambda: log_lines(tmp_path))
+        assert server.pid is not None
+        await server.stop(grace_s=2.0)
+        assert gone(server.pid)
+        line = log_lines(tmp_path)[0]
+        assert line["text"] == "ready to serve"
+        assert begin < line["at_ns"] < time.monotonic_ns()
+        assert [r["what"] for r in rows] == ["start", "exit"]
+        assert rows[1]["signal"] == signal.SIGTERM
+        assert rows[1]["asked"] is True
+
+    asyncio.run(story())
+
+
+def test_a_server_that_exits_by_itself_is_told_with_its_code(tmp_path: Path) -> None:
+    async def story() -> None:
+        server, rows = await launched(tmp_path, Command(python("print('bye'); raise SystemExit(3)")))
+        ended = await asyncio.wait_for(server.exit, 10)
+        assert (ended.code, ended.signal, ended.asked) == (3, None, False)
+        await server.stop()
+        assert rows[-1]["reason"] == "exited with code 3"
+
+    asyncio.run(story())
+
+
+def test_a_command_that_is_not_found_is_an_exit_with_its_reason(tmp_path: Path) -> None:
+    async def story() -> None:
+        server, _ = await launched(tmp_path, Command(["/no/such/server"]))
+        assert "No such file" in server.exit.result().reason
+        await server.stop()
+
+    asyncio.run(story())
+
+
+def test_children_in_sessions_of_their_own_are_ended_too(tmp_path: Path) -> None:
+    async def story() -> None:
+        server, _ = await launched(tmp_path, Command(python(HAS_A_CHILD)))
+        await until(lambda: any("child" in r["text"] for r in log_lines(tmp_path)))
+        child = int(next(r["text"] for r in log_lines(tmp_path) if "child" in r["text"]).split()[1])
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGKILL)  # the server dies and leaves its engine behind
+        await asyncio.wait_for(server.exit, 10)
+        await server.stop()
+        assert gone(child)
+
+    asyncio.run(story())
+
+
+def test_a_secret_in_the_output_never_reaches_disk_even_cut_in_two(tmp_path: Path) -> None:
+    code = """
+import os, time
+os.write(1, b"token is hunter2-hun"); time.sleep(0.3); os.write(1, b"ter2-secret and more\\n")
+"""
+
+    async def story() -> None:
+        env = {"MY_PLAIN_NAME": "hunter2-hunter2-secret"}
+        server, _ = await launched(tmp_path, Command(python(code), env, secret_env=["MY_PLAIN_NAME"]))
+        await asyncio.wait_for(server.exit, 10)
+        await server.stop()
+        assert "hunter2" not in (tmp_path / "server.log").read_text()
+        assert "and more" in (tmp_path / "server.log").read_text()
+
+    asyncio.run(story())
+
+
+def test_the_server_ends_when_the_one_who_started_it_is_killed(tmp_path: Path) -> None:
+    """kill -9 of `run` leaves no server behind: the keeper sees its stdin end."""
+    script = f"""
+import asyncio, sys
+from pathlib import Path
+from loadchaos.launch import Command, Launched
+async def main():
+    s = Launched(Command([sys.executable, "-u", "-c", {TALKS!r}]), Path({str(tmp_path)!r}), lambda r: None, [])
+    await s.start()
+    print(s.pid, flush=True)
+    await asyncio.sleep(60)
+asyncio.run(main())
+"""
+    starter = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert starter.stdout is not None
+    pid = int(starter.stdout.readline())
+    starter.kill()
+    starter.wait()
+    starter.stdout.close()
+    deadline = time.monotonic() + 10
+    while not gone(pid):
+        assert time.monotonic() < deadline, "the server outlived its run"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("bad", ["not json\n", json.dumps({"what": "nonsense"}) + "\n"])
+def test_the_keeper_ignores_orders_it_does_not_know(tmp_path: Path, bad: str) -> None:
+    keeper = subprocess.Popen(
+        [sys.executable, "-m", "loadchaos.keeper", "--folder", str(tmp_path), "--", *python("print('ok')")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    out, _ = keeper.communicate(bad, timeout=20)
+    assert [json.loads(line)["what"] for line in out.splitlines()] == ["start", "exit", "done"]
