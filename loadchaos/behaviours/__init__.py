@@ -1,1 +1,35 @@
-"""SHELF: how a client behaves. `plain` is the one to copy."""
+"""SHELF: how a client behaves. `plain` is the one to copy.
+
+A behaviour is one file with an `Options` model (what a profile may say about it) and `act`, which takes the steps of
+one call and returns its reply. A new behaviour is one file, and one entry here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, cast
+
+from pydantic import BaseModel
+
+from loadchaos.behaviours import abort, plain
+from loadchaos.model import Reply
+from loadchaos.wire.call import Call
+
+__all__ = ["BEHAVIOURS", "Behaviour"]
+
+
+class Behaviour(Protocol):
+    """What an entry of the table offers; a module does."""
+
+    @property
+    def Options(self) -> type[BaseModel]:  # noqa: N802 - it is the name of a class
+        """The pydantic model of its options."""
+
+    def act(self, call: Call) -> Reply:
+        """Take one call from connecting to its end. Never raises for what the network does."""
+
+
+BEHAVIOURS: Mapping[str, Behaviour] = {
+    "plain": cast("Behaviour", plain),
+    "abort": cast("Behaviour", abort),
+}

@@ -1,0 +1,22 @@
+"""A client as it should be: sends the request whole, reads the answer to its end."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from loadchaos.model import Reply
+from loadchaos.wire.call import Call
+
+
+class Options(BaseModel):
+    """None."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def act(call: Call) -> Reply:
+    """Connect, send, read to the end."""
+    if call.connect() and call.send():
+        while call.receive():
+            pass
+    return call.reply()

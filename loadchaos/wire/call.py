@@ -1,0 +1,412 @@
+"""One request on one connection, step by step: connect, send, receive, hang up, and what it came to.
+
+A behaviour is written with these steps alone. Network errors never leave here: they are part of what a request comes
+to, so a step answers False when the exchange is over, and `reply` says how it ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from loadchaos.model import Reply
+from loadchaos.wire.answer import Answer, completion
+from loadchaos.wire.glance import token_chunks
+from loadchaos.wire.h1 import ResponseParser
+from loadchaos.wire.outcome import (
+    MAX_ERROR_CHARS,
+    Decisive,
+    End,
+    Rules,
+    error_object,
+    of_end,
+    of_error_answer,
+)
+from loadchaos.wire.problems import ProtocolError
+from loadchaos.wire.sockets import Connection, Slot
+
+_JOIN_BYTES = 64 * 1024
+_KEPT_ERROR_BYTES = 64 * 1024
+_STALE_WITHIN_NS = 1_000_000_000
+CONNECT_AGAIN_S = 5.0
+_WORTH_TELLING_NS = 1_000_000
+_REQUEST_ID_HEADERS = ("x-request-id", "request-id")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Longest silences we bear, in ns: until the first byte of the body, between bytes, and for the whole request."""
+
+    first_byte_ns: int = 120_000_000_000
+    between_bytes_ns: int = 30_000_000_000
+    total_ns: int = 600_000_000_000
+
+
+@dataclass
+class Progress:
+    """What one worker's calls have brought in since somebody last looked (heartbeats read it and set it to 0)."""
+
+    tokens: int = 0
+    bytes_in: int = 0
+
+
+@dataclass(frozen=True)
+class Sending:
+    """What a call sends, by which rules its answer is judged, and what its behaviour was told."""
+
+    head: bytes
+    body: bytes
+    stream: bool
+    rules: Rules
+    limits: Limits = field(default_factory=Limits)
+    options: Any = None
+    seed: int = 0
+
+
+def request_head(path: str, host: str, length: int, headers: Mapping[str, str]) -> bytes:
+    """The head of a POST with a JSON body. Raises ValueError for a header that would break out of its line."""
+    lines = [f"POST {path} HTTP/1.1", f"Host: {host}"]
+    for name, value in headers.items():
+        if "\r" in value or "\n" in value or not name.isascii() or ":" in name or "\n" in name:
+            raise ValueError(f"header {name!r} cannot be sent")
+        lines.append(f"{name}: {value}")
+    lines += ["Content-Type: application/json", f"Content-Length: {length}", "", ""]
+    return "\r\n".join(lines).encode("utf-8")
+
+
+class Call:
+    """One exchange. Take the steps in order, then `reply()`; `sweep` may be called from elsewhere at any time."""
+
+    def __init__(self, sending: Sending, slot: Slot, progress: Progress) -> None:
+        self.sending = sending
+        self.options = sending.options
+        self.seed = sending.seed
+        self.progress = progress
+        self.begun_ns = time.monotonic_ns()
+        self.sent_ns: int | None = None
+        self.first_byte_ns: int | None = None
+        self.first_body_ns: int | None = None
+        self.last_byte_ns: int | None = None
+        self.answer: Answer | None = None
+        self.over = False
+        self._slot = slot
+        self._parser = ResponseParser()
+        self._end: End | None = None
+        self._why = ""
+        self._ended_from_outside: End | None = None
+        self._outside_why = ""
+        self._hang_up_at_ns: int | None = None
+        self._error_body = b""
+        self._bytes_in = 0
+        self._bytes_out = 0
+        self._connect_ns = 0
+        self._send_ns = 0
+        self._sent_all_ns = 0
+        self._retries = 0
+        self._connection, dropped = slot.take(self.begun_ns)
+        self.reused = self._connection is not None
+        if dropped:
+            self._retries += 1
+        if self._connection is None:
+            slot.opened += 1
+        self.connection_number = self._connection.number if self._connection else slot.opened
+
+    # ---- the steps ----
+
+    def connect(self) -> bool:
+        """Have a connection: the slot's own when it is still good, else a new one."""
+        if self._connection is not None:
+            return True
+        begun = time.monotonic_ns()
+        limit_s = min(self.sending.limits.first_byte_ns, self.sending.limits.total_ns) / 1e9
+        try:
+            self._connection = Connection.open(self._slot.target, self.connection_number, limit_s)
+        except OSError as e:
+            return self._finish("unreached", _words(e))
+        self._connect_ns = time.monotonic_ns() - begun
+        if self._ended_from_outside:  # while we were connecting
+            return self._finish("cut", "")
+        return True
+
+    def send(self) -> bool:
+        """Send the whole request at once."""
+        head, body = self.sending.head, self.sending.body
+        if len(body) <= _JOIN_BYTES:
+            return self.send_piece(head + body)
+        return self.send_piece(head) and self.send_piece(body)
+
+    def send_piece(self, piece: bytes) -> bool:
+        """Send some bytes of the request."""
+        assert self._connection is not None, "connect() comes first"
+        now = time.monotonic_ns()
+        if self.sent_ns is None:
+            self.sent_ns = now
+        try:
+            self._connection.send(piece)
+        except OSError as e:
+            # A server may refuse early and close; its answer may be waiting to be read.
+            if self._retry_as_stale():
+                return True
+            return self._read_early_answer(e)
+        self._bytes_out += len(piece)
+        self._sent_all_ns = time.monotonic_ns()
+        self._send_ns += self._sent_all_ns - now
+        return True
+
+    def receive(self) -> bool:
+        """Wait for the next bytes and take them in; False when the exchange is over."""
+        if self.over:
+            return False
+        assert self._connection is not None, "connect() comes first"
+        try:
+            at_ns, data = self._connection.receive()
+        except OSError as e:
+            if self._retry_as_stale():
+                return True
+            return self._finish("cut", _words(e))
+        if not data:
+            if self._retry_as_stale():
+                return True
+            self._parser.eof()
+            if self._parser.done and not self._ended_from_outside:
+                return self._complete()
+            return self._finish("cut", "the server closed the connection before the end of its answer")
+        return self._take(at_ns, data)
+
+    def hang_up(self) -> None:
+        """End it here, as planned."""
+        if not self.over:
+            self._finish("hung_up", "")
+
+    def hang_up_after(self, seconds: float) -> None:
+        """Have the sweeper hang up then, whatever is going on."""
+        self._hang_up_at_ns = time.monotonic_ns() + int(seconds * 1e9)
+
+    @property
+    def tokens(self) -> int:
+        """Chunks with content so far; parses what has arrived."""
+        if self.answer is None:
+            return 0
+        self.answer.digest()
+        return self.answer.chunks
+
+    # ---- from outside ----
+
+    def sweep(self, now_ns: int) -> None:
+        """End it when a limit has passed; whoever waits in a step wakes up."""
+        if self.over or self._ended_from_outside:
+            return
+        limits = self.sending.limits
+        if self._hang_up_at_ns is not None and now_ns >= self._hang_up_at_ns:
+            self.end("hung_up", "")
+        elif now_ns - self.begun_ns > limits.total_ns:
+            self.end("timeout", f"not over after {limits.total_ns / 1e9:g} s")
+        elif self.sent_ns is not None:
+            bound = limits.first_byte_ns if self.first_body_ns is None else limits.between_bytes_ns
+            if self.silence_ns(now_ns) > bound:
+                what = "no byte of the answer" if self.first_body_ns is None else "no further byte"
+                self.end("stalled", f"{what} for {bound / 1e9:g} s")
+
+    def end(self, end: End, why: str) -> None:
+        """End it from another greenlet, with what that means."""
+        if self.over or self._ended_from_outside:
+            return
+        self._ended_from_outside, self._outside_why = end, why
+        if self._connection is not None:
+            self._connection.end()
+
+    def silence_ns(self, now_ns: int) -> int:
+        """How long nothing has come: since the last byte of the body, or since sending."""
+        since = self.last_byte_ns if self.first_body_ns is not None else self._sent_all_ns or self.sent_ns
+        return now_ns - (since or self.begun_ns)
+
+    # ---- the end ----
+
+    def reply(self) -> Reply:
+        """What it came to. Every call has exactly one outcome, whatever happened to it."""
+        if not self.over:
+            self._finish("hung_up", "")
+        now = time.monotonic_ns()
+        decisive = self._decisive(now)
+        first, *others = decisive
+        a = self.answer
+        error = first.text[:MAX_ERROR_CHARS] if first.outcome != "ok" else ""
+        return Reply(
+            outcome=first.outcome,
+            status=self._parser.status if self._parser.has_head else None,
+            sent_ns=self.sent_ns,
+            first_byte_ns=self.first_byte_ns,
+            first_token_ns=a.first_token_ns if a else None,
+            first_answer_ns=a.first_answer_ns if a else None,
+            last_byte_ns=self.last_byte_ns,
+            end_ns=now,
+            chunks=a.chunks if a else 0,
+            itl_hist=a.itl_hist if a else {},
+            largest_gap_ns=self._largest_gap(now, first),
+            finish_reason=a.finish_reason if a else None,
+            prompt_tokens=a.prompt_tokens if a else None,
+            completion_tokens=a.completion_tokens if a else None,
+            cached_tokens=a.cached_tokens if a else None,
+            request_id=self._request_id(),
+            error=error or None,
+            error_code=first.code,
+            detail=self._detail(first),
+            evidence=[f"{d.outcome}: {d.text}"[:MAX_ERROR_CHARS] for d in others if d.outcome != "ok"][:20],
+            bytes_in=self._bytes_in,
+            bytes_out=self._bytes_out,
+            text=a.text if a else "",
+        )
+
+    # ---- inside ----
+
+    def _take(self, at_ns: int, data: bytes) -> bool:
+        self._bytes_in += len(data)
+        self.progress.bytes_in += len(data)
+        if self.first_byte_ns is None:
+            self.first_byte_ns = at_ns
+        self.last_byte_ns = at_ns
+        parser = self._parser
+        had_head = parser.has_head
+        try:
+            body = parser.feed(data)
+        except ProtocolError as e:
+            return self._finish("not_http", str(e))
+        if not had_head and parser.has_head and 200 <= (parser.status or 0) < 300:
+            declared = parser.headers.get("content-type", "").startswith("text/event-stream")
+            self.answer = Answer(self.sending.rules, event_stream=self.sending.stream or declared)
+        if body:
+            if self.first_body_ns is None:
+                self.first_body_ns = at_ns
+            if self.answer is not None:
+                self.answer.add(at_ns, body)
+                self.progress.tokens += token_chunks(body)
+            elif len(self._error_body) < _KEPT_ERROR_BYTES:
+                self._error_body += body
+        return self._complete() if parser.done else True
+
+    def _complete(self) -> bool:
+        self._finish("complete", "")
+        return False
+
+    def _finish(self, end: End, why: str) -> bool:
+        """The exchange is over; an end from outside explains the error it caused."""
+        self.over = True
+        if self._ended_from_outside and end != "complete":
+            end, why = self._ended_from_outside, self._outside_why
+        self._end, self._why = end, why
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return False
+        if end == "complete" and self._parser.reusable and not self._ended_from_outside:
+            self._slot.give_back(connection, time.monotonic_ns())
+        else:
+            connection.close()
+        return False
+
+    def _retry_as_stale(self) -> bool:
+        """Send again on a new connection, once, when the old one was kept alive and closed before a byte came.
+
+        Only right after sending: a connection that goes later was not stale, the server let go of the request.
+        """
+        fresh = not self.reused or self.first_byte_ns is not None or self._retries or self._ended_from_outside
+        began = self._sent_all_ns or self.sent_ns or 0
+        if fresh or time.monotonic_ns() - began > _STALE_WITHIN_NS:
+            return False
+        self._retries += 1
+        if self._connection is not None:
+            self._connection.close()
+        self._slot.opened += 1
+        try:
+            self._connection = Connection.open(self._slot.target, self._slot.opened, CONNECT_AGAIN_S)
+            self._connection.send(self.sending.head + self.sending.body)
+        except OSError:
+            return False  # nobody is there any more: then it was the server that went, and the first error stands
+        self._sent_all_ns = time.monotonic_ns()
+        return True
+
+    def _read_early_answer(self, error: OSError) -> bool:
+        """Sending failed; take in what the server said before it closed, if anything."""
+        connection = self._connection
+        while not self.over and connection is not None and self._connection is connection:
+            try:
+                at_ns, data = connection.receive()
+            except OSError:
+                break
+            if not data:
+                break
+            self._take(at_ns, data)
+        return False if self.over else self._finish("cut", _words(error))
+
+    def _decisive(self, now_ns: int) -> list[Decisive]:
+        end = self._end or "hung_up"
+        ending = [] if end == "complete" else [of_end(end, self._why)]
+        parser = self._parser
+        if not parser.has_head:
+            return ending or [Decisive("protocol_error", "an end without a beginning")]
+        status = parser.status or 0
+        if self.answer is None:
+            text = self._error_body.decode("utf-8", "replace")
+            error = error_object(_json_or_none(self._error_body))
+            outcome = of_error_answer(status, parser.headers, error, text, self.sending.rules)
+            told = error.text if error else text
+            return [Decisive(outcome, told or f"{status} {parser.reason}", error.code if error else None), *ending]
+        self.answer.close(self.last_byte_ns or now_ns, complete=end == "complete")
+        if not ending and not self.answer.done_seen:
+            ending = [completion(self.answer)]
+        return [*self.answer.decisive, *ending]
+
+    def _largest_gap(self, now_ns: int, first: Decisive) -> int:
+        if self.answer is None:
+            return 0
+        gap = self.answer.largest_gap_ns
+        if first.outcome in {"stalled", "timeout"} and self.answer.last_token_ns is not None:
+            gap = max(gap, now_ns - self.answer.last_token_ns)
+        return gap
+
+    def _request_id(self) -> str | None:
+        for name in _REQUEST_ID_HEADERS:
+            if name in self._parser.headers:
+                return self._parser.headers[name][:200]
+        return self.answer.answer_id if self.answer else None
+
+    def _detail(self, first: Decisive) -> dict[str, Any]:
+        detail: dict[str, Any] = {}
+        if self._retries:
+            detail["stale_retry"] = self._retries
+        if self._send_ns > _WORTH_TELLING_NS:
+            detail["send_ns"] = self._send_ns
+        if self._connect_ns > _WORTH_TELLING_NS:
+            detail["connect_ns"] = self._connect_ns
+        if self._parser.interim:
+            detail["interim"] = self._parser.interim
+        if self._end == "hung_up" and first.outcome != "aborted":
+            detail["hung_up"] = True
+        answer = self.answer
+        if answer is None or first.outcome != "ok":
+            return detail
+        if answer.reasoning_only:
+            detail["reasoning_only"] = True
+        if not answer.has_text:
+            detail["no_text"] = True
+        if answer.usage is None:
+            detail["usage_missing"] = True
+        expected = "text/event-stream" if answer.is_stream else "application/json"
+        content_type = self._parser.headers.get("content-type", "")
+        if not content_type.startswith(expected):
+            detail["content_type"] = content_type[:80]
+        return detail
+
+
+def _words(error: OSError) -> str:
+    return f"{type(error).__name__}: {error.strerror or error}"
+
+
+def _json_or_none(body: bytes) -> object:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None

@@ -1,0 +1,215 @@
+"""HTTP/1.1 answers out of bytes, in any pieces: says whether the body ended cleanly and the connection may be reused.
+
+Sans-I/O and our own, because a load tester has to know what general parsers hide: whether a body that ran until the
+close was promised so, whether the last chunk came, what stood there when it was no HTTP at all. RFC 9112.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Protocol
+
+from loadchaos.wire.problems import ProtocolError
+
+MAX_HEAD_BYTES = 1 << 20
+"""A head longer than this is an answer of nobody's; 100 kB are met in the wild (cookies, traces)."""
+_MAX_CHUNK_LINE = 4096
+
+
+class _Inflater(Protocol):
+    def decompress(self, data: bytes, /) -> bytes: ...
+    def flush(self) -> bytes: ...
+
+
+class ResponseParser:
+    """One answer. `feed` bytes and get body bytes back (chunking and gzip undone); `eof` when the peer closed.
+
+    `status`, `headers` (names in lower case, repeated ones joined with ", ") and `version` are there once `has_head`.
+    `done`: the body ended as promised. `reusable`: another request may follow on this connection. `excess`: bytes
+    behind the end, which no request asked for. Raises ProtocolError when it is not HTTP/1.
+    """
+
+    __slots__ = (
+        "_buffer", "_framing", "_inflate", "_left", "_state", "done", "excess", "has_head", "headers", "interim",
+        "reason", "status", "version",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.status: int | None = None
+        self.reason = ""
+        self.version = (1, 1)
+        self.headers: dict[str, str] = {}
+        self.interim: list[int] = []
+        self.has_head = False
+        self.done = False
+        self.excess = b""
+        self._buffer = b""
+        self._state = "head"  # head | length | size | chunk | after_chunk | trailer | until_close
+        self._framing = ""
+        self._left = 0
+        self._inflate: _Inflater | None = None
+
+    def feed(self, data: bytes) -> bytes:
+        """Body bytes that these bytes complete."""
+        if self.done:
+            self.excess += data
+            return b""
+        if not self.has_head:
+            self._buffer += data
+            if not self._read_heads() or self.done:
+                return b""
+            data, self._buffer = self._buffer, b""
+        body = self._body(data)
+        return self._decoded(body) if self._inflate is not None else body
+
+    def eof(self) -> None:
+        """The peer closed: where the body was to run until the close, that is its clean end."""
+        if self.has_head and self._state == "until_close":
+            self._finish()
+
+    @property
+    def until_close(self) -> bool:
+        """Whether the body has no promised end (HTTP/1.0 style): a cut cannot be told from the end."""
+        return self._framing == "close"
+
+    @property
+    def reusable(self) -> bool:
+        """Whether the connection may carry another request."""
+        if not self.done or self.excess or self._framing == "close" or (self.status or 0) < 200:
+            return False
+        tokens = {t.strip().lower() for t in self.headers.get("connection", "").split(",")}
+        return "close" not in tokens and (self.version >= (1, 1) or "keep-alive" in tokens)
+
+    def _read_heads(self) -> bool:
+        """Whether the final head is whole; interim ones (100, 103) are noted and left behind."""
+        while True:
+            # Bare LF is what small servers send; RFC 9112 2.2 lets a recipient take it.
+            crlf, lf = self._buffer.find(b"\r\n\r\n"), self._buffer.find(b"\n\n")
+            if not b"HTTP/1.".startswith(self._buffer[:7]):
+                raise ProtocolError(f"not HTTP/1: {self._buffer[:60]!r}")
+            if crlf < 0 and lf < 0:
+                if len(self._buffer) > MAX_HEAD_BYTES:
+                    raise ProtocolError(f"a head of more than {MAX_HEAD_BYTES} bytes")
+                return False
+            end, size = (crlf, 4) if lf < 0 or 0 <= crlf < lf else (lf, 2)
+            head, self._buffer = self._buffer[:end], self._buffer[end + size :]
+            self._parse_head(head)
+            if self.status is not None and 100 <= self.status < 200 and self.status != 101:
+                self.interim.append(self.status)
+                continue
+            self.has_head = True
+            self._choose_framing()
+            return True
+
+    def _parse_head(self, head: bytes) -> None:
+        first, *lines = head.decode("latin-1").replace("\r\n", "\n").split("\n")
+        parts = first.split(" ", 2)
+        version = parts[0].removeprefix("HTTP/1.")
+        if len(parts) < 2 or len(parts[1]) != 3 or not parts[1].isascii() or not parts[1].isdigit():
+            raise ProtocolError(f"not a status line: {first[:80]!r}")
+        if version not in {"0", "1"} or int(parts[1]) < 100:
+            raise ProtocolError(f"not a status line: {first[:80]!r}")
+        self.version, self.status = (1, int(version)), int(parts[1])
+        self.reason = parts[2] if len(parts) > 2 else ""
+        headers: dict[str, str] = {}
+        for line in lines:
+            name, colon, value = line.partition(":")
+            if not colon or not name or name != name.strip():
+                raise ProtocolError(f"not a header line: {line[:80]!r}")
+            name, value = name.lower(), value.strip()
+            headers[name] = f"{headers[name]}, {value}" if name in headers else value
+        self.headers = headers
+
+    def _choose_framing(self) -> None:
+        coding = self.headers.get("transfer-encoding", "").lower()
+        length = self.headers.get("content-length")
+        if self.status in {204, 304}:
+            self._framing = "none"
+            self._finish()
+            return
+        if coding and coding.split(",")[-1].strip() == "chunked":
+            self._framing, self._state = "chunked", "size"
+        elif coding:
+            self._framing, self._state = "close", "until_close"
+        elif length is not None:
+            first, *others = {part.strip() for part in length.split(",")}
+            if others or not first.isascii() or not first.isdigit():
+                raise ProtocolError(f"content-length is no number: {length[:80]!r}")
+            self._framing, self._state, self._left = "length", "length", int(first)
+        else:
+            self._framing, self._state = "close", "until_close"
+        self._choose_decoding()
+        if self._state == "length" and self._left == 0:
+            self._finish()
+
+    def _choose_decoding(self) -> None:
+        encoding = self.headers.get("content-encoding", "identity").strip().lower()
+        if encoding in {"gzip", "x-gzip", "deflate"}:
+            self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: gzip or zlib, found by its header
+        elif encoding not in {"", "identity"}:
+            raise ProtocolError(f"content-encoding {encoding[:40]!r}, which nobody asked for")
+
+    def _body(self, data: bytes) -> bytes:
+        if self._state == "until_close":
+            return data
+        if self._state == "length":
+            body, rest = data[: self._left], data[self._left :]
+            self._left -= len(body)
+            if self._left == 0:
+                self._finish(rest)
+            return body
+        return self._chunks(data)
+
+    def _chunks(self, data: bytes) -> bytes:
+        # The usual packet is one whole chunk; joining a list of one costs nothing.
+        if self._buffer:
+            data, self._buffer = self._buffer + data, b""
+        parts: list[bytes] = []
+        at, size = 0, len(data)
+        while at < size and not self.done:
+            if self._state == "chunk":
+                part = data[at : at + self._left]
+                parts.append(part)
+                at += len(part)
+                self._left -= len(part)
+                if self._left == 0:
+                    self._state = "after_chunk"
+                continue
+            end = data.find(b"\n", at)
+            if end < 0:
+                if size - at > _MAX_CHUNK_LINE:
+                    raise ProtocolError(f"a chunk line of more than {_MAX_CHUNK_LINE} bytes")
+                self._buffer = data[at:]
+                break
+            line, at = data[at:end].rstrip(b"\r"), end + 1
+            self._chunk_line(line, data, at)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _chunk_line(self, line: bytes, data: bytes, at: int) -> None:
+        if self._state == "after_chunk":
+            if line:
+                raise ProtocolError(f"a chunk is longer than it said: {line[:60]!r}")
+            self._state = "size"
+        elif self._state == "size":
+            digits = line.split(b";", 1)[0].strip()
+            # int() would also take signs, blanks and underscores
+            if not digits or digits.strip(b"0123456789abcdefABCDEF"):
+                raise ProtocolError(f"not a chunk size: {line[:60]!r}")
+            self._left = int(digits, 16)
+            self._state = "chunk" if self._left else "trailer"
+        elif not line:  # the end of the trailer
+            self._finish(data[at:])
+
+    def _finish(self, rest: bytes = b"") -> None:
+        self.done = True
+        self.excess = rest or self._buffer
+        self._buffer = b""
+
+    def _decoded(self, body: bytes) -> bytes:
+        inflate = self._inflate
+        assert inflate is not None
+        try:
+            plain = inflate.decompress(body)
+            return plain + inflate.flush() if self.done else plain
+        except zlib.error as e:
+            raise ProtocolError(f"the compressed body is broken: {e}") from e

@@ -1,0 +1,168 @@
+"""Blocking sockets with a stamp on every arrival; cooperative when gevent has patched the process, and none the wiser.
+
+For behaviours and users only: everybody else reads the same bytes through the sans-I/O parsers beside this file.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+RECEIVE_BYTES = 64 * 1024
+MAX_IDLE_NS = 4_000_000_000
+"""A connection idle longer is not used again: uvicorn, under most of these servers, closes after 5 s."""
+CONNECT_LIMIT_S = 30.0
+
+
+@dataclass
+class Target:
+    """Where requests go: address, TLS and the path prefix of a gateway. `base_url` may end in /v1 or not."""
+
+    base_url: str
+    tls_context: ssl.SSLContext | None = None
+    host: str = field(init=False)
+    port: int = field(init=False)
+    tls: bool = field(init=False)
+    prefix: str = field(init=False)
+    host_header: str = field(init=False)
+    _addresses: list[tuple[socket.AddressFamily, tuple[str, int]]] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.base_url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ValueError(f"a URL such as http://127.0.0.1:8000 was expected (got {self.base_url!r})")
+        self.tls = parts.scheme == "https"
+        self.host = parts.hostname
+        self.port = parts.port or (443 if self.tls else 80)
+        self.prefix = parts.path.rstrip("/").removesuffix("/v1")
+        self.host_header = parts.netloc.rpartition("@")[2]
+        if self.tls and self.tls_context is None:
+            self.tls_context = ssl.create_default_context()
+
+    def path(self, path: str) -> str:
+        """`/v1/chat/completions` behind the prefix."""
+        return self.prefix + path
+
+    def addresses(self) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
+        """Resolved once, because a resolver asked for each connection would be measured along with the server."""
+        if not self._addresses:
+            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+            self._addresses = [(f, (str(a[0]), int(a[1]))) for f, _, _, _, a in found]
+        return self._addresses
+
+    def forget_addresses(self) -> None:
+        """Resolve again next time (after a connection failed: the name may have moved)."""
+        self._addresses = []
+
+
+class Connection:
+    """One connection. Errors are OSError (ssl.SSLError is one), an end by the peer is b"" from `receive`."""
+
+    __slots__ = ("_sock", "idle_since_ns", "number", "uses")
+
+    def __init__(self, sock: socket.socket, number: int) -> None:
+        self._sock = sock
+        self.number = number
+        self.uses = 0
+        self.idle_since_ns = 0
+
+    @classmethod
+    def open(cls, target: Target, number: int, limit_s: float) -> Connection:
+        """Connect (and shake hands); raises OSError when no address answers within `limit_s`."""
+        failure: OSError | None = None
+        for family, address in target.addresses():
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                sock.settimeout(min(limit_s, CONNECT_LIMIT_S))
+                sock.connect(address)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if target.tls_context is not None and target.tls:
+                    sock = target.tls_context.wrap_socket(sock, server_hostname=target.host)
+                # No timeout per read: it would cost a timer each; the sweeper looks after silence.
+                sock.settimeout(None)
+                return cls(sock, number)
+            except OSError as e:
+                sock.close()
+                failure = e
+        target.forget_addresses()
+        raise failure or OSError(f"{target.host} has no address")
+
+    def send(self, data: bytes) -> None:
+        """Send all of it."""
+        self._sock.sendall(data)
+
+    def receive(self) -> tuple[int, bytes]:
+        """What came, with its arrival in monotonic ns taken at once; b"" when the peer closed."""
+        data = self._sock.recv(RECEIVE_BYTES)
+        return time.monotonic_ns(), data
+
+    def is_stale(self) -> bool:
+        """Whether the peer has closed, or sent what nobody asked for, while we were not looking."""
+        self._sock.settimeout(0)
+        try:
+            if isinstance(self._sock, ssl.SSLSocket):
+                self._sock.read(1)
+            else:
+                self._sock.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return False
+        except OSError:
+            return True
+        finally:
+            self._sock.settimeout(None)
+        return True
+
+    def end(self) -> None:
+        """End it from another thread or greenlet: whoever waits in `receive` or `send` wakes up."""
+        try:
+            # Not SSLSocket.shutdown, which takes the TLS state from under the waiter.
+            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
+        except OSError:
+            pass  # the peer was first; the waiter wakes up all the same
+
+    def close(self) -> None:
+        """Close; unread bytes make the kernel send a reset, as a client that walks away does."""
+        try:
+            self._sock.close()
+        except OSError:
+            pass  # nothing is left to be saved
+
+    def end_sending(self) -> None:
+        """Close our half: the peer reads an end and may still answer."""
+        self._sock.shutdown(socket.SHUT_WR)
+
+
+class Slot:
+    """One user's place: at most one idle connection, kept for the next request."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.opened = 0
+        self._idle: Connection | None = None
+
+    def take(self, now_ns: int) -> tuple[Connection | None, bool]:
+        """The idle connection when it is still good, and whether one was thrown away because the peer had closed it."""
+        kept, self._idle = self._idle, None
+        if kept is None:
+            return None, False
+        if now_ns - kept.idle_since_ns > MAX_IDLE_NS:
+            kept.close()
+            return None, False
+        if kept.is_stale():
+            kept.close()
+            return None, True
+        return kept, False
+
+    def give_back(self, connection: Connection, now_ns: int) -> None:
+        """Keep a connection whose exchange ended cleanly."""
+        connection.idle_since_ns = now_ns
+        self._idle = connection
+
+    def close(self) -> None:
+        """Drop the idle connection."""
+        if self._idle is not None:
+            self._idle.close()
+            self._idle = None

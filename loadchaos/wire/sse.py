@@ -1,0 +1,109 @@
+"""Server-sent events out of bytes, in any pieces: no I/O, no decoding, no surprise at U+2028.
+
+The rules are those of the HTML standard (9.2.6, "Interpreting an event stream"): a line ends with CR LF, LF or CR and
+with nothing else, a blank line ends the event, `:` begins a comment, several data lines are joined with LF. Text stays
+bytes, so that a UTF-8 character cut by a packet needs no care at all.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_BOM = b"\xef\xbb\xbf"
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+
+
+class Event(NamedTuple):
+    """One event: `data` (its data lines joined with LF) and `name` (of the `event:` line, "" without one)."""
+
+    data: bytes
+    name: str
+
+
+class SseParser:
+    """Incremental parser: `feed` any bytes, get the events that became whole; any split gives the same events.
+
+    `comments` counts comment lines (keep-alives). After the last byte `close` gives what was begun and not ended.
+    """
+
+    def __init__(self) -> None:
+        self.comments = 0
+        self._rest = b""
+        self._data: list[bytes] = []
+        self._name = ""
+        self._skip_lf = False  # the last line ended with CR at the end of a packet: an LF now still belongs to it
+        self._at_start = True
+
+    def feed(self, piece: bytes) -> list[Event]:
+        """The events completed by this piece, in order."""
+        if self._skip_lf and piece:
+            self._skip_lf = False
+            piece = piece.removeprefix(b"\n")
+        data = self._rest + piece
+        if self._at_start:
+            if len(data) < len(_BOM) and _BOM.startswith(data):
+                self._rest = data
+                return []
+            self._at_start = False
+            data = data.removeprefix(_BOM)
+        if b"\r" not in data:
+            return self._feed_lf(data)
+        return self._feed_any(data)
+
+    def close(self) -> Event | None:
+        """What was begun and never ended by a blank line; the standard drops it, the caller may look at it."""
+        rest, self._rest = self._rest, b""
+        if rest:
+            self._line(rest)
+        return self._dispatch()
+
+    def _feed_lf(self, data: bytes) -> list[Event]:
+        # Nearly every server sends LF only, and most frames are one data line.
+        *frames, rest = data.split(b"\n\n")
+        events: list[Event] = []
+        for frame in frames:
+            if frame.startswith(b"data: ") and not self._data and not self._name and b"\n" not in frame:
+                events.append(Event(frame[6:], ""))
+                continue
+            self._lines(frame.split(b"\n"), events)
+            self._push(events)
+        *lines, self._rest = rest.split(b"\n")
+        self._lines(lines, events)
+        return events
+
+    def _feed_any(self, data: bytes) -> list[Event]:
+        events: list[Event] = []
+        *lines, self._rest = _LINE_END.split(data)
+        self._lines(lines, events)
+        self._skip_lf = data.endswith(b"\r")
+        return events
+
+    def _lines(self, lines: list[bytes], events: list[Event]) -> None:
+        for line in lines:
+            if line:
+                self._line(line)
+            else:
+                self._push(events)
+
+    def _line(self, line: bytes) -> None:
+        name, colon, value = line.partition(b":")
+        if not name and colon:
+            self.comments += 1
+            return
+        value = value.removeprefix(b" ")
+        if name == b"data":
+            self._data.append(value)
+        elif name == b"event":
+            self._name = value.decode("utf-8", "replace")
+        # id, retry and unknown fields say nothing about an answer
+
+    def _push(self, events: list[Event]) -> None:
+        event = self._dispatch()
+        if event is not None:
+            events.append(event)
+
+    def _dispatch(self) -> Event | None:
+        data, name = self._data, self._name
+        self._data, self._name = [], ""
+        return Event(b"\n".join(data), name) if data else None
