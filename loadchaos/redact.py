@@ -39,40 +39,65 @@ def secret_name(name: str) -> bool:
     return bool(words) and words[-1] not in _ABOUT_WORD and not _SECRET_WORD.isdisjoint(words)
 
 
-_NAME = (
-    rb"(?:api[_-]?key|access[_-]?token|auth[_-]?token|client[_-]?secret|secret[_-]?key|password|passwd|hf[_-]?token)"
-)
+_SETTINGS = [
+    first + sep + second
+    for first, second in (
+        (b"api", b"key"), (b"access", b"token"), (b"auth", b"token"), (b"client", b"secret"), (b"secret", b"key"),
+        (b"hf", b"token"),
+    )
+    for sep in (b"_", b"-", b"")
+] + [b"password", b"passwd"]  # fmt: skip
+_NAME = rb"(?:" + rb"|".join(_SETTINGS) + rb")"
 _PARAMETER = (
     rb"X-(?:Amz|Goog|Oss)-(?:Signature|Credential|Security-Token)|AWSAccessKeyId|OSSAccessKeyId|Signature|sig|"
     rb"(?:access_|api_|auth_|id_)?token|api[_-]?key|key|code|password|secret"
 )
-# Each replaces what is after group 1 (kept) with the mark; no pattern reaches over the end of a line.
-_FORMS: tuple[re.Pattern[bytes], ...] = (
-    # Headers, as HTTP, as JSON, as Python prints them (pairs of bytes too).
-    re.compile(
-        rb"(?i)(\b(?:proxy-)?authorization\b['\"]?[ \t]*[:=,][ \t]*(?:b?['\"])?(?:(?:bearer|basic|token|digest)[ \t]+)?)"
-        rb"[^\s'\",;]+"
+_QUOTE = rb"(?:b?['\"])?"  # also of bytes as Python prints them
+_PREFIXES = [b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"github_pat_", b"xox", b"nvapi-"]
+
+# Each form of a secret: words of which one must be there (lower case; looking for them is cheap, matching is not), and
+# a pattern of which group 1 is kept and the rest replaced. No pattern reaches over the end of a line.
+_FORMS: tuple[tuple[Sequence[bytes], re.Pattern[bytes]], ...] = (
+    # Headers, as HTTP, as JSON, as Python prints them.
+    (
+        [b"authorization"],
+        re.compile(
+            rb"(?i)(\b(?:proxy-)?authorization\b['\"]?[ \t]*[:=,][ \t]*"
+            + _QUOTE
+            + rb"(?:(?:bearer|basic|token|digest)[ \t]+)?)[^\s'\",;]+"
+        ),
     ),
-    re.compile(rb"(?i)(\bx-(?:api-key|auth-token|goog-api-key)\b['\"]?[ \t]*[:=,][ \t]*(?:b?['\"])?)[^\s'\",;]+"),
-    re.compile(rb"(?i)(\b(?:set-)?cookie['\"]?[ \t]*:[ \t]*['\"]?)[^\r\n'\"]+"),
-    re.compile(rb"(?i)(\bbearer[ \t]+)[" + _TOKEN_CHARS + rb"]{6,}"),
+    (
+        [b"x-api-key", b"x-auth-token", b"x-goog-api-key"],
+        re.compile(
+            rb"(?i)(\bx-(?:api-key|auth-token|goog-api-key)\b['\"]?[ \t]*[:=,][ \t]*" + _QUOTE + rb")[^\s'\",;]+"
+        ),
+    ),
+    ([b"cookie"], re.compile(rb"(?i)(\b(?:set-)?cookie['\"]?[ \t]*:[ \t]*['\"]?)[^\r\n'\"]+")),
+    ([b"bearer"], re.compile(rb"(?i)(\bbearer[ \t]+)[" + _TOKEN_CHARS + rb"]{6,}")),
     # Settings: api_key='...', "password": "...", api_key=['...'], --api-key ..., HF_TOKEN=...
-    re.compile(rb"(?i)(" + _NAME + rb"['\"]?[ \t]*[:=][ \t]*[\[(]?[ \t]*b?['\"])[^'\"\r\n]+"),
-    re.compile(rb"(?i)(" + _NAME + rb"[ \t]*[:=][ \t]*)(?!None\b|null\b|True\b|False\b)[^\s'\"\[(,;&]+"),
-    re.compile(rb"(?i)(--[a-z-]*(?:api-key|token|secret|password|auth)(?:[ \t]+|=)['\"]?)[^\s'\"]+"),
-    re.compile(rb"(\b[A-Z0-9_]*(?:_KEY|_TOKEN|_SECRET|_PASSWORD|_AUTH)=['\"]?)[^\s'\",;]{6,}"),
+    (_SETTINGS, re.compile(rb"(?i)(" + _NAME + rb"['\"]?[ \t]*[:=][ \t]*[\[(]?[ \t]*b?['\"])[^'\"\r\n]+")),
+    (
+        _SETTINGS,
+        re.compile(rb"(?i)(" + _NAME + rb"[ \t]*[:=][ \t]*)(?!None\b|null\b|True\b|False\b)[^\s'\"\[(,;&]+"),
+    ),
+    ([b"--"], re.compile(rb"(?i)(--[a-z-]*(?:api-key|token|secret|password|auth)(?:[ \t]+|=)['\"]?)[^\s'\"]+")),
+    (
+        [b"_key=", b"_token=", b"_secret=", b"_password=", b"_auth="],
+        re.compile(rb"(\b[A-Z0-9_]*(?:_KEY|_TOKEN|_SECRET|_PASSWORD|_AUTH)=['\"]?)[^\s'\",;]{6,}"),
+    ),
     # URLs: user:password@, and the parameters that sign one.
-    re.compile(rb"(\b[A-Za-z][A-Za-z0-9+.-]*://)[^/\s'\"@]+(?=@)"),
-    re.compile(rb"(?i)([?&](?:" + _PARAMETER + rb")=)[^&\s'\"#<>]+"),
+    ([b"@"], re.compile(rb"(\b[A-Za-z][A-Za-z0-9+.-]*://)[^/\s'\"@]+(?=@)")),
+    ([b"?", b"&"], re.compile(rb"(?i)([?&](?:" + _PARAMETER + rb")=)[^&\s'\"#<>]+")),
     # Keys that show what they are.
-    re.compile(rb"()\bsk-[A-Za-z0-9_-]{8,}"),
-    re.compile(rb"()\bhf_[A-Za-z0-9]{20,}"),
-    re.compile(rb"()\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|xox[abprs]-[\w-]{10,}|nvapi-[\w-]{20,})"),
-    re.compile(rb"()\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza[\w-]{30,}|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"),
-)
-_MAY_HOLD_ONE = re.compile(
-    rb"(?i)auth|api.?key|token|secret|passw|cookie|bearer|_key|://|[?&](?:sig|key|code|x-|aws|oss)|sk-|hf_|gh[pousr]_|"
-    rb"github_pat|xox|nvapi|AKIA|ASIA|AIza|eyJ"
+    ([b"sk-"], re.compile(rb"()\bsk-[A-Za-z0-9_-]{8,}")),
+    ([b"hf_"], re.compile(rb"()\bhf_[A-Za-z0-9]{20,}")),
+    (
+        _PREFIXES,
+        re.compile(rb"()\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|xox[abprs]-[\w-]{10,}|nvapi-[\w-]{20,})"),
+    ),
+    ([b"akia", b"asia"], re.compile(rb"()\b(?:AKIA|ASIA)[0-9A-Z]{16}\b")),
+    ([b"aiza", b"eyj"], re.compile(rb"()\b(?:AIza[\w-]{30,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)")),
 )
 
 
@@ -124,8 +149,9 @@ class Redactor:
         """A whole piece of text, of any number of lines."""
         if self._literal[0] is not None:
             data = self._literal[0].sub(_MARK, data)
-        if _MAY_HOLD_ONE.search(data):
-            for form in _FORMS:
+        lower = data.lower()
+        for words, form in _FORMS:
+            if any(word in lower for word in words):
                 data = form.sub(rb"\1" + _MARK, data)
         return data
 
@@ -157,7 +183,7 @@ class Redactor:
         """Give out the front of an endless line, cut where no secret is, seen or still coming."""
         keep = max([_LONGEST_LINE_BYTES // 4, *map(len, self._secrets)])
         cut = max(len(self._rest) - keep, 0)
-        for pattern in (self._literal[0], *_FORMS):
+        for pattern in (self._literal[0], *(form for _, form in _FORMS)):
             for match in pattern.finditer(self._rest) if pattern is not None else ():
                 if match.start() < cut < match.end():
                     cut = match.start()
