@@ -1,0 +1,157 @@
+"""The exporter: its totals are the ledger's, its names and labels are Prometheus', its port is its own."""
+
+import socket
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from loadchaos.errors import OptionError
+from loadchaos.ledger import Reader, RunFolder
+from loadchaos.tell.fold import Fold
+from loadchaos.tell.prometheus import Exporter, FoldCollector
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def fold_of(folder: RunFolder) -> Fold:
+    fold = Fold()
+    for row in Reader(folder).new(final=True):
+        fold.feed(row)
+    return fold
+
+
+def page_of(fold: Fold) -> str:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(FoldCollector(fold))
+    return generate_latest(registry).decode()
+
+
+def samples(page: str) -> Samples:
+    return {(s.name, tuple(sorted(s.labels.items()))): s.value for family in parse(page) for s in family.samples}
+
+
+@pytest.fixture
+def exporter(run_folder: RunFolder) -> Iterator[Exporter]:
+    served = Exporter(fold_of(run_folder), 0)
+    yield served
+    served.close()
+
+
+def get(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def test_requests_by_traffic_and_outcome_equal_the_ledgers_rows(run_folder: RunFolder, exporter: Exporter) -> None:
+    rows = list(Reader(run_folder).new(final=True))
+    expected: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        if row["row"] == "end":
+            expected[row["traffic"], row["outcome"]] += 1
+        elif row["row"] == "missed":
+            expected[row["traffic"], "missed"] += row["count"]
+    found = samples(get(exporter.port))
+    totals = {k: v for k, v in found.items() if k[0] == "loadchaos_requests_total"}
+    assert {(dict(labels)["traffic"], dict(labels)["outcome"]): v for (_, labels), v in totals.items()} == expected
+    ok = sum(1 for r in rows if r["row"] == "end" and r["outcome"] == "ok")
+    gaps = sum(sum(r["itl_hist"].values()) for r in rows if r["row"] == "end" and r["outcome"] == "ok")
+    for kind, n in (("ttft", ok), ("e2e", ok), ("itl", gaps)):
+        assert sum(v for (name, _), v in found.items() if name == f"loadchaos_{kind}_seconds_count") == n
+
+
+def test_a_restarted_follower_exports_the_same_page(run_folder: RunFolder) -> None:
+    assert page_of(fold_of(run_folder)) == page_of(fold_of(run_folder))
+
+
+def test_exactly_one_state_of_a_replica_is_1(run_folder: RunFolder) -> None:
+    found = samples(page_of(fold_of(run_folder)))
+    states = {dict(labels)["state"]: v for (name, labels), v in found.items() if name == "loadchaos_server_state"}
+    assert len(states) == 9
+    assert [s for s, v in states.items() if v == 1] == ["dead"]
+
+
+def test_the_servers_own_numbers_are_there_while_it_lives_and_gone_when_it_is_dead(run_folder: RunFolder) -> None:
+    fold = Fold()
+    for row in Reader(run_folder).new(final=True):
+        if row.get("at_ns", 0) <= 5_010_000_000_000:
+            fold.feed(row)
+    found = samples(page_of(fold))
+    labels = (("engine", "0"), ("replica", "a"))
+    assert 0 < found["loadchaos_server_kv_usage_ratio", labels] < 1
+    assert found["loadchaos_server_generation_tokens_total", labels] == 9000
+    assert "loadchaos_server_kv_usage_ratio" not in page_of(fold_of(run_folder))
+
+
+def test_failures_incidents_and_attacks_are_counted_by_id(run_folder: RunFolder) -> None:
+    fold = fold_of(run_folder)
+    for count in (1, 3):
+        fold.feed({"row": "failure", "id": "boom", "severity": "hang", "attribution": "server", "count": count})
+    fold.feed({"row": "incident", "what": "open", "n": 1})
+    fold.feed({"row": "incident", "what": "close", "n": 1})
+    found = samples(page_of(fold))
+    assert found["loadchaos_failures_total", (("attribution", "server"), ("id", "boom"), ("severity", "hang"))] == 3
+    assert found["loadchaos_incidents_total", ()] == 1
+    assert found["loadchaos_attacks_total", (("attack", "reset_mm_cache"), ("result", "ok"))] == 7
+
+
+def test_it_is_valid_openmetrics_with_request_ids_as_exemplars(run_folder: RunFolder) -> None:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(FoldCollector(fold_of(run_folder)))
+    families = {f.name: f for f in parse_openmetrics(generate_openmetrics(registry).decode())}  # type: ignore[no-untyped-call]  # prometheus_client has no types there
+    with_exemplar = [s for s in families["loadchaos_ttft_seconds"].samples if s.exemplar]
+    assert with_exemplar
+    assert with_exemplar[0].exemplar.labels["request_id"].startswith("chatcmpl-")
+
+
+def test_many_kinds_of_traffic_fold_into_other_and_nothing_is_lost() -> None:
+    fold = Fold()
+    for i in range(30):
+        fold.feed({"row": "end", "id": str(i), "traffic": f"t{i}", "outcome": "ok", "at_ns": i})
+    found = {k: v for k, v in samples(page_of(fold)).items() if k[0] == "loadchaos_requests_total"}
+    assert len(found) == 13
+    assert sum(found.values()) == 30
+    assert found["loadchaos_requests_total", (("outcome", "ok"), ("traffic", "other"))] == 18
+
+
+def test_hostile_ids_break_no_line() -> None:
+    fold = Fold()
+    fold.feed({"row": "failure", "id": 'x"} 1\n# EOF\n', "severity": "hang", "count": 1})
+    fold.feed(
+        {"row": "metrics", "replica": 'a"\n', "values": {"bad name{}": 1, "ok_name": 2, "text": "no"}, "at_ns": 1}
+    )
+    found = samples(page_of(fold))
+    assert [v for (name, _), v in found.items() if name == "loadchaos_failures_total"] == [1]
+    assert not any("bad" in name for name, _ in found)
+
+
+def test_a_port_in_use_is_a_message_that_says_what_to_do() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(OptionError, match="--exporter-port"):
+            Exporter(Fold(), taken.getsockname()[1])
+
+
+@pytest.mark.parametrize("port", [-1, 70000])
+def test_a_port_that_is_none_is_refused(port: int) -> None:
+    with pytest.raises(OptionError):
+        Exporter(Fold(), port)
+
+
+def test_scraping_while_rows_come_in_gives_whole_pages(exporter: Exporter) -> None:
+    def feed(n: int) -> None:
+        with exporter.lock:
+            for i in range(500):
+                row: dict[str, Any] = {"row": "end", "id": f"{n}-{i}", "traffic": f"new{n}", "outcome": "ok"}
+                exporter.collector.fold.feed(row)
+
+    for n in range(5):
+        feed(n)
+        assert f'loadchaos_requests_total{{outcome="ok",traffic="new{n}"}} 500.0' in get(exporter.port)
