@@ -31,8 +31,9 @@ class Answer:
     Times are monotonic ns of the packet that completed the event. `tokens` counts chunks with content so far digested.
     """
 
-    def __init__(self, rules: Rules, *, event_stream: bool) -> None:
+    def __init__(self, rules: Rules, *, asked_stream: bool, declared_stream: bool) -> None:
         self.rules = rules
+        self.asked_stream = asked_stream
         self.decisive: list[Decisive] = []
         self.first_token_ns: int | None = None
         self.first_answer_ns: int | None = None
@@ -44,11 +45,10 @@ class Answer:
         self.usage: dict[str, Any] | None = None
         self.answer_id: str | None = None
         self.done_seen = False
-        self.is_stream = event_stream
+        self.is_stream = asked_stream or declared_stream
         self.has_text = False
         self.has_answer = False
         self._prefix = b""
-        self._declared_stream = event_stream
         self._sniffed = False
         self._text: list[str] = []
         self._error_text = ""
@@ -285,7 +285,7 @@ class Answer:
         try:
             data = orjson.loads(body)
         except orjson.JSONDecodeError:
-            if body.strip() or not self._declared_stream:
+            if body.strip() or not self.asked_stream:
                 text = body[:300].decode("utf-8", "replace")
                 self.decisive.append(Decisive("protocol_error", f"a body that is no JSON: {text!r}"))
             return
@@ -294,7 +294,7 @@ class Answer:
         if error is not None:
             self.decisive.append(Decisive("http_error", error.text[:MAX_ERROR_CHARS], error.code))
             return
-        if self._declared_stream:
+        if self.asked_stream:
             self.decisive.append(Decisive("protocol_error", "a stream was asked for, one JSON value came"))
         try:
             self._whole_choices(self._common(data))
@@ -319,6 +319,8 @@ class Answer:
 def completion(answer: Answer) -> Decisive:
     """What a body that ended as promised comes to, where nothing in it decided before."""
     rules = answer.rules
+    if answer.is_stream and not answer.asked_stream:
+        return Decisive("protocol_error", "one JSON value was asked for, a stream came")
     if not answer.finished:
         if answer.nothing() and not answer.done_seen:
             return Decisive("truncated", "the answer ended without a byte of content")

@@ -26,7 +26,6 @@ from loadchaos.wire.outcome import (
     of_end,
     of_error_answer,
 )
-from loadchaos.wire.problems import ProtocolError
 from loadchaos.wire.sockets import Connection, Slot
 
 _JOIN_BYTES = 64 * 1024
@@ -271,13 +270,10 @@ class Call:
         self.last_byte_ns = at_ns
         parser = self._parser
         had_head = parser.has_head
-        try:
-            body = parser.feed(data)
-        except ProtocolError as e:
-            return self._finish("not_http", str(e))
+        body = parser.feed(data)
         if not had_head and parser.has_head and 200 <= (parser.status or 0) < 300:
             declared = parser.headers.get("content-type", "").startswith("text/event-stream")
-            self.answer = Answer(self.sending.rules, event_stream=self.sending.stream or declared)
+            self.answer = Answer(self.sending.rules, asked_stream=self.sending.stream, declared_stream=declared)
         if body:
             if self.first_body_ns is None:
                 self.first_body_ns = at_ns
@@ -286,6 +282,8 @@ class Call:
                 self.progress.tokens += token_chunks(body)
             elif len(self._error_body) < _KEPT_ERROR_BYTES:
                 self._error_body += body
+        if parser.broken is not None:
+            return self._finish("not_http", parser.broken)
         return self._complete() if parser.done else True
 
     def _complete(self) -> bool:

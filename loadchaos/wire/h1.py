@@ -9,11 +9,13 @@ from __future__ import annotations
 import zlib
 from typing import Protocol
 
-from loadchaos.wire.problems import ProtocolError
-
 MAX_HEAD_BYTES = 1 << 20
 """A head longer than this is an answer of nobody's; 100 kB are met in the wild (cookies, traces)."""
 _MAX_CHUNK_LINE = 4096
+
+
+class _BrokenError(Exception):
+    """The bytes are not what the protocol says; never leaves this file."""
 
 
 class _Inflater(Protocol):
@@ -26,11 +28,12 @@ class ResponseParser:
 
     `status`, `headers` (names in lower case, repeated ones joined with ", ") and `version` are there once `has_head`.
     `done`: the body ended as promised. `reusable`: another request may follow on this connection. `excess`: bytes
-    behind the end, which no request asked for. Raises ProtocolError when it is not HTTP/1.
+    behind the end, which no request asked for. `broken` says why it is no HTTP/1 from some byte on; what came before
+    that byte has been given back.
     """
 
     __slots__ = (
-        "_buffer", "_framing", "_inflate", "_left", "_state", "done", "excess", "has_head", "headers", "interim",
+        "_buffer", "_framing", "_inflate", "_left", "_state", "broken", "done", "excess", "has_head", "headers", "interim",
         "reason", "status", "version",
     )  # fmt: skip
 
@@ -42,6 +45,7 @@ class ResponseParser:
         self.interim: list[int] = []
         self.has_head = False
         self.done = False
+        self.broken: str | None = None
         self.excess = b""
         self._buffer = b""
         self._state = "head"  # head | length | size | chunk | after_chunk | trailer | until_close
@@ -51,12 +55,16 @@ class ResponseParser:
 
     def feed(self, data: bytes) -> bytes:
         """Body bytes that these bytes complete."""
-        if self.done:
+        if self.done or self.broken is not None:
             self.excess += data
             return b""
         if not self.has_head:
             self._buffer += data
-            if not self._read_heads() or self.done:
+            try:
+                if not self._read_heads() or self.done:
+                    return b""
+            except _BrokenError as e:
+                self.broken = str(e)
                 return b""
             data, self._buffer = self._buffer, b""
         body = self._body(data)
@@ -86,10 +94,10 @@ class ResponseParser:
             # Bare LF is what small servers send; RFC 9112 2.2 lets a recipient take it.
             crlf, lf = self._buffer.find(b"\r\n\r\n"), self._buffer.find(b"\n\n")
             if not b"HTTP/1.".startswith(self._buffer[:7]):
-                raise ProtocolError(f"not HTTP/1: {self._buffer[:60]!r}")
+                raise _BrokenError(f"not HTTP/1: {self._buffer[:60]!r}")
             if crlf < 0 and lf < 0:
                 if len(self._buffer) > MAX_HEAD_BYTES:
-                    raise ProtocolError(f"a head of more than {MAX_HEAD_BYTES} bytes")
+                    raise _BrokenError(f"a head of more than {MAX_HEAD_BYTES} bytes")
                 return False
             end, size = (crlf, 4) if lf < 0 or 0 <= crlf < lf else (lf, 2)
             head, self._buffer = self._buffer[:end], self._buffer[end + size :]
@@ -106,16 +114,16 @@ class ResponseParser:
         parts = first.split(" ", 2)
         version = parts[0].removeprefix("HTTP/1.")
         if len(parts) < 2 or len(parts[1]) != 3 or not parts[1].isascii() or not parts[1].isdigit():
-            raise ProtocolError(f"not a status line: {first[:80]!r}")
+            raise _BrokenError(f"not a status line: {first[:80]!r}")
         if version not in {"0", "1"} or int(parts[1]) < 100:
-            raise ProtocolError(f"not a status line: {first[:80]!r}")
+            raise _BrokenError(f"not a status line: {first[:80]!r}")
         self.version, self.status = (1, int(version)), int(parts[1])
         self.reason = parts[2] if len(parts) > 2 else ""
         headers: dict[str, str] = {}
         for line in lines:
             name, colon, value = line.partition(":")
             if not colon or not name or name != name.strip():
-                raise ProtocolError(f"not a header line: {line[:80]!r}")
+                raise _BrokenError(f"not a header line: {line[:80]!r}")
             name, value = name.lower(), value.strip()
             headers[name] = f"{headers[name]}, {value}" if name in headers else value
         self.headers = headers
@@ -134,7 +142,7 @@ class ResponseParser:
         elif length is not None:
             first, *others = {part.strip() for part in length.split(",")}
             if others or not first.isascii() or not first.isdigit():
-                raise ProtocolError(f"content-length is no number: {length[:80]!r}")
+                raise _BrokenError(f"content-length is no number: {length[:80]!r}")
             self._framing, self._state, self._left = "length", "length", int(first)
         else:
             self._framing, self._state = "close", "until_close"
@@ -147,7 +155,7 @@ class ResponseParser:
         if encoding in {"gzip", "x-gzip", "deflate"}:
             self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: gzip or zlib, found by its header
         elif encoding not in {"", "identity"}:
-            raise ProtocolError(f"content-encoding {encoding[:40]!r}, which nobody asked for")
+            raise _BrokenError(f"content-encoding {encoding[:40]!r}, which nobody asked for")
 
     def _body(self, data: bytes) -> bytes:
         if self._state == "until_close":
@@ -166,7 +174,7 @@ class ResponseParser:
             data, self._buffer = self._buffer + data, b""
         parts: list[bytes] = []
         at, size = 0, len(data)
-        while at < size and not self.done:
+        while at < size and not self.done and self.broken is None:
             if self._state == "chunk":
                 part = data[at : at + self._left]
                 parts.append(part)
@@ -178,7 +186,7 @@ class ResponseParser:
             end = data.find(b"\n", at)
             if end < 0:
                 if size - at > _MAX_CHUNK_LINE:
-                    raise ProtocolError(f"a chunk line of more than {_MAX_CHUNK_LINE} bytes")
+                    self.broken = f"a chunk line of more than {_MAX_CHUNK_LINE} bytes"
                 self._buffer = data[at:]
                 break
             line, at = data[at:end].rstrip(b"\r"), end + 1
@@ -188,13 +196,14 @@ class ResponseParser:
     def _chunk_line(self, line: bytes, data: bytes, at: int) -> None:
         if self._state == "after_chunk":
             if line:
-                raise ProtocolError(f"a chunk is longer than it said: {line[:60]!r}")
+                self.broken = f"a chunk is longer than it said: {line[:60]!r}"
             self._state = "size"
         elif self._state == "size":
             digits = line.split(b";", 1)[0].strip()
             # int() would also take signs, blanks and underscores
-            if not digits or digits.strip(b"0123456789abcdefABCDEF"):
-                raise ProtocolError(f"not a chunk size: {line[:60]!r}")
+            if not digits or len(digits) > 16 or digits.strip(b"0123456789abcdefABCDEF"):
+                self.broken = f"not a chunk size: {line[:60]!r}"
+                return
             self._left = int(digits, 16)
             self._state = "chunk" if self._left else "trailer"
         elif not line:  # the end of the trailer
@@ -212,4 +221,5 @@ class ResponseParser:
             plain = inflate.decompress(body)
             return plain + inflate.flush() if self.done else plain
         except zlib.error as e:
-            raise ProtocolError(f"the compressed body is broken: {e}") from e
+            self.broken = f"the compressed body is broken: {e}"
+            return b""
