@@ -1,1 +1,13 @@
-"""Watching the server as a doctor watches a patient: probe, scrape, logs, processes."""
+"""Watching the server as a doctor watches a patient: probe, scrape, logs, processes.
+
+    watch = Watch(targets, dialect, emit_event, emit_metrics, folder, redactor, headers)
+    await watch.start() ... await watch.stop()
+
+Rows of kind probe, process, gap go to `emit_event`, rows of kind metrics and page to `emit_metrics`.
+"""
+
+from __future__ import annotations
+
+from loadchaos.watch._watch import Target, Watch
+
+__all__ = ["Target", "Watch"]

@@ -1,1 +1,45 @@
-"""SHELF: where a server log can live and how it is followed."""
+"""SHELF: where a server log can live and how it is followed.
+
+A new kind of place is one entry in SOURCES: its prefix, and what makes a Source of the rest of the spec.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from loadchaos.errors import OptionError
+from loadchaos.watch.logs import command
+from loadchaos.watch.logs._source import Source
+from loadchaos.watch.logs.file import FileSource
+
+__all__ = ["SOURCES", "Source", "open_source", "read_spec"]
+
+# prefix -> (what the rest must look like, how it is written in help and errors, what follows it)
+SOURCES: Mapping[str, tuple[re.Pattern[str], str, Callable[[str], Source]]] = {
+    "docker": (re.compile(r"[\w.-]+"), "docker:NAME", command.docker),
+    "k8s": (re.compile(r"[\w.-]+/[\w.-]+(?:/[\w.-]+)?"), "k8s:NAMESPACE/POD[/CONTAINER]", command.kubernetes),
+    "journal": (re.compile(r"[\w@.:-]+"), "journal:UNIT", command.journal),
+    "ssh": (re.compile(r"[^\s:-][^\s:]*:.+"), "ssh:HOST:PATH", command.ssh),
+    "cmd": (re.compile(r".*\S.*"), "cmd:'COMMAND'", command.shell),
+}
+
+
+def read_spec(spec: str) -> tuple[str, str]:
+    """`docker:vllm` as ("docker", "vllm"), a path as ("file", path). OptionError with what was expected."""
+    kind, colon, rest = spec.partition(":")
+    if not colon or kind not in SOURCES:
+        if not spec.strip():
+            raise OptionError("--server-log is empty: a path or one of " + ", ".join(s[1] for s in SOURCES.values()))
+        return "file", spec
+    shape, form, _ = SOURCES[kind]
+    if not shape.fullmatch(rest):
+        raise OptionError(f"--server-log {spec}: {form} was expected")
+    return kind, rest
+
+
+def open_source(spec: str) -> Source:
+    """What follows the log that `spec` names; for a file, from its present end. OptionError as `read_spec`."""
+    kind, rest = read_spec(spec)
+    return FileSource(Path(rest).expanduser()) if kind == "file" else SOURCES[kind][2](rest)
