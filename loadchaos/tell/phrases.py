@@ -122,3 +122,23 @@ def outcome_counts(entry: Any) -> dict[str, int]:
         return {}
     inner = entry.get("outcomes", entry)
     return {k: v for k, v in inner.items() if isinstance(v, int)} if isinstance(inner, Mapping) else {}
+
+
+def generator_text(verdict: Mapping[str, Any]) -> str:
+    """How far the load generator itself may be trusted; empty where nothing is known of it."""
+    generator = verdict.get("generator") or {}
+    if not generator:
+        return ""
+    lag = generator.get("lag_p99_s")
+    text = f"requests left {seconds(lag)} late at the 99th percentile" if lag is not None else "lateness not known"
+    limited = generator.get("limited")
+    if not limited:
+        return text
+    why = "" if limited is True else f" ({clean(limited, 200)})"
+    return f"loadchaos itself was the limit{why}: latencies and throughput say nothing about the server; {text}"
+
+
+def lower_bounds_text(verdict: Mapping[str, Any]) -> str:
+    """A sentence where requests that timed out stand in the latencies with what they took at least."""
+    n = sum(int(kinds.get("lower_bounds") or 0) for kinds in (verdict.get("latency") or {}).values())
+    return f"{plural(n, 'request')} that timed out stand in it with the time they took at least." if n else ""

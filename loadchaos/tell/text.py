@@ -13,7 +13,9 @@ from loadchaos.tell.phrases import (
     accepted_text,
     amount_text,
     evidence_text,
+    generator_text,
     known_text,
+    lower_bounds_text,
     one_line,
     outcome_counts,
     remedy_text,
@@ -176,6 +178,9 @@ def _latency(page: _Page, verdict: Mapping[str, Any]) -> None:
     if rows:
         page.section("Latency of answered requests, from the time they were due")
         page.table(["traffic", "", "p50", "p90", "p99", "n"], rows, left=2)
+        bounds = lower_bounds_text(verdict)
+        if bounds:
+            page.wrap(bounds, 2, "  ")
 
 
 def _states(page: _Page, verdict: Mapping[str, Any]) -> None:
@@ -207,17 +212,10 @@ def _worth(page: _Page, verdict: Mapping[str, Any]) -> None:
 
 
 def _generator(page: _Page, verdict: Mapping[str, Any]) -> None:
-    generator = verdict.get("generator") or {}
-    if not generator:
-        return
-    limited = generator.get("limited")
-    lag = generator.get("lag_p99_s")
-    text = f"requests left {seconds(lag)} late at the 99th percentile" if lag is not None else "lateness not known"
-    if limited:
-        why = "" if limited is True else f" ({clean(limited, 200)})"
-        text = f"loadchaos itself was the limit{why}: latencies and throughput say nothing about the server; " + text
-    page.section("The load generator")
-    page.wrap(text, 2, "  ")
+    text = generator_text(verdict)
+    if text:
+        page.section("The load generator")
+        page.wrap(text, 2, "  ")
 
 
 def _next(page: _Page, verdict: Mapping[str, Any], folder: Path) -> None:

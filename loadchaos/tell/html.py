@@ -1,0 +1,197 @@
+"""report.html: one page, one file, readable offline, without scripts and on a phone.
+
+Every text that came from outside is escaped by the template engine, and the page forbids itself scripts and requests.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+
+from loadchaos.ledger import RunFolder
+from loadchaos.model import OUTCOMES
+from loadchaos.tell.charts import picture
+from loadchaos.tell.phrases import (
+    accepted_text,
+    amount_text,
+    evidence_text,
+    generator_text,
+    known_text,
+    lower_bounds_text,
+    one_line,
+    outcome_counts,
+    remedy_text,
+    target_in_words,
+    value_text,
+    when_text,
+    worst_first,
+)
+from loadchaos.tell.series import Series
+from loadchaos.tell.words import BLAME, SEVERITY, clean, clock, number, plural, seconds, since_load
+
+_EXCERPT_CHARACTERS = 12_000
+_MOST = 200
+"""Rows a table shows of each: a run with more of them is told by its first ones and the ledger."""
+
+
+@cache
+def _template() -> Template:
+    loader = FileSystemLoader(Path(__file__).parent)
+    env = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    return env.get_template("report.html.j2")
+
+
+def write(folder: RunFolder, verdict: Mapping[str, Any], series: Series) -> Path:
+    """Make report.html in the run folder, whole or not at all."""
+    page = render(verdict, series, folder.path)
+    part = folder.report_html.with_name("report.html.part")
+    part.write_text(page, encoding="utf-8")
+    part.replace(folder.report_html)
+    return folder.report_html
+
+
+def render(verdict: Mapping[str, Any], series: Series, folder: Path) -> str:
+    """The page as text; `folder` is where incidents lie, for their log excerpts."""
+    decision = str(verdict.get("verdict") or "unknown")
+    decision = decision if decision in {"pass", "fail", "unknown"} else "unknown"
+    drawn = picture(series, _incident_marks(verdict))
+    names = list(verdict.get("by_traffic") or {})[:_MOST]
+    states = verdict.get("states") or []
+    return _template().render(
+        decision=decision, word=decision.upper(), profile=clean(verdict.get("profile") or "?", 80),
+        headline=one_line(verdict), target=target_in_words(verdict), times=_times(verdict),
+        exit_code=verdict.get("exit_code", "?"), embedded=(verdict.get("target") or {}).get("kind") == "embedded",
+        notes=[clean(n, 400) for n in verdict.get("notes") or []],
+        failures=[_failure(verdict, f, folder) for f in sorted(verdict.get("failures") or [], key=worst_first)[:_MOST]],
+        rules=[_rule(r) for r in [*(verdict.get("expectations") or []), *(verdict.get("checks") or [])]],
+        worth=_worth(verdict), picture=drawn, width=plural(drawn.width_s, "second"),
+        traffics=[clean(n, 40) for n in names], outcomes=_outcomes(verdict, names), latency=_latency(verdict),
+        lower_bounds=lower_bounds_text(verdict), states=[_state(verdict, s) for s in states[:_MOST]],
+        several=len({s.get("replica") for s in states}) > 1, attacks=_attacks(series), ending=_ending(verdict),
+    )  # fmt: skip
+
+
+def _times(verdict: Mapping[str, Any]) -> str:
+    started, ended = clock(verdict.get("started")), clock(verdict.get("ended"))
+    if started is None:
+        return "at an unknown time"
+    lasted = f", {seconds((ended - started).total_seconds())}" if ended else ""
+    return f"{started:%Y-%m-%d %H:%M:%S} UTC{lasted}"
+
+
+def _incident_marks(verdict: Mapping[str, Any]) -> list[tuple[float, str]]:
+    begun = clock(verdict.get("load_begun") or verdict.get("started"))
+    marks = []
+    for f in (verdict.get("failures") or [])[:_MOST]:
+        if f.get("severity") not in {"engine_death", "hang", "startup", "node"}:
+            continue
+        first = clock(f.get("first_seen"))
+        at = f.get("first_seen_s")
+        if at is None and first is not None and begun is not None:
+            at = (first - begun).total_seconds()
+        if isinstance(at, int | float):
+            marks.append((float(at), clean(f.get("id"), 80)))
+    return marks
+
+
+def _failure(verdict: Mapping[str, Any], f: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    blame = str(f.get("attribution") or "server")
+    fields = [
+        ("when", when_text(verdict, f)), ("in flight", amount_text(f, "in_flight")), ("lost", amount_text(f, "lost")),
+        ("what to do", remedy_text(f.get("remedy"))), ("blame", BLAME.get(blame, clean(blame, 60))),
+        ("accepted", accepted_text(f["accepted"]) if f.get("accepted") else ""),
+    ]  # fmt: skip
+    incident = _inside(str(f.get("incident") or ""))
+    return {
+        "id": clean(f.get("id"), 80), "title": clean(f.get("title") or "", 600),
+        "severity": SEVERITY.get(str(f.get("severity")), clean(f.get("severity"), 30)),
+        "times": f"{number(f['count'])} times" if (f.get("count") or 0) > 1 else "",
+        "blamed": blame == "server" and not f.get("accepted"), "fields": [(k, v) for k, v in fields if v],
+        "evidence": evidence_text(f.get("evidence")), "known": [_link(known_text(k)) for k in f.get("known") or []],
+        "incident": incident, "excerpt": _excerpt(folder / incident / "server.log.excerpt") if incident else "",
+    }  # fmt: skip
+
+
+def _inside(path: str) -> str:
+    """A path below the run folder, or nothing: a link of the page never leads out of it."""
+    return path if path.startswith("incidents/") and ".." not in path.split("/") else ""
+
+
+def _link(text: str) -> dict[str, str]:
+    url, _, rest = text.partition(" ")
+    return {"url": url, "text": rest} if url.startswith("https://") else {"url": "", "text": text}
+
+
+def _excerpt(path: Path) -> str:
+    try:
+        with path.open("rb") as f:
+            text = f.read(_EXCERPT_CHARACTERS + 1).decode("utf-8", "replace")
+    except OSError:  # an incident without a log has no excerpt
+        return ""
+    lines = [clean(line, 600) for line in text[:_EXCERPT_CHARACTERS].splitlines()]
+    return os.linesep.join(lines) + ("\n…" if len(text) > _EXCERPT_CHARACTERS else "")
+
+
+def _rule(rule: Mapping[str, Any]) -> dict[str, str]:
+    decision = str(rule.get("verdict"))
+    return {
+        "css": decision if decision in {"pass", "fail", "unknown"} else "unknown",
+        "word": {"pass": "ok", "fail": "FAIL"}.get(decision, "unknown"), "name": clean(rule.get("name"), 200),
+        "expected": value_text(rule.get("expected")), "actual": value_text(rule.get("actual")),
+    }  # fmt: skip
+
+
+def _worth(verdict: Mapping[str, Any]) -> list[str]:
+    worth = verdict.get("worth") or []
+    return [clean(w, 800) for w in (worth if isinstance(worth, list) else [worth])]
+
+
+def _outcomes(verdict: Mapping[str, Any], names: list[str]) -> list[dict[str, Any]]:
+    total = {o: n for o, n in (verdict.get("outcomes") or {}).items() if n}
+    counts = [outcome_counts(verdict["by_traffic"][name]) for name in names]
+    order = [o for o in OUTCOMES if o in total] + sorted(set(total) - set(OUTCOMES))
+    return [
+        {"name": clean(o, 40), "all": number(total[o]), "by": [number(c.get(o, 0)) for c in counts]} for o in order
+    ]  # fmt: skip
+
+
+def _latency(verdict: Mapping[str, Any]) -> list[dict[str, str]]:
+    rows = []
+    for traffic, kinds in list((verdict.get("latency") or {}).items())[:_MOST]:
+        for kind in ("ttft", "itl", "e2e"):
+            p = kinds.get(f"{kind}_s") or {}
+            if p.get("n"):
+                figures = {q: seconds(p.get(q)) for q in ("p50", "p90", "p99")}
+                rows.append({"traffic": clean(traffic, 60), "kind": kind.upper(), "n": number(p["n"]), **figures})
+    return rows
+
+
+def _state(verdict: Mapping[str, Any], s: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        "when": since_load(verdict, s.get("at_s", s.get("at"))), "replica": clean(s.get("replica") or "", 40),
+        "state": clean(s.get("state"), 20), "signs": "; ".join(clean(x, 300) for x in s.get("signs") or []),
+        "noticed": seconds(s["noticed_after_s"]) if s.get("noticed_after_s") is not None else "",
+    }  # fmt: skip
+
+
+def _attacks(series: Series) -> list[dict[str, str]]:
+    return [
+        {"name": clean(name, 60), **{how: number(series.attacks[name, how]) for how in ("ok", "failed", "skipped")}}
+        for name in sorted({n for n, _ in series.attacks})
+    ]
+
+
+def _ending(verdict: Mapping[str, Any]) -> list[tuple[str, str]]:
+    target = verdict.get("target") or {}
+    facts = [f"{clean(k, 40)}: {clean(v, 200)}" for k, v in target.items() if v not in (None, "", [], {})]
+    rows = [
+        ("repeat", clean(verdict.get("replay") or "", 600)), ("target", ", ".join(facts)),
+        ("generator", generator_text(verdict)), ("judge again", "loadchaos judge RUN (the ledger in this folder)"),
+        ("loadchaos", clean(verdict.get("version") or "", 40)),
+    ]  # fmt: skip
+    return [(k, v) for k, v in rows if v]
