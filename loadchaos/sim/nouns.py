@@ -24,7 +24,7 @@ class EngineConfig:
     disable_chunked_mm_input: bool = False
     enable_prefix_caching: bool = True
     num_speculative_tokens: int = 1
-    draft_acceptance: float = 0.7
+    draft_acceptance: float = 0.75
     async_scheduling: bool = True
     encoder_cache_size: int | None = None
     mm_processor_cache_items: int = 256
@@ -36,6 +36,8 @@ class EngineConfig:
     defects: frozenset[str] = frozenset()
     era: str = "0.18"
     seed: int = 0
+    stop_share: float = 0.0  # share of requests that end by themselves (finish_reason stop), where min_tokens allows
+    skip_encoder_miss: bool = False  # the reporter's patch of #38551: log a drafter's miss and live on
 
 
 @dataclass(frozen=True)
@@ -101,9 +103,17 @@ class EngineStats:
 
 
 class EngineFault(Exception):  # noqa: N818 - it is the subject's fault, not our error
-    """The engine died in this step. `traceback` is what its process prints, as the real one does, without prefix."""
+    """The engine died in this step. `traceback` is what its process prints, as the real one does, without prefix.
 
-    def __init__(self, title: str, traceback: Sequence[str]) -> None:
+    `log_before` is what it logs first (`Dumping input data ...`); `raw_before` what the device prints before that,
+    lines that carry no log prefix in the real server either.
+    """
+
+    def __init__(
+        self, title: str, traceback: Sequence[str], log_before: Sequence[str] = (), raw_before: Sequence[str] = ()
+    ) -> None:
         self.title = title
         self.traceback = tuple(traceback)
+        self.log_before = tuple(log_before)
+        self.raw_before = tuple(raw_before)
         super().__init__(title)

@@ -1,0 +1,48 @@
+"""The few decisions a planted bug may change, each as the healthy engine takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from loadchaos.sim.nouns import EngineConfig
+from loadchaos.sim.request import Batch, Request
+
+REDO_AFTER_REJECTIONS = 3
+"""The drafter starts over from the last prompt chunk when its first so many drafts in a row were rejected.
+
+Our model's reason why a drafter reads an image that the target has passed. Upstream's is a look-ahead and a rollback in
+the middle of hybrid-attention kernels; what both have in common is what matters here: the entry is needed again, rarely,
+after a rejection, by the drafter alone.
+"""
+
+
+def passed_by_all_readers(request: Request) -> int:
+    """The position before which neither the target nor the drafter reads in any step after the one now being planned.
+
+    A prompt chunk is planned from `computed`: what ends before it was read. After the prompt the last chunk is kept until
+    the drafter has had its chance to start over, counted with every draft in flight taken as rejected.
+    """
+    if request.computed < request.target:
+        return request.computed
+    if request.computed - request.unverified >= request.target + REDO_AFTER_REJECTIONS:
+        return request.target
+    return request.chunk_start
+
+
+@dataclass
+class Rules:
+    """How the engine decides. Defects change fields of their engine's own copy; the engine knows no defect by name."""
+
+    config: EngineConfig
+    # encoder cache: which entries a request gives up when it is planned, before it asks for new ones ...
+    passed: Callable[[Request], int] = passed_by_all_readers
+    # ... and once more when its tokens are planned and `computed` has moved: nothing more in the healthy engine
+    passed_after: Callable[[Request], int] | None = None
+    # the runner forgets evicted entries when the step's drafter is done, not when the step's plan arrives
+    drop_before_draft: bool = False
+    # the receiver's side of the processor cache
+    refresh_on_hit: bool = True
+    reset_in_order: bool = True
+    # what may kill a step before it runs: raises EngineFault
+    before_step: list[Callable[[Batch, EngineConfig], None]] = field(default_factory=list)
