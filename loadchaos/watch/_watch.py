@@ -6,7 +6,7 @@ import asyncio
 import re
 import ssl
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,12 @@ from loadchaos.redact import Redactor
 from loadchaos.watch._follow import Follower
 from loadchaos.watch._http import place
 from loadchaos.watch.footing import Footing
+from loadchaos.watch.logs import read_spec
 from loadchaos.watch.probe import Probe
 from loadchaos.watch.process import ProcessWatch
 from loadchaos.watch.scrape import Pages, Scrape
+
+Part = Callable[[], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,10 @@ class Watch:
     ) -> None:
         """OptionError for a log spec that cannot be read, ValueError for a URL that is none."""
         self._targets, self._dialect = list(targets), dialect
+        for target in targets:  # a mistake in an option is told before anything was started
+            place(target.url)
+            for spec in target.logs:
+                read_spec(spec)
         self._emit, self._emit_metrics = emit_event, emit_metrics
         self._folder, self._redactor = folder, redactor
         self._headers, self._tls = dict(headers or {}), tls
@@ -98,14 +105,13 @@ class Watch:
             self._followers.setdefault(target.name, []).append(follower)
             follower.start()
 
-    def _keep_running(self, replica: str, source: str, part: Any) -> None:
+    def _keep_running(self, replica: str, source: str, part: Part) -> None:
         self._tasks.append(asyncio.create_task(self._guard(replica, source, part)))
 
-    async def _guard(self, replica: str, source: str, part: Any) -> None:
+    async def _guard(self, replica: str, source: str, part: Part) -> None:
         while True:
             try:
-                run: Coroutine[Any, Any, None] = part()
-                await run
+                await part()
             except Exception as e:  # noqa: BLE001 - a mistake of ours must not close the other eyes; it is told as a gap
                 self._emit({
                     "row": "gap", "at_ns": time.monotonic_ns(), "replica": replica, "source": source, "seconds": 1.0,

@@ -1,0 +1,77 @@
+"""A real little HTTP server whose answers a test changes while it is watched, and a list that collects rows."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+Row = dict[str, Any]
+
+
+class Rows(list[Row]):
+    """Rows as they were emitted; `until` waits for a condition on them."""
+
+    def of(self, kind: str, **more: Any) -> list[Row]:
+        return [r for r in self if r["row"] == kind and all(r.get(k) == v for k, v in more.items())]
+
+    async def until(self, condition: Callable[[], object], limit_s: float = 10.0) -> None:
+        deadline = time.monotonic() + limit_s
+        while not condition():
+            assert time.monotonic() < deadline, f"never came true; rows: {self[-20:]}"
+            await asyncio.sleep(0.01)
+
+
+class SmallServer:
+    """Answers GETs from `pages` (path -> status, body); `hang` makes it read and never answer."""
+
+    def __init__(self) -> None:
+        self.pages: dict[str, tuple[int, bytes]] = {"/health": (200, b"")}
+        self.hang = False
+        self.requests: list[tuple[str, dict[str, str]]] = []
+        self.raw: bytes | None = None
+        self._server: asyncio.Server | None = None
+        with contextlib.closing(socket.socket()) as s:
+            s.bind(("127.0.0.1", 0))
+            self.port: int = s.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+            path = head[0].split(" ")[1]
+            headers = {k.lower(): v for k, _, v in (line.partition(": ") for line in head[1:]) if k}
+            self.requests.append((path, headers))
+            while self.hang:  # noqa: ASYNC110 - a test sets a plain flag, which reads better there
+                await asyncio.sleep(0.02)
+            status, body = self.pages.get(path, (404, b'{"detail":"Not Found"}'))
+            answer = f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+            writer.write(self.raw if self.raw is not None else answer)
+            await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):  # a connect probe sends nothing
+            pass
+        finally:
+            writer.close()
+
+
+@pytest.fixture
+def rows() -> Rows:
+    return Rows()
+
+
+@pytest.fixture
+def server() -> SmallServer:
+    return SmallServer()

@@ -1,0 +1,186 @@
+"""Logs that live elsewhere: followed through rotation, truncation and restarts, redacted before disk."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadchaos.errors import OptionError
+from loadchaos.ledger import LogTail
+from loadchaos.redact import Redactor
+from loadchaos.watch._follow import Follower
+from loadchaos.watch.logs import read_spec
+
+
+@contextlib.asynccontextmanager
+async def following(spec: str, folder: Path, rows: Any) -> AsyncIterator[Path]:
+    follower = Follower(spec, "a", "a", folder, rows.append, Redactor(["planted-secret"]))
+    follower.start()
+    try:
+        yield folder / "a.log"
+    finally:
+        await follower.stop()
+
+
+def text_of(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a") as f:
+        f.write(text)
+
+
+def test_a_file_is_followed_from_its_present_end_with_arrival_times(tmp_path: Path, rows: Any) -> None:
+    log = tmp_path / "vllm.log"
+    log.write_text("before we came\n")
+
+    async def story() -> None:
+        async with following(str(log), tmp_path / "logs", rows) as kept:
+            append(log, "one\n")
+            await rows.until(lambda: text_of(kept) == "one\n")
+            append(log, "two planted-")
+            append(log, "secret\nhalf")
+            await rows.until(lambda: text_of(kept) == "one\ntwo [redacted]\n")
+
+    asyncio.run(story())
+    tail = LogTail(tmp_path / "logs" / "a.log", tmp_path / "logs" / "a.index.jsonl")
+    lines = list(tail.rows(final=True))
+    assert [line["text"] for line in lines] == ["one", "two [redacted]", "half"]
+    times = [line["at_ns"] for line in lines]
+    assert None not in times
+    assert times == sorted(times)
+
+
+def test_a_rotated_file_is_read_to_its_end_and_then_the_new_one(tmp_path: Path, rows: Any) -> None:
+    log = tmp_path / "vllm.log"
+    log.write_text("")
+
+    async def story() -> None:
+        async with following(str(log), tmp_path / "logs", rows) as kept:
+            append(log, "one\n")
+            log.rename(tmp_path / "vllm.log.1")
+            append(tmp_path / "vllm.log.1", "last of the old\n")
+            log.write_text("first of the new\n")
+            await rows.until(lambda: "new" in text_of(kept))
+            assert text_of(kept) == "one\nlast of the old\nfirst of the new\n"
+            assert "rotated" in rows.of("gap", source="log")[0]["why"]
+
+    asyncio.run(story())
+
+
+def test_a_truncated_file_is_read_from_its_beginning_again(tmp_path: Path, rows: Any) -> None:
+    log = tmp_path / "vllm.log"
+    log.write_text("x" * 1000 + "\n")
+
+    async def story() -> None:
+        async with following(str(log), tmp_path / "logs", rows) as kept:
+            append(log, "one\n")
+            await rows.until(lambda: text_of(kept) == "one\n")
+            log.write_text("again\n")
+            await rows.until(lambda: text_of(kept) == "one\nagain\n")
+            assert "truncated" in rows.of("gap", source="log")[0]["why"]
+
+    asyncio.run(story())
+
+
+def test_a_file_that_comes_later_is_read_whole(tmp_path: Path, rows: Any) -> None:
+    log = tmp_path / "later.log"
+
+    async def story() -> None:
+        async with following(str(log), tmp_path / "logs", rows) as kept:
+            await rows.until(lambda: rows.of("gap", source="log"))
+            log.write_text("from the start\n")
+            await rows.until(lambda: text_of(kept) == "from the start\n")
+
+    asyncio.run(story())
+
+
+def test_lines_written_just_before_the_stop_are_kept(tmp_path: Path, rows: Any) -> None:
+    log = tmp_path / "vllm.log"
+    log.write_text("")
+
+    async def story() -> None:
+        async with following(str(log), tmp_path / "logs", rows):
+            append(log, "last words")
+
+    asyncio.run(story())
+    assert text_of(tmp_path / "logs" / "a.log") == "last words"
+
+
+def test_a_command_is_followed_and_started_again_when_it_ends(tmp_path: Path, rows: Any) -> None:
+    async def story() -> None:
+        async with following("cmd:echo hello; echo planted-secret >&2; exit 3", tmp_path / "logs", rows) as kept:
+            await rows.until(lambda: text_of(kept).count("hello") >= 2)
+            assert "planted" not in text_of(kept)
+            assert "sh ended with code 3" in rows.of("gap", source="log")[0]["why"]
+
+    asyncio.run(story())
+
+
+def test_a_command_that_never_speaks_again_is_ended_at_the_stop(tmp_path: Path, rows: Any) -> None:
+    async def story() -> None:
+        async with following("cmd:echo hello; sleep 1000", tmp_path / "logs", rows) as kept:
+            await rows.until(lambda: text_of(kept) == "hello\n")
+
+    asyncio.run(story())
+    assert not rows.of("gap")
+
+
+STAND_IN = """#!/bin/sh
+echo "$(basename "$0") $*"
+exec sleep 1000
+"""
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("docker:vllm-1", "docker logs --follow --tail 0 vllm-1"),
+        ("k8s:ml/vllm-0", "kubectl logs -n ml vllm-0 --follow --tail=0"),
+        ("k8s:ml/vllm-0/server", "kubectl logs -n ml vllm-0 -c server --follow --tail=0"),
+        ("journal:vllm.service", "journalctl --unit vllm.service --output cat --no-pager --follow --lines 0"),
+        ("ssh:me@host:/var/log/it's.log", "ssh -o BatchMode=yes -o ServerAliveInterval=5 me@host tail -n 0 -F "),
+    ],
+)
+def test_each_place_is_followed_through_its_own_command(
+    spec: str, said: str, tmp_path: Path, rows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("docker", "kubectl", "journalctl", "ssh"):
+        path = tmp_path / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(STAND_IN)
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+
+    async def story() -> None:
+        async with following(spec, tmp_path / "logs", rows) as kept:
+            await rows.until(lambda: text_of(kept).startswith(said))
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("spec", "read"),
+    [
+        ("/var/log/x.log", ("file", "/var/log/x.log")),
+        ("C:weird", ("file", "C:weird")),
+        ("docker:a", ("docker", "a")),
+        ("cmd:tail -F 'a b'", ("cmd", "tail -F 'a b'")),
+    ],
+)
+def test_a_spec_is_a_kind_and_a_place(spec: str, read: tuple[str, str]) -> None:
+    assert read_spec(spec) == read
+
+
+@pytest.mark.parametrize("spec", ["", "docker:", "k8s:pod", "ssh:host", "ssh:-oProxyCommand=x:/y", "journal:", "cmd: "])
+def test_a_spec_that_is_none_says_what_was_expected(spec: str) -> None:
+    with pytest.raises(OptionError, match="--server-log"):
+        read_spec(spec)

@@ -1,0 +1,133 @@
+"""Probes against a real listener that answers, hangs, goes and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from loadchaos.redact import Redactor
+from loadchaos.watch import probe as probing
+from loadchaos.watch._http import place
+from loadchaos.watch.probe import Probe
+
+
+@contextlib.asynccontextmanager
+async def probed(server: Any, rows: Any, **more: Any) -> AsyncIterator[Probe]:
+    probe = Probe("a", place(server.url + "/health"), rows.append, Redactor(["planted-secret"]), {}, **more)
+    task = asyncio.create_task(probe.run())
+    try:
+        yield probe
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await server.stop()
+
+
+def test_a_healthy_server_gives_ok_rows_of_both_kinds(server: Any, rows: Any) -> None:
+    async def story() -> None:
+        await server.start()
+        async with probed(server, rows) as probe:
+            await rows.until(lambda: rows.of("probe", what="health", ok=True) and rows.of("probe", what="tcp", ok=True))
+            assert probe.healthy.is_set()
+            row = rows.of("probe", what="health")[0]
+            assert (row["replica"], row["status"], row["error"], row["body"]) == ("a", 200, None, None)
+            assert row["took_ns"] > 0
+
+    asyncio.run(story())
+
+
+def test_a_503_is_no_health_and_its_redacted_body_is_kept(server: Any, rows: Any) -> None:
+    async def story() -> None:
+        server.pages["/health"] = (503, b'{"status":"unhealthy","message":"planted-secret gone"}')
+        await server.start()
+        async with probed(server, rows) as probe:
+            await rows.until(lambda: rows.of("probe", what="health", ok=False))
+            assert not probe.healthy.is_set()
+            row = rows.of("probe", what="health")[0]
+            assert row["status"] == 503
+            assert row["body"] == '{"status":"unhealthy","message":"[redacted] gone"}'
+
+    asyncio.run(story())
+
+
+def test_a_closed_listener_is_refused_and_its_return_is_noticed(server: Any, rows: Any) -> None:
+    async def story() -> None:
+        await server.start()
+        async with probed(server, rows):
+            await rows.until(lambda: rows.of("probe", what="health", ok=True))
+            await server.stop()
+            await rows.until(lambda: rows.of("probe", what="tcp", ok=False))
+            assert rows.of("probe", what="tcp", ok=False)[0]["error"] == "refused"
+            await rows.until(lambda: rows.of("probe", what="health", ok=False))
+            rows.clear()
+            await server.start()
+            await rows.until(lambda: rows.of("probe", what="health", ok=True))
+
+    asyncio.run(story())
+
+
+def test_a_server_that_is_down_is_asked_at_most_once_a_second(
+    server: Any, rows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert probing.DOWN_EVERY_S == 1.0
+    monkeypatch.setattr(probing, "_DOWN_AFTER_S", 0.1)
+    monkeypatch.setattr(probing, "DOWN_EVERY_S", 0.3)
+
+    async def story() -> None:
+        await server.start()
+        async with probed(server, rows) as probe:
+            await rows.until(lambda: rows.of("probe", what="health", ok=True))
+            await server.stop()
+            await rows.until(lambda: probe.down)
+            rows.clear()
+            await rows.until(lambda: len(rows.of("probe", what="tcp")) == 4)
+            times = [r["at_ns"] for r in rows.of("probe", what="tcp")]
+            assert times[3] - times[1] > 0.55e9
+            assert not rows.of("probe", what="health")
+            await server.start()
+            await rows.until(lambda: rows.of("probe", what="health", ok=True))
+
+    asyncio.run(story())
+
+
+def test_a_hang_is_a_timeout_while_the_connect_still_succeeds(
+    server: Any, rows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probing, "LIMIT_S", 0.2)
+
+    async def story() -> None:
+        await server.start()
+        async with probed(server, rows):
+            await rows.until(lambda: rows.of("probe", what="health", ok=True))
+            server.hang = True
+            await rows.until(lambda: rows.of("probe", what="health", ok=False))
+            assert rows.of("probe", what="health", ok=False)[0]["error"] == "timeout"
+            assert not rows.of("probe", what="tcp", ok=False)
+            server.hang = False
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("raw", "error"),
+    [
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "protocol"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhalf", "reset"),
+        (b"", "reset"),
+    ],
+)
+def test_what_is_no_whole_http_answer_is_named(server: Any, rows: Any, raw: bytes, error: str) -> None:
+    async def story() -> None:
+        server.raw = raw
+        await server.start()
+        async with probed(server, rows):
+            await rows.until(lambda: rows.of("probe", what="health"))
+            row = rows.of("probe", what="health")[0]
+            assert row["ok"] is False
+            assert row["error"].startswith(error)
+
+    asyncio.run(story())

@@ -1,0 +1,111 @@
+"""Real processes: seen with their roles, stopped, killed, orphaned."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+from loadchaos.redact import Redactor
+from loadchaos.watch.process import ProcessWatch
+
+ROLES = ((re.compile(r"EngineCore"), "engine_core"),)
+# The last argument is what stands in its command line.
+SLEEPER = "import time; print('up', flush=True); time.sleep(600)"
+PARENT = (
+    "import subprocess, sys, time\n"
+    f"p = subprocess.Popen([sys.executable, '-c', {SLEEPER!r}, 'VLLM::EngineCore'])\n"
+    "print(p.pid, flush=True)\n"
+    "p.wait() if 'wait' in sys.argv else time.sleep(600)\n"
+)
+
+
+@contextlib.asynccontextmanager
+async def watched(rows: Any, *more: str) -> AsyncIterator[tuple[subprocess.Popen[str], int]]:
+    """A parent and its "engine core", watched; both are ended afterwards."""
+    command = [sys.executable, "-c", PARENT, *more]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)  # noqa: ASYNC220 - a fraction of a second
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    watch = ProcessWatch("a", ROLES, rows.append, Redactor(["planted-secret"]))
+    task = asyncio.create_task(watch.run())
+    watch.set_pid(parent.pid)
+    try:
+        yield parent, child
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(parent.pid, signal.SIGKILL)
+        parent.wait()
+        parent.stdout.close()
+
+
+def test_the_tree_is_seen_with_roles_and_sampled(rows: Any) -> None:
+    async def story() -> None:
+        async with watched(rows, "planted-secret") as (parent, child):
+            await rows.until(lambda: len(rows.of("process", what="sample")) >= 4)
+            seen = {r["pid"]: r for r in rows.of("process", what="seen")}
+            assert seen[parent.pid]["role"] == "api_server"
+            assert seen[child]["role"] == "engine_core"
+            assert "planted-secret" not in str(rows)
+            sample = rows.of("process", what="sample", pid=child)[-1]
+            assert sample["rss_bytes"] > 1_000_000
+            assert sample["state"] in "RSD"
+
+    asyncio.run(story())
+
+
+def test_a_killed_engine_core_is_gone_although_nobody_has_collected_it(rows: Any) -> None:
+    async def story() -> None:
+        async with watched(rows) as (_, child):
+            await rows.until(lambda: rows.of("process", what="seen", pid=child))
+            os.kill(child, signal.SIGKILL)
+            await rows.until(lambda: rows.of("process", what="gone", pid=child))
+            row = rows.of("process", what="gone")[0]
+            assert (row["role"], row["state"]) == ("engine_core", "Z")
+
+    asyncio.run(story())
+
+
+def test_a_stopped_process_is_told_as_stopped_and_as_running_again(rows: Any) -> None:
+    async def story() -> None:
+        async with watched(rows) as (_, child):
+            await rows.until(lambda: rows.of("process", what="seen", pid=child))
+            os.kill(child, signal.SIGSTOP)
+            await rows.until(lambda: rows.of("process", what="sample", pid=child, state="T"))
+            rows.clear()
+            os.kill(child, signal.SIGCONT)
+            await rows.until(lambda: rows.of("process", what="sample", pid=child, state="S"))
+
+    asyncio.run(story())
+
+
+def test_a_child_that_outlives_its_parent_stays_watched(rows: Any) -> None:
+    async def story() -> None:
+        async with watched(rows) as (parent, child):
+            await rows.until(lambda: rows.of("process", what="seen", pid=child))
+            os.kill(parent.pid, signal.SIGKILL)
+            await rows.until(lambda: rows.of("process", what="gone", pid=parent.pid))
+            rows.clear()
+            await rows.until(lambda: rows.of("process", what="sample", pid=child))
+            os.kill(child, signal.SIGKILL)
+            await rows.until(lambda: rows.of("process", what="gone", pid=child))
+
+    asyncio.run(story())
+
+
+def test_a_restarted_server_is_watched_under_its_new_pid(rows: Any) -> None:
+    async def story() -> None:
+        async with watched(rows) as (first, _):
+            await rows.until(lambda: rows.of("process", what="seen", pid=first.pid))
+            async with watched(rows) as (second, _):
+                await rows.until(lambda: rows.of("process", what="seen", pid=second.pid))
+
+    asyncio.run(story())

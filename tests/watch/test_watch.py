@@ -1,0 +1,153 @@
+"""All parts together: rows, pages, gaps, and one blind eye that closes no other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadchaos.dialects import DIALECTS
+from loadchaos.errors import OptionError
+from loadchaos.redact import Redactor
+from loadchaos.watch import Target, Watch
+from loadchaos.watch import probe as probing
+
+PAGE = b'vllm:num_requests_running{engine="0"} 3\nprocess_start_time_seconds 5\n# api_key="planted-secret"\n'
+
+
+@contextlib.asynccontextmanager
+async def watching(server: Any, rows: Any, folder: Path, **more: Any) -> AsyncIterator[Watch]:
+    target = Target("a", server.url, **more)
+    redactor = Redactor(["planted-secret"])
+    headers = {"Authorization": "Bearer planted-secret"}
+    watch = Watch([target], DIALECTS["vllm"], rows.append, rows.append, folder, redactor, headers)
+    await watch.start()
+    try:
+        yield watch
+    finally:
+        await watch.stop()
+        await server.stop()
+
+
+def test_metrics_are_scraped_with_our_headers_and_the_first_page_is_kept_redacted(
+    server: Any, rows: Any, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        server.pages["/metrics"] = (200, PAGE)
+        await server.start()
+        async with watching(server, rows, tmp_path) as watch:
+            await rows.until(lambda: rows.of("page"))
+            row = rows.of("metrics")[0]
+            assert (row["replica"], row["engine"]) == ("a", "0")
+            assert row["values"] == {"requests_running": 3, "process_start_time_s": 5}
+            page = rows.of("page")[0]
+            assert page["why"] == "start"
+            text = (tmp_path / page["file"]).read_text()
+            assert "planted-secret" not in text
+            assert "num_requests_running" in text
+            assert ("/metrics", "Bearer planted-secret") in {(p, h["authorization"]) for p, h in server.requests}
+            await watch.snapshot("incident")
+            assert rows.of("page", why="incident")[0]["file"] != page["file"]
+
+    asyncio.run(story())
+
+
+def test_a_page_that_does_not_come_is_a_gap_that_ends(server: Any, rows: Any, tmp_path: Path) -> None:
+    async def story() -> None:
+        server.pages["/metrics"] = (500, b"")
+        await server.start()
+        async with watching(server, rows, tmp_path):
+            await rows.until(lambda: rows.of("gap", source="scrape"))
+            assert rows.of("gap", source="scrape")[0]["why"] == "status 500"
+            server.pages["/metrics"] = (200, PAGE)
+            await rows.until(lambda: rows.of("gap", source="scrape", why="over"))
+            assert rows.of("metrics")
+
+    asyncio.run(story())
+
+
+def test_a_server_that_is_down_is_not_scraped(
+    server: Any, rows: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probing, "_DOWN_AFTER_S", 0.1)
+
+    async def story() -> None:
+        server.pages["/metrics"] = (200, PAGE)
+        await server.start()
+        async with watching(server, rows, tmp_path):
+            await rows.until(lambda: rows.of("metrics"))
+            server.pages["/health"] = (503, b"")
+            await rows.until(lambda: rows.of("gap", source="scrape", why="the server is down"))
+
+    asyncio.run(story())
+
+
+def test_waiting_for_health_ends_with_it_or_with_the_limit(server: Any, rows: Any, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with watching(server, rows, tmp_path) as watch:
+            assert await watch.wait_healthy("a", 0.05) is False
+            await server.start()
+            assert await watch.wait_healthy("a", 10) is True
+
+    asyncio.run(story())
+
+
+def test_the_head_of_a_log_is_read_redacted(server: Any, rows: Any, tmp_path: Path) -> None:
+    log = tmp_path / "vllm.log"
+    log.write_text("vLLM API server version 0.32.0\nargs: {'api_key': ['planted-secret']}\n")
+
+    async def story() -> None:
+        async with watching(server, rows, tmp_path / "run", logs=(str(log),)) as watch:
+            head = await watch.read_head("a")
+            assert "version 0.32.0" in head
+            assert "planted-secret" not in head
+
+    asyncio.run(story())
+
+
+def test_a_log_spec_that_cannot_be_read_is_an_option_error(server: Any, rows: Any, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with watching(server, rows, tmp_path, logs=("k8s:pod-without-namespace",)):
+            pass
+
+    with pytest.raises(OptionError, match="k8s:NAMESPACE/POD"):
+        asyncio.run(story())
+
+
+def test_a_loop_that_was_held_up_is_told_as_a_gap(server: Any, rows: Any, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with watching(server, rows, tmp_path):
+            await rows.until(lambda: rows.of("probe"))
+            time.sleep(1.6)  # noqa: ASYNC251 - holding up the loop is what is tested
+            await rows.until(lambda: rows.of("gap", source="watch"))
+            assert rows.of("gap", source="watch")[0]["seconds"] > 1
+
+    asyncio.run(story())
+
+
+def test_a_part_that_fails_is_told_and_started_again(
+    server: Any, rows: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed: list[bool] = []
+
+    async def fail_once(self: Any) -> None:
+        if not failed:
+            failed.append(True)
+            raise RuntimeError("a mistake of ours")
+        await asyncio.sleep(3600)
+
+    monkeypatch.setattr("loadchaos.watch.scrape.Scrape.run", fail_once)
+
+    async def story() -> None:
+        await server.start()
+        async with watching(server, rows, tmp_path):
+            await rows.until(lambda: rows.of("gap", source="scrape"))
+            assert "a mistake of ours" in rows.of("gap", source="scrape")[0]["why"]
+            await rows.until(lambda: len(rows.of("probe", what="health", ok=True)) > 2)
+
+    asyncio.run(story())
