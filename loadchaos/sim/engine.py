@@ -9,6 +9,7 @@ from typing import Literal
 from loadchaos.sim import faults
 from loadchaos.sim.cost import FIXED_S, step_duration_s
 from loadchaos.sim.defects import plant
+from loadchaos.sim.limits import input_limit, resolved
 from loadchaos.sim.nouns import EngineConfig, EngineRequest, EngineStats, RequestOutput, StepResult
 from loadchaos.sim.processor_cache import ExpectedCachedItemError, ReceiverCache
 from loadchaos.sim.request import Batch, Request
@@ -26,7 +27,7 @@ class Engine:
     """
 
     def __init__(self, config: EngineConfig) -> None:
-        self.config = config
+        self.config = config = resolved(config)
         rules = Rules(config)
         plant(config.defects, rules)
         self._rules = rules
@@ -233,8 +234,11 @@ class Engine:
     def _misfit(self, request: EngineRequest) -> str | None:
         """Why the engine can never serve it, or None. The API server refuses most of this before."""
         config = self.config
-        if request.prompt_tokens + 1 > min(config.max_model_len, config.num_gpu_blocks * config.block_size):
-            return f"prompt of {request.prompt_tokens} tokens does not fit"
+        if config.dialect == "lmdeploy" and request.prompt_tokens > input_limit(config):
+            return "ResponseType.INPUT_LENGTH_ERROR"
+        longest = min(config.max_model_len, config.num_gpu_blocks * config.block_size)
+        if request.prompt_tokens > longest:
+            return f"prompt of {request.prompt_tokens} tokens exceeds the {longest} that fit"
         for item in request.mm_items:
             if not self._scheduler.encoder.make_size_for(item):
                 return f"image of {item.tokens} tokens exceeds the encoder cache of {self._scheduler.encoder.size}"

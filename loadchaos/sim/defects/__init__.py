@@ -12,7 +12,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from loadchaos.sim.defects import encoder_free_on_scheduled, encoder_free_on_speculated, encoder_pop_before_draft
+from loadchaos.sim.defects import (
+    encoder_free_on_scheduled,
+    encoder_free_on_speculated,
+    encoder_pop_before_draft,
+    kv_capacity_as_500,
+    mm_cache_desync,
+    mm_chunk_split,
+    near_max_oob,
+    pp_illegal_access,
+)
 from loadchaos.sim.rules import Rules
 
 
@@ -48,6 +57,11 @@ _ALL = (
     _defect("vllm", encoder_pop_before_draft),
     _defect("vllm", encoder_free_on_speculated),
     _defect("vllm", encoder_free_on_scheduled),
+    _defect("vllm", mm_cache_desync),
+    _defect("vllm", mm_chunk_split),
+    _defect("lmdeploy", kv_capacity_as_500),
+    _defect("vllm", pp_illegal_access),
+    _defect("vllm", near_max_oob),
 )
 DEFECTS: Mapping[str, Defect] = {defect.name: defect for defect in _ALL}
 
