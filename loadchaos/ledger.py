@@ -6,8 +6,10 @@ hides the next one: the writer ends the line before it goes on, the reader skips
 
 from __future__ import annotations
 
+import json
 import os
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -57,7 +59,11 @@ class Writer:
 
     def write(self, row: Row) -> None:
         """Append one row with one write(2)."""
-        data = orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
+        try:
+            data = orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
+        except TypeError:
+            # A process title or an argument that is no UTF-8 (lone surrogates), or a value of a foreign type.
+            data = json.dumps(row, ensure_ascii=False, default=str).encode("utf-8", "replace") + b"\n"
         if self._torn:
             data = b"\n" + data
         try:
@@ -92,7 +98,7 @@ class Tail:
         self.path = path
         self.offset = 0
         self.bad = 0
-        self._rest = b""
+        self._torn = False
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Every whole new row, header rows included."""
@@ -104,10 +110,13 @@ class Tail:
             raise LedgerError(f"{self.path}: cannot be read: {e.strerror}") from e
         with f:
             f.seek(self.offset)
+            rest = b""
             while block := f.read(_CHUNK):
-                self.offset += len(block)
-                *lines, self._rest = (self._rest + block).split(b"\n")
+                *lines, rest = (rest + block).split(b"\n")
+                self._torn = bool(rest.strip())
                 for line in lines:
+                    # Row by row, so that a reader who stops in the middle goes on there.
+                    self.offset += len(line) + 1
                     row = self._parse(line)
                     if row is not None:
                         yield row
@@ -127,7 +136,7 @@ class Tail:
 
     def torn(self) -> bool:
         """Whether the file ends inside a row (its writer was killed there, or is writing it now)."""
-        return bool(self._rest.strip())
+        return self._torn
 
 
 class LogTail:
@@ -140,8 +149,7 @@ class LogTail:
     def __init__(self, path: Path, index: Path, source: str = "server.log") -> None:
         self.path, self.source = path, source
         self._index = Tail(index)
-        self._pieces: list[tuple[int, int, str]] = []  # offset, at_ns, source
-        self._cursor = 0
+        self._pieces: deque[tuple[int, int, str]] = deque()  # offset, at_ns, source; those behind us are dropped
         self._offset = 0
         self._rest = b""
         self._line = 0
@@ -160,19 +168,22 @@ class LogTail:
                 self._pieces.extend(
                     (r["offset"], r["at_ns"], r.get("source", self.source))
                     for r in self._index.rows()
-                    if r.get("row") == "lines"
+                    if r.get("row") == "lines" and isinstance(r.get("offset"), int) and isinstance(r.get("at_ns"), int)
                 )
-                *lines, self._rest = (self._rest + block).split(b"\n")
-                for line in lines:
+                *lines, rest = (self._rest + block).split(b"\n")
+                for i, line in enumerate(lines):
+                    # Kept exact at each line, so that a reader who stops in the middle goes on there.
+                    self._rest = b"" if i + 1 < len(lines) else rest
                     yield self._row(line, len(line) + 1)
+                self._rest = rest
         if final and self._rest:
             rest, self._rest = self._rest, b""
             yield self._row(rest, len(rest))
 
     def _row(self, line: bytes, size: int) -> dict[str, Any]:
-        while self._cursor + 1 < len(self._pieces) and self._pieces[self._cursor + 1][0] <= self._offset:
-            self._cursor += 1
-        piece = self._pieces[self._cursor] if self._pieces and self._pieces[self._cursor][0] <= self._offset else None
+        while len(self._pieces) > 1 and self._pieces[1][0] <= self._offset:
+            self._pieces.popleft()
+        piece = self._pieces[0] if self._pieces and self._pieces[0][0] <= self._offset else None
         self._offset += size
         self._line += 1
         return {

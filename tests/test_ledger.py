@@ -1,0 +1,300 @@
+"""The run folder survives what happens to files: kills, full disks, readers that come too early."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from loadchaos.errors import LedgerError
+from loadchaos.ledger import LogTail, Reader, RunFolder, Tail, Writer
+
+TMP = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+ROWS = st.lists(st.dictionaries(st.text(min_size=1), JSON, min_size=1, max_size=4), max_size=8)
+
+
+def of(tail: Tail) -> list[dict[str, Any]]:
+    return [row for row in tail.rows() if row.get("row") != "header"]
+
+
+@TMP
+@given(rows=ROWS)
+def test_what_is_written_is_read_back_in_order(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+    path = tmp_path / "a.jsonl"
+    path.unlink(missing_ok=True)
+    writer = Writer(path, "test")
+    for row in rows:
+        writer.write(row)
+    writer.close()
+    tail = Tail(path)
+    assert of(tail) == [row for row in rows if row.get("row") != "header"]
+    assert (tail.bad, tail.torn()) == (0, False)
+
+
+@TMP
+@given(rows=ROWS, seed=st.integers(0, 2**32))
+def test_a_file_cut_anywhere_and_read_in_any_steps_gives_each_row_once(
+    tmp_path: Path, rows: list[dict[str, Any]], seed: int
+) -> None:
+    path, rng = tmp_path / "b.jsonl", random.Random(seed)
+    data = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+    tail, got, at = Tail(path), [], 0
+    path.write_bytes(b"")
+    while at < len(data):
+        step = rng.randint(1, 40)
+        with path.open("ab") as f:
+            f.write(data[at : at + step])
+        at += step
+        got += list(tail.rows())
+    assert got == rows
+    assert tail.bad == 0
+
+
+def test_a_reader_who_stops_in_the_middle_goes_on_there(tmp_path: Path) -> None:
+    path = tmp_path / "c.jsonl"
+    path.write_bytes(b'{"n":1}\n{"n":2}\n{"n":3}\n{"n":')
+    tail = Tail(path)
+    assert next(tail.rows()) == {"n": 1}
+    assert list(tail.rows()) == [{"n": 2}, {"n": 3}]
+    assert tail.torn()
+
+
+def test_lines_that_are_no_rows_are_skipped_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "d.jsonl"
+    path.write_bytes(b'{"n":1}\n{"n":\n[1]\n"x"\n\n\xff\xfe\n{"n":2}\n')
+    tail = Tail(path)
+    assert list(tail.rows()) == [{"n": 1}, {"n": 2}]
+    assert tail.bad == 4
+
+
+def test_a_file_that_is_not_there_yet_is_an_empty_one(tmp_path: Path) -> None:
+    tail = Tail(tmp_path / "later.jsonl")
+    assert list(tail.rows()) == []
+    (tmp_path / "later.jsonl").write_bytes(b'{"n":1}\n')
+    assert list(tail.rows()) == [{"n": 1}]
+
+
+def test_a_torn_row_of_a_killed_writer_does_not_hide_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / "e.jsonl"
+    path.write_bytes(b'{"n":1}\n{"n":2,"cut')
+    writer = Writer(path, "second")
+    writer.write({"n": 3})
+    writer.close()
+    tail = Tail(path)
+    assert [r["n"] for r in of(tail)] == [1, 3]
+    assert tail.bad == 1
+
+
+def test_a_short_write_is_told_and_its_line_ended_before_the_next_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "f.jsonl"
+    writer = Writer(path, "test")
+    real = os.write
+    with monkeypatch.context() as patched:
+        patched.setattr("loadchaos.ledger.os.write", lambda fd, data: real(fd, data[:7]))
+        with pytest.raises(LedgerError, match="only 7 of"):
+            writer.write({"lost": True, "why": "the disk is full"})
+    writer.write({"n": 1})
+    writer.close()
+    assert writer.lost == 1
+    tail = Tail(path)
+    assert of(tail) == [{"n": 1}]
+    assert tail.bad == 1
+
+
+def test_a_disk_that_is_full_is_a_ledger_error() -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    with pytest.raises(LedgerError, match="No space left"):
+        Writer(Path("/dev/full"), "test")
+
+
+def test_a_folder_that_is_not_there_is_a_ledger_error(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="cannot be written"):
+        Writer(tmp_path / "no" / "x.jsonl", "test")
+
+
+def test_a_text_that_is_no_utf8_does_not_lose_its_row(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "g.jsonl", "test")
+    writer.write({"name": os.fsdecode(b"py\xff"), "path": tmp_path})
+    writer.close()
+    (row,) = of(Tail(tmp_path / "g.jsonl"))
+    assert row == {"name": "py?", "path": str(tmp_path)}
+
+
+WRITE_FOR_EVER = """
+import sys
+from pathlib import Path
+from loadchaos.ledger import Writer
+writer = Writer(Path(sys.argv[1]), "victim")
+n = 0
+while True:
+    writer.write({"row": "n", "n": n, "filler": "x" * (n * 37 % 3000)})
+    n += 1
+    if n == 50:
+        print("go", flush=True)
+"""
+
+
+def test_a_writer_killed_twenty_times_loses_no_whole_row(tmp_path: Path) -> None:
+    path, rng = tmp_path / "requests-0.jsonl", random.Random(7)
+    for _ in range(20):
+        child = subprocess.Popen([sys.executable, "-c", WRITE_FOR_EVER, str(path)], stdout=subprocess.PIPE)
+        assert child.stdout is not None
+        child.stdout.readline()
+        while path.stat().st_size % 97 != rng.randrange(97) and rng.random() > 0.01:
+            pass  # a moment by chance
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        child.stdout.close()
+    runs: list[list[int]] = []
+    tail = Tail(path)
+    for row in tail.rows():
+        if row["row"] == "header":
+            runs.append([])
+        else:
+            runs[-1].append(row["n"])
+    assert len(runs) == 20
+    for numbers in runs:
+        assert numbers == list(range(len(numbers)))
+        assert len(numbers) >= 50
+    assert tail.bad <= 20
+
+
+# ---- logs ----
+
+
+def written(tmp_path: Path, pieces: list[bytes], *, index: bool = True) -> LogTail:
+    log, rows, offset = tmp_path / "server.log", tmp_path / "server.index.jsonl", 0
+    rows.unlink(missing_ok=True)
+    for n, piece in enumerate(pieces):
+        if index:
+            with rows.open("a") as f:
+                f.write(
+                    json.dumps(
+                        {"row": "lines", "at_ns": 100 + n, "offset": offset, "bytes": len(piece), "source": "server"}
+                    )
+                    + "\n"
+                )
+        offset += len(piece)
+    log.write_bytes(b"".join(pieces))
+    return LogTail(log, rows)
+
+
+def test_a_line_has_the_time_of_the_piece_in_which_it_begins(tmp_path: Path) -> None:
+    tail = written(tmp_path, [b"one\ntw", b"o\nthr", b"ee\r\nfour"])
+    assert [(r["line"], r["text"], r["at_ns"]) for r in tail.rows()] == [
+        (1, "one", 100),
+        (2, "two", 100),
+        (3, "three", 101),
+    ]
+    assert [(r["line"], r["text"], r["at_ns"]) for r in tail.rows(final=True)] == [(4, "four", 102)]
+
+
+@TMP
+@given(
+    lines=st.lists(st.binary(max_size=12).map(lambda b: b.replace(b"\n", b"")), max_size=12), seed=st.integers(0, 2**32)
+)
+def test_a_log_read_while_it_grows_gives_each_line_once(tmp_path: Path, lines: list[bytes], seed: int) -> None:
+    rng, data, at = random.Random(seed), b"".join(x + b"\n" for x in lines), 0
+    log, rows = tmp_path / "g.log", tmp_path / "g.index.jsonl"
+    log.write_bytes(b"")
+    rows.write_bytes(b"")
+    tail, texts, times = LogTail(log, rows), [], []
+    while at < len(data):
+        piece = data[at : at + rng.randint(1, 9)]
+        with rows.open("a") as f:
+            f.write(json.dumps({"row": "lines", "at_ns": at, "offset": at, "bytes": len(piece)}) + "\n")
+        with log.open("ab") as f:
+            f.write(piece)
+        at += len(piece)
+        for row in some(tail, rng):
+            texts.append(row["text"])
+            times.append(row["at_ns"])
+    for row in tail.rows(final=True):
+        texts.append(row["text"])
+        times.append(row["at_ns"])
+    assert texts == [x.decode("utf-8", "replace").rstrip("\r") for x in lines]
+    assert times == sorted(times)
+
+
+def some(tail: LogTail, rng: random.Random) -> Iterator[dict[str, Any]]:
+    """A reader who sometimes stops in the middle."""
+    for row in tail.rows():
+        yield row
+        if rng.random() < 0.2:
+            return
+
+
+def test_a_log_without_an_index_is_read_without_times(tmp_path: Path) -> None:
+    tail = written(tmp_path, [b"one\n"], index=False)
+    assert [(r["text"], r["at_ns"]) for r in tail.rows()] == [("one", None)]
+
+
+# ---- the folder ----
+
+
+def put(path: Path, *rows: dict[str, Any]) -> None:
+    with path.open("a") as f:
+        f.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def test_rows_of_all_files_come_in_order_of_time(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    put(folder.events, {"row": "probe", "at_ns": 10}, {"row": "probe", "at_ns": 30})
+    put(folder.requests(0), {"row": "header", "mono_ns": 5}, {"row": "begin", "at_ns": 20})
+    put(folder.requests(1), {"row": "end", "at_ns": 15})
+    put(folder.metrics, {"row": "metrics", "at_ns": 25})
+    put(folder.server_index, {"row": "lines", "at_ns": 22, "offset": 0, "bytes": 5})
+    folder.server_log.write_bytes(b"boom\n")
+    rows = list(Reader(folder).new())
+    assert [r.get("at_ns", r.get("mono_ns")) for r in rows] == [5, 10, 15, 20, 22, 25, 30]
+    assert rows[0]["file"] == "requests-0.jsonl"
+    assert rows[4]["text"] == "boom"
+
+
+def test_following_gives_new_rows_only_and_finds_new_workers(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    reader = Reader(folder)
+    assert list(reader.new()) == []
+    put(folder.events, {"row": "probe", "at_ns": 1})
+    assert [r["at_ns"] for r in reader.new()] == [1]
+    put(folder.requests(3), {"row": "end", "at_ns": 2})
+    with folder.events.open("a") as f:
+        f.write('{"row": "pro')
+    assert [r["at_ns"] for r in reader.new()] == [2]
+    assert reader.bad_rows == 1
+    with folder.events.open("a") as f:
+        f.write('be", "at_ns": 3}\n')
+    assert [r["at_ns"] for r in reader.new()] == [3]
+    assert reader.bad_rows == 0
+
+
+def test_logs_of_other_places_are_found_with_their_own_index(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    logs = folder.watch / "logs"
+    logs.mkdir(parents=True)
+    (logs / "vllm.log").write_bytes(b"hello\n")
+    put(logs / "vllm.index.jsonl", {"row": "lines", "at_ns": 9, "offset": 0, "bytes": 6, "source": "vllm"})
+    (row,) = Reader(folder).new()
+    assert (row["file"], row["at_ns"], row["source"]) == ("vllm.log", 9, "vllm")
