@@ -1,0 +1,263 @@
+"""Reads a server's log line by line and says what it holds: causes, echoes, hints; group() makes failures of them."""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from loadchaos.judge.clean import Line, clean, expand, without_margin
+from loadchaos.judge.frames import HEADER, Frame, Trace, chains, guilty
+from loadchaos.judge.group import Failure, Match, group, name
+from loadchaos.judge.signatures import UNKNOWN, WORD, Signature, SignatureError, Signatures, load
+
+__all__ = ["Classifier", "Failure", "Match", "SignatureError", "Signatures", "classify_text", "group", "load"]
+
+_LONGEST_LINE = 20_000  # a dumped batch is megabytes; what names a failure stands at the begin of a line
+_EVIDENCE = 2_000
+_MOST_WRITERS = 256
+_ATTEND = 10  # lines after a traceback that may go on with its message
+_INTRO = 3  # lines between an echo and the traceback that it introduces
+_REPEATS = 8  # equal matches told one by one within _REPEAT_S (or _REPEAT_LINES); more are counted
+_REPEAT_S = 10.0
+_REPEAT_LINES = 2_000
+_MOST_REPEATS_KEPT = 4_096
+
+
+@dataclass(slots=True)
+class _Writer:
+    """What one process is in the middle of saying."""
+
+    trace: Trace | None = None
+    last: Trace | None = None
+    last_line: int = -_ATTEND
+    chained: bool = False
+    intro: list[Match] = field(default_factory=list)
+    intro_line: int = -_INTRO
+
+
+@dataclass(slots=True)
+class _Source:
+    """One log: its writers (least recently heard first), where an unprefixed traceback belongs, what facts it told."""
+
+    writers: OrderedDict[str, _Writer] = field(default_factory=OrderedDict)
+    carry: str = ""
+    open: int = 0
+    attend_until: int = 0
+    facts: dict[str, str] = field(default_factory=dict)
+    repeats: OrderedDict[tuple[str, str, str], list[float]] = field(default_factory=OrderedDict)
+
+
+class Classifier:
+    """Follows any number of logs at once. Holds bounded state; never raises, whatever the text."""
+
+    def __init__(self, signatures: Signatures | None = None) -> None:
+        self._signatures = signatures or load()
+        self._keys = self._signatures.keys
+        self._sources: dict[str, _Source] = {}
+        self._chain = 0
+
+    def feed(self, line: str, *, line_no: int, at_ns: int | None = None, source: str = "") -> list[Match]:
+        """The next line of `source` (numbers count from 1, times are monotonic ns): what it shows, at once."""
+        state = self._sources.get(source)
+        if state is None:
+            state = self._sources[source] = _Source()
+        if not state.open and line_no > state.attend_until and self._keys.isdisjoint(WORD.findall(line)):
+            return []  # nine lines in ten end here
+        found: list[Match] = []
+        for text in expand(line):
+            found += self._line(text, line_no, at_ns, source, state)
+        return [m for m in found if self._tell(m, state)]
+
+    def close(self) -> list[Match]:
+        """The log ends: a traceback without its last line is still one, and counted repeats are told."""
+        found: list[Match] = []
+        for source, state in self._sources.items():
+            for process, writer in state.writers.items():
+                if writer.trace is not None and writer.trace.frames:
+                    last = writer.trace.frames[-1]
+                    line = Line(f"(the log ends inside this traceback) {last}", process)
+                    found += self._ended(writer, line, last.line_no, None, source, state)
+            state.writers.clear()
+            state.open = 0
+        return found
+
+    def _line(self, text: str, line_no: int, at_ns: int | None, source: str, state: _Source) -> list[Match]:
+        line = clean(text)
+        if len(line.text) > _LONGEST_LINE:
+            line = Line(line.text[:_LONGEST_LINE], line.writer, line.level, line.clock_s)
+        process = line.writer or (state.carry if not line.level else "")
+        if line.writer:
+            state.carry = ""
+        line = Line(line.text, process, line.level, line.clock_s)
+        writer = self._writer(state, process)
+        if writer.trace is None and HEADER not in line.text:
+            return self._plain(writer, line, line_no, at_ns, source, state)
+        body = without_margin(line.text)
+        if HEADER in body:
+            return self._begin(writer, line, body, line_no, at_ns, source, state)
+        trace = writer.trace
+        if trace is None or (line.level and line.level != trace.level):  # another logger between the lines
+            return self._plain(writer, line, line_no, at_ns, source, state)
+        if trace.take(body, line_no):
+            return []
+        return self._ended(writer, Line(body, process, line.level, line.clock_s), line_no, at_ns, source, state)
+
+    def _writer(self, state: _Source, process: str) -> _Writer:
+        writer = state.writers.get(process)
+        if writer is None:
+            writer = state.writers[process] = _Writer()
+            if len(state.writers) > _MOST_WRITERS:
+                _, gone = state.writers.popitem(last=False)
+                state.open -= gone.trace is not None
+        else:
+            state.writers.move_to_end(process)
+        return writer
+
+    def _begin(
+        self, writer: _Writer, line: Line, body: str, line_no: int, at_ns: int | None, source: str, state: _Source
+    ) -> list[Match]:
+        """A traceback begins; what the same line says before it (SGLang, old vLLM) introduces it."""
+        found: list[Match] = []
+        before = body[: body.index(HEADER)]
+        if before.strip():
+            found = self._plain(
+                writer, Line(before, line.writer, line.level, line.clock_s), line_no, at_ns, source, state
+            )
+        if writer.trace is None:
+            state.open += 1
+        follows = writer.last is not None and writer.chained
+        if not follows:
+            self._chain += 1
+        chain = writer.last.chain if follows and writer.last is not None else self._chain
+        writer.trace = Trace(chain, line.level)
+        writer.chained = False
+        if line_no - writer.intro_line <= _INTRO:
+            for match in writer.intro:
+                match.chain = chain
+        writer.intro = []
+        if line.writer:
+            state.carry = line.writer
+        return found
+
+    def _ended(
+        self, writer: _Writer, line: Line, line_no: int, at_ns: int | None, source: str, state: _Source
+    ) -> list[Match]:
+        """The exception's own line: what the line says, what its frames say, or that nobody knows it."""
+        trace = writer.trace
+        assert trace is not None
+        writer.trace, writer.last, writer.last_line = None, trace, line_no
+        state.open -= 1
+        state.attend_until = line_no + _ATTEND
+        found = self._scan(line, line_no, at_ns, source, state, trace)
+        found += self._in_frames(trace, line, at_ns, source, state)
+        if trace.exception and not any(m.role in ("cause", "echo") for m in found):
+            found.append(self._match(UNKNOWN, None, line, line_no, at_ns, source, trace, state))
+        return found
+
+    def _plain(
+        self, writer: _Writer, line: Line, line_no: int, at_ns: int | None, source: str, state: _Source
+    ) -> list[Match]:
+        """A line outside tracebacks; right after one it may still be the exception's message."""
+        if writer.last is not None and (line.level != writer.last.level or line_no - writer.last_line > _ATTEND):
+            writer.last = None  # another record begins
+        trace = writer.last
+        if trace is not None and chains(line.text):
+            writer.chained = True
+            writer.last_line = line_no
+            return []
+        found = self._scan(line, line_no, at_ns, source, state, trace)
+        if line.level and not line.writer:
+            state.carry = ""
+        introducing = [m for m in found if m.role == "echo"]
+        if introducing:
+            writer.intro, writer.intro_line = introducing, line_no
+            state.attend_until = max(state.attend_until, line_no + _INTRO)
+        return found
+
+    def _scan(
+        self, line: Line, line_no: int, at_ns: int | None, source: str, state: _Source, trace: Trace | None
+    ) -> list[Match]:
+        hits = self._signatures.scan(line.text)
+        if not hits or self._signatures.ignored(line.text):
+            return []
+        found = []
+        for signature, hit in hits:
+            if signature.role == "fact":
+                state.facts.update({k: v for k, v in hit.groupdict().items() if v is not None})
+                continue
+            found.append(self._match(signature, hit, line, line_no, at_ns, source, trace, state))
+        return found
+
+    def _in_frames(self, trace: Trace, line: Line, at_ns: int | None, source: str, state: _Source) -> list[Match]:
+        """Signatures that are told by a frame or its source line: asserts without a message."""
+        found = []
+        for frame in trace.frames:
+            text = f'File "{frame.path}", line {frame.line}, in {frame.function} {frame.code}'
+            for signature, hit in self._signatures.scan(text, where="traceback"):
+                said = Line(f"{line.text} <- {frame} | {frame.code}", line.writer, line.level, line.clock_s)
+                found.append(self._match(signature, hit, said, frame.line_no, at_ns, source, trace, state))
+        return found
+
+    def _match(
+        self, signature: Signature, hit: re.Match[str] | None, line: Line, line_no: int, at_ns: int | None,
+        source: str, trace: Trace | None, state: _Source,
+    ) -> Match:  # fmt: skip
+        frames: list[Frame] = trace.frames if trace is not None else []
+        groups = {k: v for k, v in hit.groupdict().items() if v is not None} if hit is not None else {}
+        blamed = guilty(frames, self._signatures.skip)
+        return name(
+            signature,
+            groups={**state.facts, **groups} if signature.derive or signature.role == "cause" else groups,
+            frames=frames,
+            blamed=blamed,
+            exception=(trace.exception, trace.message) if trace is not None else ("", ""),
+            engine_side=any(p.search(f.path) for p in self._signatures.engine for f in frames),
+            known=self._signatures.known,
+            evidence={"source": source, "line": line_no, "text": line.text[:_EVIDENCE].rstrip()},
+            process=line.writer,
+            at_ns=at_ns,
+            clock_s=line.clock_s,
+            chain=trace.chain if trace is not None else 0,
+        )
+
+    def _tell(self, match: Match, state: _Source) -> bool:
+        """False for the ninth like it in a short time; the next one told says how many were left out."""
+        key = (match.id, match.title, match.process or "")
+        now = match.at_ns / 1e9 if match.at_ns is not None else match.clock_s
+        now = now if now is not None else match.evidence["line"] * _REPEAT_S / _REPEAT_LINES
+        seen = state.repeats.setdefault(key, [now, 0.0, 0.0])  # since, told, left out
+        state.repeats.move_to_end(key)
+        if len(state.repeats) > _MOST_REPEATS_KEPT:
+            state.repeats.popitem(last=False)
+        if not 0 <= now - seen[0] <= _REPEAT_S:
+            seen[0], seen[1] = now, 0.0
+        seen[1] += 1
+        if seen[1] > _REPEATS:
+            seen[2] += 1
+            return False
+        match.repeats += int(seen[2])
+        seen[2] = 0.0
+        return True
+
+
+def classify_text(text: str, *, source: str = "", signatures: Signatures | None = None) -> list[Failure]:
+    """The failures of a whole log or an HTTP body, the root cause of each; echoes only where no cause was seen.
+
+    A body (one line, or JSON, or a page) also gets the names of what is the client's own doing, such as a prompt over
+    the context; in a log those are quiet unless the server made a 500 of them.
+    """
+    classifier = Classifier(signatures)
+    matches: list[Match] = []
+    lines = text.splitlines()
+    for n, line in enumerate(lines, 1):
+        matches += classifier.feed(line, line_no=n, source=source)
+    matches += classifier.close()
+    is_body = len(lines) <= 1 or text.lstrip()[:1] in ("{", "<")
+    return group(matches, quiet=not is_body)
+
+
+def facts_of(failure: Failure) -> Mapping[str, float | str]:
+    """What the log told beside the failure (block counts, limits), as figures where they are figures."""
+    return failure.facts

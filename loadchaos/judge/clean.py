@@ -1,0 +1,120 @@
+"""Takes one log line as people have it (compose, Kubernetes, journald, colours, JSON) down to what its writer said."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07")
+
+# What transports put before a line; stripped again and again, because they nest (compose over journald over ...).
+_OUTER = re.compile(
+    r"[\w.-]+ +\| "  # docker compose: `vllm-1  | `
+    r"|\[pod/[\w./-]+\] "  # kubectl logs --prefix
+    r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)? (?:(?:stdout|stderr) [FP] )?"  # kubelet
+    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ [\w.@/()-]+(?:\[\d+\])?: "  # journald and syslog
+    r"|<\d{1,3}>"  # a syslog priority
+)
+_WRITER = re.compile(
+    r"\((?P<process>[A-Za-z_][\w.:]*(?:,? +(?:rank|pid|ip)=[\w.:]+)*)\) ?"  # vLLM: `(EngineCore_DP0 pid=151) `; Ray too
+    r"|\[(?P<rank>rank\d+)\]:(?: |(?=\[))"  # torch: `[rank0]: Traceback`, `[rank0]:[E1120 ...`
+)
+_STAMP = re.compile(
+    r"(?P<vlevel>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<vdate>\d\d-\d\d) (?P<vtime>\d\d:\d\d:\d\d)(?:\.\d+)?"
+    r" (?:\[[^\]\s]+\]|[^\s\[\]]+\]) ?"  # vLLM: `ERROR 11-20 15:53:40 [core.py:1100] `; V0: `... engine.py:144] `
+    r"|\d{4}-(?P<ldate>\d\d-\d\d) (?P<ltime>\d\d:\d\d:\d\d)[,.]\d+ - [\w.]+ - (?P<llevel>[A-Z]+) - (?:\S+:\d+ - )?"
+    r"|\[\d{4}-(?P<sdate>\d\d-\d\d) (?P<stime>\d\d:\d\d:\d\d)(?: (?P<swriter>[A-Z]+\d+(?: [A-Z]+\d+)*))?\] "  # SGLang
+    r"|(?P<ulevel>DEBUG|INFO|WARNING|ERROR|CRITICAL): +"  # uvicorn
+    r"|\[ *\d+\.\d{4,6}\] "  # dmesg
+)
+_GROUP_BAR = re.compile(r"^ *[|+](?: |-\+-+ .*$|-+$)")  # the margin Python draws beside an ExceptionGroup
+_JSON_TEXTS = ("log", "message", "msg", "MESSAGE", "text", "event", "detail")
+_JSON_TRACES = ("exc_info", "exception", "stack", "stack_trace", "traceback")
+_JSON_LIMIT = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What is left: the text with its indentation, who wrote it ("" unknown), its level ("" none), its own clock.
+
+    `clock_s` counts seconds from the begin of some year as the log's own stamp has it, None where it has none: good for
+    differences inside one log, and for nothing else.
+    """
+
+    text: str
+    writer: str = ""
+    level: str = ""
+    clock_s: float | None = None
+
+
+def clock(month_day: str, time: str) -> float:
+    """`11-20`, `15:53:40` -> seconds; months count 31 days, which keeps the order and nearly every difference."""
+    month, day = month_day.split("-")
+    hour, minute, second = time.split(":")
+    return float(((int(month) * 31 + int(day)) * 24 + int(hour)) * 3600 + int(minute) * 60 + int(second))
+
+
+def expand(raw: str) -> list[str]:
+    """The lines inside one raw line: itself, or what a JSON log record or an error body holds (several for a traceback)."""
+    raw = raw.rstrip("\r\n")
+    if "\x1b" in raw:
+        raw = _ANSI.sub("", raw)
+    start = raw.find("{")
+    if start < 0 or not raw.endswith("}") or len(raw) > _JSON_LIMIT or (start and not _OUTER.match(raw)):
+        return [raw]
+    try:
+        record = json.loads(raw[start:])
+    except (ValueError, RecursionError):  # no JSON: a line that happens to end so
+        return [raw]
+    texts = _texts(record)
+    return [line for text in texts for line in text.splitlines() if line] or [raw]
+
+
+def _texts(record: object) -> list[str]:
+    """The messages in a JSON record: a log record's, or an HTTP error body's wherever servers put it."""
+    if not isinstance(record, dict):
+        return []
+    error = record.get("error")
+    if isinstance(error, dict):
+        return _texts(error)
+    found = [error] if isinstance(error, str) else []
+    found += [record[k] for k in _JSON_TEXTS if isinstance(record.get(k), str)]
+    found += [record[k] for k in _JSON_TRACES if isinstance(record.get(k), str)]
+    return found
+
+
+def clean(text: str) -> Line:
+    """One expanded line without what transports, loggers and processes put before it. Never raises."""
+    writer = level = ""
+    when: float | None = None
+    at = 0
+    for _ in range(6):  # nesting deeper than this is not a prefix any more
+        found = _OUTER.match(text, at)
+        if found is None:
+            break
+        at = found.end()
+    for _ in range(3):
+        found = _WRITER.match(text, at)
+        if found is not None:
+            writer = writer or found["process"] or found["rank"]
+            at = found.end()
+            continue
+        found = _STAMP.match(text, at)
+        if found is None:
+            break
+        at = found.end()
+        level = level or found["vlevel"] or found["llevel"] or found["ulevel"] or ""
+        writer = writer or found["swriter"] or ""
+        date, time = (
+            found["vdate"] or found["ldate"] or found["sdate"],
+            found["vtime"] or found["ltime"] or found["stime"],
+        )
+        if date and when is None:
+            when = clock(date, time)
+    return Line(text[at:], writer, level, when)
+
+
+def without_margin(text: str) -> str:
+    """A line of an ExceptionGroup's traceback without the margin of bars; other lines as they are."""
+    return _GROUP_BAR.sub("", text, count=1)

@@ -1,0 +1,80 @@
+"""Reads Python tracebacks line by line, one writer at a time, and finds the frame that is to blame."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+HEADER = "Traceback (most recent call last)"
+_FILE = re.compile(r'\s*File "(?P<path>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>.+?))?\s*$')
+_EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<message>.*))?$")
+_CHAIN = ("The above exception was the direct cause", "During handling of the above exception")
+_CARETS = re.compile(r"\s*[\^~]+[\^~ ]*$")
+_MOST_FRAMES = 200  # a recursion error has a thousand; the innermost ones say what matters
+
+
+@dataclass(slots=True)
+class Frame:
+    """One frame; `path` as the log has it, `code` the source line where it was printed."""
+
+    path: str
+    line: int
+    function: str
+    line_no: int
+    code: str = ""
+
+    @property
+    def file(self) -> str:
+        """`/opt/venv/lib/.../gpu_model_runner.py` -> `gpu_model_runner.py`."""
+        return self.path.replace("\\", "/").rsplit("/", 1)[-1]
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} {self.function}"
+
+
+@dataclass(slots=True)
+class Trace:
+    """A traceback, open until the exception's own line; `chain` is shared by those that follow from one another."""
+
+    chain: int
+    level: str = ""
+    frames: list[Frame] = field(default_factory=list)
+    exception: str = ""
+    message: str = ""
+    done: bool = False
+    lines: int = 0
+
+    def take(self, text: str, line_no: int) -> bool:
+        """Feed the next line of the same writer; True when it was a part of this traceback and left it open."""
+        self.lines += 1
+        found = _FILE.match(text)
+        if found is not None:
+            self.frames.append(Frame(found["path"], int(found["line"]), found["function"] or "<module>", line_no))
+            if len(self.frames) > _MOST_FRAMES:
+                del self.frames[0]
+            return True
+        if not text.strip() or text[0] in " \t":
+            if self.frames and not self.frames[-1].code and text.strip() and not _CARETS.match(text):
+                self.frames[-1].code = text.strip()
+            return True
+        self.done = True
+        exception = _EXCEPTION.match(text)
+        if exception is not None and (exception["message"] is not None or exception["type"][0].isupper()):
+            self.exception = exception["type"].rsplit(".", 1)[-1]
+            self.message = exception["message"] or ""
+        return False
+
+
+def chains(text: str) -> bool:
+    """Whether this line says that the next traceback follows from the last one."""
+    return text.startswith(_CHAIN)
+
+
+def guilty(frames: Sequence[Frame], skip: Sequence[re.Pattern[str]]) -> Frame | None:
+    """The innermost frame that no skip pattern (searched in `path:function`) excuses; the innermost if all are."""
+    for frame in reversed(frames):
+        where = f"{frame.path}:{frame.function}"
+        if not any(p.search(where) for p in skip):
+            return frame
+    return frames[-1] if frames else None

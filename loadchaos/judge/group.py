@@ -1,0 +1,308 @@
+"""Makes failures of matches: one for each death, named by its root cause, and one for each other trouble."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from loadchaos.judge.frames import Frame
+from loadchaos.judge.normalise import normalise
+from loadchaos.judge.signatures import UNKNOWN, Signature, evaluate
+from loadchaos.model import Severity
+
+_ONE_DEATH_S = 60.0  # a dying server talks for less than this; a restart takes longer or says that it starts
+_LINES_A_SECOND = 50  # where a log has no clock at all
+_DEADLY = ("engine_death", "startup")
+_TITLE = 240
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+
+
+@dataclass(slots=True, eq=False)
+class Match:
+    """One signature seen in one line. `chain` ties it to a traceback (0: none); group() turns matches into failures."""
+
+    signature: Signature
+    id: str
+    severity: Severity
+    role: str
+    title: str
+    alt: tuple[str, ...]
+    remedy: str
+    known: tuple[Mapping[str, Any], ...]
+    evidence: Mapping[str, Any]
+    process: str | None
+    at_ns: int | None
+    clock_s: float | None
+    frames: tuple[str, ...]
+    chain: int
+    engine_side: bool
+    why: str = ""
+    facts: Mapping[str, float | str] = field(default_factory=dict)
+    repeats: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What broke. Shapes as in verdict.json: `evidence` is {source, line, text}, `known` [{issue, fixed, ...}].
+
+    `repeats` counts further lines that said the same, `also` other causes seen in the same death, `facts` figures the
+    log told. `clock_s` is the log's own clock (seconds into some year), for logs that were not recorded live.
+    """
+
+    id: str
+    severity: Severity
+    title: str
+    role: str
+    evidence: Mapping[str, Any]
+    process: str | None
+    at_ns: int | None
+    frames: tuple[str, ...]
+    known: tuple[Mapping[str, Any], ...]
+    remedy: str
+    alt: tuple[str, ...]
+    layer: str
+    why: str = ""
+    facts: Mapping[str, float | str] = field(default_factory=dict)
+    repeats: int = 0
+    also: tuple[str, ...] = ()
+    clock_s: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """A mapping that `json` takes."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+
+
+def name(
+    signature: Signature, *, groups: Mapping[str, str], frames: Sequence[Frame], blamed: Frame | None,
+    exception: tuple[str, str], engine_side: bool, known: Mapping[str, Mapping[str, Any]], evidence: Mapping[str, Any],
+    process: str, at_ns: int | None, clock_s: float | None, chain: int,
+) -> Match:  # fmt: skip
+    """A match with its title, remedy and known issues filled in; its frames choose the variant."""
+    where = [f"{f.path}:{f.function} {f.code}" for f in frames]
+    variant = next((v for v in signature.variants if all(any(part in w for w in where) for part in v.frames)), None)
+    facts: dict[str, float | str] = {k: _number(v) for k, v in groups.items()}
+    for key, expression in signature.derive.items():
+        try:
+            facts[key] = evaluate(expression, {k: v for k, v in facts.items() if isinstance(v, (int, float))})
+        except (KeyError, ValueError):  # the log did not tell enough for this figure
+            continue
+    values = {k: _shown(v) for k, v in facts.items()}
+    values["exception"], values["message"] = exception[0] or "exception", normalise(exception[1])[:_TITLE]
+    values["process"] = process
+    if blamed is not None and not signature.asynchronous:  # an asynchronous fault's stack names the wrong place
+        values["frame"] = f"{blamed.file} {blamed.function}"
+    issues = (variant.known if variant else ()) or signature.known
+    return Match(
+        signature=signature,
+        id=signature.id,
+        severity=signature.severity,
+        role=signature.role,
+        title=_fill(variant.title if variant else signature.title, values),
+        alt=tuple(_fill(a, values) for a in signature.alt),
+        remedy=_clauses(variant.remedy if variant and variant.remedy else signature.remedy, values),
+        known=tuple({"issue": i, **known.get(i, {})} for i in issues),
+        evidence=evidence,
+        process=process or None,
+        at_ns=at_ns,
+        clock_s=clock_s,
+        frames=tuple(str(f) for f in frames),
+        chain=chain,
+        engine_side=engine_side,
+        why=_clauses(variant.why if variant and variant.why else signature.why, values),
+        facts=facts if signature.derive else {},
+    )
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:  # a word is a fact too
+        return text
+
+
+def _shown(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:g}" if value != int(value) else str(int(value))
+
+
+def _fill(template: str, values: Mapping[str, str]) -> str:
+    """The template with its names filled in; ` in {frame}` and `: {message}` go where there is none."""
+    for optional in (" in {frame}", ": {message}"):
+        if not values.get(optional.split("{")[1][:-1]):
+            template = template.replace(optional, "")
+    return _PLACEHOLDER.sub(lambda m: values.get(m[1], "?"), template)
+
+
+def _clauses(template: str, values: Mapping[str, str]) -> str:
+    """The clauses (parted by `; `) whose figures are all known, filled in."""
+    parts = [p for p in template.split("; ") if all(m in values for m in _PLACEHOLDER.findall(p))]
+    return _PLACEHOLDER.sub(lambda m: values[m[1]], "; ".join(parts))
+
+
+def near(a: Match, b: Match, seconds: float) -> bool:
+    """Whether two matches lie at most `seconds` apart, by arrival, else by the log's clock, else by lines."""
+    if a.at_ns is not None and b.at_ns is not None:
+        return abs(a.at_ns - b.at_ns) <= seconds * 1e9
+    if a.clock_s is not None and b.clock_s is not None:
+        return abs(a.clock_s - b.clock_s) <= seconds
+    return bool(abs(a.evidence["line"] - b.evidence["line"]) <= max(seconds, 10.0) * _LINES_A_SECOND)
+
+
+def group(matches: Iterable[Match], *, quiet: bool = True) -> list[Failure]:
+    """Failures in the order of their evidence. `quiet` drops what is a client's own doing and ended in no 500."""
+    by_source: dict[str, list[Match]] = {}
+    for match in matches:
+        by_source.setdefault(str(match.evidence["source"]), []).append(match)
+    found: list[tuple[int, int, Failure]] = []
+    for s, (_, said) in enumerate(by_source.items()):
+        for life in _lives(said):
+            found += [(s, int(f.evidence["line"]), f) for f in _life(life, quiet=quiet)]
+    return [f for _, _, f in _merged(sorted(found, key=lambda x: x[:2]))]
+
+
+def _lives(said: Sequence[Match]) -> list[list[Match]]:
+    """Cut where a server starts anew, so that what killed one is not blamed for the next one's death."""
+    lives: list[list[Match]] = [[]]
+    for match in said:
+        if match.role == "start":
+            lives.append([])
+        else:
+            lives[-1].append(match)
+    return [life for life in lives if life]
+
+
+def _life(life: Sequence[Match], *, quiet: bool) -> list[Failure]:
+    used: set[int] = set()
+    failures = [_death(cluster, life, used) for cluster in _deaths(life)]
+    rest = [m for m in life if id(m) not in used and m.id != UNKNOWN.id]
+    echoes = {m.chain for m in rest if m.role == "echo" and m.chain}
+    named = {m.chain for m in life if m.role == "cause" and m.id != UNKNOWN.id and m.chain}
+    unknown: dict[int, Match] = {}
+    for match in life:
+        if match.id == UNKNOWN.id and match.chain:
+            unknown.setdefault(match.chain, match)  # the first of a chain is the root
+    for match in rest:
+        if match.role == "cause" and not (quiet and match.signature.quiet and match.chain not in echoes):
+            failures.append(_failure(match))
+        elif match.role == "echo" and not (match.chain and match.chain in named):
+            severity: Severity = "degraded" if match.signature.weak else match.severity
+            failures.append(_failure(match, severity=severity, told_by=unknown.get(match.chain)))
+    return failures
+
+
+def _deaths(life: Sequence[Match]) -> list[list[Match]]:
+    """Deadly matches that belong together. After an envelope the server is dead: later echoes are of that death."""
+    clusters: list[list[Match]] = []
+    for match in life:
+        if match.role not in ("cause", "echo") or match.severity not in _DEADLY or match.id == UNKNOWN.id:
+            continue
+        if match.signature.weak:  # it tells of a call that failed; whether the engine died others tell
+            continue
+        span = max(_ONE_DEATH_S, match.signature.within_s)
+        last = clusters[-1] if clusters else None
+        if last is not None and (
+            near(last[-1], match, span) or (match.role == "echo" and any(m.role == "echo" for m in last))
+        ):
+            last.append(match)
+        else:
+            clusters.append([match])
+    return clusters
+
+
+def _death(cluster: Sequence[Match], life: Sequence[Match], used: set[int]) -> Failure:
+    echoes = [m for m in cluster if m.role == "echo"]
+    chains = {m.chain for m in echoes if m.chain}
+    in_cluster = {id(m) for m in cluster}
+    causes = [
+        m
+        for m in life
+        if m.role == "cause"
+        and id(m) not in used
+        and (
+            id(m) in in_cluster
+            or (m.chain and m.chain in chains)
+            or (
+                (m.engine_side or m.severity in ("hang", "node"))
+                and any(near(m, e, e.signature.within_s) for e in echoes)
+            )
+        )
+    ]
+    order = {id(m): n for n, m in enumerate(life)}
+    causes.sort(key=lambda m: (m.id == UNKNOWN.id, m.severity not in _DEADLY, _distance(m), order[id(m)]))
+    chosen = causes[0] if causes else min(echoes, key=lambda m: (m.signature.vague, order[id(m)]))
+    refined = _refined(chosen, life)
+    also = list(dict.fromkeys(m.id for m in causes if m.id not in (chosen.id, refined.id, UNKNOWN.id)))
+    if refined is not chosen:
+        also.insert(0, chosen.id)
+    repeats = sum(1 + m.repeats for m in causes if m.id == chosen.id) - 1 if causes else 0
+    gone = {m.chain for m in (*cluster, *causes) if m.chain}
+    begin = min((order[id(m)] for m in cluster), default=0)
+    chosen_ones = {id(m) for m in causes}
+    for match in life:
+        late_echo = match.role == "echo" and order[id(match)] >= begin and bool(echoes)
+        if id(match) in in_cluster or match.chain in gone or late_echo or id(match) in chosen_ones:
+            used.add(id(match))
+    used.add(id(refined))
+    severity: Severity = chosen.severity if chosen.severity in (*_DEADLY, "node") else "engine_death"
+    if any(m.severity == "startup" for m in cluster):
+        severity = "startup"
+    return _failure(refined, severity=severity, repeats=repeats, also=tuple(also), frames=chosen.frames)
+
+
+def _refined(chosen: Match, life: Sequence[Match]) -> Match:
+    """The more telling match that says of itself that it explains this one (an assertion in a kernel, a wake-up)."""
+    for _ in range(4):  # a refinement of a refinement of ...
+        better = next(
+            (
+                m
+                for m in life
+                if chosen.id in m.signature.refines
+                and m.id != chosen.id
+                and ((m.chain and m.chain == chosen.chain) or near(m, chosen, m.signature.within_s))
+            ),
+            None,
+        )
+        if better is None:
+            break
+        chosen = better
+    return chosen
+
+
+def _distance(match: Match) -> int:
+    """How far the writer stands from the fault: a worker nearest, the API server farthest."""
+    process = (match.process or "").lower()
+    if "worker" in process or "rank" in process or re.match(r"(?:dp\d+ )?tp\d", process):
+        return 0
+    return 2 if "api" in process else 1
+
+
+def _failure(
+    match: Match, *, severity: Severity | None = None, repeats: int | None = None, also: tuple[str, ...] = (),
+    frames: tuple[str, ...] = (), told_by: Match | None = None,
+) -> Failure:  # fmt: skip
+    title = f"{match.title}: {told_by.title}" if told_by is not None else match.title
+    return Failure(
+        id=match.id, severity=severity or match.severity, title=title, role="echo" if match.role == "echo" else "cause",
+        evidence=(told_by or match).evidence, process=match.process, at_ns=match.at_ns,
+        frames=match.frames or frames or (told_by.frames if told_by else ()), known=match.known, remedy=match.remedy,
+        alt=match.alt, layer=match.signature.layer, why=match.why, facts=match.facts,
+        repeats=match.repeats if repeats is None else repeats, also=also, clock_s=match.clock_s,
+    )  # fmt: skip
+
+
+def _merged(found: Sequence[tuple[int, int, Failure]]) -> list[tuple[int, int, Failure]]:
+    """Equal troubles of requests are one failure with a count; each death stays one of its own."""
+    merged: list[tuple[int, int, Failure]] = []
+    seen: dict[tuple[int, str, str], int] = {}
+    for source, line, failure in found:
+        key = (source, failure.id, failure.title)
+        if failure.severity in _DEADLY or key not in seen:
+            seen.setdefault(key, len(merged))
+            merged.append((source, line, failure))
+            continue
+        first = merged[seen[key]][2]
+        fields = {f: getattr(first, f) for f in Failure.__dataclass_fields__}
+        fields["repeats"] = first.repeats + failure.repeats + 1
+        merged[seen[key]] = (merged[seen[key]][0], merged[seen[key]][1], Failure(**fields))
+    return merged

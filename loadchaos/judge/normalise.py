@@ -1,0 +1,38 @@
+"""Takes out of a message what changes from death to death (addresses, hashes, ids, numbers), so that titles meet."""
+
+from __future__ import annotations
+
+import re
+
+# Order is meaning: the wide things (paths, hashes) go before the numbers inside them. No replacement may be matched by
+# any row, or the fixed point is never reached; names are in capitals, and every row asks for a digit or a slash.
+_NOISE: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"\b(?:https?|file|zmq|tcp|ipc)://[^\s'\")\]]+"), "URL"),
+    (re.compile(r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"), "UUID"),
+    (re.compile(r"\b(?:chatcmpl|cmpl|embd|resp|req)-[\w-]+"), "REQUEST"),
+    (re.compile(r"(?<![\w.])(?:/[\w.@+~-]+){2,}/([\w.@+~-]+)"), r"\1"),  # a path keeps its last part
+    (re.compile(r"\b0x[0-9a-fA-F]+\b"), "ADDR"),
+    (re.compile(r"\b(?=[0-9a-f]*\d)[0-9a-f]{12,}\b"), "HASH"),
+    (re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b"), "HOST"),
+    (re.compile(r"\bN(?:\.N)+\b"), "N"),
+    (re.compile(r"(?<![\w])[-+]?\d+(?:\.\d+)*(?:e[-+]?\d+)?(?![\w])"), "N"),  # digits inside names stay: int8, cuda12
+    (re.compile(r"(?<=[\s(\[=,:'\"])[-+]?\d+(?:\.\d+)*(?=(?:[KMGT]i?B|ms|us|ns|s|%)(?!\w))"), "N"),
+    (re.compile(r"\bN(?:(?:, ?| x | \+ )N\b)+"), "N..."),  # lists of numbers are one thing
+    (re.compile(r"\s+"), " "),
+)
+_ROUNDS = 8
+
+
+def normalise(text: str) -> str:
+    """`text` with noise replaced by names, to a fixed point: `normalise(normalise(x)) == normalise(x)`.
+
+    It never cuts: cutting is for display, and a title cut before it is compared is another title.
+    """
+    for _ in range(_ROUNDS):
+        before = text
+        for pattern, name in _NOISE:
+            text = pattern.sub(name, text)
+        text = text.strip()
+        if text == before:
+            break
+    return text
