@@ -18,10 +18,12 @@ from loadchaos.model import OUTCOMES
 from loadchaos.tell.charts import picture
 from loadchaos.tell.phrases import (
     accepted_text,
-    amount_text,
+    count_text,
     evidence_text,
     generator_text,
+    incident_paths,
     known_text,
+    lost_text,
     lower_bounds_text,
     one_line,
     outcome_counts,
@@ -102,28 +104,26 @@ def _incident_marks(verdict: Mapping[str, Any]) -> list[tuple[float, str]]:
 def _failure(verdict: Mapping[str, Any], f: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     blame = str(f.get("attribution") or "server")
     fields = [
-        ("when", when_text(verdict, f)), ("in flight", amount_text(f, "in_flight")), ("lost", amount_text(f, "lost")),
+        ("when", when_text(verdict, f)), ("in flight", count_text(f, "in_flight_at_death", "in_flight")),
+        ("lost", lost_text(f)),
         ("what to do", remedy_text(f.get("remedy"))), ("blame", BLAME.get(blame, clean(blame, 60))),
         ("accepted", accepted_text(f["accepted"]) if f.get("accepted") else ""),
     ]  # fmt: skip
-    incident = _inside(str(f.get("incident") or ""))
+    incidents = incident_paths(f)
+    incident = incidents[0] if incidents else ""
+    excerpt = _excerpt(folder / incident / "server.log.excerpt") if incident else ""
     return {
         "id": clean(f.get("id"), 80), "title": clean(f.get("title") or "", 600),
         "severity": SEVERITY.get(str(f.get("severity")), clean(f.get("severity"), 30)),
         "times": f"{number(f['count'])} times" if (f.get("count") or 0) > 1 else "",
         "blamed": blame == "server" and not f.get("accepted"), "fields": [(k, v) for k, v in fields if v],
         "evidence": evidence_text(f.get("evidence")), "known": [_link(known_text(k)) for k in f.get("known") or []],
-        "incident": incident, "excerpt": _excerpt(folder / incident / "server.log.excerpt") if incident else "",
+        "incident": incident, "incidents": incidents[1:20], "excerpt": excerpt,
     }  # fmt: skip
 
 
-def _inside(path: str) -> str:
-    """A path below the run folder, or nothing: a link of the page never leads out of it."""
-    return path if path.startswith("incidents/") and ".." not in path.split("/") else ""
-
-
 def _link(text: str) -> dict[str, str]:
-    url, _, rest = text.partition(" ")
+    url, _, rest = text.partition(", ")
     return {"url": url, "text": rest} if url.startswith("https://") else {"url": "", "text": text}
 
 

@@ -53,17 +53,31 @@ def when_text(verdict: Mapping[str, Any], failure: Mapping[str, Any]) -> str:
     return first + (f"; noticed after {seconds(noticed)}" if noticed is not None else "")
 
 
-def amount_text(failure: Mapping[str, Any], key: str) -> str:
-    """`76 requests`: a number, or a mapping or list with more to say."""
-    value = failure.get(key)
-    if value is None:
-        return ""
-    if isinstance(value, Mapping):
-        parts = ", ".join(f"{number(v)} {clean(k, 40)}" for k, v in value.items() if isinstance(v, int | float))
-        return parts or ""
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return plural(len(value), "request")
-    return plural(value, "request") if isinstance(value, int) else clean(value, 200)
+def count_text(failure: Mapping[str, Any], *keys: str) -> str:
+    """`76 requests` of the first of these keys that is there, a number or a list; nothing where none is."""
+    for key in keys:
+        value = failure.get(key)
+        if isinstance(value, Sequence) and not isinstance(value, str):
+            value = len(value)
+        if isinstance(value, int):
+            return plural(value, "request")
+    return ""
+
+
+def lost_text(failure: Mapping[str, Any]) -> str:
+    """How many requests a death cost, and how long it took until the server was back."""
+    lost = count_text(failure, "lost_requests", "lost")
+    back = failure.get("recovered_after_s")
+    if back is None:
+        return lost
+    return f"{lost}; healthy again after {seconds(back)}" if lost else f"healthy again after {seconds(back)}"
+
+
+def incident_paths(failure: Mapping[str, Any]) -> list[str]:
+    """Folders of its incidents, relative to the run folder; a path that would lead out of `incidents/` is left out."""
+    names = [str(n) for n in [failure.get("incident"), *(failure.get("incidents") or [])] if n]
+    inside = [n.removeprefix("incidents/") for n in names]
+    return [f"incidents/{n}" for n in dict.fromkeys(inside) if "/" not in n and ".." not in n]
 
 
 def evidence_text(evidence: Any) -> str:
@@ -81,8 +95,9 @@ def evidence_text(evidence: Any) -> str:
 def known_text(known: Any) -> str:
     """An issue as an address that can be clicked: `vllm-project/vllm#38551` becomes its URL."""
     if isinstance(known, Mapping):
-        text = clean(known.get("title") or known.get("text") or "", 160)
-        return " ".join(p for p in (known_text(known.get("url") or known.get("issue") or ""), text) if p)
+        told = [known_text(known.get("url") or known.get("issue") or ""), clean(known.get("title") or "", 160)]
+        told += [f"{k} {clean(known[k], 120)}" for k in ("fixed", "since", "status") if known.get(k)]
+        return ", ".join(t for t in told if t)
     text = clean(known, 200)
     repo, mark, issue = text.partition("#")
     if mark and "/" in repo and " " not in repo and "://" not in repo and issue.isdigit():

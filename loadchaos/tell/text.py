@@ -11,10 +11,12 @@ from typing import Any
 from loadchaos.model import OUTCOMES
 from loadchaos.tell.phrases import (
     accepted_text,
-    amount_text,
+    count_text,
     evidence_text,
     generator_text,
+    incident_paths,
     known_text,
+    lost_text,
     lower_bounds_text,
     one_line,
     outcome_counts,
@@ -123,8 +125,8 @@ def _failure(page: _Page, verdict: Mapping[str, Any], folder: Path, i: int, fail
     page.line(f"{i}. {page.paint(name, 'bold', 'red' if bad else 'yellow')}  {what}{times}")
     page.wrap(clean(failure.get("title") or "", 400), 3)
     page.field("when", when_text(verdict, failure))
-    page.field("in flight", amount_text(failure, "in_flight"))
-    page.field("lost", amount_text(failure, "lost"))
+    page.field("in flight", count_text(failure, "in_flight_at_death", "in_flight"))
+    page.field("lost", lost_text(failure))
     page.field("evidence", evidence_text(failure.get("evidence")), "cyan")
     for known in failure.get("known") or []:
         page.field("known as", known_text(known))
@@ -134,8 +136,10 @@ def _failure(page: _Page, verdict: Mapping[str, Any], folder: Path, i: int, fail
     page.field("blame", BLAME.get(blame, clean(blame, 60)))
     if failure.get("accepted"):
         page.field("accepted", accepted_text(failure["accepted"]))
-    if failure.get("incident"):
-        page.field("incident", path_of(folder, str(failure["incident"])))
+    incidents = incident_paths(failure)
+    if incidents:
+        more = f" and {len(incidents) - 1} more beside it" if len(incidents) > 1 else ""
+        page.field("incident", path_of(folder, incidents[0]) + more)
 
 
 def _rules(page: _Page, verdict: Mapping[str, Any]) -> None:

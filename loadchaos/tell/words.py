@@ -8,9 +8,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-# Terminal escape sequences, then every other control character, and the marks that turn the direction of text around.
+# Terminal escape sequences, then other control characters, what turns the direction of text, what no XML may hold.
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f‎‏‪-‮⁦-⁩]+")
+_CONTROL = re.compile(
+    "[\\x00-\\x1f\\x7f-\\x9f\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff\\ufffe\\uffff]+"
+)
 
 SEVERITY = {
     "engine_death": "engine death", "hang": "hang", "request": "request failure", "degraded": "degraded",

@@ -100,4 +100,4 @@ def test_numbers_are_grouped() -> None:
 
 
 def test_clean_takes_escape_sequences_controls_and_turned_text_away() -> None:
-    assert clean("a\x1b[31mb\x1b]0;title\x07c\x00\r\nd‮e") == "abc de"[:3] + " d e"
+    assert clean("a\x1b[31mb\x1b]0;title\x07c\x00\r\nd\u202ee") == "abc de"[:3] + " d e"

@@ -1,0 +1,187 @@
+"""incident.md: an incident as a page ready to paste into an upstream issue.
+
+Foreign text (the server's, the log's) stands escaped, in code spans or in code fences that it cannot leave.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from loadchaos.tell.phrases import known_text, remedy_text
+from loadchaos.tell.words import BLAME, SEVERITY, clean, number, plural, seconds
+
+_MOST_REQUESTS = 40
+
+
+def page(incident: Mapping[str, Any], run: Mapping[str, Any], log: Sequence[str]) -> str:
+    """The page; `run` is the ledger's begin row of the run, `log` the decisive lines."""
+    name = clean(incident.get("id"), 80)
+    severity = SEVERITY.get(str(incident.get("severity")), clean(incident.get("severity"), 30))
+    parts = [
+        f"# {_plain(incident.get('title') or name)}",
+        "\n".join(_summary(incident, name, severity)),
+        *_section("What the log says", _fence(log)),
+        *_section("Environment", _environment(incident, run)),
+        *_section("What was sent", _sent(incident)),
+        *_section("What happened", _timeline(incident)),
+        *_section("Attacks in force", _attacks(incident)),
+        *_section("Which of them was it? Requests in flight", _in_flight(incident)),
+        *_section("How to repeat it", _replay(run)),
+        *_section("What to do", _todo(incident)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _section(title: str, lines: Sequence[str]) -> list[str]:
+    return [f"## {title}", "\n".join(lines)] if lines else []
+
+
+def _plain(text: object) -> str:
+    """Foreign text inside a sentence: no marks that Markdown or HTML would read."""
+    return re.sub(r"([\\`*_{}\[\]<>#|!~@])", r"\\\1", clean(text, 400))
+
+
+def _span(text: object) -> str:
+    """Foreign text as a code span; backticks become quotes, since nothing else ends a span."""
+    return "`" + clean(text, 400).replace("`", "'") + "`"
+
+
+def _fence(lines: Sequence[str]) -> list[str]:
+    """A code fence longer than any run of backticks inside it."""
+    longest = max((len(run) for line in lines for run in re.findall(r"`+", line)), default=0)
+    mark = "`" * max(3, longest + 1)
+    return [mark + "text", *lines, mark] if lines else []
+
+
+def _summary(incident: Mapping[str, Any], name: str, severity: str) -> list[str]:
+    blame = str(incident.get("attribution") or "server")
+    opened, noticed = incident.get("opened_at_s"), incident.get("noticed_at_s")
+    replica = f" on replica {_span(incident['replica'])}" if incident.get("replica") else ""
+    late = noticed - opened if isinstance(noticed, int | float) and isinstance(opened, int | float) else None
+    rows = [
+        f"- **what**: {severity}, {_span(name)}{replica}",
+        f"- **when**: {seconds(opened)} after the load began" if isinstance(opened, int | float) else "",
+        f"- **noticed**: {seconds(max(0.0, late))} later" if late is not None else "",
+        f"- **cost**: {_cost(incident)}" if _cost(incident) else "",
+        f"- **whose doing**: {BLAME.get(blame, _span(blame))}",
+    ]
+    known = [known_text(k) for k in incident.get("known") or []]
+    rows += [f"- **known as**: {k}" for k in known] or ["- **known as**: nothing loadchaos knows of"]
+    rows += [f"- **sign**: {_span(s)}" for s in (incident.get("signs") or [])[:10]]
+    return [r for r in rows if r]
+
+
+def _cost(incident: Mapping[str, Any]) -> str:
+    lost, flying = incident.get("lost_requests"), incident.get("in_flight_at_death")
+    parts = [f"{plural(lost, 'request')} lost" if lost else "", f"{number(flying)} in flight" if flying else ""]
+    by_outcome = ", ".join(f"{number(n)} {clean(o, 30)}" for o, n in (incident.get("lost") or {}).items())
+    back = incident.get("recovered_after_s")
+    parts += [
+        f"({by_outcome})" if by_outcome else "",
+        f"healthy again after {seconds(back)}" if back is not None else "",
+    ]
+    return "; ".join(p for p in parts if p)
+
+
+def _environment(incident: Mapping[str, Any], run: Mapping[str, Any]) -> list[str]:
+    found = dict(_flat("", {"target": run.get("target") or {}, **(incident.get("environment") or {})}))
+    rows = [f"- {_plain(k)}: {_span(v)}" for k, v in found.items() if v not in (None, "", [], {})]
+    if run.get("version"):
+        rows.append(
+            f"- loadchaos {_span(run['version'])}, profile {_span(run.get('profile'))}, seed {_span(run.get('seed'))}"
+        )
+    return rows[:80]
+
+
+def _flat(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Nested facts as `target.kind`; a command line is one fact."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _flat(f"{prefix}.{key}" if prefix else str(key), inner)
+    elif isinstance(value, list | tuple):
+        yield prefix, shlex.join(str(v) for v in value)
+    else:
+        yield prefix, value
+
+
+def _sent(incident: Mapping[str, Any]) -> list[str]:
+    flying = [r for r in incident.get("in_flight") or [] if isinstance(r, Mapping)]
+    if not flying:
+        return []
+    rows = []
+    for traffic in dict.fromkeys(str(r.get("traffic")) for r in flying):
+        group = [r for r in flying if str(r.get("traffic")) == traffic]
+        tokens = [r["tokens"] for r in group if isinstance(r.get("tokens"), int)]
+        images = sum(int(r.get("images") or 0) for r in group)
+        size = f", prompts of {number(min(tokens))} to {number(max(tokens))} tokens" if tokens else ""
+        rows.append(
+            f"- {number(len(group))} x {_span(traffic)}{size}" + (f", {plural(images, 'image')}" if images else "")
+        )
+    return ["In flight when it happened:", "", *rows]
+
+
+def _timeline(incident: Mapping[str, Any]) -> list[str]:
+    rows = incident.get("timeline") or []
+    return [f"- {_at(r.get('at_s'))} {_span(r.get('text'))}" for r in rows if isinstance(r, Mapping)]
+
+
+def _at(at_s: object) -> str:
+    return f"{at_s:+.3f} s" if isinstance(at_s, int | float) else "?"
+
+
+def _attacks(incident: Mapping[str, Any]) -> list[str]:
+    rows = []
+    for a in incident.get("attacks") or []:
+        effects = ", ".join(_span(e) for e in a.get("effects") or [])
+        before = a.get("began_before_s")
+        when = f", begun {seconds(before)} before" if isinstance(before, int | float) else ""
+        rows.append(f"- {_span(a.get('attack'))}{when}" + (f"; it may cause {effects}" if effects else ""))
+    return rows
+
+
+def _in_flight(incident: Mapping[str, Any]) -> list[str]:
+    flying = [r for r in incident.get("in_flight") or [] if isinstance(r, Mapping)]
+    if not flying:
+        return []
+    rows = ["| id | step | traffic | prompt tokens | images | out for |", "|---|---|---|---|---|---|"]
+    rows += [
+        f"| {_span(r.get('id'))} | {r.get('step', '')} | {_span(r.get('traffic'))} | {number(r.get('tokens'))} "
+        f"| {number(r.get('images') or 0)} | {seconds(r.get('age_s'))} |"
+        for r in flying[:_MOST_REQUESTS]
+    ]
+    if len(flying) > _MOST_REQUESTS:
+        rows += ["", f"{number(len(flying) - _MOST_REQUESTS)} more are in incident.json."]
+    return rows
+
+
+def replay_command(run: Mapping[str, Any]) -> str:
+    """The command that sends the same steps again: the run's own, with its seed made fast."""
+    argv = [str(a) for a in run.get("argv") or []]
+    seed = run.get("seed")
+    if not argv:
+        argv = ["loadchaos", "run", str(run.get("profile") or "PROFILE")]
+    argv[0] = Path(argv[0]).name
+    if seed is not None and not any(a == "--seed" or a.startswith("--seed=") for a in argv):
+        argv += ["--seed", str(seed)]
+    return clean(shlex.join(argv), 2000)
+
+
+def _replay(run: Mapping[str, Any]) -> list[str]:
+    return [*_fence([replay_command(run)]), "", "The same profile and seed send the same requests in the same order."]
+
+
+def _todo(incident: Mapping[str, Any]) -> list[str]:
+    remedy = remedy_text(incident.get("remedy"))
+    rows = [f"- {_plain(part)}" for part in remedy.split("; ") if part.strip()] if remedy else []
+    if (incident.get("attribution") or "server") != "server":
+        return rows or ["- Nothing upstream: loadchaos brought it about."]
+    tail = (
+        "open an issue upstream with this page"
+        if not incident.get("known")
+        else "see the issue above, and add this page to it"
+    )
+    return [*rows, f"- Then {tail}; server.log.excerpt beside it has the log around it."]

@@ -1,0 +1,160 @@
+"""report.html: one file, nothing from outside, nothing of the server's becomes markup, small."""
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from loadchaos.ledger import Reader, RunFolder
+from loadchaos.tell import html
+from loadchaos.tell.charts import picture
+from loadchaos.tell.series import POINTS, Series
+
+Verdict = dict[str, Any]
+S = 1_000_000_000
+
+
+def series_of(folder: RunFolder) -> Series:
+    series = Series()
+    for row in Reader(folder).new(final=True):
+        series.feed(row)
+    return series
+
+
+class Page(HTMLParser):
+    """Every tag with its attributes, and all text outside of style."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture
+def page(run_folder: RunFolder, verdict: Verdict) -> Page:
+    path = html.write(run_folder, verdict, series_of(run_folder))
+    assert path == run_folder.report_html
+    return Page(path.read_text())
+
+
+def test_the_verdict_comes_first_then_what_broke(page: Page) -> None:
+    text = " ".join(page.text.split())
+    assert text.index("FAIL") < text.index("What broke") < text.index("encoder_cache_miss engine death")
+    assert text.index("encoder_cache_miss engine death") < text.index("What was expected") < text.index("How it went")
+    assert "embedded server" in text
+
+
+def test_the_page_asks_nobody_for_anything(page: Page) -> None:
+    for tag, attrs in page.tags:
+        assert tag not in {"script", "link", "img", "iframe", "object", "embed", "form", "base"}, (tag, attrs)
+        assert not {"src", "srcset", "onload", "onerror", "onclick"} & set(attrs)
+        if tag != "a":
+            assert "href" not in attrs
+    policy = [a["content"] for t, a in page.tags if a.get("http-equiv") == "Content-Security-Policy"]
+    assert policy == ["default-src 'none'; style-src 'unsafe-inline'"]
+
+
+def test_links_lead_to_upstream_issues_and_into_the_run_folder_only(page: Page) -> None:
+    links = {a["href"] for t, a in page.tags if t == "a"}
+    assert links == {
+        "https://github.com/vllm-project/vllm/issues/38551",
+        "incidents/001-encoder_cache_miss/incident.md",
+    }
+
+
+def test_hostile_text_everywhere_stays_text(run_folder: RunFolder, verdict: Verdict, hostile: str) -> None:
+    def spoil(value: Any, key: str = "") -> Any:
+        if isinstance(value, dict):
+            return {k if key != "by_traffic" else k + hostile: spoil(v, k) for k, v in value.items()}
+        if isinstance(value, list):
+            return [spoil(v) for v in value]
+        return value + hostile if isinstance(value, str) and key not in {"started", "ended"} else value
+
+    spoiled = Page(html.render(spoil(verdict), series_of(run_folder), run_folder.path))
+    assert {t for t, _ in spoiled.tags} & {"script", "img"} == set()
+    assert "<script>alert(1)</script>" in spoiled.text
+
+
+def test_the_charts_show_the_death(page: Page) -> None:
+    shapes = [a for t, a in page.tags if t == "path"]
+    assert len(shapes) >= 8
+    assert all(a["d"] for a in shapes)
+    states = [a["class"] for t, a in page.tags if t == "span" and "state-" in str(a.get("class"))]
+    assert states == ["bar state-healthy", "bar state-dead"]
+    assert len([a for t, a in page.tags if "attack" in str(a.get("class")).split()]) == 7
+    assert any("mark" in str(a.get("class")).split() for _, a in page.tags)
+
+
+def test_a_ten_minute_run_makes_a_small_page(make_run: Any, tmp_path: Any, verdict: Verdict) -> None:
+    folder = make_run(tmp_path / "long", seconds=600, death_s=560, per_s=2)
+    assert html.write(folder, verdict, series_of(folder)).stat().st_size < 500_000
+
+
+def test_a_run_without_any_row_still_makes_a_page(tmp_path: Any) -> None:
+    folder = RunFolder(tmp_path)
+    assert "nothing was recorded" in html.write(folder, {}, Series()).read_text()
+
+
+def test_the_log_around_an_incident_is_in_the_page(run_folder: RunFolder, verdict: Verdict) -> None:
+    home = run_folder.incidents / "001-encoder_cache_miss"
+    home.mkdir(parents=True)
+    (home / "server.log.excerpt").write_text("# server.log, lines 1 to 2\nboom </pre><script>x</script>\n")
+    made = Page(html.render(verdict, series_of(run_folder), run_folder.path))
+    assert "boom </pre><script>x</script>" in made.text
+    assert "script" not in {t for t, _ in made.tags}
+
+
+# -- the series behind the charts ----------------------------------------------------------------------------------
+
+
+def test_the_buckets_of_a_run_hold_every_request_once(run_folder: RunFolder) -> None:
+    points = series_of(run_folder).points()
+    total: dict[str, int] = {}
+    for _, bucket in points:
+        for outcome, n in bucket.outcomes.items() if bucket else ():
+            total[outcome] = total.get(outcome, 0) + n
+    rows = [r for r in Reader(run_folder).new(final=True) if r["row"] == "end"]
+    assert total["ok"] + total["reset"] == len(rows)
+
+
+def test_a_day_becomes_few_points_and_loses_nothing() -> None:
+    series = Series()
+    for second in range(0, 86_400, 5):
+        series.feed({"row": "end", "at_ns": (1000 + second) * S, "due_ns": (1000 + second) * S, "outcome": "ok"})
+    points = series.points()
+    assert len(points) <= POINTS
+    assert sum(b.outcomes["ok"] for _, b in points if b) == 86_400 / 5
+    assert points[1][0] - points[0][0] == series.width_s
+
+
+def test_a_gap_stays_a_gap() -> None:
+    series = Series()
+    for second in (0, 1, 2, 10, 11):
+        series.feed({"row": "metrics", "at_ns": second * S, "replica": "a", "engine": "0",
+                     "values": {"kv_usage_ratio": 0.5}})  # fmt: skip
+    chart = next(c for c in picture(series).charts if c.title == "KV cache in use")
+    assert chart.lines[0].path.count("M") == 2
+
+
+def test_a_wide_range_of_latencies_is_drawn_on_a_logarithmic_scale() -> None:
+    series = Series()
+    for second, ms in enumerate([50] * 50 + [30_000] * 2):
+        at = second * S
+        series.feed({"row": "end", "at_ns": at, "due_ns": at, "first_token_ns": at + ms * 1_000_000, "outcome": "ok"})
+    chart = next(c for c in picture(series).charts if c.title.startswith("Time to first token"))
+    assert "logarithmic" in chart.title
+    assert [t.label for t in chart.ticks][-1] == "100 s"
+
+
+def test_every_path_is_made_of_numbers(run_folder: RunFolder) -> None:
+    for chart in picture(series_of(run_folder)).charts:
+        for line in chart.lines:
+            assert re.fullmatch(r"[MLhz0-9., -]+", line.path), line.path[:80]

@@ -1,0 +1,111 @@
+"""Incident folders: complete, ready to paste, safe to render, and the same when written again."""
+
+import json
+from typing import Any
+
+import pytest
+
+from loadchaos.ledger import RunFolder
+from loadchaos.tell import incident
+from loadchaos.tell.incident_page import replay_command
+
+
+@pytest.fixture
+def death(hostile: str) -> dict[str, Any]:
+    """An incident as the judge gives it."""
+    flying = [{"id": f"0-{i}", "step": i, "traffic": "images", "tokens": 400 + i, "images": 2, "edge": None,
+               "age_s": 0.5} for i in range(60)]  # fmt: skip
+    return {
+        "schema": 1, "n": 1, "id": "encoder_cache_miss", "folder": "001-encoder_cache_miss", "kind": "death",
+        "replica": "a", "severity": "engine_death", "title": f"Encoder cache miss {hostile}", "attribution": "server",
+        "opened_at_s": 30.0, "noticed_at_s": 30.4, "signs": ["connection refused", hostile],
+        "known": [{"issue": "vllm-project/vllm#38551", "fixed": "0.27.1"}], "remedy": "upgrade; no MTP",
+        "evidence": {"source": "server.log", "line": 101, "text": "Encoder cache miss"}, "lost_requests": 76,
+        "lost": {"reset": 76}, "in_flight_at_death": 60, "in_flight": flying, "admitted": [],
+        "attacks": [{"attack": "reset_mm_cache", "effects": ["mm_cache_desync"], "began_before_s": 0.3}],
+        "log_lines": {"server.log": {"first": 100, "last": 103}}, "recovered_after_s": None,
+        "timeline": [{"at_s": 30.0, "text": "dying: ``` and <b>"}],
+        "environment": {"flags": ["--model", "a b"], "version": "0.18.0"},
+    }  # fmt: skip
+
+
+RUN = {"profile": "mtp_mm", "argv": ["/usr/bin/loadchaos", "run", "mtp_mm"], "seed": 7, "version": "0.1.0",
+       "target": {"kind": "embedded", "url": "http://127.0.0.1:8000"}}  # fmt: skip
+
+
+def test_the_folder_has_the_facts_the_page_and_the_log_around_it(run_folder: RunFolder, death: dict[str, Any]) -> None:
+    home = incident.write(run_folder, death, RUN)
+    assert home.name == "001-encoder_cache_miss"
+    assert json.loads((home / "incident.json").read_text()) == death
+    excerpt = (home / "server.log.excerpt").read_text()
+    assert excerpt.startswith("# server.log, lines 1 to 120\n")
+    assert "AssertionError: Encoder cache miss for 9f86d081884c7d65." in excerpt
+    assert {p.name for p in home.iterdir()} == incident.FILES
+
+
+def test_the_page_is_ready_to_paste(run_folder: RunFolder, death: dict[str, Any]) -> None:
+    page = (incident.write(run_folder, death, RUN) / "incident.md").read_text()
+    for part in (
+        "engine death, `encoder_cache_miss`", "30.0 s after the load began", "400 ms later", "76 requests lost",
+        "https://github.com/vllm-project/vllm/issues/38551, fixed 0.27.1", "(EngineCore pid=7) AssertionError",
+        "60 x `images`, prompts of 400 to 459 tokens, 120 images", "`reset_mm_cache`, begun 300 ms before",
+        "20 more are in incident.json", "loadchaos run mtp_mm --seed 7", "- upgrade", "- no MTP",
+        "--model 'a b'",
+    ):  # fmt: skip
+        assert part in page, part
+
+
+def test_no_text_of_the_server_leaves_its_fence_or_becomes_markup(run_folder: RunFolder, death: dict[str, Any]) -> None:
+    page = (incident.write(run_folder, death, RUN) / "incident.md").read_text()
+    assert "\x1b" not in page
+    outside, fence = [], ""
+    for line in page.splitlines():
+        mark = line[: len(line) - len(line.lstrip("`"))]
+        if len(mark) >= 3 and (not fence or line == fence):
+            fence = "" if fence else mark
+        elif not fence:
+            outside.append("".join(line.split("`")[::2]))  # what stands outside of code spans
+    assert not fence
+    prose = "\n".join(outside)
+    assert "<script" not in prose.replace("\\<", "")
+    assert "<b>" not in prose
+
+
+def test_writing_it_twice_is_writing_it_once(run_folder: RunFolder, death: dict[str, Any]) -> None:
+    first = incident.write(run_folder, death, RUN)
+    before = {p.name: p.read_bytes() for p in first.iterdir()}
+    second = incident.write(run_folder, death, RUN)
+    assert {p.name: p.read_bytes() for p in second.iterdir()} == before
+    assert len(list(run_folder.incidents.iterdir())) == 1
+
+
+def test_an_incident_that_gets_its_name_later_moves_there(run_folder: RunFolder, death: dict[str, Any]) -> None:
+    incident.write(run_folder, {**death, "id": "engine_death_unexplained"}, RUN)
+    home = incident.write(run_folder, death, RUN)
+    assert [p.name for p in run_folder.incidents.iterdir()] == [home.name]
+
+
+def test_what_the_final_judgement_does_not_know_goes_unless_others_wrote_there(
+    run_folder: RunFolder, death: dict[str, Any]
+) -> None:
+    kept = incident.write(run_folder, death, RUN)
+    incident.write(run_folder, {**death, "n": 2}, RUN)
+    mine = incident.write(run_folder, {**death, "n": 3}, RUN)
+    (mine / "my-notes.txt").write_text("do not delete")
+    incident.remove_others(run_folder, [kept])
+    assert sorted(p.name[:3] for p in run_folder.incidents.iterdir()) == ["001", "003"]
+
+
+def test_an_id_with_a_path_in_it_stays_inside_the_run_folder(run_folder: RunFolder, death: dict[str, Any]) -> None:
+    home = incident.write(run_folder, {**death, "id": "../../etc/passwd", "evidence": {"source": "../../x", "line": 1}})
+    assert home.parent == run_folder.incidents
+
+
+def test_an_incident_with_hardly_any_facts_still_makes_a_page(run_folder: RunFolder) -> None:
+    home = incident.write(run_folder, {"n": 9, "id": "alive_but_hung"})
+    assert "alive\\_but\\_hung" in (home / "incident.md").read_text()
+
+
+def test_the_replay_keeps_what_was_asked_for() -> None:
+    assert replay_command({"argv": ["x/loadchaos", "run", "p", "--seed", "3"], "seed": 3}) == "loadchaos run p --seed 3"
+    assert replay_command({}) == "loadchaos run PROFILE"
