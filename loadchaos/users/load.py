@@ -1,0 +1,264 @@
+"""Drives one worker's share of the plan: the dispatcher, and beside it sweeper, heartbeats and the reader of orders.
+
+The dispatcher makes each request before it is due and hands it to a free slot; an open phase counts from due times and
+never waits for the server, a closed one sends when a user is free. Limits of silence are kept by one sweeper instead of
+a timer per read. What takes time is done before a request is due or after it is over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from loadchaos.behaviours import BEHAVIOURS
+from loadchaos.errors import LedgerError
+from loadchaos.ledger import RunFolder, Tail
+from loadchaos.model import BLAMELESS, Reply, Request, Step
+from loadchaos.users.control import Control
+from loadchaos.users.greenlets import flag, sleep, spawn
+from loadchaos.users.plan import Phase, WorkerPlan
+from loadchaos.users.record import Record
+from loadchaos.wire.call import Call, Sending
+from loadchaos.wire.sockets import Slot
+
+HEARTBEAT_S = 0.25
+CONTROL_S = 0.05
+SWEEP_S = 0.05
+GRACE_S = 4.0
+"""How long requests in flight may go on after a `stop` before we hang up on them."""
+
+Fire = Callable[[str, float, int, str | None], None]
+"""Tells Locust of one request: name, milliseconds from due to end, bytes, what was wrong or None."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """A step with its request, ready to be sent."""
+
+    step: Step
+    request: Request
+    sending: Sending
+    request_id: str
+
+
+class Load:
+    """One worker's load, from its first to its last row. `run` blocks its greenlet until all is over."""
+
+    def __init__(self, plan: WorkerPlan, fire: Fire) -> None:
+        self.plan = plan
+        folder = RunFolder(plan.folder)
+        self.control = Control(Tail(folder.control))
+        self.failure: BaseException | None = None
+        self.over = flag()
+        self._fire = fire
+        self._record = Record(folder.requests(plan.worker), plan.worker)
+        self._slots: list[Slot] = []
+        self._free: list[Slot] = []
+        self._freed = flag()
+        self._idle = flag()
+        self._idle.set()
+        self._busy = 0
+
+    def run(self) -> None:
+        """Begin row, phases, end row. Never raises: `failure` tells of a ledger that cannot be written, or of us."""
+        try:
+            self._record.write({"row": "load", "what": "begin"})
+            beside = [spawn(self._beside, s, w) for s, w in self._chores()]
+            try:
+                self._phases()
+                self._drain()
+            finally:
+                for chore in beside:
+                    chore.kill()
+                self._hang_up("stopped")
+            self._record.fold()
+            self._record.heartbeat(len(self._slots))
+            self._record.write({"row": "load", "what": "end", "why": self.control.why})
+            self._record.close()
+        except Exception as e:  # noqa: BLE001 - whatever broke here, the run must hear of it by our exit code
+            self._fail(e)
+        finally:
+            for slot in self._slots:
+                slot.close()
+            self.over.set()
+
+    def stop(self, grace_s: float) -> None:
+        """End in order, as a `stop` of the run would; for signals and for Locust's own Stop."""
+        self.control.obey("stop", grace_s)
+
+    # ---- phases ----
+
+    def _phases(self) -> None:
+        for phase, steps in self.plan.phases():
+            if self.control.stopping.is_set():
+                return
+            (self._open if phase.open else self._closed)(phase, steps)
+            if self.failure is not None:
+                return
+
+    def _open(self, phase: Phase, steps: Iterator[Step]) -> None:
+        """Each step at its due time, whatever the server does; without a free slot it is missed."""
+        self._size(phase.slots)
+        begin_ns = time.monotonic_ns()
+        round_: int | None = None
+        for step in steps:
+            if step.round != round_:
+                self._turn(phase, round_, step.round)
+                if round_ is not None and phase.drain:
+                    # The next burst meets an idle server, even when that makes it later than planned.
+                    begin_ns = max(begin_ns, time.monotonic_ns() - int((step.due_s or 0.0) * 1e9))
+                round_ = step.round
+            due_ns = begin_ns + int((step.due_s or 0.0) * 1e9)
+            made = None if self.control.paused else self._make(step)
+            wait_s = (due_ns - time.monotonic_ns()) / 1e9
+            if wait_s > 0:
+                self.control.stopping.wait(wait_s)
+            else:
+                sleep(0)  # late: let the answers in before the next goes out
+            if self.control.stopping.is_set():
+                break
+            if self.control.paused:
+                self._record.miss(step, "server_down")
+            elif not self._free:
+                self._record.miss(step, "no_slot")
+            else:
+                self._record.late(time.monotonic_ns() - due_ns)
+                self._send(made or self._make(step), due_ns)
+        self._turn(phase, round_, None)
+
+    def _closed(self, phase: Phase, steps: Iterator[Step]) -> None:
+        """A step whenever a user is free; `drain` waits between rounds until nothing is in flight."""
+        self._size(phase.slots)
+        begin_ns, paused_ns = time.monotonic_ns(), self.control.paused_ns()
+        round_: int | None = None
+        for step in steps:
+            if step.round != round_:
+                self._turn(phase, round_, step.round)
+                round_ = step.round
+            made = self._make(step)
+            if not self._wait_for_slot(phase, begin_ns - paused_ns):
+                break
+            self._send(made, time.monotonic_ns())
+        self._turn(phase, round_, None)
+
+    def _turn(self, phase: Phase, over: int | None, next_: int | None) -> None:
+        """From one round to the next; behind the last one (None) everything is waited for."""
+        if over is not None:
+            if phase.drain or next_ is None:
+                self._drain()
+            self._record.phase(phase.index, over, "end")
+        if next_ is not None:
+            self._record.phase(phase.index, next_, "begin")
+
+    def _wait_for_slot(self, phase: Phase, begin_ns: int) -> bool:
+        """Whether a user is free and the phase still goes on; time spent paused is not counted."""
+        while True:
+            if not self.control.wait():
+                return False
+            left_s: float | None = None
+            if phase.for_s is not None:
+                left_s = phase.for_s - (time.monotonic_ns() - self.control.paused_ns() - begin_ns) / 1e9
+                if left_s <= 0:
+                    return False
+            if self._free:
+                return True
+            self._freed.clear()
+            # Not for ever: a pause or a stop may come meanwhile.
+            self._freed.wait(CONTROL_S if left_s is None else min(left_s, CONTROL_S))
+
+    def _drain(self) -> None:
+        """Wait until nothing is in flight; after a stop only for its grace."""
+        while self._busy:
+            if self.control.stopping.is_set():
+                grace_s = GRACE_S if self.control.grace_s is None else self.control.grace_s
+                self._idle.wait(grace_s)
+                self._hang_up("stopped")
+                self._idle.wait(5)  # what was hung up on still writes its row
+                return
+            self._idle.wait(CONTROL_S)
+
+    def _hang_up(self, why: str) -> None:
+        for call in list(self._record.in_flight.values()):
+            call.end("hung_up", why)
+
+    def _size(self, slots: int) -> None:
+        """Have that many users; those that are too many go when they are free."""
+        while len(self._slots) < slots:
+            slot = Slot(self.plan.target)
+            self._slots.append(slot)
+            self._free.append(slot)
+        while len(self._slots) > slots and self._free:
+            slot = self._free.pop()
+            slot.close()
+            self._slots.remove(slot)
+
+    # ---- one request ----
+
+    def _make(self, step: Step) -> Made:
+        return Made(step, *self.plan.make(step))
+
+    def _send(self, made: Made, due_ns: int) -> None:
+        slot = self._free.pop()
+        self._busy += 1
+        self._idle.clear()
+        spawn(self._one, slot, made, due_ns)
+        sleep(0)  # it goes out now, not when the next one has been made
+
+    def _one(self, slot: Slot, made: Made, due_ns: int) -> None:
+        step, request = made.step, made.request
+        try:
+            call = Call(made.sending, slot, self._record.progress)
+            self._record.begin(step, request, call, made.request_id, due_ns)
+            reply = BEHAVIOURS[step.behaviour].act(call)
+            self._record.end(step, request, reply, made.request_id, due_ns)
+            self._tell_locust(step, reply, due_ns)
+        except Exception as e:  # noqa: BLE001 - a greenlet's exception would be printed and the load go on unproved
+            self._fail(e)
+        finally:
+            self._free.append(slot)
+            self._freed.set()
+            self._busy -= 1
+            if not self._busy:
+                self._idle.set()
+
+    def _tell_locust(self, step: Step, reply: Reply, due_ns: int) -> None:
+        wrong = None if reply.outcome in BLAMELESS else reply.outcome
+        self._fire(step.traffic, (reply.end_ns - due_ns) / 1e6, reply.bytes_in, wrong)
+
+    # ---- beside the dispatcher ----
+
+    def _chores(self) -> list[tuple[float, Callable[[], None]]]:
+        return [
+            (SWEEP_S, self._sweep),
+            (CONTROL_S, self.control.read),
+            (HEARTBEAT_S, lambda: self._record.heartbeat(len(self._slots))),
+            (1.0, self._record.fold),
+        ]
+
+    def _beside(self, every_s: float, work: Callable[[], None]) -> None:
+        next_s = time.monotonic() + every_s
+        try:
+            while True:
+                sleep(max(0.0, next_s - time.monotonic()))
+                # How late a timer is tells how long something held the hub.
+                self._record.late(int(max(0.0, time.monotonic() - next_s) * 1e9))
+                next_s = max(next_s + every_s, time.monotonic())
+                work()
+        except Exception as e:  # noqa: BLE001 - without its heartbeats or limits the load must not go on
+            self._fail(e)
+
+    def _sweep(self) -> None:
+        now_ns = time.monotonic_ns()
+        for call in list(self._record.in_flight.values()):
+            call.sweep(now_ns)
+
+    def _fail(self, error: BaseException) -> None:
+        if self.failure is None:
+            self.failure = error
+            self.stop(0.0)
+
+
+def exit_code(failure: BaseException | None) -> int:
+    """What the Locust child ends with: 0 when the plan is done, 3 when the record was lost or we broke."""
+    return 0 if failure is None else LedgerError.exit_code

@@ -1,0 +1,136 @@
+"""One worker's share of plan.json: its phases, its steps, and how a step becomes bytes for the wire."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from loadchaos import __version__, payloads
+from loadchaos.behaviours import BEHAVIOURS
+from loadchaos.dialects import DIALECTS, Dialect
+from loadchaos.errors import LedgerError, OptionError
+from loadchaos.model import Facts, Request, Step
+from loadchaos.plan.profile import Profile, Shelves, from_mapping
+from loadchaos.plan.steps import of_phase
+from loadchaos.wire.call import Limits, Sending, request_head
+from loadchaos.wire.outcome import Rules
+from loadchaos.wire.sockets import Target
+
+# A server of unknown make says "your fault" by status alone (design: outcomes).
+_PLAIN_VALIDATION = frozenset({400, 413, 422})
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What the dispatcher has to know of a phase. `slots` are this worker's users; `for_s` bounds a closed phase.
+
+    `open`: steps have due times. `drain`: before a new round nothing may be in flight.
+    """
+
+    index: int
+    open: bool
+    slots: int
+    drain: bool = False
+    for_s: float | None = None
+
+
+def rules(dialect: Dialect) -> Rules:
+    """What a dialect says of errors, as the wire wants it."""
+    return Rules(
+        validation=dialect.validation,
+        shed=dialect.shed,
+        engine_dead=dialect.engine_dead,
+        plain_validation=_PLAIN_VALIDATION if dialect.name == "openai" else frozenset(),
+        sends_done=dialect.sends_done,
+    )
+
+
+def share(total: int, worker: int, workers: int) -> int:
+    """This worker's part of `total` users: they add up, and differ by one at most; nobody goes without."""
+    return max(1, total // workers + (worker < total % workers))
+
+
+def header_values(headers: Mapping[str, str], api_key_env: str | None, env: Mapping[str, str]) -> dict[str, str]:
+    """Headers with their `env:VAR` values put in. Raises OptionError for a variable that is not set."""
+    found: dict[str, str] = {}
+    if api_key_env and env.get(api_key_env):
+        found["Authorization"] = f"Bearer {env[api_key_env]}"
+    for name, value in headers.items():
+        variable = value.removeprefix("env:") if value.startswith("env:") else None
+        if variable is not None and variable not in env:
+            raise OptionError(f"header {name}: the variable {variable} is not set")
+        found[name] = env[variable] if variable is not None else value
+    return found
+
+
+class WorkerPlan:
+    """What plan.json and facts.json say, for one worker. Raises LedgerError when they cannot be read."""
+
+    def __init__(self, plan: Mapping[str, Any], facts: Facts, worker: int, env: Mapping[str, str]) -> None:
+        self.worker = worker
+        self.workers = int(plan.get("workers") or 1)
+        self.seed = int(plan["seed"])
+        self.facts = facts
+        self.folder = Path(plan["folder"])
+        self.target = Target(plan["base_url"])
+        shelves = Shelves(
+            payloads={name: payload.Options for name, payload in payloads.PAYLOADS.items()},
+            behaviours={name: behaviour.Options for name, behaviour in BEHAVIOURS.items()},
+        )
+        self.profile: Profile = from_mapping(plan["profile"], shelves)
+        limits = self.profile.limits
+        self.limits = Limits(int(limits.first_byte * 1e9), int(limits.between_bytes * 1e9), int(limits.total * 1e9))
+        dialect = DIALECTS.get(facts.dialect, DIALECTS["openai"]).at(facts.version)
+        self._rules = rules(dialect)
+        # Ids name the run, so that a server's log tells two runs apart.
+        self._tag = hashlib.blake2b(str(self.folder).encode(), digest_size=3).hexdigest()
+        self._headers = {
+            "User-Agent": f"loadchaos/{__version__}",
+            "Accept": "text/event-stream, application/json",
+            **header_values(plan.get("headers") or {}, plan.get("api_key_env"), env),
+        }
+
+    @classmethod
+    def read(cls, path: Path, worker: int, env: Mapping[str, str] | None = None) -> WorkerPlan:
+        """From the run folder's plan.json, with facts.json beside it."""
+        try:
+            plan = orjson.loads(path.read_bytes())
+            facts = Facts.from_json(orjson.loads((path.parent / "facts.json").read_bytes()))
+        except (OSError, orjson.JSONDecodeError) as e:
+            raise LedgerError(f"{path}: the plan cannot be read: {e}") from e
+        return cls(plan, facts, worker, os.environ if env is None else env)
+
+    def phases(self) -> Iterator[tuple[Phase, Iterator[Step]]]:
+        """Each phase with this worker's steps of it; those of a closed phase with `for_s` never end."""
+        for number, phase in enumerate(self.profile.load):
+            mine = Phase(
+                number,
+                open=phase.kind != "closed",
+                # A burst's remainder may fall on any worker.
+                slots=-(-phase.slots // self.workers)
+                if phase.kind == "burst"
+                else share(phase.slots, self.worker, self.workers),
+                drain=phase.kind != "open" and phase.between == "drain",
+                for_s=phase.for_ if phase.kind == "closed" else None,
+            )
+            yield mine, of_phase(self.profile, self.seed, number, self.worker, self.workers)
+
+    def make(self, step: Step) -> tuple[Request, Sending, str]:
+        """The request of a step, the bytes to send and its id, which the server may log (X-Request-Id)."""
+        request = payloads.build(step, self.facts)
+        request_id = f"lc-{self._tag}-{step.index}"
+        headers = {**self._headers, "X-Request-Id": request_id}
+        path = self.target.path(request.path)
+        head = request_head(path, self.target.host_header, len(request.body), headers)
+        options = step.behaviour_options
+        return (
+            request,
+            Sending(head, request.body, request.stream, self._rules, self.limits, options, step.seed),
+            request_id,
+        )

@@ -1,0 +1,82 @@
+"""Keeps one worker's file of rows: begins, ends, folded misses, heartbeats; and knows what is in flight."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from loadchaos.ledger import Writer
+from loadchaos.model import Reply, Request, Step
+from loadchaos.users import rows
+from loadchaos.wire.call import Call, Progress
+
+
+class Record:
+    """One writer a worker. Any method may raise LedgerError; the load must then stop, as nothing it does is proved."""
+
+    def __init__(self, path: Path, worker: int) -> None:
+        self._writer = Writer(path, f"locust-{worker}")
+        self.progress = Progress()
+        self.in_flight: dict[str, Call] = {}
+        self.begun = 0
+        self.ended = 0
+        self.lag_ns = 0
+        self._missed: dict[tuple[str, int, str], int] = {}
+        self._cpu_s = time.process_time()
+        self._beat_ns = time.monotonic_ns()
+
+    def begin(self, step: Step, request: Request, call: Call, request_id: str, due_ns: int) -> None:
+        """A request goes out now."""
+        self._writer.write(rows.begin(step, request, call, request_id, due_ns))
+        self.in_flight[request_id] = call
+        self.begun += 1
+
+    def end(self, step: Step, request: Request, reply: Reply, request_id: str, due_ns: int) -> None:
+        """It is over."""
+        self.in_flight.pop(request_id, None)
+        self.ended += 1
+        self._writer.write(rows.end(step, request, reply, request_id, due_ns))
+
+    def miss(self, step: Step, why: str) -> None:
+        """It was due and is not sent; written with others by `fold`."""
+        key = (step.traffic, step.phase, why)
+        self._missed[key] = self._missed.get(key, 0) + 1
+
+    def fold(self) -> None:
+        """Write what was missed since the last time."""
+        missed, self._missed = self._missed, {}
+        for (traffic, phase, why), count in missed.items():
+            self._writer.write(rows.missed(traffic, phase, why, count, time.monotonic_ns()))
+
+    def phase(self, phase: int, round_: int, what: str) -> None:
+        """A round of a phase begins or ends."""
+        self.write({"row": "phase", "phase": phase, "round": round_, "what": what})
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Any other row, stamped now."""
+        self._writer.write({**row, "at_ns": time.monotonic_ns()})
+
+    def late(self, lag_ns: int) -> None:
+        """The dispatcher was this late."""
+        self.lag_ns = max(self.lag_ns, lag_ns)
+
+    def heartbeat(self, users: int) -> None:
+        """What has gone on since the last one: the first sign by which a hung server is known."""
+        now = time.monotonic_ns()
+        cpu_s = time.process_time()
+        silences = [call.silence_ns(now) for call in self.in_flight.values()]
+        self._writer.write({
+            "row": "heartbeat", "at_ns": now, "in_flight": len(self.in_flight), "tokens": self.progress.tokens,
+            "bytes": self.progress.bytes_in, "oldest_silence_ns": max(silences, default=0), "lag_ns": self.lag_ns,
+            "users": users, "begun": self.begun, "ended": self.ended,
+            "cpu_share": round((cpu_s - self._cpu_s) / max((now - self._beat_ns) / 1e9, 1e-9), 3),
+        })  # fmt: skip
+        self.progress.tokens = self.progress.bytes_in = self.lag_ns = 0
+        self._cpu_s, self._beat_ns = cpu_s, now
+
+    def close(self) -> None:
+        """Sync and close the file."""
+        self._writer.sync()
+        self._writer.close()
