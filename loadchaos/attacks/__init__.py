@@ -1,1 +1,21 @@
-"""SHELF: operations on the server, each with begin, end, undo and the effects it lists."""
+"""SHELF: operations on the server, each with begin, undo and the effects it lists.
+
+    attacks = Attacks(specs, dialect, replicas, emit, redactor, headers, seed=7)
+    await attacks.preflight() ... await attacks.start() ... attacks.pause() ... await attacks.stop()
+
+A new kind of attack is one file with a class that fits the protocol Attack, and one entry in ATTACKS: the key under
+which a profile names it, and what makes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from loadchaos.attacks import admin
+from loadchaos.attacks._attack import Attack, Done, Make, Replica
+from loadchaos.attacks._attacks import Attacks
+from loadchaos.attacks.admin import operation_named
+
+__all__ = ["ATTACKS", "Attack", "Attacks", "Done", "Replica", "operation_named"]
+
+ATTACKS: Mapping[str, Make] = {"admin": admin.make}

@@ -17,7 +17,9 @@ class AdminOperation:
     `params` are the query parameters with their defaults, `body` a JSON body or None. `effects` are ids of failures
     and names of outcomes that this operation may cause by itself: what bites inside its window and is listed here is
     our own doing. `effects_when` adds effects for a parameter, keyed "mode=abort". `undo` names the operation that
-    takes this one back. `since` is the first server version that has it, `limit_s` how long an answer may take.
+    takes this one back. `since` is the first server version that has it, `limit_s` how long an answer may take,
+    `get_acts` says that a GET of the path does it too (so nobody may look for the path with one). `allowed` are the
+    only values that a parameter may be given.
     """
 
     name: str
@@ -32,6 +34,8 @@ class AdminOperation:
     effects_when: Mapping[str, Sequence[str]] = field(default_factory=dict)
     since: str = ""
     limit_s: float = 30.0
+    get_acts: bool = False
+    allowed: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def effects_with(self, params: Mapping[str, str]) -> list[str]:
         """The effects of a call with these parameters over the defaults, each once."""

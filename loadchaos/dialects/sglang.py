@@ -22,7 +22,7 @@ _METRICS = (
 )
 
 _OPERATIONS = (
-    AdminOperation("flush_cache", "POST", "/flush_cache"),
+    AdminOperation("flush_cache", "POST", "/flush_cache", get_acts=True),
     AdminOperation("abort_request", "POST", "/abort_request", body={"abort_all": True}, effects=("finish_abort",)),
     AdminOperation(
         "pause_generation", "POST", "/pause_generation", body={"mode": "abort"}, undo="continue_generation",

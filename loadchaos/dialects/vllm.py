@@ -126,17 +126,18 @@ _OPERATIONS = (
     ),
     AdminOperation(
         "collective_rpc", "POST", "/collective_rpc", body={"method": "check_health"}, gate=_DEV, since="0.10.2",
+        allowed={"method": ("check_health", "list_loras")},  # it can call any method of a worker, and ruin anything
     ),
     AdminOperation("release_kv_cache_memory", "POST", "/release_kv_cache_memory", gate=_SLEEP, since="0.31.0"),
     AdminOperation(
-        "scale_elastic_ep", "POST", "/scale_elastic_ep", gate="start the server with --enable-elastic-ep",
+        "scale_elastic_ep", "POST", "/scale_elastic_ep", body={}, gate="start the server with --enable-elastic-ep",
         since="0.10.0", effects=("http_scaling", "shed"), limit_s=300.0,
     ),
     AdminOperation(
-        "load_lora_adapter", "POST", "/v1/load_lora_adapter", gate=_LORA, undo="unload_lora_adapter",
+        "load_lora_adapter", "POST", "/v1/load_lora_adapter", body={}, gate=_LORA, undo="unload_lora_adapter",
         effects=("lora_load_failed",), limit_s=120.0,
     ),
-    AdminOperation("unload_lora_adapter", "POST", "/v1/unload_lora_adapter", gate=_LORA),
+    AdminOperation("unload_lora_adapter", "POST", "/v1/unload_lora_adapter", body={}, gate=_LORA),
     AdminOperation("start_profile", "POST", "/start_profile", gate=_PROFILE, undo="stop_profile", limit_s=120.0),
     AdminOperation("stop_profile", "POST", "/stop_profile", gate=_PROFILE, limit_s=300.0),
     AdminOperation("is_sleeping", "GET", "/is_sleeping", gate=_DEV, since="0.8.5", destructive=False),

@@ -1,0 +1,178 @@
+"""Runs a profile's attacks on their timetable, records each, and takes back whatever still holds when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import httpx
+
+from loadchaos.attacks._attack import Attack, Done, Replica
+from loadchaos.attacks._schedule import Timetable, timetable
+from loadchaos.dialects import Dialect
+from loadchaos.errors import OptionError
+from loadchaos.model import Emit
+from loadchaos.redact import Redactor
+
+_UNDO_S = 5.0
+_SKIPPED_EVERY_S = 1.0
+
+
+class Attacks:
+    """A profile's attacks. Each spec is a mapping or object: `admin` (the operation's name), `params`, and its times.
+
+    Rows of one act: `begin`; then, when it is over, `end` with the server's answer; for what holds (sleep, pause) an
+    `undo` before it, so that begin to end is the time in which its effects are ours. OptionError for a spec that the
+    dialect or the replicas do not have.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[Any],
+        dialect: Dialect,
+        replicas: Sequence[Replica],
+        emit: Emit,
+        redactor: Redactor,
+        headers: Mapping[str, str] | None = None,
+        seed: int = 0,
+        version: str | None = None,
+        verify: Any = True,
+    ) -> None:
+        # Each call on a connection of its own: a server closes idle ones after 5 s, and a reset is not to be retried.
+        limits = httpx.Limits(max_keepalive_connections=0)
+        self._client = httpx.AsyncClient(headers=dict(headers or {}), limits=limits, verify=verify)
+        self._replicas, self._emit, self._seed = list(replicas), emit, seed
+        self._planned: list[tuple[Attack, Timetable]] = []
+        for spec in specs:
+            times = timetable(spec)
+            attack = _make(spec, times, dialect, self._client, redactor, version)
+            if times.on not in ("each", "one", "random", *(r.name for r in self._replicas)):
+                names = ", ".join(r.name for r in self._replicas)
+                raise OptionError(
+                    f"attack {attack.name}: on is each, one, random or a replica ({names}): got {times.on}"
+                )
+            self._planned.append((attack, times))
+        self._tasks: list[asyncio.Task[None]] = []
+        self._holding: dict[tuple[int, str], tuple[Attack, Replica, int]] = {}
+        self._running = asyncio.Event()
+        self._running.set()
+        self._why_paused = ""
+
+    @property
+    def names(self) -> list[str]:
+        """The attacks, in the profile's order."""
+        return [attack.name for attack, _ in self._planned]
+
+    async def preflight(self) -> list[tuple[str, Done]]:
+        """Each attack on each replica: name, and whether the server offers it (`ok` None: it did not answer)."""
+        return [
+            (
+                attack.name if len(self._replicas) == 1 else f"{attack.name} on {replica.name}",
+                await attack.preflight(replica),
+            )
+            for attack, times in self._planned
+            for replica in (self._replicas if times.on != "one" else self._replicas[:1])
+            if times.on in ("each", "one", "random", replica.name)
+        ]
+
+    async def start(self) -> None:
+        """The load begins now; returns at once."""
+        begin = time.monotonic()
+        self._tasks = [
+            asyncio.create_task(self._run(index, attack, times, begin))
+            for index, (attack, times) in enumerate(self._planned)
+        ]
+
+    def pause(self, why: str = "the server is down") -> None:
+        """Leave the server alone until `resume`; what would have been due is recorded as skipped."""
+        self._why_paused = why
+        self._running.clear()
+
+    def resume(self) -> None:
+        """Go on with what is due from now on."""
+        self._running.set()
+
+    async def stop(self) -> None:
+        """End every attack and take back what still holds; each undo gets 5 s."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        for index, name in list(self._holding):
+            await self._undo(index, name)
+        await self._client.aclose()
+
+    async def _run(self, index: int, attack: Attack, times: Timetable, begin: float) -> None:
+        rng = random.Random(f"{self._seed}/{index}/{attack.name}")
+        skipped = 0.0
+        for n, moment in enumerate(times.moments(rng), 1):
+            late_s = time.monotonic() - begin - moment
+            if late_s > (times.every_s or late_s):
+                continue  # the call before took longer than an interval: no piling up
+            await asyncio.sleep(max(-late_s, 0.0))
+            chosen = self._choose(times.on, rng)
+            if self._running.is_set():
+                await asyncio.gather(*(self._once(index, attack, times, replica, n) for replica in chosen))
+            elif time.monotonic() - skipped >= _SKIPPED_EVERY_S:
+                skipped = time.monotonic()
+                for replica in chosen:
+                    self._row(attack, n, "skipped", replica, Done(None, text=self._why_paused))
+
+    def _choose(self, on: str, rng: random.Random) -> list[Replica]:
+        if on == "each":
+            return self._replicas
+        if on == "one":
+            return self._replicas[:1]
+        if on == "random":
+            return [rng.choice(self._replicas)]
+        return [replica for replica in self._replicas if replica.name == on]
+
+    async def _once(self, index: int, attack: Attack, times: Timetable, replica: Replica, n: int) -> None:
+        done = Done(ok=None, text="stopped before it was answered")
+        self._row(attack, n, "begin", replica, Done(ok=None))
+        try:
+            if attack.holds:
+                self._holding[index, replica.name] = (attack, replica, n)
+            done = await attack.begin(replica)
+            if attack.holds and done.ok is not False:
+                await asyncio.sleep(times.hold)
+                await self._undo(index, replica.name)
+            elif done.ok is False:
+                self._holding.pop((index, replica.name), None)
+        finally:
+            self._row(attack, n, "end", replica, done)
+
+    async def _undo(self, index: int, name: str) -> None:
+        """Take it back; what could not be taken back stays noted, and is tried once more at the end."""
+        attack, replica, n = self._holding[index, name]
+        try:
+            async with asyncio.timeout(_UNDO_S):
+                done = await attack.undo(replica)
+        except TimeoutError:
+            done = Done(ok=None, text=f"no answer within {_UNDO_S:g} s")
+        if done.ok:
+            self._holding.pop((index, name), None)
+        self._row(attack, n, "undo", replica, done)
+
+    def _row(self, attack: Attack, n: int, what: str, replica: Replica, done: Done) -> None:
+        self._emit({
+            "row": "attack", "at_ns": time.monotonic_ns(), "attack": attack.name, "n": n, "what": what,
+            "replica": replica.name, "ok": done.ok, "status": done.status, "text": done.text,
+            "effects": list(attack.effects), "took_ns": done.took_ns,
+        })  # fmt: skip
+
+
+def _make(
+    spec: Any, times: Timetable, dialect: Dialect, client: httpx.AsyncClient, redactor: Redactor, version: str | None
+) -> Attack:
+    """The attack a spec names. OptionError where there is no such kind or operation."""
+    from loadchaos.attacks import ATTACKS  # the shelf's table; at the top it would be a circle
+
+    for kind, make in ATTACKS.items():
+        name = spec.get(kind) if isinstance(spec, Mapping) else getattr(spec, kind, None)
+        if name:
+            return make(name, times.params, dialect, client, redactor, version)
+    raise OptionError(f"an attack names what it is, as in {{admin: reset_mm_cache, every: 2s}} (got {spec!r})")
