@@ -24,8 +24,8 @@ _BACK_NS = 1 * S
 _BACK_SURE_NS = 10 * S
 _BALANCER_NS = 10 * S
 _EXIT_WAITS_NS = 60 * S
-_PAUSED = frozenset({"paused", "pause", "asleep", "sleeping", "sleep"})
-_TERMINATED = frozenset({"terminated", "terminate", "sigterm", "SIGTERM"})
+_PAUSED = frozenset({"paused", "asleep", "alive_but_hung"})
+_TERMINATED = frozenset({"terminated", "server_terminated"})
 _FOR_EVER = 1 << 62
 
 Sign = tuple[int, str]  # when it was first there, and in words
@@ -36,13 +36,16 @@ class StateMachine:
     """One replica's state. `feed` every row of the ledger that is about it (or about no replica), `tick` in between.
 
     `launched`: we started it, so that its exit is proof. `dialect_knows_death`: an empty 500 or 503 of /health means
-    that the engine is gone. `sole`: our traffic goes to this replica alone, so that our tokens speak for it.
+    that the engine is gone (set `knows_death` once the dialect is known). `sole`: our traffic goes to this replica alone, so that our tokens speak for it.
     """
 
-    def __init__(self, replica: str, launched: bool, dialect_knows_death: bool, *, sole: bool = True) -> None:
+    def __init__(
+        self, replica: str, launched: bool = False, dialect_knows_death: bool = True, *, sole: bool = True
+    ) -> None:
         self.replica = replica
         self.state: State = "starting"
-        self._launched, self._knows_death, self._sole = launched, dialect_knows_death, sole
+        self.knows_death = dialect_knows_death
+        self._launched, self._sole = launched, sole
         self._traffic, self._network, self._processes = Traffic(), Network(), Processes()
         self._counters, self._attacked = Counters(), Attacked()
         self._progress_ns: int | None = None
@@ -196,7 +199,7 @@ class StateMachine:
             silent = self._no_token_since(network.refused_ns[0])
             sign = (network.refused_ns[0], f"connections are refused ({network.refused_ns[2]} probes)")
             (proofs if network.refused_twice() and silent else signs).append(sign)
-        if network.says_dead(self._knows_death) and network.unhealthy_ns is not None:
+        if network.says_dead(self.knows_death) and network.unhealthy_ns is not None:
             first, newest, n = network.unhealthy_ns
             sign = (first, f"/health says {network.unhealthy_status} ({n} times)")
             sure = newest - first >= 50 * MS and self._no_token_since(first)
@@ -296,7 +299,7 @@ class StateMachine:
         if self._moved_start is not None and self._moved_start[0] > down:
             return "restarting", self._moved_start[0], ["its start time has changed"]
         reached = network.last_ok_ns
-        says_dead = network.says_dead(self._knows_death)
+        says_dead = network.says_dead(self.knows_death)
         if reached is None or reached <= down + _BACK_NS or network.refused_ns is not None or says_dead:
             return None
         if self._saw_it_gone_ns is not None and reached > self._saw_it_gone_ns:

@@ -1,0 +1,97 @@
+"""Whose doing a failure is: the server's, our own attack's, our sabotage's, or exactly what the attack is for."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from loadchaos.judge.tally import S
+from loadchaos.model import OUTCOMES, Attribution, Row
+
+_AFTER_NS = 10 * S
+_HARMS = {"process": "expected", "network": "expected", "engine": "injected", "sabotage": "injected"}
+# What an admin operation does by design, as against what may break by it (encoder_cache_miss after our own reset).
+_BY_DESIGN = frozenset({*OUTCOMES, "alive_but_hung", "server_terminated", "server_unreachable", "http_scaling"})
+
+
+@dataclass
+class _Attack:
+    name: str
+    n: int
+    kind: str
+    begin_ns: int
+    end_ns: int | None = None
+    held: bool = False  # it has an undo to come, so that its effect outlasts the call
+    effects: frozenset[str] = field(default_factory=frozenset)
+
+    def in_force(self, at_ns: int) -> bool:
+        until = None if self.held or self.end_ns is None else self.end_ns + _AFTER_NS
+        return self.begin_ns - S <= at_ns and (until is None or at_ns <= until)
+
+
+class AttackLog:
+    """Attacks of the run: the newest with their effects, and how each fared."""
+
+    def __init__(self) -> None:
+        self._recent: deque[_Attack] = deque(maxlen=400)
+        self.fared: dict[str, dict[str, int]] = {}
+
+    def feed(self, row: Row) -> None:
+        """Fold an `attack` row."""
+        name, n, what = str(row.get("attack")), int(row.get("n") or 0), row.get("what")
+        counts = self.fared.setdefault(name, {"begun": 0, "ok": 0, "failed": 0, "skipped": 0})
+        effects = frozenset(str(e) for e in row.get("effects") or ())
+        if what == "begin":
+            counts["begun"] += 1
+            kind = str(row.get("kind") or "admin")
+            self._recent.append(_Attack(name, n, kind, row["at_ns"], effects=effects, held=bool(row.get("held"))))
+        elif what == "skipped":
+            counts["skipped"] += 1
+        elif what in ("end", "undo"):
+            if what == "end":
+                counts["ok" if row.get("ok") else "failed"] += 1
+            for attack in reversed(self._recent):
+                if attack.name == name and attack.n == n:
+                    attack.end_ns, attack.held = row["at_ns"], attack.held and what == "end"
+                    attack.effects |= effects
+                    break
+
+    def in_force(self, at_ns: int, within_ns: int = 0) -> list[dict[str, Any]]:
+        """The attacks in force at `at_ns`, or ended at most 10 s before; at most 20, newest last."""
+        found = [a for a in self._recent if a.in_force(at_ns) or 0 <= at_ns - a.begin_ns <= within_ns]
+        return [
+            {
+                "attack": a.name, "n": a.n, "kind": a.kind, "effects": sorted(a.effects),
+                "began_before_s": round((at_ns - a.begin_ns) / S, 3),
+            }
+            for a in found[-20:]
+        ]  # fmt: skip
+
+    def attribute(self, ids: Iterable[str], at_ns: int) -> Attribution:
+        """Whose doing a failure with one of these ids (or outcomes) at `at_ns` is: ours only where an effect says so."""
+        names = set(ids)
+        for attack in reversed(self._recent):
+            if not attack.in_force(at_ns):
+                continue
+            hit = names & attack.effects
+            if not hit:
+                continue
+            harm = _HARMS.get(attack.kind)
+            if harm == "injected":
+                return "injected"
+            return "expected" if harm == "expected" or hit & _BY_DESIGN else "self-inflicted"
+        return "server"
+
+    def without_effect(self, planned: Iterable[str]) -> list[tuple[str, str]]:
+        """The planned attacks of which none worked, each with why."""
+        found = []
+        for name in planned:
+            counts = self.fared.get(name)
+            if counts is None or counts["begun"] == 0:
+                skipped = counts["skipped"] if counts else 0
+                found.append((name, f"skipped {skipped} times" if skipped else "none ran"))
+            elif counts["ok"] == 0:
+                found.append((name, f"all {counts['begun']} failed"))
+        return found

@@ -1,0 +1,231 @@
+"""Turns states, exits and deadly log lines into incidents: one an episode of a replica, whatever told of it first."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from loadchaos.judge.answers import BadAnswer
+from loadchaos.judge.attribution import AttackLog
+from loadchaos.judge.incidents import Incident, Kind, Seen, finding, kind_of, worse
+from loadchaos.judge.tally import S, Tally
+from loadchaos.model import Attribution, Row, State
+
+_LATE_LOG_NS = 30 * S
+_SAME_DEATH_NS = 60 * S
+_LOG_ALONE_BACK_NS = 5 * S
+_EXIT_NEAR_NS = 10 * S
+_MOST_SNAPSHOTS = 100
+_UP: tuple[State, ...] = ("healthy",)
+
+
+class Episodes:
+    """All incidents of a run, in order. Rows about incidents gather in `findings` until somebody takes them."""
+
+    def __init__(self, tally: Tally, attacks: AttackLog) -> None:
+        self.incidents: list[Incident] = []
+        self.findings: list[Row] = []
+        self.environment: Mapping[str, Any] = {}
+        self.load_begin_ns: int | None = None
+        self.load_ended = False
+        self.attribution: dict[int, Attribution] = {}
+        self._tally, self._attacks = tally, attacks
+        self._open: dict[str, Incident] = {}
+        self._closed: deque[Incident] = deque(maxlen=50)
+        self._exits: dict[str, Row] = {}
+        self._replicas: set[str] = set()
+
+    def state(self, row: Row) -> None:
+        """Fold a `state` row."""
+        replica, to, was = str(row.get("replica")), row["to"], row["from"]
+        self._replicas.add(replica)
+        at_ns = int(row["at_ns"])
+        signs = [str(s) for s in row.get("signs") or ()]
+        incident = self._open.get(replica)
+        if to == was:
+            about = incident or next((i for i in reversed(self._closed) if i.replica == replica), None)
+            if about is not None:
+                about.tell(at_ns, "; ".join(signs))
+            return
+        kind = kind_of(to, was)
+        if incident is None:
+            if kind is None or (to == "terminated" and self.load_ended):
+                return
+            since_ns = int(row.get("since_ns") or at_ns)
+            incident = self._adopt(replica, since_ns) or self._begin(kind, replica, since_ns, at_ns)
+        incident.tell(at_ns, f"{to}: {'; '.join(signs)}" if signs else to)
+        if kind is not None:
+            self._go_on(incident, kind, to, row, signs)
+        if to in _UP or (to == "degraded" and incident.kind == "unreachable"):
+            incident.back_ns = at_ns
+            self._end(incident, at_ns)
+
+    def exit(self, row: Row) -> None:
+        """Fold the exit of a server we launched."""
+        replica = str(row.get("replica"))
+        self._exits[replica] = row
+        incident = self._open.get(replica)
+        if incident is not None:
+            self._attach_exit(incident, row)
+
+    def deadly(self, seen: Seen, replica: str | None) -> None:
+        """A log line, or an answer, that tells of a death or names its cause."""
+        incident = self._about(seen, replica)
+        if incident is None:
+            incident = self._begin("death", replica or self._sole(), seen.at_ns, seen.at_ns)
+            incident.by_states = False
+        group = incident.causes if seen.role == "cause" else incident.echoes
+        if all(s.id != seen.id for s in group):
+            group.append(seen)
+            incident.tell(seen.at_ns, f"{seen.evidence.get('source')}: {seen.title}")
+        if isinstance(line := seen.evidence.get("line"), int):
+            incident.saw_line(str(seen.evidence.get("source")), line)
+        self._attribute(incident)
+
+    def beside(self, seen: Seen, replica: str | None) -> Incident | None:
+        """A failure that kills nobody, but is told while an episode lasts: that incident, None if there is none."""
+        incident = self._about(seen, replica)
+        if incident is not None and seen.id not in incident.beside:
+            incident.beside.append(seen.id)
+            incident.tell(seen.at_ns, f"{seen.evidence.get('source')}: {seen.title}")
+        return incident
+
+    def failure(self, seen: Seen, attribution: Attribution) -> Incident:
+        """The incident of a failure that kills nobody, met for the first time outside of any episode."""
+        incident = self._new("failure", self._sole(), seen.at_ns)
+        incident.causes.append(seen)
+        incident.attribution = self.attribution[incident.n] = attribution
+        if isinstance(line := seen.evidence.get("line"), int):
+            incident.saw_line(str(seen.evidence.get("source")), line)
+        incident.tell(seen.at_ns, f"{seen.evidence.get('source')}: {seen.title}")
+        self._end(incident, seen.at_ns)
+        return incident
+
+    def lost_to(self, bad: BadAnswer) -> Incident | None:
+        """The episode that a bad answer belongs to, with the answer counted as lost there; None if it has none."""
+        for incident in (*self._open.values(), *reversed(self._closed)):
+            if incident.kind != "failure" and incident.real and incident.covers(bad.sent_ns, bad.at_ns):
+                incident.lost[bad.outcome] += bad.count
+                return incident
+        return None
+
+    def answered(self, sent_ns: int, at_ns: int) -> None:
+        """A request was answered: a death that only a log told of is over when it was sent well after."""
+        for incident in list(self._open.values()):
+            if not incident.by_states and sent_ns > incident.opened_ns + _LOG_ALONE_BACK_NS:
+                incident.back_ns = at_ns
+                self._end(incident, at_ns)
+
+    def finish(self, at_ns: int) -> None:
+        """The run is over: exits that no state told of are deaths, and everything open is closed."""
+        for replica, row in self._exits.items():
+            told = any(i.replica == replica and i.exit is row for i in self.incidents)
+            if not told and not row.get("asked"):
+                kind: Kind = "terminated" if row.get("signal") == 15 else "death"
+                incident = self._open.get(replica) or self._begin(kind, replica, int(row["at_ns"]), int(row["at_ns"]))
+                incident.ever_dead = kind == "death"
+                incident.worst = "dead" if kind == "death" else "terminated"
+                self._attach_exit(incident, row)
+        for incident in list(self._open.values()):
+            self._end(incident, at_ns)
+
+    def real(self) -> list[Incident]:
+        """Episodes that came to something; scares (a dying that was none) are left out."""
+        return [i for i in self.incidents if i.kind != "failure" and i.real]
+
+    def _go_on(self, incident: Incident, kind: Kind, to: State, row: Row, signs: list[str]) -> None:
+        at_ns = int(row["at_ns"])
+        late = incident.noticed_ns is not None and at_ns - incident.noticed_ns > _EXIT_NEAR_NS
+        if kind == "terminated" and (self.load_ended or late) and incident.kind != "terminated":
+            return  # we end what is left of a dead server ourselves: that takes nothing back
+        incident.kind = worse(incident.kind, kind)
+        incident.by_states = True
+        incident.opened_ns = min(incident.opened_ns, int(row.get("since_ns") or at_ns))
+        if to != "dying" or incident.worst is None:
+            incident.worst = to
+        incident.ever_dead |= to == "dead"
+        incident.ever_hung |= to == "hung"
+        incident.signs += [s for s in signs if s not in incident.signs]
+        if incident.noticed_ns is None or (to in ("dead", "hung") and incident.died_ns is None):
+            incident.noticed_ns = at_ns
+        if to in ("dead", "hung", "unreachable", "terminated"):
+            incident.died_ns = incident.died_ns or int(row.get("since_ns") or at_ns)
+        self._attribute(incident)
+
+    def _begin(self, kind: Kind, replica: str, opened_ns: int, now_ns: int) -> Incident:
+        incident = self._new(kind, replica, opened_ns)
+        self._open[replica] = incident
+        exited = self._exits.get(replica)
+        if exited is not None and abs(int(exited["at_ns"]) - opened_ns) < _EXIT_NEAR_NS:
+            self._attach_exit(incident, exited)
+        self.findings.append(finding(incident, "open", now_ns))
+        return incident
+
+    def _new(self, kind: Kind, replica: str, opened_ns: int) -> Incident:
+        incident = Incident(len(self.incidents) + 1, kind, replica, opened_ns)
+        incident.environment, incident.load_begin_ns = self.environment, self.load_begin_ns
+        incident.attacks = self._attacks.in_force(opened_ns, within_ns=_LATE_LOG_NS)
+        if len(self.incidents) < _MOST_SNAPSHOTS:
+            incident.in_flight = self._tally.out_at(opened_ns)
+            incident.admitted = list(self._tally.admitted)
+        self.incidents.append(incident)
+        return incident
+
+    def _end(self, incident: Incident, at_ns: int) -> None:
+        incident.closed_ns = at_ns
+        if self._open.get(incident.replica) is incident:
+            del self._open[incident.replica]
+        if incident.kind != "failure":
+            self._closed.append(incident)
+            self._attribute(incident)
+        self.findings.append(finding(incident, "close", at_ns))
+
+    def _adopt(self, replica: str, since_ns: int) -> Incident | None:
+        """The death a log told of before the states noticed it."""
+        for key in (replica, ""):
+            incident = self._open.get(key)
+            if incident is not None and not incident.by_states:
+                self._open.pop(key)
+                incident.replica = replica
+                self._open[replica] = incident
+                return incident
+        for incident in reversed(self._closed):  # its first lines came late, or answers sent before were still coming
+            near = abs(since_ns - incident.opened_ns) < _SAME_DEATH_NS
+            if not incident.by_states and near and incident.replica in (replica, ""):
+                incident.back_ns = incident.closed_ns = None
+                incident.replica = replica
+                self._open[replica] = incident
+                return incident
+        return None
+
+    def _about(self, seen: Seen, replica: str | None) -> Incident | None:
+        """The episode that a log line of this time and place belongs to."""
+        names = [replica] if replica in self._replicas else list(self._open)
+        for name in names:
+            incident = self._open.get(name or "")
+            if incident is not None:
+                return incident
+        for incident in reversed(self._closed):
+            if replica in self._replicas and incident.replica != replica:
+                continue
+            until_ns = (incident.closed_ns or 0) + (0 if incident.back_ns else _LATE_LOG_NS)
+            if incident.opened_ns - _LATE_LOG_NS <= seen.at_ns <= until_ns:
+                return incident
+        return None
+
+    def _sole(self) -> str:
+        return next(iter(self._replicas)) if len(self._replicas) == 1 else ""
+
+    def _attach_exit(self, incident: Incident, row: Row) -> None:
+        if incident.exit is None and not row.get("asked"):
+            incident.exit = row
+            incident.tell(int(row["at_ns"]), f"its process has ended: {row.get('reason')}")
+
+    def _attribute(self, incident: Incident) -> None:
+        names = {incident.named_by().id}
+        if not incident.causes:  # an echo, or nothing but signs: what we did to it may be the whole story
+            names |= {incident.kind, str(incident.worst), f"server_{incident.worst}", *(s.id for s in incident.echoes)}
+            if incident.kind == "death":
+                names |= {"engine_death", "engine_death_unexplained", "engine_core_proc_died", "worker_proc_died"}
+        incident.attribution = self.attribution[incident.n] = self._attacks.attribute(names, incident.opened_ns)

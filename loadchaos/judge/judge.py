@@ -1,0 +1,364 @@
+"""The judge: every row of a run in, findings while it goes and the verdict at its end out. Its time is the newest row."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date
+from pathlib import PurePath
+from typing import Any
+
+from loadchaos.judge import answers, mechanisms, symptoms
+from loadchaos.judge import verdict as rules
+from loadchaos.judge.answers import Answers, BadAnswer, seen_from
+from loadchaos.judge.attribution import AttackLog
+from loadchaos.judge.book import Book, Entry, entries_of
+from loadchaos.judge.episodes import Episodes
+from loadchaos.judge.expectations import Figures
+from loadchaos.judge.group import Failure
+from loadchaos.judge.incidents import Incident, Seen
+from loadchaos.judge.loglines import LogLines
+from loadchaos.judge.mechanisms import Check, Mechanisms
+from loadchaos.judge.runlog import RunLog
+from loadchaos.judge.tally import S, Tally
+from loadchaos.model import Facts, Row, Terms
+
+_DEADLY = ("engine_death", "startup")
+_NEAR_NS = 5 * S
+_HIDES_ITS_CAUSE = ("", "internal server error", "internal error happened", "internal error")
+_CAPACITY = "lmdeploy_input_length_error"
+_MOST_STATES = 10_000
+
+
+class Judge:
+    """Folds rows in the order of their arrival. `terms` None: those of the run's first row; `facts` None: of its facts row.
+
+    Memory is bounded by what is in flight and by the kinds of failure, not by the length of the run.
+    """
+
+    def __init__(self, terms: Terms | None = None, facts: Facts | None = None) -> None:
+        self._terms, self._facts = terms, facts
+        self._run, self._tally, self._attacks = RunLog(), Tally(), AttackLog()
+        self._mechanisms, self._lines, self._answers = Mechanisms(), LogLines(), Answers()
+        self._episodes, self._book = Episodes(self._tally, self._attacks), Book()
+        self._lengths = symptoms.Lengths()
+        self._edges: dict[int, dict[str, int]] = {}
+        self._states: deque[Row] = deque(maxlen=_MOST_STATES)
+        self._environment: dict[str, Any] = {}
+        self._findings: list[Row] = []
+        self._recent: deque[tuple[int, Entry]] = deque(
+            maxlen=200
+        )  # named in the log, for answers that hide their cause
+        self._misfits: list[str] = []
+        self._settled_ns = 0
+        self._unfinished: int | None = None
+        self._episodes.environment = self._environment
+
+    # --- rows in --------------------------------------------------------------------------------------------------------
+
+    def feed(self, row: Row) -> None:
+        """Fold one row; kinds it does not know are ignored."""
+        self._run.feed(row)
+        handler = getattr(self, f"_on_{row.get('row')}", None)
+        if handler is not None:
+            handler(row)
+        if self._run.newest_ns - self._settled_ns > S // 4:
+            self._settled_ns = self._run.newest_ns
+            self._settle(self._run.newest_ns)
+
+    def _on_begin(self, row: Row) -> None:
+        self._tally.begin(row)
+
+    def _on_missed(self, row: Row) -> None:
+        self._tally.miss(row)
+
+    def _on_end(self, row: Row) -> None:
+        outcome = str(row.get("outcome"))
+        sent = self._tally.end(row)
+        self._mechanisms.end(row)
+        self._lengths.feed(row)
+        wrong = answers.wants_explaining(row)
+        if row.get("edge") is not None:
+            self._rung(int(row["edge"]), outcome, wrong)
+        if wrong is not None:
+            self._answers.add(row, wrong)
+        elif outcome == "ok" and sent is not None:
+            self._episodes.answered(sent.sent_ns, int(row["at_ns"]))
+
+    def _rung(self, edge: int, outcome: str, wrong: str | None) -> None:
+        counts = self._edges.setdefault(edge, {"ok": 0, "refused": 0, "bad": 0})
+        if wrong is not None:
+            counts["bad"] += 1
+        elif outcome in ("ok", "rejected"):
+            counts["ok" if outcome == "ok" else "refused"] += 1
+            if outcome == "rejected":
+                self._mechanisms.over_limit()
+
+    def _on_metrics(self, row: Row) -> None:
+        self._mechanisms.metrics(row)
+
+    def _on_attack(self, row: Row) -> None:
+        self._attacks.feed(row)
+        self._mechanisms.attack(row)
+
+    def _on_state(self, row: Row) -> None:
+        self._states.append(row)
+        self._episodes.state(row)
+
+    def _on_launch(self, row: Row) -> None:
+        if row.get("what") == "exit":
+            self._episodes.exit(row)
+        elif row.get("what") == "start":
+            self._environment["command"] = list(row.get("command") or ())
+
+    def _on_run(self, row: Row) -> None:
+        if row.get("what") == "begin":
+            self._environment |= {k: row.get(k) for k in ("target", "profile", "argv", "version", "seed")}
+            if self._terms is None and row.get("terms"):
+                self._terms = Terms.from_json(row["terms"])
+        elif row.get("what") == "load_begin":
+            self._episodes.load_begin_ns = int(row["at_ns"])
+        elif row.get("what") == "load_end":
+            self._episodes.load_ended = True
+
+    def _on_facts(self, row: Row) -> None:
+        self._environment["facts"] = row.get("facts")
+        if self._facts is None and row.get("facts"):
+            self._facts = Facts.from_json(row["facts"])
+
+    def _on_log(self, row: Row) -> None:
+        self._lines.feed(row, int(row.get("at_ns") or self._run.newest_ns))
+
+    # --- settling: what needs a moment until it can be told ---------------------------------------------------------------
+
+    def _settle(self, now_ns: int | None) -> None:
+        for failure in self._lines.ready(now_ns):
+            self._logged(failure)
+        for bad in self._answers.ripe(now_ns):
+            self._answered_badly(bad)
+
+    def _logged(self, failure: Failure) -> None:
+        seen = seen_from(failure, self._run.newest_ns)
+        replica = PurePath(str(seen.evidence.get("source") or "")).stem
+        if seen.severity in _DEADLY:
+            self._episodes.deadly(seen, replica)
+            return
+        if seen.severity in ("hang", "node") and seen.role == "cause":
+            about = self._episodes.beside(seen, replica)
+            if about is not None and about.kind in ("death", "hang") and not about.causes:
+                self._episodes.deadly(seen, replica)
+                return
+        entry = self._record(seen, replica, ids={seen.id})
+        entry.in_log += 1 + failure.repeats
+        self._recent.append((seen.at_ns, entry))
+
+    def _answered_badly(self, bad: BadAnswer) -> None:
+        if bad.outcome == "unexpected_rejection" and (misfit := self._misfit(bad)):
+            self._misfits.append(misfit)
+            return
+        if answers.is_echo(bad):
+            if self._episodes.lost_to(bad) is None:
+                seen = answers.name(bad)
+                text = {"source": "client", "line": None, "text": bad.text}
+                title = "Clients were told that the engine is dead, and no log says why"
+                self._episodes.deadly(
+                    replace(
+                        seen, id="engine_dead_error", severity="engine_death", title=title, role="echo", evidence=text
+                    ),
+                    None,
+                )
+                self._episodes.lost_to(bad)
+            return
+        seen = answers.name(bad)
+        unnamed = seen.id.startswith("unexplained_")
+        if (unnamed or seen.severity in _DEADLY) and self._episodes.lost_to(bad) is not None:
+            return
+        if seen.severity in _DEADLY:
+            self._episodes.deadly(seen, None)
+            self._episodes.lost_to(bad)
+            return
+        if unnamed and (cause := self._hidden_cause(bad)) is not None:
+            cause.at_clients += bad.count
+            return
+        self._record(seen, None, ids={seen.id, bad.outcome}).at_clients += bad.count
+
+    def _hidden_cause(self, bad: BadAnswer) -> Entry | None:
+        """What the log named within 5 s of an answer that says nothing but `Internal Server Error`."""
+        if bad.outcome not in ("http_error", "stream_error", "finish_error", "truncated"):
+            return None
+        said = bad.text.strip().strip('."{}').lower()
+        if bad.outcome == "http_error" and not any(said == h or (h and h in said[:200]) for h in _HIDES_ITS_CAUSE):
+            return None
+        near = [(abs(at - bad.at_ns), e) for at, e in self._recent if abs(at - bad.at_ns) <= _NEAR_NS]
+        near = [(d, e) for d, e in near if e.seen.severity == "request" and e.seen.role == "cause"]
+        return min(near, key=lambda item: item[0])[1] if near else None
+
+    def _misfit(self, bad: BadAnswer) -> str | None:
+        """Why a refusal is our own fault: we sent more than the server says it takes."""
+        tokens, facts = bad.sample.get("planned_tokens"), self._facts
+        limit = (facts.input_limit or facts.max_model_len) if facts is not None else None
+        if tokens is not None and limit is not None and tokens >= limit and bad.sample.get("edge") is None:
+            return f"{bad.traffic}: {tokens} tokens were planned, the server takes {limit}"
+        images, most = int(bad.sample.get("images") or 0), facts.max_images if facts is not None else None
+        if most is not None and images > most:
+            return f"{bad.traffic}: {images} images were planned, the server takes {most}"
+        return None
+
+    def _record(self, seen: Seen, replica: str | None, ids: set[str]) -> Entry:
+        attribution = self._attacks.attribute(ids, seen.at_ns)
+        entry = self._book.find(seen, attribution)
+        if entry is None:
+            incident = self._episodes.beside(seen, replica) or self._episodes.failure(seen, attribution)
+            entry = self._book.open(seen, attribution, incident)
+            self._findings.append({"row": "failure", "at_ns": self._run.newest_ns, **self._told(entry)})
+        elif seen.title != entry.seen.title and len(entry.alt) < 20 and seen.title not in entry.alt:
+            entry.alt.append(seen.title)
+        return entry
+
+    # --- findings and verdict out -----------------------------------------------------------------------------------------
+
+    def findings(self) -> list[Row]:
+        """Rows for findings.jsonl since the last call: failures met for the first time, incidents opened and closed.
+
+        A death is told as a failure once its incident closes, or once a log has named it; its counts are the verdict's.
+        """
+        rows, self._findings, self._episodes.findings = self._findings + self._episodes.findings, [], []
+        for row in list(rows):
+            if row["row"] == "incident" and row["what"] == "close" and row["kind"] != "failure":
+                incident = self._episodes.incidents[row["n"] - 1]
+                found = entries_of([incident], self._episodes.attribution)
+                rows += [{"row": "failure", "at_ns": row["at_ns"], **self._told(e)} for e in found]
+        return sorted(rows, key=lambda r: int(r["at_ns"]))
+
+    @property
+    def incidents(self) -> Sequence[Incident]:
+        """All incidents so far, scares left out; an open one still grows (`closed_ns` None)."""
+        return [i for i in self._episodes.incidents if i.real]
+
+    def verdict(self, *, bad_rows: int = 0) -> dict[str, Any]:
+        """verdict.json as of the rows so far; call it when the run is over. `bad_rows`: lines the reader had to skip."""
+        self._finish()
+        terms = self._terms or Terms(profile=str(self._run.begin.get("profile") or ""))
+        failures = self._failures(terms)
+        episodes = self._episodes.real()
+        checks = self._checks(terms, episodes, bad_rows, against=any(rules.counts(f) for f in failures))
+        figures = rules.figures_of(failures, episodes, self._figures(episodes))
+        judged = rules.expectations(terms, figures)
+        decision = rules.decide(failures, judged, checks)
+        exposure = str((terms.exposure or {}).get("count") or "requests")
+        totals = self._tally.total()
+        return {
+            "schema": rules.SCHEMA, "profile": terms.profile, "verdict": decision,
+            "exit_code": rules.exit_code(decision, self._run.end, sent=self._tally.begun > 0),
+            "started": self._run.utc(self._run.begin_ns), "ended": self._run.utc(self._run.newest_ns or None),
+            "target": self._target(), "outcomes": dict(totals),
+            "by_traffic": {t: dict(c) for t, c in sorted(self._tally.outcomes.items())},
+            "failures": failures, "states": self._told_states(),
+            "latency": {t: latency.to_json() for t, latency in sorted(self._tally.latency.items())},
+            "expectations": [j.to_json() for j in judged], "checks": [c.to_json() for c in checks],
+            "worth": rules.worth(
+                decision, figures.counts["engine_deaths"], self._mechanisms.exposures.get(exposure, 0),
+                exposure.replace("_", " "),
+            ),
+            "generator": self._run.generator(self._tally), "exposures": dict(self._mechanisms.exposures),
+            "incidents": [
+                {"n": i.n, "id": i.id, "folder": i.folder, "kind": i.kind, "replica": i.replica} for i in self.incidents
+            ],
+            "attacks": {name: dict(fared) for name, fared in sorted(self._attacks.fared.items())},
+        }  # fmt: skip
+
+    def _finish(self) -> None:
+        self._settle(None)
+        self._episodes.finish(self._run.newest_ns)
+        if self._unfinished is None or self._tally.in_flight:
+            self._unfinished = (self._unfinished or 0) + self._tally.finish()
+
+    def _failures(self, terms: Terms) -> list[dict[str, Any]]:
+        entries = entries_of(self._episodes.real(), self._episodes.attribution)
+        entries += self._book.entries.values()
+        self._name_by_length(entries)
+        order = ("engine_death", "hang", "startup", "node", "request", "degraded")
+        entries.sort(key=lambda e: (order.index(e.seen.severity) if e.seen.severity in order else 9, e.seen.at_ns))
+        failures = [self._told(entry) for entry in entries]
+        started = self._run.utc(self._run.begin_ns)
+        rules.accept(failures, terms, date.fromisoformat(started[:10]) if started else None)
+        return failures
+
+    def _name_by_length(self, entries: list[Entry]) -> None:
+        """Server errors that length alone explains: the KV cache's capacity, told by log, facts, or the boundary itself."""
+        facts = self._facts
+        blocks = self._lines.kv.get("blocks") or (facts.kv_blocks if facts else None)
+        size = self._lines.kv.get("block_size") or (facts.kv_block_size if facts else None)
+        boundary = self._lengths.boundary()
+        for entry in entries:
+            seen = entry.seen
+            by_length = boundary is not None and seen.id in ("unexplained_http_error", "unexplained_finish_error")
+            if by_length and boundary is not None:
+                entry.title = (
+                    f"{seen.title} (prompts of {boundary[1]} tokens or more; up to {boundary[0]} are answered)"
+                )
+                if facts is not None and facts.dialect == "lmdeploy":
+                    entry.seen = replace(seen, id=_CAPACITY)
+            if entry.seen.id == _CAPACITY and blocks and size:
+                over = [n for n in self._lengths.failed if n > blocks * size]
+                if over:
+                    title, remedy = symptoms.kv_capacity(int(blocks), int(size), min(over), self._lines.kv.get("ratio"))
+                    entry.title, entry.remedy = title, remedy
+
+    def _told(self, entry: Entry) -> dict[str, Any]:
+        told = entry.to_json()
+        first_ns = told.pop("first_seen_ns")
+        begin_ns = self._run.load_begin_ns or self._run.begin_ns
+        told["first_seen"] = self._run.utc(first_ns)
+        told["first_seen_s"] = None if begin_ns is None else round((first_ns - begin_ns) / S, 3)
+        return told
+
+    def _told_states(self) -> list[dict[str, Any]]:
+        begin_ns = self._run.load_begin_ns or self._run.begin_ns
+        return [
+            {
+                "replica": r.get("replica"), "state": r.get("to"), "from": r.get("from"), "at": self._run.utc(r["at_ns"]),
+                "at_s": None if begin_ns is None else round((r["at_ns"] - begin_ns) / S, 3),
+                "signs": list(r.get("signs") or ()), "noticed_after_s": r.get("noticed_after_s"),
+            }
+            for r in self._states
+        ]  # fmt: skip
+
+    def _checks(self, terms: Terms, episodes: list[Incident], bad_rows: int, *, against: bool) -> list[Check]:
+        checks = self._run.checks(terms, self._tally, self._unfinished or 0, episodes, bad_rows)
+        worked = sum(fared["ok"] for fared in self._attacks.fared.values())
+        checks += self._mechanisms.required(terms.requires, self._facts, worked)
+        checks += [
+            c for c in (self._mechanisms.exposed(terms.exposure), symptoms.near_limit(self._edges, against)) if c
+        ]
+        idle = dict(self._attacks.without_effect(terms.attacks))
+        for name in terms.attacks:
+            fared = self._attacks.fared.get(name, {})
+            actual = idle.get(name) or f"{fared.get('ok', 0)} of {fared.get('begun', 0)} worked"
+            checks.append(Check(f"attack {name}", "took effect", actual, "unknown" if name in idle else "pass"))
+        if self._misfits:
+            checks.append(Check("fit", "no request beyond the server's limits", self._misfits[0], "unknown"))
+        return checks
+
+    def _figures(self, episodes: list[Incident]) -> Figures:
+        why = [w for p in self._tally.phases.values() if (w := p.limited())]
+        down = [i for i in episodes if i.kind in ("death", "hang", "restart", "terminated")]
+        return Figures(
+            counts={"length_mismatch": self._tally.length_mismatches},
+            ok_share=self._tally.ok_share(),
+            outcomes={**self._tally.outcomes, "": self._tally.total()},
+            latency={**self._tally.latency, "": self._tally.all_latency()},
+            recoveries_s=[i.recovered_after_s() for i in down],
+            void=f"we were too slow ourselves: {why[0]}" if why else None,
+        )
+
+    def _target(self) -> dict[str, Any]:
+        target = dict(self._run.begin.get("target") or {})
+        if self._facts is not None:
+            target |= {"dialect": self._facts.dialect, "version": self._facts.version, "model": self._facts.model}
+        return {"kind": "external", "dialect": None, "version": None, **target}
+
+
+EXPOSURES = mechanisms.EXPOSURES
+"""What an `exposure:` of a profile may count."""

@@ -1,0 +1,85 @@
+"""What no single line says: figures of the whole run that are a failure, or the cause of one. Pure functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from loadchaos.judge.mechanisms import Check
+from loadchaos.model import Row
+
+_MOST_LENGTHS = 1_000
+
+
+@dataclass
+class Lengths:
+    """Planned prompt lengths (tokens) of requests that were answered and of those that got a server error."""
+
+    longest_ok: int = 0
+    oks: int = 0
+    failed: dict[int, int] = field(default_factory=dict)
+
+    def feed(self, row: Row) -> None:
+        """Fold an end row."""
+        tokens, outcome = row.get("planned_tokens"), row.get("outcome")
+        if tokens is None:
+            return
+        if outcome == "ok":
+            self.longest_ok, self.oks = max(self.longest_ok, tokens), self.oks + 1
+        elif outcome in ("http_error", "finish_error") and (tokens in self.failed or len(self.failed) < _MOST_LENGTHS):
+            self.failed[tokens] = self.failed.get(tokens, 0) + 1
+
+    def boundary(self) -> tuple[int, int] | None:
+        """The longest that was answered and the shortest that failed, where length alone parts the two; else None."""
+        if self.oks < 3 or sum(self.failed.values()) < 3 or min(self.failed) <= self.longest_ok:
+            return None
+        return self.longest_ok, min(self.failed)
+
+
+def kv_capacity(blocks: int, block_size: int, tokens: int, ratio: float | None) -> tuple[str, str]:
+    """Title and remedy of a prompt that is longer than the KV cache: LMDeploy's limit is blocks x block_size.
+
+    The number of blocks grows in proportion to cache_max_entry_count (five-bugs 2: 21 at 0.1, 107 at 0.5), so the least
+    value is what the needed blocks come to, rounded up to 0.01.
+    """
+    cap, needed = blocks * block_size, math.ceil(tokens / block_size)
+    title = f"the KV cache holds {blocks} x {block_size} = {cap} tokens, this prompt had {tokens}, "
+    title += f"which needs {needed} blocks"
+    if ratio is None:
+        return title, "a larger --cache-max-entry-count, or a shorter input"
+    least = math.ceil(needed / blocks * ratio * 100 - 1e-9) / 100
+    if least >= 1:
+        return (
+            title,
+            f"a shorter input, or more GPU memory (--cache-max-entry-count is {ratio:g} now and cannot reach {least:g})",
+        )
+    return title, f"--cache-max-entry-count of at least {least:g} ({ratio:g} now), or a shorter input"
+
+
+def near_limit(edges: Mapping[int, Mapping[str, int]], against: bool) -> Check | None:
+    """Where trouble began on the ladder of lengths near the limit; None when there was no ladder.
+
+    `against`: some failure counts against the run (where all are accepted, trouble on the ladder is told, not held).
+
+    `edges` maps the margin (prompt tokens minus limit, negative below it) to `{"ok", "refused", "bad"}` counts.
+    """
+    if not edges:
+        return None
+    ordered = sorted(edges)
+    bad = [e for e in ordered if edges[e].get("bad")]
+    answered = [e for e in ordered if edges[e].get("ok") and not edges[e].get("bad")]
+    refused = [e for e in ordered if edges[e].get("refused") and not edges[e].get("bad")]
+    told = []
+    if answered:
+        told.append(f"longest that passed: {answered[-1]:+d}")
+    if refused:
+        told.append(f"shortest refused: {refused[0]:+d}")
+    if bad:
+        told.append(f"trouble from {bad[0]:+d} on: stay {max(0, -bad[0])} tokens or more away from the limit")
+    if not (answered or refused or bad):
+        return Check("near_limit", "answers below the limit, refusals above", "no rung was answered", "unknown")
+    return Check(
+        "near_limit", "answers below the limit, refusals above", "; ".join(told) + " (tokens from the limit)",
+        "fail" if bad and against else "pass",
+    )  # fmt: skip
