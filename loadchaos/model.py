@@ -110,6 +110,8 @@ class Step:
 
     `due_s` counts from the begin of the phase (None in a closed phase: due when a slot is free). `payload` maps the
     names of payload shelves to their option models, `behaviour` is one name of the behaviour shelf with its options.
+    `ordinal` counts the steps of this traffic within its phase from 0, and `run_seed` is the run's own seed: with them
+    a step can name what an earlier one sent (an image that comes again).
     """
 
     index: int
@@ -124,6 +126,8 @@ class Step:
     output: Output
     stream: bool = True
     expect: Sequence[Outcome] = ("ok",)
+    ordinal: int = 0
+    run_seed: int = 0
 
 
 @dataclass(frozen=True)

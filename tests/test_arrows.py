@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "loadchaos"
-LEAVES = {"model", "errors", "units", "stats", "redact", "shipped"}
+LEAVES = {"model", "errors", "units", "stats", "redact", "shipped", "draws"}
 MAY_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(LEAVES, LEAVES),
     "ledger": set(),
@@ -27,6 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "record": {"ledger"},
     "children": {"ledger"},
     "demo": set(),
+    "patient": {"attacks", "calibrate", "dialects", "judge", "launch", "plan", "record", "sim", "watch"},
     "users": {"ledger", "plan", "payloads", "behaviours", "wire", "dialects"},
     "locustfile": {"users", "ledger", "plan", "payloads", "behaviours", "wire", "dialects"},
     "webui": {"ledger"},
@@ -34,8 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "follow": {"ledger", "judge", "tell"},
     "run": {
         "ledger", "plan", "payloads", "behaviours", "calibrate", "preflight", "wire", "dialects", "launch", "attacks",
-        "watch", "record", "children",
-        "judge", "tell", "follow", "sim",
+        "watch", "record", "children", "patient", "judge", "tell", "follow",
     },
     "soak": {"ledger", "plan", "tell"},
 }  # fmt: skip

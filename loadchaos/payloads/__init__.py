@@ -1,1 +1,28 @@
-"""SHELF: what is sent. Each payload is one file with its options and how it adds to a request."""
+"""SHELF: what is sent. Each payload is one file with its options and how it adds to a request.
+
+A new payload is one file with an `Options` model, an `ORDER` and `add`, and one entry in PAYLOADS; `text` is the one to
+copy. Options may also offer `words()` (for `explain`), `turns()` (variants sent one after the other) and `can_kill`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from loadchaos.model import Facts, Request, Step
+from loadchaos.payloads import images, near_limit, text
+from loadchaos.payloads.build import build as _build
+from loadchaos.payloads.draft import Draft, Payload
+
+__all__ = ["PAYLOADS", "Draft", "Payload", "build"]
+
+PAYLOADS: Mapping[str, Payload] = {
+    "text": cast("Payload", text),
+    "images": cast("Payload", images),
+    "near_limit": cast("Payload", near_limit),
+}
+
+
+def build(step: Step, facts: Facts) -> Request:
+    """The request of a step on this server. Pure: an incident can make the very bytes again."""
+    return _build(step, facts, PAYLOADS)

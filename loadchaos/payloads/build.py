@@ -1,0 +1,98 @@
+"""Step and Facts -> Request: payloads add, then everything is fitted to the server and joined to one JSON body."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import orjson
+
+from loadchaos.dialects import DIALECTS
+from loadchaos.draws import Draws, mix
+from loadchaos.model import Facts, Output, Request, Step
+from loadchaos.payloads.draft import Draft, Payload
+from loadchaos.payloads.text import prompt
+
+_DEFAULT_MAX_TOKENS = 128
+_SHORTEST_PROMPT = 16
+
+
+def build(step: Step, facts: Facts, shelf: Mapping[str, Payload]) -> Request:
+    """Pure: the same step and facts, the same bytes."""
+    draft = Draft(step.output, step.expect)
+    rng = Draws(mix(step.seed, 7))
+    for name in sorted(step.payload, key=lambda n: shelf[n].ORDER):
+        shelf[name].add(draft, step.payload[name], step, facts, rng)
+    if draft.text is None:
+        prompt(draft, facts, _SHORTEST_PROMPT + (facts.text.overhead if facts.text else 0), rng)
+    # A step that expects a refusal means to send too much.
+    if not draft.final and "rejected" not in step.expect:
+        _fit(draft, facts, rng)
+    return _request(draft, step, facts)
+
+
+def _asked(output: Output) -> int:
+    return output.exact or output.max or _DEFAULT_MAX_TOKENS
+
+
+def _fit(draft: Draft, facts: Facts, rng: Draws) -> None:
+    """Cut the output, then the text, until prompt and output are within the context and the KV cache."""
+    sequence = min((n for n in (facts.max_model_len, facts.capacity_tokens) if n is not None), default=None)
+    if draft.text_tokens is None:
+        return
+    overhead = facts.text.overhead if facts.text else 0
+    least = overhead + draft.image_tokens + _SHORTEST_PROMPT
+    prompt_tokens = draft.text_tokens + draft.image_tokens
+    limits = [n for n in (sequence - 1 if sequence else None, facts.input_limit) if n is not None]
+    if limits and prompt_tokens > min(limits) >= least:
+        allowed = min(limits) - draft.image_tokens
+        draft.notes.append(f"{allowed} tokens of text in place of {draft.text_tokens}: the server's limit")
+        prompt(draft, facts, allowed, rng)
+        prompt_tokens = allowed + draft.image_tokens
+    if sequence and prompt_tokens + _asked(draft.output) > sequence > prompt_tokens:
+        room = sequence - prompt_tokens
+        draft.notes.append(f"{room} tokens of output in place of {_asked(draft.output)}: the server's limit")
+        draft.output = replace(draft.output, **{"exact" if draft.output.exact else "max": room})
+
+
+def _request(draft: Draft, step: Step, facts: Facts) -> Request:
+    dialect = DIALECTS.get(facts.dialect)
+    known = draft.text_tokens is not None and draft.image_tokens_known
+    tokens = (draft.text_tokens or 0) + draft.image_tokens if known else None
+    return Request(
+        path=dialect.chat_path if dialect else "/v1/chat/completions",
+        body=_body(draft, step, facts),
+        stream=step.stream,
+        tokens=tokens,
+        images=draft.images,
+        image_tokens=draft.image_tokens,
+        max_tokens=_asked(draft.output),
+        nonce=draft.nonce.strip(),
+        edge=draft.edge,
+        expect=draft.expect,
+        fitted="; ".join(draft.notes),
+    )
+
+
+def _body(draft: Draft, step: Step, facts: Facts) -> bytes:
+    """One join of bytes: images are in base64 already, and no JSON library ever sees them."""
+    text = orjson.dumps(draft.text)
+    head = b'{"model":' + orjson.dumps(facts.model) + b',"messages":[{"role":"user","content":'
+    if draft.pieces:
+        content = [b"[", *draft.pieces, b'{"type":"text","text":', text, b"}]"]
+    else:
+        content = [text]
+    return b"".join((head, *content, b"}]", _tail(draft, step, facts), b"}"))
+
+
+def _tail(draft: Draft, step: Step, facts: Facts) -> bytes:
+    count = _asked(draft.output)
+    options: dict[str, object] = {"max_tokens": count, "temperature": 0, "seed": step.seed & 0x7FFFFFFF}
+    if step.stream:
+        options["stream"] = True
+        options["stream_options"] = {"include_usage": True}
+    dialect = DIALECTS.get(facts.dialect)
+    if draft.output.exact is not None and dialect is not None:
+        for name, value in dialect.exact_output.items():
+            options[name] = count if value == "tokens" else True
+    return b"," + orjson.dumps(options)[1:-1]

@@ -1,0 +1,120 @@
+"""A ladder of exact lengths around the context limit: the whole band below it, the edge itself, and beyond.
+
+Margin is prompt tokens minus the limit. Below it everything must be ok; from 0 on a server refuses, in the way its
+dialect and version do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from loadchaos.dialects import DIALECTS
+from loadchaos.draws import Draws
+from loadchaos.model import Facts, Outcome, Output, Step
+from loadchaos.payloads.draft import Draft
+from loadchaos.payloads.text import prompt
+from loadchaos.units import IntRange, Range
+
+ORDER = 20
+Reach = Literal["one", "edge", "over"]
+_UNKNOWN_LIMIT_TOKENS = 64
+_OVER = 64
+"""How far prompt and output together go beyond the edge on the rungs that do."""
+
+
+class Rung(BaseModel):
+    """One length: `margin` from the limit, and how far the output reaches (one token, to the edge, over it)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    margin: int
+    output: Reach
+
+
+class Options(BaseModel):
+    """`band` in steps of `step`, its last value always, then each of `plus`; every length with each of `output`.
+
+    `limit` is for a server that does not tell its own (an LMDeploy whose KV cache holds less than its context).
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    can_kill: ClassVar[bool] = True
+
+    band: IntRange = Range(-1100, -1)
+    step: int = Field(default=50, gt=0)
+    plus: tuple[int, ...] = (0, 1, 64)
+    output: tuple[Reach, ...] = Field(default=("one", "edge", "over"), min_length=1)
+    limit: int | None = Field(default=None, gt=0)
+    rung: Rung | None = Field(default=None, exclude=True)
+
+    @model_validator(mode="after")
+    def _signs(self) -> Options:
+        if self.band.high >= 0:
+            raise ValueError(f"band lies below the limit, plus at it and above: -1 at most (got {self.band})")
+        if any(p < 0 for p in self.plus):
+            raise ValueError(f"plus counts from the limit up (got {min(self.plus)})")
+        return self
+
+    def turns(self) -> Sequence[Options]:
+        """One a rung, from far below the limit to above it."""
+        return [self.model_copy(update={"rung": rung}) for rung in self.rungs()]
+
+    def rungs(self) -> list[Rung]:
+        """Every length with every output; above the limit the output makes no difference."""
+        margins = list(range(self.band.low, self.band.high + 1, self.step))
+        if margins[-1] != self.band.high:
+            margins.append(self.band.high)
+        below = [Rung(margin=m, output=o) for m in margins for o in self.output]
+        return below + [Rung(margin=m, output="one") for m in sorted(self.plus)]
+
+    def words(self) -> str:
+        """For `explain`."""
+        above = f", then {', '.join(f'+{p}' for p in self.plus)}" if self.plus else ""
+        return (
+            f"{len(self.rungs())} prompts near the context limit: {self.band} tokens from it in steps of "
+            f"{self.step}{above}; output {', '.join(self.output)}"
+        )
+
+
+def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Draws) -> None:
+    """Set text, output and what is expected for one rung; a plain short prompt where the limit is not known."""
+    assert isinstance(options, Options)
+    rung = options.rung or options.rungs()[step.ordinal % len(options.rungs())]
+    limit = options.limit or _limit(facts)
+    draft.final = True
+    if limit is None or facts.text is None or limit + rung.margin - draft.image_tokens <= facts.text.overhead:
+        prompt(draft, facts, _UNKNOWN_LIMIT_TOKENS, rng)
+        draft.output = Output(max=1)
+        draft.notes.append(
+            "the server's limit or token count is not known, or too small: a short prompt in place of a rung"
+        )
+        return
+    prompt(draft, facts, limit + rung.margin - draft.image_tokens, rng)
+    draft.edge = rung.margin
+    left = max(1, (facts.max_model_len or limit) - (limit + rung.margin))
+    draft.output = _output(rung.output, left)
+    if tuple(step.expect) == ("ok",):
+        draft.expect = expected(rung, facts)
+
+
+def _output(reach: Reach, left: int) -> Output:
+    if reach == "one":
+        return Output(max=1)
+    return Output(exact=left) if reach == "edge" else Output(max=left + _OVER)
+
+
+def _limit(facts: Facts) -> int | None:
+    limits = [n for n in (facts.max_model_len, facts.input_limit) if n is not None]
+    return min(limits, default=None)
+
+
+def expected(rung: Rung, facts: Facts) -> Sequence[Outcome]:
+    """What is right on this rung: ok below, the dialect's refusal from 0 on; too much output may be cut or refused."""
+    dialect = DIALECTS.get(facts.dialect)
+    refusal: Sequence[Outcome] = dialect.at(facts.version).over_length if dialect else ("rejected",)
+    if rung.margin >= 0:
+        return refusal
+    return ("ok", *(o for o in refusal if o != "ok")) if rung.output == "over" else ("ok",)

@@ -1,0 +1,156 @@
+"""A profile in plain words: what will be sent, how much of it, what is done to the server, and what would be a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from loadchaos.plan import expectation
+from loadchaos.plan.profile import DEFAULT_EXPECT, Profile
+from loadchaos.plan.shape import AttackPlan, OutputOptions, Phase, Traffic
+from loadchaos.plan.steps import steps, total
+from loadchaos.units import format_duration
+
+_GUESSED_SECONDS_A_TOKEN = 0.02
+_FIRST_TOKEN_S = 0.5
+_TIMETABLE_STEPS = 5
+
+
+def explain(profile: Profile, seed: int = 0) -> str:
+    """Several lines, wrapped by nobody: for a terminal."""
+    planned = total(profile, seed)
+    lines = [f"{profile.name}: {profile.about}".rstrip(": "), "", *_target(profile), "", "It sends"]
+    lines += [f"  {_traffic(profile, t, planned)}" for t in profile.traffic]
+    lines += ["", "like this"]
+    lines += [f"  {i + 1}. {_phase(p)}" for i, p in enumerate(profile.load)]
+    lines += ["", *_cost(profile, planned), *_attacks(profile), *_expectations(profile), *_first(profile, seed)]
+    return "\n".join(lines)
+
+
+def _target(profile: Profile) -> Iterator[str]:
+    embedded, launch = profile.target.embedded, profile.target.launch
+    yield "Against the server given by --target; without one,"
+    if launch is not None:
+        yield f"  it starts: {' '.join(launch.command)}"
+    elif embedded is not None:
+        planted = f"with planted: {', '.join(embedded.defects)}" if embedded.defects else "with nothing planted"
+        era = f" {embedded.era}" if embedded.era else ""
+        yield f"  against the embedded server, a model of {embedded.dialect}{era}, {planted}"
+    else:
+        yield "  it does not run: the profile brings no server"
+    if profile.requires:
+        yield f"  The server must have: {', '.join(profile.requires)} (else a pass proves nothing, or the run is refused)"
+    on_death = {"stop": "the run ends", "wait": "the load waits for its return", "restart": "it is started again"}
+    yield f"  If it dies, {on_death[profile.target.on_death]}"
+
+
+def _traffic(profile: Profile, traffic: Traffic, planned: int | None) -> str:
+    part = traffic.weight / sum(t.weight for t in profile.traffic)
+    count = f" (about {round(part * planned):,})" if planned is not None else ""
+    what = " and ".join(_words(name, options) for name, options in traffic.payload_options.items())
+    behaviours = "".join(f"; {b.share * 100:g}% {b.name}" for b in traffic.behaviours)
+    expect = "" if tuple(traffic.expect) == ("ok",) else f"; right is {' or '.join(traffic.expect)}"
+    stream = "" if traffic.stream else ", not streamed"
+    return (
+        f"{traffic.name}: {part:.0%} of requests{count}: {what}, {_output(traffic.output)}{stream}{behaviours}{expect}"
+    )
+
+
+def _words(name: str, options: object) -> str:
+    words = getattr(options, "words", None)
+    return str(words()) if words is not None else name
+
+
+def _output(output: OutputOptions) -> str:
+    return f"exactly {output.exact} tokens out" if output.exact else f"at most {output.max} tokens out"
+
+
+def _phase(phase: Phase) -> str:
+    if phase.burst is not None:
+        again = f", {phase.repeat} times, every {format_duration(phase.every or 0)}" if phase.repeat > 1 else ""
+        return f"{phase.burst} requests at once{again}"
+    if phase.rate is not None:
+        to = f" to {phase.to:g}/s" if phase.to else ""
+        law = phase.law if phase.law != "gamma" else f"gamma with burstiness {phase.burstiness:g}"
+        return (
+            f"{phase.rate:g} requests a second{to} ({law}) for {format_duration(phase.for_ or 0)}, "
+            f"at most {phase.slots} in flight"
+        )
+    users = (
+        f"{phase.slots} user{'s' if phase.slots > 1 else ''}, each with its next request as soon as the last is done"
+    )
+    if phase.for_ is not None:
+        return f"{users}, for {format_duration(phase.for_)}"
+    if phase.rounds == 1:
+        return f"{users}: {phase.requests} requests in all"
+    drain = "; every round begins with an idle server" if phase.between == "drain" else ""
+    return f"{users}: {phase.rounds} rounds of {phase.requests} requests{drain}"
+
+
+def _cost(profile: Profile, planned: int | None) -> Iterator[str]:
+    sums: dict[str, float] = {}
+    weights = sum(t.weight for t in profile.traffic)
+    for traffic in profile.traffic:
+        part = traffic.weight / weights
+        for options in traffic.payload_options.values():
+            for name, value in getattr(options, "per_request", dict)().items():
+                sums[name] = sums.get(name, 0.0) + part * value
+        wanted = traffic.output.exact or traffic.output.max
+        sums["output"] = sums.get("output", 0.0) + part * ((wanted.low + wanted.high) / 2 if wanted else 0)
+    n = 1 if planned is None else planned
+    yield f"That is {planned:,} requests, and about" if planned is not None else "A request has on average about"
+    images = f", {sums['images'] * n:,.0f} images ({sums['image_tokens'] * n:,.0f} tokens)" if "images" in sums else ""
+    yield f"  {sums.get('tokens', 0) * n:,.0f} tokens of text{images}, at most {sums['output'] * n:,.0f} tokens of output"
+    yield f"  {_duration(profile, sums['output'])}"
+
+
+def _duration(profile: Profile, output: float) -> str:
+    each = _FIRST_TOKEN_S + output * _GUESSED_SECONDS_A_TOKEN
+    seconds = 0.0
+    for phase in profile.load:
+        if phase.for_ is not None:
+            seconds += phase.for_
+        elif phase.burst is not None:
+            seconds += (phase.repeat - 1) * (phase.every or 0) + each
+        else:
+            seconds += phase.rounds * -(-(phase.requests or 0) // phase.slots) * each
+    return f"It takes about {format_duration(max(1.0, round(seconds)))}, if a token takes 20 ms"
+
+
+def _attacks(profile: Profile) -> Iterator[str]:
+    yield ""
+    if not profile.attacks:
+        yield "Nothing is done to the server beside the load"
+    for attack in profile.attacks:
+        yield f"Attack: {attack.operation} {_when(attack)}, on {attack.on}"
+    harms = profile.harms()
+    if harms:
+        yield f"Against a server loadchaos did not start this needs --authorize HOST:PORT, for {'; '.join(harms)}"
+
+
+def _when(attack: AttackPlan) -> str:
+    if attack.every is None:
+        return f"once, {format_duration(attack.at if attack.at is not None else attack.after)} after the load begins"
+    after = f" from {format_duration(attack.after)} on" if attack.after else ""
+    times = f", {attack.times} times" if attack.times else ""
+    return f"every {format_duration(attack.every)}{after}{times}"
+
+
+def _expectations(profile: Profile) -> Iterator[str]:
+    yield ""
+    yield "It passes if" if profile.expect else "It passes if (the profile says nothing, so the usual)"
+    for text in profile.expect or DEFAULT_EXPECT:
+        yield f"  {text:28} {expectation.parse(text, profile.traffic_names()).meaning()}"
+    if profile.exposure is not None:
+        yield f"and the mechanism was met: {profile.exposure.count} at least {profile.exposure.at_least}"
+    for accepted in profile.accept:
+        most = f", at most {accepted.at_most} times" if accepted.at_most else ""
+        yield f"Accepted until {accepted.until}{most}: {accepted.id}, because {accepted.because}"
+
+
+def _first(profile: Profile, seed: int) -> Iterator[str]:
+    yield ""
+    yield f"The first steps with seed {seed}"
+    for step in islice(steps(profile, seed), _TIMETABLE_STEPS):
+        due = "when a user is free" if step.due_s is None else f"at {step.due_s:.3f} s"
+        yield f"  {step.index}: {step.traffic}, {due}, {step.behaviour}"

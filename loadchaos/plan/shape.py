@@ -1,0 +1,292 @@
+"""The parts of a profile as models: target, traffic, phases, attacks and the rest, each field with its unit and bounds."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
+
+from loadchaos.model import Outcome
+from loadchaos.units import DurationS, IntRange, Range, RatePerS, Share
+
+Law = Literal["constant", "poisson", "gamma", "ramp", "step", "spike"]
+DEFAULT_IN_FLIGHT = 256
+"""Slots of an open phase that names none."""
+
+
+class Part(BaseModel):
+    """Base of every part: unknown keys are mistakes, values never change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+def _version(value: object) -> object:
+    if isinstance(value, float | int) and not isinstance(value, bool):
+        raise ValueError(f'a version is text, or 0.20 becomes 0.2: write "{value}"')
+    return value
+
+
+Version = Annotated[str, BeforeValidator(_version)]
+
+
+class Embedded(Part):
+    """The embedded server: which one it plays, which bugs are planted, flags under the server's own names."""
+
+    dialect: str = "vllm"
+    era: Version | None = None
+    defects: tuple[str, ...] = ()
+    flags: Mapping[str, Any] = {}
+
+
+class Launch(Part):
+    """A server to start: its command, what is added to its environment, where it will listen."""
+
+    command: tuple[str, ...] = Field(min_length=1)
+    env: Mapping[str, str] = {}
+    url: str = "http://127.0.0.1:8000"
+    ready_within: DurationS = 1200.0
+
+
+class Replica(Part):
+    """One of several servers behind the target: watched and attacked one by one."""
+
+    name: str
+    url: str
+    log: str | None = None
+
+
+class Target(Part):
+    """What is tested where the command line names no server, and what to do when it dies."""
+
+    dialect: str = "auto"
+    on_death: Literal["stop", "wait", "restart"] = "wait"
+    embedded: Embedded | None = None
+    launch: Launch | None = None
+    replicas: tuple[Replica, ...] = ()
+
+
+class OutputOptions(Part):
+    """`max` is a cap; `exact` makes the server go on to that length, where it has the means."""
+
+    max: IntRange | None = None
+    exact: IntRange | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> OutputOptions:
+        if (self.max is None) == (self.exact is None):
+            raise ValueError("either max or exact was expected, e.g. {max: 128}")
+        low = (self.max or self.exact or Range(1, 1)).low
+        if low < 1:
+            raise ValueError(f"an answer has at least 1 token (got {low})")
+        return self
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A behaviour of the shelf with the share of the traffic that behaves so, and its options (a shelf's model)."""
+
+    name: str
+    share: float
+    options: BaseModel
+
+
+def _behaviours(value: object) -> object:
+    """`slow_read` is `{slow_read: {}}`; options may be left out."""
+    if isinstance(value, str):
+        return {value: {}}
+    if isinstance(value, Mapping):
+        return {name: {} if options is None else options for name, options in value.items()}
+    return value
+
+
+def _one_or_more(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+class Traffic(Part):
+    """One kind of request with its weight (as in Locust). `payload` and `behaviour` are judged by their shelves."""
+
+    name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$")
+    weight: float = Field(default=1.0, ge=0)
+    payload: dict[str, dict[str, Any]] = Field(min_length=1)
+    output: OutputOptions = OutputOptions(max=Range(128, 128))
+    behaviour: Annotated[dict[str, dict[str, Any]], BeforeValidator(_behaviours)] = {}
+    stream: bool = True
+    expect: Annotated[tuple[Outcome, ...], BeforeValidator(_one_or_more)] = ("ok",)
+
+    _options: dict[str, BaseModel] = PrivateAttr(default_factory=dict)
+    _chosen: list[Chosen] = PrivateAttr(default_factory=list)
+    _plain: BaseModel | None = PrivateAttr(default=None)
+
+    @property
+    def payload_options(self) -> Mapping[str, BaseModel]:
+        """Each payload's options as its shelf's model."""
+        return self._options
+
+    @property
+    def behaviours(self) -> list[Chosen]:
+        """What part of the requests behaves how; the rest is plain."""
+        return self._chosen
+
+    @property
+    def plain_options(self) -> BaseModel | None:
+        """The options of the behaviour `plain`, which the rest gets."""
+        return self._plain
+
+
+class Phase(Part):
+    """One stretch of load. Closed: users; open: rate; burst: N at once. Exactly one of the three."""
+
+    users: int | None = Field(default=None, gt=0)
+    concurrency: int | None = Field(default=None, gt=0)
+    requests: int | None = Field(default=None, gt=0)
+    rounds: int = Field(default=1, gt=0)
+    between: Literal["drain", "none"] = "drain"
+    for_: DurationS | None = Field(default=None, alias="for")
+    rate: RatePerS | None = None
+    law: Law = "constant"
+    burstiness: float = Field(default=1.0, gt=0)
+    to: RatePerS | None = None
+    steps: int = Field(default=5, gt=1)
+    at: DurationS | None = None
+    width: DurationS | None = None
+    max_in_flight: int | None = Field(default=None, gt=0)
+    burst: int | None = Field(default=None, gt=0)
+    repeat: int = Field(default=1, gt=0)
+    every: DurationS | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Phase:
+        if self.users is not None and self.concurrency is not None:
+            raise ValueError("users and concurrency are two names of one thing: give one")
+        given = [n for n in ("users", "concurrency", "rate", "burst") if getattr(self, n) is not None]
+        if len(given) != 1:
+            raise ValueError(f"a phase has one of users, rate or burst (got {' and '.join(given) or 'none'})")
+        _CHECKS[self.kind](self)
+        return self
+
+    @property
+    def kind(self) -> Literal["closed", "open", "burst"]:
+        """closed: a request when a user is free; open: at its due time; burst: many at once."""
+        if self.rate is not None:
+            return "open"
+        return "burst" if self.burst is not None else "closed"
+
+    @property
+    def slots(self) -> int:
+        """How many requests may be in flight at most."""
+        if self.kind == "closed":
+            return self.users or self.concurrency or 1
+        return self.max_in_flight or (self.burst if self.burst is not None else DEFAULT_IN_FLIGHT)
+
+
+def _closed(phase: Phase) -> None:
+    if (phase.requests is None) == (phase.for_ is None):
+        raise ValueError("a phase with users needs either requests (a round) or for (a time)")
+    if phase.for_ is not None and phase.rounds != 1:
+        raise ValueError("rounds go with requests, not with for")
+    _only(phase, {"users", "concurrency", "requests", "rounds", "between", "for_"})
+
+
+def _open(phase: Phase) -> None:
+    if not phase.for_:
+        raise ValueError("a phase with rate needs for: how long, e.g. for: 10m")
+    if phase.law in ("ramp", "step", "spike") and phase.to is None:
+        raise ValueError(f"the law {phase.law} needs to: the rate it goes to, e.g. to: 50/s")
+    if phase.law == "spike":
+        if phase.at is None or not phase.width:
+            raise ValueError("the law spike needs at (when) and width (how long)")
+        if phase.at + phase.width > phase.for_:
+            raise ValueError("the spike (at + width) ends after the phase (for)")
+    _only(phase, {"rate", "law", "burstiness", "to", "steps", "at", "width", "for_", "max_in_flight"})
+
+
+def _burst(phase: Phase) -> None:
+    if phase.repeat > 1 and not phase.every:
+        raise ValueError("a burst that repeats needs every: how far apart, e.g. every: 20s")
+    _only(phase, {"burst", "repeat", "every", "between", "max_in_flight"})
+
+
+def _only(phase: Phase, allowed: set[str]) -> None:
+    extra = sorted(phase.model_fields_set - allowed)
+    if extra:
+        raise ValueError(f"{extra[0].rstrip('_')} has no meaning in a phase with {phase.kind} load")
+
+
+_CHECKS = {"closed": _closed, "open": _open, "burst": _burst}
+
+
+class Limits(Part):
+    """How long a client waits: for the first byte, between two bytes, in all."""
+
+    first_byte: DurationS = 120.0
+    between_bytes: DurationS = 30.0
+    total: DurationS = 600.0
+
+
+class AttackPlan(Part):
+    """An operation on the server and when: `at` once, or `every` (from `after` on, else from one interval on)."""
+
+    admin: str
+    every: DurationS | None = None
+    at: DurationS | None = None
+    after: DurationS = 0.0
+    times: int | None = Field(default=None, gt=0)
+    on: str = "each"
+    params: Mapping[str, str] = {}
+    jitter: Share = 0.0
+
+    @model_validator(mode="after")
+    def _when(self) -> AttackPlan:
+        if self.every is not None and self.at is not None:
+            raise ValueError("every and at exclude each other")
+        if self.every == 0:
+            raise ValueError("every must be above 0")
+        return self
+
+    @property
+    def operation(self) -> str:
+        """The name of the operation on the admin surface."""
+        return self.admin
+
+    def spec(self) -> dict[str, Any]:
+        """As the room of attacks takes it; durations in seconds, None where not given."""
+        return {
+            "kind": "admin", "name": self.admin, "every_s": self.every, "at_s": self.at, "after_s": self.after,
+            "times": self.times, "on": self.on, "params": dict(self.params), "jitter": self.jitter,
+        }  # fmt: skip
+
+
+class Exposure(Part):
+    """How often the run has to meet the mechanism it is about, or its pass proves nothing."""
+
+    count: str
+    at_least: int = Field(gt=0)
+
+
+class Accepted(Part):
+    """A known failure that does not fail the run: why, until when, at most how often."""
+
+    id: str
+    because: str = Field(min_length=1)
+    until: dt.date
+    at_most: int | None = Field(default=None, gt=0)
+
+
+class Keep(Part):
+    """What is kept of a schedule's runs."""
+
+    runs: int = Field(default=30, gt=0)
+
+
+class Schedule(Part):
+    """When a soak starts a run: a cron line in a time zone."""
+
+    cron: str = Field(pattern=r"^\s*\S+(\s+\S+){4}\s*$")
+    timezone: str = "UTC"
+    overlap: Literal["skip", "wait"] = "skip"
+    catch_up: Literal["none", "once"] = "none"
+    keep: Keep = Keep()
