@@ -1,0 +1,260 @@
+"""The planted bugs beside the encoder cache: the state each needs, what it says, and what cures it, in virtual time."""
+
+import re
+from collections import OrderedDict
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+
+from loadchaos.sim.engine import Engine
+from loadchaos.sim.limits import input_limit
+from loadchaos.sim.nouns import EngineConfig, EngineFault, EngineRequest, MMItem
+from loadchaos.sim.virtual import Played, closed_loop, mixed_traffic
+
+
+def play(config: EngineConfig, requests: list[EngineRequest]) -> Played:
+    return closed_loop(Engine(config), iter(requests), users=len(requests))
+
+
+# mm_chunk_split
+
+SPLIT = EngineConfig(
+    era="0.8.1",
+    num_speculative_tokens=0,
+    async_scheduling=False,
+    max_num_batched_tokens=13 * 1024,
+    encoder_cache_size=20_000,
+    defects=frozenset(["mm_chunk_split"]),
+)
+SEVEN = [EngineRequest(f"r{n}", 1963, 4, mm_items=(MMItem(f"h{n}", 1963, 0),)) for n in range(7)]
+
+
+def test_a_budget_that_ends_inside_an_image_gives_more_rows_than_placeholders() -> None:
+    fault = play(SPLIT, SEVEN).fault
+    assert fault is not None
+    assert fault.title == (
+        "ValueError: Attempted to assign 1 x 1963 + 1 x 1963 + 1 x 1963 + 1 x 1963 + 1 x 1963 + 1 x 1963 + 1 x 1963 "
+        "= 13741 multimodal tokens to 13312 placeholders"
+    )
+    assert any("_merge_multimodal_embeddings" in line for line in fault.traceback)
+
+
+def test_seven_images_in_one_request_do_the_same() -> None:
+    items = tuple(MMItem(f"h{n}", 1963, n * 1963) for n in range(7))
+    fault = play(replace(SPLIT, max_num_batched_tokens=13722), [EngineRequest("r", 13800, 4, mm_items=items)]).fault
+    assert fault is not None
+    assert fault.title.endswith(" = 13741 multimodal tokens to 13722 placeholders")
+
+
+@pytest.mark.parametrize(
+    "cure", [{"defects": frozenset()}, {"disable_chunked_mm_input": True}, {"max_num_batched_tokens": 14_000}]
+)
+def test_the_fix_the_flag_and_a_larger_budget_each_cure_it(cure: dict[str, object]) -> None:
+    played = play(replace(SPLIT, **cure), SEVEN)  # type: ignore[arg-type]  # the three cures have three types
+    assert played.fault is None
+    assert len(played.ended) == 7
+
+
+def test_a_burst_of_mixed_traffic_brings_it_about_and_the_flag_cures_it() -> None:
+    config = replace(SPLIT, max_num_batched_tokens=2500, encoder_cache_size=None)
+    assert closed_loop(Engine(config), mixed_traffic(100, image_tokens=1369), users=40).fault is not None
+    cured = replace(config, disable_chunked_mm_input=True)
+    assert closed_loop(Engine(cured), mixed_traffic(100, image_tokens=1369), users=40).fault is None
+
+
+def test_one_image_at_a_time_that_fits_the_budget_is_never_split() -> None:
+    config = replace(SPLIT, max_num_batched_tokens=2048)
+    one = EngineRequest("r", 1990, 4, mm_items=(MMItem("h", 1963, 5),))
+    assert play(config, [one]).fault is None
+
+
+# mm_cache_desync
+
+
+class Sender:
+    """The API server's side, as it should be: the last `size` images, a hit makes one young again."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.held: OrderedDict[str, None] = OrderedDict()
+
+    def item(self, mm_hash: str) -> MMItem:
+        known = mm_hash in self.held
+        self.held[mm_hash] = None
+        self.held.move_to_end(mm_hash)
+        if len(self.held) > self.size:
+            self.held.popitem(last=False)
+        return MMItem(mm_hash, 100, 4, data=not known)
+
+
+def churn(config: EngineConfig, *, different: int, reset_each: int = 0) -> Engine:
+    """200 requests, one a step, over so many different images, in an order with hits on old ones."""
+    engine, sender = Engine(config), Sender(config.mm_processor_cache_items)
+    for n in range(200):
+        if reset_each and n % reset_each == reset_each - 1:
+            engine.reset_mm_cache()
+            sender.held.clear()
+        which = n % different if n % 3 else n % 4  # a few favourites, and the others in turn
+        engine.add(EngineRequest(f"r{n}", 200, 3, mm_items=(sender.item(f"h{which}"),)))
+        engine.step()
+    while engine.has_work:
+        engine.step()
+    return engine
+
+
+DESYNC = EngineConfig(mm_processor_cache_items=8, defects=frozenset(["mm_cache_desync"]))
+
+
+@pytest.mark.parametrize(("different", "reset_each"), [(20, 0), (6, 10)], ids=["churn", "reset"])
+def test_the_two_sides_diverge_and_only_the_request_that_meets_it_fails(different: int, reset_each: int) -> None:
+    counters = churn(DESYNC, different=different, reset_each=reset_each).stats().counters
+    assert counters["requests_finished_error"] > 0
+    assert counters["requests_finished_length"] > 0
+    healthy = churn(replace(DESYNC, defects=frozenset()), different=different, reset_each=reset_each).stats().counters
+    assert healthy["requests_finished_error"] == 0
+    assert healthy["requests_finished_length"] == 200
+
+
+def test_few_images_and_no_reset_never_diverge() -> None:
+    assert churn(DESYNC, different=8).stats().counters["requests_finished_error"] == 0
+
+
+def test_no_processor_cache_cures_it() -> None:
+    engine = churn(replace(DESYNC, mm_processor_cache_items=0), different=20, reset_each=10)
+    assert engine.stats().counters["requests_finished_error"] == 0
+
+
+def expect_cached(engine: Engine) -> None:
+    engine.add(EngineRequest("lost", 200, 3, mm_items=(MMItem("h", 100, 4, data=False),)))
+
+
+def test_since_0_14_the_error_is_the_requests_own_and_is_logged() -> None:
+    engine = Engine(EngineConfig(era="0.14"))
+    expect_cached(engine)
+    result = engine.step()
+    (output,) = result.outputs
+    assert (output.finish_reason, output.error) == ("error", "Expected a cached item for mm_hash='h'")
+    assert result.log[0] == "Unexpected error pre-processing request lost"
+    assert result.log[-1] == "AssertionError: Expected a cached item for mm_hash='h'"
+    engine.add(EngineRequest("next", 10, 1))
+    assert [o.finish_reason for o in engine.step().outputs] == ["length"]
+
+
+def test_before_0_14_the_input_thread_dies_and_nothing_is_heard_any_more() -> None:
+    engine = Engine(EngineConfig(era="0.13"))
+    engine.add(EngineRequest("earlier", 10, 1))
+    expect_cached(engine)
+    assert engine.input_thread_dead
+    result = engine.step()
+    assert result.log[0] == "Exception in thread Thread-1 (process_input_sockets):"
+    assert [o.request_id for o in result.outputs] == ["earlier"]
+    engine.add(EngineRequest("later", 10, 1))
+    assert not engine.has_work
+
+
+# pp_illegal_access
+
+PIPELINE = EngineConfig(
+    num_speculative_tokens=0,
+    async_scheduling=False,
+    max_num_seqs=256,
+    pipeline_parallel_size=4,
+    gpu_memory_utilization=0.3,
+    defects=frozenset(["pp_illegal_access"]),
+)
+BURST = [EngineRequest(f"r{n}", 16, 64) for n in range(131)]
+
+
+def test_a_burst_into_an_idle_pipeline_at_low_memory_is_an_illegal_access() -> None:
+    fault = play(PIPELINE, BURST).fault
+    assert fault is not None
+    assert fault.title == "RuntimeError: CUDA error: an illegal memory access was encountered"
+    assert "For debugging consider passing CUDA_LAUNCH_BLOCKING=1." in fault.traceback
+    assert any("send_tensor_and_shape" in line for line in fault.traceback)
+
+
+@pytest.mark.parametrize(
+    "cure",
+    [
+        {"defects": frozenset()},
+        {"cuda_launch_blocking": True},
+        {"gpu_memory_utilization": 0.4},
+        {"pipeline_parallel_size": 1},
+    ],
+)
+def test_blocking_launches_more_memory_or_one_stage_each_make_it_vanish(cure: dict[str, object]) -> None:
+    played = play(replace(PIPELINE, **cure), BURST)  # type: ignore[arg-type]  # the cures have different types
+    assert played.fault is None
+    assert len(played.ended) == 131
+
+
+def test_the_same_requests_into_a_busy_pipeline_do_no_harm() -> None:
+    engine = Engine(PIPELINE)
+    arrivals = iter(BURST)
+    while True:
+        for request in islice(arrivals, 2):  # two a step: as many tokens in the end, never at once
+            engine.add(request)
+        if not engine.has_work:
+            break
+        engine.step()
+    assert engine.stats().counters["requests_finished_length"] == 131
+
+
+def test_it_comes_back_with_each_burst_after_idle() -> None:
+    engine = Engine(PIPELINE)
+    closed_loop(engine, iter(BURST[:20]), users=20)
+    for request in BURST[20:]:
+        engine.add(replace(request, prompt_tokens=20))
+    with pytest.raises(EngineFault):
+        engine.step()
+
+
+# near_max_oob
+
+NEAR = EngineConfig(max_model_len=8192, defects=frozenset(["near_max_oob"]))
+
+
+@pytest.mark.parametrize("below", [1, 64, 500, 999])
+def test_a_prompt_close_to_the_maximum_trips_the_assertion_on_many_threads(below: int) -> None:
+    fault = play(NEAR, [EngineRequest("a", 8192 - below, 1)]).fault
+    assert fault is not None
+    assert fault.title == "RuntimeError: CUDA error: device-side assert triggered"
+    assert any("vocab_parallel_embedding" in line for line in fault.traceback)
+    pattern = (
+        r"/pytorch/aten/src/ATen/native/cuda/IndexKernel\.cu:94: .* thread: \[\d+,0,0\] Assertion `-sizes\[i\] <= "
+    )
+    assert all(re.match(pattern, line) for line in fault.raw_before)
+    assert len(set(fault.raw_before)) == len(fault.raw_before) == min(256, 1000 - below)
+
+
+@pytest.mark.parametrize("below", [1000, 1100, 4000])
+def test_further_away_nothing_happens(below: int) -> None:
+    assert play(NEAR, [EngineRequest("a", 8192 - below, 8)]).fault is None
+
+
+def test_an_answer_may_grow_to_the_edge_unharmed() -> None:
+    played = play(NEAR, [EngineRequest("a", 7000, 5000)])
+    assert played.fault is None
+    assert played.tokens["a"] == 1192
+
+
+def test_without_the_defect_the_whole_band_passes() -> None:
+    healthy = replace(NEAR, defects=frozenset())
+    assert input_limit(healthy) == 8191
+    played = play(healthy, [EngineRequest(f"r{below}", 8192 - below, 4) for below in (1, 2, 50, 500, 1000)])
+    assert played.fault is None
+    assert played.tokens["r1"] == 1
+
+
+# kv_capacity_as_500
+
+
+def test_the_capacity_defect_changes_the_face_and_not_the_engine() -> None:
+    config = EngineConfig(dialect="lmdeploy", era="0.6.4", num_gpu_blocks=21, block_size=64)
+    for defects in (frozenset[str](), frozenset(["kv_capacity_as_500"])):
+        played = play(
+            replace(config, defects=defects), [EngineRequest("over", 3446, 4), EngineRequest("fits", 1000, 4)]
+        )
+        assert played.ended["over"].error == "ResponseType.INPUT_LENGTH_ERROR"
+        assert played.ended["fits"].finish_reason == "length"
