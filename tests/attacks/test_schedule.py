@@ -1,0 +1,56 @@
+"""When attacks are due: the same seed gives the same moments."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadchaos.attacks._schedule import Timetable, timetable
+
+
+def first(times: Timetable, n: int, seed: int = 1) -> list[float]:
+    return list(itertools.islice(times.moments(random.Random(seed)), n))
+
+
+def test_every_begins_one_interval_after_the_load() -> None:
+    assert first(Timetable(every_s=2, jitter=0), 3) == [2, 4, 6]
+
+
+def test_after_moves_the_first_one() -> None:
+    assert first(Timetable(every_s=2, after_s=0.5, jitter=0), 3) == [0.5, 2.5, 4.5]
+
+
+def test_given_moments_are_kept_and_sorted() -> None:
+    assert first(Timetable(at_s=(9, 3)), 5) == [3, 9]
+
+
+def test_without_a_time_it_is_done_once_at_the_begin() -> None:
+    assert first(Timetable(), 5) == [0]
+
+
+def test_times_ends_it() -> None:
+    assert len(first(Timetable(every_s=1, times=2), 5)) == 2
+
+
+def test_a_hold_is_half_the_interval_and_at_most_five_seconds() -> None:
+    assert Timetable(every_s=2).hold == 1
+    assert Timetable(every_s=60).hold == 5
+    assert Timetable(every_s=60, hold_s=20).hold == 20
+
+
+def test_a_spec_may_be_sparse_or_hold_none() -> None:
+    assert timetable({"admin": "x", "every_s": 2.0, "jitter": None, "on": None, "params": None}) == Timetable(
+        every_s=2.0
+    )
+
+
+@given(seed=st.integers(0, 1000), jitter=st.floats(0, 1), every=st.floats(0.01, 100))
+def test_jitter_stays_within_its_share_and_repeats_with_its_seed(seed: int, jitter: float, every: float) -> None:
+    times = Timetable(every_s=every, jitter=jitter)
+    moments = first(times, 20, seed)
+    assert moments == first(times, 20, seed)
+    for k, moment in enumerate(moments, 1):
+        assert abs(moment - k * every) <= jitter * every * 1.0001 + 1e-6
