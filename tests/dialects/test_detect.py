@@ -1,0 +1,108 @@
+"""Which server it is, from pages as real ones answered them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadchaos.dialects.detect import PATHS, Page, detect
+
+
+def page(data: Any, status: int = 200) -> Page:
+    return Page(status, {"content-type": "application/json"}, json.dumps(data).encode())
+
+
+NOT_FOUND = page({"detail": "Not Found"}, 404)
+VLLM_MODELS = {"object": "list", "data": [{"id": "tiny", "owned_by": "vllm", "max_model_len": 4096}]}
+LMDEPLOY_MODELS = {"data": [{"id": "fake-model", "owned_by": "lmdeploy", "permission": [{"id": "modelperm-x"}]}]}
+VLLM = {
+    "/v1/models": page(VLLM_MODELS),
+    "/version": page({"version": "0.32.0"}),
+    "/health": Page(200),
+    "/metrics": Page(200, {}, b"# HELP x\nvllm:num_requests_running 0\n"),
+    "/reset_mm_cache": page({"detail": "Method Not Allowed"}, 405),
+    "/distserve/engine_info": NOT_FOUND,
+}
+LMDEPLOY = {
+    "/v1/models": page(LMDEPLOY_MODELS),
+    "/health": page({"status": "healthy", "message": ""}),
+    "/metrics": Page(200, {}, b"lmdeploy:num_requests_running 0\n"),
+    "/openapi.json": page({"paths": {"/v1/responses": {}, "/generate": {}, "/distserve/engine_info": {}}}),
+    "/distserve/engine_info": page("{}"),
+    "/reset_mm_cache": NOT_FOUND,
+    "/version": NOT_FOUND,
+}
+
+
+def test_a_vllm_in_development_mode_is_found_with_version_model_and_length() -> None:
+    found = detect(VLLM)
+    assert (found.dialect.name, found.version) == ("vllm", "0.32.0")
+    assert (found.models, found.max_model_len, found.development_endpoints) == (("tiny",), 4096, True)
+    assert any("owned_by vllm" in sign for sign in found.signs)
+
+
+def test_a_vllm_without_development_mode_says_so() -> None:
+    assert detect({**VLLM, "/reset_mm_cache": NOT_FOUND}).development_endpoints is False
+
+
+def test_a_vllm_that_is_found_by_its_metrics_alone_has_no_version() -> None:
+    found = detect({"/metrics": VLLM["/metrics"]})
+    assert (found.dialect.name, found.version, found.development_endpoints) == ("vllm", None, None)
+
+
+def test_an_old_vllm_is_spoken_to_as_it_was() -> None:
+    found = detect({**VLLM, "/version": page({"version": "0.8.5"})})
+    assert found.dialect.health_knows_death is False
+
+
+@pytest.mark.parametrize(
+    ("changes", "at_least", "below", "knows_death"),
+    [
+        ({}, "0.16", None, True),
+        ({"/openapi.json": page({"paths": {"/v1/responses": {}, "/v1/chat/interactive": {}}})}, "0.14", "0.16", True),
+        ({"/openapi.json": page({"paths": {"/generate": {}, "/v1/chat/interactive": {}}})}, "0.11", "0.14", False),
+        ({"/openapi.json": page({"paths": {"/v1/chat/interactive": {}}})}, None, "0.9", False),
+        ({"/openapi.json": NOT_FOUND}, "0.14", None, True),
+        ({"/openapi.json": NOT_FOUND, "/health": Page(200)}, None, "0.14", False),
+    ],
+)
+def test_the_era_of_lmdeploy_is_read_from_its_paths_and_its_health(
+    changes: dict[str, Page], at_least: str | None, below: str | None, knows_death: bool
+) -> None:
+    found = detect({**LMDEPLOY, **changes})
+    assert (found.dialect.name, found.version) == ("lmdeploy", None)
+    assert (found.at_least, found.below) == (at_least, below)
+    assert found.dialect.health_knows_death is knows_death
+
+
+def test_an_lmdeploy_up_to_0_15_may_answer_too_long_a_prompt_with_nothing() -> None:
+    assert (
+        "empty"
+        in detect({**LMDEPLOY, "/openapi.json": page({"paths": {"/v1/chat/interactive": {}}})}).dialect.over_length
+    )
+    assert detect(LMDEPLOY).dialect.over_length == ("rejected",)
+
+
+def test_a_server_that_shows_no_sign_is_plain_openai() -> None:
+    found = detect({"/v1/models": page({"data": [{"id": "m", "owned_by": "somebody"}]}), "/health": NOT_FOUND})
+    assert (found.dialect.name, found.models) == ("openai", ("m",))
+
+
+@given(bodies=st.lists(st.binary(max_size=40), min_size=len(PATHS), max_size=len(PATHS)), status=st.integers(100, 599))
+def test_no_answer_however_odd_raises(bodies: list[bytes], status: int) -> None:
+    detect({path: Page(status, {}, body) for path, body in zip(PATHS, bodies, strict=True)})
+
+
+@given(
+    data=st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda c: st.lists(c) | st.dictionaries(st.sampled_from(["data", "id", "owned_by", "version", "paths"]), c),
+        max_leaves=8,
+    )
+)
+def test_no_json_however_odd_raises(data: Any) -> None:
+    detect({path: page(data) for path in PATHS})

@@ -1,0 +1,127 @@
+"""The tables of each dialect against bodies that real servers sent."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from loadchaos.dialects import DIALECTS, version_key
+
+# Bodies of vLLM 0.32.0 to 63 bad requests, cut at 600 characters.
+BODIES: dict[str, tuple[int, str]] = json.loads((Path(__file__).parent / "vllm_0.32_errors.json").read_text())
+NO_ROUTE = {"404_path", "405", "models_id"}
+DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+
+
+def hit(patterns: Sequence[re.Pattern[str]], text: str) -> bool:
+    return any(pattern.search(text) for pattern in patterns)
+
+
+@pytest.mark.parametrize("name", [n for n, (status, _) in BODIES.items() if status < 500 and n not in NO_ROUTE])
+def test_every_refusal_of_vllm_0_32_is_a_known_validation(name: str) -> None:
+    assert hit(DIALECTS["vllm"].validation, BODIES[name][1])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"detail":"Not Found"}',
+        "Internal Server Error",
+        DEAD,
+        "The engine is currently busy and cannot accept new requests.",
+        "list index out of range",
+        "1 validation error for ChatCompletionResponseChoice",
+        "Compiled grammar rejected: unsupported",
+    ],
+)
+def test_what_is_the_servers_fault_is_no_validation_of_vllm(text: str) -> None:
+    assert not hit(DIALECTS["vllm"].validation, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance.",
+        "The engine has reached its prefill token backlog limit. Please try again later or on a different instance.",
+        '{"error": "The model is currently scaling. Please try again later."}',
+    ],
+)
+def test_the_queue_texts_of_vllm_are_shed(text: str) -> None:
+    assert hit(DIALECTS["vllm"].shed, text)
+    assert not hit(DIALECTS["vllm"].engine_dead, text)
+
+
+def test_the_text_of_a_dead_vllm_engine_is_known() -> None:
+    assert hit(DIALECTS["vllm"].engine_dead, json.dumps({"error": {"message": DEAD, "code": 500}}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Input length (5019) must be smaller than the model context length (4096).",
+        "The request exceeds the model context length.",
+        "The model 'nope' does not exist.",
+        "9: JSON decode error",
+        "temperature: Input should be a valid number, unable to parse string as a number",
+        "The max_tokens 0 must be a positive integer.",
+        "The top_p 0.0 must be in (0, 1].",
+        "Request preprocessing failed.",
+        "Multimodal input is not supported by this model.",
+        "Invalid data URL: data:image/png;base64,",
+        "URL is blocked for security reasons: Blocked non-global IP detected: 127.0.0.1",
+        '{"detail":[{"type":"int_parsing","loc":["body","max_tokens"]}]}',
+    ],
+)
+def test_every_refusal_of_lmdeploy_is_a_known_validation(text: str) -> None:
+    assert hit(DIALECTS["lmdeploy"].validation, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Internal Server Error",
+        "An internal server error occurred.",
+        "internal error happened, status code ResponseType.INPUT_LENGTH_ERROR",
+        "The inference engine is unavailable.",
+    ],
+)
+def test_an_internal_error_of_lmdeploy_is_no_validation(text: str) -> None:
+    assert not hit(DIALECTS["lmdeploy"].validation, text)
+
+
+def test_a_dead_lmdeploy_engine_is_known_by_both_its_texts() -> None:
+    for text in ("The inference engine is unavailable.", "PyTorch ZMQ engine process is not alive."):
+        assert hit(DIALECTS["lmdeploy"].engine_dead, text)
+    assert not hit(DIALECTS["lmdeploy"].engine_dead, "An internal server error occurred.")
+
+
+@pytest.mark.parametrize(
+    ("version", "key"),
+    [("0.32.0", (0, 32, 0)), ("v0.8.5.post1", (0, 8, 5)), ("0.22.1+cpu", (0, 22, 1)), ("dev", None), (None, None)],
+)
+def test_versions_are_compared_by_their_numbers(version: str | None, key: tuple[int, ...] | None) -> None:
+    assert version_key(version) == key
+
+
+def test_the_oldest_era_that_fits_wins_and_an_unknown_version_is_the_newest() -> None:
+    lmdeploy = DIALECTS["lmdeploy"]
+    assert lmdeploy.at("0.13.0").health_knows_death is False
+    assert lmdeploy.at("0.15.0").health_knows_death is True
+    assert lmdeploy.at("0.15.0").over_length != lmdeploy.over_length
+    assert lmdeploy.at("0.18.0") == lmdeploy.at(None) == lmdeploy.at("main") == lmdeploy
+
+
+def test_effects_of_an_operation_depend_on_its_parameters() -> None:
+    sleep = DIALECTS["vllm"].admin["sleep"]
+    assert "finish_abort" in sleep.effects_with({})
+    assert "finish_abort" not in sleep.effects_with({"mode": "wait"})
+
+
+def test_a_reset_of_the_processor_cache_cannot_cause_an_encoder_cache_miss() -> None:
+    admin = DIALECTS["vllm"].admin
+    assert "encoder_cache_miss" in admin["reset_encoder_cache"].effects
+    assert "encoder_cache_miss" not in admin["reset_mm_cache"].effects
