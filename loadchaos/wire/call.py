@@ -383,6 +383,8 @@ class Call:
             detail["interim"] = self._parser.interim
         if self._end == "hung_up" and first.outcome != "aborted":
             detail["hung_up"] = True
+        elif self._end == "hung_up" and self._why:
+            detail["why"] = self._why
         answer = self.answer
         if answer is None or first.outcome != "ok":
             return detail

@@ -1,0 +1,220 @@
+"""The real Locust child against a real server: every request leaves its rows, and every end is in order."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BEGIN_KEYS = {
+    "row", "id", "step", "phase", "round", "traffic", "at_ns", "due_ns", "conn", "reused", "len", "crc", "hash", "tokens",
+    "images", "image_tokens", "max_tokens", "behaviour", "expect", "edge", "seed",
+}  # fmt: skip
+END_KEYS = {
+    "row", "id", "step", "phase", "traffic", "at_ns", "due_ns", "sent_ns", "outcome", "status", "first_byte_ns",
+    "first_token_ns", "first_answer_ns", "last_byte_ns", "chunks", "itl_hist", "largest_gap_ns", "finish_reason",
+    "prompt_tokens", "completion_tokens", "cached_tokens", "request_id", "error", "error_code", "detail", "evidence",
+    "bytes_in", "bytes_out", "expect", "planned_tokens", "length_mismatch", "images", "image_tokens", "edge",
+}  # fmt: skip
+BEAT_KEYS = {
+    "row", "at_ns", "in_flight", "tokens", "bytes", "oldest_silence_ns", "lag_ns", "users", "begun", "ended", "cpu_share",
+}  # fmt: skip
+ABORTS = {
+    "name": "aborts", "weight": 1, "payload": {"text": {"tokens": 64}},
+    "behaviour": {"abort": {"share": "100%", "at_token": "2..3"}},
+}  # fmt: skip
+TEXT = {"name": "text", "weight": 3, "payload": {"text": {"tokens": 64}}}
+
+
+def outcomes(rows: list[dict[str, Any]]) -> Counter[str]:
+    return Counter(row["outcome"] for row in rows if row["row"] == "end")
+
+
+def test_rounds_of_users_leave_a_begin_and_an_end_for_every_request(server: Any, child: Any) -> None:
+    server.tokens, server.gap_s = 20, 0.005
+    child.plan(server, [{"users": 6, "requests": 20, "rounds": 2}], traffic=[TEXT, ABORTS])
+    assert child.run() == 0, child.log()
+    rows = child.rows()
+    begins, ends = child.rows("begin"), child.rows("end")
+    assert [rows[0]["row"], rows[1]["what"], rows[-1]["row"], rows[-1]["why"]] == ["header", "begin", "load", "done"]
+    assert sorted(r["id"] for r in begins) == sorted(r["id"] for r in ends)
+    assert len({r["id"] for r in begins}) == 40
+    assert {r["step"] for r in begins} == set(range(40))
+    assert all(set(r) >= BEGIN_KEYS for r in begins)
+    assert all(set(r) == END_KEYS for r in ends)
+    by_traffic = {(r["traffic"], r["outcome"]) for r in ends}
+    assert by_traffic == {("text", "ok"), ("aborts", "aborted")}
+    first_of_second = min(r["at_ns"] for r in begins if r["round"] == 1)
+    assert first_of_second > max(r["at_ns"] for r in ends if r["step"] < 20), "the rounds are drained in between"
+    assert max(in_flight(rows)) == 6
+    assert len({r["conn"] for r in begins if r["reused"]}) >= 1
+    assert [(r["round"], r["what"]) for r in child.rows("phase")] == [
+        (0, "begin"),
+        (0, "end"),
+        (1, "begin"),
+        (1, "end"),
+    ]
+    assert all(set(r) == BEAT_KEYS for r in child.rows("heartbeat"))
+    assert child.rows("heartbeat")[-1]["ended"] == 40
+    usage = [r for r in ends if r["outcome"] == "ok"]
+    assert all((r["prompt_tokens"], r["completion_tokens"], r["chunks"]) == (64, 20, 20) for r in usage)
+
+
+def in_flight(rows: list[dict[str, Any]]) -> list[int]:
+    """How many were in flight after each row."""
+    counts, now = [], 0
+    for row in rows:
+        now += {"begin": 1, "end": -1}.get(row["row"], 0)
+        counts.append(now)
+    return counts
+
+
+def test_an_open_phase_never_waits_for_the_server_and_counts_from_due(server: Any, child: Any) -> None:
+    server.tokens, server.gap_s = 2, 0.15
+    child.plan(server, [{"rate": "40/s", "for": "1s", "max_in_flight": 4}])
+    assert child.run() == 0, child.log()
+    sent, missed = child.rows("begin"), child.rows("missed")
+    assert {r["why"] for r in missed} == {"no_slot"}
+    assert len(sent) + sum(r["count"] for r in missed) == 40
+    assert len(sent) < 40
+    assert max(in_flight(child.rows())) == 4
+    dues = [r["due_ns"] for r in sent]
+    assert dues == sorted(dues)
+    assert all(r["at_ns"] >= r["due_ns"] for r in sent)
+
+
+def test_a_pause_holds_the_load_and_what_is_due_is_missed(server: Any, child: Any, until: Any) -> None:
+    child.plan(server, [{"rate": "50/s", "for": "2s", "max_in_flight": 8}])
+    child.start()
+    until(lambda: len(child.rows("end")) > 5)
+    child.control("pause")
+    until(lambda: any(r["why"] == "server_down" and r["count"] > 5 for r in child.rows("missed")))
+    child.control("resume")
+    assert child.wait() == 0, child.log()
+    missed = sum(r["count"] for r in child.rows("missed"))
+    assert len(child.rows("begin")) + missed == 100
+    assert child.rows("begin")[-1]["step"] > 50, "it went on after the pause"
+
+
+def test_time_paused_does_not_count_in_a_closed_phase(server: Any, child: Any, until: Any) -> None:
+    server.gap_s = 0.01
+    child.plan(server, [{"users": 2, "for": "1s"}])
+    child.start()
+    until(lambda: len(child.rows("end")) > 3)
+    child.control("pause")
+    until(lambda: in_flight(child.rows())[-1] == 0)
+    until(lambda: [r["in_flight"] for r in child.rows("heartbeat")][-2:] == [0, 0])
+    quiet = len(child.rows("begin"))
+    beats = len(child.rows("heartbeat"))
+    until(lambda: len(child.rows("heartbeat")) > beats + 5)  # longer than the phase lasts
+    assert len(child.rows("begin")) == quiet
+    child.control("resume")
+    assert child.wait() == 0, child.log()
+    assert len(child.rows("begin")) > quiet
+    assert outcomes(child.rows()) == {"ok": len(child.rows("begin"))}
+
+
+def test_a_stop_ends_in_order_and_what_is_in_flight_is_recorded(server: Any, child: Any, until: Any) -> None:
+    server.hold.set()
+    child.plan(server, [{"users": 3, "for": "10m"}])
+    child.start()
+    until(lambda: len(child.rows("begin")) == 3)
+    child.control("stop", grace_s=0.3)
+    assert child.wait() == 0, child.log()
+    ends = child.rows("end")
+    assert [r["outcome"] for r in ends] == ["aborted"] * 3
+    assert {r["detail"]["why"] for r in ends} == {"stopped"}
+    assert child.rows()[-1]["why"] == "stopped"
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_in_order(server: Any, child: Any, until: Any, how: signal.Signals) -> None:
+    server.hold.set()
+    child.plan(server, [{"users": 2, "for": "10m"}])
+    child.start()
+    until(lambda: len(child.rows("begin")) == 2)
+    child.process.send_signal(how)
+    assert child.wait(10) == 0, child.log()
+    assert len(child.rows("end")) == 2
+    assert child.rows()[-1] == {**child.rows()[-1], "row": "load", "what": "end", "why": "stopped"}
+
+
+def test_a_child_killed_in_the_middle_loses_no_whole_row(server: Any, child: Any, until: Any) -> None:
+    server.gap_s = 0.002
+    child.plan(server, [{"users": 8, "for": "10m"}])
+    child.start()
+    until(lambda: len(child.rows("end")) > 50)
+    os.kill(child.process.pid, signal.SIGKILL)
+    child.process.wait()
+    begins, ends = child.rows("begin"), child.rows("end")
+    assert {r["id"] for r in ends} <= {r["id"] for r in begins}
+    assert 0 <= len(begins) - len(ends) <= 8
+    assert child.rows("load") == child.rows("load")[:1]
+
+
+def test_two_workers_share_the_steps(server: Any, child: Any) -> None:
+    child.plan(server, [{"users": 4, "requests": 30, "rounds": 1}], workers=2)
+    assert child.run("--processes", "2") == 0, child.log()
+    shares = [{r["step"] for r in child.rows("begin", worker=w)} for w in (0, 1)]
+    assert shares[0] == set(range(0, 30, 2))
+    assert shares[1] == set(range(1, 30, 2))
+    assert all(child.rows("load", worker=w)[-1]["why"] == "done" for w in (0, 1))
+
+
+def test_a_ledger_that_cannot_be_written_stops_the_load_with_code_3(server: Any, child: Any, tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    child.plan(server, [{"users": 2, "requests": 10, "rounds": 1}])
+    (tmp_path / "requests-0.jsonl").symlink_to("/dev/full")
+    assert child.run() == 3
+    assert server.paths == []
+
+
+def test_a_plan_that_cannot_be_read_ends_with_code_3(server: Any, child: Any, tmp_path: Path) -> None:
+    child.plan(server, [{"users": 2, "requests": 10}])
+    (tmp_path / "facts.json").unlink()
+    assert child.run() == 3
+
+
+def test_keys_and_headers_go_to_the_server_and_never_to_disk(server: Any, child: Any, tmp_path: Path) -> None:
+    child.plan(
+        server, [{"users": 1, "requests": 2}], api_key_env="THE_KEY", base_url=server.url + "/gateway/v1",
+        headers={"X-Team": "blue", "X-Token": "env:THE_TOKEN"},
+    )  # fmt: skip
+    assert child.run(env={"THE_KEY": "sk-very-secret", "THE_TOKEN": "hush-hush-1"}) == 0, child.log()
+    assert server.paths == ["/gateway/v1/chat/completions"] * 2
+    sent = server.headers[0]
+    assert (sent["Authorization"], sent["X-Team"], sent["X-Token"]) == ("Bearer sk-very-secret", "blue", "hush-hush-1")
+    assert sent["X-Request-Id"] == child.rows("begin")[0]["id"]
+    for path in tmp_path.iterdir():
+        assert b"sk-very-secret" not in path.read_bytes()
+        assert b"hush-hush-1" not in path.read_bytes()
+
+
+def test_silence_beyond_the_limit_is_stalled(server: Any, child: Any) -> None:
+    server.hold.set()
+    limits = {"limits": {"first_byte": "300ms", "between_bytes": "300ms", "total": "5s"}}
+    child.plan(server, [{"users": 2, "requests": 4}], profile=limits)
+    assert child.run() == 0, child.log()
+    assert outcomes(child.rows()) == {"stalled": 4}
+
+
+def test_a_server_that_is_not_there_is_a_connect_error_each_time(server: Any, child: Any, unused_port: int) -> None:
+    child.plan(server, [{"users": 2, "requests": 6}], base_url=f"http://127.0.0.1:{unused_port}")
+    assert child.run() == 0, child.log()
+    assert outcomes(child.rows()) == {"connect_error": 6}
+    assert "connect_error" in child.log(), "Locust's own table tells of it"
+
+
+def test_a_burst_goes_out_at_once_and_again_into_an_idle_server(server: Any, child: Any) -> None:
+    server.gap_s = 0.05
+    child.plan(server, [{"burst": 12, "repeat": 2, "every": "50ms"}])
+    assert child.run() == 0, child.log()
+    begins, ends = child.rows("begin"), child.rows("end")
+    assert outcomes(child.rows()) == {"ok": 24}
+    assert max(in_flight(child.rows())) == 12
+    assert min(r["at_ns"] for r in begins if r["step"] >= 12) > max(r["at_ns"] for r in ends if r["step"] < 12)
