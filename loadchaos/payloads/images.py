@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import Literal
 
@@ -71,7 +72,7 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.D
     if facts.images is False:
         draft.notes.append("the model takes no images: sent as text only")
         return
-    base = draws.mix(step.run_seed, step.phase, draws.of_text(step.traffic))
+    base = _base(step.run_seed, step.phase, step.traffic)
     wanted = _count(options, base, step.ordinal)
     count = wanted if facts.max_images is None else min(wanted, facts.max_images)
     if count < wanted:
@@ -85,6 +86,11 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.D
     draft.images += count
     draft.image_tokens += count * each
     draft.image_tokens_known = draft.image_tokens_known and (measured or count == 0)
+
+
+@functools.lru_cache(maxsize=256)
+def _base(run_seed: int, phase: int, traffic: str) -> int:
+    return draws.mix(run_seed, phase, draws.of_text(traffic))
 
 
 def _count(options: Options, base: int, ordinal: int) -> int:

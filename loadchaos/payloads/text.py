@@ -14,7 +14,9 @@ from loadchaos.payloads.draft import Draft
 from loadchaos.units import IntRange, Range
 
 ORDER = 10
-_NONCE_WORDS = 11  # of 50 words and more: above 2**62 orders, so that no two prompts share their first cache block
+_OPENINGS = 4096
+_SHIFTS = (0, 12, 24, 36, 48)
+"""A prompt opens with five of 4096 runs of three words: 2**60 openings, so no two share their first cache block."""
 _CORPUS_WORDS = 8192
 _GUESS_WORDS = (
     "the",
@@ -109,20 +111,25 @@ class _Corpus:
     text: str
     chars: list[int]
     sums: list[int]
+    openings: list[tuple[str, int]]
 
     def nonce(self, room: int, rng: draws.Draws) -> tuple[str, int]:
         """(words, their tokens): an order that no other prompt has, as far as there is room."""
-        words, spent, bits = [], 0, 0
-        for k in range(_NONCE_WORDS):
-            if k % 6 == 0:
-                bits = rng.bits()
+        bits = rng.bits()
+        mask = _OPENINGS - 1
+        chosen = [self.openings[(bits >> shift) & mask] for shift in _SHIFTS]
+        spent = sum(cost for _, cost in chosen)
+        if spent <= room:
+            return "".join([text for text, _ in chosen]), spent
+        words: list[str] = []
+        spent = 0
+        while True:
             bits, which = divmod(bits, len(self.words))
             word, cost = self.words[which]
             if spent + cost > room:
-                break
+                return "".join(words), spent
             words.append(word)
             spent += cost
-        return "".join(words), spent
 
     def take(self, tokens: int, rng: draws.Draws) -> str:
         """Text of exactly that many tokens, from a random place on; the corpus goes round, units fill the rest."""
@@ -150,4 +157,8 @@ def _corpus(facts: TextFacts) -> _Corpus:
     for word, cost in chosen:
         chars.append(chars[-1] + len(word))
         sums.append(sums[-1] + cost)
-    return _Corpus(facts.words, facts.unit, "".join(word for word, _ in chosen), chars, sums)
+    openings = []
+    for _ in range(_OPENINGS):
+        three = [facts.words[rng.bits() % len(facts.words)] for _ in range(3)]
+        openings.append(("".join(word for word, _ in three), sum(cost for _, cost in three)))
+    return _Corpus(facts.words, facts.unit, "".join(word for word, _ in chosen), chars, sums, openings)

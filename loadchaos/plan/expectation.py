@@ -19,6 +19,8 @@ NAMES: dict[str, tuple[Kind, str]] = {
     "failures": ("count", "failures that no accepted entry covers"),
     "ok_share": ("share", "share of ok answers among the requests that should succeed"),
     "shed_share": ("share", "share of requests turned away by admission control"),
+    "restarts": ("count", "times the server came back as a new process"),
+    "lost_requests": ("count", "requests lost to a death of the engine"),
     "length_mismatch": ("count", "answers whose prompt length differs from the plan"),
     "recovers_within": ("duration", "longest time from going down to healthy again"),
 }
@@ -30,7 +32,8 @@ _LATENCIES = {
     "itl": "time between token chunks",
     "e2e": "whole time of a request",
 }
-_QUANTILES = ("p50", "p90", "p95", "p99")
+_QUANTILES = ("p50", "p90", "p95", "p99", "p999", "mean")
+_BY_TRAFFIC = {"ok_share", "shed_share"}
 _TEXT = re.compile(r"\s*([A-Za-z_][\w.-]*)\s*(==|!=|<=|>=|<|>|=)\s*(.*?)\s*")
 
 
@@ -75,6 +78,10 @@ def parse(text: str, traffics: Collection[str] = ()) -> Expectation:
     kind = _kind(name)
     if kind is None:
         raise ValueError(_unknown(full, traffics))
+    if traffic and name in NAMES and name not in _BY_TRAFFIC:
+        raise ValueError(
+            f"{name} is counted for the whole run, not for one traffic: {name} {op} {value}? (got {text!r})"
+        )
     return Expectation(text, name, op, _value(name, kind, value), kind, traffic)
 
 

@@ -130,7 +130,7 @@ def _attacks(profile: Profile) -> Iterator[str]:
 
 def _when(attack: AttackPlan) -> str:
     if attack.every is None:
-        return f"once, {format_duration(attack.at if attack.at is not None else attack.after)} after the load begins"
+        return f"once, {format_duration(attack.at if attack.at is not None else attack.after or 0.0)} after the load begins"
     after = f" from {format_duration(attack.after)} on" if attack.after else ""
     times = f", {attack.times} times" if attack.times else ""
     return f"every {format_duration(attack.every)}{after}{times}"

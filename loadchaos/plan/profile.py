@@ -32,7 +32,10 @@ from loadchaos.units import share
 DEFAULT_EXPECT = ("failures == 0", "engine_deaths == 0", "hangs == 0", "ok_share >= 95%")
 """What is expected of a server where a profile says nothing."""
 
-Mechanism = Literal["images", "speculative_decoding", "development_endpoints", "metrics"]
+Mechanism = Literal[
+    "images", "speculative_decoding", "development_endpoints", "prefix_caching", "preemption", "mm_cache",
+]  # fmt: skip
+"""What may be required: seen at preflight, or proved by the server's counters at the end."""
 
 
 @dataclass(frozen=True)

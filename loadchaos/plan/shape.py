@@ -233,11 +233,11 @@ class AttackPlan(Part):
     admin: str
     every: DurationS | None = None
     at: DurationS | None = None
-    after: DurationS = 0.0
+    after: DurationS | None = None
     times: int | None = Field(default=None, gt=0)
     on: str = "each"
     params: Mapping[str, str] = {}
-    jitter: Share = 0.0
+    jitter: Share | None = None
 
     @model_validator(mode="after")
     def _when(self) -> AttackPlan:
@@ -255,7 +255,7 @@ class AttackPlan(Part):
     def spec(self) -> dict[str, Any]:
         """As the room of attacks takes it; durations in seconds, None where not given."""
         return {
-            "kind": "admin", "name": self.admin, "every_s": self.every, "at_s": self.at, "after_s": self.after,
+            "admin": self.admin, "every_s": self.every, "at_s": self.at, "after_s": self.after,
             "times": self.times, "on": self.on, "params": dict(self.params), "jitter": self.jitter,
         }  # fmt: skip
 
@@ -263,7 +263,9 @@ class AttackPlan(Part):
 class Exposure(Part):
     """How often the run has to meet the mechanism it is about, or its pass proves nothing."""
 
-    count: str
+    count: Literal[
+        "requests", "image_requests", "image_requests_while_drafting", "near_limit_requests", "attacks"
+    ]  # fmt: skip
     at_least: int = Field(gt=0)
 
 
