@@ -20,7 +20,7 @@ from urllib.parse import urlsplit, urlunsplit
 import httpx
 
 from loadchaos.dialects import DIALECTS, Dialect
-from loadchaos.dialects.detect import Page, detect
+from loadchaos.dialects.detect import PATHS, Page, detect
 from loadchaos.errors import OptionError, TargetError
 from loadchaos.model import Facts, TextFacts
 
@@ -60,14 +60,6 @@ def parse_target(text: str) -> str:
     path = path.removesuffix("/v1")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return urlunsplit((parts.scheme, host if port is None else f"{host}:{port}", path, "", ""))
-
-
-def host_port(url: str) -> str:
-    """`HOST:PORT` of a URL with the default port filled in, as `--authorize` names it."""
-    parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    host = f"[{parts.hostname}]" if parts.hostname and ":" in parts.hostname else parts.hostname
-    return f"{host}:{port}"
 
 
 @dataclass(frozen=True)
@@ -133,24 +125,33 @@ class Wanted:
 
 async def look(asker: Asker, wanted: Wanted) -> Facts:
     """Reads only: dialect, version, model, limits, development endpoints. Raises TargetError where a run is impossible."""
-    paths = ("/version", "/health", "/metrics", "/is_sleeping", "/get_server_info", "/distserve/engine_info")
+    paths = tuple(path for path in PATHS if path != "/v1/models")
     answers = await asyncio.gather(
         asker.ask("GET", "/v1/models"), *(asker.ask("GET", path, admin=True) for path in paths)
     )
     pages = dict(zip(("/v1/models", *paths), answers, strict=True))
     models = pages["/v1/models"]
     _refuse_impossible(asker, models, wanted)
-    found = detect({path: Page(a.status, a.headers, a.text) for path, a in pages.items() if a.status})
-    name = found.dialect if wanted.dialect == "auto" else wanted.dialect
-    dialect = DIALECTS[name]
+    found = detect({path: Page(a.status, a.headers, a.text.encode()) for path, a in pages.items() if a.status})
+    name = found.dialect.name if wanted.dialect == "auto" else wanted.dialect
     model, entry = _choose_model(models, wanted.model)
-    sources = {"dialect": found.why if wanted.dialect == "auto" else "the profile"}
+    sources = {"dialect": "; ".join(found.signs) if wanted.dialect == "auto" else "the profile"}
+    version = found.version or _era_in_words(found.at_least, found.below)
+    sources["version"] = "/version" if found.version else "its paths"
     facts = Facts(
-        base_url=asker.base_url, admin_url=asker.admin_url, dialect=name, model=model, version=found.version,
+        base_url=asker.base_url, admin_url=asker.admin_url, dialect=name, model=model, version=version,
         metrics=pages["/metrics"].status == 200, sources=sources,
     )  # fmt: skip
-    facts = _limits(facts, entry, pages)
-    return await _development(asker, dialect, facts)
+    return await _development(asker, DIALECTS[name], _limits(facts, entry, pages))
+
+
+def _era_in_words(at_least: str | None, below: str | None) -> str | None:
+    """A server that tells its version nowhere: what its paths allow, beginning with a number, as `Dialect.at` reads it."""
+    if below is None:
+        return f"{at_least} or later" if at_least else None
+    major, minor = (int(n) for n in below.split(".")[:2])
+    last = f"{major}.{minor - 1}"
+    return f"{at_least} to {last}" if at_least else f"{last} or earlier"
 
 
 def _refuse_impossible(asker: Asker, models: Answer, wanted: Wanted) -> None:
@@ -245,12 +246,11 @@ def _lmdeploy_capacity(page: Answer, sources: dict[str, str]) -> dict[str, int]:
 
 async def _development(asker: Asker, dialect: Dialect, facts: Facts) -> Facts:
     """Whether the admin endpoints are there: GET on a POST route is 405 where it exists and 404 where it does not."""
-    gated = [op for op in dialect.admin.values() if op.gate and op.method == "POST"]
-    if not gated:
-        return replace(facts, development_endpoints=False if facts.dialect == "vllm" else None)
-    answer = await asker.ask("GET", gated[0].path, admin=True)
-    there = answer.status in (200, 405)
-    sources = {**facts.sources, "development_endpoints": f"GET {gated[0].path} answered {answer.status}"}
+    if dialect.development_path is None:
+        return facts
+    answer = await asker.ask("GET", dialect.development_path, admin=True)
+    there = answer.status in (200, 405) if answer.status in (200, 404, 405) else None
+    sources = {**facts.sources, "development_endpoints": f"GET {dialect.development_path} answered {answer.status}"}
     return replace(facts, development_endpoints=there, sources=sources)
 
 

@@ -1,0 +1,196 @@
+"""The server under test as a run holds it: started where we start it, watched, and its state followed row by row."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from loadchaos.attacks import authority
+from loadchaos.calibrate import parse_target
+from loadchaos.dialects import DIALECTS, Dialect
+from loadchaos.errors import OptionError
+from loadchaos.judge.states import StateMachine
+from loadchaos.launch import Command, Launched
+from loadchaos.model import Row
+from loadchaos.plan.profile import Profile
+from loadchaos.record import Record
+from loadchaos.redact import Redactor
+from loadchaos.sim.command import command as embedded_command
+from loadchaos.watch import Target, Watch
+
+DOWN = frozenset({"dying", "dead", "restarting", "unreachable", "terminated"})
+_DEFAULT_ERA = {"vllm": "0.18", "lmdeploy": "0.18"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the server is and what is known of it by hand: URLs, logs, headers, kind (embedded, launched, external)."""
+
+    kind: str
+    url: str | None
+    admin_url: str | None
+    server_log: Sequence[str]
+    headers: Mapping[str, str]
+
+
+class Patient:
+    """One server (or the replicas of one): launch, watch, state machines. Rows go through `record`."""
+
+    def __init__(self, profile: Profile, place: Place, folder: Path, redactor: Redactor) -> None:
+        self._profile, self._place = profile, place
+        self._folder, self._redactor = folder, redactor
+        self._watch: Watch | None = None
+        self.launched: Launched | None = None
+        self.launches = 0
+        self.url = place.url or ""
+        self._dialect = _guess(profile)
+        self._machines = self._new_machines()
+
+    # --- start and end --------------------------------------------------------------------------------------------------
+
+    async def launch(self, record: Record) -> str:
+        """Start the embedded server or the profile's command (again, too); says in words what was started."""
+        if self._place.kind == "embedded":
+            command, words = self._embedded()
+        else:
+            launch = self._profile.target.launch
+            assert launch is not None
+            self.url = parse_target(launch.url)
+            self._refuse_taken_port()
+            command, words = (
+                Command(launch.command, launch.env, "server"),
+                f"starting {launch.command[0]} for {self.url}",
+            )
+        shown = self._redactor.argv(list(command.argv))
+        self.launched = Launched(command, self._folder, record.event, shown)
+        await self.launched.start()
+        self.launches += 1
+        if self._watch is not None:
+            self._watch.set_process("server", self.launched.pid)
+        return words
+
+    def _embedded(self) -> tuple[Command, str]:
+        embedded = self._profile.target.embedded
+        assert embedded is not None
+        port = int(self.url.rsplit(":", 1)[1]) if self.url else _free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        era = embedded.era or _DEFAULT_ERA[embedded.dialect]
+        flags = dict(embedded.flags)
+        images, dev_mode = flags.pop("images", True), flags.pop("dev_mode", True)
+        try:
+            argv = embedded_command(
+                dialect=embedded.dialect, era=era, defects=list(embedded.defects), flags=flags, port=port,
+                images=bool(images), dev_mode=bool(dev_mode),
+            )  # fmt: skip
+        except ValueError as e:
+            raise OptionError(f"target.embedded: {e}") from e
+        planted = f"planted: {', '.join(embedded.defects)}" if embedded.defects else "nothing planted"
+        words = f"EMBEDDED SERVER: a model of {embedded.dialect} {era} at {self.url}, not a real one; {planted}"
+        return Command(argv, {}, "server"), words
+
+    def _refuse_taken_port(self) -> None:
+        """A port already served by somebody else would be tested in place of the server we start."""
+        host, _, port = authority.address(self.url).rpartition(":")
+        with socket.socket() as s:
+            s.settimeout(0.5)
+            if s.connect_ex((host.strip("[]"), int(port))) == 0:
+                raise OptionError(f"{self.url} is served already: the server to launch could not listen there")
+
+    async def watch(self, record: Record, dialect: Dialect | None = None) -> None:
+        """Open the eyes; called again when the server turned out to speak another dialect than was guessed."""
+        if dialect is not None:
+            if self._watch is not None and dialect == self._dialect:
+                return
+            if dialect.health_knows_death != self._dialect.health_knows_death:
+                self._machines = self._new_machines(dialect)
+            self._dialect = dialect
+        if self._watch is not None:
+            await self._watch.stop()
+        self._watch = Watch(
+            self._targets(), self._dialect, record.event, record.metric, self._folder, self._redactor,
+            headers=self._place.headers,
+        )  # fmt: skip
+        await self._watch.start()
+        if self.launched is not None:
+            self._watch.set_process("server", self.launched.pid)
+
+    def _targets(self) -> list[Target]:
+        if self._profile.target.replicas and self._place.kind == "external":
+            return [
+                Target(r.name, parse_target(r.url), logs=[r.log] if r.log else [], pid=authority.listener_pid(r.url))
+                for r in self._profile.target.replicas
+            ]
+        pid = authority.listener_pid(self.url) if self._place.kind == "external" else None
+        return [Target("server", self._place.admin_url or self.url, logs=tuple(self._place.server_log), pid=pid)]
+
+    async def read_head(self) -> str:
+        """The head of the server's log, where one was given: version and flags stand there."""
+        if self._watch is None:
+            return ""
+        return "".join([await self._watch.read_head(name) for name in self._machines])
+
+    async def stop(self, *, at_once: bool) -> None:
+        """End what we started, close the eyes."""
+        if self.launched is not None:
+            await (self.launched.kill() if at_once else self.launched.stop(grace_s=3.0))
+        if self._watch is not None:
+            await self._watch.stop()
+            self._watch = None
+
+    # --- its state --------------------------------------------------------------------------------------------------------
+
+    def _new_machines(self, dialect: Dialect | None = None) -> dict[str, StateMachine]:
+        knows = (dialect or self._dialect).health_knows_death
+        replicas = self._profile.target.replicas if self._place.kind == "external" else ()
+        names = [r.name for r in replicas] or ["server"]
+        launched = self._place.kind != "external"
+        return {name: StateMachine(name, launched, knows, sole=len(names) == 1) for name in names}
+
+    def feed(self, row: Row) -> list[Row]:
+        """Fold one row of the ledger; the state rows it gives are the caller's to write."""
+        return [change for machine in self._machines.values() for change in machine.feed(row)]
+
+    def tick(self) -> list[Row]:
+        """Let time pass without a row."""
+        now_ns = time.monotonic_ns()
+        return [change for machine in self._machines.values() for change in machine.tick(now_ns)]
+
+    @property
+    def state(self) -> str:
+        """The state that decides whether load makes sense: the best of the replicas."""
+        states = [machine.state for machine in self._machines.values()]
+        return next((s for s in states if s not in DOWN), states[0])
+
+    @property
+    def down(self) -> bool:
+        """Whether no replica can answer."""
+        return self.state in DOWN
+
+    @property
+    def replicas(self) -> dict[str, str]:
+        """URLs of the replicas by name, for attacks on each."""
+        if self._profile.target.replicas and self._place.kind == "external":
+            return {r.name: parse_target(r.url) for r in self._profile.target.replicas}
+        return {"server": self._place.admin_url or self.url}
+
+    def gone(self) -> str | None:
+        """Why the server we launched is gone, None while it lives or is not ours."""
+        if self.launched is None or not self.launched.exit.done():
+            return None
+        return f"it {self.launched.exit.result().reason}; its last words are in {self._folder / 'server.log'}"
+
+
+def _guess(profile: Profile) -> Dialect:
+    """The dialect to watch with until the server itself has told: the profile's, the embedded server's, or vLLM's."""
+    if profile.target.dialect != "auto":
+        return DIALECTS[profile.target.dialect]
+    return DIALECTS[profile.target.embedded.dialect if profile.target.embedded else "vllm"]
+
+
+def _free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
