@@ -86,6 +86,7 @@ class Fold:
         self.attacks: Counter[tuple[str, str]] = Counter()  # (name, ok | failed | skipped)
         self.in_force: dict[tuple[str, Any, Any], AttackInForce] = {}
         self.failures: dict[tuple[str, str], dict[str, Any]] = {}
+        self._deaths: dict[tuple[str, str], set[str]] = {}
         self.incidents: dict[Any, dict[str, Any]] = {}
         self.server: dict[tuple[str, str], dict[str, float]] = {}  # (replica, engine)
         self._server_ns: dict[tuple[str, str], int] = {}
@@ -211,11 +212,24 @@ class Fold:
     # -- findings ------------------------------------------------------------------------------------------------
 
     def _on_failure(self, row: Mapping[str, Any]) -> None:
-        # A later row about the same failure carries the newer count.
-        self.failures[str(row.get("id")), str(row.get("attribution") or "server")] = dict(row)
+        # A later row about the same failure tells of another incident, or carries a newer count.
+        key = str(row.get("id")), str(row.get("attribution") or "server")
+        deaths = self._deaths.setdefault(key, set())
+        deaths.update(str(i) for i in row.get("incidents") or ())
+        self.failures[key] = {**row, "count": max(len(deaths), int(row.get("count") or 1))}
 
     def _on_incident(self, row: Mapping[str, Any]) -> None:
-        self.incidents.setdefault(row.get("n"), {}).update({k: v for k, v in row.items() if k != "incident"})
+        self.incidents.setdefault(row.get("n"), {}).update(row)
+
+    def all_failures(self) -> list[dict[str, Any]]:
+        """Failures found, and incidents that are still open under the id they have now: a death is told at once."""
+        names = {name for name, _ in self.failures}
+        still = [
+            {**i, "attribution": i.get("attribution") or "server", "count": 1}
+            for i in self.incidents.values()
+            if i.get("severity") and i.get("what") == "open" and i.get("id") not in names
+        ]
+        return [*self.failures.values(), *still]
 
     # -- telling -------------------------------------------------------------------------------------------------
 
@@ -272,7 +286,7 @@ class Fold:
             recent={kind: percentiles(hist) for kind, hist in recent.latency.items()},
             lag_s=self._worst("lag_ns") / _NS, oldest_silence_s=self._worst("oldest_silence_ns") / _NS,
             states=tuple(self.states.values()), attacks_in_force=tuple(self.in_force.values()),
-            attacks=dict(self.attacks), failures=tuple(self.failures.values()),
+            attacks=dict(self.attacks), failures=tuple(self.all_failures()),
             incidents=tuple(self.incidents.values()), server=self.fresh_server(now), gaps_s=dict(self.gaps_s),
             paused=self.gate, preflight=tuple(self.preflight),
         )  # fmt: skip

@@ -87,7 +87,7 @@ def _times(verdict: Mapping[str, Any]) -> str:
 
 
 def _incident_marks(verdict: Mapping[str, Any]) -> list[tuple[float, str]]:
-    begun = clock(verdict.get("load_begun") or verdict.get("started"))
+    begun = clock(verdict.get("started"))
     marks = []
     for f in (verdict.get("failures") or [])[:_MOST]:
         if f.get("severity") not in {"engine_death", "hang", "startup", "node"}:
@@ -107,7 +107,7 @@ def _failure(verdict: Mapping[str, Any], f: Mapping[str, Any], folder: Path) -> 
         ("when", when_text(verdict, f)), ("in flight", count_text(f, "in_flight_at_death", "in_flight")),
         ("lost", lost_text(f)),
         ("what to do", remedy_text(f.get("remedy"))), ("blame", BLAME.get(blame, clean(blame, 60))),
-        ("accepted", accepted_text(f["accepted"]) if f.get("accepted") else ""),
+        ("accepted", accepted_text(f)),
     ]  # fmt: skip
     incidents = incident_paths(f)
     incident = incidents[0] if incidents else ""
@@ -173,7 +173,7 @@ def _latency(verdict: Mapping[str, Any]) -> list[dict[str, str]]:
 
 def _state(verdict: Mapping[str, Any], s: Mapping[str, Any]) -> dict[str, str]:
     return {
-        "when": since_load(verdict, s.get("at_s", s.get("at"))), "replica": clean(s.get("replica") or "", 40),
+        "when": since_load(verdict, s.get("at"), s.get("at_s")), "replica": clean(s.get("replica") or "", 40),
         "state": clean(s.get("state"), 20), "signs": "; ".join(clean(x, 300) for x in s.get("signs") or []),
         "noticed": seconds(s["noticed_after_s"]) if s.get("noticed_after_s") is not None else "",
     }  # fmt: skip

@@ -23,17 +23,17 @@ FILES = frozenset({"incident.json", "incident.md", "server.log.excerpt"})
 """What this module writes; anything else in such a folder was put there by another hand and is never removed."""
 
 
-def write(folder: RunFolder, incident: Mapping[str, Any], run: Mapping[str, Any] | None = None) -> Path:
-    """Make or renew the folder of one incident (shape: judge's incident); `run` is the ledger's begin row of the run.
+def write(folder: RunFolder, incident: Mapping[str, Any]) -> Path:
+    """Make or renew the folder of one incident (shape: incident.json as the judge gives it). Returns the folder.
 
-    Returns the folder. Each file is replaced whole, so that a reader never sees half of one.
+    Each file is replaced whole, so that a reader never sees half of one.
     """
     home = folder_of(folder, incident)
     excerpts = [_excerpt(folder, name, first, last) for name, first, last in _windows(incident)]
     _put(home / "incident.json", orjson.dumps(incident, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS))
     if excerpts:
         _put(home / "server.log.excerpt", b"\n".join(excerpts))
-    _put(home / "incident.md", page(incident, run or {}, _evidence_lines(folder, incident)).encode())
+    _put(home / "incident.md", page(incident, _evidence_lines(folder, incident)).encode())
     return home
 
 

@@ -15,22 +15,24 @@ from loadchaos.tell.phrases import known_text, remedy_text
 from loadchaos.tell.words import BLAME, SEVERITY, clean, number, plural, seconds
 
 _MOST_REQUESTS = 40
+_OUR_FACTS = frozenset({"text", "sources", "image_tokens", "base_url", "admin_url"})
+_ELSEWHERE = frozenset({"facts", "profile", "argv", "version", "seed"})  # told in the replay, or below
 
 
-def page(incident: Mapping[str, Any], run: Mapping[str, Any], log: Sequence[str]) -> str:
-    """The page; `run` is the ledger's begin row of the run, `log` the decisive lines."""
+def page(incident: Mapping[str, Any], log: Sequence[str]) -> str:
+    """The page; `log` are the decisive lines."""
     name = clean(incident.get("id"), 80)
     severity = SEVERITY.get(str(incident.get("severity")), clean(incident.get("severity"), 30))
     parts = [
         f"# {_plain(incident.get('title') or name)}",
         "\n".join(_summary(incident, name, severity)),
         *_section("What the log says", _fence(log)),
-        *_section("Environment", _environment(incident, run)),
+        *_section("Environment", _environment(incident.get("environment") or {})),
         *_section("What was sent", _sent(incident)),
         *_section("What happened", _timeline(incident)),
         *_section("Attacks in force", _attacks(incident)),
         *_section("Which of them was it? Requests in flight", _in_flight(incident)),
-        *_section("How to repeat it", _replay(run)),
+        *_section("How to repeat it", _replay(incident.get("environment") or {})),
         *_section("What to do", _todo(incident)),
     ]
     return "\n\n".join(parts) + "\n"
@@ -87,13 +89,14 @@ def _cost(incident: Mapping[str, Any]) -> str:
     return "; ".join(p for p in parts if p)
 
 
-def _environment(incident: Mapping[str, Any], run: Mapping[str, Any]) -> list[str]:
-    found = dict(_flat("", {"target": run.get("target") or {}, **(incident.get("environment") or {})}))
-    rows = [f"- {_plain(k)}: {_span(v)}" for k, v in found.items() if v not in (None, "", [], {})]
-    if run.get("version"):
-        rows.append(
-            f"- loadchaos {_span(run['version'])}, profile {_span(run.get('profile'))}, seed {_span(run.get('seed'))}"
-        )
+def _environment(environment: Mapping[str, Any]) -> list[str]:
+    """Target, command and facts; what only loadchaos needs to know of the model's vocabulary is left out."""
+    facts = {k: v for k, v in (environment.get("facts") or {}).items() if k not in _OUR_FACTS}
+    told = {**{k: v for k, v in environment.items() if k not in _ELSEWHERE}, "facts": facts}
+    rows = [f"- {_plain(k)}: {_span(v)}" for k, v in _flat("", told) if v not in (None, "", [], {})]
+    if environment.get("version"):
+        plan = f"profile {_span(environment.get('profile'))}, seed {_span(environment.get('seed'))}"
+        rows.append(f"- loadchaos {_span(environment['version'])}, {plan}")
     return rows[:80]
 
 

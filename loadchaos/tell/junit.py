@@ -72,7 +72,7 @@ def _failure(verdict: Mapping[str, Any], failure: Mapping[str, Any], classname: 
     blame = str(failure.get("attribution") or "server")
     title = clean(failure.get("title") or failure.get("id"), 400)
     if failure.get("accepted"):
-        case.result = [Skipped(f"accepted: {accepted_text(failure['accepted'])}: {title}", blame)]
+        case.result = [Skipped(f"accepted: {accepted_text(failure)}: {title}", blame)]
     elif blame in {"injected", "expected"}:
         case.result = [Skipped(f"{BLAME[blame]}: {title}", blame)]
     else:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Mapping
 from typing import Any, TextIO
 
@@ -73,6 +74,40 @@ class View:
         elif snapshot is not None:
             self._next_line_ns = 0
             self.show(snapshot)
+
+
+class Screen:
+    """Shows snapshots from a thread of its own: a terminal that takes nothing more holds up the drawing, nothing else."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._newest: Snapshot | None = None
+        self._wake, self._over = threading.Event(), False
+        self._thread = threading.Thread(target=self._loop, name="live view", daemon=True)
+        self._thread.start()
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Hand over the newest moment; one that was not drawn yet is dropped."""
+        self._newest = snapshot
+        self._wake.set()
+
+    def close(self, snapshot: Snapshot, limit_s: float = 2.0) -> bool:
+        """Draw the last moment and stop; False when the terminal did not take it within `limit_s`."""
+        self._newest, self._over = snapshot, True
+        self._wake.set()
+        self._thread.join(limit_s)
+        return not self._thread.is_alive()
+
+    def _loop(self) -> None:
+        try:
+            while not self._over:
+                self._wake.wait()
+                self._wake.clear()
+                if self._newest is not None and not self._over:
+                    self._view.show(self._newest)
+            self._view.close(self._newest)
+        except (OSError, ValueError):  # the terminal is gone (EIO, a closed pipe): the run goes on, unseen
+            return
 
 
 def plain_events(s: Snapshot) -> list[tuple[object, str]]:

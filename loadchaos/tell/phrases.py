@@ -39,16 +39,14 @@ def one_line(verdict: Mapping[str, Any]) -> str:
     missed = [r for r in rules if r.get("verdict") == verdict.get("verdict") != "pass"]
     if missed:
         more = f", and {number(len(missed) - 1)} more" if len(missed) > 1 else ""
-        why = clean(missed[0].get("actual"), 160)
-        return f"{clean(missed[0].get('name'), 80)}: {why}{more}"
+        return f"{rule_text(missed[0])}: found {value_text(missed[0].get('actual'))}{more}"
     sent = sum(verdict.get("outcomes", {}).values()) - verdict.get("outcomes", {}).get("missed", 0)
     return plural(sent, "request")
 
 
 def when_text(verdict: Mapping[str, Any], failure: Mapping[str, Any]) -> str:
     """When a failure was first seen, and how long that took."""
-    at = failure.get("first_seen_s")
-    first = since_load(verdict, failure.get("first_seen") if at is None else at)
+    first = since_load(verdict, failure.get("first_seen"), failure.get("first_seen_s"))
     noticed = failure.get("noticed_after_s")
     return first + (f"; noticed after {seconds(noticed)}" if noticed is not None else "")
 
@@ -114,12 +112,12 @@ def remedy_text(remedy: Any) -> str:
     return clean(remedy or "", 1200)
 
 
-def accepted_text(accepted: Any) -> str:
-    """Why the profile accepts this failure, and until when."""
-    if isinstance(accepted, Mapping):
-        until = f" (until {clean(accepted['until'], 20)})" if accepted.get("until") else ""
-        return clean(accepted.get("because") or "by the profile", 300) + until
-    return "by the profile" if accepted is True else clean(accepted, 300)
+def accepted_text(failure: Mapping[str, Any]) -> str:
+    """Why the profile accepts this failure, or why its acceptance did not hold; empty where it says nothing of it."""
+    why = clean(failure.get("acceptance") or "", 300)
+    if failure.get("accepted"):
+        return why or "by the profile"
+    return f"no: {why}" if why else ""
 
 
 def value_text(value: Any) -> str:
@@ -144,13 +142,20 @@ def generator_text(verdict: Mapping[str, Any]) -> str:
     generator = verdict.get("generator") or {}
     if not generator:
         return ""
-    lag = generator.get("lag_p99_s")
+    lag = generator.get("send_lag_p99_s", generator.get("lag_p99_s"))
     text = f"requests left {seconds(lag)} late at the 99th percentile" if lag is not None else "lateness not known"
-    limited = generator.get("limited")
-    if not limited:
+    if not generator.get("limited"):
         return text
-    why = "" if limited is True else f" ({clean(limited, 200)})"
-    return f"loadchaos itself was the limit{why}: latencies and throughput say nothing about the server; {text}"
+    why = "; ".join(clean(w, 200) for w in generator.get("why") or []) or "see verdict.json"
+    return f"loadchaos itself was the limit ({why}): latencies and throughput say nothing about the server; {text}"
+
+
+def rule_text(rule: Mapping[str, Any]) -> str:
+    """What a rule asks for: `engine_deaths == 0`, `load_delivered: >= 95%`."""
+    name, expected = clean(rule.get("name"), 160), clean(rule.get("expected") or "", 160)
+    if not expected or expected in name:
+        return name
+    return f"{name} {expected}" if expected[0] in "=<>!" else f"{name}: {expected}"
 
 
 def lower_bounds_text(verdict: Mapping[str, Any]) -> str:

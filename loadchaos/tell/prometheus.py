@@ -157,9 +157,9 @@ def _findings(fold: Fold) -> Iterator[Metric]:
         "loadchaos_failures", "Failures by signature", labels=["id", "severity", "attribution"]
     )
     counts: Counter[tuple[str, str, str]] = Counter()
-    for n, ((name, blame), f) in enumerate(fold.failures.items()):
-        known = name if n < IDS else "other"
-        counts[known, str(f.get("severity")), blame] += int(f.get("count") or 1)
+    for n, f in enumerate(fold.all_failures()):
+        known = str(f.get("id")) if n < IDS else "other"
+        counts[known, str(f.get("severity")), str(f.get("attribution") or "server")] += int(f.get("count") or 1)
     for labels, count in counts.items():
         failures.add_metric(labels, count)
     incidents = CounterMetricFamily("loadchaos_incidents", "Incidents opened")

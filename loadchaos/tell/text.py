@@ -21,6 +21,7 @@ from loadchaos.tell.phrases import (
     one_line,
     outcome_counts,
     remedy_text,
+    rule_text,
     target_in_words,
     value_text,
     when_text,
@@ -134,8 +135,7 @@ def _failure(page: _Page, verdict: Mapping[str, Any], folder: Path, i: int, fail
         page.field("known as", "not known upstream, as far as loadchaos knows")
     page.field("what to do", remedy_text(failure.get("remedy")), "green")
     page.field("blame", BLAME.get(blame, clean(blame, 60)))
-    if failure.get("accepted"):
-        page.field("accepted", accepted_text(failure["accepted"]))
+    page.field("accepted", accepted_text(failure))
     incidents = incident_paths(failure)
     if incidents:
         more = f" and {len(incidents) - 1} more beside it" if len(incidents) > 1 else ""
@@ -150,9 +150,8 @@ def _rules(page: _Page, verdict: Mapping[str, Any]) -> None:
         page.section(title)
         for rule in rules:
             mark, color = _MARK.get(str(rule.get("verdict")), ("?   ", "yellow"))
-            name, expected = clean(rule.get("name"), 160), clean(rule.get("expected"), 160)
-            wanted = "" if expected in {"", "None"} or expected in name else f", expected {expected}"
-            page.wrap(f"{name}{wanted}: {value_text(rule.get('actual'))}", 8, f"  {page.paint(mark, color)}  ")
+            text = f"{rule_text(rule)}: found {value_text(rule.get('actual'))}"
+            page.wrap(text, 8, f"  {page.paint(mark, color)}  ")
 
 
 def _outcomes(page: _Page, verdict: Mapping[str, Any]) -> None:
@@ -198,7 +197,7 @@ def _states(page: _Page, verdict: Mapping[str, Any]) -> None:
         signs = "; ".join(clean(s, 160) for s in state.get("signs") or [])
         noticed = state.get("noticed_after_s")
         late = f" [noticed after {seconds(noticed)}]" if noticed else ""
-        when = since_load(verdict, state.get("at_s", state.get("at")))
+        when = since_load(verdict, state.get("at"), state.get("at_s"))
         text = f"{when}{': ' + signs if signs else ''}{late}"
         replica = clean(state.get("replica") or "", 20)
         several = len({st.get("replica") for st in states}) > 1

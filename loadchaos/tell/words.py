@@ -80,17 +80,17 @@ def clock(text: object) -> datetime | None:
     return when if when.tzinfo else when.replace(tzinfo=UTC)
 
 
-def since_load(verdict: Mapping[str, Any], at: object) -> str:
-    """`12.4 s after the load began (14:20:11 UTC)`: `at` is ISO text, or seconds since the load began."""
-    if isinstance(at, int | float) and not isinstance(at, bool):
-        return _after(float(at))
-    when, begun = clock(at), clock(verdict.get("load_begun") or verdict.get("started"))
+def since_load(verdict: Mapping[str, Any], at: object, at_s: object = None) -> str:
+    """`12.4 s after the load began (14:20:11 UTC)`: `at` is ISO text, `at_s` seconds since the load (or run) began."""
+    when, begun = clock(at), clock(verdict.get("started"))
+    utc = f" ({when:%H:%M:%S} UTC)" if when else ""
+    if isinstance(at_s, int | float) and not isinstance(at_s, bool):
+        return _after(float(at_s)) + utc
     if when is None:
         return "at an unknown time" if at is None else clean(at, 60)
     if begun is None:
         return f"{when:%Y-%m-%d %H:%M:%S} UTC"
-    what = "the load" if verdict.get("load_begun") else "the run"
-    return f"{_after((when - begun).total_seconds(), what)} ({when:%H:%M:%S} UTC)"
+    return _after((when - begun).total_seconds(), "the run") + utc
 
 
 def _after(value: float, what: str = "the load") -> str:

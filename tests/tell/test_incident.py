@@ -25,16 +25,16 @@ def death(hostile: str) -> dict[str, Any]:
         "attacks": [{"attack": "reset_mm_cache", "effects": ["mm_cache_desync"], "began_before_s": 0.3}],
         "log_lines": {"server.log": {"first": 100, "last": 103}}, "recovered_after_s": None,
         "timeline": [{"at_s": 30.0, "text": "dying: ``` and <b>"}],
-        "environment": {"flags": ["--model", "a b"], "version": "0.18.0"},
+        "environment": {
+            "profile": "mtp_mm", "argv": ["/usr/bin/loadchaos", "run", "mtp_mm"], "seed": 7, "version": "0.1.0",
+            "target": {"kind": "launched", "url": "http://127.0.0.1:8000"}, "command": ["vllm", "--model", "a b"],
+            "facts": {"dialect": "vllm", "version": "0.18.0", "text": {"words": [["a", 1]] * 50}},
+        },
     }  # fmt: skip
 
 
-RUN = {"profile": "mtp_mm", "argv": ["/usr/bin/loadchaos", "run", "mtp_mm"], "seed": 7, "version": "0.1.0",
-       "target": {"kind": "embedded", "url": "http://127.0.0.1:8000"}}  # fmt: skip
-
-
 def test_the_folder_has_the_facts_the_page_and_the_log_around_it(run_folder: RunFolder, death: dict[str, Any]) -> None:
-    home = incident.write(run_folder, death, RUN)
+    home = incident.write(run_folder, death)
     assert home.name == "001-encoder_cache_miss"
     assert json.loads((home / "incident.json").read_text()) == death
     excerpt = (home / "server.log.excerpt").read_text()
@@ -44,7 +44,7 @@ def test_the_folder_has_the_facts_the_page_and_the_log_around_it(run_folder: Run
 
 
 def test_the_page_is_ready_to_paste(run_folder: RunFolder, death: dict[str, Any]) -> None:
-    page = (incident.write(run_folder, death, RUN) / "incident.md").read_text()
+    page = (incident.write(run_folder, death) / "incident.md").read_text()
     for part in (
         "engine death, `encoder_cache_miss`", "30.0 s after the load began", "400 ms later", "76 requests lost",
         "https://github.com/vllm-project/vllm/issues/38551, fixed 0.27.1", "(EngineCore pid=7) AssertionError",
@@ -56,7 +56,7 @@ def test_the_page_is_ready_to_paste(run_folder: RunFolder, death: dict[str, Any]
 
 
 def test_no_text_of_the_server_leaves_its_fence_or_becomes_markup(run_folder: RunFolder, death: dict[str, Any]) -> None:
-    page = (incident.write(run_folder, death, RUN) / "incident.md").read_text()
+    page = (incident.write(run_folder, death) / "incident.md").read_text()
     assert "\x1b" not in page
     outside, fence = [], ""
     for line in page.splitlines():
@@ -72,25 +72,25 @@ def test_no_text_of_the_server_leaves_its_fence_or_becomes_markup(run_folder: Ru
 
 
 def test_writing_it_twice_is_writing_it_once(run_folder: RunFolder, death: dict[str, Any]) -> None:
-    first = incident.write(run_folder, death, RUN)
+    first = incident.write(run_folder, death)
     before = {p.name: p.read_bytes() for p in first.iterdir()}
-    second = incident.write(run_folder, death, RUN)
+    second = incident.write(run_folder, death)
     assert {p.name: p.read_bytes() for p in second.iterdir()} == before
     assert len(list(run_folder.incidents.iterdir())) == 1
 
 
 def test_an_incident_that_gets_its_name_later_moves_there(run_folder: RunFolder, death: dict[str, Any]) -> None:
-    incident.write(run_folder, {**death, "id": "engine_death_unexplained"}, RUN)
-    home = incident.write(run_folder, death, RUN)
+    incident.write(run_folder, {**death, "id": "engine_death_unexplained"})
+    home = incident.write(run_folder, death)
     assert [p.name for p in run_folder.incidents.iterdir()] == [home.name]
 
 
 def test_what_the_final_judgement_does_not_know_goes_unless_others_wrote_there(
     run_folder: RunFolder, death: dict[str, Any]
 ) -> None:
-    kept = incident.write(run_folder, death, RUN)
-    incident.write(run_folder, {**death, "n": 2}, RUN)
-    mine = incident.write(run_folder, {**death, "n": 3}, RUN)
+    kept = incident.write(run_folder, death)
+    incident.write(run_folder, {**death, "n": 2})
+    mine = incident.write(run_folder, {**death, "n": 3})
     (mine / "my-notes.txt").write_text("do not delete")
     incident.remove_others(run_folder, [kept])
     assert sorted(p.name[:3] for p in run_folder.incidents.iterdir()) == ["001", "003"]
