@@ -20,14 +20,14 @@ _BY_DESIGN = frozenset({*OUTCOMES, "alive_but_hung", "server_terminated", "serve
 class _Attack:
     name: str
     n: int
+    replica: str
     kind: str
     begin_ns: int
     end_ns: int | None = None
-    held: bool = False  # it has an undo to come, so that its effect outlasts the call
     effects: frozenset[str] = field(default_factory=frozenset)
 
     def in_force(self, at_ns: int) -> bool:
-        until = None if self.held or self.end_ns is None else self.end_ns + _AFTER_NS
+        until = None if self.end_ns is None else self.end_ns + _AFTER_NS
         return self.begin_ns - S <= at_ns and (until is None or at_ns <= until)
 
 
@@ -41,20 +41,21 @@ class AttackLog:
     def feed(self, row: Row) -> None:
         """Fold an `attack` row."""
         name, n, what = str(row.get("attack")), int(row.get("n") or 0), row.get("what")
+        replica = str(row.get("replica"))
         counts = self.fared.setdefault(name, {"begun": 0, "ok": 0, "failed": 0, "skipped": 0})
         effects = frozenset(str(e) for e in row.get("effects") or ())
         if what == "begin":
             counts["begun"] += 1
             kind = str(row.get("kind") or "admin")
-            self._recent.append(_Attack(name, n, kind, row["at_ns"], effects=effects, held=bool(row.get("held"))))
+            self._recent.append(_Attack(name, n, replica, kind, row["at_ns"], effects=effects))
         elif what == "skipped":
             counts["skipped"] += 1
-        elif what in ("end", "undo"):
-            if what == "end":
-                counts["ok" if row.get("ok") else "failed"] += 1
+        elif what == "end":  # after the undo, where there is one: from begin to end its effects are ours
+            if row.get("ok") is not None:
+                counts["ok" if row["ok"] else "failed"] += 1
             for attack in reversed(self._recent):
-                if attack.name == name and attack.n == n:
-                    attack.end_ns, attack.held = row["at_ns"], attack.held and what == "end"
+                if (attack.name, attack.n, attack.replica) == (name, n, replica):
+                    attack.end_ns = row["at_ns"]
                     attack.effects |= effects
                     break
 
@@ -93,5 +94,5 @@ class AttackLog:
                 skipped = counts["skipped"] if counts else 0
                 found.append((name, f"skipped {skipped} times" if skipped else "none ran"))
             elif counts["ok"] == 0:
-                found.append((name, f"all {counts['begun']} failed"))
+                found.append((name, f"none of {counts['begun']} worked"))
         return found

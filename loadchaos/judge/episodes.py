@@ -64,6 +64,8 @@ class Episodes:
     def exit(self, row: Row) -> None:
         """Fold the exit of a server we launched."""
         replica = str(row.get("replica"))
+        if row.get("asked"):
+            return  # our own doing; it must not hide an exit before it
         self._exits[replica] = row
         incident = self._open.get(replica)
         if incident is not None:
@@ -121,7 +123,7 @@ class Episodes:
         """The run is over: exits that no state told of are deaths, and everything open is closed."""
         for replica, row in self._exits.items():
             told = any(i.replica == replica and i.exit is row for i in self.incidents)
-            if not told and not row.get("asked"):
+            if not told:
                 kind: Kind = "terminated" if row.get("signal") == 15 else "death"
                 incident = self._open.get(replica) or self._begin(kind, replica, int(row["at_ns"]), int(row["at_ns"]))
                 incident.ever_dead = kind == "death"
@@ -218,7 +220,7 @@ class Episodes:
         return next(iter(self._replicas)) if len(self._replicas) == 1 else ""
 
     def _attach_exit(self, incident: Incident, row: Row) -> None:
-        if incident.exit is None and not row.get("asked"):
+        if incident.exit is None:
             incident.exit = row
             incident.tell(int(row["at_ns"]), f"its process has ended: {row.get('reason')}")
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from loadchaos.model import Row
 
@@ -300,26 +300,25 @@ class Counters:
 
 
 class Attacked:
-    """What our own attacks are doing to the server now, by the effects they list."""
+    """What our own attacks do to the server now, by the effects they list: from begin to end, which comes after undo."""
 
     def __init__(self) -> None:
-        self._since: dict[tuple[str, int], tuple[int, Mapping[str, object]]] = {}
+        self._recent: deque[dict[str, Any]] = deque(maxlen=100)
 
     def feed(self, row: Row) -> None:
-        """Fold an `attack` row: an effect lasts from begin to undo, or until forgotten."""
-        key = (str(row.get("attack")), int(row.get("n") or 0))
+        """Fold an `attack` row."""
         if row.get("what") == "begin":
-            self._since[key] = (row["at_ns"], row)
-        elif row.get("what") in ("undo", "skipped") or row.get("ok") is False:
-            self._since.pop(key, None)
-        elif row.get("what") == "end" and row.get("effects") and key in self._since:
-            self._since[key] = (self._since[key][0], row)
+            key = (row.get("attack"), row.get("n"))
+            effects = frozenset(str(e) for e in row.get("effects") or ())
+            self._recent.append({"key": key, "begin": row["at_ns"], "end": None, "effects": effects})
+        elif row.get("what") == "end":
+            for attack in self._recent:
+                if attack["key"] == (row.get("attack"), row.get("n")):
+                    attack["end"] = row["at_ns"]
 
-    def doing(self, words: frozenset[str], now_ns: int, within_ns: int) -> str | None:
-        """The attack in force that lists one of these effects and began at most `within_ns` ago; None if none."""
-        for (name, _), (since_ns, row) in list(self._since.items()):
-            if now_ns - since_ns > within_ns:
-                continue
-            if words & {str(e) for e in (row.get("effects") or ())}:  # type: ignore[attr-defined]  # a list in JSON
-                return name
+    def doing(self, words: frozenset[str], now_ns: int, after_ns: int = 0) -> str | None:
+        """The attack with one of these effects that is in force, or ended at most `after_ns` ago; None if none."""
+        for attack in self._recent:
+            if (attack["end"] is None or now_ns - attack["end"] <= after_ns) and words & attack["effects"]:
+                return str(attack["key"][0])
         return None

@@ -26,7 +26,6 @@ _BALANCER_NS = 10 * S
 _EXIT_WAITS_NS = 60 * S
 _PAUSED = frozenset({"paused", "asleep", "alive_but_hung"})
 _TERMINATED = frozenset({"terminated", "server_terminated"})
-_FOR_EVER = 1 << 62
 
 Sign = tuple[int, str]  # when it was first there, and in words
 Verdict = tuple[State, int, list[str]]  # the state, since when its first sign was there, the signs in words
@@ -36,7 +35,8 @@ class StateMachine:
     """One replica's state. `feed` every row of the ledger that is about it (or about no replica), `tick` in between.
 
     `launched`: we started it, so that its exit is proof. `dialect_knows_death`: an empty 500 or 503 of /health means
-    that the engine is gone (set `knows_death` once the dialect is known). `sole`: our traffic goes to this replica alone, so that our tokens speak for it.
+    that the engine is gone (set `knows_death` once the dialect is known). `sole`: our traffic goes to this replica
+    alone, so that our tokens speak for it.
     """
 
     def __init__(
@@ -271,7 +271,7 @@ class StateMachine:
         return self._worked_ns is not None and self._worked_ns > ns + 300 * MS
 
     def _paused(self) -> str | None:
-        return self._attacked.doing(_PAUSED, self._now_ns, _FOR_EVER)
+        return self._attacked.doing(_PAUSED, self._now_ns)
 
     def _health(self) -> Verdict:
         """No sign of death, hang or silence: is it up, and does /health say so?"""

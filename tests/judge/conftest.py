@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+from loadchaos.judge.states import StateMachine
 
 S = 1_000_000_000
 MS = 1_000_000
@@ -116,6 +118,126 @@ class World:
         return self
 
 
+class History(World):
+    """A whole run, row by row: what `run`, the Locust worker and the log write around what the instruments see."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.states = StateMachine("server", launched=True)
+        self.n = 0
+        self.line = 0
+        self.images = 0
+        self.rows.append({"row": "header", "schema": 1, "mono_ns": self.now, "utc_ns": 1_790_000_000 * S})
+        self.drafts = 0.0
+
+    def add(self, row: str, **more: Any) -> None:
+        """A row, and the state rows that it gives."""
+        if row == "metrics":
+            more["values"] |= {"spec_drafts_total": self.drafts}
+        super().add(row, **more)
+        if row != "state":
+            self.rows += [dict(r) for r in self.states.feed(self.rows[-1])]
+
+    def begin(self, **more: Any) -> History:
+        """From the first row to the begin of the load, with a healthy server."""
+        target = {"kind": "embedded", "url": "http://127.0.0.1:1"}
+        self.add("run", what="begin", profile="test", version="0.1", seed=1, target=target)
+        self.add("launch", what="start", replica="server", pid=9, command=["vllm", "serve"])
+        self.idle(1)
+        if more:
+            self.add("facts", facts={"base_url": "", "admin_url": "", "dialect": "vllm", "version": "0.18.0", **more})
+        self.add("run", what="load_begin")
+        self.add("locust", what="start", pid=10)
+        self.add("load", what="begin", file="requests-0")
+        return self
+
+    def send(self, n: int = 1, traffic: str = "text", **more: Any) -> list[str]:
+        """Begin `n` requests."""
+        ids = [f"{traffic}-{self.n + i}" for i in range(n)]
+        for id_ in ids:
+            self.n += 1
+            self.add(
+                "begin", id=id_, step=self.n, phase=0, round=0, traffic=traffic, due_ns=self.now, tokens=100,
+                images=self.images, expect=["ok"], edge=None, **more,
+            )  # fmt: skip
+            self.sent = self.now
+        return ids
+
+    def answer(self, ids: list[str], outcome: str = "ok", took_s: float = 0.5, **more: Any) -> History:
+        """End requests, each sent `took_s` ago."""
+        for id_ in ids:
+            sent = self.now - round(took_s * S)
+            ok = (
+                {"first_token_ns": sent + S // 10, "last_byte_ns": self.now, "itl_hist": {"100": 5}}
+                if outcome == "ok"
+                else {}
+            )
+            base = {
+                "id": id_, "step": 1, "phase": 0, "traffic": id_.split("-")[0], "due_ns": sent, "sent_ns": sent,
+                "outcome": outcome, "status": 200, "expect": ["ok"], "images": self.images, "planned_tokens": 100,
+                "error": None, "edge": None, "length_mismatch": False,
+            }  # fmt: skip
+            self.add("end", **{**base, **ok, **more})
+        return self
+
+    def work(self, seconds: float = 10, rate: int = 10, traffic: str = "text") -> History:
+        """Serve `rate` requests a second, all ok."""
+        for _ in range(round(seconds * 2)):
+            ids = self.send(rate // 2, traffic)
+            self.serve(0.5)
+            self.drafts += 1
+            self.answer(ids)
+        return self
+
+    def log(self, text: str) -> History:
+        """Lines of the server's log."""
+        for line in text.splitlines():
+            self.line += 1
+            self.add("log", source="server.log", file="server.log", line=self.line, text=line)
+        return self
+
+    def die(self, ids: list[str], *, code: int = 0) -> History:
+        """What vLLM does: streams get the error, the listener closes, the process ends."""
+        self.answer(
+            ids, "stream_error", error="EngineCore encountered an issue. See stack trace (above) for the root cause."
+        )
+        self.close().run(1)
+        self.add(
+            "launch",
+            what="exit",
+            replica="server",
+            pid=9,
+            code=code,
+            signal=None,
+            reason=f"exited with code {code}",
+            asked=False,
+        )
+        return self
+
+    def end(self, **more: Any) -> History:
+        """The load ends, what we started is stopped, the record closes."""
+        self.in_flight = 0
+        self.add("load", what="end", why="done", file="requests-0")
+        self.add("locust", what="exit", pid=10, code=0)
+        self.add("run", what="load_end")
+        if self.tcp == "ok":
+            self.add(
+                "launch", what="exit", replica="server", pid=9, code=0, signal=None, reason="ended (asked)", asked=True
+            )
+        self.add("run", what="end", **more)
+        return self
+
+
+@pytest.fixture
+def history() -> History:
+    return History()
+
+
+@pytest.fixture
+def make_history() -> Callable[[], History]:
+    return History
+
+
 @pytest.fixture
 def world() -> World:
     return World()
@@ -124,8 +246,3 @@ def world() -> World:
 @pytest.fixture
 def make_world() -> Callable[[], World]:
     return World
-
-
-@pytest.fixture
-def clock() -> Iterator[int]:
-    return iter(range(0, 1 << 60, S))

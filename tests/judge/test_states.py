@@ -209,8 +209,7 @@ def test_the_longest_healthy_gap_of_the_run_stretches_the_limit(world: Any) -> N
 
 def test_a_server_paused_by_our_own_attack_is_not_called_hung(world: Any) -> None:
     world.serve(5)
-    world.add("attack", attack="pause", n=1, what="begin", replica="server", effects=["paused"])
-    world.add("attack", attack="pause", n=1, what="end", replica="server", ok=True, effects=["paused"])
+    world.add("attack", attack="pause", n=1, what="begin", replica="server", effects=["alive_but_hung", "stalled"])
     world.stall(100)
     rows = watch(world)
     assert path(rows)[-1] == "degraded"
