@@ -13,7 +13,7 @@ import httpx
 from loadchaos.attacks._attack import Attack, Done, Replica
 from loadchaos.attacks._schedule import Timetable, timetable
 from loadchaos.dialects import Dialect
-from loadchaos.errors import OptionError
+from loadchaos.errors import LoadchaosError, OptionError
 from loadchaos.model import Emit
 from loadchaos.redact import Redactor
 
@@ -43,7 +43,8 @@ class Attacks:
     ) -> None:
         # Each call on a connection of its own: a server closes idle ones after 5 s, and a reset is not to be retried.
         limits = httpx.Limits(max_keepalive_connections=0)
-        self._client = httpx.AsyncClient(headers=dict(headers or {}), limits=limits, verify=verify)
+        # No proxies out of the environment: attacks go where the probes go.
+        self._client = httpx.AsyncClient(headers=dict(headers or {}), limits=limits, verify=verify, trust_env=False)
         self._replicas, self._emit, self._seed = list(replicas), emit, seed
         self._planned: list[tuple[Attack, Timetable]] = []
         for spec in specs:
@@ -142,6 +143,10 @@ class Attacks:
                 await self._undo(index, replica.name)
             elif done.ok is False:
                 self._holding.pop((index, replica.name), None)
+        except LoadchaosError:
+            raise  # the ledger takes no more rows: whoever owns it knows
+        except Exception as e:  # noqa: BLE001 - a mistake of ours must not end the attack unseen; the row tells it
+            done = Done(ok=None, text=f"loadchaos failed: {type(e).__name__}: {e}")
         finally:
             self._row(attack, n, "end", replica, done)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from loadchaos.dialects import Dialect
+from loadchaos.errors import LoadchaosError
 from loadchaos.model import Emit
 from loadchaos.redact import Redactor
 from loadchaos.watch._follow import Follower
@@ -112,6 +113,8 @@ class Watch:
         while True:
             try:
                 await part()
+            except LoadchaosError:
+                raise  # the ledger takes no more rows: whoever owns it knows, and nothing can be told here
             except Exception as e:  # noqa: BLE001 - a mistake of ours must not close the other eyes; it is told as a gap
                 self._emit({
                     "row": "gap", "at_ns": time.monotonic_ns(), "replica": replica, "source": source, "seconds": 1.0,
