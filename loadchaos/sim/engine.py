@@ -40,7 +40,7 @@ class Engine:
         self._log: list[str] = []
         self._clear_receiver_later = False
         self._paused: PauseMode | None = None
-        self._steps_since_idle = 0
+        self._burst = Batch()  # the last planned step's count of what came since the engine was idle
         self._iterations = self._prompt_tokens = self._generation_tokens = 0
         self._finished = dict.fromkeys(("stop", "length", "abort", "error"), 0)
         self.sleeping = False
@@ -108,7 +108,7 @@ class Engine:
         elif self._outputs or self._log:
             duration_s = 0.0
         if not (self._scheduler.running or self._scheduler.waiting or self._in_flight):
-            self._steps_since_idle = 0
+            self._burst = Batch()
         outputs, self._outputs = self._outputs, []
         log, self._log = self._log, []
         return StepResult(outputs, duration_s, log, batch.tokens if batch else 0)
@@ -191,8 +191,10 @@ class Engine:
             batch = self._scheduler.plan()
             if not batch.planned and not batch.evicted:
                 break
-            self._steps_since_idle += 1
-            batch.steps_since_idle = self._steps_since_idle
+            batch.burst_steps = self._burst.burst_steps + 1
+            batch.burst_tokens = self._burst.burst_tokens + batch.prompt_tokens
+            batch.burst_requests = self._burst.burst_requests + batch.new_requests
+            self._burst = batch
             self._in_flight.append(batch)
         return self._in_flight.popleft() if self._in_flight and not frozen else None
 

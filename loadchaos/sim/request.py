@@ -85,5 +85,7 @@ class Batch:
     tokens: int = 0
     prompt_tokens: int = 0
     new_requests: int = 0
-    waiting: int = 0  # requests left in the queue
-    steps_since_idle: int = 0
+    # since the engine was last idle, this step included:
+    burst_steps: int = 0
+    burst_tokens: int = 0  # of prompts
+    burst_requests: int = 0

@@ -9,11 +9,12 @@ from loadchaos.sim.nouns import EngineConfig
 from loadchaos.sim.request import Batch, Request
 
 REDO_AFTER_REJECTIONS = 3
-"""The drafter starts over from the last prompt chunk when its first so many drafts in a row were rejected.
+"""The drafter reads the last prompt chunk again when its first so many drafts in a row were rejected.
 
-Our model's reason why a drafter reads an image that the target has passed. Upstream's is a look-ahead and a rollback in
-the middle of hybrid-attention kernels; what both have in common is what matters here: the entry is needed again, rarely,
-after a rejection, by the drafter alone.
+A simplification. Upstream says that a rejection makes the drafter want an entry that the scheduler, whose account never
+included the drafter's reads, has let go; how far back it reads differs between models. Here it is this rare but certain
+event, so that all three planted bugs need what the real one needs: images, drafts, rejections, and a cache so small that
+another request takes the room in the few steps between.
 """
 
 

@@ -44,7 +44,6 @@ class Scheduler:
         if self.admitting and preemptions == self.preemptions:
             self._plan_waiting(batch, budget)
         batch.evicted = self.encoder.take_evicted()
-        batch.waiting = len(self.waiting)
         return batch
 
     def give_back(self, request: Request, drafts: int, rejected: int, given: int) -> None:
@@ -191,7 +190,7 @@ class Scheduler:
             if end <= start:
                 continue
             if self.config.disable_chunked_mm_input and start <= item.offset and start + count < end:
-                return self._before(item, request, start), items
+                return item.offset - start, items
             if item.hash in seen or self.encoder.is_read_by(item.hash, request.id):
                 request.held[item.hash] = max(request.held.get(item.hash, 0), end)
                 continue
@@ -200,19 +199,21 @@ class Scheduler:
             else:
                 more, pin = item.tokens, 0
             if wanted + more > self._encode_room or not self.encoder.room_for(wanted + more, pinned + pin):
-                return self._before(item, request, start), items
+                return self._before(item, start, alone=not (request.held or items)), items
             wanted += more
             pinned += pin
             seen.add(item.hash)
             items.append(item)
         return count, items
 
-    def _before(self, item: MMItem, request: Request, start: int) -> int:
-        """Tokens from `start` to before an image that cannot run yet, kept out of the drafter's sight as well."""
+    def _before(self, item: MMItem, start: int, *, alone: bool) -> int:
+        """Tokens from `start` to before an image that cannot run yet, kept out of the drafter's sight as well.
+
+        A request that takes or holds the image just before goes right up to it: to wait, holding, for room that it takes
+        up itself would be for ever.
+        """
         count = max(0, item.offset - start - self._look_ahead)
-        if count == 0 and start < item.offset and request.held:
-            return item.offset - start  # it holds the image just before: to wait for room here would be for ever
-        return count
+        return count if count or alone else max(0, item.offset - start)
 
     def _release(self, request: Request, passed: Callable[[Request], int] | None) -> None:
         if passed is None:

@@ -189,25 +189,31 @@ def test_blocking_launches_more_memory_or_one_stage_each_make_it_vanish(cure: di
     assert len(played.ended) == 131
 
 
-def test_the_same_requests_into_a_busy_pipeline_do_no_harm() -> None:
-    engine = Engine(PIPELINE)
+def trickle(engine: Engine, a_step: int) -> None:
     arrivals = iter(BURST)
     while True:
-        for request in islice(arrivals, 2):  # two a step: as many tokens in the end, never at once
+        for request in islice(arrivals, a_step):
             engine.add(request)
         if not engine.has_work:
-            break
+            return
         engine.step()
+
+
+def test_the_same_requests_one_after_the_other_do_no_harm() -> None:
+    engine = Engine(PIPELINE)
+    trickle(engine, a_step=2)
     assert engine.stats().counters["requests_finished_length"] == 131
 
 
-def test_it_comes_back_with_each_burst_after_idle() -> None:
+def test_a_burst_that_arrives_over_some_steps_is_still_a_burst() -> None:
+    with pytest.raises(EngineFault, match="illegal memory access"):
+        trickle(Engine(PIPELINE), a_step=6)
+
+
+def test_a_small_burst_does_no_harm_and_a_large_one_after_idle_does() -> None:
     engine = Engine(PIPELINE)
-    closed_loop(engine, iter(BURST[:20]), users=20)
-    for request in BURST[20:]:
-        engine.add(replace(request, prompt_tokens=20))
-    with pytest.raises(EngineFault):
-        engine.step()
+    assert closed_loop(engine, iter(BURST[:60]), users=60).fault is None
+    assert closed_loop(engine, (replace(request, id=f"again-{request.id}") for request in BURST), users=131).fault
 
 
 # near_max_oob

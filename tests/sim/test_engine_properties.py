@@ -32,16 +32,25 @@ def requests(draw: st.DrawFn) -> list[EngineRequest]:
     return made
 
 
-configs = st.builds(
-    EngineConfig,
-    max_num_batched_tokens=st.sampled_from([64, 333, 2048]),
-    max_num_seqs=st.sampled_from([1, 3, 64]),
-    num_gpu_blocks=st.sampled_from([110, 150, 4000]),
-    enable_prefix_caching=st.booleans(),
-    num_speculative_tokens=st.sampled_from([0, 1, 4]),
-    async_scheduling=st.booleans(),
-    seed=st.integers(0, 99),
-)
+@st.composite
+def config_of(draw: st.DrawFn) -> EngineConfig:
+    budget = draw(st.sampled_from([64, 333, 2048]))
+    return EngineConfig(
+        max_num_batched_tokens=budget,
+        max_num_seqs=draw(st.sampled_from([1, 3, 64])),
+        num_gpu_blocks=draw(st.sampled_from([110, 150, 4000])),
+        enable_prefix_caching=draw(st.booleans()),
+        enable_chunked_prefill=draw(st.booleans()),
+        disable_chunked_mm_input=budget >= 300 and draw(st.booleans()),
+        encoder_cache_size=draw(st.sampled_from([None, 300, 450])),
+        num_speculative_tokens=draw(st.sampled_from([0, 1, 4])),
+        draft_acceptance=draw(st.sampled_from([0.0, 0.75, 1.0])),
+        async_scheduling=draw(st.booleans()),
+        seed=draw(st.integers(0, 99)),
+    )
+
+
+configs = config_of()
 
 
 @BOUNDED
@@ -55,7 +64,7 @@ def test_every_request_gets_its_tokens_and_the_engine_is_empty_afterwards(
     assert played.tokens == {request.id: request.max_tokens for request in asked}
     stats = engine.stats()
     assert (stats.requests_running, stats.requests_waiting, stats.kv_usage) == (0, 0, 0)
-    assert stats.encoder_cache_tokens <= max(config.max_num_batched_tokens, 300)
+    assert stats.encoder_cache_tokens <= (config.encoder_cache_size or max(config.max_num_batched_tokens, 300))
     assert stats.counters["generation_tokens"] == sum(request.max_tokens for request in asked)
     assert engine.reset_prefix_cache() is True
 

@@ -18,10 +18,13 @@ ENOUGH_MEMORY = 0.4
 """From this share on the allocator never reuses a send buffer within one iteration."""
 PROMPT_TOKENS = 2000
 """Hidden states of fewer prompt tokens are sent before the metadata is due."""
-REQUESTS = 32
+REQUESTS = 64
 """Metadata of fewer requests arrives before the hidden states do."""
-WARM_AFTER_STEPS_A_STAGE = 4
-"""After so many steps a stage's allocator has a buffer of its own for each size."""
+COLD_STEPS_A_STAGE = 8
+"""After so many steps since it was idle a stage's allocator has a buffer of its own for each size.
+
+A burst comes through HTTP over some steps, not in one: this is how long it may take and still be a burst.
+"""
 
 _MESSAGE = (
     "RuntimeError: CUDA error: an illegal memory access was encountered\n"
@@ -45,12 +48,12 @@ def plant(rules: Rules) -> None:
 
 
 def check(batch: Batch, config: EngineConfig) -> None:
-    """Raise EngineFault for a large first batch of many prompts in a cold pipeline with little memory."""
+    """Raise EngineFault when many prompts together meet a cold pipeline with little memory."""
     if config.pipeline_parallel_size < 2 or config.gpu_memory_utilization >= ENOUGH_MEMORY:
         return
     if config.cuda_launch_blocking:
         return  # nothing is asynchronous, so nothing races
-    cold = batch.steps_since_idle <= WARM_AFTER_STEPS_A_STAGE * config.pipeline_parallel_size
-    requests = len(batch.planned) + batch.waiting
-    if cold and batch.prompt_tokens >= PROMPT_TOKENS and requests >= REQUESTS:
+    cold = batch.burst_steps <= COLD_STEPS_A_STAGE * config.pipeline_parallel_size
+    many = batch.burst_tokens >= PROMPT_TOKENS and batch.burst_requests >= REQUESTS
+    if cold and many and batch.prompt_tokens:
         raise faults.death(config, batch, _MESSAGE, _FRAMES)
