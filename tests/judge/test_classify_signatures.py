@@ -1,0 +1,85 @@
+"""The signatures themselves: every example is named by its own id, and what is wrong in a file is said at load."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadchaos.judge.classify import classify_text, load
+from loadchaos.judge.signatures import Signature, SignatureError, build, evaluate
+
+SIGNATURES = load()
+EXAMPLES = [(s, e) for s in SIGNATURES.all for e in s.examples]
+
+# The classes that no line tells: recognised from behaviour or workload (docs/signatures.md says which is which).
+WITHOUT_A_LINE = {
+    "mm_sched_livelock", "async_vlm_buffer_race", "vlm_logprobs_illegal_access", "oov_sampling_param_crash",
+    "kv_capacity_deadlock", "preempt_thrash_deadlock", "dp_lockstep_hang", "exit_zero_after_death", "alive_but_hung",
+    "api_server_leak", "grammar_freeze", "kv_offload_sched_deadlock", "pd_kv_leak", "duplicate_request_id", "nan_logits",
+}  # fmt: skip
+GOOD = '[[signature]]\nid="a"\ntitle="t"\nseverity="request"\nfind="some words"\npattern="some words"\n'
+
+
+@pytest.mark.parametrize(("signature", "example"), EXAMPLES, ids=[f"{s.id}-{n}" for n, (s, _) in enumerate(EXAMPLES)])
+def test_an_example_is_matched_by_its_own_signature(signature: Signature, example: str) -> None:
+    found = SIGNATURES.scan(example, where=signature.where)
+    assert signature.id in [s.id for s, _ in found]
+
+
+def test_every_signature_has_an_example_and_a_title() -> None:
+    assert [s.id for s in SIGNATURES.all if not s.symptom and not s.examples] == []
+
+
+def test_every_death_that_is_a_cause_has_a_remedy_or_a_why() -> None:
+    mute = [
+        s.id for s in SIGNATURES.all if s.role == "cause" and s.severity == "engine_death" and not (s.remedy or s.why)
+    ]
+    assert mute == []
+
+
+def test_the_classes_without_a_line_are_the_known_ones() -> None:
+    assert {s.id for s in SIGNATURES.all if s.symptom} == WITHOUT_A_LINE
+
+
+def test_there_are_at_least_130_signatures_that_a_line_tells() -> None:
+    assert len([s for s in SIGNATURES.all if s.patterns and s.role in ("cause", "echo", "hint", "noise")]) >= 130
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (GOOD.replace("title", "titel"), "unknown key 'titel'"),
+        (GOOD.replace('title="t"', 'title=""'), "title is missing"),
+        (GOOD.replace('pattern="some words"', 'pattern="some (words"'), "is no regular expression"),
+        (GOOD.replace("request", "fatal"), "severity 'fatal' is none of"),
+        (GOOD + 'role="reason"\n', "role 'reason' is none of"),
+        (GOOD.replace('find="some words"', 'find="12"'), "no word of three letters"),
+        (GOOD.replace('find="some words"\n', ""), "find is missing"),
+        (GOOD + GOOD, "already used"),
+        (GOOD + 'known="a/b#1"\n', "not in known.toml"),
+        (GOOD + 'refines="b"\n', "refines 'b'"),
+        (GOOD + 'derive={x="__import__(1)"}\n', "only + - * /"),
+        (GOOD + "[[signature.variant]]\ntitle='x'\n", "a variant needs frames and a title"),
+        ("id = ", "x.toml:"),
+    ],
+)
+def test_a_mistake_names_file_entry_and_reason(text: str, said: str) -> None:
+    with pytest.raises(SignatureError) as caught:
+        build({"x.toml": text})
+    assert "x.toml" in str(caught.value)
+    assert said in str(caught.value)
+
+
+def test_figures_are_computed_from_what_the_log_told() -> None:
+    figures = {"blocks": 21.0, "block_size": 64.0, "tokens": 3446.0, "share": 0.1}
+    assert evaluate("blocks * block_size", figures) == 1344
+    assert evaluate("ceil(tokens / block_size)", figures) == 54
+    assert evaluate("ceil2(share * 54 / blocks)", figures) == 0.26
+    with pytest.raises(ValueError, match="not over"):
+        evaluate("over(block_size, tokens)", figures)
+
+
+def test_an_http_body_is_named() -> None:
+    busy = '{"error":{"message":"The engine is currently busy and cannot accept new requests.","code":503}}'
+    assert [f.id for f in classify_text(busy)] == ["http_queue_full"]
+    dead = '{"error":{"message":"EngineCore encountered an issue. See stack trace (above) for the root cause.","code":500}}'
+    assert [(f.id, f.role) for f in classify_text(dead)] == [("engine_dead_error", "echo")]
