@@ -7,6 +7,7 @@ worker. The single Locust user of a worker only stands for it, because slots fol
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,12 +16,14 @@ from locust import User, task
 from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 
+from loadchaos.errors import LedgerError
 from loadchaos.users.greenlets import sleep, spawn
-from loadchaos.users.load import Load, exit_code
+from loadchaos.users.load import Load
 from loadchaos.users.plan import WorkerPlan
 
 PLAN_VARIABLE = "LOADCHAOS_PLAN"
 _SIGNAL_GRACE_S = 1.0
+_FAILED = "loadchaos_failed"
 _loads: list[Load] = []
 _events = cast("Any", locust.events)  # its hooks carry no types
 
@@ -41,6 +44,14 @@ def _on_init(environment: Environment, **_: Any) -> None:
         workers = options.expect_workers if isinstance(environment.runner, MasterRunner) else 1
         options.num_users, options.spawn_rate = workers, float(workers)
     environment.process_exit_code = 0  # the verdict is not Locust's
+    if isinstance(environment.runner, MasterRunner):
+        # Workers' exit codes are lost behind a master: one that failed says so, and the load ends everywhere.
+        def failed(environment: Environment, **_: Any) -> None:
+            environment.process_exit_code = LedgerError.exit_code
+            if environment.runner is not None:
+                environment.runner.quit()
+
+        cast("Any", environment.runner).register_message(_FAILED, failed, concurrent=True)
 
 
 def _on_start(environment: Environment, **_: Any) -> None:
@@ -64,7 +75,12 @@ def _on_start(environment: Environment, **_: Any) -> None:
             _loads.append(load)
             load.run()
         finally:
-            environment.process_exit_code = exit_code(load.failure) if load is not None else 3
+            failed = load is None or load.failure is not None
+            environment.process_exit_code = LedgerError.exit_code if failed else 0
+            if load is not None and load.failure is not None:
+                print(f"loadchaos: the load ended: {load.failure!r}", file=sys.stderr, flush=True)
+            if failed and isinstance(runner, WorkerRunner):
+                cast("Any", runner).send_message(_FAILED)
             runner.quit()
 
     spawn(drive)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from loadchaos.behaviours import BEHAVIOURS
-from loadchaos.errors import LedgerError
 from loadchaos.ledger import RunFolder, Tail
 from loadchaos.model import BLAMELESS, Reply, Request, Step
 from loadchaos.users.control import Control
@@ -210,7 +209,7 @@ class Load:
         try:
             call = Call(made.sending, slot, self._record.progress)
             self._record.begin(step, request, call, made.request_id, due_ns)
-            reply = BEHAVIOURS[step.behaviour].act(call)
+            reply = self.plan.redacted(BEHAVIOURS[step.behaviour].act(call))
             self._record.end(step, request, reply, made.request_id, due_ns)
             self._tell_locust(step, reply, due_ns)
         except Exception as e:  # noqa: BLE001 - a greenlet's exception would be printed and the load go on unproved
@@ -257,8 +256,3 @@ class Load:
         if self.failure is None:
             self.failure = error
             self.stop(0.0)
-
-
-def exit_code(failure: BaseException | None) -> int:
-    """What the Locust child ends with: 0 when the plan is done, 3 when the record was lost or we broke."""
-    return 0 if failure is None else LedgerError.exit_code

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,11 @@ from loadchaos import __version__, payloads
 from loadchaos.behaviours import BEHAVIOURS
 from loadchaos.dialects import DIALECTS, Dialect
 from loadchaos.errors import LedgerError, OptionError
-from loadchaos.model import Facts, Request, Step
+from loadchaos.model import Facts, Reply, Request, Step
 from loadchaos.plan.profile import Profile, Shelves, from_mapping
 from loadchaos.plan.steps import of_phase
+from loadchaos.redact import Redactor
+from loadchaos.users.nonces import Nonces
 from loadchaos.wire.call import Limits, Sending, request_head
 from loadchaos.wire.outcome import Rules
 from loadchaos.wire.sockets import Target
@@ -88,13 +90,16 @@ class WorkerPlan:
         self.limits = Limits(int(limits.first_byte * 1e9), int(limits.between_bytes * 1e9), int(limits.total * 1e9))
         dialect = DIALECTS.get(facts.dialect, DIALECTS["openai"]).at(facts.version)
         self._rules = rules(dialect)
+        self._nonces = Nonces()
         # Ids name the run, so that a server's log tells two runs apart.
         self._tag = hashlib.blake2b(str(self.folder).encode(), digest_size=3).hexdigest()
+        given: Mapping[str, str] = plan.get("headers") or {}
+        ours = header_values(given, plan.get("api_key_env"), env)
+        secrets = [value.removeprefix("Bearer ") for name, value in ours.items() if given.get(name) != value]
+        self._redactor = Redactor(secrets)
         self._headers = {
-            "User-Agent": f"loadchaos/{__version__}",
-            "Accept": "text/event-stream, application/json",
-            **header_values(plan.get("headers") or {}, plan.get("api_key_env"), env),
-        }
+            "User-Agent": f"loadchaos/{__version__}", "Accept": "text/event-stream, application/json", **ours,
+        }  # fmt: skip
 
     @classmethod
     def read(cls, path: Path, worker: int, env: Mapping[str, str] | None = None) -> WorkerPlan:
@@ -128,9 +133,14 @@ class WorkerPlan:
         headers = {**self._headers, "X-Request-Id": request_id}
         path = self.target.path(request.path)
         head = request_head(path, self.target.host_header, len(request.body), headers)
+        judged_by = replace(self._rules, foreign_nonce=self._nonces.check_for(request.nonce))
         options = step.behaviour_options
-        return (
-            request,
-            Sending(head, request.body, request.stream, self._rules, self.limits, options, step.seed),
-            request_id,
-        )
+        sending = Sending(head, request.body, request.stream, judged_by, self.limits, options, step.seed)
+        return request, sending, request_id
+
+    def redacted(self, reply: Reply) -> Reply:
+        """The reply without our keys, should the server's error have said one back."""
+        if reply.error is None and not reply.evidence:
+            return reply
+        error = None if reply.error is None else self._redactor.text(reply.error)
+        return replace(reply, error=error, evidence=[self._redactor.text(e) for e in reply.evidence])

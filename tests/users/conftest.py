@@ -49,6 +49,7 @@ class Server:
     port: int = 0
     tokens: int = 4
     gap_s: float = 0.0
+    refuse: str | None = None
     hold: threading.Event = field(default_factory=threading.Event)
     closing: threading.Event = field(default_factory=threading.Event)
     headers: list[dict[str, str]] = field(default_factory=list)
@@ -75,6 +76,13 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
             self.rfile.read(int(self.headers["Content-Length"]))
             server.headers.append(dict(self.headers))
             server.paths.append(self.path)
+            if server.refuse is not None:
+                body = json.dumps({"error": {"message": server.refuse, "code": 401}}).encode()
+                self.send_response(401)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+                return
             self.send_response(200)
             self.send_header("Content-Type", "text/event-stream")
             self.send_header("Transfer-Encoding", "chunked")

@@ -174,6 +174,15 @@ def test_a_ledger_that_cannot_be_written_stops_the_load_with_code_3(server: Any,
     assert server.paths == []
 
 
+def test_a_worker_whose_ledger_fails_ends_the_load_of_all(server: Any, child: Any, tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    child.plan(server, [{"users": 2, "for": "10m"}], workers=2)
+    (tmp_path / "requests-1.jsonl").symlink_to("/dev/full")
+    assert child.run("--processes", "2") == 3, child.log()
+    assert child.rows("load")[-1]["what"] == "end"
+
+
 def test_a_plan_that_cannot_be_read_ends_with_code_3(server: Any, child: Any, tmp_path: Path) -> None:
     child.plan(server, [{"users": 2, "requests": 10}])
     (tmp_path / "facts.json").unlink()
@@ -193,6 +202,16 @@ def test_keys_and_headers_go_to_the_server_and_never_to_disk(server: Any, child:
     for path in tmp_path.iterdir():
         assert b"sk-very-secret" not in path.read_bytes()
         assert b"hush-hush-1" not in path.read_bytes()
+
+
+def test_an_error_that_says_our_key_back_is_redacted(server: Any, child: Any) -> None:
+    server.refuse = "Incorrect API key provided: sk-very-secret"
+    child.plan(server, [{"users": 1, "requests": 1}], api_key_env="THE_KEY")
+    assert child.run(env={"THE_KEY": "sk-very-secret"}) == 0, child.log()
+    (end,) = child.rows("end")
+    assert (end["outcome"], end["status"]) == ("http_error", 401)
+    assert "Incorrect API key provided" in end["error"]
+    assert "sk-very-secret" not in end["error"]
 
 
 def test_silence_beyond_the_limit_is_stalled(server: Any, child: Any) -> None:
