@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from loadchaos.model import Row
@@ -166,7 +166,7 @@ class _Process:
     state: str = ""
     stopped_ns: int | None = None
     seen_ns: int = 0
-    cpu: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=32))
+    cpu: tuple[int, float] | None = None
 
 
 class Processes:
@@ -175,6 +175,7 @@ class Processes:
     def __init__(self) -> None:
         self._alive: dict[int, _Process] = {}
         self.gone: list[tuple[int, int, str, str]] = []  # at_ns, pid, role, name
+        self._busy_ns = 0  # when something behind the API server was last seen to use CPU, or ended
         self.engine_seen_ns = 0  # when the newest engine core was first seen
 
     def feed(self, row: Row) -> None:
@@ -183,6 +184,7 @@ class Processes:
         if row.get("what") == "gone":
             was = self._alive.pop(pid, None)
             role = was.role if was and role == "other" else role
+            self._busy_ns = at_ns
             self.gone.append((at_ns, pid, role, str(row.get("name") or (was.name if was else ""))))
             return
         if pid not in self._alive:
@@ -198,11 +200,7 @@ class Processes:
             if all(pid != known for _, known, _, _ in self.gone):  # a zombie is seen again until it is reaped
                 self.gone.append((at_ns, pid, role, process.name))
         elif row.get("cpu_s") is not None:
-            process.cpu.append((at_ns, float(row["cpu_s"])))
-
-    def known(self) -> bool:
-        """Whether we see an engine core: without its pid idle and stopped mean nothing."""
-        return any(p.role == "engine_core" for p in self._alive.values())
+            self._worked(process, at_ns, float(row["cpu_s"]))
 
     def stopped(self) -> tuple[int, str] | None:
         """A process that serves requests and is stopped (T): since when, and which."""
@@ -213,34 +211,20 @@ class Processes:
 
     def idle_since(self, now_ns: int, for_ns: int) -> int | None:
         """Since when nothing behind the API server uses CPU, if for `for_ns` or longer; compilers count as work."""
-        if not self.known():
-            return None
-        since = 0
-        for p in self._alive.values():
-            if p.role == "api_server" or now_ns - p.seen_ns > 3 * S:
-                continue
-            flat = _flat_since(p.cpu)
-            if flat is None:
-                return None
-            since = max(since, flat)
-        return since if since and now_ns - since >= for_ns else None
+        fresh = any(p.role == "engine_core" and now_ns - p.seen_ns <= 3 * S for p in self._alive.values())
+        return self._busy_ns if fresh and self._busy_ns and now_ns - self._busy_ns >= for_ns else None
 
     def forget_gone(self) -> None:
         """Start anew once the server is back."""
         self.gone.clear()
 
-
-def _flat_since(samples: deque[tuple[int, float]]) -> int | None:
-    """Since which sample the CPU time has grown by less than 2 % of wall time (it sits in a wait), None if it grows."""
-    if len(samples) < 2:
-        return None
-    end_ns, end_cpu = samples[-1]
-    since = None
-    for at_ns, cpu in reversed(samples):
-        if (end_cpu - cpu) * S > 0.02 * (end_ns - at_ns) + 10 * MS:  # 10 ms: one tick of the kernel's CPU clock
-            break
-        since = at_ns
-    return since if since != end_ns else None
+    def _worked(self, process: _Process, at_ns: int, cpu_s: float) -> None:
+        before, process.cpu = process.cpu, (at_ns, cpu_s)
+        if process.role == "api_server":
+            return
+        # More than 2 % of wall time and one tick of the kernel's CPU clock (10 ms) is work; one that is new has worked.
+        if before is None or (cpu_s - before[1]) * S > 0.02 * (at_ns - before[0]) + 10 * MS:
+            self._busy_ns = at_ns
 
 
 class Counters:

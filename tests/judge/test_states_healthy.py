@@ -1,0 +1,203 @@
+"""Property: a healthy server is never called dead or hung, whatever it is busy with and however badly it is seen."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from loadchaos.judge.states import StateMachine
+
+S = 1_000_000_000
+NEVER = {"dead", "hung", "terminated"}
+
+
+def saturate(w: Any, rng: random.Random) -> None:
+    w.serve(rng.uniform(5, 20), in_flight=rng.randint(1, 500))
+
+
+def rest(w: Any, rng: random.Random) -> None:
+    w.idle(rng.uniform(1, 15))
+
+
+def compile_first_request(w: Any, rng: random.Random) -> None:
+    """15 s for a compiled helper: the compiler burns CPU, no token comes, the counters stand."""
+    w.in_flight, w.tokens = rng.randint(1, 50), 0
+    generated = w.generated
+    w.working = True
+    for _ in range(rng.randint(10, 18)):
+        w.run(1)
+        w.generated = generated
+    w.serve(2)
+
+
+def prefill_128k(w: Any, rng: random.Random) -> None:
+    """40 s without a token; a server that counts prompt tokens only at the end shows nothing either."""
+    compile_first_request(w, rng)
+    w.in_flight, w.tokens, w.working = 1, 0, True
+    generated = w.generated
+    for _ in range(rng.randint(20, 40)):
+        w.run(1)
+        w.generated = generated
+    w.serve(2)
+
+
+def stale_gauges(w: Any, rng: random.Random) -> None:
+    """LMDeploy refreshes its gauges every 10 s: they say that requests run long after the last one was answered."""
+    w.serve(3)
+    w.gauges_stale = True
+    w.idle(rng.uniform(3, 12))
+    w.gauges_stale = False
+
+
+def partition(w: Any, rng: random.Random) -> None:
+    w.in_flight = rng.choice([0, 0, 5, 80])
+    w.tcp = w.health = "timeout"
+    w.stall(rng.uniform(1, 90))
+    w.open(restarted=False)
+    w.serve(3)
+
+
+def late_health(w: Any, rng: random.Random) -> None:
+    w.health = "timeout"
+    w.serve(rng.uniform(1, 15), in_flight=300)
+    w.health = 200
+
+
+def gateway_says_503(w: Any, rng: random.Random) -> None:
+    w.health, w.body = 503, "<html><h1>503 Service Temporarily Unavailable</h1></html>"
+    w.serve(rng.uniform(1, 5))
+    w.health, w.body = 200, None
+
+
+def one_refusal(w: Any, rng: random.Random) -> None:
+    w.serve(1)
+    w.add(
+        "probe", replica="server", what=rng.choice(["tcp", "health"]), ok=False, status=None, error="refused", body=None
+    )
+    w.serve(1)
+
+
+def drains_its_listener(w: Any, rng: random.Random) -> None:
+    w.tcp = w.health = "refused"
+    w.serve(rng.uniform(0.5, 5))
+    w.open(restarted=False)
+    w.serve(1)
+
+
+def we_sleep(w: Any, rng: random.Random) -> None:
+    w.serve(1)
+    w.now += round(rng.uniform(6, 600) * S)
+    w.stall(rng.uniform(0, 3))
+    w.serve(1)
+
+
+def rollout_behind_a_service(w: Any, rng: random.Random) -> None:
+    old = w.start_time
+    for _ in range(rng.randint(3, 10)):
+        w.start_time = rng.choice([old, old + 3600])
+        w.serve(2)
+    w.start_time = old + 3600
+    w.serve(3)
+
+
+def scrape_fails(w: Any, rng: random.Random) -> None:
+    w.metrics = False
+    w.serve(rng.uniform(2, 20))
+    w.metrics = True
+
+
+def pause_attack(w: Any, rng: random.Random) -> None:
+    n = rng.randint(1, 10**9)
+    w.add(
+        "attack", attack="pause", n=n, what="begin", replica="server", effects=["alive_but_hung", "stalled", "timeout"]
+    )
+    w.in_flight = 5
+    w.stall(rng.uniform(5, 100))
+    w.add("attack", attack="pause", n=n, what="end", ok=True, replica="server", effects=["alive_but_hung", "stalled"])
+    w.serve(3)
+
+
+def worker_of_a_pool_ends(w: Any, rng: random.Random) -> None:
+    w.serve(1)
+    w.add(
+        "process",
+        replica="server",
+        pid=rng.randint(100, 10**6),
+        role="other",
+        what="gone",
+        state="",
+        name="pt_main_thread",
+    )
+    w.serve(1)
+
+
+def compile_pool_while_engine_waits(w: Any, rng: random.Random) -> None:
+    """The engine core waits without using CPU while processes of its compiler work."""
+    if not w.pids:
+        return
+    w.serve(2)
+    pid = 500
+    w.pids[pid] = ("other", "R")
+    w.in_flight, w.tokens, w.working = 3, 0, False
+    for _ in range(rng.randint(10, 25)):
+        w.cpu[pid] = w.cpu.get(pid, 0.0) + 0.9
+        w.run(1)
+    w.add("process", replica="server", pid=pid, role="other", what="gone", state="", name="cc1plus")
+    del w.pids[pid], w.cpu[pid]
+    w.serve(2)
+
+
+EVENTS: list[Callable[[Any, random.Random], None]] = [
+    saturate, rest, compile_first_request, prefill_128k, stale_gauges, partition, late_health, gateway_says_503,
+    one_refusal, drains_its_listener, we_sleep, rollout_behind_a_service, scrape_fails, pause_attack,
+    worker_of_a_pool_ends, compile_pool_while_engine_waits,
+]  # fmt: skip
+
+
+def called_ill(make_world: Callable[[], Any], seed: int) -> str | None:
+    """What went wrong in the history of this seed, None if nothing did."""
+    rng = random.Random(seed)
+    world = make_world()
+    world.metrics = rng.random() < 0.8
+    if rng.random() < 0.6:
+        world.pids = {10: ("api_server", "S"), 11: ("engine_core", "S"), 12: ("worker", "R")}
+    world.serve(3)
+    told = []
+    for _ in range(rng.randint(2, 5)):
+        event = rng.choice(EVENTS)
+        told.append(event.__name__)
+        event(world, rng)
+    machine = StateMachine("server", launched=rng.random() < 0.5)
+    for row in world.rows:
+        for state in machine.feed(row):
+            if state["to"] in NEVER and state["from"] != state["to"]:
+                return f"seed {seed}: {told}: {state}"
+    if machine.state not in ("healthy", "degraded"):
+        return f"seed {seed}: {told}: ends {machine.state}"
+    return None
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda e: e.__name__)
+def test_a_healthy_server_is_never_called_dead_or_hung(event: Any, make_world: Callable[[], Any]) -> None:
+    for seed in range(6):
+        world = make_world()
+        if seed % 2:
+            world.pids = {10: ("api_server", "S"), 11: ("engine_core", "S"), 12: ("worker", "R")}
+        world.serve(3)
+        event(world, random.Random(seed))
+        machine = StateMachine("server", launched=bool(seed % 3))
+        states = [s for row in world.rows for s in machine.feed(row)]
+        assert not NEVER & {s["to"] for s in states}, f"seed {seed}: {states}"
+
+
+def test_two_hundred_healthy_histories_are_called_healthy(make_world: Callable[[], Any]) -> None:
+    assert [bad for seed in range(200) if (bad := called_ill(make_world, seed))] == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_ten_thousand_healthy_histories_are_called_healthy(make_world: Callable[[], Any]) -> None:
+    assert [bad for seed in range(1000, 11_000) if (bad := called_ill(make_world, seed))] == []
