@@ -85,6 +85,8 @@ class Engine:
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """End these requests, where they are still known, with finish_reason abort."""
+        if self.input_thread_dead:
+            return
         for request_id in request_ids:
             request = self._requests.get(request_id)
             if request is not None:

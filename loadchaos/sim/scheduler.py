@@ -229,7 +229,7 @@ class Scheduler:
         while not self._grow(request, tokens):
             victim = self.running[-1]
             if victim is request and len(self.running) == 1:
-                if not request.pending_outputs:
+                if not request.pending_outputs and request not in self.cut:
                     self.cut.append(request)
                 return False
             self._preempt(victim)

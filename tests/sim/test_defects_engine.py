@@ -150,6 +150,7 @@ def test_before_0_14_the_input_thread_dies_and_nothing_is_heard_any_more() -> No
     assert result.log[0] == "Exception in thread Thread-1 (process_input_sockets):"
     assert [o.request_id for o in result.outputs] == ["earlier"]
     engine.add(EngineRequest("later", 10, 1))
+    engine.abort(["later"])
     assert not engine.has_work
 
 
