@@ -200,12 +200,11 @@ def _limits(facts: Facts, entry: Mapping[str, Any], pages: Mapping[str, Answer])
         sources["max_model_len"] = "/v1/models"
     values.update(_vllm_capacity(pages["/metrics"].text, sources))
     values.update(_lmdeploy_capacity(pages["/distserve/engine_info"], sources))
-    if re.search(r"^\w+:spec_decode_num_drafts(?:_total)?\{", pages["/metrics"].text, re.MULTILINE):
-        values["speculative_decoding"] = True
-        sources["speculative_decoding"] = "/metrics has its counters"
-    elif facts.dialect == "vllm" and pages["/metrics"].status == 200:
-        values["speculative_decoding"] = False
-        sources["speculative_decoding"] = "/metrics has no counters of it"
+    # Only vLLM's page tells: it has the counters where it drafts; LMDeploy has them always.
+    if facts.dialect == "vllm" and pages["/metrics"].status == 200:
+        drafts = re.search(r"^vllm:spec_decode_num_drafts(?:_total)?\{", pages["/metrics"].text, re.MULTILINE)
+        values["speculative_decoding"] = drafts is not None
+        sources["speculative_decoding"] = f"/metrics has {'its counters' if drafts else 'no counters of it'}"
     return replace(facts, **values, sources=sources)
 
 
@@ -269,7 +268,7 @@ async def calibrate(asker: Asker, facts: Facts, wanted: Wanted) -> Facts:
 
 async def _text_facts(asker: Asker, facts: Facts) -> TextFacts | None:
     dialect = DIALECTS[facts.dialect]
-    counters = [_CountByTokenize(asker, facts.model), _CountByEncode(asker)]
+    counters: list[_CountByTokenize | _CountByEncode] = [_CountByTokenize(asker, facts.model), _CountByEncode(asker)]
     if dialect.name == "lmdeploy":
         counters.reverse()
     for counter in counters:

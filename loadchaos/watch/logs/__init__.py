@@ -5,6 +5,7 @@ A new kind of place is one entry in SOURCES: its prefix, and what makes a Source
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -32,6 +33,11 @@ def read_spec(spec: str) -> tuple[str, str]:
     if not colon or kind not in SOURCES:
         if not spec.strip():
             raise OptionError("--server-log is empty: a path or one of " + ", ".join(s[1] for s in SOURCES.values()))
+        # A path may hold a colon, but `dokker:vllm` that is no file is a slip of the pen.
+        if colon and kind.isidentifier() and not Path(spec).expanduser().exists():
+            near = difflib.get_close_matches(kind, SOURCES, n=1)
+            hint = f"; did you mean {near[0]}:?" if near else ""
+            raise OptionError(f"--server-log {spec}: no such file, and {kind} is no source of logs{hint}")
         return "file", spec
     shape, form, _ = SOURCES[kind]
     if not shape.fullmatch(rest):

@@ -1,0 +1,213 @@
+"""Every mistake of ours or our user's has its own message, before anything is sent: exit 2, or 4 where the target is it.
+
+One table; each row is a command a user types.
+"""
+
+import contextlib
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+GOOD = """\
+name: small
+about: a profile to break
+target: {embedded: {dialect: vllm, era: "0.18"}}
+traffic:
+  - {name: text, payload: {text: {tokens: 16..32}}, output: {max: 4}}
+load:
+  - {users: 2, requests: 4}
+"""
+
+
+def loadchaos(*args: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if k != "CI"}
+    return subprocess.run(
+        [sys.executable, "-m", "loadchaos", *args],
+        cwd=cwd, env={**clean, **env}, capture_output=True, text=True, timeout=90, check=False,
+    )  # fmt: skip
+
+
+def profile(tmp_path: Path, change: Callable[[str], str] = lambda t: t) -> str:
+    path = tmp_path / "small.yaml"
+    path.write_text(change(GOOD))
+    return str(path)
+
+
+def replaced(old: str, new: str) -> Callable[[str], str]:
+    def change(text: str) -> str:
+        assert old in text
+        return text.replace(old, new)
+
+    return change
+
+
+PROFILES = [
+    ("not YAML", replaced("name: small", "name: [small"), r"small\.yaml:\d+:\d+"),
+    ("an unknown key", replaced("users: 2", "user: 2"), r"small\.yaml:7:\d+.*user.*did you mean.*users"),
+    ("a value out of range", replaced("users: 2", "users: 0"), r"small\.yaml:7:\d+.*greater than 0"),
+    ("a unit missing", replaced("requests: 4", "for: 30"), r"small\.yaml:7:\d+.*unit"),
+    ("empty weights", replaced("{name: text,", "{name: text, weight: 0,"), r"weight"),
+    ("no traffic", replaced("  - {name: text, payload: {text: {tokens: 16..32}}, output: {max: 4}}", "  []"), r"traffic"),
+    ("an attack the dialect does not have", lambda t: t + "attacks: [{admin: reset_mm_cash, every: 2s}]\n",
+     r"reset_mm_cash.*did you mean.*reset_mm_cache"),
+    ("an expectation that cannot be read", lambda t: t + 'expect: ["engine_deaths ==="]\n', r"small\.yaml:8:\d+"),
+    ("an expectation nobody knows", lambda t: t + 'expect: ["engine_death == 0"]\n', r"engine_deaths"),
+    ("a payload nobody knows", replaced("{text: {tokens", "{texts: {tokens"), r"texts.*did you mean.*text"),
+    ("a defect nobody knows", replaced('era: "0.18"', 'era: "0.18", defects: [encoder_free]'), r"encoder_free"),
+    ("a duplicate key", lambda t: t + "name: twice\n", r"small\.yaml:8:\d+.*name"),
+    ("an empty file", lambda _: "", r"small\.yaml"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("what", "change", "says"), PROFILES, ids=[row[0] for row in PROFILES])
+def test_a_profile_with(what: str, change: Callable[[str], str], says: str, tmp_path: Path) -> None:
+    done = loadchaos("run", profile(tmp_path, change), cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert re.search(says, done.stderr, re.DOTALL | re.IGNORECASE), done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "runs").exists(), "nothing may begin"
+
+
+def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
+    done = loadchaos("check", profile(tmp_path, lambda t: t.replace("users: 2", "user: 2") + "abot: x\n"), cwd=tmp_path)
+    assert done.returncode == 2
+    assert len([line for line in done.stderr.splitlines() if line.startswith(str(tmp_path))]) >= 2
+
+
+OPTIONS = [
+    ("no such profile", ["run", "mtp_m"], 2, r"mtp_m.*did you mean mtp_mm"),
+    ("an empty target", ["run", "PROFILE", "--target", ""], 2, r"--target is empty"),
+    ("a target that is no URL", ["run", "PROFILE", "--target", "ftp://x"], 2, r"ftp://x"),
+    ("a port that is none", ["run", "PROFILE", "--target", "http://127.0.0.1:99999"], 2, r"99999|port"),
+    ("an override that leads nowhere", ["run", "PROFILE", "--set", "load.7.users=3"], 2, r"load\.7\.users|load\.7"),
+    ("an override without a value", ["run", "PROFILE", "--set", "users"], 2, r"--set"),
+    ("target and embedded at once", ["run", "PROFILE", "--target", "http://127.0.0.1:1", "--embedded"], 2, r"exclude"),
+    ("a key variable that is not set", ["run", "PROFILE", "--api-key-env", "NO_SUCH_KEY"], 2, r"NO_SUCH_KEY is not set"),
+    ("a header without its value", ["run", "PROFILE", "--header", "X-Team"], 2, r"NAME=env:VAR"),
+    ("a duration without sense", ["run", "PROFILE", "--duration", "soon"], 2, r"--duration"),
+    ("missing authorisation", ["run", "mtp_mm", "--target", "http://127.0.0.1:9"], 2, r"--authorize 127\.0\.0\.1:9"),
+    ("authorisation for another host", ["run", "mtp_mm", "--target", "http://127.0.0.1:9", "--authorize", "h:9"], 2,
+     r"authorised is h:9"),
+    ("a log source that cannot be read", ["run", "PROFILE", "--server-log", "dokker:x:y:"], 2, r"dokker|log"),
+    ("no such run", ["judge", "nothing"], 2, r"no run folder"),
+    ("a defect nobody knows", ["sim", "--defect", "encoder"], 2, r"encoder"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("what", "args", "code", "says"), OPTIONS, ids=[row[0] for row in OPTIONS])
+def test_options_with(what: str, args: list[str], code: int, says: str, tmp_path: Path) -> None:
+    done = loadchaos(*[profile(tmp_path) if a == "PROFILE" else a for a in args], cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert re.search(says, done.stderr, re.DOTALL), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_port_in_use(tmp_path: Path) -> None:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        s.listen()
+        port = s.getsockname()[1]
+        done = loadchaos("run", profile(tmp_path), "--exporter-port", str(port), cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"--exporter-port {port} is in use" in done.stderr
+
+
+def test_a_run_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    done = loadchaos("run", profile(tmp_path), "--out", "file/runs", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "run folder" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_under_ci_the_embedded_server_must_be_asked_for(tmp_path: Path) -> None:
+    done = loadchaos("run", profile(tmp_path), cwd=tmp_path, CI="true")
+    assert done.returncode == 2
+    assert "--embedded" in done.stderr
+
+
+# --- the target is the trouble ---------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def answering(reply: bytes) -> Iterator[str]:
+    """A listener that answers everything with the same bytes."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        stop = threading.Event()
+
+        def serve() -> None:
+            listener.settimeout(0.1)
+            while not stop.is_set():
+                try:
+                    connection, _ = listener.accept()
+                except TimeoutError:
+                    continue
+                with connection, contextlib.suppress(OSError):
+                    connection.settimeout(2)
+                    connection.recv(65536)
+                    connection.sendall(reply)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            stop.set()
+            thread.join()
+
+
+def http(status: str, body: str, kind: str = "application/json") -> bytes:
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    return (head + body).encode()
+
+
+def test_a_target_that_refuses_the_connection(tmp_path: Path) -> None:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    done = loadchaos("run", profile(tmp_path), "--target", f"127.0.0.1:{port}", "--wait-ready", "1s", cwd=tmp_path)
+    assert done.returncode == 4, done.stderr
+    assert "is it running" in done.stderr
+
+
+TARGETS = [
+    ("does not speak HTTP", b"SSH-2.0-OpenSSH_9.2\r\n", r"does not speak HTTP"),
+    ("answers 401", http("401 Unauthorized", '{"error":"Unauthorized"}'), r"401.*--api-key-env OPENAI_API_KEY"),
+    ("is a web page", http("200 OK", "<html>hello</html>", "text/html"), r"no OpenAI-compatible server"),
+    ("serves no model", http("200 OK", '{"object":"list","data":[]}'), r"--model"),
+]
+
+
+@pytest.mark.parametrize(("what", "reply", "says"), TARGETS, ids=[row[0] for row in TARGETS])
+def test_a_target_that(what: str, reply: bytes, says: str, tmp_path: Path) -> None:
+    with answering(reply) as url:
+        done = loadchaos("run", profile(tmp_path), "--target", url, "--wait-ready", "1s", cwd=tmp_path)
+    assert done.returncode == 4, done.stderr
+    assert re.search(says, done.stderr, re.DOTALL), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+EMBEDDED = [
+    ("does not know the model", ["PROFILE", "--embedded", "--model", "gpt-9"], r"does not serve.*gpt-9.*it has"),
+    ("takes no images", ["mtp_mm", "--embedded", "--set", "target.embedded.flags.images=false"], r"takes none"),
+    ("lacks the development endpoints", ["mtp_mm", "--embedded", "--set", "target.embedded.flags.dev_mode=false"],
+     r"VLLM_SERVER_DEV_MODE=1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("what", "args", "says"), EMBEDDED, ids=[row[0] for row in EMBEDDED])
+def test_a_server_that(what: str, args: list[str], says: str, tmp_path: Path) -> None:
+    done = loadchaos("run", *[profile(tmp_path) if a == "PROFILE" else a for a in args], cwd=tmp_path)
+    assert done.returncode == 4, done.stderr
+    assert re.search(says, done.stderr, re.DOTALL), done.stderr
+    verdicts = list(tmp_path.glob("runs/*/verdict.json"))
+    assert len(verdicts) == 1, "what was found is kept"
