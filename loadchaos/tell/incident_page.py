@@ -67,7 +67,7 @@ def _summary(incident: Mapping[str, Any], name: str, severity: str) -> list[str]
     rows = [
         f"- **what**: {severity}, {_span(name)}{replica}",
         f"- **when**: {seconds(opened)} after the load began" if isinstance(opened, int | float) else "",
-        f"- **noticed**: {seconds(max(0.0, late))} later" if late is not None else "",
+        f"- **noticed**: {seconds(max(0.0, late))} later" if late else "",
         f"- **cost**: {_cost(incident)}" if _cost(incident) else "",
         f"- **whose doing**: {BLAME.get(blame, _span(blame))}",
     ]
@@ -79,13 +79,13 @@ def _summary(incident: Mapping[str, Any], name: str, severity: str) -> list[str]
 
 def _cost(incident: Mapping[str, Any]) -> str:
     lost, flying = incident.get("lost_requests"), incident.get("in_flight_at_death")
-    parts = [f"{plural(lost, 'request')} lost" if lost else "", f"{number(flying)} in flight" if flying else ""]
     by_outcome = ", ".join(f"{number(n)} {clean(o, 30)}" for o, n in (incident.get("lost") or {}).items())
-    back = incident.get("recovered_after_s")
-    parts += [
-        f"({by_outcome})" if by_outcome else "",
-        f"healthy again after {seconds(back)}" if back is not None else "",
+    parts = [
+        f"{plural(lost, 'request')} lost ({by_outcome})" if lost else "",
+        f"{number(flying)} in flight when it happened" if flying else "",
     ]
+    back = incident.get("recovered_after_s")
+    parts.append(f"healthy again after {seconds(back)}" if back is not None else "")
     return "; ".join(p for p in parts if p)
 
 

@@ -39,7 +39,7 @@ def one_line(verdict: Mapping[str, Any]) -> str:
     missed = [r for r in rules if r.get("verdict") == verdict.get("verdict") != "pass"]
     if missed:
         more = f", and {number(len(missed) - 1)} more" if len(missed) > 1 else ""
-        return f"{rule_text(missed[0])}: found {value_text(missed[0].get('actual'))}{more}"
+        return f"{rule_text(missed[0])}{more}"
     sent = sum(verdict.get("outcomes", {}).values()) - verdict.get("outcomes", {}).get("missed", 0)
     return plural(sent, "request")
 
@@ -48,7 +48,7 @@ def when_text(verdict: Mapping[str, Any], failure: Mapping[str, Any]) -> str:
     """When a failure was first seen, and how long that took."""
     first = since_load(verdict, failure.get("first_seen"), failure.get("first_seen_s"))
     noticed = failure.get("noticed_after_s")
-    return first + (f"; noticed after {seconds(noticed)}" if noticed is not None else "")
+    return first + (f"; noticed {seconds(noticed)} later" if noticed and noticed >= 0.001 else "")
 
 
 def count_text(failure: Mapping[str, Any], *keys: str) -> str:
@@ -151,11 +151,13 @@ def generator_text(verdict: Mapping[str, Any]) -> str:
 
 
 def rule_text(rule: Mapping[str, Any]) -> str:
-    """What a rule asks for: `engine_deaths == 0`, `load_delivered: >= 95%`."""
+    """What was asked for and what was found: `hangs == 0: 0`, `watching: never probed (wanted: probed throughout)`."""
     name, expected = clean(rule.get("name"), 160), clean(rule.get("expected") or "", 160)
-    if not expected or expected in name:
-        return name
-    return f"{name} {expected}" if expected[0] in "=<>!" else f"{name}: {expected}"
+    found = value_text(rule.get("actual"))
+    if not expected or expected in name or expected[0] in "=<>!":
+        asked = name if expected in name else f"{name} {expected}"
+        return f"{asked}: {found}"
+    return f"{name}: {found}" if rule.get("verdict") == "pass" else f"{name}: {found} (wanted: {expected})"
 
 
 def lower_bounds_text(verdict: Mapping[str, Any]) -> str:

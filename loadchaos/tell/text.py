@@ -23,7 +23,6 @@ from loadchaos.tell.phrases import (
     remedy_text,
     rule_text,
     target_in_words,
-    value_text,
     when_text,
     worst_first,
 )
@@ -150,8 +149,7 @@ def _rules(page: _Page, verdict: Mapping[str, Any]) -> None:
         page.section(title)
         for rule in rules:
             mark, color = _MARK.get(str(rule.get("verdict")), ("?   ", "yellow"))
-            text = f"{rule_text(rule)}: found {value_text(rule.get('actual'))}"
-            page.wrap(text, 8, f"  {page.paint(mark, color)}  ")
+            page.wrap(rule_text(rule), 8, f"  {page.paint(mark, color)}  ")
 
 
 def _outcomes(page: _Page, verdict: Mapping[str, Any]) -> None:
@@ -196,7 +194,7 @@ def _states(page: _Page, verdict: Mapping[str, Any]) -> None:
         color = {"healthy": "green", "starting": "dim", "degraded": "yellow"}.get(name, "red")
         signs = "; ".join(clean(s, 160) for s in state.get("signs") or [])
         noticed = state.get("noticed_after_s")
-        late = f" [noticed after {seconds(noticed)}]" if noticed else ""
+        late = f" [noticed {seconds(noticed)} later]" if noticed and noticed >= 0.001 else ""
         when = since_load(verdict, state.get("at"), state.get("at_s"))
         text = f"{when}{': ' + signs if signs else ''}{late}"
         replica = clean(state.get("replica") or "", 20)

@@ -65,7 +65,7 @@ def test_a_pass_says_what_it_is_worth(verdict: Verdict) -> None:
 def test_an_unknown_names_the_check_that_proved_nothing(verdict: Verdict) -> None:
     unknown = {**verdict, "verdict": "unknown", "exit_code": 3, "failures": [], "expectations": []}
     first = text.render(unknown, Path("r"), color=False, width=120).splitlines()[0]
-    assert first == "UNKNOWN  mtp_mm  load delivered >= 95 %: found 62 % (exit code 3)"
+    assert first == "UNKNOWN  mtp_mm  load delivered >= 95 %: 62 % (exit code 3)"
 
 
 def test_an_injected_failure_is_not_blamed_on_the_server(verdict: Verdict) -> None:

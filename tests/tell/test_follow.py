@@ -1,0 +1,311 @@
+"""The follower on finished, growing and killed runs, alone and in company; and the verdict at the end."""
+
+import contextlib
+import io
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from loadchaos.errors import LedgerError
+from loadchaos.follow import Findings, conclude, follow
+from loadchaos.ledger import Reader, RunFolder, Tail, Writer
+from loadchaos.tell import html
+
+COMMAND = [sys.executable, "-m", "loadchaos.follow"]
+
+
+def findings(folder: RunFolder) -> list[dict[str, Any]]:
+    return [row for row in Tail(folder.findings).rows() if row["row"] != "header"]
+
+
+def until(what: Callable[[], Any], limit_s: float = 30) -> Any:
+    """Wait for something to become true; its value."""
+    end = time.monotonic() + limit_s
+    while not (value := what()):
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+    return value
+
+
+class Growing:
+    """A run that goes on: the rows of a finished one, written as the test wants them."""
+
+    def __init__(self, source: RunFolder, folder: RunFolder) -> None:
+        folder.path.mkdir()
+        self.folder = folder
+        self.rows = list(Reader(source).new(final=True))
+        self._writers: dict[str, Writer] = {}
+        self._log = source.server_log.read_bytes().splitlines(keepends=True)
+        self._offset = 0
+
+    def write(self, share: float) -> None:
+        """Write the next rows, up to this share of all."""
+        upto = round(len(self.rows) * share)
+        todo, self.rows[:upto] = self.rows[:upto], [{"done": True}] * upto
+        for row in (r for r in todo if "done" not in r and r["row"] != "header"):
+            if row["row"] == "log":
+                self._line(row)
+                continue
+            name = row["file"]
+            if name not in self._writers:
+                self._writers[name] = Writer(self.folder.path / name, "test")
+            self._writers[name].write({k: v for k, v in row.items() if k != "file"})
+
+    def _line(self, row: dict[str, Any]) -> None:
+        if "index" not in self._writers:
+            self._writers["index"] = Writer(self.folder.server_index, "test")
+        line = self._log[row["line"] - 1]
+        index = {
+            "row": "lines",
+            "at_ns": row["at_ns"],
+            "offset": self._offset,
+            "bytes": len(line),
+            "source": "server.log",
+        }
+        self._writers["index"].write(index)
+        with self.folder.server_log.open("ab") as log:
+            log.write(line)
+        self._offset += len(line)
+
+    def close(self) -> None:
+        for writer in self._writers.values():
+            writer.close()
+
+
+@pytest.fixture
+def growing(run_folder: RunFolder, tmp_path: Path) -> Iterator[Growing]:
+    run = Growing(run_folder, RunFolder(tmp_path / "growing"))
+    yield run
+    run.close()
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Starts followers and ends those that are left."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def go(folder: RunFolder, *options: str, **kwargs: Any) -> subprocess.Popen[bytes]:
+        streams: dict[str, Any] = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.DEVNULL,
+            "stderr": subprocess.DEVNULL,
+        }
+        started.append(subprocess.Popen([*COMMAND, str(folder.path), *options], **{**streams, **kwargs}))
+        return started[-1]
+
+    yield go
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_a_finished_run_is_read_told_and_left(run_folder: RunFolder) -> None:
+    stream = io.StringIO()
+    assert follow(run_folder, stream=stream) == 0
+    assert "engine death: encoder_cache_miss" in stream.getvalue()
+    assert [p.name for p in run_folder.incidents.iterdir()] == ["001-encoder_cache_miss"]
+    found = findings(run_folder)
+    assert {r["id"] for r in found if r["row"] == "failure"} == {"encoder_cache_miss"}
+    assert [r["what"] for r in found if r["row"] == "incident"] == ["open", "close"]
+
+
+def test_following_it_again_adds_nothing(run_folder: RunFolder) -> None:
+    follow(run_folder, live=False)
+    before = findings(run_folder)
+    follow(run_folder, live=False)
+    assert findings(run_folder) == before
+    assert len(list(run_folder.incidents.iterdir())) == 1
+
+
+def test_a_growing_run_is_followed_and_its_numbers_are_the_ledgers(growing: Growing, start: Any) -> None:
+    growing.write(0.3)
+    process = start(growing.folder, "--exporter-port", "0", "--no-live")
+
+    def port() -> int | None:
+        rows = findings(growing.folder) if growing.folder.findings.exists() else []
+        return next((r["port"] for r in rows if r["row"] == "exporter"), None)
+
+    def total() -> int:
+        page = urllib.request.urlopen(f"http://127.0.0.1:{until(port)}/metrics", timeout=10).read().decode()
+        lines = [line for line in page.splitlines() if line.startswith("loadchaos_requests_total{")]
+        return round(sum(float(line.rsplit(" ", 1)[1]) for line in lines))
+
+    def in_ledger() -> int:
+        counts = Counter[str]()
+        for row in Tail(growing.folder.requests(0)).rows():
+            counts[row["row"]] += row.get("count", 1)
+        return counts["end"] + counts["missed"]
+
+    until(lambda: total() == in_ledger())
+    growing.write(0.95)
+    until(lambda: total() == in_ledger())
+    until(
+        lambda: growing.folder.incidents.is_dir() and any(growing.folder.incidents.glob("001-encoder_cache_miss/*.md"))
+    )
+    assert process.poll() is None
+    growing.write(1.0)
+    assert process.wait(30) == 0
+
+
+def test_killed_and_started_again_it_writes_nothing_twice(growing: Growing, start: Any) -> None:
+    growing.write(0.93)
+    first = start(growing.folder, "--no-live")
+    until(lambda: growing.folder.findings.exists() and any(r["row"] == "incident" for r in findings(growing.folder)))
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    second = start(growing.folder, "--no-live")
+    growing.write(1.0)
+    assert second.wait(30) == 0
+    rows = [r for r in findings(growing.folder) if r["row"] == "incident"]
+    assert Counter((r["n"], r["what"]) for r in rows) == {(1, "open"): 1, (1, "close"): 1}
+    assert [p.name for p in growing.folder.incidents.iterdir()] == ["001-encoder_cache_miss"]
+
+
+def test_of_two_followers_one_writes_and_the_other_looks(run_folder: RunFolder) -> None:
+    holder = Findings(run_folder)
+    try:
+        stream = io.StringIO()
+        follow(run_folder, stream=stream)
+        assert "engine death" in stream.getvalue()
+        assert findings(run_folder) == []
+        assert not run_folder.incidents.exists()
+    finally:
+        holder.close()
+    follow(run_folder, live=False)
+    assert findings(run_folder)
+
+
+def test_sigterm_ends_it_in_order(growing: Growing, start: Any) -> None:
+    growing.write(0.5)
+    process = start(growing.folder, "--no-live")
+    until(lambda: growing.folder.findings.exists() and growing.folder.findings.read_bytes())
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+
+
+def test_a_run_whose_writer_is_gone_is_not_followed_for_ever(growing: Growing, start: Any) -> None:
+    growing.write(0.5)
+    growing.close()
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    lines = growing.folder.events.read_bytes().splitlines(keepends=True)
+    header = {**orjson.loads(lines[0]), "pid": dead.pid}
+    growing.folder.events.write_bytes(b"".join([orjson.dumps(header) + b"\n", *lines[1:]]))
+    assert start(growing.folder, "--no-live").wait(30) == 0
+    growing._writers.clear()
+
+
+def test_a_port_in_use_costs_the_metrics_and_not_the_run(run_folder: RunFolder, capsys: Any) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert follow(run_folder, exporter_port=taken.getsockname()[1], live=False) == 0
+    assert "--exporter-port" in capsys.readouterr().err
+    assert any(r["row"] == "failure" for r in findings(run_folder))
+
+
+def test_a_terminal_that_takes_nothing_stops_neither_findings_nor_the_end(run_folder: RunFolder, start: Any) -> None:
+    leader, terminal = pty.openpty()
+    try:
+        # Nobody reads the leader, and its buffer is full: the first write to the terminal blocks.
+        os.set_blocking(terminal, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(terminal, b"x" * 4096)
+        os.set_blocking(terminal, True)
+        process = start(run_folder, stderr=terminal, env={**os.environ, "TERM": "xterm"})
+        assert process.wait(40) == 0
+        assert any(r["row"] == "failure" for r in findings(run_folder))
+    finally:
+        os.close(terminal)
+        os.close(leader)
+
+
+def test_a_folder_that_does_not_exist_is_said_to_be_none(start: Any, tmp_path: Path) -> None:
+    process = start(RunFolder(tmp_path / "none"), stderr=subprocess.PIPE)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert b"is no folder" in said
+
+
+# -- the verdict at the end ----------------------------------------------------------------------------------------
+
+
+def test_conclude_writes_everything_and_returns_what_it_wrote(run_folder: RunFolder) -> None:
+    verdict = conclude(run_folder)
+    assert verdict["verdict"] == "fail"
+    assert json.loads(run_folder.verdict.read_text()) == verdict
+    assert verdict["notes"] == []
+    assert run_folder.report_html.exists() and run_folder.junit.exists()
+    home = run_folder.path / "incidents" / verdict["failures"][0]["incident"]
+    assert {p.name for p in home.iterdir()} == {"incident.json", "incident.md", "server.log.excerpt"}
+
+
+def test_judging_twice_gives_the_same_files(run_folder: RunFolder) -> None:
+    def files() -> dict[str, bytes]:
+        return {str(p): p.read_bytes() for p in run_folder.path.rglob("*") if p.is_file()}
+
+    conclude(run_folder)
+    before = files()
+    conclude(run_folder)
+    assert files() == before
+
+
+def test_what_the_follower_wrote_is_what_the_verdict_names(run_folder: RunFolder) -> None:
+    follow(run_folder, live=False)
+    verdict = conclude(run_folder)
+    assert {p.name for p in run_folder.incidents.iterdir()} == {i["folder"] for i in verdict["incidents"]}
+
+
+def test_a_killed_run_can_be_judged_and_is_no_pass(growing: Growing) -> None:
+    growing.write(0.4)
+    verdict = conclude(growing.folder)
+    assert verdict["verdict"] == "unknown"
+    assert verdict["exit_code"] == 3
+    assert growing.folder.report_html.exists()
+
+
+def test_a_page_that_cannot_be_drawn_does_not_cost_the_verdict(
+    run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("a bug of ours")
+
+    monkeypatch.setattr(html, "write", broken)
+    verdict = conclude(run_folder)
+    assert verdict["verdict"] == "fail"
+    assert verdict["notes"] == ["report.html could not be made: KeyError: 'a bug of ours'"]
+    assert run_folder.verdict.exists() and run_folder.junit.exists()
+
+
+def test_a_verdict_that_cannot_be_written_is_never_a_pass(growing: Growing) -> None:
+    growing.write(0.4)
+    growing.folder.verdict.mkdir()
+    with pytest.raises(LedgerError, match=r"verdict\.json cannot be written"):
+        conclude(growing.folder)
+
+
+def test_a_fail_is_told_even_where_it_cannot_be_written(run_folder: RunFolder) -> None:
+    run_folder.verdict.mkdir()
+    verdict = conclude(run_folder)
+    assert verdict["exit_code"] == 1
+    assert "verdict.json could not be written" in verdict["notes"][0]
+
+
+def test_a_folder_without_a_ledger_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="no run folder"):
+        conclude(RunFolder(tmp_path))
