@@ -35,7 +35,7 @@ class Template:
 
     def __init__(self, width: int, height: int) -> None:
         raw = _pixels(width, height)
-        self._fixed = min(_CHANGED, len(raw))
+        self._fixed = min(_CHANGED, 1 + 3 * width)  # within the first row: the next begins with its filter type
         self._head = _SIGNATURE + _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
         rest = raw[self._fixed :]
         compressor = zlib.compressobj(9, zlib.DEFLATED, -15)

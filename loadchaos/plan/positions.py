@@ -132,6 +132,8 @@ def from_pydantic(errors: Sequence[Mapping[str, Any]], model: type[BaseModel], p
             keys = _keys_at(model, error["loc"][:-1])
             found.append(Mistake(loc, f"unknown key{near(str(loc[-1]), keys)}", of_key=True))
             continue
+        if kind == "too_short" and got:
+            continue  # it only echoes that an entry was wrong, which is told by itself
         if kind == "missing":
             found.append(Mistake(loc, "is missing"))
             continue

@@ -1,0 +1,47 @@
+"""A server's facts with words of unequal cost, a counter that knows them, and steps made by hand."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from loadchaos.model import Facts, Output, Request, Step, TextFacts
+
+WORDS = tuple((f" {w}", 1 + i % 3) for i, w in enumerate(("the", "of", "and", "to", "in", "is", "that", "it", "was")))
+
+
+@pytest.fixture
+def facts() -> Facts:
+    return Facts(
+        base_url="http://x", admin_url="http://x", dialect="vllm", model='m"1', version="0.18.0", max_model_len=4096,
+        images=True, image_tokens={"64x64": 66}, text=TextFacts(9, WORDS, " the", "tokenize"),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def counted() -> Callable[[Request], int]:
+    """Prompt tokens of a request, counted as the server of `facts` does."""
+    costs = {w.strip(): n for w, n in WORDS}
+
+    def count(request: Request) -> int:
+        content = json.loads(request.body)["messages"][0]["content"]
+        parts: list[Any] = content if isinstance(content, list) else [{"type": "text", "text": content}]
+        text = "".join(p["text"] for p in parts if p["type"] == "text")
+        images = sum(p["type"] == "image_url" for p in parts)
+        return int(9 + sum(costs[w] for w in text.split()) + 66 * images)
+
+    return count
+
+
+@pytest.fixture
+def step() -> Callable[..., Step]:
+    def make(payload: dict[str, Any], ordinal: int = 0, **more: Any) -> Step:
+        values: dict[str, Any] = {
+            "index": ordinal, "phase": 0, "round": 0, "due_s": None, "traffic": "t", "seed": 1000 + ordinal,
+            "payload": payload, "behaviour": "plain", "behaviour_options": None, "output": Output(max=8),
+            "ordinal": ordinal, "run_seed": 3,
+        }  # fmt: skip
+        return Step(**{**values, **more})
+
+    return make

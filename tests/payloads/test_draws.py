@@ -1,0 +1,17 @@
+"""Draws are spread, repeatable, and the same in every process."""
+
+from collections import Counter
+
+from loadchaos.draws import Draws, mix, of_text
+
+
+def test_numbers_of_a_seed_never_change() -> None:
+    assert mix(1, 2, 3) == mix(1, 2, 3) != mix(1, 3, 2)
+    assert of_text("images") == 3760176746
+
+
+def test_whole_numbers_reach_both_ends_evenly() -> None:
+    draws = Draws(5)
+    counts = Counter(draws.between(1, 4) for _ in range(40_000))
+    assert set(counts) == {1, 2, 3, 4}
+    assert max(counts.values()) - min(counts.values()) < 600

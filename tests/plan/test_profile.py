@@ -1,0 +1,216 @@
+"""A profile says every mistake at once, each with its place and what was meant."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from loadchaos import shipped
+from loadchaos.errors import ProfileError
+from loadchaos.plan.profile import DEFAULT_EXPECT, Profile, Shelves, from_mapping, load
+from loadchaos.plan.schema import schema
+from loadchaos.plan.steps import total
+from loadchaos.sim.options import make_options
+
+Write = Callable[..., Profile]
+TRAFFIC = "traffic: [{name: t, payload: {text: {tokens: 8}}}]\n"
+LOAD = "load: [{users: 1, requests: 1}]\n"
+
+BAD = {
+    "unknown key": ("name: x\nabuot: y\n" + TRAFFIC + LOAD, "x.yaml:2:1: abuot: unknown key; did you mean about?"),
+    "unknown nested key": (
+        "name: x\n" + TRAFFIC + "load: [{user: 1, requests: 1}]\n",
+        "x.yaml:3:9: load.0.user: unknown key; did you mean users?",
+    ),
+    "out of range": (
+        "name: x\n" + TRAFFIC + "load:\n  - users: 0\n    requests: 1\n",
+        "x.yaml:4:12: load.0.users: must be greater than 0 (got 0)",
+    ),
+    "unit missing": ("name: x\n" + TRAFFIC + "load: [{users: 1, for: 30}]\n", "a duration needs a unit: 30s, 30m"),
+    "rate without unit": ("name: x\n" + TRAFFIC + "load: [{rate: 20, for: 3s}]\n", "a rate such as 20/s"),
+    "no traffic": ("name: x\ntraffic: []\n" + LOAD, "traffic: "),
+    "empty weights": (
+        "name: x\ntraffic: [{name: t, weight: 0, payload: {text: {}}}]\n" + LOAD,
+        "every weight is 0: nothing would be sent",
+    ),
+    "negative weight": (
+        "name: x\ntraffic:\n  - {name: t, weight: -1, payload: {text: {}}}\n" + LOAD,
+        "x.yaml:3:23: traffic.0.weight: must be at least 0 (got -1)",
+    ),
+    "payload": (
+        "name: x\ntraffic: [{name: t, payload: {texts: {}}}]\n" + LOAD,
+        "traffic.0.payload.texts: unknown payload 'texts'; did you mean text?",
+    ),
+    "payload option": (
+        "name: x\ntraffic: [{name: t, payload: {images: {siez: 4x4}}}]\n" + LOAD,
+        "traffic.0.payload.images.siez: unknown key; did you mean size?",
+    ),
+    "behaviour": (
+        "name: x\ntraffic: [{name: t, payload: {text: {}}, behaviour: abrt}]\n" + LOAD,
+        "unknown behaviour 'abrt'; did you mean abort?",
+    ),
+    "shares": (
+        "name: x\ntraffic: [{name: t, payload: {text: {}}, behaviour: "
+        "{abort: {share: 80%, at_token: 1}, plain: {share: 30%}}}]\n" + LOAD,
+        "the shares add up to more than 100%",
+    ),
+    "attack": (
+        "name: x\ntarget: {dialect: vllm}\n" + TRAFFIC + LOAD + "attacks: [{admin: reset_mm_cahce, every: 2s}]\n",
+        "unknown attack 'reset_mm_cahce': vllm has no such attack; did you mean reset_mm_cache?",
+    ),
+    "attack of another dialect": (
+        "name: x\ntarget: {dialect: lmdeploy}\n" + TRAFFIC + LOAD + "attacks: [{admin: reset_mm_cache, every: 2s}]\n",
+        "lmdeploy has no such attack",
+    ),
+    "dialect": ("name: x\ntarget: {dialect: vlm}\n" + TRAFFIC + LOAD, "unknown dialect 'vlm'; did you mean vllm?"),
+    "defect": (
+        "name: x\ntarget: {embedded: {defects: [mm_chunk_splitt]}}\n" + TRAFFIC + LOAD,
+        "target.embedded.defects.0: unknown defect 'mm_chunk_splitt' of vllm; did you mean mm_chunk_split?",
+    ),
+    "era as a number": ("name: x\ntarget: {embedded: {era: 0.20}}\n" + TRAFFIC + LOAD, "a version is text"),
+    "expect": (
+        "name: x\n" + TRAFFIC + LOAD + 'expect: ["engine_death == 0"]\n',
+        "nothing is called 'engine_death' that could be expected; did you mean engine_deaths?",
+    ),
+    "expect without unit": ("name: x\n" + TRAFFIC + LOAD + 'expect: ["t.ttft_p99 < 2"]\n', "a duration needs a unit"),
+    "expect without sense": ("name: x\n" + TRAFFIC + LOAD + 'expect: ["all is well"]\n', "`name op value`"),
+    "duplicate key": ("name: x\nname: y\n" + TRAFFIC + LOAD, 'x.yaml:2:1: found duplicate key "name"'),
+    "tab": ("name: x\ntarget:\n\tdialect: vllm\n" + TRAFFIC + LOAD, "x.yaml:3:1: a tab"),
+    "not YAML": ("name: [x\n" + TRAFFIC, "not YAML"),
+    "empty": ("# nothing\n", "the profile is empty"),
+    "no mapping": ("- a\n", "not a profile"),
+    "two kinds of load": (
+        "name: x\n" + TRAFFIC + "load: [{users: 1, rate: 1/s, for: 1s}]\n",
+        "a phase has one of users, rate or burst (got users and rate)",
+    ),
+    "no end": ("name: x\n" + TRAFFIC + "load: [{users: 1}]\n", "needs either requests (a round) or for (a time)"),
+    "same name": (
+        "name: x\ntraffic: [{name: t, payload: {text: {}}}, {name: t, payload: {text: {}}}]\n" + LOAD,
+        "traffic 0 has that name already",
+    ),
+    "both outputs": (
+        "name: x\ntraffic: [{name: t, payload: {text: {}}, output: {max: 1, exact: 2}}]\n" + LOAD,
+        "either max or exact was expected",
+    ),
+    "missing": ("about: x\n", "x.yaml:1:1: traffic: is missing"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_mistake_is_told_with_its_place_and_what_was_meant(case: str, write: Write) -> None:
+    text, expected = BAD[case]
+    with pytest.raises(ProfileError) as caught:
+        write(text)
+    assert expected in str(caught.value)
+
+
+def test_every_mistake_is_told_at_once_in_the_order_of_lines(write: Write) -> None:
+    text = "name: x\nabuot: y\ntraffic:\n  - {name: t, wieght: 1, payload: {txt: {}}}\nload:\n  - {users: 0, requests: 1}\n"
+    with pytest.raises(ProfileError) as caught:
+        write(text)
+    lines = [int(m.split("x.yaml:")[1].split(":")[0]) for m in caught.value.mistakes]
+    assert lines == [2, 4, 4, 6]
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path, shelves: Shelves) -> None:
+    with pytest.raises(ProfileError, match="No such file"):
+        load(tmp_path / "none.yaml", shelves)
+
+
+# --- overrides --------------------------------------------------------------------------------------------------------
+
+
+def test_an_override_changes_a_value_before_it_is_judged(write: Write, good: str) -> None:
+    profile = write(good, "load.0.users=20", "about=shorter", "traffic.0.payload.text.tokens=9")
+    assert profile.load[0].users == 20
+    assert profile.traffic[0].payload == {"text": {"tokens": 9}}
+
+
+def test_an_override_makes_what_is_missing_on_its_way(write: Write, good: str) -> None:
+    profile = write(good, "target.embedded.defects=[]", "target.embedded.flags.max_num_seqs=4", "limits.total=5s")
+    assert profile.target.embedded is not None
+    assert profile.target.embedded.defects == ()
+    assert profile.target.embedded.flags == {"max_num_seqs": 4}
+    assert profile.limits.total == 5.0
+
+
+def test_a_star_means_every_entry_that_has_the_key(write: Write, good: str) -> None:
+    profile = write(good + "  - {rate: 5/s, for: 1s}\n", "load.*.users=7")
+    assert [p.users for p in profile.load] == [7, None]
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("load.0.users=none", "--set load.0.users=none: load.0.users: "),
+        ("load.5.users=3", "--set load.5.users=3: load has 1 entries, counted from 0 (got 5)"),
+        ("load.x.users=3", "load is a list: a number was expected"),
+        ("load.0.users", "PATH=VALUE was expected"),
+        ("load.0.users.more=3", "holds nothing"),
+        ("load.*.rate=3/s", "no entry of load has rate"),
+        ("name=[", "the value is not YAML"),
+        ("lod=3", "--set lod=3: lod: unknown key; did you mean load?"),
+    ],
+)
+def test_a_wrong_override_is_named(override: str, expected: str, write: Write, good: str) -> None:
+    with pytest.raises(ProfileError) as caught:
+        write(good, override)
+    assert expected in str(caught.value)
+
+
+# --- what a profile is ------------------------------------------------------------------------------------------------
+
+
+def test_without_expect_the_usual_is_expected(write: Write, good: str) -> None:
+    assert tuple(write(good).terms(0).expect) == DEFAULT_EXPECT
+
+
+def test_terms_carry_the_plan_and_the_limits_in_seconds(write: Write, good: str) -> None:
+    terms = write(good + 'limits: {first_byte: 2m}\nexpect: ["recovers_within <= 5m"]\n').terms(7)
+    assert (terms.planned_requests, terms.seed, terms.limits["first_byte"]) == (10, 7, 120.0)
+    assert json.loads(json.dumps(terms.to_json()))["profile"] == "good"
+
+
+def test_what_a_server_must_bear_is_a_harm_and_plain_load_is_none(write: Write, good: str) -> None:
+    assert write(good).harms() == []
+    assert write(good + "attacks: [{admin: sleep, at: 3s}]\n").harms() == ["the attack sleep"]
+    near = write(good, "traffic.0.payload={near_limit: {}}")
+    assert near.harms() == ["the payload near_limit of traffic text"]
+
+
+SHIPPED = sorted(shipped.profiles().items())
+
+
+@pytest.mark.parametrize(("name", "path"), SHIPPED)
+def test_a_shipped_profile_is_good_and_reads_back_the_same(name: str, path: Path, shelves: Shelves) -> None:
+    profile = load(path, shelves)
+    assert profile.name == name
+    assert profile.about
+    assert from_mapping(json.loads(json.dumps(profile.to_json())), shelves) == profile
+    assert profile.to_yaml()
+
+
+@pytest.mark.parametrize(("name", "path"), SHIPPED)
+def test_a_shipped_profile_asks_the_embedded_server_for_what_it_has(name: str, path: Path, shelves: Shelves) -> None:
+    embedded = load(path, shelves).target.embedded
+    assert embedded is not None
+    make_options(dialect=embedded.dialect, era=embedded.era, defects=embedded.defects, flags=embedded.flags)
+
+
+def test_the_profile_written_as_resolved_is_a_profile(tmp_path: Path, shelves: Shelves) -> None:
+    first = load(shipped.profile("mtp_mm"), shelves, ["load.0.users=3"])
+    (tmp_path / "again.yaml").write_text(first.to_yaml())
+    assert load(tmp_path / "again.yaml", shelves) == first
+
+
+def test_the_demo_plans_six_hundred_requests_and_reset_attacks(shelves: Shelves) -> None:
+    profile = load(shipped.profile("mtp_mm"), shelves)
+    assert total(profile) == 600
+    assert profile.image_sizes() == ([(1024, 1024)], 2)
+    assert profile.recovers_within_s() == 300.0
+    assert profile.attacks[0].spec()["every_s"] == 2.0
+
+
+def test_the_committed_schema_is_current() -> None:
+    assert (shipped.folder("schemas") / "profile.json").read_text() == schema(), "run `make schemas`"

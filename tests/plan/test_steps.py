@@ -1,0 +1,121 @@
+"""Same profile and seed, same steps; N workers share them; due times never go back and keep to their rate."""
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import islice
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadchaos import shipped
+from loadchaos.plan import pace
+from loadchaos.plan.explain import explain
+from loadchaos.plan.profile import Profile, Shelves, load
+from loadchaos.plan.steps import PHASE_STRIDE, of_phase, steps, total
+
+Write = Callable[..., Profile]
+rates = st.floats(0.5, 200)
+times = st.floats(0.1, 20)
+
+
+@given(rates, times)
+def test_constant_has_as_many_as_the_rate_says(rate: float, for_s: float) -> None:
+    due = list(pace.constant(rate, for_s))
+    assert abs(len(due) - rate * for_s) <= 1
+    assert due[0] == 0.0
+    assert due == sorted(due)
+    assert due[-1] < for_s
+
+
+@given(rates, rates, times)
+def test_a_ramp_sends_the_area_under_its_rate(rate: float, to: float, for_s: float) -> None:
+    due = list(pace.ramp(rate, to, for_s))
+    assert abs(len(due) - (rate + to) / 2 * for_s) <= 1
+    assert due == sorted(due)
+    assert due[-1] <= for_s
+
+
+@given(rates, rates, st.integers(2, 9), times)
+def test_a_staircase_sends_the_area_under_its_rate(rate: float, to: float, levels: int, for_s: float) -> None:
+    due = list(pace.step(rate, to, levels, for_s))
+    assert abs(len(due) - (rate + to) / 2 * for_s) <= 1.01
+    assert due == sorted(due)
+
+
+@given(st.lists(st.tuples(st.floats(0, 5), rates), min_size=1, max_size=5))
+def test_pieces_neither_lose_nor_gain_at_their_seams(segments: list[tuple[float, float]]) -> None:
+    due = list(pace.piecewise(segments))
+    assert abs(len(due) - sum(length * rate for length, rate in segments)) <= 1.01
+    assert due == sorted(due)
+
+
+@given(st.floats(5, 100), st.floats(0.2, 5), st.integers(0, 99))
+def test_gamma_keeps_the_mean_rate_and_is_the_same_for_a_seed(rate: float, burstiness: float, seed: int) -> None:
+    due = list(pace.gamma(rate, 100, burstiness, seed))
+    assert due == list(pace.gamma(rate, 100, burstiness, seed))
+    assert due == sorted(due)
+    planned = rate * 100
+    assert abs(len(due) - planned) < 6 * (planned / burstiness) ** 0.5 + 2 / burstiness + 2
+
+
+def test_a_spike_is_dense_only_while_it_lasts() -> None:
+    due = list(pace.spike(2, 50, 4, 2, 10))
+    assert sum(4 <= t < 6 for t in due) == 100
+    assert len(due) == 116
+
+
+def test_a_burst_is_due_at_once_and_again() -> None:
+    assert list(pace.burst(2, 2, 20.0)) == [(0, 0.0), (0, 0.0), (1, 20.0), (1, 20.0)]
+
+
+def test_the_same_seed_gives_the_same_steps_and_another_others(shelves: Shelves) -> None:
+    profile = load(shipped.profile("mtp_mm"), shelves)
+    assert list(steps(profile, 1)) == list(steps(profile, 1))
+    assert [s.traffic for s in steps(profile, 1)] != [s.traffic for s in steps(profile, 2)]
+
+
+@pytest.mark.parametrize("name", ["mtp_mm", "near_max_len", "pp_memory_pressure"])
+@pytest.mark.parametrize("workers", [2, 3])
+def test_workers_share_the_steps_of_one(name: str, workers: int, shelves: Shelves) -> None:
+    profile = load(shipped.profile(name), shelves)
+    alone = list(steps(profile, 5))
+    shared = [s for w in range(workers) for s in steps(profile, 5, w, workers)]
+    assert sorted(shared, key=lambda s: s.index) == alone
+    assert all(s.index % workers == w for w in range(workers) for s in islice(steps(profile, 5, w, workers), 20))
+    assert len(alone) == total(profile, 5)
+
+
+def test_rounds_are_numbered_and_phases_have_indices_of_their_own(write: Write, good: str) -> None:
+    profile = write(good + "  - {users: 1, requests: 2, rounds: 2}\n")
+    got = [(s.phase, s.round, s.index) for s in steps(profile, 0)][10:]
+    assert got == [(1, n // 2, PHASE_STRIDE + n) for n in range(4)]
+
+
+def test_a_phase_that_lasts_a_time_has_no_end_of_its_own(write: Write, good: str) -> None:
+    profile = write(good, "load=[{users: 1, for: 3s}]")
+    assert total(profile) is None
+    assert len(list(islice(of_phase(profile, 0, 0), 5000))) == 5000
+
+
+def test_weights_and_shares_are_kept(shelves: Shelves) -> None:
+    profile = load(shipped.profile("mtp_mm"), shelves, ["load.0.requests=20000", "load.0.rounds=1"])
+    got = Counter((s.traffic, s.behaviour) for s in steps(profile, 3))
+    assert abs(got["images", "plain"] / 20000 - 0.7) < 0.02
+    text = got["text", "plain"] + got["text", "abort"]
+    assert abs(got["text", "abort"] / text - 0.05) < 0.02
+
+
+def test_every_rung_of_a_ladder_has_its_turn(shelves: Shelves) -> None:
+    profile = load(shipped.profile("near_max_len"), shelves)
+    rungs = [s.payload["near_limit"].rung for s in of_phase(profile, 0, 0)]
+    assert len({(r.margin, r.output) for r in rungs}) == 72
+    assert [r.margin for r in rungs[:72]] == sorted(r.margin for r in rungs[:72])
+
+
+@pytest.mark.parametrize("name", sorted(shipped.profiles()))
+def test_explain_says_what_a_profile_will_do(name: str, shelves: Shelves) -> None:
+    text = explain(load(shipped.profile(name), shelves))
+    assert text.startswith(f"{name}: ")
+    assert "It passes if" in text
+    assert ("--authorize" in text) == bool(load(shipped.profile(name), shelves).harms())
