@@ -16,6 +16,7 @@ _LATE_LOG_NS = 30 * S
 _SAME_DEATH_NS = 60 * S
 _LOG_ALONE_BACK_NS = 5 * S
 _EXIT_NEAR_NS = 10 * S
+_STOPPING_NS = 20 * S
 _MOST_SNAPSHOTS = 100
 _UP: tuple[State, ...] = ("healthy",)
 
@@ -28,7 +29,7 @@ class Episodes:
         self.findings: list[Row] = []
         self.environment: Mapping[str, Any] = {}
         self.load_begin_ns: int | None = None
-        self.load_ended = False
+        self.load_end_ns: int | None = None
         self.attribution: dict[int, Attribution] = {}
         self._tally, self._attacks = tally, attacks
         self._open: dict[str, Incident] = {}
@@ -50,7 +51,7 @@ class Episodes:
             return
         kind = kind_of(to, was)
         if incident is None:
-            if kind is None or (to == "terminated" and self.load_ended):
+            if kind is None or (to == "terminated" and self.load_end_ns is not None):
                 return
             since_ns = int(row.get("since_ns") or at_ns)
             incident = self._adopt(replica, since_ns) or self._begin(kind, replica, since_ns, at_ns)
@@ -65,7 +66,8 @@ class Episodes:
         """Fold the exit of a server we launched."""
         replica = str(row.get("replica"))
         if row.get("asked"):
-            return  # our own doing; it must not hide an exit before it
+            self._ended_by_us(replica, int(row["at_ns"]))
+            return  # it must not hide an exit before it
         self._exits[replica] = row
         incident = self._open.get(replica)
         if incident is not None:
@@ -136,10 +138,20 @@ class Episodes:
         """Episodes that came to something; scares (a dying that was none) are left out."""
         return [i for i in self.incidents if i.kind != "failure" and i.real]
 
+    def _ended_by_us(self, replica: str, at_ns: int) -> None:
+        """While we end a server after the load it refuses and loses its engine, as a dead one does: that is no death.
+
+        It was alive when we told it to end, or its exit would not be one we asked for; a cause in the log still counts.
+        """
+        for incident in (*self._open.values(), *self._closed):
+            after_load = self.load_end_ns is not None and incident.opened_ns >= self.load_end_ns
+            if incident.replica == replica and after_load and at_ns - incident.opened_ns < _STOPPING_NS:
+                incident.dismissed = True
+
     def _go_on(self, incident: Incident, kind: Kind, to: State, row: Row, signs: list[str]) -> None:
         at_ns = int(row["at_ns"])
         late = incident.noticed_ns is not None and at_ns - incident.noticed_ns > _EXIT_NEAR_NS
-        if kind == "terminated" and (self.load_ended or late) and incident.kind != "terminated":
+        if kind == "terminated" and (self.load_end_ns is not None or late) and incident.kind != "terminated":
             return  # we end what is left of a dead server ourselves: that takes nothing back
         incident.kind = worse(incident.kind, kind)
         incident.by_states = True

@@ -67,6 +67,7 @@ class Incident:
     back_ns: int | None = None
     closed_ns: int | None = None
     worst: State | None = None
+    dismissed: bool = False
     ever_dead: bool = False
     ever_hung: bool = False
     signs: list[str] = field(default_factory=list)
@@ -116,6 +117,8 @@ class Incident:
     @property
     def real(self) -> bool:
         """Whether it is more than a scare: it became dead, hung, unreachable or ended, or a log names a death."""
+        if self.dismissed and not self.causes:
+            return False
         return self.kind != "death" or self.ever_dead or self.worst != "dying" or bool(self.causes or self.echoes)
 
     def covers(self, sent_ns: int, ended_ns: int) -> bool:

@@ -120,7 +120,7 @@ class Judge:
         elif row.get("what") == "load_begin":
             self._episodes.load_begin_ns = int(row["at_ns"])
         elif row.get("what") == "load_end":
-            self._episodes.load_ended = True
+            self._episodes.load_end_ns = int(row["at_ns"])
 
     def _on_facts(self, row: Row) -> None:
         self._environment["facts"] = row.get("facts")

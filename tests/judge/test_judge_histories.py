@@ -118,6 +118,31 @@ def test_stopping_a_dead_server_at_the_end_takes_its_death_not_back(history: Any
     assert verdict["failures"][0]["severity"] == "engine_death"
 
 
+def test_a_server_that_refuses_while_we_end_it_has_not_died(history: Any) -> None:
+    history.begin().work(30)
+    history.add("load", what="end", why="done", file="requests-0")
+    history.add("locust", what="exit", pid=10, code=0)
+    history.add("run", what="load_end")
+    history.close().run(2)
+    history.add("launch", what="exit", replica="server", pid=9, code=0, signal=None, reason="asked", asked=True)
+    history.add("run", what="end")
+    verdict = verdict_of(history)
+    assert "dead" in [s["state"] for s in verdict["states"]]
+    assert verdict["verdict"] == "pass", verdict["failures"]
+    assert verdict["incidents"] == []
+
+
+def test_a_server_that_dies_after_the_load_by_itself_has_died(history: Any) -> None:
+    history.begin().work(30)
+    history.add("load", what="end", why="done", file="requests-0")
+    history.add("locust", what="exit", pid=10, code=0)
+    history.add("run", what="load_end")
+    history.close().run(1)
+    history.add("launch", what="exit", replica="server", pid=9, code=1, signal=None, reason="code 1", asked=False)
+    history.add("run", what="end")
+    assert verdict_of(history)["verdict"] == "fail"
+
+
 def test_five_deaths_of_one_cause_are_one_failure_and_five_incidents(history: Any) -> None:
     history.begin()
     for _ in range(5):
