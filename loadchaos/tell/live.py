@@ -42,15 +42,11 @@ class View:
         self._next_line_ns = 0
         self._told: set[object] = set()
         self._live: Live | None = None
-        if not plain:
-            console = Console(file=self._stream)
-            self._live = Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
-            self._live.start()
 
     def show(self, snapshot: Snapshot) -> None:
         """Draw this moment: the whole view, or whatever the plain log has not told yet."""
-        if self._live is not None:
-            self._live.update(draw(snapshot), refresh=True)
+        if not self.plain:
+            self._picture().update(draw(snapshot), refresh=True)
             return
         for key, line in plain_events(snapshot):
             if key not in self._told:
@@ -60,20 +56,26 @@ class View:
             self._next_line_ns = snapshot.now_ns + round(PLAIN_EVERY_S * _NS)
             self._say(plain_line(snapshot))
 
+    def _picture(self) -> Live:
+        """Begun with the first picture, since even that writes to a terminal, which may be stopped."""
+        if self._live is None:
+            console = Console(file=self._stream)
+            self._live = Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+            self._live.start()
+        return self._live
+
     def _say(self, line: str) -> None:
         self._stream.write(line + "\n")
         self._stream.flush()
 
     def close(self, snapshot: Snapshot | None = None) -> None:
         """Leave the last picture on the screen, with the terminal as it was."""
-        if self._live is not None:
-            if snapshot is not None:
-                self._live.update(draw(snapshot), refresh=True)
-            self._live.stop()
-            self._live = None
-        elif snapshot is not None:
+        if snapshot is not None:
             self._next_line_ns = 0
             self.show(snapshot)
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
 
 
 class Screen:
