@@ -20,7 +20,8 @@ class _BrokenError(Exception):
 
 class _Inflater(Protocol):
     def decompress(self, data: bytes, /) -> bytes: ...
-    def flush(self) -> bytes: ...
+    @property
+    def eof(self) -> bool: ...
 
 
 class ResponseParser:
@@ -219,7 +220,9 @@ class ResponseParser:
         assert inflate is not None
         try:
             plain = inflate.decompress(body)
-            return plain + inflate.flush() if self.done else plain
         except zlib.error as e:
-            self.broken = f"the compressed body is broken: {e}"
+            self.broken, self.done = f"the compressed body is broken: {e}", False
             return b""
+        if self.done and not inflate.eof:
+            self.broken, self.done = "the compressed body ends before its end", False
+        return plain

@@ -1,0 +1,138 @@
+"""Whatever a server sends as an answer, it is read without an exception and comes to exactly one outcome."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadchaos.model import OUTCOMES
+from loadchaos.wire.answer import Answer, completion
+from loadchaos.wire.glance import token_chunks
+from loadchaos.wire.outcome import Rules, error_object, of_error_answer, of_error_event
+
+RULES = Rules(validation=(re.compile("too long"),), shed=(re.compile("busy"),), engine_dead=(re.compile("dead"),))
+WORDS = st.sampled_from(["", "stop", "error", "abort", "busy", "too long"])
+KEYS = st.sampled_from([
+    "choices", "delta", "content", "finish_reason", "index", "error", "message", "code", "usage", "text", "tool_calls",
+    "object", "detail", "error_code", "id",
+])  # fmt: skip
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 700) | st.floats(allow_nan=False) | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=5),
+    max_leaves=12,
+)
+CHOICE = st.fixed_dictionaries({}, optional=dict.fromkeys(("index", "delta", "message", "text", "finish_reason"), JSON))
+CHOICES = st.fixed_dictionaries({"choices": st.lists(CHOICE, max_size=3)})
+EVENT = (JSON | CHOICES).map(orjson.dumps) | st.binary(max_size=20) | st.just(b"[DONE]")
+STREAM = st.lists(EVENT, max_size=8).map(lambda events: b"".join(b"data: " + e + b"\n\n" for e in events))
+
+
+def outcome(body: bytes, *, stream: bool, complete: bool = True, size: int = 10_000) -> str:
+    answer = Answer(RULES, asked_stream=stream, declared_stream=stream)
+    for n, at in enumerate(range(0, len(body), size)):
+        answer.add(n, body[at : at + size])
+    answer.close(10**6, complete=complete)
+    found = [*answer.decisive, completion(answer)]
+    return found[0].outcome
+
+
+@settings(max_examples=300)
+@given(
+    body=STREAM | JSON.map(orjson.dumps) | CHOICES.map(orjson.dumps) | st.binary(max_size=60),
+    stream=st.booleans(),
+    size=st.integers(1, 60),
+    complete=st.booleans(),
+)
+def test_any_body_has_exactly_one_outcome_and_the_same_in_any_packets(
+    body: bytes, stream: bool, size: int, complete: bool
+) -> None:
+    first = outcome(body, stream=stream, complete=complete)
+    assert first in OUTCOMES
+    assert outcome(body, stream=stream, complete=complete, size=size) == first
+
+
+@given(value=JSON, status=st.integers(300, 599), after=st.booleans())
+def test_any_json_is_an_error_or_none_and_never_an_exception(value: Any, status: int, after: bool) -> None:
+    error = error_object(value)
+    assert of_error_answer(status, {}, error, "", RULES) in OUTCOMES
+    if error is not None:
+        assert of_error_event(error, after_token=after, rules=RULES) in OUTCOMES
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "code"),
+    [
+        ({"error": {"message": "m", "type": "t", "code": 400}}, "m", 400),
+        ({"error": {"message": "m", "code": "rate_limit"}}, "m", "rate_limit"),
+        ({"error": {"message": "m", "code": "503"}}, "m", 503),
+        ({"error": "plain"}, "plain", None),
+        ({"object": "error", "message": "flat", "code": 404}, "flat", 404),
+        ({"type": "error", "error": {"type": "api_error", "message": "inner"}}, "inner", None),
+        ({"error_code": 10402, "error_msg": "quota"}, "quota", 10402),
+        ({"detail": "Not Found"}, "Not Found", None),
+        ({"detail": [{"loc": ["body"]}]}, '[{"loc":["body"]}]', None),
+        ({"error": {"message": {"error": {"message": "deep"}}}}, "deep", None),
+    ],
+)  # fmt: skip
+def test_the_shapes_in_which_servers_send_errors(value: Any, text: str, code: Any) -> None:
+    error = error_object(value)
+    assert error is not None
+    assert (error.text, error.code) == (text, code)
+
+
+@pytest.mark.parametrize("value", [None, 7, [], {}, {"error": None, "choices": []}, {"choices": [], "detail": "x"}])
+def test_what_is_no_error(value: Any) -> None:
+    assert error_object(value) is None
+
+
+def chunk(text: str, index: int = 0, finish: str | None = None) -> bytes:
+    choice = {"index": index, "delta": {"content": text}, "finish_reason": finish}
+    return b"data: " + orjson.dumps({"choices": [choice]}) + b"\n\n"
+
+
+def test_gaps_are_counted_between_arrivals_not_between_chunks_of_one_packet() -> None:
+    answer = Answer(RULES, asked_stream=True, declared_stream=True)
+    answer.add(1_000_000, chunk("a") + chunk("b") + chunk("c"))
+    answer.add(41_000_000, chunk("d") + chunk("e"))
+    answer.add(81_000_000, chunk("f", finish="stop"))
+    answer.close(90_000_000, complete=True)
+    assert (answer.chunks, sum(answer.itl_hist.values()), answer.largest_gap_ns) == (6, 2, 40_000_000)
+    assert answer.first_token_ns == 1_000_000
+
+
+def test_every_choice_has_to_finish() -> None:
+    done = b"data: [DONE]\n\n"
+    assert outcome(chunk("a", 0, "stop") + chunk("b", 1) + done, stream=True) == "truncated"
+    assert outcome(chunk("a", 0, "stop") + chunk("b", 1, "stop") + done, stream=True) == "ok"
+
+
+def test_an_endless_answer_is_parsed_as_it_comes_and_not_kept() -> None:
+    answer = Answer(RULES, asked_stream=True, declared_stream=True)
+    for n in range(3000):
+        answer.add(n, chunk("word"))
+    assert answer.chunks > 2000
+    assert len(answer._pending) < 1000
+
+
+@pytest.mark.parametrize(
+    ("piece", "count"),
+    [
+        (chunk("a"), 1),
+        (chunk("a") + chunk("b"), 2),
+        (chunk(""), 0),
+        (b'data: {"choices": [{"delta": {"content": "a"}}]}', 1),
+        (b'data: {"choices":[{"delta":{"reasoning":"a"}}]}', 1),
+        (b'data: {"choices":[{"text":"a"}]}', 1),
+        (b'data: {"choices":[{"delta":{"tool_calls":[{"index":0}]}}]}', 1),
+        (b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}', 0),
+        (b'data: {"choices":[],"usage":{}}', 0),
+        (b": ping\n\n", 0),
+    ],
+)
+def test_a_glance_counts_chunks_with_tokens(piece: bytes, count: int) -> None:
+    assert token_chunks(piece) == count

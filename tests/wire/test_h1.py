@@ -1,0 +1,135 @@
+"""HTTP/1.1 answers: framing, reuse and clean ends, the same however the bytes were cut, and never an exception."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadchaos.wire.h1 import MAX_HEAD_BYTES, ResponseParser
+
+CHUNKED = (
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n1;ext=1\r\n!\r\n0\r\nX-Trailer: 1\r\n\r\n"
+)
+
+
+def feed(parser: ResponseParser, data: bytes, size: int) -> bytes:
+    return b"".join(parser.feed(data[i : i + size]) for i in range(0, len(data), size))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 50, 1000])
+def test_a_chunked_body_is_put_together_in_any_pieces(size: int) -> None:
+    parser = ResponseParser()
+    assert feed(parser, CHUNKED, size) == b"hello!"
+    assert (parser.done, parser.reusable, parser.broken) == (True, True, None)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 50, 1000])
+def test_interim_answers_are_noted_and_left_behind(size: int) -> None:
+    parser = ResponseParser()
+    data = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + CHUNKED
+    assert feed(parser, data, size) == b"hello!"
+    assert (parser.interim, parser.status) == ([100, 103], 200)
+
+
+@given(body=st.binary(max_size=300), size=st.integers(1, 50), sizes=st.lists(st.integers(1, 40), min_size=1))
+def test_any_body_in_any_chunks_and_packets_comes_out_whole(body: bytes, size: int, sizes: list[int]) -> None:
+    data, at, n = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", 0, 0
+    while at < len(body):
+        part = body[at : at + sizes[n % len(sizes)]]
+        data += b"%X\r\n%s\r\n" % (len(part), part)
+        at, n = at + len(part), n + 1
+    parser = ResponseParser()
+    assert feed(parser, data + b"0\r\n\r\n", size) == body
+    assert parser.done
+
+
+@given(
+    data=st.binary(max_size=200),
+    begin=st.sampled_from([b"", b"HTTP/1.1 200 OK\r\n", CHUNKED[:60], b"HTTP/1.0 ", CHUNKED]),
+    size=st.integers(1, 40),
+)
+def test_no_bytes_whatever_make_it_raise(data: bytes, begin: bytes, size: int) -> None:
+    parser = ResponseParser()
+    feed(parser, begin + data, size)
+    parser.eof()
+
+
+def test_a_length_is_kept_to_and_what_follows_is_excess() -> None:
+    parser = ResponseParser()
+    assert parser.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcdef") == b"abc"
+    assert (parser.done, parser.excess, parser.reusable) == (True, b"def", False)
+
+
+def test_a_body_cut_before_its_length_is_not_done() -> None:
+    parser = ResponseParser()
+    parser.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 30\r\n\r\nabc")
+    parser.eof()
+    assert not parser.done
+
+
+def test_a_body_until_the_close_ends_cleanly_with_it_and_ends_the_connection() -> None:
+    parser = ResponseParser()
+    assert parser.feed(b"HTTP/1.1 200 OK\r\n\r\nabc") == b"abc"
+    assert not parser.done
+    parser.eof()
+    assert (parser.done, parser.reusable, parser.until_close) == (True, False, True)
+
+
+@pytest.mark.parametrize(
+    ("head", "reusable"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", True),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", False),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: foo, Close\r\n\r\n", False),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n", False),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 0\r\nConnection: Keep-Alive\r\n\r\n", True),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", True),
+    ],
+)
+def test_whether_the_connection_may_be_used_again(head: bytes, reusable: bool) -> None:
+    parser = ResponseParser()
+    parser.feed(head)
+    assert (parser.done, parser.reusable) == (True, reusable)
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
+def test_compression_nobody_asked_for_is_undone(pack: object) -> None:
+    assert callable(pack)
+    body = pack(b"hello " * 100)
+    encoding = b"gzip" if pack is gzip.compress else b"deflate"
+    parser = ResponseParser()
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: %s\r\nContent-Length: %d\r\n\r\n" % (encoding, len(body))
+    assert feed(parser, head + body, 13) == b"hello " * 100
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"SSH-2.0-x\r\n",
+        b"HTTP/2 200 OK\r\n\r\n",
+        b"HTTP/1.1 abc\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -3\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcd\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: br\r\nContent-Length: 3\r\n\r\nabc",
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc",
+        b"HTTP/1.1 200 OK\r\nX: " + b"y" * MAX_HEAD_BYTES,
+    ],
+)
+def test_what_is_no_http_is_told_with_what_stood_there(data: bytes) -> None:
+    parser = ResponseParser()
+    parser.feed(data)
+    assert parser.broken
+    assert not parser.done
+
+
+def test_what_came_before_the_broken_byte_is_given_back() -> None:
+    parser = ResponseParser()
+    assert parser.feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\nzz\r\n") == b"ab"
+    assert parser.broken

@@ -1,0 +1,186 @@
+"""Connections: kept and reused, thrown away when stale, ended from outside; and where a base URL leads."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadchaos.behaviours import plain
+from loadchaos.model import Reply
+from loadchaos.wire import sockets
+from loadchaos.wire.call import Call, Limits, Progress, Sending, request_head
+from loadchaos.wire.outcome import Rules
+from loadchaos.wire.sockets import Slot, Target
+
+
+def call(slot: Slot, limits: Limits | None = None) -> Call:
+    head = request_head(slot.target.path("/v1/chat/completions"), slot.target.host_header, 2, {})
+    return Call(Sending(head, b"{}", True, Rules(), limits or Limits()), slot, Progress())
+
+
+def ask(slot: Slot) -> tuple[Reply, Call]:
+    one = call(slot)
+    return plain.act(one), one
+
+
+@pytest.mark.parametrize(
+    ("base", "path"),
+    [
+        ("http://h:8000", "/v1/chat/completions"),
+        ("http://h:8000/", "/v1/chat/completions"),
+        ("http://h:8000/v1", "/v1/chat/completions"),
+        ("http://h:8000/v1/", "/v1/chat/completions"),
+        ("https://h/gateway/eu", "/gateway/eu/v1/chat/completions"),
+        ("https://h/gateway/eu/v1", "/gateway/eu/v1/chat/completions"),
+    ],
+)
+def test_a_base_url_is_taken_with_or_without_v1_and_its_prefix_kept(base: str, path: str) -> None:
+    assert Target(base).path("/v1/chat/completions") == path
+
+
+@pytest.mark.parametrize("base", ["", "h:8000", "ftp://h", "http://"])
+def test_what_is_no_url_is_refused(base: str) -> None:
+    with pytest.raises(ValueError, match="a URL such as"):
+        Target(base)
+
+
+def test_a_header_cannot_break_out_of_its_line() -> None:
+    with pytest.raises(ValueError, match="cannot be sent"):
+        request_head("/", "h", 0, {"X-A": "1\r\nX-B: 2"})
+
+
+def test_a_connection_is_kept_and_used_again(server: Any) -> None:
+    slot = Slot(Target(server.url("good")))
+    numbers = [(ask(slot)[1].connection_number, n) for n in range(3)]
+    assert numbers == [(1, 0), (1, 1), (1, 2)]
+    assert server.connections == 1
+    slot.close()
+
+
+def test_an_answer_that_ends_the_connection_ends_it(server: Any) -> None:
+    slot = Slot(Target(server.url("until_close")))
+    assert [ask(slot)[1].reused for _ in range(2)] == [False, False]
+    assert server.connections == 2
+
+
+def test_a_connection_closed_while_idle_is_replaced_and_counted_not_blamed(server: Any, until: Any) -> None:
+    good = server.modes["good"]
+
+    def answer_and_close(peer: Any) -> None:
+        peer.sendall(good)
+        peer.close()
+
+    server.modes["closing"] = answer_and_close
+    slot = Slot(Target(server.url("closing")))
+    assert ask(slot)[0].outcome == "ok"
+    kept = slot._idle
+    assert kept is not None
+    until(kept.is_stale)
+    second = ask(slot)[0]
+    assert (second.outcome, second.detail["stale_retry"]) == ("ok", 1)
+    assert server.connections == 2
+    slot.close()
+
+
+def test_a_connection_closed_as_we_send_is_retried_once(server: Any) -> None:
+    good, first = server.modes["good"], threading.Event()
+
+    def close_the_second(peer: Any) -> None:
+        if first.is_set() and server.connections == 1:
+            peer.close()  # it had read the request, and closes without a byte
+            return
+        first.set()
+        peer.sendall(good)
+
+    server.modes["racing"] = close_the_second
+    slot = Slot(Target(server.url("racing")))
+    assert ask(slot)[0].outcome == "ok"
+    second = ask(slot)[0]
+    assert (second.outcome, second.detail["stale_retry"]) == ("ok", 1)
+    slot.close()
+
+
+def test_a_fresh_connection_that_is_closed_is_no_stale_one(server: Any) -> None:
+    reply = ask(Slot(Target(server.url("closed_before_headers"))))[0]
+    assert (reply.outcome, reply.detail) == ("reset", {})
+    assert server.connections == 1
+
+
+def test_a_connection_idle_for_long_is_not_used_again(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    slot = Slot(Target(server.url("good")))
+    ask(slot)
+    monkeypatch.setattr(sockets, "MAX_IDLE_NS", 0)
+    reply, second = ask(slot)
+    assert (reply.outcome, second.reused, second.connection_number) == ("ok", False, 2)
+    assert "stale_retry" not in reply.detail
+    slot.close()
+
+
+def test_whoever_waits_for_bytes_wakes_up_when_the_call_is_ended(server: Any, until: Any) -> None:
+    one = call(Slot(Target(server.url("never"))))
+    replies: list[Reply] = []
+    waiter = threading.Thread(target=lambda: replies.append(plain.act(one)))
+    waiter.start()
+    until(lambda: one.sent_ns is not None)
+    one.end("hung_up", "stopped")
+    waiter.join(5)
+    assert replies[0].outcome == "aborted"
+    assert replies[0].detail["why"] == "stopped"
+
+
+def test_over_tls_with_a_certificate_that_is_checked(server: Any, tmp_path: Path) -> None:
+    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
+    argv = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    argv += ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(cert)]
+    try:
+        subprocess.run(argv, check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("no openssl to make a certificate with")
+    served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    served.load_cert_chain(cert, key)
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        for _ in range(2):
+            raw, _ = listener.accept()
+            try:
+                with served.wrap_socket(raw, server_side=True) as peer:
+                    while server.read(peer) is not None:
+                        peer.sendall(server.modes["good"])
+            except OSError:
+                raw.close()  # the client did not trust us
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    url = f"https://localhost:{listener.getsockname()[1]}"
+    slot = Slot(Target(url, ssl.create_default_context(cafile=str(cert))))
+    assert [ask(slot)[0].outcome, ask(slot)[0].outcome] == ["ok", "ok"]
+    assert slot.opened == 1
+    slot.close()
+    reply = ask(Slot(Target(url)))[0]
+    assert reply.outcome == "connect_error"
+    assert "CERTIFICATE" in (reply.error or "").upper()
+    thread.join(5)
+    listener.close()
+
+
+def test_a_long_connect_is_bounded_by_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[float] = []
+
+    def connect(_: Target, __: int, limit_s: float) -> Any:
+        seen.append(limit_s)
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(sockets.Connection, "open", connect)
+    begun = time.monotonic_ns()
+    reply = plain.act(call(Slot(Target("http://127.0.0.1:1")), Limits(first_byte_ns=2_000_000_000)))
+    assert reply.outcome == "connect_error"
+    assert seen == [2.0]
+    assert reply.end_ns >= begun

@@ -1,0 +1,75 @@
+"""Server-sent events come out the same however the bytes were cut, and nothing but CR and LF ends a line."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadchaos.wire.sse import Event, SseParser
+
+ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])
+FIELD = st.sampled_from(
+    [b"data: ", b"data:", b"data:  ", b"event: ", b"id: ", b"retry: ", b": ", b":", b"x: ", b"data", b""]
+)
+TEXT = st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), max_size=8).map(str.encode)
+LINES = st.lists(st.tuples(FIELD, TEXT, ENDS), max_size=20)
+STREAM = LINES.map(lambda lines: b"".join(f + t + e for f, t, e in lines))
+
+
+def parse(*pieces: bytes) -> list[Event]:
+    parser = SseParser()
+    events = [event for piece in pieces for event in parser.feed(piece)]
+    last = parser.close()
+    return [*events, last] if last is not None else events
+
+
+@given(stream=STREAM, cuts=st.lists(st.integers(0, 400), max_size=12))
+def test_any_split_of_the_bytes_gives_the_same_events(stream: bytes, cuts: list[int]) -> None:
+    edges = [0, *sorted(min(c, len(stream)) for c in cuts), len(stream)]
+    pieces = [stream[a:b] for a, b in pairwise(edges)]
+    assert parse(*pieces) == parse(stream)
+    assert parse(*[stream[i : i + 1] for i in range(len(stream))]) == parse(stream)
+
+
+@given(
+    texts=st.lists(
+        st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), min_size=1), max_size=6
+    ),
+    end=ENDS,
+)
+def test_what_is_sent_as_data_comes_back(texts: list[str], end: bytes) -> None:
+    stream = b"".join(b"data: " + text.encode() + end + end for text in texts)
+    assert [e.data.decode() for e in parse(stream)] == texts
+
+
+@pytest.mark.parametrize(
+    ("stream", "events"),
+    [
+        (b"data: a\n\n", [Event(b"a", "")]),
+        (b"data:a\n\n", [Event(b"a", "")]),
+        (b"data:  a\n\n", [Event(b" a", "")]),
+        (b"data: a\ndata: b\n\n", [Event(b"a\nb", "")]),
+        (b"data\n\n", [Event(b"", "")]),
+        (b"event: error\ndata: {}\n\n", [Event(b"{}", "error")]),
+        (b"event: ping\n\ndata: a\n\n", [Event(b"a", "")]),
+        (b": comment\n\ndata: a\n\n", [Event(b"a", "")]),
+        (b"\xef\xbb\xbfdata: a\n\n", [Event(b"a", "")]),
+        (b"id: 1\nretry: 5\nnonsense\ndata: a\n\n", [Event(b"a", "")]),
+        (b"data: a\r\n\r\ndata: b\r\r", [Event(b"a", ""), Event(b"b", "")]),
+        (b"\n\n\ndata: a\n\n\n\n", [Event(b"a", "")]),
+        (b"data: a\xe2\x80\xa8b\xc2\x85c\n\n", [Event(b"a\xe2\x80\xa8b\xc2\x85c", "")]),
+        (b"data: begun", [Event(b"begun", "")]),
+    ],
+)
+def test_the_rules_of_the_standard(stream: bytes, events: list[Event]) -> None:
+    assert parse(stream) == events
+
+
+def test_comments_are_counted_as_signs_of_life() -> None:
+    parser = SseParser()
+    parser.feed(b": ping\n\n: pi")
+    parser.feed(b"ng\r\n\r\n")
+    assert parser.comments == 2
