@@ -147,7 +147,7 @@ class Network:
                     return None  # this kind has worked before and has not failed since
             elif streak[2] < 2:
                 return None
-        return min(first for first, _, _ in self.silent_ns.values())
+        return max(first for first, _, _ in self.silent_ns.values())
 
     def _reached(self, at_ns: int, what: str) -> None:
         self.last_ok_ns = at_ns

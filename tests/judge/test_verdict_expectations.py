@@ -1,0 +1,154 @@
+"""Expectations held against figures, acceptance, exit codes, and what a pass is worth."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadchaos.judge import verdict as rules
+from loadchaos.judge.expectations import Figures, Judged, judge
+from loadchaos.judge.mechanisms import Check
+from loadchaos.judge.tally import Latency
+from loadchaos.model import Terms
+
+S = 1_000_000_000
+
+
+def latency(*ttfts_s: float, bounds: int = 0) -> Latency:
+    found = Latency()
+    for s in ttfts_s:
+        found.ttft.add(s * S)
+        found.e2e.add(s * S * 2)
+    found.lower_bounds = bounds
+    return found
+
+
+def figures(**more: Any) -> Figures:
+    base: dict[str, Any] = {
+        "counts": {"engine_deaths": 1, "hangs": 0, "failures": 2, "length_mismatch": 3},
+        "ok_share": {"": 0.97, "images": 0.5, "none": None},
+        "outcomes": {"": {"ok": 97, "http_error": 3, "shed": 1}, "images": {"ok": 5}},
+        "latency": {"": latency(0.1, 0.2, 0.3, bounds=1), "images": latency(1.0)},
+        "recoveries_s": [],
+    }
+    return Figures(**{**base, **more})
+
+
+@pytest.mark.parametrize(
+    ("text", "decision"),
+    [
+        ("engine_deaths == 0", "fail"), ("engine_deaths <= 1", "pass"), ("hangs == 0", "pass"), ("failures < 3", "pass"),
+        ("length_mismatch == 0", "fail"), ("ok_share >= 95%", "pass"), ("ok_share >= 0.98", "fail"),
+        ("images.ok_share >= 95%", "fail"), ("none.ok_share >= 95%", "unknown"), ("outcomes.http_error == 0", "fail"),
+        ("images.outcomes.http_error == 0", "pass"), ("video.outcomes.ok > 0", "unknown"), ("shed_share <= 1%", "pass"),
+        ("ttft_p50 <= 250ms", "pass"), ("ttft_p99 < 250ms", "fail"), ("e2e_p99 <= 1s", "pass"),
+        ("images.ttft_p99 <= 500ms", "fail"), ("itl_p99 <= 1s", "unknown"), ("video.ttft_p99 <= 1s", "unknown"),
+        ("ttft_p42 <= 1s", "unknown"), ("ttft_p99 <= 1", "unknown"), ("outcomes.nonsense == 0", "unknown"),
+        ("recovers_within <= 5m", "pass"), ("", "unknown"), ("== 0", "unknown"), ("failures = 0", "unknown"),
+        ("failures == many", "unknown"),
+    ],
+)  # fmt: skip
+def test_an_expectation_has_a_verdict_of_its_own(text: str, decision: str) -> None:
+    assert judge(text, figures()).verdict == decision
+
+
+def test_timed_out_requests_are_told_as_lower_bounds() -> None:
+    assert judge("ttft_p99 <= 1s", figures()).actual.endswith("(at least: 1 timed out)")
+
+
+def test_a_limited_generator_voids_latency_only() -> None:
+    limited = figures(void="we were too slow ourselves")
+    assert judge("ttft_p99 <= 1s", limited).verdict == "unknown"
+    assert judge("ok_share >= 95%", limited).verdict == "pass"
+
+
+@pytest.mark.parametrize(
+    ("recoveries", "decision"), [([10.0, 20.0], "pass"), ([10.0, 400.0], "fail"), ([10.0, None], "fail"), ([], "pass")]
+)
+def test_recovery_is_the_longest_and_never_coming_back_is_too_long(recoveries: Any, decision: str) -> None:
+    assert judge("recovers_within <= 5m", figures(recoveries_s=recoveries)).verdict == decision
+
+
+@given(st.text(max_size=60))
+def test_no_text_makes_the_judge_raise_and_nonsense_never_passes(text: str) -> None:
+    judged = judge(text, figures())
+    assert judged.verdict in ("pass", "fail", "unknown")
+    if judged.verdict == "pass":
+        assert any(op in text for op in ("==", "!=", "<", ">"))
+
+
+@given(
+    st.lists(st.sampled_from(["pass", "fail", "unknown"])),
+    st.lists(st.sampled_from(["pass", "fail", "unknown"])),
+    st.booleans(),
+)
+def test_fail_is_over_unknown_over_pass(expected: list[Any], checked: list[Any], failed: bool) -> None:
+    failures = [{"accepted": False, "attribution": "server"}] if failed else []
+    judged = [Judged("x", "", "", v) for v in expected]
+    checks = [Check("x", "", "", v) for v in checked]
+    decision = rules.decide(failures, judged, checks)
+    if failed or "fail" in expected + checked:
+        assert decision == "fail"
+    elif "unknown" in expected + checked or not expected + checked:
+        assert decision == "unknown"
+    else:
+        assert decision == "pass"
+
+
+@pytest.mark.parametrize(
+    ("attribution", "accepted", "against"),
+    [
+        ("server", False, True), ("server", True, False), ("self-inflicted", False, True), ("injected", False, True),
+        ("expected", False, False),
+    ],
+)  # fmt: skip
+def test_every_failure_counts_unless_accepted_or_just_what_the_attack_is_for(
+    attribution: str, accepted: bool, against: bool
+) -> None:
+    assert rules.counts({"attribution": attribution, "accepted": accepted}) is against
+
+
+def test_acceptance_counts_all_entries_of_an_id_together() -> None:
+    failures = [{"id": "x", "count": 3, "attribution": a} for a in ("server", "self-inflicted")]
+    rules.accept(failures, Terms("p", accept=[{"id": "x", "because": "known", "at_most": 5}]), date(2026, 1, 1))
+    assert [f["accepted"] for f in failures] == [False, False]
+    assert failures[0]["acceptance"] == "it was accepted 5 times at most"
+
+
+def test_an_acceptance_until_a_day_holds_on_that_day_and_not_without_a_date() -> None:
+    entry = {"id": "x", "because": "known", "until": "2026-03-01"}
+    for today, accepted in ((date(2026, 3, 1), True), (date(2026, 3, 2), False), (None, False)):
+        failures = [{"id": "x", "count": 1, "attribution": "server"}]
+        rules.accept(failures, Terms("p", accept=[entry]), today)
+        assert failures[0]["accepted"] is accepted
+
+
+@pytest.mark.parametrize(
+    ("decision", "end", "sent", "code"),
+    [
+        ("pass", {}, True, 0), ("fail", {}, True, 1), ("unknown", {}, True, 3), ("unknown", None, False, 3),
+        ("unknown", {"exit_code": 4}, False, 4), ("unknown", {"exit_code": 4}, True, 3), ("fail", {"exit_code": 4}, True, 1),
+        ("unknown", {"exit_code": 2}, False, 2), ("fail", {"exit_code": 130}, True, 130),
+        ("unknown", {"exit_code": 143}, False, 143),
+    ],
+)  # fmt: skip
+def test_exit_codes(decision: Any, end: Any, sent: bool, code: int) -> None:
+    assert rules.exit_code(decision, end, sent=sent) == code
+
+
+@pytest.mark.parametrize(
+    ("n", "text"),
+    [(21_000, "below 1 in 7,000 at 95 %"), (1, "below 1 in 1 at 95 %"), (0, "nothing: there was no exposure"),
+     (600, "below 1 in 200 at 95 %")],
+)  # fmt: skip
+def test_what_a_pass_is_worth(n: int, text: str) -> None:
+    assert rules.worth("pass", 0, n, "requests").endswith(text)
+
+
+def test_an_unknown_is_worth_nothing_and_a_death_tells_its_rate() -> None:
+    assert rules.worth("unknown", 0, 10**6, "requests").startswith("nothing")
+    assert rules.worth("fail", 2, 80, "requests") == "2 deaths in 80 exposures (requests)"
