@@ -108,6 +108,7 @@ def _failure(verdict: Mapping[str, Any], f: Mapping[str, Any], folder: Path) -> 
         ("lost", lost_text(f)),
         ("what to do", remedy_text(f.get("remedy"))), ("blame", BLAME.get(blame, clean(blame, 60))),
         ("accepted", accepted_text(f)),
+        ("also", "; ".join(clean(a, 200) for a in (f.get("alt") or [])[:10])),
     ]  # fmt: skip
     incidents = incident_paths(f)
     incident = incidents[0] if incidents else ""

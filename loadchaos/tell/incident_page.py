@@ -30,7 +30,7 @@ def page(incident: Mapping[str, Any], log: Sequence[str]) -> str:
         *_section("Environment", _environment(incident.get("environment") or {})),
         *_section("What was sent", _sent(incident)),
         *_section("What happened", _timeline(incident)),
-        *_section("Attacks in force", _attacks(incident)),
+        *_section("Attacks in force, or shortly before", _attacks(incident)),
         *_section("Which of them was it? Requests in flight", _in_flight(incident)),
         *_section("How to repeat it", _replay(incident.get("environment") or {})),
         *_section("What to do", _todo(incident)),
@@ -120,7 +120,8 @@ def _sent(incident: Mapping[str, Any]) -> list[str]:
         group = [r for r in flying if str(r.get("traffic")) == traffic]
         tokens = [r["tokens"] for r in group if isinstance(r.get("tokens"), int)]
         images = sum(int(r.get("images") or 0) for r in group)
-        size = f", prompts of {number(min(tokens))} to {number(max(tokens))} tokens" if tokens else ""
+        longest = f" to {number(max(tokens))}" if tokens and max(tokens) > min(tokens) else ""
+        size = f", prompts of {number(min(tokens))}{longest} tokens" if tokens else ""
         rows.append(
             f"- {number(len(group))} x {_span(traffic)}{size}" + (f", {plural(images, 'image')}" if images else "")
         )
@@ -137,12 +138,17 @@ def _at(at_s: object) -> str:
 
 
 def _attacks(incident: Mapping[str, Any]) -> list[str]:
-    rows = []
+    """One line an attack, however often it ran."""
+    by_name: dict[str, list[Mapping[str, Any]]] = {}
     for a in incident.get("attacks") or []:
-        effects = ", ".join(_span(e) for e in a.get("effects") or [])
-        before = a.get("began_before_s")
-        when = f", begun {seconds(before)} before" if isinstance(before, int | float) else ""
-        rows.append(f"- {_span(a.get('attack'))}{when}" + (f"; it may cause {effects}" if effects else ""))
+        by_name.setdefault(str(a.get("attack")), []).append(a)
+    rows = []
+    for name, ran in by_name.items():
+        effects = ", ".join(_span(e) for e in dict.fromkeys(e for a in ran for e in a.get("effects") or []))
+        before = [a["began_before_s"] for a in ran if isinstance(a.get("began_before_s"), int | float)]
+        times = f" {number(len(ran))} times" if len(ran) > 1 else ""
+        when = f", the last begun {seconds(min(before))} before" if before else ""
+        rows.append(f"- {_span(name)}{times}{when}" + (f"; it may cause {effects}" if effects else ""))
     return rows
 
 

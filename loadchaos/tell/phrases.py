@@ -7,6 +7,9 @@ from typing import Any
 
 from loadchaos.tell.words import SEVERITY, TARGET, WORST_FIRST, clean, number, plural, seconds, since_load
 
+_NOT_THE_LOAD = (2, 4)
+"""Exit codes of a run that sent nothing: what stopped it stands first, whatever else was seen."""
+
 
 def worst_first(failure: Mapping[str, Any]) -> tuple[int, int]:
     """Sort key: what is the server's fault and worst comes first."""
@@ -27,6 +30,9 @@ def target_in_words(verdict: Mapping[str, Any]) -> str:
 
 def one_line(verdict: Mapping[str, Any]) -> str:
     """What broke, in one line; for a pass, what was sent."""
+    ended_early = next((c for c in verdict.get("checks") or [] if c.get("name") == "run"), {})
+    if verdict.get("exit_code") in _NOT_THE_LOAD and ended_early.get("verdict") != "pass":
+        return clean(ended_early.get("actual") or "it ended before any load", 400)
     failures = [f for f in verdict.get("failures") or [] if not f.get("accepted")]
     blamed = [f for f in failures if f.get("attribution", "server") == "server"] or failures
     worst = sorted(blamed, key=worst_first)

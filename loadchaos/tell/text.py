@@ -135,6 +135,7 @@ def _failure(page: _Page, verdict: Mapping[str, Any], folder: Path, i: int, fail
     page.field("what to do", remedy_text(failure.get("remedy")), "green")
     page.field("blame", BLAME.get(blame, clean(blame, 60)))
     page.field("accepted", accepted_text(failure))
+    page.field("also", "; ".join(clean(a, 160) for a in (failure.get("alt") or [])[:5]))
     incidents = incident_paths(failure)
     if incidents:
         more = f" and {len(incidents) - 1} more beside it" if len(incidents) > 1 else ""
