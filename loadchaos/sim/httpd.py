@@ -1,0 +1,304 @@
+"""The embedded server's HTTP: one small asyncio protocol on httptools, because a web framework would be the bottleneck.
+
+Measured by bench/sim_events.py; a request is an `Exchange`, which the face answers whole or as a stream of chunks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import cast
+from urllib.parse import parse_qsl
+
+import httptools
+
+KEEP_ALIVE_S = 5.0  # uvicorn's timeout_keep_alive: pooled connections idle for longer are closed by the server
+_REASONS = {status.value: status.phrase for status in HTTPStatus}
+
+
+class _Clock:
+    """The Date header, made anew once a second and not once a response."""
+
+    def __init__(self) -> None:
+        self._second = 0
+        self._line = b""
+
+    def line(self) -> bytes:
+        now = int(time.time())
+        if now != self._second:
+            self._second = now
+            self._line = b"date: " + formatdate(now, usegmt=True).encode() + b"\r\nserver: uvicorn\r\n"
+        return self._line
+
+
+_CLOCK = _Clock()
+
+
+class Exchange:
+    """One request and its answer. `send` answers whole; `start`, `write`, `end` answer as chunks.
+
+    `on_disconnect` is called when the client leaves before the end; `on_resume` when a slow reader takes bytes again
+    (while it does not, `paused` is True and a face should hold its chunks back and merge them, as vLLM does).
+    """
+
+    __slots__ = (
+        "body", "connection", "done", "headers", "method", "on_disconnect", "on_resume", "path", "query", "started",
+        "status", "target",
+    )  # fmt: skip
+
+    def __init__(self, connection: Connection, method: str, target: str, headers: Mapping[str, str]) -> None:
+        self.connection = connection
+        self.method = method
+        self.target = target
+        self.path, _, query = target.partition("?")
+        self.query: dict[str, list[str]] = {}
+        for key, value in parse_qsl(query, keep_blank_values=True):
+            self.query.setdefault(key, []).append(value)
+        self.headers = headers
+        self.body = b""
+        self.status = 0
+        self.started = False
+        self.done = False
+        self.on_disconnect: Callable[[], None] | None = None
+        self.on_resume: Callable[[], None] | None = None
+
+    @property
+    def paused(self) -> bool:
+        """True while the client does not take what it was sent."""
+        return self.connection.paused
+
+    def send(
+        self, status: int, body: bytes = b"", content_type: str | None = "application/json", close: bool = False
+    ) -> None:
+        """Answer whole. `close`: end the connection afterwards, as uvicorn does after an unhandled exception."""
+        if self.done or self.started:
+            return
+        kind = f"content-type: {content_type}\r\n".encode() if content_type else b""
+        ending = b"connection: close\r\n" if close else b""
+        length = b"content-length: %d\r\n" % len(body)
+        self._head(status, length + kind + ending, b"" if self.method == "HEAD" else body)
+        self._finish(close)
+
+    def start(self, status: int = 200, content_type: str = "text/event-stream; charset=utf-8") -> None:
+        """Send the head of a chunked answer."""
+        if not self.done and not self.started:
+            self._head(status, f"content-type: {content_type}\r\ntransfer-encoding: chunked\r\n".encode(), b"")
+
+    def write(self, data: bytes) -> None:
+        """Send one HTTP chunk."""
+        if data and not self.done:
+            self.connection.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def end(self) -> None:
+        """End a chunked answer as promised."""
+        if not self.done:
+            self.connection.write(b"0\r\n\r\n")
+            self._finish(close=False)
+
+    def cut(self) -> None:
+        """Break a chunked answer off: the client sees an incomplete body."""
+        if not self.done:
+            self._finish(close=True)
+
+    def _head(self, status: int, rest: bytes, body: bytes) -> None:
+        self.started = True
+        self.status = status
+        reason = _REASONS.get(status, "")
+        self.connection.log(self, reason)
+        self.connection.write(b"HTTP/1.1 %d %b\r\n%b%b\r\n%b" % (status, reason.encode(), _CLOCK.line(), rest, body))
+
+    def _finish(self, close: bool) -> None:
+        self.done = True
+        self.on_disconnect = self.on_resume = None
+        self.connection.finished(self, close)
+
+
+Handler = Callable[[Exchange], None]
+
+
+class Connection(asyncio.Protocol):
+    """One client connection: parses requests, hands them to the handler one at a time, keeps alive for 5 s."""
+
+    def __init__(self, server: HttpServer) -> None:
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpRequestParser(self)
+        self._waiting: deque[tuple[Exchange, bool]] = deque()
+        self._current: Exchange | None = None
+        self._keep_alive = True
+        self._idle: asyncio.TimerHandle | None = None
+        self._target = b""
+        self._headers: dict[str, str] = {}
+        self._body: list[bytes] = []
+        self._peer = ""
+        self.paused = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio: a client is here."""
+        # uvloop's transports are none of asyncio's classes, though they have all of their methods
+        self._transport = cast("asyncio.Transport", transport)
+        self._server.connections.add(self)
+        peer = transport.get_extra_info("peername")
+        self._peer = f"{peer[0]}:{peer[1]}" if peer else "unix"
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio: the client has gone, or we closed."""
+        del exc
+        self._server.connections.discard(self)
+        self._stop_idle()
+        self._transport = None
+        current, self._current = self._current, None
+        self._waiting.clear()
+        if current is not None and not current.done:
+            current.done = True
+            if current.on_disconnect is not None:
+                current.on_disconnect()
+
+    def pause_writing(self) -> None:
+        """asyncio: the client does not take what it was sent."""
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        """asyncio: it does again."""
+        self.paused = False
+        if self._current is not None and self._current.on_resume is not None:
+            self._current.on_resume()
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio: bytes; what is not HTTP gets uvicorn's 400."""
+        self._stop_idle()
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            if self._transport is not None:
+                body = b"Invalid HTTP request received."
+                self.write(
+                    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\n"
+                    b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (len(body), body)
+                )
+                self._transport.close()
+
+    def on_message_begin(self) -> None:
+        """httptools: a request begins."""
+        self._target = b""
+        self._headers = {}
+        self._body = []
+
+    def on_url(self, url: bytes) -> None:
+        """httptools: a piece of the target."""
+        self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """httptools: one header."""
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        """httptools: the body comes next, if the client is told to go on."""
+        if self._headers.get("expect", "").lower() == "100-continue":
+            self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, body: bytes) -> None:
+        """httptools: a piece of the body."""
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        """httptools: the request is whole; it waits for its turn."""
+        method = self._parser.get_method().decode("ascii")
+        exchange = Exchange(self, method, self._target.decode("utf-8", "replace"), self._headers)
+        exchange.body = b"".join(self._body)
+        self._body = []
+        self._waiting.append((exchange, self._parser.should_keep_alive()))
+        self._next()
+
+    # the exchange calls these
+
+    def write(self, data: bytes) -> None:
+        """Hand bytes to the kernel, or drop them when the client has gone."""
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def log(self, exchange: Exchange, reason: str) -> None:
+        """uvicorn's access line."""
+        self._server.access(self._peer, exchange, reason)
+
+    def finished(self, exchange: Exchange, close: bool) -> None:
+        """The exchange is answered: take the next request, or wait for one."""
+        if exchange is not self._current:
+            return
+        self._current = None
+        if self._transport is None:
+            return
+        if close or not self._keep_alive or self._server.closing:
+            self._transport.close()
+            return
+        self._idle = asyncio.get_running_loop().call_later(KEEP_ALIVE_S, self.close)
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._next)
+
+    def close(self) -> None:
+        """Close after what was written has gone out."""
+        self._stop_idle()
+        if self._transport is not None:
+            self._transport.close()
+
+    @property
+    def busy(self) -> bool:
+        """True while a request is being answered."""
+        return self._current is not None
+
+    def _stop_idle(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+
+    def _next(self) -> None:
+        if self._current is not None or not self._waiting:
+            return
+        self._stop_idle()
+        self._current, self._keep_alive = self._waiting.popleft()
+        self._server.handler(self._current)
+
+
+class HttpServer:
+    """Listens, and knows its connections so that a dying server can close them in order."""
+
+    def __init__(self, handler: Handler, quiet: bool = False) -> None:
+        self.handler = handler
+        self.connections: set[Connection] = set()
+        self.closing = False
+        self.port = 0
+        self._quiet = quiet
+        self._server: asyncio.Server | None = None
+
+    async def listen(self, host: str, port: int) -> int:
+        """Listen; port 0 takes a free one. Returns the port."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: Connection(self), host, port, backlog=2048)
+        self.port = int(self._server.sockets[0].getsockname()[1])
+        return self.port
+
+    def access(self, peer: str, exchange: Exchange, reason: str) -> None:
+        """One access line, as uvicorn writes it."""
+        if not self._quiet:
+            text = f'INFO:     {peer} - "{exchange.method} {exchange.target} HTTP/1.1" {exchange.status} {reason}\n'
+            sys.stdout.write(text)
+            sys.stdout.flush()
+
+    def close_listener(self) -> None:
+        """Refuse new connections and close idle ones; those with a request end after their answer."""
+        self.closing = True
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            if not connection.busy:
+                connection.close()
+
+    def drop(self) -> None:
+        """Close every connection that is left."""
+        for connection in list(self.connections):
+            connection.close()
