@@ -133,12 +133,12 @@ class Patient:
         return "".join([await self._watch.read_head(name) for name in self._machines])
 
     async def stop(self, *, at_once: bool) -> None:
-        """End what we started, close the eyes."""
-        if self.launched is not None:
-            await (self.launched.kill() if at_once else self.launched.stop(grace_s=3.0))
+        """Close the eyes, then end what we started: that end is ours, and nobody should see a death in it."""
         if self._watch is not None:
             await self._watch.stop()
             self._watch = None
+        if self.launched is not None:
+            await (self.launched.kill() if at_once else self.launched.stop(grace_s=3.0))
 
     # --- its state --------------------------------------------------------------------------------------------------------
 
