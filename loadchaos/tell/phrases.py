@@ -30,7 +30,7 @@ def target_in_words(verdict: Mapping[str, Any]) -> str:
 
 def one_line(verdict: Mapping[str, Any]) -> str:
     """What broke, in one line; for a pass, what was sent."""
-    ended_early = next((c for c in verdict.get("checks") or [] if c.get("name") == "run"), {})
+    ended_early: Mapping[str, Any] = next((c for c in verdict.get("checks") or [] if c.get("name") == "run"), {})
     if verdict.get("exit_code") in _NOT_THE_LOAD and ended_early.get("verdict") != "pass":
         return clean(ended_early.get("actual") or "it ended before any load", 400)
     failures = [f for f in verdict.get("failures") or [] if not f.get("accepted")]
