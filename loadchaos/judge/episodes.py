@@ -27,6 +27,7 @@ class Episodes:
     def __init__(self, tally: Tally, attacks: AttackLog) -> None:
         self.incidents: list[Incident] = []
         self.findings: list[Row] = []
+        self.named: list[Incident] = []  # those that a log has given a name since somebody last looked
         self.environment: Mapping[str, Any] = {}
         self.load_begin_ns: int | None = None
         self.load_end_ns: int | None = None
@@ -81,6 +82,8 @@ class Episodes:
             incident.by_states = False
         group = incident.causes if seen.role == "cause" else incident.echoes
         if all(s.id != seen.id for s in group):
+            if seen.role == "cause" and not incident.causes:
+                self.named.append(incident)
             group.append(seen)
             incident.tell(seen.at_ns, f"{seen.evidence.get('source')}: {seen.title}")
         if isinstance(line := seen.evidence.get("line"), int):
@@ -160,7 +163,7 @@ class Episodes:
             incident.worst = to
         incident.ever_dead |= to == "dead"
         incident.ever_hung |= to == "hung"
-        incident.signs += [s for s in signs if s not in incident.signs]
+        incident.add_signs(signs)
         if incident.noticed_ns is None or (to in ("dead", "hung") and incident.died_ns is None):
             incident.noticed_ns = at_ns
         if to in ("dead", "hung", "unreachable", "terminated"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from loadchaos.model import Attribution, Row, Severity, State
 Kind = Literal["death", "hang", "unreachable", "terminated", "restart", "failure"]
 _WINDOW_NS = 60 * S
 _MOST_TOLD = 50
+_NUMBER = re.compile(r"[\d.]+")
 
 _DEFAULTS: Mapping[Kind, tuple[str, Severity, str, str]] = {
     "death": (
@@ -131,6 +133,15 @@ class Incident:
         if len(self.timeline) >= _MOST_TOLD:
             self.timeline.pop()
         self.timeline.append((at_ns, text))
+
+    def add_signs(self, signs: Sequence[str]) -> None:
+        """More signs; one that only counts further (`60 requests ...` after `1 requests ...`) takes the place of the old."""
+        for sign in signs:
+            alike = [i for i, old in enumerate(self.signs) if _NUMBER.sub("", old) == _NUMBER.sub("", sign)]
+            if alike:
+                self.signs[alike[0]] = sign
+            else:
+                self.signs.append(sign)
 
     def saw_line(self, file: str, line: int) -> None:
         """Widen the window of log lines that belong to it."""

@@ -221,14 +221,17 @@ class Judge:
     def findings(self) -> list[Row]:
         """Rows for findings.jsonl since the last call: failures met for the first time, incidents opened and closed.
 
-        A death is told as a failure once its incident closes, or once a log has named it; its counts are the verdict's.
+        A death is told as a failure when a log names it and, with its final counts, when its incident closes.
         """
-        rows, self._findings, self._episodes.findings = self._findings + self._episodes.findings, [], []
-        for row in list(rows):
-            if row["row"] == "incident" and row["what"] == "close" and row["kind"] != "failure":
-                incident = self._episodes.incidents[row["n"] - 1]
-                found = entries_of([incident], self._episodes.attribution)
-                rows += [{"row": "failure", "at_ns": row["at_ns"], **self._told(e)} for e in found]
+        episodes = self._episodes
+        rows, self._findings, episodes.findings = self._findings + episodes.findings, [], []
+        about = [(self._run.newest_ns, i) for i in episodes.named if i.closed_ns is None]
+        episodes.named = []
+        closed = [r for r in rows if r["row"] == "incident" and r["what"] == "close" and r["kind"] != "failure"]
+        about += [(int(r["at_ns"]), episodes.incidents[r["n"] - 1]) for r in closed]
+        for at_ns, incident in about:
+            found = entries_of([incident], episodes.attribution)
+            rows += [{"row": "failure", "at_ns": at_ns, **self._told(e)} for e in found]
         return sorted(rows, key=lambda r: int(r["at_ns"]))
 
     @property
@@ -247,6 +250,8 @@ class Judge:
         judged = rules.expectations(terms, figures)
         decision = rules.decide(failures, judged, checks)
         exposure = str((terms.exposure or {}).get("count") or "requests")
+        if not self._mechanisms.exposures.get(exposure):
+            exposure = "requests"
         totals = self._tally.total()
         return {
             "schema": rules.SCHEMA, "profile": terms.profile, "verdict": decision,

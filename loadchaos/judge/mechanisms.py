@@ -10,6 +10,7 @@ from loadchaos.judge.tally import S
 from loadchaos.model import Decision, Facts, Row
 
 _STILL_DRAFTING_NS = 5 * S
+_JUST_DRAFTED_NS = 2 * S
 _COUNTERS = {
     "speculative_decoding": ("spec_drafts_total", "no drafts were made: spec_drafts_total did not grow"),
     "prefix_caching": ("prefix_cache_queries_total", "prefix_cache_queries_total did not grow"),
@@ -52,7 +53,11 @@ class Mechanisms:
         if int(row.get("images") or 0) > 0:
             self.exposures["image_requests"] += 1
             self.image_requests_ok += row.get("outcome") == "ok"
-            self._images_since += 1
+            # Drafts are known from scrapes, a second apart: count now where one has just shown some, else with the next.
+            if self._drafted_ns is not None and row["at_ns"] - self._drafted_ns <= _JUST_DRAFTED_NS:
+                self.exposures["image_requests_while_drafting"] += 1
+            else:
+                self._images_since += 1
         if row.get("edge") is not None:
             self.exposures["near_limit_requests"] += 1
 

@@ -206,7 +206,7 @@ class StateMachine:
             (proofs if sure else signs).append(sign)
         told = []
         if traffic.dead_text_ns is not None and self._sole:
-            told.append((traffic.dead_text_ns, f"{traffic.dead_texts} requests were told that the engine is dead"))
+            told.append((traffic.dead_text_ns, f"{traffic.dead_texts} answers said that the engine is dead"))
         if self._log_death is not None:
             told.append((self._log_death[0], f"the log says: {self._log_death[1]}"))
         for at_ns, text in told:
@@ -258,7 +258,7 @@ class StateMachine:
             if n == 0:
                 return None, ""
             since = max(self._traffic.busy_since_ns, self._progress_ns or 0)
-            return since, f"{n} requests are out and nothing has moved for {(now - since) / S:.1f} s"
+            return since, f"{n} requests out, and nothing has moved for {(now - since) / S:.1f} s"
         running = self._counters.gauge("requests_running")
         fresh = self._counters.at_ns is not None and now - self._counters.at_ns < 3 * S
         if running and fresh and self._counters.moved_ns is not None and now - self._counters.moved_ns > 15 * S:

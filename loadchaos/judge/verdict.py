@@ -93,13 +93,14 @@ def exit_code(decision: Decision, end: Row | None, *, sent: bool) -> int:
 
 def worth(decision: Decision, deaths: int, exposures: int, what: str) -> str:
     """What the run proves: of a pass, the rate of deaths it excludes at 95 %; of a fail, how often it was met."""
+    if deaths:
+        times = "1 death" if deaths == 1 else f"{deaths} deaths"
+        return f"{times} in {exposures:,} exposures ({what})"
     if decision == "unknown":
         return "nothing: it was not proved that the load met what it was meant to meet"
     bound = upper_bound_at_zero(exposures)
     if bound is None:
         return "nothing: there was no exposure"
-    if deaths:
-        return f"{deaths} {'death' if deaths == 1 else 'deaths'} in {exposures:,} exposures ({what})"
     return f"0 deaths in {exposures:,} exposures ({what}): below 1 in {_round(1 / bound):,} at 95 %"
 
 
