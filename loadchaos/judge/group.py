@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from loadchaos.judge.frames import Frame
@@ -154,11 +154,12 @@ def group(matches: Iterable[Match], *, quiet: bool = True) -> list[Failure]:
     by_source: dict[str, list[Match]] = {}
     for match in matches:
         by_source.setdefault(str(match.evidence["source"]), []).append(match)
-    found: list[tuple[int, int, Failure]] = []
-    for s, (_, said) in enumerate(by_source.items()):
+    found: list[Failure] = []
+    for said in by_source.values():
         for life in _lives(said):
-            found += [(s, int(f.evidence["line"]), f) for f in _life(life, quiet=quiet)]
-    return [f for _, _, f in _merged(sorted(found, key=lambda x: x[:2]))]
+            found += _life(life, quiet=quiet)
+    found.sort(key=lambda f: (f.at_ns or 0, f.evidence["line"]))
+    return _merged(found)
 
 
 def _lives(said: Sequence[Match]) -> list[list[Match]]:
@@ -182,7 +183,17 @@ def _life(life: Sequence[Match], *, quiet: bool) -> list[Failure]:
     for match in life:
         if match.id == UNKNOWN.id and match.chain:
             unknown.setdefault(match.chain, match)  # the first of a chain is the root
+    said: Match | None = None  # the engine's own last word on a request: the API server's echo adds nothing to it
     for match in rest:
+        if match.role == "cause" and match.engine_side:
+            said = match
+        if (
+            match.role == "echo"
+            and not match.chain
+            and said is not None
+            and near(said, match, match.signature.within_s)
+        ):
+            continue
         if match.role == "cause" and not (quiet and match.signature.quiet and match.chain not in echoes):
             failures.append(_failure(match))
         elif match.role == "echo" and not (match.chain and match.chain in named):
@@ -192,22 +203,26 @@ def _life(life: Sequence[Match], *, quiet: bool) -> list[Failure]:
 
 
 def _deaths(life: Sequence[Match]) -> list[list[Match]]:
-    """Deadly matches that belong together. After an envelope the server is dead: later echoes are of that death."""
+    """Deadly matches that belong together. After an envelope the server is dead: later mere echoes are of that death."""
     clusters: list[list[Match]] = []
     for match in life:
         if match.role not in ("cause", "echo") or match.severity not in _DEADLY or match.id == UNKNOWN.id:
             continue
-        if match.signature.weak:  # it tells of a call that failed; whether the engine died others tell
+        if match.signature.weak or match.signature.quiet:  # a call failed, an import did: whether it died others tell
             continue
-        span = max(_ONE_DEATH_S, match.signature.within_s)
-        last = clusters[-1] if clusters else None
-        if last is not None and (
-            near(last[-1], match, span) or (match.role == "echo" and any(m.role == "echo" for m in last))
-        ):
-            last.append(match)
+        if clusters and near(clusters[-1][-1], match, max(_ONE_DEATH_S, match.signature.within_s)):
+            clusters[-1].append(match)
         else:
             clusters.append([match])
-    return clusters
+    explained = {m.chain for m in life if m.id == UNKNOWN.id and m.chain}
+    deaths: list[list[Match]] = []
+    for cluster in clusters:
+        only_echoes = all(m.role == "echo" and m.chain not in explained for m in cluster)
+        if only_echoes and deaths and any(m.role == "echo" for m in deaths[-1]):
+            deaths[-1] += cluster
+        else:
+            deaths.append(cluster)
+    return deaths
 
 
 def _death(cluster: Sequence[Match], life: Sequence[Match], used: set[int]) -> Failure:
@@ -291,18 +306,16 @@ def _failure(
     )  # fmt: skip
 
 
-def _merged(found: Sequence[tuple[int, int, Failure]]) -> list[tuple[int, int, Failure]]:
+def _merged(found: Sequence[Failure]) -> list[Failure]:
     """Equal troubles of requests are one failure with a count; each death stays one of its own."""
-    merged: list[tuple[int, int, Failure]] = []
-    seen: dict[tuple[int, str, str], int] = {}
-    for source, line, failure in found:
-        key = (source, failure.id, failure.title)
+    merged: list[Failure] = []
+    seen: dict[tuple[str, str, str], int] = {}
+    for failure in found:
+        key = (str(failure.evidence["source"]), failure.id, failure.title)
         if failure.severity in _DEADLY or key not in seen:
             seen.setdefault(key, len(merged))
-            merged.append((source, line, failure))
-            continue
-        first = merged[seen[key]][2]
-        fields = {f: getattr(first, f) for f in Failure.__dataclass_fields__}
-        fields["repeats"] = first.repeats + failure.repeats + 1
-        merged[seen[key]] = (merged[seen[key]][0], merged[seen[key]][1], Failure(**fields))
+            merged.append(failure)
+        else:
+            first = merged[seen[key]]
+            merged[seen[key]] = replace(first, repeats=first.repeats + failure.repeats + 1)
     return merged
