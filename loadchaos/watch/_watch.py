@@ -91,7 +91,7 @@ class Watch:
         if metrics_url:
             scrape = Scrape(
                 target.name, place(metrics_url, self._tls), self._dialect.metrics, self._emit_metrics, self._emit,
-                pages, self._headers, paused=lambda: probe.down,
+                pages, self._headers, absent=lambda: probe.absent,
             )  # fmt: skip
             self._scrapes[target.name] = scrape
             self._keep_running(target.name, "scrape", scrape.run)

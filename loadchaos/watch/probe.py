@@ -59,6 +59,13 @@ class Probe:
         patience_s = _DOWN_AFTER_S if self._was_up or time.monotonic() - self._begun > _STARTING_S else _STARTING_S
         return time.monotonic() - self._bad_since > patience_s
 
+    @property
+    def absent(self) -> str | None:
+        """Why nothing else need be asked of it: "" when it is up, None when it never was."""
+        if not self._was_up:
+            return None
+        return "the server is down" if self.down else ""
+
     async def _connects(self) -> None:
         while True:
             begin = time.monotonic()

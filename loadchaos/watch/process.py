@@ -17,6 +17,7 @@ from loadchaos.redact import Redactor
 
 POLL_S = 0.25
 SAMPLE_S = 1.0
+_YOUNG_S = 10.0  # a server that has just come starts its processes one by one: look for them at every poll
 _NAME_CHARS = 160
 _STATES = {
     psutil.STATUS_RUNNING: "R", psutil.STATUS_SLEEPING: "S", psutil.STATUS_IDLE: "S", psutil.STATUS_DISK_SLEEP: "D",
@@ -50,10 +51,12 @@ class ProcessWatch:
         self._root: int | None = None
         self._watched: dict[int, _Watched] = {}
         self._changed = asyncio.Event()
+        self._set_at = 0.0
 
     def set_pid(self, pid: int | None) -> None:
         """From now on this process and all it starts; the ones known before stay until they are gone."""
         self._root = pid
+        self._set_at = time.monotonic()
         self._changed.set()
 
     async def run(self) -> None:
@@ -66,6 +69,7 @@ class ProcessWatch:
                 if full:
                     sampled = now
                     self._changed.clear()
+                if full or now - self._set_at < _YOUNG_S:
                     await self._look_for_new()
                 for watched in list(self._watched.values()):
                     self._look_at(watched, sample=full)

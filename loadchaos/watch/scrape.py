@@ -26,7 +26,9 @@ class Pages:
 
     def __init__(self, folder: Path, redactor: Redactor) -> None:
         self._folder, self._redactor = folder, redactor
-        self._numbers: Iterator[int] = itertools.count(1)
+        # A run may watch anew, once it knows the server's dialect: the pages of the first watch stay.
+        taken = len(list((folder / "watch").glob("metrics-*.txt")))
+        self._numbers: Iterator[int] = itertools.count(taken + 1)
 
     async def keep(self, page: bytes) -> str:
         """Write it, without blocking the loop; its path below the run folder. OSError when it cannot be written."""
@@ -51,10 +53,11 @@ class Scrape:
         emit_event: Emit,
         pages: Pages,
         headers: Mapping[str, str],
-        paused: Callable[[], bool] = lambda: False,
+        absent: Callable[[], str | None] = lambda: "",
     ) -> None:
+        """`absent` says why no page can be had now ("": it can); None where the server never was up, so none is missed."""
         self._replica, self._where, self._headers = replica, where, dict(headers)
-        self._emit, self._pages, self._paused = emit_metrics, pages, paused
+        self._emit, self._pages, self._absent = emit_metrics, pages, absent
         self._parser = PageParser(names)
         self._gap = Gap(emit_event, replica, "scrape")
         self._last_page: bytes = b""
@@ -64,9 +67,10 @@ class Scrape:
         """Scrape for ever; nothing is asked of a server that is down."""
         while True:
             begin = time.monotonic()
-            if self._paused():
-                self._gap.blind("the server is down")
-            else:
+            absent = self._absent()
+            if absent:
+                self._gap.blind(absent)
+            elif absent is not None:
                 await self._scrape()
             await asyncio.sleep(max(begin + EVERY_S - time.monotonic(), 0.05))
 

@@ -171,13 +171,18 @@ def test_each_place_is_followed_through_its_own_command(
     ("spec", "read"),
     [
         ("/var/log/x.log", ("file", "/var/log/x.log")),
-        ("C:weird", ("file", "C:weird")),
+        ("/var/log/a:b.log", ("file", "/var/log/a:b.log")),
         ("docker:a", ("docker", "a")),
         ("cmd:tail -F 'a b'", ("cmd", "tail -F 'a b'")),
     ],
 )
 def test_a_spec_is_a_kind_and_a_place(spec: str, read: tuple[str, str]) -> None:
     assert read_spec(spec) == read
+
+
+def test_a_kind_that_is_none_is_refused_with_the_nearest() -> None:
+    with pytest.raises(OptionError, match="did you mean docker:"):
+        read_spec("dokker:vllm")
 
 
 @pytest.mark.parametrize("spec", ["", "docker:", "k8s:pod", "ssh:host", "ssh:-oProxyCommand=x:/y", "journal:", "cmd: "])

@@ -50,6 +50,8 @@ async def watched(rows: Any, *more: str) -> AsyncIterator[tuple[subprocess.Popen
 def test_the_tree_is_seen_with_roles_and_sampled(rows: Any) -> None:
     async def story() -> None:
         async with watched(rows, "planted-secret") as (parent, child):
+            # In the moment between fork and exec a child looks like its parent; its own title is told after that.
+            await rows.until(lambda: rows.of("process", what="seen", pid=child, role="engine_core"))
             await rows.until(lambda: len(rows.of("process", what="sample")) >= 4)
             seen = {r["pid"]: r for r in rows.of("process", what="seen")}
             assert seen[parent.pid]["role"] == "api_server"
@@ -65,7 +67,7 @@ def test_the_tree_is_seen_with_roles_and_sampled(rows: Any) -> None:
 def test_a_killed_engine_core_is_gone_although_nobody_has_collected_it(rows: Any) -> None:
     async def story() -> None:
         async with watched(rows) as (_, child):
-            await rows.until(lambda: rows.of("process", what="seen", pid=child))
+            await rows.until(lambda: rows.of("process", what="seen", pid=child, role="engine_core"))
             os.kill(child, signal.SIGKILL)
             await rows.until(lambda: rows.of("process", what="gone", pid=child))
             row = rows.of("process", what="gone")[0]
@@ -77,7 +79,7 @@ def test_a_killed_engine_core_is_gone_although_nobody_has_collected_it(rows: Any
 def test_a_stopped_process_is_told_as_stopped_and_as_running_again(rows: Any) -> None:
     async def story() -> None:
         async with watched(rows) as (_, child):
-            await rows.until(lambda: rows.of("process", what="seen", pid=child))
+            await rows.until(lambda: rows.of("process", what="seen", pid=child, role="engine_core"))
             os.kill(child, signal.SIGSTOP)
             await rows.until(lambda: rows.of("process", what="sample", pid=child, state="T"))
             rows.clear()
@@ -90,7 +92,7 @@ def test_a_stopped_process_is_told_as_stopped_and_as_running_again(rows: Any) ->
 def test_a_child_that_outlives_its_parent_stays_watched(rows: Any) -> None:
     async def story() -> None:
         async with watched(rows) as (parent, child):
-            await rows.until(lambda: rows.of("process", what="seen", pid=child))
+            await rows.until(lambda: rows.of("process", what="seen", pid=child, role="engine_core"))
             os.kill(parent.pid, signal.SIGKILL)
             await rows.until(lambda: rows.of("process", what="gone", pid=parent.pid))
             rows.clear()

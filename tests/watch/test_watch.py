@@ -57,6 +57,18 @@ def test_metrics_are_scraped_with_our_headers_and_the_first_page_is_kept_redacte
     asyncio.run(story())
 
 
+def test_a_second_watch_of_one_run_keeps_the_pages_of_the_first(server: Any, rows: Any, tmp_path: Path) -> None:
+    async def story() -> None:
+        server.pages["/metrics"] = (200, PAGE)
+        for n in (1, 2):
+            await server.start()
+            async with watching(server, rows, tmp_path):
+                await rows.until(lambda n=n: len(rows.of("page")) == n)
+        assert [row["file"] for row in rows.of("page")] == ["watch/metrics-1.txt", "watch/metrics-2.txt"]
+
+    asyncio.run(story())
+
+
 def test_a_page_that_does_not_come_is_a_gap_that_ends(server: Any, rows: Any, tmp_path: Path) -> None:
     async def story() -> None:
         server.pages["/metrics"] = (500, b"")

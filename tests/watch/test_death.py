@@ -1,0 +1,59 @@
+"""The embedded server, watched and attacked while its engine core is killed: what a run's ledger then holds."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from loadchaos.attacks import Attacks, Replica
+from loadchaos.dialects import DIALECTS
+from loadchaos.redact import Redactor
+from loadchaos.sim.command import command
+from loadchaos.watch import Target, Watch
+
+
+def test_a_killed_engine_core_is_seen_by_process_probe_and_log_within_two_seconds(
+    server: Any, rows: Any, tmp_path: Path
+) -> None:
+    """`server` only lends its free port here."""
+    log = tmp_path / "server.log"
+    argv = command(dialect="vllm", era=None, defects=[], flags={}, port=server.port)
+
+    async def story(api: subprocess.Popen[bytes]) -> None:
+        target = Target("a", server.url, logs=(str(log),), pid=api.pid)
+        watch = Watch([target], DIALECTS["vllm"], rows.append, rows.append, tmp_path / "run", Redactor())
+        spec = {"admin": "reset_mm_cache", "every_s": 0.05}
+        attacks = Attacks([spec], DIALECTS["vllm"], [Replica("a", server.url)], rows.append, Redactor())
+        await watch.start()
+        assert await watch.wait_healthy("a", 30)
+        assert [done.ok for _, done in await attacks.preflight()] == [True]
+        await attacks.start()
+        await rows.until(lambda: rows.of("attack", what="end", ok=True))
+        await rows.until(lambda: rows.of("metrics") and rows.of("process", role="engine_core"))
+        assert rows.of("metrics")[0]["values"]["requests_running"] == 0
+        core = rows.of("process", role="engine_core")[0]["pid"]
+        rows.clear()
+        os.kill(core, signal.SIGKILL)
+        await rows.until(lambda: rows.of("process", what="gone", pid=core))
+        await rows.until(lambda: rows.of("probe", what="tcp", error="refused"))
+        await rows.until(lambda: rows.of("attack", what="end", ok=False))
+        await rows.until(lambda: rows.of("process", what="gone", pid=api.pid))
+        killed = rows.of("process", what="gone", pid=core)[0]["at_ns"]
+        assert rows.of("probe", what="tcp", error="refused")[0]["at_ns"] - killed < 2e9
+        await attacks.stop()
+        await watch.stop()
+
+    with log.open("wb") as out:
+        api = subprocess.Popen(argv, stdout=out, stderr=subprocess.STDOUT)
+    try:
+        asyncio.run(story(api))
+        assert api.wait(10) == 0  # a dead vLLM exits with code 0
+    finally:
+        api.kill()
+        api.wait()
+    kept = (tmp_path / "run" / "watch" / "logs" / "a.log").read_text()
+    assert "EngineCore" in kept
