@@ -143,6 +143,10 @@ def _failure(page: _Page, verdict: Mapping[str, Any], folder: Path, i: int, fail
 
 
 def _rules(page: _Page, verdict: Mapping[str, Any]) -> None:
+    if verdict.get("exit_code") in (2, 4):
+        page.line()
+        page.wrap("No request of the load was sent, so no expectation was put to the test.")
+        return
     for title, key in (("What was expected", "expectations"), ("What a verdict needs", "checks")):
         rules = verdict.get(key) or []
         if not rules:

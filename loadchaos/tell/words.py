@@ -85,7 +85,8 @@ def since_load(verdict: Mapping[str, Any], at: object, at_s: object = None) -> s
     when, begun = clock(at), clock(verdict.get("started"))
     utc = f" ({when:%H:%M:%S} UTC)" if when else ""
     if isinstance(at_s, int | float) and not isinstance(at_s, bool):
-        return _after(float(at_s)) + utc
+        # A run that never came to its load (exit codes 2 and 4) counts from its own begin.
+        return _after(float(at_s), "the run" if verdict.get("exit_code") in (2, 4) else "the load") + utc
     if when is None:
         return "at an unknown time" if at is None else clean(at, 60)
     if begun is None:

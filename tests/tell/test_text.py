@@ -68,6 +68,15 @@ def test_an_unknown_names_the_check_that_proved_nothing(verdict: Verdict) -> Non
     assert first == "UNKNOWN  mtp_mm  load delivered >= 95 %: 62 % (exit code 3)"
 
 
+def test_a_run_that_never_came_to_its_load_says_what_stopped_it_and_little_else(verdict: Verdict) -> None:
+    stopped = {"name": "run", "expected": "ran to its end", "actual": "the server answered 401: set OPENAI_API_KEY",
+               "verdict": "unknown"}  # fmt: skip
+    page = text.render({**verdict, "exit_code": 4, "checks": [stopped], "failures": []}, Path("r"), width=120)
+    assert page.splitlines()[0].endswith("the server answered 401: set OPENAI_API_KEY (exit code 4)")
+    assert "no expectation was put to the test" in page
+    assert "hangs == 0" not in page
+
+
 def test_an_injected_failure_is_not_blamed_on_the_server(verdict: Verdict) -> None:
     verdict["failures"][1]["attribution"] = "injected"
     page = text.render(verdict, Path("r"), color=False)
