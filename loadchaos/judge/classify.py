@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import OrderedDict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from loadchaos.judge.clean import Line, clean, expand, without_margin
@@ -23,6 +23,7 @@ _REPEATS = 8  # equal matches told one by one within _REPEAT_S (or _REPEAT_LINES
 _REPEAT_S = 10.0
 _REPEAT_LINES = 2_000
 _MOST_REPEATS_KEPT = 4_096
+_LONGEST_BODY = 1 << 20
 
 
 @dataclass(slots=True)
@@ -251,13 +252,21 @@ def classify_text(text: str, *, source: str = "", signatures: Signatures | None 
     classifier = Classifier(signatures)
     matches: list[Match] = []
     lines = text.splitlines()
+    is_page = text.lstrip()[:1] == "<" or _is_one_json(text)
+    if is_page:
+        lines = [" ".join(line.strip() for line in lines)]
+    is_body = len(lines) <= 1
     for n, line in enumerate(lines, 1):
         matches += classifier.feed(line, line_no=n, source=source)
     matches += classifier.close()
-    is_body = len(lines) <= 1 or text.lstrip()[:1] in ("{", "<")
     return group(matches, quiet=not is_body)
 
 
-def facts_of(failure: Failure) -> Mapping[str, float | str]:
-    """What the log told beside the failure (block counts, limits), as figures where they are figures."""
-    return failure.facts
+def _is_one_json(text: str) -> bool:
+    """Whether this is one JSON object (an error body, perhaps printed over lines) and not a log of JSON records."""
+    if len(text) > _LONGEST_BODY or text.lstrip()[:1] != "{":
+        return False
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):  # records, or no JSON at all
+        return False

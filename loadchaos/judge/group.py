@@ -149,15 +149,20 @@ def near(a: Match, b: Match, seconds: float) -> bool:
     return bool(abs(a.evidence["line"] - b.evidence["line"]) <= max(seconds, 10.0) * _LINES_A_SECOND)
 
 
-def group(matches: Iterable[Match], *, quiet: bool = True) -> list[Failure]:
-    """Failures in the order of their evidence. `quiet` drops what is a client's own doing and ended in no 500."""
+def group(matches: Iterable[Match], *, quiet: bool = True, context: Sequence[Match] = ()) -> list[Failure]:
+    """Failures in the order of their evidence. `quiet` drops what is a client's own doing and ended in no 500.
+
+    `context` are matches of before that were grouped already (300 s of them are enough): they may explain what is new,
+    and what merely echoes a death among them is not told again.
+    """
+    old = {id(m) for m in context}
     by_source: dict[str, list[Match]] = {}
-    for match in matches:
+    for match in (*context, *matches):
         by_source.setdefault(str(match.evidence["source"]), []).append(match)
     found: list[Failure] = []
     for said in by_source.values():
         for life in _lives(said):
-            found += _life(life, quiet=quiet)
+            found += _life(life, old, quiet=quiet)
     found.sort(key=lambda f: (f.at_ns or 0, f.evidence["line"]))
     return _merged(found)
 
@@ -173,9 +178,14 @@ def _lives(said: Sequence[Match]) -> list[list[Match]]:
     return [life for life in lives if life]
 
 
-def _life(life: Sequence[Match], *, quiet: bool) -> list[Failure]:
-    used: set[int] = set()
-    failures = [_death(cluster, life, used) for cluster in _deaths(life)]
+def _life(life: Sequence[Match], old: set[int], *, quiet: bool) -> list[Failure]:
+    used = set(old)
+    explained: set[int] = set()  # by an earlier death: one cause kills once
+    failures = []
+    for cluster in _deaths(life):
+        failure = _death(cluster, life, used, explained)
+        if not any(id(m) in old for m in cluster):
+            failures.append(failure)
     rest = [m for m in life if id(m) not in used and m.id != UNKNOWN.id]
     echoes = {m.chain for m in rest if m.role == "echo" and m.chain}
     named = {m.chain for m in life if m.role == "cause" and m.id != UNKNOWN.id and m.chain}
@@ -225,7 +235,7 @@ def _deaths(life: Sequence[Match]) -> list[list[Match]]:
     return deaths
 
 
-def _death(cluster: Sequence[Match], life: Sequence[Match], used: set[int]) -> Failure:
+def _death(cluster: Sequence[Match], life: Sequence[Match], used: set[int], explained: set[int]) -> Failure:
     echoes = [m for m in cluster if m.role == "echo"]
     chains = {m.chain for m in echoes if m.chain}
     in_cluster = {id(m) for m in cluster}
@@ -233,7 +243,7 @@ def _death(cluster: Sequence[Match], life: Sequence[Match], used: set[int]) -> F
         m
         for m in life
         if m.role == "cause"
-        and id(m) not in used
+        and id(m) not in explained
         and (
             id(m) in in_cluster
             or (m.chain and m.chain in chains)
@@ -259,6 +269,7 @@ def _death(cluster: Sequence[Match], life: Sequence[Match], used: set[int]) -> F
         if id(match) in in_cluster or match.chain in gone or late_echo or id(match) in chosen_ones:
             used.add(id(match))
     used.add(id(refined))
+    explained.update(chosen_ones)
     severity: Severity = chosen.severity if chosen.severity in (*_DEADLY, "node") else "engine_death"
     if any(m.severity == "startup" for m in cluster):
         severity = "startup"

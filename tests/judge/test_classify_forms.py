@@ -242,3 +242,37 @@ def test_no_text_makes_it_raise() -> None:
 def test_a_line_is_cleaned_of_what_stands_before_it(raw: str, writer: str, level: str, text: str) -> None:
     line = clean(raw)
     assert (line.writer, line.level, line.text) == (writer, level, text)
+
+
+def test_a_cause_told_in_an_earlier_burst_explains_and_its_echoes_are_not_told_again() -> None:
+    classifier = Classifier()
+    lines = DRAFTER.splitlines()
+    bursts = [
+        [m for n, line in part for m in classifier.feed(line, line_no=n, at_ns=n * 1_000_000)]
+        for part in (list(enumerate(lines, 1))[:22], list(enumerate(lines, 1))[22:])
+    ]
+    assert [f.id for f in group(bursts[0])] == ["encoder_cache_miss"]
+    assert [f.id for f in group(bursts[1])] == ["engine_dead_error"]
+    assert group(bursts[1], context=bursts[0]) == []
+
+
+def test_a_sleep_in_an_earlier_burst_explains_the_fault() -> None:
+    classifier = Classifier()
+    sleep = classifier.feed("CuMemAllocator: sleep freed 34.06 GiB memory", line_no=1, at_ns=1)
+    fault = classifier.feed(
+        "RuntimeError: CUDA error: an illegal memory access was encountered", line_no=2, at_ns=20_000_000_000
+    )
+    assert group(sleep) == []
+    assert [f.id for f in group(fault, context=sleep)] == ["sleep_inflight_fault"]
+
+
+def test_a_page_of_several_lines_is_one_text() -> None:
+    page = (
+        "<html>\r\n<head><title>502 Bad Gateway</title></head>\r\n<body>\r\n<center><h1>502 Bad Gateway</h1></center>"
+        "\r\n<hr><center>nginx/1.27.0</center>\r\n</body>\r\n</html>"
+    )
+    assert [(f.id, f.title) for f in classify_text(page)] == [
+        ("gateway_nginx", "nginx answered 502: it got no good answer from the server")
+    ]
+    alb = page.replace("<hr><center>nginx/1.27.0</center>\r\n", "")
+    assert [f.id for f in classify_text(alb)] == ["gateway_aws_alb"]
