@@ -30,6 +30,7 @@ class Episodes:
         self.named: list[Incident] = []  # those that a log has given a name since somebody last looked
         self.environment: Mapping[str, Any] = {}
         self.load_begin_ns: int | None = None
+        self.has_log = False
         self.load_end_ns: int | None = None
         self.attribution: dict[int, Attribution] = {}
         self._tally, self._attacks = tally, attacks
@@ -56,6 +57,7 @@ class Episodes:
                 return
             since_ns = int(row.get("since_ns") or at_ns)
             incident = self._adopt(replica, since_ns) or self._begin(kind, replica, since_ns, at_ns)
+            incident.starting = was == "starting"
         incident.tell(at_ns, f"{to}: {'; '.join(signs)}" if signs else to)
         if kind is not None:
             self._go_on(incident, kind, to, row, signs)
@@ -182,6 +184,7 @@ class Episodes:
     def _new(self, kind: Kind, replica: str, opened_ns: int) -> Incident:
         incident = Incident(len(self.incidents) + 1, kind, replica, opened_ns)
         incident.environment, incident.load_begin_ns = self.environment, self.load_begin_ns
+        incident.has_log = self.has_log
         incident.attacks = self._attacks.in_force(opened_ns, within_ns=_LATE_LOG_NS)
         if len(self.incidents) < _MOST_SNAPSHOTS:
             incident.in_flight = self._tally.out_at(opened_ns)

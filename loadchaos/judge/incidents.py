@@ -16,9 +16,13 @@ _WINDOW_NS = 60 * S
 _MOST_TOLD = 50
 _NUMBER = re.compile(r"[\d.]+")
 
-_DEFAULTS: Mapping[Kind, tuple[str, Severity, str, str]] = {
+_DEFAULTS: Mapping[str, tuple[str, Severity, str, str]] = {
     "death": (
         "engine_death_unexplained", "engine_death", "The server died, and no log says why",
+        "Give --server-log, so that the cause can be named.",
+    ),
+    "startup": (
+        "startup_failure_unexplained", "startup", "The server ended before it was ever healthy",
         "Give --server-log, so that the cause can be named.",
     ),
     "restart": (
@@ -70,6 +74,8 @@ class Incident:
     closed_ns: int | None = None
     worst: State | None = None
     dismissed: bool = False
+    starting: bool = False
+    has_log: bool = False
     ever_dead: bool = False
     ever_hung: bool = False
     signs: list[str] = field(default_factory=list)
@@ -92,9 +98,13 @@ class Incident:
         for group in (self.causes, self.echoes):
             if group:
                 return min(group, key=lambda s: s.at_ns)
-        name, severity, title, remedy = _DEFAULTS[self.kind]
-        if self.kind == "death" and self.exit is not None and self.exit.get("code") == 0:
-            title = "The server ended with exit code 0 under load, and no log says why"
+        name, severity, title, remedy = _DEFAULTS["startup" if self.kind == "death" and self.starting else self.kind]
+        if self.exit is not None and self.kind in ("death", "restart"):
+            title = f"{title} ({self.exit.get('reason')})"
+        if self.has_log and "--server-log" in remedy:
+            remedy = (
+                "Read the end of its log: nothing in it is known to loadchaos; send it upstream with this incident."
+            )
         text = "; ".join(self.signs) or title
         return Seen(
             name,

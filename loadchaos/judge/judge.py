@@ -128,6 +128,7 @@ class Judge:
             self._facts = Facts.from_json(row["facts"])
 
     def _on_log(self, row: Row) -> None:
+        self._episodes.has_log = True
         self._lines.feed(row, int(row.get("at_ns") or self._run.newest_ns))
 
     # --- settling: what needs a moment until it can be told ---------------------------------------------------------------

@@ -105,7 +105,22 @@ def test_the_exit_of_a_launched_server_counts_though_no_state_told_of_it(history
     history.end()
     [failure] = verdict_of(history)["failures"]
     assert failure["severity"] == "engine_death"
-    assert "exit code 0" in failure["title"]
+    assert "exited with code 0" in failure["title"]
+
+
+def test_a_server_that_ends_before_it_was_healthy_failed_to_start_and_did_not_die_under_load(history: Any) -> None:
+    history.add("run", what="begin", profile="test", target={"kind": "embedded"})
+    history.add("launch", what="start", replica="server", pid=9, command=["vllm"])
+    history.log("sim: no such defect")
+    history.close().run(1)
+    history.add("launch", what="exit", replica="server", pid=9, code=1, signal=None, reason="exited with code 1")
+    history.add("run", what="end", exit_code=4, why="it never became healthy")
+    verdict = verdict_of(history)
+    [failure] = verdict["failures"]
+    assert (failure["id"], failure["severity"]) == ("startup_failure_unexplained", "startup")
+    assert "--server-log" not in failure["remedy"]
+    assert verdict["exit_code"] == 4
+    assert next(e for e in verdict["expectations"] if e["name"] == "engine_deaths")["verdict"] == "pass"
 
 
 def test_stopping_a_dead_server_at_the_end_takes_its_death_not_back(history: Any) -> None:
