@@ -23,6 +23,7 @@ from loadchaos.users.plan import WorkerPlan
 
 PLAN_VARIABLE = "LOADCHAOS_PLAN"
 _SIGNAL_GRACE_S = 1.0
+_PARENT_S = 0.5
 _FAILED = "loadchaos_failed"
 _loads: list[Load] = []
 _events = cast("Any", locust.events)  # its hooks carry no types
@@ -43,6 +44,8 @@ def _on_init(environment: Environment, **_: Any) -> None:
         # One Locust user for each worker, at once: the ramp is the plan's business.
         workers = options.expect_workers if isinstance(environment.runner, MasterRunner) else 1
         options.num_users, options.spawn_rate = workers, float(workers)
+    if not isinstance(environment.runner, WorkerRunner):
+        spawn(_end_with_parent, environment, os.getppid())
     environment.process_exit_code = 0  # the verdict is not Locust's
     if isinstance(environment.runner, MasterRunner):
         # Workers' exit codes are lost behind a master: one that failed says so, and the load ends everywhere.
@@ -52,6 +55,17 @@ def _on_init(environment: Environment, **_: Any) -> None:
                 environment.runner.quit()
 
         cast("Any", environment.runner).register_message(_FAILED, failed, concurrent=True)
+
+
+def _end_with_parent(environment: Environment, parent: int) -> None:
+    """A load whose `loadchaos run` was killed must not go on unwatched against somebody's server."""
+    while os.getppid() == parent:
+        sleep(_PARENT_S)
+    for load in _loads:
+        load.stop(_SIGNAL_GRACE_S)
+        load.over.wait(_SIGNAL_GRACE_S + 6)
+    if environment.runner is not None:
+        environment.runner.quit()
 
 
 def _on_start(environment: Environment, **_: Any) -> None:

@@ -20,7 +20,7 @@ from loadchaos.plan.profile import Profile, Shelves, from_mapping
 from loadchaos.plan.steps import of_phase
 from loadchaos.redact import Redactor
 from loadchaos.users.nonces import Nonces
-from loadchaos.wire.call import Limits, Sending, request_head
+from loadchaos.wire.call import Limits, Sending, length_of, request_head
 from loadchaos.wire.outcome import Rules
 from loadchaos.wire.sockets import Target
 
@@ -97,6 +97,7 @@ class WorkerPlan:
         ours = header_values(given, plan.get("api_key_env"), env)
         secrets = [value.removeprefix("Bearer ") for name, value in ours.items() if given.get(name) != value]
         self._redactor = Redactor(secrets)
+        self._heads: dict[str, bytes] = {}
         self._headers = {
             "User-Agent": f"loadchaos/{__version__}", "Accept": "text/event-stream, application/json", **ours,
         }  # fmt: skip
@@ -130,13 +131,19 @@ class WorkerPlan:
         """The request of a step, the bytes to send and its id, which the server may log (X-Request-Id)."""
         request = payloads.build(step, self.facts)
         request_id = f"lc-{self._tag}-{step.index}"
-        headers = {**self._headers, "X-Request-Id": request_id}
-        path = self.target.path(request.path)
-        head = request_head(path, self.target.host_header, len(request.body), headers)
+        head = b"%sX-Request-Id: %s\r\n%s" % (self._head(request.path), request_id.encode(), length_of(request.body))
         judged_by = replace(self._rules, foreign_nonce=self._nonces.check_for(request.nonce))
         options = step.behaviour_options
         sending = Sending(head, request.body, request.stream, judged_by, self.limits, options, step.seed)
         return request, sending, request_id
+
+    def _head(self, path: str) -> bytes:
+        """What is the same for every request of a path."""
+        head = self._heads.get(path)
+        if head is None:
+            head = request_head(self.target.path(path), self.target.host_header, self._headers)
+            self._heads[path] = head
+        return head
 
     def redacted(self, reply: Reply) -> Reply:
         """The reply without our keys, should the server's error have said one back."""

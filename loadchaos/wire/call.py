@@ -66,15 +66,22 @@ class Sending:
     seed: int = 0
 
 
-def request_head(path: str, host: str, length: int, headers: Mapping[str, str]) -> bytes:
-    """The head of a POST with a JSON body. Raises ValueError for a header that would break out of its line."""
-    lines = [f"POST {path} HTTP/1.1", f"Host: {host}"]
+def request_head(path: str, host: str, headers: Mapping[str, str]) -> bytes:
+    """The begin of a POST with a JSON body; Content-Length and an empty line have to follow, `length_of` makes them.
+
+    Raises ValueError for a header that would break out of its line.
+    """
+    lines = [f"POST {path} HTTP/1.1", f"Host: {host}", "Content-Type: application/json"]
     for name, value in headers.items():
         if "\r" in value or "\n" in value or not name.isascii() or ":" in name or "\n" in name:
             raise ValueError(f"header {name!r} cannot be sent")
         lines.append(f"{name}: {value}")
-    lines += ["Content-Type: application/json", f"Content-Length: {length}", "", ""]
-    return "\r\n".join(lines).encode("utf-8")
+    return "\r\n".join([*lines, ""]).encode("utf-8")
+
+
+def length_of(body: bytes) -> bytes:
+    """The end of a request's head."""
+    return b"Content-Length: %d\r\n\r\n" % len(body)
 
 
 class Call:

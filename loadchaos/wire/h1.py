@@ -183,6 +183,8 @@ class ResponseParser:
                 self._left -= len(part)
                 if self._left == 0:
                     self._state = "after_chunk"
+                    if data[at : at + 2] == b"\r\n":  # nearly always: it saves a line's search
+                        self._state, at = "size", at + 2
                 continue
             end = data.find(b"\n", at)
             if end < 0:

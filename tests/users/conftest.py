@@ -142,8 +142,10 @@ class Child:
         (self.folder / "plan.json").write_text(json.dumps(plan))
         (self.folder / "facts.json").write_text(json.dumps(facts))
 
-    def start(self, *args: str, env: dict[str, str] | None = None) -> None:
+    def start(self, *args: str, env: dict[str, str] | None = None, through_parent: bool = False) -> None:
         argv = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--headless", "--only-summary", *args]
+        if through_parent:  # a process in between, which can be killed as `loadchaos run` can
+            argv = [sys.executable, "-c", "import subprocess, sys; subprocess.run(sys.argv[1:])", *argv]
         environment = {**os.environ, "LOADCHAOS_PLAN": str(self.folder / "plan.json"), **(env or {})}
         with (self.folder / "locust.log").open("wb") as log:
             self.process = subprocess.Popen(argv, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)

@@ -156,6 +156,16 @@ def test_a_child_killed_in_the_middle_loses_no_whole_row(server: Any, child: Any
     assert child.rows("load") == child.rows("load")[:1]
 
 
+def test_a_load_whose_parent_was_killed_ends(server: Any, child: Any, until: Any, tmp_path: Path) -> None:
+    server.gap_s = 0.01
+    child.plan(server, [{"users": 2, "for": "10m"}])
+    child.start(through_parent=True)
+    until(lambda: len(child.rows("end")) > 3)
+    os.kill(child.process.pid, signal.SIGKILL)
+    child.process.wait()
+    until(lambda: child.rows()[-1].get("why") == "stopped")
+
+
 def test_two_workers_share_the_steps(server: Any, child: Any) -> None:
     child.plan(server, [{"users": 4, "requests": 30, "rounds": 1}], workers=2)
     assert child.run("--processes", "2") == 0, child.log()

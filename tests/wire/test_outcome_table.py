@@ -12,7 +12,7 @@ import pytest
 
 from loadchaos.behaviours import BEHAVIOURS
 from loadchaos.model import OUTCOMES, Reply
-from loadchaos.wire.call import Call, Limits, Progress, Sending, request_head
+from loadchaos.wire.call import Call, Limits, Progress, Sending, length_of, request_head
 from loadchaos.wire.outcome import Rules
 from loadchaos.wire.sockets import Slot, Target
 
@@ -26,7 +26,9 @@ def rules(**changes: Any) -> Rules:
 
 
 def sending(target: Target, *, stream: bool, rules: Rules, limits: Limits, options: Any = None) -> Sending:
-    head = request_head(target.path("/v1/chat/completions"), target.host_header, 2, {"X-Request-Id": "t-1"})
+    head = request_head(target.path("/v1/chat/completions"), target.host_header, {"X-Request-Id": "t-1"}) + length_of(
+        b"{}"
+    )
     return Sending(head, b"{}", stream, rules, limits, options)
 
 

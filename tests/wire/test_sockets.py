@@ -15,13 +15,13 @@ import pytest
 from loadchaos.behaviours import plain
 from loadchaos.model import Reply
 from loadchaos.wire import sockets
-from loadchaos.wire.call import Call, Limits, Progress, Sending, request_head
+from loadchaos.wire.call import Call, Limits, Progress, Sending, length_of, request_head
 from loadchaos.wire.outcome import Rules
 from loadchaos.wire.sockets import Slot, Target
 
 
 def call(slot: Slot, limits: Limits | None = None) -> Call:
-    head = request_head(slot.target.path("/v1/chat/completions"), slot.target.host_header, 2, {})
+    head = request_head(slot.target.path("/v1/chat/completions"), slot.target.host_header, {}) + length_of(b"{}")
     return Call(Sending(head, b"{}", True, Rules(), limits or Limits()), slot, Progress())
 
 
@@ -53,7 +53,7 @@ def test_what_is_no_url_is_refused(base: str) -> None:
 
 def test_a_header_cannot_break_out_of_its_line() -> None:
     with pytest.raises(ValueError, match="cannot be sent"):
-        request_head("/", "h", 0, {"X-A": "1\r\nX-B: 2"})
+        request_head("/", "h", {"X-A": "1\r\nX-B: 2"})
 
 
 def test_a_connection_is_kept_and_used_again(server: Any) -> None:
