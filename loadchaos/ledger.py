@@ -244,10 +244,12 @@ class Reader:
                 last = row.get("at_ns") or row.get("mono_ns") or last
                 rows.append((last, len(rows), row))
         for log, index in self.logs():
-            tail_of_log = self._logs.setdefault(log.name, LogTail(log, index, log.name))
+            # The keeper's log and a watched one may both be called server.log: the path in the run tells them apart.
+            name = str(log.relative_to(self.folder.path))
+            tail_of_log = self._logs.setdefault(name, LogTail(log, index, name))
             last = 0
             for row in tail_of_log.rows(final=final):
-                row["file"] = log.name
+                row["file"] = name
                 last = row.get("at_ns") or last
                 rows.append((last, len(rows), row))
         rows.sort(key=lambda item: item[:2])

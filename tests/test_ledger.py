@@ -298,3 +298,13 @@ def test_logs_of_other_places_are_found_with_their_own_index(tmp_path: Path) -> 
     put(logs / "vllm.index.jsonl", {"row": "lines", "at_ns": 9, "offset": 0, "bytes": 6, "source": "vllm"})
     (row,) = Reader(folder).new()
     assert (row["file"], row["at_ns"], row["source"]) == ("vllm.log", 9, "vllm")
+
+
+def test_a_watched_log_with_the_name_of_the_keepers_is_read_too(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.server_log.write_text("from the keeper\n")
+    logs = folder.watch / "logs"
+    logs.mkdir(parents=True)
+    (logs / "server.log").write_text("from the watch\n")
+    found = {r["file"]: r["text"] for r in Reader(folder).new(final=True) if r["row"] == "log"}
+    assert found == {"server.log": "from the keeper", "watch/logs/server.log": "from the watch"}

@@ -72,7 +72,7 @@ def _put(path: Path, data: bytes) -> None:
 def _log_path(folder: RunFolder, name: str) -> Path | None:
     """The log a row's `file` names: the keeper's, or one under watch/logs; never a path out of the run folder."""
     for path in (folder.server_log, *sorted((folder.watch / "logs").glob("*.log"))):
-        if path.name == name:
+        if str(path.relative_to(folder.path)) == name:
             return path
     return None
 
