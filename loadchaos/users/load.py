@@ -27,6 +27,9 @@ SWEEP_S = 0.05
 GRACE_S = 4.0
 """How long requests in flight may go on after a `stop` before we hang up on them."""
 
+REST_S = 0.5
+"""How long a user of a closed phase rests when nobody is there, or only what is left of a dead server."""
+
 Fire = Callable[[str, float, int, str | None], None]
 """Tells Locust of one request: name, milliseconds from due to end, bytes, what was wrong or None."""
 
@@ -212,6 +215,9 @@ class Load:
             reply = self.plan.redacted(BEHAVIOURS[step.behaviour].act(call))
             self._record.end(step, request, reply, made.request_id, due_ns)
             self._tell_locust(step, reply, due_ns)
+            if step.due_s is None and self.plan.is_gone(reply):
+                # A closed loop against a dead server would use up its whole plan before anybody can say pause.
+                self.control.stopping.wait(REST_S)
         except Exception as e:  # noqa: BLE001 - a greenlet's exception would be printed and the load go on unproved
             self._fail(e)
         finally:

@@ -21,7 +21,7 @@ from loadchaos.plan.steps import of_phase
 from loadchaos.redact import Redactor
 from loadchaos.users.nonces import Nonces
 from loadchaos.wire.call import Limits, Sending, length_of, request_head
-from loadchaos.wire.outcome import Rules
+from loadchaos.wire.outcome import Rules, matches
 from loadchaos.wire.sockets import Target
 
 # A server of unknown make says "your fault" by status alone (design: outcomes).
@@ -144,6 +144,12 @@ class WorkerPlan:
             head = request_head(self.target.path(path), self.target.host_header, self._headers)
             self._heads[path] = head
         return head
+
+    def is_gone(self, reply: Reply) -> bool:
+        """Whether nobody is there, or a server that says itself that its engine is dead."""
+        if reply.outcome == "connect_error":
+            return True
+        return reply.outcome == "http_error" and matches(self._rules.engine_dead, reply.error or "")
 
     def redacted(self, reply: Reply) -> Reply:
         """The reply without our keys, should the server's error have said one back."""

@@ -236,6 +236,9 @@ def test_a_server_that_is_not_there_is_a_connect_error_each_time(server: Any, ch
     child.plan(server, [{"users": 2, "requests": 6}], base_url=f"http://127.0.0.1:{unused_port}")
     assert child.run() == 0, child.log()
     assert outcomes(child.rows()) == {"connect_error": 6}
+    begins, ends = child.rows("begin"), child.rows("end")
+    rested_ns = begins[2]["at_ns"] - ends[0]["at_ns"]
+    assert rested_ns > 400_000_000, "nobody there: the users rest, or the plan would be used up at once"
     assert "connect_error" in child.log(), "Locust's own table tells of it"
 
 
