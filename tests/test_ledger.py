@@ -297,7 +297,7 @@ def test_logs_of_other_places_are_found_with_their_own_index(tmp_path: Path) -> 
     (logs / "vllm.log").write_bytes(b"hello\n")
     put(logs / "vllm.index.jsonl", {"row": "lines", "at_ns": 9, "offset": 0, "bytes": 6, "source": "vllm"})
     (row,) = Reader(folder).new()
-    assert (row["file"], row["at_ns"], row["source"]) == ("vllm.log", 9, "vllm")
+    assert (row["file"], row["at_ns"], row["source"]) == ("watch/logs/vllm.log", 9, "vllm")
 
 
 def test_a_watched_log_with_the_name_of_the_keepers_is_read_too(tmp_path: Path) -> None:
