@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import time
 import uuid
@@ -75,6 +76,11 @@ class VllmFace:
     def routes(self) -> list[tuple[str, str]]:
         """(path, method) of all endpoints, for the log."""
         return sorted((path, method) for method, path in self._routes)
+
+    @property
+    def exit_code_on_death(self) -> int | None:
+        """0, so that no supervisor restarts it; None with VLLM_KEEP_ALIVE_ON_ENGINE_DEATH set: it stays, and fails."""
+        return None if os.environ.get("VLLM_KEEP_ALIVE_ON_ENGINE_DEATH", "0") not in {"0", ""} else 0
 
     def handle(self, exchange: Exchange) -> None:
         """Answer one request, now or in a task."""

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 
 from loadchaos.sim.defects import DEFECTS
+from loadchaos.sim.limits import resolved
 from loadchaos.sim.nouns import EngineConfig
 
 DIALECTS = ("vllm", "lmdeploy")
@@ -15,6 +16,18 @@ DIALECTS = ("vllm", "lmdeploy")
 # First and last release the faces know (facts: what changed from one to the next).
 ERAS = {"vllm": ((0, 8), (0, 33)), "lmdeploy": ((0, 6), (0, 18))}
 DEFAULT_ERA = {"vllm": "0.18", "lmdeploy": "0.18"}
+
+# What the other server's engine does differently by default; num_gpu_blocks 0 is worked out from its memory share.
+_DEFAULTS: Mapping[str, Mapping[str, object]] = {
+    "vllm": {},
+    "lmdeploy": {
+        "block_size": 64,
+        "num_gpu_blocks": 0,
+        "num_speculative_tokens": 0,
+        "enable_prefix_caching": False,
+        "async_scheduling": False,
+    },
+}
 
 _NOT_FLAGS = {"dialect", "defects", "era"}  # have options of their own
 _ALIASES = {
@@ -104,11 +117,12 @@ def make_options(
             raise nearest(name, DEFECTS, "defect")
         if DEFECTS[name].dialect != dialect:
             raise ValueError(f"defect {name!r} is one of {DEFECTS[name].dialect}, not of {dialect}")
-    engine: dict[str, object] = {}
+    engine: dict[str, object] = dict(_DEFAULTS[dialect])
     server: dict[str, object] = {"images": images, "dev_mode": dev_mode}
     for name, value in (flags or {}).items():
         _set(name, value, engine, server)
     config = replace(EngineConfig(), dialect=dialect, era=chosen_era, defects=wanted, **engine)  # type: ignore[arg-type]  # values were checked against the fields' types
+    config = resolved(config)
     return Options(config, replace(ServerConfig(), **server), host, port, dict(flags or {}))  # type: ignore[arg-type]  # as above
 
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import signal
 import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 import uvloop
 
 from loadchaos.sim.client import EngineClient, EngineDiedEarlyError
 from loadchaos.sim.core import TITLES
+from loadchaos.sim.face_lmdeploy import LmdeployFace
 from loadchaos.sim.face_vllm import VllmFace
-from loadchaos.sim.httpd import HttpServer
-from loadchaos.sim.logs import Log
-from loadchaos.sim.options import DIALECTS, Options, make_options, release
+from loadchaos.sim.httpd import Exchange, HttpServer
+from loadchaos.sim.options import DIALECTS, Options, make_options
+from loadchaos.sim.tale_lmdeploy import LmdeployTale
+from loadchaos.sim.tale_vllm import VllmTale
 
 _DEATH_WINDOW_S = 0.1  # between an engine's death and the listener's end a real server still answers /health (0.32)
 _DRAIN_S = 1.0  # how long connections get to take their last bytes
@@ -54,6 +56,46 @@ def config_from_args(argv: Sequence[str]) -> Options:
     )  # fmt: skip
 
 
+class Face(Protocol):
+    """What answers requests. `exit_code_on_death` None: the server outlives its engine."""
+
+    @property
+    def routes(self) -> list[tuple[str, str]]:
+        """(path, method) of all endpoints."""
+
+    @property
+    def exit_code_on_death(self) -> int | None:
+        """How the process ends when its engine dies."""
+
+    def handle(self, exchange: Exchange) -> None:
+        """Answer one request, now or later."""
+
+    def warm_up(self) -> None:
+        """What can wait until the server listens."""
+
+
+class Tale(Protocol):
+    """What is logged of the server's life."""
+
+    def start(self) -> None:
+        """Before anything runs."""
+
+    def failed_start(self) -> None:
+        """The engine core ended before it was ready."""
+
+    def listening(self, port: int, routes: Sequence[tuple[str, str]]) -> None:
+        """The server takes requests."""
+
+    def death(self) -> None:
+        """The engine core is gone."""
+
+    def shutting_down(self) -> None:
+        """The listener closes."""
+
+    def over(self) -> None:
+        """All connections are closed."""
+
+
 class ApiServer:
     """Listens, and dies as the imitated server does when its engine core is gone."""
 
@@ -61,39 +103,43 @@ class ApiServer:
         self._options = options
         self._engine = engine
         self._pipe = pipe
-        self._log = Log(options.engine.dialect, options.engine.era, "APIServer")
+        vllm = options.engine.dialect == "vllm"
+        self._tale: Tale = VllmTale(options) if vllm else LmdeployTale(options)
+        self._face: Face = VllmFace(options, engine) if vllm else LmdeployFace(options, engine)
+        self._code = 0
         self._over = asyncio.Event()
         self._stopping = False
 
     async def run(self) -> int:
-        """Serve until the engine dies or a signal comes. Returns the exit code: 0 either way, 1 if it never started."""
-        self._tell_start()
+        """Serve until the engine dies or a signal comes. Returns the exit code."""
+        self._tale.start()
         try:
             await self._engine.start(self._pipe)
         except EngineDiedEarlyError:
-            self._tell_failed_start()
+            self._tale.failed_start()
             return 1
-        face = VllmFace(self._options, self._engine)
-        http = HttpServer(face.handle, self._options.server.quiet)
+        http = HttpServer(self._face.handle, self._options.server.quiet)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._terminate, http)
         self._engine.on_death = lambda: self._engine_died(http)
         port = await http.listen(self._options.host, self._options.port)
-        self._tell_listening(port, face)
-        face.warm_up()
+        self._tale.listening(port, self._face.routes)
+        self._face.warm_up()
         await self._over.wait()
         await self._shut_down(http)
-        return 0
+        return self._code
 
     def _engine_died(self, http: HttpServer) -> None:
         """The pipe's other end is gone: answer everybody, then close after the short window real servers have."""
         if self._stopping:
             return
-        self._tell_death()
+        self._tale.death()
         self._engine.fail_all()
-        if os.environ.get("VLLM_KEEP_ALIVE_ON_ENGINE_DEATH", "0") not in {"0", ""}:
+        after = self._face.exit_code_on_death
+        if after is None:
             return
+        self._code = after
         asyncio.get_running_loop().call_later(_DEATH_WINDOW_S, self._close, http)
 
     def _terminate(self, http: HttpServer) -> None:
@@ -101,7 +147,7 @@ class ApiServer:
         if self._stopping:
             return
         self._stopping = True
-        self._log.raw(["INFO:     Shutting down"])
+        self._tale.shutting_down()
         http.close_listener()
         self._engine.fail_all()
         self._over.set()
@@ -109,7 +155,7 @@ class ApiServer:
     def _close(self, http: HttpServer) -> None:
         if not self._stopping:
             self._stopping = True
-            self._log.raw(["INFO:     Shutting down"])
+            self._tale.shutting_down()
             http.close_listener()
             self._over.set()
 
@@ -119,71 +165,8 @@ class ApiServer:
         while http.connections and loop.time() < until:  # noqa: ASYNC110 - once in a life, and bounded
             await asyncio.sleep(0.02)
         http.drop()
-        self._log.raw(
-            [
-                "INFO:     Waiting for application shutdown.",
-                "INFO:     Application shutdown complete.",
-                f"INFO:     Finished server process [{os.getpid()}]",
-            ]
-        )
-        self._log.line("INFO", "core_client.py:770", "[shutdown] MPClient: start timeout=0s")
         self._engine.stop()
-        self._log.line("INFO", "core_client.py:777", "[shutdown] MPClient: complete")
-
-    def _tell_start(self) -> None:
-        options, log = self._options, self._log
-        log.line("INFO", "api_utils.py:286", f"vLLM API server version {options.version}")
-        given = {"model": options.server.model, **options.given}
-        log.line("INFO", "api_utils.py:286", f"non-default args: {given}")
-        log.line("INFO", "model.py:2152", f"Using max model len {options.engine.max_model_len}")
-        if options.engine.enable_chunked_prefill:
-            text = f"Chunked prefill is enabled with max_num_batched_tokens={options.engine.max_num_batched_tokens}."
-            log.line("INFO", "scheduler.py:226", text)
-        if options.engine.async_scheduling:
-            log.line("INFO", "vllm.py:689", "Asynchronous scheduling is enabled.")
-
-    def _tell_failed_start(self) -> None:
-        text = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
-        self._log.raw([f"{self._log.tag}{line}" for line in ("Traceback (most recent call last):", text)])
-
-    def _tell_listening(self, port: int, face: VllmFace) -> None:
-        options, log = self._options, self._log
-        engine = options.engine
-        tokens = engine.num_gpu_blocks * engine.block_size
-        log.line("INFO", "kv_cache_utils.py:1307", f"GPU KV cache size: {tokens:,} tokens")
-        text = (
-            f"Maximum concurrency for {engine.max_model_len:,} tokens per request: {tokens / engine.max_model_len:.2f}x"
-        )
-        log.line("INFO", "kv_cache_utils.py:1312", text)
-        if options.server.dev_mode and release(engine.era) >= (0, 18, 0):
-            text = "SECURITY WARNING: Development endpoints are enabled! This should NOT be used in production!"
-            log.line("WARNING", "__init__.py:44", text)
-        log.line("INFO", "entry.py:140", f"Starting vLLM server on http://{options.host}:{port}")
-        log.line("INFO", "launcher.py:186", "Available routes are:")
-        for path, method in face.routes:
-            log.line("INFO", "launcher.py:195", f"Route: {path}, Methods: {method}")
-        log.raw(
-            [
-                f"INFO:     Started server process [{os.getpid()}]",
-                "INFO:     Waiting for application startup.",
-                "INFO:     Application startup complete.",
-                f"INFO:     Uvicorn running on http://{options.host}:{port} (Press CTRL+C to quit)",
-            ]
-        )
-
-    def _tell_death(self) -> None:
-        frames = (
-            'File "/usr/local/lib/python3.12/dist-packages/vllm/v1/engine/async_llm.py", line 647, in output_handler',
-            "  outputs = await engine_core.get_output_async()",
-            'File "/usr/local/lib/python3.12/dist-packages/vllm/v1/engine/core_client.py", line 998, in get_output_async',
-            "  raise self._format_exception(outputs) from None",
-        )
-        dead = (
-            "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the "
-            "root cause."
-        )
-        head = ["AsyncLLM output_handler failed.", "Traceback (most recent call last):"]
-        self._log.error("async_llm.py:703", [*head, *(f"  {line}" for line in frames), dead])
+        self._tale.over()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -143,8 +143,10 @@ class Admin:
     async def _abort_requests(self, exchange: Exchange) -> None:
         asked = orjson.loads(exchange.body or b"{}")
         ids = asked.get("request_ids") if isinstance(asked, dict) else None
-        everything = not ids or asked.get("abort_all")
-        chosen = None if everything else [ids] if isinstance(ids, str) else [str(i) for i in ids]
+        everything = ids is None or not ids or bool(asked.get("abort_all"))
+        chosen = None
+        if ids and not everything:
+            chosen = [ids] if isinstance(ids, str) else [str(i) for i in ids]
         count = self._face.abort_all(chosen)
         # An unknown id counts as aborted, too (measured).
         exchange.send(200, orjson.dumps({"status": "aborted", "aborted": count if everything else len(chosen or ())}))
