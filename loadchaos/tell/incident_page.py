@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from loadchaos.tell.phrases import known_text, remedy_text
@@ -173,7 +172,7 @@ def replay_command(run: Mapping[str, Any]) -> str:
     seed = run.get("seed")
     if not argv:
         argv = ["loadchaos", "run", str(run.get("profile") or "PROFILE")]
-    argv[0] = Path(argv[0]).name
+    argv[0] = "loadchaos"  # however it was started: `python -m loadchaos` is the same program
     if seed is not None and not any(a == "--seed" or a.startswith("--seed=") for a in argv):
         argv += ["--seed", str(seed)]
     return clean(shlex.join(argv), 2000)
