@@ -104,7 +104,15 @@ class Follower:
             self._screen.show(self._fold.snapshot(now_ns))
 
     def _tell(self, findings: list[Row]) -> None:
-        """Findings to their file, incidents to their folders, both to the live numbers."""
+        """Findings to their file, incidents to their folders, both to the live numbers.
+
+        A death is told when it is named, and again with its final counts (`final`) when it is over.
+        """
+        closed = {i.folder for i in self._judge.incidents if i.closed_ns is not None}
+        findings = [
+            {**row, "final": closed.issuperset(map(str, row["incidents"]))} if row.get("incidents") else row
+            for row in findings
+        ]
         if self._findings.mine:
             self._findings.write(findings)
             self._incidents.renew(self._judge.incidents)
@@ -223,7 +231,14 @@ def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
         return "incident", row.get("n"), row.get("what")
     if row.get("row") == "failure":
         incidents = row.get("incidents") or [row.get("incident")]
-        return "failure", row.get("id"), row.get("attribution"), row.get("title"), *map(str, incidents)
+        return (
+            "failure",
+            row.get("id"),
+            row.get("attribution"),
+            row.get("title"),
+            row.get("final"),
+            *map(str, incidents),
+        )
     return row.get("row"), row.get("at_ns")
 
 

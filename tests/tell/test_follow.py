@@ -119,6 +119,8 @@ def test_a_finished_run_is_read_told_and_left(run_folder: RunFolder) -> None:
     found = findings(run_folder)
     assert {r["id"] for r in found if r["row"] == "failure"} == {"encoder_cache_miss"}
     assert [r["what"] for r in found if r["row"] == "incident"] == ["open", "close"]
+    last = [r for r in found if r["row"] == "failure"][-1]
+    assert last["final"] and last["lost_requests"] == 78
 
 
 def test_following_it_again_adds_nothing(run_folder: RunFolder) -> None:
