@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from loadchaos.judge.clean import Line, clean, expand, without_margin
 from loadchaos.judge.frames import HEADER, Frame, Trace, chains, guilty
 from loadchaos.judge.group import Failure, Match, group, name
-from loadchaos.judge.signatures import UNKNOWN, WORD, Signature, SignatureError, Signatures, load
+from loadchaos.judge.signatures import UNCAUGHT, UNKNOWN, WORD, Signature, SignatureError, Signatures, load
 
 __all__ = ["Classifier", "Failure", "Match", "SignatureError", "Signatures", "classify_text", "group", "load"]
 
@@ -24,6 +24,9 @@ _REPEAT_S = 10.0
 _REPEAT_LINES = 2_000
 _MOST_REPEATS_KEPT = 4_096
 _LONGEST_BODY = 1 << 20
+_LAST_WORDS = 3  # lines after an uncaught exception that are still its message
+_TELLS = ("ERROR", "WARNING", "CRITICAL")  # a logger that tells of an exception does so in the line before it
+_ENDINGS = ("KeyboardInterrupt", "SystemExit", "CancelledError", "GeneratorExit")  # somebody ended it
 
 
 @dataclass(slots=True)
@@ -47,6 +50,9 @@ class _Source:
     open: int = 0
     attend_until: int = 0
     facts: dict[str, str] = field(default_factory=dict)
+    before: str = ""
+    last_line: int = 0
+    ending: tuple[Trace, Match] | None = None
     repeats: OrderedDict[tuple[str, str, str], list[float]] = field(default_factory=OrderedDict)
 
 
@@ -64,15 +70,20 @@ class Classifier:
         state = self._sources.get(source)
         if state is None:
             state = self._sources[source] = _Source()
+        before, state.before = state.before, line
+        if line.strip():
+            state.last_line = line_no
         if not state.open and line_no > state.attend_until and self._keys.isdisjoint(WORD.findall(line)):
             return []  # nine lines in ten end here
         found: list[Match] = []
         for text in expand(line):
-            found += self._line(text, line_no, at_ns, source, state)
+            found += self._line(text, line_no, at_ns, source, state, before)
         return [m for m in found if self._tell(m, state)]
 
-    def close(self) -> list[Match]:
-        """The log ends: a traceback without its last line is still one, and counted repeats are told."""
+    def close(self, *, died: bool = False) -> list[Match]:
+        """The log ends: a traceback without its last line is still one. With `died` (the process is known to be gone, or
+        nothing is known of it) a traceback at the very end that nobody logged is what it died of.
+        """
         found: list[Match] = []
         for source, state in self._sources.items():
             for process, writer in state.writers.items():
@@ -82,9 +93,13 @@ class Classifier:
                     found += self._ended(writer, line, last.line_no, None, source, state)
             state.writers.clear()
             state.open = 0
+            if died and state.ending is not None and state.last_line - state.ending[1].evidence["line"] <= _LAST_WORDS:
+                found.append(state.ending[1])
         return found
 
-    def _line(self, text: str, line_no: int, at_ns: int | None, source: str, state: _Source) -> list[Match]:
+    def _line(
+        self, text: str, line_no: int, at_ns: int | None, source: str, state: _Source, before: str
+    ) -> list[Match]:
         line = clean(text)
         if len(line.text) > _LONGEST_LINE:
             line = Line(line.text[:_LONGEST_LINE], line.writer, line.level, line.clock_s)
@@ -97,7 +112,10 @@ class Classifier:
             return self._plain(writer, line, line_no, at_ns, source, state)
         body = without_margin(line.text)
         if HEADER in body:
-            return self._begin(writer, line, body, line_no, at_ns, source, state)
+            found = self._begin(writer, line, body, line_no, at_ns, source, state)
+            if writer.trace is not None:
+                writer.trace.logged |= bool(line.level) or clean(expand(before)[-1]).level in _TELLS
+            return found
         trace = writer.trace
         if trace is None or (line.level and line.level != trace.level):  # another logger between the lines
             return self._plain(writer, line, line_no, at_ns, source, state)
@@ -132,9 +150,11 @@ class Classifier:
         if not follows:
             self._chain += 1
         chain = writer.last.chain if follows and writer.last is not None else self._chain
-        writer.trace = Trace(chain, line.level)
+        introduced = bool(writer.intro) and line_no - writer.intro_line <= _INTRO
+        logged = introduced or (follows and writer.last is not None and writer.last.logged)
+        writer.trace = Trace(chain, line.level, logged=logged)
         writer.chained = False
-        if line_no - writer.intro_line <= _INTRO:
+        if introduced:
             for match in writer.intro:
                 match.chain = chain
         writer.intro = []
@@ -151,6 +171,8 @@ class Classifier:
         writer.trace, writer.last, writer.last_line = None, trace, line_no
         state.open -= 1
         state.attend_until = line_no + _ATTEND
+        if trace.exception and not trace.logged and trace.exception not in _ENDINGS:
+            state.ending = (trace, self._match(UNCAUGHT, None, line, line_no, at_ns, source, trace, state))
         found = self._scan(line, line_no, at_ns, source, state, trace)
         found += self._in_frames(trace, line, at_ns, source, state)
         if trace.exception and not any(m.role in ("cause", "echo") for m in found):
@@ -258,7 +280,7 @@ def classify_text(text: str, *, source: str = "", signatures: Signatures | None 
     is_body = len(lines) <= 1
     for n, line in enumerate(lines, 1):
         matches += classifier.feed(line, line_no=n, source=source)
-    matches += classifier.close()
+    matches += classifier.close(died=True)
     return group(matches, quiet=not is_body)
 
 

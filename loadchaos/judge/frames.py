@@ -35,19 +35,20 @@ class Frame:
 
 @dataclass(slots=True)
 class Trace:
-    """A traceback, open until the exception's own line; `chain` is shared by those that follow from one another."""
+    """A traceback, open until the exception's own line; `chain` is shared by those that follow from one another.
+
+    `logged` says that a logger told of it: the process went on.
+    """
 
     chain: int
     level: str = ""
     frames: list[Frame] = field(default_factory=list)
     exception: str = ""
     message: str = ""
-    done: bool = False
-    lines: int = 0
+    logged: bool = False
 
     def take(self, text: str, line_no: int) -> bool:
         """Feed the next line of the same writer; True when it was a part of this traceback and left it open."""
-        self.lines += 1
         found = _FILE.match(text)
         if found is not None:
             self.frames.append(Frame(found["path"], int(found["line"]), found["function"] or "<module>", line_no))
@@ -58,7 +59,6 @@ class Trace:
             if self.frames and not self.frames[-1].code and text.strip() and not _CARETS.match(text):
                 self.frames[-1].code = text.strip()
             return True
-        self.done = True
         exception = _EXCEPTION.match(text)
         if exception is not None and (exception["message"] is not None or exception["type"][0].isupper()):
             self.exception = exception["type"].rsplit(".", 1)[-1]

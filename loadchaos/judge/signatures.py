@@ -105,7 +105,7 @@ class Signatures:
 
     def scan(self, text: str, where: str = "line") -> list[tuple[Signature, re.Match[str]]]:
         """Every signature that matches `text`, in the files' order."""
-        found = []
+        found: list[tuple[Signature, re.Match[str]]] = []
         words = self.keys.intersection(WORD.findall(text))
         if not words:
             return found
@@ -126,6 +126,12 @@ class Signatures:
 UNKNOWN = Signature(
     id="unknown_exception", title="{exception}: {message} in {frame}", severity="engine_death", role="cause", file="",
     find=(), patterns=(), remedy="report it upstream with the log around it; no signature knows this exception yet",
+)  # fmt: skip
+
+# A log that ends in a traceback which nobody logged: the process died of it.
+UNCAUGHT = Signature(
+    id="uncaught_exception", title="the log ends with an uncaught exception", severity="engine_death", role="echo", file="",
+    find=(), patterns=(), vague=True, remedy="the exception ended the process; report it with the log around it",
 )  # fmt: skip
 
 _EXTRA_KEYS = frozenset({"Traceback", "File", "traceback"})  # so that tracebacks are read at all

@@ -276,3 +276,14 @@ def test_a_page_of_several_lines_is_one_text() -> None:
     ]
     alb = page.replace("<hr><center>nginx/1.27.0</center>\r\n", "")
     assert [f.id for f in classify_text(alb)] == ["gateway_aws_alb"]
+
+
+def test_a_log_that_ends_with_an_uncaught_exception_died_of_it() -> None:
+    trace = 'Traceback (most recent call last):\n  File "/x/serve.py", line 3, in main\n    import vllm_foo\n'
+    missing = trace + "ModuleNotFoundError: No module named 'vllm_foo'\n"
+    assert [f.id for f in classify_text("INFO: starting\n" + missing)] == ["module_missing"]
+    (failure,) = classify_text(trace + "ValueError: bad 17\n")
+    assert (failure.id, failure.title) == ("unknown_exception", "ValueError: bad N in serve.py main")
+    assert classify_text("INFO: starting\n" + missing + "INFO: a\nINFO: b\nINFO: c\nINFO: d\n") == []
+    assert classify_text("WARNING: no plugin\n" + missing) == []
+    assert classify_text(trace + "KeyboardInterrupt\n") == []
