@@ -243,6 +243,7 @@ class Episodes:
             incident.tell(int(row["at_ns"]), f"its process has ended: {row.get('reason')}")
 
     def _attribute(self, incident: Incident) -> None:
+        incident.has_log = self.has_log
         names = {incident.named_by().id}
         if not incident.causes:  # an echo, or nothing but signs: what we did to it may be the whole story
             names |= {incident.kind, str(incident.worst), f"server_{incident.worst}", *(s.id for s in incident.echoes)}

@@ -16,6 +16,7 @@ _WINDOW_NS = 60 * S
 _MOST_TOLD = 50
 _NUMBER = re.compile(r"[\d.]+")
 
+_GONE = (("engine_core", "engine_core_proc_died", "engine core"), ("worker", "worker_proc_died", "worker"))
 _DEFAULTS: Mapping[str, tuple[str, Severity, str, str]] = {
     "death": (
         "engine_death_unexplained", "engine_death", "The server died, and no log says why",
@@ -95,13 +96,16 @@ class Incident:
 
     def named_by(self) -> Seen:
         """What this incident is called after: the first cause, else the first echo, else what the signs show."""
-        for group in (self.causes, self.echoes):
-            if group:
-                return min(group, key=lambda s: s.at_ns)
+        if self.causes:
+            return min(self.causes, key=lambda s: s.at_ns)
+        if self.has_log and (killed := self._killed()) is not None:
+            return killed
+        if self.echoes:
+            return min(self.echoes, key=lambda s: s.at_ns)
         name, severity, title, remedy = _DEFAULTS["startup" if self.kind == "death" and self.starting else self.kind]
         if self.exit is not None and self.kind in ("death", "restart"):
             title = f"{title} ({self.exit.get('reason')})"
-        if self.has_log and "--server-log" in remedy:
+        if self.has_log and self.kind in ("death", "restart"):
             remedy = (
                 "Read the end of its log: nothing in it is known to loadchaos; send it upstream with this incident."
             )
@@ -115,6 +119,20 @@ class Incident:
             self.opened_ns,
             remedy=remedy,
         )
+
+    def _killed(self) -> Seen | None:
+        """A process that was gone while no log gives a cause: an engine that fails says so, one that is killed cannot."""
+        for role, name, words in _GONE:
+            sign = next((s for s in self.signs if f", {role}) is gone" in s), None)
+            if sign is not None and self.kind == "death":
+                title = f"The {words} process was gone without a word in the log: it was killed"
+                text = "; ".join([sign, *(str(e.evidence.get("text")) for e in self.echoes[:1])])
+                remedy = (
+                    "Look for the OOM killer (dmesg, journalctl -k, the pod's last state) and for who sends signals."
+                )
+                evidence = {"source": "signs", "line": None, "text": text}
+                return Seen(name, "engine_death", title, "cause", evidence, self.opened_ns, remedy=remedy)
+        return None
 
     @property
     def id(self) -> str:

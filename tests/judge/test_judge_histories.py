@@ -123,6 +123,16 @@ def test_a_server_that_ends_before_it_was_healthy_failed_to_start_and_did_not_di
     assert next(e for e in verdict["expectations"] if e["name"] == "engine_deaths")["verdict"] == "pass"
 
 
+def test_an_engine_core_that_is_gone_with_only_echoes_in_the_log_was_killed(history: Any) -> None:
+    history.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
+    ids = history.begin().work(5).send(3)
+    history.add("process", replica="server", pid=11, role="engine_core", what="gone", state="", name="VLLM::EngineCore")
+    history.log(MISS.splitlines()[-1]).die(ids).idle(2).end()
+    [failure] = verdict_of(history)["failures"]
+    assert (failure["id"], failure["lost_requests"]) == ("engine_core_proc_died", 3)
+    assert "OOM killer" in failure["remedy"]
+
+
 def test_stopping_a_dead_server_at_the_end_takes_its_death_not_back(history: Any) -> None:
     history.begin().work(5)
     history.health = 503  # the engine is gone, the API server lives on
