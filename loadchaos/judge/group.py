@@ -207,6 +207,8 @@ def _life(life: Sequence[Match], old: set[int], *, quiet: bool) -> list[Failure]
         if match.role == "cause" and not (quiet and match.signature.quiet and match.chain not in echoes):
             failures.append(_failure(match))
         elif match.role == "echo" and not (match.chain and match.chain in named):
+            if match.signature.weak and match.chain not in unknown and len(failures) > 0:
+                continue  # it only quotes what another said
             severity: Severity = "degraded" if match.signature.weak else match.severity
             failures.append(_failure(match, severity=severity, told_by=unknown.get(match.chain)))
     return failures

@@ -287,3 +287,37 @@ def test_a_log_that_ends_with_an_uncaught_exception_died_of_it() -> None:
     assert classify_text("INFO: starting\n" + missing + "INFO: a\nINFO: b\nINFO: c\nINFO: d\n") == []
     assert classify_text("WARNING: no plugin\n" + missing) == []
     assert classify_text(trace + "KeyboardInterrupt\n") == []
+
+
+def test_a_failure_is_json_with_the_keys_of_the_verdict() -> None:
+    (failure,) = classify_text(LMDEPLOY)
+    told = json.loads(json.dumps(failure.to_json()))
+    keys = {
+        "id",
+        "severity",
+        "title",
+        "role",
+        "evidence",
+        "process",
+        "at_ns",
+        "frames",
+        "known",
+        "remedy",
+        "alt",
+        "layer",
+    }
+    assert keys <= told.keys()
+    assert told["facts"]["capacity_tokens"] == 1344
+    assert "21 x 64 = 1344 tokens; this prompt had 3446, which needs 54 blocks" in told["why"]
+    assert told["remedy"].startswith("--cache-max-entry-count of at least 0.26 (0.1 now)")
+
+
+def test_a_miss_in_the_drafter_is_38551_and_one_in_the_target_model_is_not() -> None:
+    (drafter,) = classify_text(DRAFTER)
+    assert [(k["issue"], k["fixed"]) for k in drafter.known] == [("vllm-project/vllm#38551", "0.27.1")]
+    (target,) = classify_text(body("vllm/encoder-cache-miss-in-the-target-model.log"))
+    assert [k["issue"] for k in target.known] == ["vllm-project/vllm#26777", "vllm-project/vllm#32469"]
+    (unclear,) = classify_text("RuntimeError: Encoder cache miss for 9f8a1c.\n\n")
+    assert unclear.known == ()
+    (survived,) = classify_text("WARNING Encoder cache miss for 9f8a1c, skipping mm embedding\n\n")
+    assert (survived.id, survived.severity) == ("encoder_cache_miss_skipped", "degraded")
