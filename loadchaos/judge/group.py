@@ -193,6 +193,7 @@ def _life(life: Sequence[Match], old: set[int], *, quiet: bool) -> list[Failure]
     for match in life:
         if match.id == UNKNOWN.id and match.chain:
             unknown.setdefault(match.chain, match)  # the first of a chain is the root
+    told: Match | None = None  # the last echo whose exception we could tell
     said: Match | None = None  # the engine's own last word on a request: the API server's echo adds nothing to it
     for match in rest:
         if match.role == "cause" and match.engine_side:
@@ -207,8 +208,9 @@ def _life(life: Sequence[Match], old: set[int], *, quiet: bool) -> list[Failure]
         if match.role == "cause" and not (quiet and match.signature.quiet and match.chain not in echoes):
             failures.append(_failure(match))
         elif match.role == "echo" and not (match.chain and match.chain in named):
-            if match.signature.weak and match.chain not in unknown and len(failures) > 0:
+            if match.signature.weak and told is not None and match.chain not in unknown and near(told, match, 1.0):
                 continue  # it only quotes what another said
+            told = match if match.chain in unknown else told
             severity: Severity = "degraded" if match.signature.weak else match.severity
             failures.append(_failure(match, severity=severity, told_by=unknown.get(match.chain)))
     return failures
