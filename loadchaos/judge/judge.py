@@ -26,6 +26,7 @@ from loadchaos.model import Facts, Row, Terms
 
 _DEADLY = ("engine_death", "startup")
 _NEAR_NS = 5 * S
+_BURST_NS = 20 * S  # one failure stands for a burst of up to 10 s, and for 10 s of repeats that are only counted
 _HIDES_ITS_CAUSE = ("", "internal server error", "internal error happened", "internal error")
 _CAPACITY = "lmdeploy_input_length_error"
 _MOST_STATES = 10_000
@@ -111,6 +112,7 @@ class Judge:
             self._episodes.exit(row)
         elif row.get("what") == "start":
             self._environment["command"] = list(row.get("command") or ())
+            self._lines.remember(" ".join(map(str, row.get("command") or ())))
 
     def _on_run(self, row: Row) -> None:
         if row.get("what") == "begin":
@@ -186,12 +188,16 @@ class Judge:
 
     def _hidden_cause(self, bad: BadAnswer) -> Entry | None:
         """What the log named within 5 s of an answer that says nothing but `Internal Server Error`."""
-        if bad.outcome not in ("http_error", "stream_error", "finish_error", "truncated"):
+        if bad.outcome not in ("http_error", "stream_error", "finish_error", "truncated", "reset", "protocol_error"):
             return None
         said = bad.text.strip().strip('."{}').lower()
         if bad.outcome == "http_error" and not any(said == h or (h and h in said[:200]) for h in _HIDES_ITS_CAUSE):
             return None
-        near = [(abs(at - bad.at_ns), e) for at, e in self._recent if abs(at - bad.at_ns) <= _NEAR_NS]
+        near = [
+            (abs(at - bad.at_ns), e)
+            for at, e in self._recent
+            if at - _NEAR_NS <= bad.at_ns <= at + _NEAR_NS + _BURST_NS
+        ]
         near = [(d, e) for d, e in near if e.seen.severity == "request" and e.seen.role == "cause"]
         return min(near, key=lambda item: item[0])[1] if near else None
 
@@ -309,8 +315,12 @@ class Judge:
             if entry.seen.id == _CAPACITY and blocks and size:
                 over = [n for n in self._lengths.failed if n > blocks * size]
                 if over:
-                    title, remedy = symptoms.kv_capacity(int(blocks), int(size), min(over), self._lines.kv.get("ratio"))
+                    title, remedy = symptoms.kv_capacity(int(blocks), int(size), max(over), self._lines.kv.get("ratio"))
                     entry.title, entry.remedy = title, remedy
+            elif entry.seen.id == _CAPACITY and boundary is not None:
+                entry.title = (
+                    f"prompts of {boundary[1]} tokens or more fail, up to {boundary[0]} pass: what the KV cache holds"
+                )
 
     def _told(self, entry: Entry) -> dict[str, Any]:
         told = entry.to_json()

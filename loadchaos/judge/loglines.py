@@ -36,7 +36,7 @@ class LogLines:
         self.lines += 1
         text = str(row.get("text", ""))
         if any(hint in text for hint in _KV_HINT):
-            self._remember(text)
+            self.remember(text)
         source = str(row.get("file") or row.get("source") or "server.log")
         at_ns = row.get("at_ns")
         return self._hold(self._classifier.feed(text, line_no=int(row["line"]), at_ns=at_ns, source=source), now_ns)
@@ -63,7 +63,8 @@ class LogLines:
         self._newest_ns = now_ns
         return True
 
-    def _remember(self, text: str) -> None:
+    def remember(self, text: str) -> None:
+        """Take figures of the KV cache from a line of the log or from the command that started the server."""
         for name, pattern in _KV_FACTS.items():
             if (hit := pattern.search(text)) is not None:
                 self.kv[name] = float(next(g for g in hit.groups() if g))

@@ -40,7 +40,7 @@ class RunLog:
         self._locust_exits = 0
         self._last_probe_ns: int | None = None
         self._probe_hole: tuple[float, int] = (0.0, 0)
-        self._probes = 0
+        self._probes = self._scrapes = 0
         self._gaps: list[tuple[str, int, float, str]] = []
         self._preflight: list[Row] = []
 
@@ -91,6 +91,9 @@ class RunLog:
         self._probes += 1
         self._hole(int(row["at_ns"]))
         self._last_probe_ns = int(row["at_ns"])
+
+    def _on_metrics(self, _row: Row) -> None:
+        self._scrapes += 1
 
     def _hole(self, at_ns: int) -> None:
         if self.load_begin_ns is None or (self.load_end_ns is not None and at_ns > self.load_end_ns):
@@ -185,7 +188,8 @@ class RunLog:
             down = any(i.covers(at_ns - int(seconds * S), at_ns) for i in episodes)
             if source == "log" and ("could not be written" in why or "dropped" in why):
                 return Check("watching", expected, f"part of the log is lost: {why}", "unknown")
-            if not down:
+            without = source == "scrape" and not self._scrapes  # a server without /metrics is not one we lost sight of
+            if not down and not without:
                 lost[source] += round(seconds * 1000)
         for source, ms in lost.items():
             if ms / 1000 > max(_GAP_S, _GAP_SHARE * load_s):

@@ -10,6 +10,7 @@ from loadchaos.judge.mechanisms import Check
 from loadchaos.model import Row
 
 _MOST_LENGTHS = 1_000
+_FAILED = ("http_error", "finish_error", "stream_error", "truncated", "reset")  # how an era tells it differs
 
 
 @dataclass
@@ -27,7 +28,7 @@ class Lengths:
             return
         if outcome == "ok":
             self.longest_ok, self.oks = max(self.longest_ok, tokens), self.oks + 1
-        elif outcome in ("http_error", "finish_error") and (tokens in self.failed or len(self.failed) < _MOST_LENGTHS):
+        elif outcome in _FAILED and (tokens in self.failed or len(self.failed) < _MOST_LENGTHS):
             self.failed[tokens] = self.failed.get(tokens, 0) + 1
 
     def boundary(self) -> tuple[int, int] | None:
@@ -76,7 +77,12 @@ def near_limit(edges: Mapping[int, Mapping[str, int]], against: bool) -> Check |
     if refused:
         told.append(f"shortest refused: {refused[0]:+d}")
     if bad:
-        told.append(f"trouble from {bad[0]:+d} on: stay {max(0, -bad[0])} tokens or more away from the limit")
+        stay = (
+            f": stay more than {-bad[0]} tokens away from the limit"
+            if bad[0] < 0
+            else ", where a clean refusal was due"
+        )
+        told.append(f"trouble from {bad[0]:+d} on{stay}")
     if not (answered or refused or bad):
         return Check("near_limit", "answers below the limit, refusals above", "no rung was answered", "unknown")
     return Check(

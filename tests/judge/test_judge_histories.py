@@ -262,7 +262,7 @@ def test_the_ladder_tells_where_trouble_began(history: Any) -> None:
     check = next(c for c in verdict_of(history)["checks"] if c["name"] == "near_limit")
     assert check["verdict"] == "fail"
     assert "longest that passed: -800" in check["actual"]
-    assert "stay 700 tokens" in check["actual"]
+    assert "stay more than 700 tokens" in check["actual"]
 
 
 def test_lmdeploys_500_is_explained_by_what_the_kv_cache_holds(history: Any) -> None:
@@ -281,6 +281,27 @@ def test_lmdeploys_500_is_explained_by_what_the_kv_cache_holds(history: Any) -> 
     assert failure["id"] == "lmdeploy_input_length_error"
     assert failure["title"] == "the KV cache holds 21 x 64 = 1344 tokens, this prompt had 3446, which needs 54 blocks"
     assert failure["remedy"] == "--cache-max-entry-count of at least 0.26 (0.1 now), or a shorter input"
+
+
+def test_where_no_log_tells_the_blocks_the_lengths_themselves_show_the_capacity(history: Any) -> None:
+    history.begin(dialect="lmdeploy").work(5)
+    for n in range(1300, 1400, 10):
+        bad = n > 1344
+        history.answer(
+            history.send(1, "ladder"), "http_error" if bad else "ok", status=500 if bad else 200,
+            error="Internal Server Error" if bad else None, planned_tokens=n,
+        )  # fmt: skip
+    history.end()
+    [failure] = verdict_of(history)["failures"]
+    assert failure["id"] == "lmdeploy_input_length_error"
+    assert failure["title"].startswith("prompts of 1350 tokens or more fail, up to 1340 pass")
+
+
+def test_a_server_without_metrics_is_not_one_we_lost_sight_of(history: Any) -> None:
+    history.metrics = False
+    history.begin().work(20)
+    history.add("gap", replica="server", source="scrape", seconds=20.0, why="404")
+    assert verdict_of(history.end())["verdict"] == "pass"
 
 
 # --- whose doing it was -------------------------------------------------------------------------------------------------
