@@ -1,0 +1,146 @@
+"""What the embedded server's tests share: a real server in processes of its own, on a free port."""
+
+import base64
+import http.client
+import io
+import json
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from PIL import Image
+
+from loadchaos.sim.command import command
+
+CAPTURES = Path(__file__).parent / "captures"
+
+
+class Server:
+    """One embedded server; `log` grows as it writes."""
+
+    def __init__(self, argv: list[str], env: dict[str, str] | None = None) -> None:
+        self.log: list[str] = []
+        self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
+        self.port = 0
+        self._ready = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        assert self._ready.wait(15), f"not up: {''.join(self.log)}"
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.log.append(line)
+            if found := re.search(r"Uvicorn running on http://127\.0\.0\.1:(\d+)", line):
+                self.port = int(found.group(1))
+                self._ready.set()
+        self._ready.set()
+
+    @property
+    def text(self) -> str:
+        """The log so far."""
+        return "".join(self.log)
+
+    @property
+    def core(self) -> psutil.Process:
+        """The engine core process, found by its title as a watcher does."""
+        children = psutil.Process(self.process.pid).children()
+        return next(c for c in children if re.search("EngineCore|MPEngine", " ".join(c.cmdline())))
+
+    def raw(
+        self, method: str, path: str, body: str | bytes = b"", kind: str | None = "application/json"
+    ) -> tuple[int, str]:
+        """One request over a connection of its own: status and body."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        try:
+            data = body.encode() if isinstance(body, str) else body
+            connection.request(method, path, data, {"content-type": kind} if kind else {})
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+    def post(self, path: str, body: Any) -> tuple[int, str]:
+        """POST an object."""
+        return self.raw("POST", path, json.dumps(body))
+
+    def get(self, path: str) -> tuple[int, str]:
+        """GET."""
+        return self.raw("GET", path, kind=None)
+
+    def chat(self, content: Any = "hi", **more: Any) -> tuple[int, str]:
+        """A chat request with one message."""
+        return self.post("/v1/chat/completions", {"messages": [{"role": "user", "content": content}], **more})
+
+    def stop(self) -> None:
+        """End it, whatever state it is in."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(5)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        self.process.wait(5)
+        self._reader.join(5)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+Start = Callable[..., Server]
+
+
+@pytest.fixture(scope="module")
+def start() -> Iterator[Start]:
+    """Starts servers; all are ended with the module."""
+    servers: list[Server] = []
+
+    def begin(
+        *, dialect: str = "vllm", era: str = "0.32", defects: tuple[str, ...] = (), images: bool = True,
+        dev_mode: bool = True, env: dict[str, str] | None = None, **flags: object,
+    ) -> Server:  # fmt: skip
+        argv = command(dialect=dialect, era=era, defects=defects, flags=flags, port=0, images=images, dev_mode=dev_mode)
+        servers.append(Server(argv, env))
+        return servers[-1]
+
+    yield begin
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def eventually() -> Callable[[Callable[[], Any]], Any]:
+    """Waits for a condition, at most 8 s, and returns what it gave."""
+
+    def wait(condition: Callable[[], Any]) -> Any:
+        end = time.monotonic() + 8
+        while not (got := condition()):
+            assert time.monotonic() < end, "waited 8 s in vain"
+            time.sleep(0.01)
+        return got
+
+    return wait
+
+
+@pytest.fixture(scope="session")
+def captures() -> Path:
+    """The folder of excerpts from real servers."""
+    return CAPTURES
+
+
+@pytest.fixture(scope="session")
+def png() -> Callable[..., dict[str, Any]]:
+    """Makes an image part of a message: a PNG of that size and colour as a data URL."""
+
+    def make(width: int, height: int, color: int = 0, tail: bytes = b"") -> dict[str, Any]:
+        buffer = io.BytesIO()
+        Image.new("RGB", (width, height), (color % 256, color // 256 % 256, 7)).save(buffer, "PNG")
+        url = "data:image/png;base64," + base64.b64encode(buffer.getvalue() + tail).decode()
+        return {"type": "image_url", "image_url": {"url": url}}
+
+    return make

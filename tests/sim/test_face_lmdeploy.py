@@ -1,0 +1,131 @@
+"""LMDeploy's face: the same fault in five eras, and the capacity in its log, endpoints and metrics."""
+
+import http.client
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LONG = {"messages": [{"role": "user", "content": " river" * 1500}], "max_tokens": 3}
+
+
+def lmdeploy(start: Any, era: str, *defects: str, **flags: object) -> Any:
+    return start(dialect="lmdeploy", era=era, defects=defects, cache_max_entry_count=0.1, **flags)
+
+
+def test_an_input_over_the_kv_cache_is_a_bare_500_with_the_planted_bug(start: Any, eventually: Any) -> None:
+    server = lmdeploy(start, "0.6", "kv_capacity_as_500")
+    assert server.post("/v1/chat/completions", LONG) == (500, "Internal Server Error")
+    with pytest.raises(http.client.IncompleteRead):
+        server.post("/v1/chat/completions", {**LONG, "stream": True})
+    eventually(lambda: "1 validation error for ChatCompletionResponseStreamChoice" in server.text)
+    text = server.text
+    assert "pydantic_core._pydantic_core.ValidationError: 1 validation error for ChatCompletionResponseChoice" in text
+    assert "[type=literal_error, input_value='error', input_type=str]" in text
+    assert '"POST /v1/chat/completions HTTP/1.1" 500 Internal Server Error' in text
+    for line in (
+        "device<0> free gpu memory: 6784 mb",
+        "estimated max runtime memory: 5061 mb",
+        "block num: 21",
+        "block_size=64, num_cpu_blocks=128, num_gpu_blocks=21",
+        "Initialize cache engine with 21 gpu blocks and 128 cpu blocks.",
+    ):
+        assert line in text
+    assert server.get("/health") == (200, "")
+
+
+def test_without_the_bug_the_same_input_is_a_clean_400(start: Any) -> None:
+    server = lmdeploy(start, "0.6")
+    status, body = server.post("/v1/chat/completions", LONG)
+    assert status == 400
+    assert json.loads(body) == {
+        "message": "The request exceeds the model context length.", "type": "invalid_request_error", "code": 400,
+        "param": None, "object": "error",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("era", "status", "word"),
+    [
+        ("0.7.3", 200, '"content":"internal error happened"'),
+        ("0.10", 200, '"content":"internal error happened, status code ResponseType.INPUT_LENGTH_ERROR"'),
+        ("0.18", 400, "The request exceeds the model context length."),
+    ],
+)
+def test_each_era_says_the_same_fault_its_own_way(start: Any, era: str, status: int, word: str) -> None:
+    server = lmdeploy(start, era)
+    for stream in (False, True):
+        got, body = server.post("/v1/chat/completions", {**LONG, "stream": stream})
+        assert got == (200 if stream else status)
+        assert word in body
+        if stream:
+            assert body.endswith("data: [DONE]\n\n")
+
+
+def test_the_limit_is_exact_and_can_be_found_over_http(start: Any) -> None:
+    server = lmdeploy(start, "0.18")
+    info = json.loads(json.loads(server.get("/distserve/engine_info")[1]))
+    assert (info["block_size"], info["num_gpu_blocks"]) == (64, 21)
+    chat = json.loads(server.post("/v1/encode", {"input": " river", "do_preprocess": True})[1])["length"]
+
+    def status(tokens: int) -> int:
+        content = " river" * (tokens - chat + 1)
+        body = {"messages": [{"role": "user", "content": content}], "max_tokens": 1}
+        return int(server.post("/v1/chat/completions", body)[0])
+
+    assert [status(1216), status(1217)] == [200, 400]
+
+
+def test_a_stream_carries_the_role_in_every_chunk_and_usage_where_asked(start: Any) -> None:
+    server = lmdeploy(start, "0.18")
+    body = server.chat(max_tokens=4, ignore_eos=True, stream=True, stream_options={"include_usage": True})[1]
+    chunks = [json.loads(line[6:]) for line in body.split("\n\n") if line.startswith("data: {")]
+    assert all(c["choices"][0]["delta"]["role"] == "assistant" for c in chunks[:-1])
+    assert "finish_reason" not in chunks[0]["choices"][0]
+    assert chunks[-2]["choices"][0]["finish_reason"] == "length"
+    assert chunks[-1]["usage"]["completion_tokens"] == 4
+    assert body.endswith("data: [DONE]\n\n")
+
+
+def test_models_never_tell_a_length(start: Any) -> None:
+    card = json.loads(lmdeploy(start, "0.18").get("/v1/models")[1])["data"][0]
+    assert card["owned_by"] == "lmdeploy"
+    assert "max_model_len" not in card
+
+
+def test_bad_requests_have_the_shape_of_their_era(start: Any) -> None:
+    old, new = lmdeploy(start, "0.6"), lmdeploy(start, "0.18")
+    assert old.post("/v1/chat/completions", {})[0] == 422
+    assert new.post("/v1/chat/completions", {})[0] == 400
+    assert json.loads(old.chat(model="nope")[1])["message"] == "The model `nope` does not exist."
+    assert json.loads(new.chat(model="nope")[1])["message"] == "The model 'nope' does not exist."
+    broken = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]
+    assert old.chat(broken, max_tokens=1)[0] == 200, "up to 0.12 an image that cannot be read becomes a black one"
+    assert json.loads(new.chat(broken)[1])["message"] == "Request preprocessing failed."
+
+
+def test_metrics_have_the_real_names(start: Any, captures: Path) -> None:
+    server = lmdeploy(start, "0.18")
+    server.chat(max_tokens=2)
+    real = set(json.loads((captures / "lmdeploy_metric_names.json").read_text()))
+    names = re.findall(r"^(lmdeploy:\w+)", server.get("/metrics")[1], re.MULTILINE)
+    ours = {re.sub("_(bucket|count|sum)$", "", name) for name in names}
+    assert ours <= real
+    assert "lmdeploy:gpu_cache_usage_perc" in ours
+
+
+def test_a_dead_engine_is_seen_by_health_from_0_14_and_the_server_stays(start: Any, eventually: Any) -> None:
+    server = lmdeploy(start, "0.18")
+    server.core.kill()
+    eventually(lambda: server.get("/health")[0] == 503)
+    assert "PyTorch ZMQ engine process is not alive." in server.get("/health")[1]
+    assert server.chat()[0] == 500
+    assert server.process.poll() is None
+
+
+def test_before_0_7_a_dead_engine_takes_the_server_with_it(start: Any) -> None:
+    server = lmdeploy(start, "0.6")
+    server.core.kill()
+    assert server.process.wait(5) == 1

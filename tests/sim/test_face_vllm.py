@@ -1,0 +1,287 @@
+"""vLLM's face against what real vLLM servers answered (captures of 0.32.0 and 0.22.1)."""
+
+import json
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# The Server and Start types live in conftest.py, which cannot be imported; Any stands for them.
+
+
+@pytest.fixture(scope="module")
+def server(start: Any) -> Any:
+    return start(
+        model="tiny", max_model_len=4096, limit_mm_per_prompt=2, num_speculative_tokens=2, draft_acceptance=0.9, speed=4
+    )
+
+
+def events(body: str) -> list[Any]:
+    lines = [line.removeprefix("data: ") for line in body.split("\n\n") if line]
+    return [line if line == "[DONE]" else json.loads(line) for line in lines]
+
+
+CASES = json.loads((Path(__file__).parent / "captures" / "vllm_0.32_errors.json").read_text())
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_a_refusal_has_the_real_servers_status_and_body(server: Any, name: str) -> None:
+    case = CASES[name]
+    method, path = case["request"].split()
+    kind = None if name == "no_content_type" or method == "GET" else "application/json"
+    status, body = server.raw(method, path, case["sent"], kind)
+    expected = re.sub(r"Vocabulary size: \d+", "", case["body"])
+    assert (status, re.sub(r"Vocabulary size: \d+", "", body)) == (case["status"], expected)
+
+
+def test_a_stream_begins_with_the_role_and_ends_with_usage_and_done(server: Any) -> None:
+    status, body = server.chat(max_tokens=12, ignore_eos=True, stream=True, stream_options={"include_usage": True})
+    first, *chunks, usage, done = events(body)
+    assert status == 200
+    assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert [c["choices"][0]["finish_reason"] for c in chunks] == [None] * (len(chunks) - 1) + ["length"]
+    assert usage["choices"] == []
+    assert usage["usage"]["completion_tokens"] == 12
+    assert done == "[DONE]"
+    words = "".join(c["choices"][0]["delta"]["content"] for c in chunks).split()
+    assert len(words) == 12
+    assert len(chunks) < 12, "accepted drafts come in one chunk with the token they follow"
+    assert len({c["id"] for c in [first, *chunks, usage]}) == 1
+
+
+def test_a_whole_answer_counts_its_tokens(server: Any) -> None:
+    body = json.loads(server.chat(max_tokens=7, ignore_eos=True)[1])
+    assert body["object"] == "chat.completion"
+    assert body["usage"]["completion_tokens"] == 7
+    assert body["usage"]["total_tokens"] == body["usage"]["prompt_tokens"] + 7
+    assert body["choices"][0]["finish_reason"] == "length"
+
+
+def test_a_greedy_answer_depends_on_the_prompt_alone(server: Any) -> None:
+    def answer(content: str, **more: Any) -> str:
+        return str(json.loads(server.chat(content, max_tokens=8, **more)[1])["choices"][0]["message"]["content"])
+
+    assert answer("one", temperature=0) == answer("one", temperature=0)
+    assert answer("one", temperature=0) != answer("two", temperature=0)
+    assert answer("one", seed=5) == answer("one", seed=5)
+    assert answer("one", seed=5) != answer("one", seed=6)
+
+
+def test_an_answer_ends_before_a_stop_text(server: Any) -> None:
+    whole = json.loads(server.chat("stop", max_tokens=20, temperature=0)[1])["choices"][0]["message"]["content"]
+    stop = whole.split()[4]
+    choice = json.loads(server.chat("stop", max_tokens=20, temperature=0, stop=[stop])[1])["choices"][0]
+    assert choice["finish_reason"] == "stop"
+    assert choice["stop_reason"] == stop
+    assert choice["message"]["content"] == whole[: whole.index(stop)]
+
+
+def test_n_answers_come_in_one_body(server: Any) -> None:
+    body = json.loads(server.chat(max_tokens=3, n=3, temperature=1)[1])
+    assert [choice["index"] for choice in body["choices"]] == [0, 1, 2]
+    assert body["usage"]["completion_tokens"] == 9
+
+
+def test_token_ids_are_a_prompt_and_the_edge_of_the_context_is_exact(server: Any) -> None:
+    longest = {"prompt": [1000] * 4095, "max_tokens": 2}
+    assert json.loads(server.post("/v1/completions", longest)[1])["usage"]["completion_tokens"] == 1
+    status, body = server.post("/v1/completions", {"prompt": [1000] * 4097, "max_tokens": 1})
+    assert status == 400
+    assert json.loads(body)["error"]["message"] == (
+        "This model's maximum context length is 4096 tokens. However, your prompt contains at least 4097 input tokens, "
+        "which exceeds this limit even without any output tokens. Please reduce the length of the input prompt. "
+        "(parameter=input_tokens, value=4097)"
+    )
+
+
+def test_a_text_far_too_long_is_refused_before_it_is_tokenized(server: Any) -> None:
+    status, body = server.chat("x" * 90_000)
+    assert status == 400
+    assert "(more than 81920 characters, which is the upper bound for 4096 input tokens)" in body
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "tokens"),
+    [(1, 1, 64), (336, 336, 100), (512, 512, 256), (1024, 1024, 1024), (1920, 1080, 2040)],
+)
+def test_images_cost_what_qwen3_vl_makes_of_them(server: Any, png: Any, width: int, height: int, tokens: int) -> None:
+    text = json.loads(server.chat([{"type": "text", "text": "hi"}], max_tokens=1)[1])["usage"]["prompt_tokens"]
+    content = [png(width, height), {"type": "text", "text": "hi"}]
+    status, body = server.chat(content, max_tokens=1)
+    assert status == 200
+    assert json.loads(body)["usage"]["prompt_tokens"] == text + tokens + 2
+    counted = json.loads(server.post("/tokenize", {"messages": [{"role": "user", "content": content}]})[1])
+    assert counted["count"] == text + tokens + 2
+
+
+def test_more_images_than_allowed_are_refused(server: Any, png: Any) -> None:
+    status, body = server.chat([png(8, 8)] * 3)
+    assert status == 400
+    assert json.loads(body)["error"]["message"] == "At most 2 image(s) may be provided in one prompt. (parameter=image)"
+
+
+def test_images_too_large_for_the_context_are_refused(server: Any, png: Any) -> None:
+    status, body = server.chat([png(2048, 2048), png(1024, 1024)], max_tokens=1)
+    assert status == 400
+    assert "longer than the maximum model length of 4096" in body
+
+
+def test_a_model_without_images_says_so(start: Any, png: Any) -> None:
+    status, body = start(images=False, model="words").chat([png(8, 8)])
+    assert status == 400
+    assert "is not a multimodal model" in body
+
+
+def test_a_text_survives_tokenize_and_detokenize(server: Any) -> None:
+    text = " the river, Über 12 <|im_end|>\n zz"
+    tokens = json.loads(server.post("/tokenize", {"prompt": text})[1])
+    assert tokens["max_model_len"] == 4096
+    assert tokens["count"] == len(tokens["tokens"])
+    assert json.loads(server.post("/detokenize", {"tokens": tokens["tokens"]})[1]) == {"prompt": text}
+
+
+def test_models_health_ping_version_and_load_answer(server: Any) -> None:
+    card = json.loads(server.get("/v1/models")[1])["data"][0]
+    assert (card["id"], card["max_model_len"], card["owned_by"]) == ("tiny", 4096, "vllm")
+    assert server.get("/health") == (200, "")
+    assert server.get("/ping") == server.post("/ping", {}) == (200, "")
+    assert server.get("/version") == (200, '{"version":"0.32.0"}')
+    assert server.get("/load") == (200, '{"server_load":0}')
+
+
+def families(page: str) -> dict[str, str]:
+    return dict(re.findall(r"^# TYPE (\S+) (\S+)$", page, re.MULTILINE))
+
+
+def test_every_metric_is_named_typed_and_labelled_as_the_real_ones(server: Any, captures: Path) -> None:
+    server.chat(max_tokens=2)
+    page = server.get("/metrics")[1]
+    real = json.loads((captures / "vllm_metric_names.json").read_text())
+    ours = families(page)
+    assert {name: real["types"].get(name) for name in ours} == ours
+    for line in page.splitlines():
+        name = re.match(r"[\w:]+", line)
+        if name and name.group() in real["labels"]:
+            labels = set(re.findall(r'(\w+)="', line)) - {"le"}
+            assert sorted(labels) == real["labels"][name.group()], line
+    for needed in ("vllm:iteration_tokens_total", "vllm:spec_decode_num_drafts_total", "process_start_time_seconds"):
+        assert needed in ours
+    assert re.search(r'vllm:cache_config_info\{.*block_size="16".*num_gpu_blocks="\d+"', page)
+
+
+def metric(server: Any, name: str) -> float:
+    return sum(
+        float(x) for x in re.findall(rf"^vllm:{name}(?:{{.*}})? (\S+)$", server.get("/metrics")[1], re.MULTILINE)
+    )
+
+
+def test_counters_count(server: Any, png: Any) -> None:
+    names = (
+        "prompt_tokens_total",
+        "generation_tokens_total",
+        "request_success_total",
+        "mm_cache_queries_total",
+        "mm_cache_hits_total",
+    )
+    before = [metric(server, name) for name in names]
+    image = png(64, 64, 991)
+    usage = [json.loads(server.chat([image], max_tokens=5, ignore_eos=True)[1])["usage"] for _ in range(2)]
+    grown = [metric(server, name) - b for name, b in zip(names, before, strict=True)]
+    assert grown == [sum(u["prompt_tokens"] for u in usage), 10, 2, 2, 1]
+
+
+def test_a_request_whose_client_leaves_is_taken_out_of_the_engine(server: Any, eventually: Any) -> None:
+    import socket
+
+    body = json.dumps({"prompt": "x", "max_tokens": 4000, "ignore_eos": True, "stream": True}).encode()
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        head = (
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        )
+        client.sendall(head % len(body) + body)
+        while b"text_completion" not in client.recv(65536):
+            pass
+        assert metric(server, "num_requests_running") == 1
+    eventually(lambda: metric(server, "num_requests_running") == 0)
+
+
+def test_development_endpoints_answer_as_measured(server: Any) -> None:
+    assert server.post("/reset_mm_cache", {}) == (200, "")
+    assert server.get("/reset_mm_cache") == (405, '{"detail":"Method Not Allowed"}')
+    assert server.post("/reset_encoder_cache", {}) == (200, "")
+    assert server.post("/reset_prefix_cache", {}) == (200, '{"success":true}')
+    assert server.get("/is_sleeping") == (200, '{"is_sleeping":false}')
+    assert server.post("/pause?mode=bogus", {})[0] == 400
+    info = json.loads(server.get("/server_info?config_format=json")[1])
+    assert info["vllm_config"]["max_model_len"] == 4096
+
+
+def test_a_paused_server_says_health_and_answers_nobody_until_it_resumes(server: Any, eventually: Any) -> None:
+    answers: list[tuple[int, str]] = []
+    long = threading.Thread(target=lambda: answers.append(server.chat(max_tokens=3000, ignore_eos=True, stream=True)))
+    long.start()
+    eventually(lambda: metric(server, "num_requests_running") == 1)
+    assert server.post("/pause?mode=abort", {}) == (200, '{"status":"paused"}')
+    long.join(5)
+    assert '"finish_reason":"abort"' in answers[0][1]
+    assert answers[0][1].endswith("data: [DONE]\n\n")
+    assert server.get("/is_paused") == (200, '{"is_paused":true}')
+    late = threading.Thread(target=lambda: answers.append(server.chat(max_tokens=1)))
+    late.start()
+    assert server.get("/health")[0] == 200
+    late.join(0.3)
+    assert late.is_alive(), "a paused server answers nothing"
+    assert server.post("/resume", {}) == (200, '{"status":"resumed"}')
+    late.join(5)
+    assert answers[1][0] == 200
+
+
+def test_abort_requests_ends_what_runs(server: Any, eventually: Any) -> None:
+    answers: list[tuple[int, str]] = []
+    long = threading.Thread(target=lambda: answers.append(server.chat(max_tokens=3000, ignore_eos=True)))
+    long.start()
+    eventually(lambda: metric(server, "num_requests_running") == 1)
+    assert server.post("/abort_requests", {"abort_all": True}) == (200, '{"status":"aborted","aborted":1}')
+    long.join(5)
+    assert json.loads(answers[0][1])["choices"][0]["finish_reason"] == "abort"
+
+
+def test_without_development_mode_the_endpoints_are_not_there(start: Any) -> None:
+    server = start(dev_mode=False)
+    for path in ("/reset_mm_cache", "/sleep", "/pause", "/abort_requests"):
+        assert server.post(path, {}) == (404, '{"detail":"Not Found"}')
+
+
+def test_a_full_queue_refuses_streams_inside_a_200(start: Any, eventually: Any) -> None:
+    server = start(max_num_seqs=1, max_num_queued_reqs=1)
+    threads = [threading.Thread(target=server.chat, kwargs={"max_tokens": 400, "ignore_eos": True}) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: metric(server, "num_requests_running") == 1 and metric(server, "num_requests_waiting") == 1)
+    status, body = server.chat(stream=True)
+    assert status == 200
+    assert '"type": "Service Unavailable", "param": null, "code": 503' in body
+    assert server.chat()[0] == 503
+    assert metric(server, "admission_rejections_total") == 2
+    server.post("/abort_requests", {"abort_all": True})
+    for thread in threads:
+        thread.join(5)
+
+
+@pytest.mark.parametrize(
+    ("era", "present", "absent"),
+    [
+        ("0.8.1", "vllm:gpu_cache_usage_perc", "vllm:kv_cache_usage_perc"),
+        ("0.18", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+    ],
+)
+def test_an_era_has_its_own_names_bodies_and_endpoints(start: Any, era: str, present: str, absent: str) -> None:
+    server = start(era=era)
+    names = families(server.get("/metrics")[1])
+    assert present in names
+    assert absent not in names
+    error = json.loads(server.chat(model="nope")[1])
+    assert ("error" in error) is (era == "0.18")
+    assert server.post("/reset_mm_cache", {})[0] == (200 if era == "0.18" else 404)

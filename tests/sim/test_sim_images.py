@@ -1,0 +1,79 @@
+"""Images and tokens of the embedded server, without a server."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadchaos.sim import tokenizer
+from loadchaos.sim.images import AspectRatioError, ImageReader, Processor
+from loadchaos.sim.nouns import MMItem
+from loadchaos.sim.pages import number
+from loadchaos.sim.processor_cache import ReceiverCache
+from loadchaos.sim.sender_cache import SenderCache
+
+QWEN2 = Processor(patch=14, min_pixels=3136, max_pixels=12845056)
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "qwen2", "qwen3"),
+    [
+        (28, 28, 4, 64), (224, 224, 64, 64), (448, 448, 256, 196), (512, 512, 324, 256), (1280, 720, 1196, 880),
+        (1920, 1080, 2691, 2040), (3840, 2160, 10549, 8160), (4096, 4096, 16384, 16384), (28, 5600, 200, 175),
+    ],
+)  # fmt: skip
+def test_tokens_follow_the_published_formula(width: int, height: int, qwen2: int, qwen3: int) -> None:
+    assert QWEN2.tokens(width, height) == qwen2
+    assert Processor().tokens(width, height) == qwen3
+
+
+def test_an_image_over_200_to_1_has_no_tokens() -> None:
+    with pytest.raises(AspectRatioError, match="must be smaller than 200"):
+        Processor().tokens(1, 201)
+
+
+def test_bytes_after_the_image_make_another_hash_from_0_13_on_and_none_before(png: Any) -> None:
+    def digest(hash_pixels: bool, tail: bytes) -> str:
+        url = png(8, 8, tail=tail)["image_url"]["url"]
+        return asyncio.run(ImageReader(Processor(hash_pixels=hash_pixels)).read(url)).hash
+
+    assert digest(False, b"") != digest(False, b"1")
+    assert digest(True, b"") == digest(True, b"1")
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_any_text_comes_back_from_its_tokens(text: str) -> None:
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@given(st.lists(st.sampled_from(tokenizer.WORDS), min_size=1))
+def test_a_common_word_with_its_blank_is_one_token(words: list[str]) -> None:
+    assert len(tokenizer.encode("".join(f" {word}" for word in words))) == len(words)
+
+
+def test_a_block_hash_covers_all_before_it_and_the_images_in_it() -> None:
+    ids = list(range(64))
+    plain = tokenizer.block_hashes(ids, 16)
+    assert len(plain) == 4
+    changed = tokenizer.block_hashes([9, *ids[1:]], 16)
+    assert not set(plain) & set(changed)
+    with_image = tokenizer.block_hashes(ids, 16, [(20, 4, 77)])
+    assert with_image[0] == plain[0]
+    assert with_image[1] != plain[1]
+
+
+@given(st.lists(st.integers(0, 9)), st.integers(0, 4))
+def test_both_sides_of_the_processor_cache_hold_the_same(order: list[int], items: int) -> None:
+    sender, receiver = SenderCache(items), ReceiverCache(items)
+    for name in order:
+        receiver.receive(MMItem(str(name), 1, 0, sender.must_send(str(name))))
+    assert (sender.queries, sender.hits) == (receiver.queries, receiver.hits)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(3, "3.0"), (0.25, "0.25"), (885284864, "8.85284864e+08"), (1e21, "1e+21")]
+)
+def test_numbers_are_written_as_prometheus_does(value: float, text: str) -> None:
+    assert number(value) == text
