@@ -280,7 +280,12 @@ class VllmFace:
         """Hand a checked request to the engine; from here on the generation answers it."""
         ids, images = requests.assemble(asked.prompt, pictures)
         asked = requests.fit(replace(asked, ids=ids, images=images), self.options)
-        generation = Generation(self, exchange, asked, seeds_for(asked, lambda: self._random.getrandbits(31)))
+        engine_id = asked.request_id
+        while engine_id in self._generations or f"0_{engine_id}" in self._generations:
+            engine_id += "-1"  # two clients may send the same X-Request-Id; both are served
+        generation = Generation(
+            self, exchange, asked, engine_id, seeds_for(asked, lambda: self._random.getrandbits(31))
+        )
         if self._full():
             self.metrics.rejected += 1
             generation.fail(Refusal(vllm_errors.BUSY, "Service Unavailable", None, 503))

@@ -63,7 +63,7 @@ class Choice:
 class Generation:
     """One HTTP request being answered. `output`, `fail` and `abort` come from the engine's side, the rest is writing."""
 
-    def __init__(self, server: Server, exchange: Exchange, asked: Asked, seeds: list[int]) -> None:
+    def __init__(self, server: Server, exchange: Exchange, asked: Asked, engine_id: str, seeds: list[int]) -> None:
         self._server = server
         self._exchange = exchange
         self._asked = asked
@@ -74,7 +74,7 @@ class Generation:
         self._cached = 0
         self.over = False
         wanted = asked.sampling
-        ids = [asked.request_id] if wanted.n == 1 else [f"{i}_{asked.request_id}" for i in range(wanted.n)]
+        ids = [engine_id] if wanted.n == 1 else [f"{i}_{engine_id}" for i in range(wanted.n)]
         self.choices = [Choice(self, i, ids[i], seeds[i]) for i in range(wanted.n)]
         kind = "chat.completion.chunk" if asked.chat else "text_completion"
         head = {"id": asked.request_id, "object": kind, "created": self._created, "model": server.model}

@@ -285,3 +285,23 @@ def test_an_era_has_its_own_names_bodies_and_endpoints(start: Any, era: str, pre
     error = json.loads(server.chat(model="nope")[1])
     assert ("error" in error) is (era == "0.18")
     assert server.post("/reset_mm_cache", {})[0] == (200 if era == "0.18" else 404)
+
+
+def test_requests_with_the_same_id_are_all_served(server: Any) -> None:
+    import httpx
+
+    answers: list[httpx.Response] = []
+
+    def ask() -> None:
+        body = {"prompt": "x", "max_tokens": 200, "ignore_eos": True}
+        url = f"http://127.0.0.1:{server.port}/v1/completions"
+        answers.append(httpx.post(url, json=body, headers={"x-request-id": "same"}, timeout=10))
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert [(a.status_code, a.json()["id"], a.json()["usage"]["completion_tokens"]) for a in answers] == [
+        (200, "cmpl-same", 200)
+    ] * 3
