@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from loadchaos.model import Row
+from loadchaos.model import BLAMELESS, Row
 from loadchaos.stats import LogHistogram
 
 S = 1_000_000_000
@@ -112,7 +112,7 @@ class Tally:
         self.phases: dict[int, Phase] = {}
         self.in_flight: dict[str, Sent] = {}
         self.admitted: deque[Sent] = deque(maxlen=200)
-        self.recent_ends: deque[tuple[int, Sent]] = deque(maxlen=20_000)
+        self.recent_ends: deque[tuple[int, Sent, bool]] = deque(maxlen=20_000)  # ended_ns, what, well
         self.missed: Counter[str] = Counter()
         self.begun = self.image_requests = self.length_mismatches = 0
         self.due_ok: Counter[str] = Counter()
@@ -143,7 +143,7 @@ class Tally:
             return None
         sent = self.in_flight.pop(str(row.get("id")), None)
         if sent is not None:
-            self.recent_ends.append((int(row["at_ns"]), sent))
+            self.recent_ends.append((int(row["at_ns"]), sent, outcome in BLAMELESS))
         phase = self._phase(row)
         phase.ended += 1
         if outcome == "ok":
@@ -198,8 +198,13 @@ class Tally:
         return found
 
     def out_at(self, ns: int) -> list[Sent]:
-        """The requests that were out at `ns`, oldest first: still out now, or ended since then."""
-        ended: Iterable[Sent] = (sent for at_ns, sent in self.recent_ends if at_ns >= ns)
+        """The requests that were out at `ns`, oldest first: still out now, or ended since then.
+
+        Those that ended badly in the second before are among them: clients may hear of a death before its sign is seen.
+        """
+        ended: Iterable[Sent] = (
+            sent for at_ns, sent, well in self.recent_ends if at_ns >= ns or (not well and at_ns >= ns - S)
+        )
         return sorted((s for s in (*ended, *self.in_flight.values()) if s.sent_ns <= ns), key=lambda s: s.sent_ns)
 
     def _miss(self, row: Row, why: str, n: int) -> None:

@@ -77,6 +77,18 @@ def test_a_death_with_its_cause_in_the_log_is_one_failure_by_the_name_of_the_cau
     assert [s["state"] for s in verdict["states"]] == ["healthy", "dying", "dead"]
 
 
+def test_who_was_told_before_the_sign_was_seen_was_in_flight_too(history: Any) -> None:
+    ids = history.begin().work(5).send(9)
+    history.serve(0.3, in_flight=9)
+    history.answer(ids, "stream_error", error=TEXT_OF_DEATH)
+    history.rows = [r for r in history.rows if r["row"] != "state" or r["to"] == "healthy"]
+    history.now += S // 10
+    told = {"replica": "server", "engine": None, "from": "healthy", "to": "dead", "signs": ["gone"]}
+    history.add("state", since_ns=history.now, noticed_after_s=0.0, **told)
+    history.close().idle(1).end()
+    assert verdict_of(history)["failures"][0]["in_flight_at_death"] == 9
+
+
 def test_a_death_without_any_log_is_still_an_engine_death_and_says_what_to_give(history: Any) -> None:
     ids = history.begin().work(5).send(5)
     history.serve(0.2).die(ids).idle(2).end()
