@@ -151,6 +151,7 @@ class _Run:
         self._synced = 0.0
         self._loading = False
         self._sent_load = False
+        self._shortened = False
         self._error: LoadchaosError | None = None
 
     # --- told in order --------------------------------------------------------------------------------------------------
@@ -280,7 +281,7 @@ class _Run:
         if self._attacks is not None:
             await self._attacks.stop()
         if self._sent_load:
-            self._record.run("load_end")
+            self._record.run("load_end", shortened=self._shortened)
             await self._settle()
         if self._locust.alive:
             await self._locust.end(_DRAIN_GRACE_S)
@@ -337,7 +338,7 @@ class _Run:
         """The workers' newest rows: our own tokens arriving are the first sign of the server's progress."""
         for path in self.folder.request_files():
             for row in self._tails.setdefault(path.name, Tail(path)).rows():
-                self._feed(row)
+                self._feed({**row, "file": path.name})  # heartbeats are a worker's: the file says whose
 
     def _gate(self) -> None:
         """Pause the load and the attacks while the server is down, go on when it is back."""
@@ -364,6 +365,7 @@ class _Run:
         if self._record.lost:
             return f"the ledger cannot be written: {self._record.lost}"
         if self._options.duration_s is not None and loaded_s > self._options.duration_s:
+            self._shortened = True
             return "the duration asked for is over"
         return self._why_not_wait()
 
