@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup check test test-all test-real demo schemas bench clean
+.PHONY: setup check test test-all test-real demo schemas conformance bench clean
 
 setup: $(READY)
 
@@ -37,6 +37,12 @@ demo: $(READY)
 
 schemas: $(READY)
 	$(BIN)/python -m loadchaos.plan.schema > schemas/profile.json
+
+# What a request comes to for each way a server can misbehave, asked anew; also docs/conformance.md.
+conformance: $(READY)
+	@$(BIN)/python -m tests.wire.conformance > docs/conformance.md.new
+	@mv docs/conformance.md.new docs/conformance.md
+	@cat docs/conformance.md
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

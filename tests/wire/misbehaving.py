@@ -1,0 +1,353 @@
+"""A server that misbehaves on purpose: raw sockets, one mode a behaviour, chosen by the first part of the path."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+Peer = socket.socket
+ENGINE_DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+BUSY = "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
+TOO_LONG = "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens."
+
+
+def frame(data: object) -> bytes:
+    """One event with LF ends, JSON as vLLM writes it."""
+    text = data if isinstance(data, str) else json.dumps(data, separators=(",", ":"), ensure_ascii=False)
+    return b"data: " + text.encode() + b"\n\n"
+
+
+def delta(finish: str | None = None, **fields: object) -> dict[str, object]:
+    choice = {"index": 0, "delta": fields, "finish_reason": finish}
+    return {"id": "chatcmpl-7", "object": "chat.completion.chunk", "choices": [choice]}
+
+
+def usage(prompt: int, completion: int) -> bytes:
+    return frame({"choices": [], "usage": {"prompt_tokens": prompt, "completion_tokens": completion}})
+
+
+def error(message: str, code: object = 500, kind: str = "InternalServerError") -> dict[str, object]:
+    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+
+
+ROLE = frame(delta(role="assistant", content=""))
+TOKENS = b"".join(frame(delta(content=t)) for t in ("Hel", "lo", "!"))
+USAGE = {
+    "prompt_tokens": 17,
+    "completion_tokens": 3,
+    "total_tokens": 20,
+    "prompt_tokens_details": {"cached_tokens": 16},
+}
+STOP = frame(delta(finish="stop"))
+USAGE_CHUNK = frame({"id": "chatcmpl-7", "choices": [], "usage": USAGE})
+DONE = frame("[DONE]")
+TAIL = [STOP, USAGE_CHUNK, DONE]
+GOOD = [ROLE, TOKENS, STOP, USAGE_CHUNK, DONE]
+HEAD = "HTTP/1.1 {} X\r\nContent-Type: {}\r\nx-request-id: req-9\r\n"
+
+JSON_HEAD = HEAD.format(200, "application/json").encode()
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+def stream(*parts: bytes, end: bytes = b"0\r\n\r\n", kind: str = "text/event-stream; charset=utf-8") -> bytes:
+    head = HEAD.format(200, kind) + "Transfer-Encoding: chunked\r\n\r\n"
+    return head.encode() + b"".join(chunk(p) for p in parts) + end
+
+
+def plain(body: bytes | object, status: int = 200, kind: str = "application/json", extra: str = "") -> bytes:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return (HEAD.format(status, kind) + extra + f"Content-Length: {len(data)}\r\n\r\n").encode() + data
+
+
+def whole(
+    content: str | None = "Hello!", finish: str | None = "stop", usage: object = USAGE, **fields: object
+) -> dict[str, object]:
+    message = {"role": "assistant", "content": content, **fields}
+    return {"id": "chatcmpl-7", "choices": [{"index": 0, "message": message, "finish_reason": finish}], "usage": usage}
+
+
+def reset(peer: Peer) -> None:
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    peer.close()
+
+
+@dataclass
+class Misbehaving:
+    """`modes` maps a path's first part to what the peer is told; bytes are sent and the connection is kept."""
+
+    modes: dict[str, bytes | Callable[[Peer], None]] = field(default_factory=dict)
+    port: int = 0
+    requests: list[bytes] = field(default_factory=list)
+    connections: int = 0
+    release: threading.Event = field(default_factory=threading.Event)
+
+    def url(self, mode: str) -> str:
+        return f"http://127.0.0.1:{self.port}/{mode}"
+
+    def serve(self, peer: Peer) -> None:
+        with peer:
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            while (request := self.read(peer)) is not None:
+                self.requests.append(request)
+                mode = request.split(b" ")[1].split(b"/")[1].decode()
+                answer = self.modes[mode]
+                try:
+                    if isinstance(answer, bytes):
+                        peer.sendall(answer)
+                    else:
+                        answer(peer)
+                except OSError:
+                    return  # the client went first
+                if peer.fileno() < 0:
+                    return
+
+    @staticmethod
+    def read(peer: Peer) -> bytes | None:
+        data = b""
+        try:
+            while b"\r\n\r\n" not in data:
+                if not (piece := peer.recv(65536)):
+                    return None
+                data += piece
+            head, _, body = data.partition(b"\r\n\r\n")
+            length = next(
+                (int(x.split(b":")[1]) for x in head.split(b"\r\n") if x.lower().startswith(b"content-length")), 0
+            )
+            while len(body) < length:
+                if not (piece := peer.recv(65536)):
+                    return None
+                body += piece
+        except OSError:
+            return None
+        return head + b"\r\n\r\n" + body
+
+
+def half_a_chunk(peer: Peer, release: threading.Event) -> None:
+    peer.sendall(stream(ROLE, TOKENS, end=b"") + b"80\r\ndata: {")
+    release.wait(20)
+
+
+def in_packets(data: bytes, count: int) -> Callable[[Peer], None]:
+    def act(peer: Peer) -> None:
+        size = max(1, -(-len(data) // count))
+        for at in range(0, len(data), size):
+            peer.sendall(data[at : at + size])
+
+    return act
+
+
+def then(data: bytes, what: Callable[[Peer], None]) -> Callable[[Peer], None]:
+    def act(peer: Peer) -> None:
+        peer.sendall(data)
+        what(peer)
+
+    return act
+
+
+def close(peer: Peer) -> None:
+    peer.close()
+
+
+def choice(index: int, finish: str | None, **fields: object) -> bytes:
+    return frame({"id": "chatcmpl-7", "choices": [{"index": index, "delta": fields, "finish_reason": finish}]})
+
+
+def idle_close(good: bytes) -> Callable[[Peer], None]:
+    """The first answer is whole and the connection closed behind it without a word; later ones stay open."""
+    first = threading.Event()
+
+    def act(peer: Peer) -> None:
+        peer.sendall(good)
+        if not first.is_set():
+            first.set()
+            peer.close()
+
+    return act
+
+
+LOGPROB = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": [{"token": "a", "logprob": -0.5}]}
+LOGPROBS = frame({"choices": [{"index": 0, "delta": {"content": "a"}, "logprobs": {"content": [LOGPROB]}}]})
+LMDEPLOY_ERROR = delta(finish="error", role="assistant", content="internal error happened")
+TOOL_CALL = delta(tool_calls=[{"index": 0, "function": {"name": "f", "arguments": "{}"}}])
+TEXT_CHOICES = [{"index": 0, "text": "Hi", "finish_reason": None}, {"index": 0, "text": "", "finish_reason": "length"}]
+TEXT_STREAM = b"".join(frame({"id": "c", "choices": [choice]}) for choice in TEXT_CHOICES)
+BIG_HEAD = HEAD.format(200, "text/event-stream") + f"x-trace: {'t' * 100_000}\r\nTransfer-Encoding: chunked\r\n\r\n"
+TWO_DATA_LINES = b'data: {"choices":[{"index":0,\ndata: "delta":{"content":"a"}}]}\n\n'
+SEPARATORS = "a\u2028b\u2029c\u0085d"
+MODES: dict[str, bytes | Callable[[Peer], None]] = {
+    # streams
+    "good": stream(*GOOD),
+    "good_no_done": stream(ROLE, TOKENS, STOP, USAGE_CHUNK),
+    "error_first": stream(frame(error(ENGINE_DEAD)), DONE),
+    "error_first_code_400_dead": stream(frame(error(ENGINE_DEAD, 400, "BadRequestError")), DONE),
+    "error_after_tokens": stream(ROLE, TOKENS, frame(error("boom")), DONE),
+    "event_error": stream(ROLE, TOKENS, b'event: error\ndata: {"type":"error","error":{"message":"boom"}}\n\n'),
+    "event_error_no_json": stream(ROLE, b"event: error\ndata: it broke\n\n"),
+    "error_after_finish": stream(ROLE, TOKENS, STOP, frame(error("late")), DONE),
+    "error_after_done": stream(*GOOD, frame(error("too late"))),
+    "finish_error": stream(ROLE, TOKENS, frame(delta(finish="error")), DONE),
+    "finish_abort": stream(ROLE, TOKENS, frame(delta(finish="abort")), DONE),
+    "no_finish_no_done": stream(ROLE, TOKENS),
+    "no_finish_done": stream(ROLE, TOKENS, DONE),
+    "done_only": stream(DONE),
+    "no_body": stream(),
+    "comments_only": stream(b": ping\n\n", b": ping\n\n"),
+    "reset_after_headers": then(stream(end=b""), reset),
+    "reset_after_tokens": then(stream(ROLE, TOKENS, end=b""), reset),
+    "reset_mid_frame": then(stream(ROLE, TOKENS, end=b"") + b'40\r\ndata: {"choi', reset),
+    "closed_mid_frame": then(stream(ROLE, TOKENS, end=b"") + b'40\r\ndata: {"choi', close),
+    "closed_without_last_chunk": then(stream(*GOOD[:-1], end=b""), close),
+    "reset_after_done": then(stream(*GOOD, end=b""), reset),
+    "no_token_stop": stream(ROLE, STOP, usage(9, 0), DONE),
+    "eos_at_once": stream(ROLE, STOP, usage(9, 1), DONE),
+    "usage_zero": stream(ROLE, TOKENS, STOP, usage(0, 0), DONE),
+    "usage_missing": stream(ROLE, TOKENS, STOP, DONE),
+    "usage_late": stream(ROLE, TOKENS, STOP, DONE, USAGE_CHUNK),
+    "garbage_json": stream(ROLE, TOKENS, frame('{"choices": [{'), STOP, DONE),
+    "wrong_types": stream(ROLE, frame({"choices": "many"}), DONE),
+    "content_is_number": stream(ROLE, frame(delta(content=7)), DONE),
+    "not_sse": stream(b"<html><body>welcome</body></html>"),
+    "html": plain(b"<html><body>welcome</body></html>", kind="text/html"),
+    "sse_as_text_plain": stream(*GOOD, kind="text/plain"),
+    "json_for_stream": plain(whole()),
+    "crlf": stream(*(p.replace(b"\n", b"\r\n") for p in GOOD)),
+    "cr_only": stream(*(p.replace(b"\n", b"\r") for p in GOOD)),
+    "comments": stream(b": keep-alive\n\n", ROLE, b":\n\n", TOKENS, b": x\n\n", *TAIL),
+    "multi_line_data": stream(ROLE, TWO_DATA_LINES, *TAIL),
+    "line_separators": stream(ROLE, frame(delta(content=SEPARATORS)), *TAIL),
+    "utf8_split": in_packets(stream(ROLE, frame(delta(content="日本語🙂é")), *TAIL), 300),
+    "four_events_a_packet": stream(ROLE + TOKENS, STOP + USAGE_CHUNK + DONE),
+    "forty_packets": in_packets(stream(*GOOD), 40),
+    "four_tokens_an_event": stream(ROLE, frame(delta(content="one two three four")), *TAIL),
+    "reasoning": stream(ROLE, frame(delta(reasoning="hm")), frame(delta(content="yes")), *TAIL),
+    "reasoning_content": stream(ROLE, frame(delta(reasoning_content="hm")), frame(delta(content="yes")), *TAIL),
+    "reasoning_only": stream(ROLE, frame(delta(reasoning="hm")), frame(delta(finish="length")), *TAIL[1:]),
+    "tool_calls": stream(ROLE, frame(TOOL_CALL), frame(delta(finish="tool_calls")), *TAIL[1:]),
+    "text_completion": stream(TEXT_STREAM, *TAIL[1:]),
+    "lmdeploy_internal": stream(frame(LMDEPLOY_ERROR), DONE),
+    "lmdeploy_cut": stream(ROLE, TOKENS, frame(delta(finish=None)), DONE),
+    "queue_in_stream": stream(frame(error(BUSY, 503, "Service Unavailable")), DONE),
+    "code_429_in_stream": stream(frame(error("slow down", 429, "RateLimit")), DONE),
+    "too_long_in_stream": stream(frame(error(TOO_LONG, 400, "BadRequestError")), DONE),
+    "too_long_after_tokens": stream(ROLE, TOKENS, frame(error(TOO_LONG, 400, "BadRequestError")), DONE),
+    "foreign_nonce": stream(ROLE, frame(delta(content="the word is zebra-17")), *TAIL),
+    "gzip": plain(gzip.compress(b"".join(GOOD)), kind="text/event-stream", extra="Content-Encoding: gzip\r\n"),
+    "until_close": then(b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + b"".join(GOOD), close),
+    "until_close_cut_short": then(b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + ROLE + TOKENS, close),
+    "hundred_continue": b"HTTP/1.1 100 Continue\r\n\r\n" + stream(*GOOD),
+    "big_headers": BIG_HEAD.encode() + b"".join(chunk(p) for p in GOOD) + b"0\r\n\r\n",
+    # whole bodies
+    "whole": plain(whole()),
+    "whole_finish_error": plain(whole("internal error happened", "error")),
+    "whole_finish_abort": plain(whole(None, "abort")),
+    "whole_no_finish": plain(whole(finish=None)),
+    "whole_empty": plain(whole("", "length", {"prompt_tokens": 5000, "completion_tokens": 0})),
+    "whole_reasoning_only": plain(whole(None, "length", reasoning="hm")),
+    "whole_tool_calls": plain(whole(None, "tool_calls", tool_calls=[{"id": "1"}])),
+    "whole_wrong_types": plain({"choices": {"a": 1}}),
+    "whole_not_json": plain(b"certainly!"),
+    "whole_nothing": plain(b""),
+    "whole_gzip": plain(gzip.compress(json.dumps(whole()).encode()), extra="Content-Encoding: gzip\r\n"),
+    "whole_cut": then(plain(whole())[:-10], close),
+    "whole_until_close": then(b"HTTP/1.0 200 OK\r\n\r\n" + json.dumps(whole()).encode(), close),
+    "whole_foreign_nonce": plain(whole("the word is zebra-17")),
+    "whole_sse": stream(*GOOD),
+    # whatever was asked for
+    "error_object_200": plain(error("upstream failed", 502)),
+    "error_code_200": plain({"error_code": 10402, "error_msg": "no quota"}),
+    "status_500_json": plain(error(ENGINE_DEAD), 500),
+    "status_500_text": plain(b"Internal Server Error", 500, "text/plain"),
+    "status_500_empty": plain(b"", 500, "text/plain"),
+    "status_503": plain(error("The inference engine is unavailable.", 503), 503),
+    "status_503_retry_after": plain(b"", 503, extra="Retry-After: 5\r\n"),
+    "status_503_busy": plain(error(BUSY, 503, "Service Unavailable"), 503),
+    "status_429": plain(error("slow down", 429), 429),
+    "status_400_too_long": plain(error(TOO_LONG, 400, "BadRequestError"), 400),
+    "status_400_flat": plain({"object": "error", "message": TOO_LONG, "type": "invalid_request_error", "code": 400}, 400),
+    "status_400_unknown": plain(error("list index out of range", 400, "BadRequestError"), 400),
+    "status_404": plain({"detail": "Not Found"}, 404),
+    "status_401": plain({"error": "Unauthorized"}, 401),
+    "status_302": plain(b"", 302, extra="Location: /login\r\n"),
+    "not_http": b"SSH-2.0-OpenSSH_9.2\r\n",
+    "bad_chunk_size": stream(ROLE, end=b"zz\r\n"),
+    "reset_before_headers": reset,
+    "closed_before_headers": close,
+    # and more of each
+    "one_event_in_forty_packets": in_packets(stream(ROLE, frame(delta(content="a b c " * 40)), *TAIL), 40),
+    "byte_order_mark": stream(b"\xef\xbb\xbf" + ROLE, TOKENS, *TAIL),
+    "usage_in_every_chunk": stream(ROLE, *(frame({**delta(content=t), "usage": USAGE}) for t in "abc"), STOP, DONE),
+    "two_choices": stream(ROLE, choice(1, None, content="b"), TOKENS, STOP, choice(1, "stop"), USAGE_CHUNK, DONE),
+    "one_of_two_choices_unfinished": stream(ROLE, choice(1, None, content="b"), TOKENS, STOP, USAGE_CHUNK, DONE),
+    "logprobs": stream(ROLE, LOGPROBS, *TAIL),
+    "last_blank_line_missing": stream(ROLE, TOKENS, STOP, USAGE_CHUNK, DONE.rstrip()),
+    "null_choices_first": stream(frame({"choices": None}), ROLE, TOKENS, *TAIL),
+    "error_as_text": stream(ROLE, TOKENS, frame({"error": "it broke"}), DONE),
+    "error_code_in_stream": stream(frame({"error_code": 10402, "error_msg": "no quota"}), DONE),
+    "broken_gzip": plain(gzip.compress(b"".join(GOOD))[:-30], kind="text/event-stream", extra="Content-Encoding: gzip\r\n"),
+    "bytes_behind_the_end": stream(*GOOD) + b"and more",
+    "chunk_sizes_with_extensions": stream(end=b"") + b"".join(
+        b"%X;name=value\r\n%s\r\n" % (len(p), p) for p in GOOD) + b"0\r\nX-Trailer: 1\r\n\r\n",
+    "whole_in_chunks": stream(json.dumps(whole()).encode()[:30], json.dumps(whole()).encode()[30:], kind="application/json"),
+    "whole_shorter_than_promised": then(JSON_HEAD + b"Content-Length: 900\r\n\r\n{}", close),
+    "content_length_is_no_number": JSON_HEAD + b"Content-Length: many\r\n\r\n{}",
+    "status_408": plain(b"", 408),
+    "status_413_gateway": plain(b"<html><h1>413 Request Entity Too Large</h1></html>", 413, "text/html"),
+    "status_502_html": plain(b"<html><h1>502 Bad Gateway</h1></html>", 502, "text/html"),
+    "status_504_gateway": plain(b"upstream request timeout", 504, "text/plain"),
+    "status_500_cut": then(plain(error(ENGINE_DEAD), 500)[:-20], close),
+    "status_204": HEAD.format(204, "text/plain").encode() + b"\r\n",
+}  # fmt: skip
+
+
+@contextmanager
+def running() -> Iterator[Misbehaving]:
+    """The server on a free port of 127.0.0.1, with every mode."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+    it = Misbehaving(port=listener.getsockname()[1])
+    it.modes.update(MODES)
+    it.modes["never"] = lambda _peer: (it.release.wait(20), None)[1]
+    it.modes["tokens_then_silence"] = then(stream(ROLE, TOKENS, end=b""), lambda _peer: (it.release.wait(20), None)[1])
+    it.modes["headers_then_silence"] = then(stream(end=b""), lambda _peer: (it.release.wait(20), None)[1])
+    it.modes["closed_while_idle"] = idle_close(stream(*GOOD))
+    it.modes["half_a_chunk"] = lambda peer: half_a_chunk(peer, it.release)
+    peers: list[Peer] = []
+    threads: list[threading.Thread] = []
+
+    def accept() -> None:
+        while True:
+            try:
+                peer, _ = listener.accept()
+            except OSError:
+                return
+            it.connections += 1
+            peers.append(peer)
+            thread = threading.Thread(target=it.serve, args=(peer,))
+            threads.append(thread)
+            thread.start()
+
+    acceptor = threading.Thread(target=accept)
+    acceptor.start()
+    yield it
+    it.release.set()
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    acceptor.join(5)
+    for peer in peers:
+        if peer.fileno() >= 0:
+            try:
+                peer.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+    for thread in threads:
+        thread.join(5)
+    for peer in peers:
+        peer.close()
