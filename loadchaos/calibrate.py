@@ -33,6 +33,8 @@ _WORDS = (
     "color", "hello",
 )  # fmt: skip
 _UNITS = ("a", "x", ".", "!", "1")
+_QUICK_WORDS = 3
+_QUICK_GENERATIONS = 3
 _REPEAT = 8
 _READ_LIMIT_S = 10.0
 _FIRST_GENERATION_LIMIT_S = 120.0  # a first request may compile for 15 s, on a loaded machine for longer
@@ -80,19 +82,29 @@ class Answer:
 
 @dataclass
 class Asker:
-    """Asks the server one thing at a time; a failed connection is an Answer with status 0."""
+    """Asks the server one thing at a time; a failed connection is an Answer with status 0.
+
+    `reads` and `generations` count what was asked so far, `pages` keeps the last answer to each GET by its path.
+    """
 
     client: httpx.AsyncClient
     base_url: str
     admin_url: str
     generations: int = 0
-    log: list[str] = field(default_factory=list)
+    reads: int = 0
+    pages: dict[str, Answer] = field(default_factory=dict)
 
     async def ask(
         self, method: str, path: str, body: Any = None, *, admin: bool = False, limit_s: float = _READ_LIMIT_S
     ) -> Answer:
         """Send one request and read the whole answer."""
-        url = (self.admin_url if admin else self.base_url) + path
+        self.reads += 1
+        answer = await self._send(method, (self.admin_url if admin else self.base_url) + path, body, limit_s)
+        if method == "GET":
+            self.pages[path] = answer
+        return answer
+
+    async def _send(self, method: str, url: str, body: Any, limit_s: float) -> Answer:
         try:
             response = await self.client.request(method, url, json=body, timeout=limit_s)
             text = response.text
@@ -105,6 +117,7 @@ class Asker:
     async def generate(self, model: str, content: Any) -> Answer:
         """A one-token chat completion, counted in `generations`."""
         self.generations += 1
+        self.reads -= 1  # counted by themselves
         body = {
             "model": model, "messages": [{"role": "user", "content": content}], "max_tokens": 1, "temperature": 0,
         }  # fmt: skip
@@ -113,7 +126,10 @@ class Asker:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the profile will send, so that only that is measured."""
+    """What the profile will send, so that only that is measured.
+
+    `quick` is a look without a load to come: three words in place of sixty, and at most three generations.
+    """
 
     image_sizes: Sequence[tuple[int, int]] = ()
     images_per_request: int = 0
@@ -121,6 +137,7 @@ class Wanted:
     model: str | None = None
     api_key_env: str | None = None
     needs_development: bool = False
+    quick: bool = False
 
 
 async def look(asker: Asker, wanted: Wanted) -> Facts:
@@ -247,7 +264,9 @@ async def _development(asker: Asker, dialect: Dialect, facts: Facts) -> Facts:
     """Whether the admin endpoints are there: GET on a POST route is 405 where it exists and 404 where it does not."""
     if dialect.development_path is None:
         return facts
-    answer = await asker.ask("GET", dialect.development_path, admin=True)
+    answer = asker.pages.get(dialect.development_path)
+    if answer is None:
+        answer = await asker.ask("GET", dialect.development_path, admin=True)
     there = answer.status in (200, 405) if answer.status in (200, 404, 405) else None
     sources = {**facts.sources, "development_endpoints": f"GET {dialect.development_path} answered {answer.status}"}
     return replace(facts, development_endpoints=there, sources=sources)
@@ -255,9 +274,10 @@ async def _development(asker: Asker, dialect: Dialect, facts: Facts) -> Facts:
 
 async def calibrate(asker: Asker, facts: Facts, wanted: Wanted) -> Facts:
     """How text and images become tokens here. Needs a healthy server; generates at most a few single tokens."""
-    text = await _text_facts(asker, facts)
+    text = await _text_facts(asker, facts, _WORDS[:_QUICK_WORDS] if wanted.quick else _WORDS)
     facts = replace(facts, text=text, sources={**facts.sources, "text": text.source if text else "not learned"})
-    facts = await _check_text(asker, facts)
+    if not (wanted.quick and text is not None and text.source == "usage"):  # what generations told needs no other
+        facts = await _check_text(asker, facts)
     if wanted.images_per_request:
         facts = await _image_facts(asker, facts, wanted)
     return facts
@@ -266,7 +286,7 @@ async def calibrate(asker: Asker, facts: Facts, wanted: Wanted) -> Facts:
 # --- text -----------------------------------------------------------------------------------------------------------
 
 
-async def _text_facts(asker: Asker, facts: Facts) -> TextFacts | None:
+async def _text_facts(asker: Asker, facts: Facts, words: Sequence[str]) -> TextFacts | None:
     dialect = DIALECTS[facts.dialect]
     counters: list[_CountByTokenize | _CountByEncode] = [_CountByTokenize(asker, facts.model), _CountByEncode(asker)]
     if dialect.name == "lmdeploy":
@@ -274,7 +294,7 @@ async def _text_facts(asker: Asker, facts: Facts) -> TextFacts | None:
     for counter in counters:
         if await counter.plain(" the") is None:
             continue
-        found = await _measure_words(counter)
+        found = await _measure_words(counter, words)
         if found is not None:
             return found
     return await _measure_by_usage(asker, facts.model)
@@ -331,16 +351,20 @@ def _count(answer: Answer) -> int | None:
     return value if isinstance(value, int) else None
 
 
-async def _measure_words(counter: _CountByTokenize | _CountByEncode) -> TextFacts | None:
+async def _measure_words(counter: _CountByTokenize | _CountByEncode, asked: Sequence[str]) -> TextFacts | None:
     async def cost(word: str) -> int | None:
         total = await counter.plain(word * _REPEAT)
         return total // _REPEAT if total and total % _REPEAT == 0 else None
 
-    costs = await asyncio.gather(*(cost(f" {w}") for w in _WORDS), *(cost(u) for u in _UNITS))
-    words = [(f" {w}", c) for w, c in zip(_WORDS, costs, strict=False) if c]
+    costs = await asyncio.gather(*(cost(f" {w}") for w in asked))
+    words = [(f" {w}", c) for w, c in zip(asked, costs, strict=True) if c]
     cheapest = min((c for _, c in words), default=0)
     words = [(w, c) for w, c in words if c <= cheapest + 8]
-    units = [w for w, c in words if c == 1] or [u for u, c in zip(_UNITS, costs[len(_WORDS) :], strict=True) if c == 1]
+    units = [w for w, c in words if c == 1]
+    for unit in _UNITS if words and not units else ():
+        if await cost(unit) == 1:
+            units.append(unit)
+            break
     if not words or not units:
         return None
     text, expected = _sample(words, units[0], seed=1)
@@ -443,7 +467,7 @@ async def _image_facts(asker: Asker, facts: Facts, wanted: Wanted) -> Facts:
         sources["images"] = "an image adds no prompt token: the server drops it"
         return replace(facts, images=False, sources=sources)
     facts = replace(facts, images=True, image_tokens=tokens, sources={**sources, "images": "a request with one"})
-    if wanted.images_per_request > 1:
+    if wanted.images_per_request > 1 and not (wanted.quick and asker.generations >= _QUICK_GENERATIONS):
         facts = await _max_images(asker, facts, wanted, sample)
     return facts
 
@@ -453,7 +477,7 @@ async def _max_images(asker: Asker, facts: Facts, wanted: Wanted, sample: str) -
     urls = [plain_png(32, 32)] * wanted.images_per_request
     answer = await asker.generate(facts.model, _image_content(sample, urls))
     if answer.status == 200:
-        return facts
+        return replace(facts, sources={**facts.sources, "max_images": f"a request with {len(urls)} was answered"})
     limit = re.search(r"[Aa]t most (\d+) image", answer.text)
     if limit is None:
         return facts

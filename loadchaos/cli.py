@@ -160,6 +160,45 @@ def _terminal() -> tuple[bool, int]:
     return color, max(60, min(shutil.get_terminal_size((100, 24)).columns, 140))
 
 
+# --- probe ------------------------------------------------------------------------------------------------------------
+
+
+@main.command()
+@click.argument("url")
+@click.option("--admin-url", metavar="URL", help="Where /health, /metrics and the admin endpoints are, if elsewhere.")
+@click.option("--model", metavar="NAME", help="The model to ask for; the server's first otherwise.")
+@click.option("--api-key-env", metavar="VAR", help="The variable that holds the API key.")
+@click.option("--header", "headers", multiple=True, metavar="NAME=env:VAR", help="A further header, also NAME=text.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+def probe(
+    url: str, admin_url: str | None, model: str | None, api_key_env: str | None, headers: tuple[str, ...], as_json: bool
+) -> None:
+    """Say what a server is, what it can take, and which profiles fit it: at most 20 reads and 3 small generations."""
+    import asyncio
+
+    import httpx
+    import orjson
+
+    from loadchaos import probe as room
+    from loadchaos import shipped
+    from loadchaos.calibrate import Asker, Wanted, parse_target
+    from loadchaos.run import Options, request_headers
+
+    base = parse_target(url)
+    admin = parse_target(admin_url) if admin_url else base
+    sent = request_headers(Options(api_key_env=api_key_env, headers=_headers(headers)))
+    profiles = {name: _load(str(path), ()) for name, path in shipped.profiles().items()}
+
+    async def ask() -> room.Probed:
+        async with httpx.AsyncClient(headers=sent, trust_env=False) as client:
+            return await room.probe(Asker(client, base, admin), Wanted(model=model, api_key_env=api_key_env), profiles)
+
+    probed = asyncio.run(ask())
+    click.echo(orjson.dumps(probed.to_json(), option=orjson.OPT_INDENT_2).decode() if as_json else room.page(probed))
+    if probed.trouble:
+        sys.exit(4)
+
+
 # --- profiles -----------------------------------------------------------------------------------------------------------
 
 

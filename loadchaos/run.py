@@ -92,7 +92,7 @@ async def run(profile: Profile, options: Options) -> Result:
         authority.check(admin_url or url, profile.harms(), options.authorize)
     for spec in options.server_log:
         read_spec(spec)
-    place = Place(kind, url, admin_url, options.server_log, _headers(options))
+    place = Place(kind, url, admin_url, options.server_log, request_headers(options))
     folder = create_folder(options.out, profile.name)
     return await _Run(profile, options, place, folder).go()
 
@@ -112,7 +112,7 @@ def target_kind(profile: Profile, options: Options) -> str:
     return "embedded"
 
 
-def _headers(options: Options) -> dict[str, str]:
+def request_headers(options: Options) -> dict[str, str]:
     """Headers with their values from the environment; a variable that is missing is said before anything exists."""
     headers = {}
     for name, value in options.headers.items():

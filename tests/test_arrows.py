@@ -24,6 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "keeper": {"ledger", "wire", "dialects"},  # it writes server.log, which belongs to the run folder
     "calibrate": {"wire", "dialects", "payloads"},
     "preflight": {"calibrate", "dialects"},
+    "probe": {"calibrate", "dialects", "payloads", "plan"},
     "record": {"ledger"},
     "children": {"ledger"},
     "demo": set(),

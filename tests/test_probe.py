@@ -1,0 +1,169 @@
+"""`loadchaos probe`: what a server is and which profiles fit it, within its budget, for every kind of server."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from loadchaos.probe import MOST_GENERATIONS, MOST_READS
+from loadchaos.sim.command import command
+
+
+def probe(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "loadchaos", "probe", *args], capture_output=True, text=True, timeout=60, check=False,
+        env={k: v for k, v in os.environ.items() if k != "CI"},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def embedded() -> Iterator[Callable[..., str]]:
+    """Starts an embedded server with these flags and gives its URL."""
+    started: list[tuple[subprocess.Popen[str], threading.Thread]] = []
+
+    def start(dialect: str, era: str, flags: dict[str, object], **more: bool) -> str:
+        argv = command(dialect=dialect, era=era, defects=(), flags=flags, port=0, **more)
+        server = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert server.stdout is not None
+        for line in server.stdout:
+            if found := re.search(r"Uvicorn running on (http://127\.0\.0\.1:\d+)", line):
+                reader = threading.Thread(target=server.stdout.read, daemon=True)
+                reader.start()
+                started.append((server, reader))
+                return found[1]
+        raise AssertionError("the embedded server did not start")
+
+    yield start
+    for server, reader in started:
+        server.terminate()
+        reader.join(10)
+        with server:  # closes its pipe and waits
+            pass
+
+
+class Plain(ThreadingHTTPServer):
+    """An OpenAI-compatible server nobody knows: models, chat with usage (one token a word), nothing else."""
+
+    daemon_threads = True
+    status = 200
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.asked: Counter[str] = Counter()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Plain
+
+    def do_GET(self) -> None:
+        known = self.path == "/v1/models"
+        self._answer(self.server.status if known else 404, {"data": [{"id": "m"}]} if known else {})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if self.path != "/v1/chat/completions":
+            self._answer(404, {})
+            return
+        content = body["messages"][0]["content"]
+        if isinstance(content, list):
+            self._answer(400, {"error": {"message": "images are not supported"}})
+            return
+        usage = {"prompt_tokens": len(content.split()) + 5, "completion_tokens": 1}
+        choice = {"message": {"role": "assistant", "content": "x"}, "finish_reason": "length"}
+        self._answer(200, {"choices": [choice], "usage": usage})
+
+    def _answer(self, status: int, data: dict[str, Any]) -> None:
+        self.server.asked[f"{self.command} {self.path}"] += 1
+        body = json.dumps(data).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: Any) -> None:
+        """Nothing on stderr."""
+
+
+@pytest.fixture
+def plain() -> Iterator[Plain]:
+    server = Plain()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_a_vllm_in_development_mode_tells_its_limits_its_setup_and_what_fits(embedded: Callable[..., str]) -> None:
+    url = embedded("vllm", "0.32", {"max_model_len": 4096, "num_speculative_tokens": 2, "limit_mm_per_prompt": 3})
+    told = json.loads(probe(url, "--json").stdout)
+    facts = told["facts"]
+    assert (facts["dialect"], facts["max_model_len"], facts["images"], facts["max_images"]) == ("vllm", 4096, True, 3)
+    assert facts["development_endpoints"] is True
+    assert facts["speculative_decoding"] is True
+    assert facts["capacity_tokens"] == facts["kv_blocks"] * facts["kv_block_size"]
+    assert facts["image_tokens"]
+    assert told["configured"]["speculative_tokens"]["value"] == 2
+    fits = {p["name"]: p for p in told["profiles"]}
+    assert fits["mtp_mm"]["applies"]
+    assert "LMDeploy" in fits["lmdeploy_kv_capacity"]["lacks"][0]
+    assert told["asked"]["reads"] <= MOST_READS
+    assert told["asked"]["generations"] <= MOST_GENERATIONS
+
+
+def test_what_a_profile_needs_and_the_server_lacks_is_said_with_the_flag_that_gives_it(
+    embedded: Callable[..., str],
+) -> None:
+    url = embedded("vllm", "0.32", {"num_speculative_tokens": 0}, dev_mode=False, images=False)
+    page = probe(url)
+    assert page.returncode == 0, page.stderr
+    line = next(line for line in page.stdout.splitlines() if " mtp_mm " in line)
+    assert "takes none" in line
+    assert "--speculative-config" in line
+    assert "VLLM_SERVER_DEV_MODE=1" in line
+    assert re.search(r"development mode +no", page.stdout)
+
+
+def test_lmdeploy_tells_its_kv_capacity_and_the_longest_prompt(embedded: Callable[..., str]) -> None:
+    url = embedded("lmdeploy", "0.18", {"num_gpu_blocks": 21, "block_size": 64})
+    page = probe(url).stdout
+    assert "1344 tokens = 21 blocks x 64" in page
+    assert re.search(r"longest prompt +1216 tokens", page)
+    assert "+ lmdeploy_kv_capacity" in page
+
+
+def test_an_unknown_server_is_described_as_far_as_it_goes(plain: Plain) -> None:
+    told = json.loads(probe(f"http://127.0.0.1:{plain.server_port}/v1", "--json").stdout)
+    assert told["facts"]["dialect"] == "openai"
+    assert told["facts"]["text"]["source"] == "usage"
+    assert told["facts"]["images"] is False
+    unknown = " ".join(told["unknown"])
+    for what in ("what kind of server", "its version", "its context length", "KV cache", "prefix caching"):
+        assert what in unknown
+    generations = plain.asked["POST /v1/chat/completions"]
+    assert generations == told["asked"]["generations"] <= MOST_GENERATIONS
+    assert plain.asked.total() - generations == told["asked"]["reads"] <= MOST_READS
+
+
+def test_a_server_that_wants_a_key_is_exit_4_and_says_how_to_give_one(plain: Plain) -> None:
+    plain.status = 401
+    done = probe(f"http://127.0.0.1:{plain.server_port}")
+    assert done.returncode == 4
+    assert "--api-key-env" in done.stderr
+
+
+def test_a_port_where_nothing_listens_is_exit_4(plain: Plain) -> None:
+    port = plain.server_port
+    plain.socket.close()
+    done = probe(f"http://127.0.0.1:{port}")
+    assert done.returncode == 4
+    assert "connection refused" in done.stderr
