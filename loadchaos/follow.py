@@ -39,6 +39,8 @@ POLL_S = 0.25
 _CHUNK = 2000
 _REWRITE_S = 5.0
 _WRITER_CHECK_S = 2.0
+LAST_SCRAPE_S = 5.0
+"""How long the exporter of a finished run waits for one more scrape, where somebody scrapes at such intervals."""
 MOST_INCIDENTS = 200
 """Folders a run gets: a server in a crash loop is told by its first deaths, and verdict.json has them all."""
 
@@ -88,6 +90,9 @@ class Follower:
         self._tell(self._judge.findings())
         with self._lock:
             self._fold.finish()
+        if self._exporter and self._writer.this_boot:
+            # The death that ended the run is its most important sample: whoever scrapes gets it before we go.
+            self._exporter.collector.wait_for_scrape(LAST_SCRAPE_S)
 
     def _step(self, *, final: bool = False) -> None:
         rows = self._reader.new(final=final)
@@ -119,13 +124,14 @@ class Follower:
         with self._lock:
             for row in [*findings, *_opened(self._judge.incidents)]:
                 self._fold.feed(row)
+            self._fold.count_failures(self._judge.failures())
 
     def _export(self, port: int | None) -> Exporter | None:
         """The exporter, or None: a port that is taken costs the metrics, never the run."""
         if port is None:
             return None
         try:
-            exporter = Exporter(self._fold, port)
+            exporter = Exporter(self._fold, port, run=self._folder.path.resolve().name)
         except LoadchaosError as e:
             sys.stderr.write(f"loadchaos: {e}\n")
             self._findings.write([{"row": "exporter", "at_ns": time.monotonic_ns(), "port": None, "error": str(e)}])

@@ -20,13 +20,18 @@ def latencies() -> Latencies:
 def ttft_ns(end: Mapping[str, Any]) -> int | None:
     """Time to first token of an end row, counted from the time it was due; None where no token came."""
     first, due = end.get("first_token_ns"), end.get("due_ns")
-    return max(0, first - due) if first and due is not None else None
+    return max(0, first - due) if first and due is not None and not _slowed(end) else None
 
 
 def e2e_ns(end: Mapping[str, Any]) -> int | None:
     """Time to the last byte of an end row, counted from the time it was due."""
     last, due = end.get("last_byte_ns") or end.get("at_ns"), end.get("due_ns")
-    return max(0, last - due) if last and due is not None else None
+    return max(0, last - due) if last and due is not None and not _slowed(end) else None
+
+
+def _slowed(end: Mapping[str, Any]) -> bool:
+    """Whether our client was slow on purpose: then its times say nothing of the server."""
+    return bool((end.get("detail") or {}).get("slowed"))
 
 
 class Bucket:
@@ -47,7 +52,6 @@ class Bucket:
     def merge(self, later: Bucket) -> None:
         """Add a later stretch to this one."""
         self.begun += later.begun
-        self.tokens += later.tokens
         self.tokens += later.tokens
         self.outcomes.update(later.outcomes)
         for kind, hist in later.latency.items():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from loadchaos.model import OUTCOMES
@@ -26,8 +26,8 @@ TTFT_BOUNDS_S = (
     640.0, 2560.0,
 )  # fmt: skip
 ITL_BOUNDS_S = (
-    0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.035, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5,
-    0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+    20.0, 40.0, 80.0,
 )  # fmt: skip
 E2E_BOUNDS_S = (
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
@@ -59,14 +59,19 @@ class Bounded:
 class Traffic:
     """Everything counted for one kind of traffic."""
 
-    __slots__ = ("begun", "bounded", "images", "in_flight", "latency", "outcomes", "tokens_in", "tokens_out")
+    __slots__ = (
+        "begun", "bounded", "images", "images_answered", "in_flight", "latency", "outcomes", "tokens_counted",
+        "tokens_in", "tokens_out",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.begun = 0
         self.in_flight = 0
         self.outcomes: Counter[str] = Counter()
         self.images = 0
+        self.images_answered = 0  # images in requests that ended ok
         self.tokens_in = 0  # prompt tokens sent, as planned
+        self.tokens_counted = 0  # prompt tokens, as the server counted them
         self.tokens_out = 0  # completion tokens, as the server counted them
         self.latency: Latencies = latencies()
         self.bounded = {kind: Bounded(bounds) for kind, bounds in _BOUNDS.items()}
@@ -91,7 +96,11 @@ class Fold:
         self.server: dict[tuple[str, str], dict[str, float]] = {}  # (replica, engine)
         self._server_ns: dict[tuple[str, str], int] = {}
         self.workers: dict[str, dict[str, Any]] = {}  # newest heartbeat of each
-        self.gaps_s: Counter[str] = Counter()
+        self.processes: dict[tuple[str, int], tuple[str, int]] = {}  # (replica, pid): role, resident bytes
+        self.gaps_s: dict[str, float] = {}
+        self.missed: Counter[str] = Counter()  # by why
+        self.send_lag_ns = 0  # of all requests sent: sent minus due
+        self.send_lags = 0
         self.rows: Counter[str] = Counter()
         self.gate = ""
         self.preflight: list[tuple[bool, str]] = []
@@ -126,6 +135,10 @@ class Fold:
         if row.get("id") is not None:
             self._open[str(row["id"])] = str(row.get("traffic"))
             traffic.in_flight += 1
+        at, due = row.get("at_ns"), row.get("due_ns")
+        if isinstance(at, int) and isinstance(due, int):
+            self.send_lag_ns += max(0, at - due)
+            self.send_lags += 1
         self._bucket(row).begun += 1
 
     def _on_end(self, row: Mapping[str, Any]) -> None:
@@ -135,9 +148,13 @@ class Fold:
             traffic.in_flight -= 1
         traffic.outcomes[outcome] += 1
         traffic.tokens_out += int(row.get("completion_tokens") or 0)
+        traffic.tokens_counted += int(row.get("prompt_tokens") or 0)
         bucket = self._bucket(row)
         bucket.outcomes[outcome] += 1
+        if outcome == "missed":
+            self.missed[str((row.get("detail") or {}).get("why"))] += 1
         if outcome == "ok":
+            traffic.images_answered += int(row.get("images") or 0)
             self._latency(traffic, bucket, row)
 
     def _latency(self, traffic: Traffic, bucket: Bucket, row: Mapping[str, Any]) -> None:
@@ -157,6 +174,7 @@ class Fold:
     def _on_missed(self, row: Mapping[str, Any]) -> None:
         count = int(row.get("count") or 1)
         self._traffic(row.get("traffic")).outcomes["missed"] += count
+        self.missed[str(row.get("why"))] += count
         self._bucket(row).outcomes["missed"] += count
 
     def _on_heartbeat(self, row: Mapping[str, Any]) -> None:
@@ -167,6 +185,8 @@ class Fold:
 
     def _on_state(self, row: Mapping[str, Any]) -> None:
         replica = str(row.get("replica") or "")
+        if row.get("engine") is not None:
+            replica = f"{replica} engine {row['engine']}"
         signs = tuple(str(s) for s in row.get("signs") or ())
         self.states[replica] = ReplicaState(replica, str(row.get("to")), int(row.get("at_ns") or 0), signs)
 
@@ -176,7 +196,15 @@ class Fold:
         self.server[key], self._server_ns[key] = values, int(row.get("at_ns") or 0)
 
     def _on_gap(self, row: Mapping[str, Any]) -> None:
-        self.gaps_s[str(row.get("source"))] += row.get("seconds") or 0
+        source = str(row.get("source"))
+        self.gaps_s[source] = self.gaps_s.get(source, 0.0) + float(row.get("seconds") or 0)
+
+    def _on_process(self, row: Mapping[str, Any]) -> None:
+        key = str(row.get("replica") or ""), int(row.get("pid") or 0)
+        if row.get("what") == "gone":
+            self.processes.pop(key, None)
+        else:
+            self.processes[key] = str(row.get("role")), int(row.get("rss_bytes") or 0)
 
     # -- the run -------------------------------------------------------------------------------------------------
 
@@ -217,6 +245,19 @@ class Fold:
         deaths = self._deaths.setdefault(key, set())
         deaths.update(str(i) for i in row.get("incidents") or ())
         self.failures[key] = {**row, "count": max(len(deaths), int(row.get("count") or 1))}
+
+    def count_failures(self, failures: Iterable[Mapping[str, Any]]) -> None:
+        """All failures the judge knows now, with their counts: also those that kill nobody, and go on happening.
+
+        Counts never go back: Prometheus would take that for a restart.
+        """
+        counted: Counter[tuple[str, str]] = Counter()
+        for failure in failures:
+            key = str(failure.get("id")), str(failure.get("attribution") or "server")
+            counted[key] += int(failure.get("count") or 1)
+            self.failures.setdefault(key, dict(failure))
+        for key, count in counted.items():
+            self.failures[key]["count"] = max(count, int(self.failures[key].get("count") or 1))
 
     def _on_incident(self, row: Mapping[str, Any]) -> None:
         self.incidents.setdefault(row.get("n"), {}).update(row)

@@ -1,70 +1,142 @@
 """/metrics for Prometheus, folded from the ledger's rows, so that its totals are the ledger's totals.
 
-Labels are ids and names out of fixed or bounded sets, never texts: at most TRAFFICS kinds of traffic (the rest add up
-as `other`), REPLICAS replicas and IDS failure ids. Histograms have vLLM's own bounds (fold.py). Times and sizes carry
-their unit in the name, as Prometheus asks for; the server's own numbers have one name over dialects and versions.
+Names, labels and their bounds are in metric_table.py. Times and sizes carry their unit in the name, as Prometheus asks
+for; histograms have vLLM's own bounds (fold.py); the server's own numbers have one name over dialects and versions.
 """
 
 from __future__ import annotations
 
 import re
 import threading
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from itertools import islice
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 
 from loadchaos.errors import OptionError
-from loadchaos.model import STATES
+from loadchaos.model import OUTCOMES, STATES
 from loadchaos.tell.fold import Bounded, Fold, Traffic
+from loadchaos.tell.metric_table import (
+    ATTACKS,
+    FAILURES,
+    GAP_SOURCES,
+    INCIDENTS,
+    METRICS,
+    OTHER,
+    REPLICAS,
+    SERIES_BESIDE,
+    SERVER,
+    TRAFFICS,
+    server_sample,
+)
 
-TRAFFICS, REPLICAS, IDS, SERVER_NAMES = 12, 32, 100, 64
 _NS = 1_000_000_000
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,60}")
+_SERVER_NAMES = 40
+_WHYS = ("no_slot", "server_down", "stopped", "worker_lost")
+# Reserved for what is no traffic, no replica and no server metric, so that the room for engines never shrinks in a run.
+_RESERVED = 24 + INCIDENTS + FAILURES + 6 + (ATTACKS + 1) * 4
+_A_REPLICA = len(STATES) + 4
 
-# Server metrics that have a sentence of their own; others are exported with a general one.
-_SERVER_HELP = {
-    "requests_running": "Requests the server computes", "requests_waiting": "Requests in the server's queue",
-    "kv_usage_ratio": "Share of the KV cache in use, 0 to 1",
-    "prompt_tokens_total": "Prompt tokens the server says it processed",
-    "generation_tokens_total": "Tokens the server says it generated",
-    "preemptions_total": "Requests the server put back for want of KV cache",
-    "process_start_time_s": "When the server's process started, Unix time",
-    "process_rss_bytes": "Resident memory of the server's process",
+Group = tuple[str, list[Traffic]]
+
+
+class _Page:
+    """Samples by family, each with the run's label in front."""
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self._families: dict[str, Any] = {}
+
+    def add(self, name: str, labels: Sequence[str], value: float) -> None:
+        """One sample of a counter or a gauge of the table."""
+        self._family(name).add_metric([self._run, *labels], value)
+
+    def histogram(self, name: str, labels: Sequence[str], parts: Sequence[Bounded]) -> None:
+        """One histogram: the sum of its parts."""
+        self._family(name).add_metric([self._run, *labels], _cumulative(parts), sum(p.sum_s for p in parts))
+
+    def summary(self, name: str, labels: Sequence[str], count: int, total: float) -> None:
+        """One summary: how many values and their sum."""
+        self._family(name).add_metric([self._run, *labels], count, total)
+
+    def server(self, name: str, labels: Sequence[str], value: float) -> None:
+        """One sample of the server's own; a name that is not in the table has a general sentence."""
+        full = server_sample(name)
+        if full not in self._families:
+            text = SERVER.get(name, "As the server says it, under one name over dialects and versions")
+            make = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            self._families[full] = make(full, text, labels=["run", "replica", "engine"])
+        self._families[full].add_metric([self._run, *labels], value)
+
+    def families(self) -> list[Metric]:
+        """All that has a sample, in the table's order, then the server's own."""
+        known = [s.name for s in METRICS if s.name in self._families]
+        return [self._families[n] for n in [*known, *(n for n in self._families if n not in _MAKERS)]]
+
+    def _family(self, name: str) -> Any:
+        if name not in self._families:
+            make, spec = _MAKERS[name]
+            self._families[name] = make(name, spec.help, labels=["run", *spec.labels])
+        return self._families[name]
+
+
+_KINDS: dict[str, Any] = {
+    "counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily,
+    "summary": SummaryMetricFamily,
 }  # fmt: skip
+_MAKERS = {s.name: (_KINDS[s.kind], s) for s in METRICS}
 
 
 class FoldCollector(Collector):
     """Turns a Fold into metric families at each scrape; `lock` keeps feeding and scraping apart."""
 
-    def __init__(self, fold: Fold) -> None:
+    def __init__(self, fold: Fold, run: str = "") -> None:
         self.fold = fold
+        self.run = run
         self.lock = threading.Lock()
+        self.scraped_s: list[float] = []  # time.monotonic of the last two scrapes
+        self._scraped = threading.Condition()
 
     def collect(self) -> Iterable[Metric]:
         """Every family, with the numbers as of now."""
         with self.lock:
-            traffic = _bounded_traffic(self.fold)
-            return [
-                *_requests(traffic), *_latencies(traffic), *_states(self.fold), *_findings(self.fold),
-                *_attacks(self.fold), *_generator(self.fold), *_run(self.fold), *_server(self.fold),
-            ]  # fmt: skip
+            page = families(self.fold, self.run)
+        with self._scraped:
+            self.scraped_s = [*self.scraped_s[-1:], time.monotonic()]
+            self._scraped.notify_all()
+        return page
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: the families depend on what the server has, and no other collector shares the registry."""
         return []
 
+    def wait_for_scrape(self, limit_s: float) -> bool:
+        """Wait for the next scrape, where somebody scrapes at intervals of less than `limit_s`; whether one came."""
+        with self._scraped:
+            before = list(self.scraped_s)
+            regular = len(before) == 2 and before[1] - before[0] <= limit_s
+            if not regular or time.monotonic() - before[1] > limit_s:
+                return False
+            return self._scraped.wait_for(lambda: self.scraped_s[-1] > before[-1], limit_s)
+
 
 class Exporter:
     """Serves /metrics on `address`:`port` (0: a free one); `port` then says which. OptionError where it is in use."""
 
-    def __init__(self, fold: Fold, port: int, address: str = "127.0.0.1") -> None:
-        self.collector = FoldCollector(fold)
+    def __init__(self, fold: Fold, port: int, address: str = "127.0.0.1", run: str = "") -> None:
+        self.collector = FoldCollector(fold, run)
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self.collector)
         try:
@@ -88,51 +160,49 @@ class Exporter:
         self._thread.join(timeout=2)
 
 
-def _bounded_traffic(fold: Fold) -> list[tuple[str, list[Traffic]]]:
+def families(fold: Fold, run: str, now_ns: int | None = None) -> list[Metric]:
+    """Every family of the page as of `now_ns` (default: the newest row)."""
+    page = _Page(run)
+    for name, group in _bounded_traffic(fold):
+        _requests(page, name, group)
+        for kind in ("ttft", "itl", "e2e"):
+            page.histogram(f"loadchaos_{kind}_seconds", [name], [t.bounded[kind] for t in group])
+    _states(page, fold)
+    _findings(page, fold)
+    _attacks(page, fold)
+    _generator(page, fold)
+    _run(page, fold)
+    _server(page, fold, now_ns)
+    return page.families()
+
+
+def _bounded_traffic(fold: Fold) -> list[Group]:
     """The first kinds of traffic by name, the later ones together: which is which never changes during a run."""
     names = list(fold.traffic)
     groups = [(name, [fold.traffic[name]]) for name in names[:TRAFFICS]]
     rest = [fold.traffic[name] for name in names[TRAFFICS:]]
-    return [*groups, ("other", rest)] if rest else groups
+    return [*groups, (OTHER, rest)] if rest else groups
 
 
-def _requests(traffic: list[tuple[str, list[Traffic]]]) -> Iterator[Metric]:
-    done = CounterMetricFamily(
-        "loadchaos_requests", "Requests by outcome; missed ones were due and never sent", labels=["traffic", "outcome"]
-    )
-    begun = CounterMetricFamily("loadchaos_requests_begun", "Requests sent", labels=["traffic"])
-    flying = GaugeMetricFamily("loadchaos_requests_in_flight", "Requests sent and not ended", labels=["traffic"])
-    tokens = CounterMetricFamily("loadchaos_prompt_tokens_sent", "Prompt tokens sent, as planned", labels=["traffic"])
-    images = CounterMetricFamily("loadchaos_images_sent", "Images sent", labels=["traffic"])
-    received = CounterMetricFamily("loadchaos_completion_tokens", "Tokens of ended answers", labels=["traffic"])
-    for name, group in traffic:
-        outcomes: Counter[str] = Counter()
-        for t in group:
-            outcomes.update(t.outcomes)
-        for outcome, n in sorted(outcomes.items()):
-            done.add_metric([name, outcome], n)
-        begun.add_metric([name], sum(t.begun for t in group))
-        flying.add_metric([name], sum(t.in_flight for t in group))
-        tokens.add_metric([name], sum(t.tokens_in for t in group))
-        images.add_metric([name], sum(t.images for t in group))
-        received.add_metric([name], sum(t.tokens_out for t in group))
-    yield from (done, begun, flying, tokens, images, received)
+def _requests(page: _Page, name: str, group: list[Traffic]) -> None:
+    outcomes: Counter[str] = Counter()
+    for t in group:
+        outcomes.update(t.outcomes)
+    # All of them, also those at 0: a rate begins with the first request, not with the second.
+    for outcome in OUTCOMES:
+        page.add("loadchaos_requests", [name, outcome], outcomes[outcome])
+    sent = sum(t.begun for t in group)
+    page.add("loadchaos_arrivals_due", [name], sent + outcomes["missed"])
+    page.add("loadchaos_arrivals_sent", [name], sent)
+    page.add("loadchaos_requests_in_flight", [name], sum(t.in_flight for t in group))
+    page.add("loadchaos_prompt_tokens_sent", [name], sum(t.tokens_in for t in group))
+    page.add("loadchaos_prompt_tokens_counted", [name], sum(t.tokens_counted for t in group))
+    page.add("loadchaos_completion_tokens", [name], sum(t.tokens_out for t in group))
+    page.add("loadchaos_images_sent", [name], sum(t.images for t in group))
+    page.add("loadchaos_images_answered", [name], sum(t.images_answered for t in group))
 
 
-def _latencies(traffic: list[tuple[str, list[Traffic]]]) -> Iterator[Metric]:
-    for kind, text in (
-        ("ttft", "Time to first token of answered requests, from the time they were due"),
-        ("itl", "Gaps between the chunks of answered requests"),
-        ("e2e", "Time to the last byte of answered requests, from the time they were due"),
-    ):
-        family = HistogramMetricFamily(f"loadchaos_{kind}_seconds", text, labels=["traffic"])
-        for name, group in traffic:
-            parts = [t.bounded[kind] for t in group]
-            family.add_metric([name], _cumulative(parts), sum(p.sum_s for p in parts))
-        yield family
-
-
-def _cumulative(parts: list[Bounded]) -> list[Any]:
+def _cumulative(parts: Sequence[Bounded]) -> list[Any]:
     """Prometheus' buckets: each counts everything below its bound; with the newest request id as exemplar."""
     total, buckets = 0, list[Any]()
     bounds = [str(float(b)) for b in parts[0].bounds] + ["+Inf"]
@@ -144,78 +214,113 @@ def _cumulative(parts: list[Bounded]) -> list[Any]:
     return buckets
 
 
-def _states(fold: Fold) -> Iterator[Metric]:
-    family = GaugeMetricFamily("loadchaos_server_state", "1 for the state a replica is in", labels=["replica", "state"])
-    for replica, state in islice(fold.states.items(), REPLICAS):
-        for name in STATES:
-            family.add_metric([replica, name], 1 if state.state == name else 0)
-    yield family
+def _states(page: _Page, fold: Fold) -> None:
+    counts: Counter[tuple[str, str]] = Counter()
+    names = list(fold.states)
+    for i, name in enumerate(names):
+        counts[name if i < REPLICAS else OTHER, fold.states[name].state] += 1
+    for name in dict.fromkeys(replica for replica, _ in counts):
+        for state in STATES:
+            page.add("loadchaos_server_state", [name, state], counts[name, state])
+    memory: Counter[tuple[str, str]] = Counter()
+    for (replica, _), (role, rss) in fold.processes.items():
+        shown = replica if replica in names[:REPLICAS] else OTHER
+        memory[shown, role if role in _ROLES else "other"] += rss
+    for labels, rss in memory.items():
+        page.add("loadchaos_process_resident_bytes", labels, rss)
 
 
-def _findings(fold: Fold) -> Iterator[Metric]:
-    failures = CounterMetricFamily(
-        "loadchaos_failures", "Failures by signature", labels=["id", "severity", "attribution"]
-    )
+_ROLES = ("api_server", "engine_core", "worker")
+
+
+def _findings(page: _Page, fold: Fold) -> None:
     counts: Counter[tuple[str, str, str]] = Counter()
     for n, f in enumerate(fold.all_failures()):
-        known = str(f.get("id")) if n < IDS else "other"
-        counts[known, str(f.get("severity")), str(f.get("attribution") or "server")] += int(f.get("count") or 1)
+        severity, whose = str(f.get("severity")), str(f.get("attribution") or "server")
+        # Past the bound only the severity is told apart: six more series at most.
+        labels = (str(f.get("id")), severity, whose) if n < FAILURES else (OTHER, severity, OTHER)
+        counts[labels] += int(f.get("count") or 1)
     for labels, count in counts.items():
-        failures.add_metric(labels, count)
-    incidents = CounterMetricFamily("loadchaos_incidents", "Incidents opened")
-    incidents.add_metric([], len(fold.incidents))
-    yield from (failures, incidents)
+        page.add("loadchaos_failures", labels, count)
+    page.add("loadchaos_incidents", [], len(fold.incidents))
+    for n, i in zip(range(INCIDENTS), fold.incidents.values(), strict=False):
+        folder = str(i.get("folder") or f"{n + 1:03d}").rsplit("/", 1)[-1]
+        shown = (folder[:80], str(i.get("id") or ""), str(i.get("severity") or ""), _issue(i))
+        page.add("loadchaos_incident_open", shown, 1 if i.get("what") == "open" else 0)
 
 
-def _attacks(fold: Fold) -> Iterator[Metric]:
-    done = CounterMetricFamily("loadchaos_attacks", "Attacks by result", labels=["attack", "result"])
-    for (name, result), n in fold.attacks.items():
-        done.add_metric([name, result], n)
-    force = GaugeMetricFamily("loadchaos_attacks_in_force", "Attacks begun and not ended", labels=["attack"])
+def _issue(incident: Mapping[str, Any]) -> str:
+    """The first known upstream issue as a path on github.com, so that a panel can link to it; empty without one."""
+    known = next(iter(incident.get("known") or ()), "")
+    text = str(known.get("issue") if isinstance(known, Mapping) else known)
+    found = re.fullmatch(r"([\w.-]+/[\w.-]+)#(\d+)", text)
+    return f"{found[1]}/issues/{found[2]}" if found else ""
+
+
+def _attacks(page: _Page, fold: Fold) -> None:
     in_force = Counter(a.name for a in fold.in_force.values())
-    for name in sorted({n for n, _ in fold.attacks} | set(in_force)):
-        force.add_metric([name], in_force[name])
-    yield from (done, force)
+    names = list(dict.fromkeys([*(n for n, _ in fold.attacks), *in_force]))
+    shown = {name: name if i < ATTACKS else OTHER for i, name in enumerate(names)}
+    done: Counter[tuple[str, str]] = Counter()
+    force: Counter[str] = Counter(dict.fromkeys(shown.values(), 0))
+    for (name, result), n in fold.attacks.items():
+        done[shown[name], result] += n
+    for name, n in in_force.items():
+        force[shown[name]] += n
+    for labels, n in done.items():
+        page.add("loadchaos_attacks", labels, n)
+    for name, n in force.items():
+        page.add("loadchaos_attacks_in_force", [name], n)
 
 
-def _generator(fold: Fold) -> Iterator[Metric]:
-    users = GaugeMetricFamily("loadchaos_users", "Users (slots) of the load generator")
-    users.add_metric([], sum(int(w.get("users") or 0) for w in fold.workers.values()))
-    lag = GaugeMetricFamily("loadchaos_generator_lag_seconds", "How late a worker sends", labels=["worker"])
-    silence = GaugeMetricFamily("loadchaos_oldest_silence_seconds", "Longest wait for a byte now", labels=["worker"])
-    for file, beat in fold.workers.items():
-        worker = file.removeprefix("requests-").removesuffix(".jsonl")
-        lag.add_metric([worker], int(beat.get("lag_ns") or 0) / _NS)
-        silence.add_metric([worker], int(beat.get("oldest_silence_ns") or 0) / _NS)
-    gaps = CounterMetricFamily("loadchaos_watch_gap_seconds", "Time a watcher saw nothing", labels=["source"])
-    for source, gap in fold.gaps_s.items():
-        gaps.add_metric([source], gap)
-    yield from (users, lag, silence, gaps)
+def _generator(page: _Page, fold: Fold) -> None:
+    whys: Counter[str] = Counter(dict.fromkeys(_WHYS, 0))
+    for why, n in fold.missed.items():
+        whys[why if why in _WHYS else OTHER] += n
+    for why, n in whys.items():
+        page.add("loadchaos_arrivals_missed", [why], n)
+    beats = list(fold.workers.values())
+    page.add("loadchaos_users", [], sum(int(w.get("users") or 0) for w in beats))
+    page.add("loadchaos_workers", [], len(beats))
+    page.add("loadchaos_generator_lag_seconds", [], max((int(w.get("lag_ns") or 0) for w in beats), default=0) / _NS)
+    silence = max((int(w.get("oldest_silence_ns") or 0) for w in beats), default=0)
+    page.add("loadchaos_oldest_silence_seconds", [], silence / _NS)
+    page.summary("loadchaos_send_lag_seconds", [], fold.send_lags, fold.send_lag_ns / _NS)
+    gaps: dict[str, float] = defaultdict(float)
+    for n, (source, gap) in enumerate(fold.gaps_s.items()):
+        gaps[source if n < GAP_SOURCES - 1 else OTHER] += gap
+    for source, gap in gaps.items():
+        page.add("loadchaos_watch_gap_seconds", [source], gap)
 
 
-def _run(fold: Fold) -> Iterator[Metric]:
-    target = fold.run.get("target") or {}
-    info = GaugeMetricFamily("loadchaos_run_info", "What runs; always 1", labels=["profile", "target_kind", "version"])
-    info.add_metric(
-        [str(fold.run.get("profile", "")), str(target.get("kind", "")), str(fold.run.get("version", ""))], 1
-    )
-    running = GaugeMetricFamily("loadchaos_load_running", "1 while load is sent")
-    running.add_metric([], 1 if fold.load_begin_ns is not None and fold.load_end_ns is None else 0)
-    yield from (info, running)
+def _run(page: _Page, fold: Fold) -> None:
+    run, target = fold.run, fold.run.get("target") or {}
+    info = [str(run.get("profile", "")), str(target.get("kind", "")), str(run.get("version", ""))]
+    page.add("loadchaos_run_info", info, 1)
+    page.add("loadchaos_load_running", [], 1 if fold.load_begin_ns is not None and fold.load_end_ns is None else 0)
+    page.add("loadchaos_load_paused", [], 1 if fold.gate else 0)
+    limits = (run.get("terms") or {}).get("limits") or {}
+    for name in ("first_byte", "between_bytes", "total"):
+        if isinstance(limits.get(name), int | float):
+            page.add("loadchaos_limit_seconds", [name], limits[name])
 
 
-def _server(fold: Fold) -> Iterator[Metric]:
-    fresh = dict(islice(fold.fresh_server().items(), REPLICAS))
-    names = sorted({n for values in fresh.values() for n in values if _NAME.fullmatch(n)})[:SERVER_NAMES]
-    for name in names:
-        help_text = _SERVER_HELP.get(name, "As the server says it, under one name over dialects and versions")
-        full = "loadchaos_server_" + re.sub(r"_s$", "_seconds", name)
-        family: CounterMetricFamily | GaugeMetricFamily
-        if name.endswith("_total"):
-            family = CounterMetricFamily(full, help_text, labels=["replica", "engine"])
-        else:
-            family = GaugeMetricFamily(full, help_text, labels=["replica", "engine"])
-        for labels, values in fresh.items():
-            if name in values:
-                family.add_metric(labels, values[name])
-        yield family
+def _server(page: _Page, fold: Fold, now_ns: int | None) -> None:
+    # By what has been heard of in this run, not by what answers now: an engine keeps its label when another dies.
+    engines = list(fold.server)
+    names = sorted({n for values in fold.server.values() for n in values if _NAME.fullmatch(n)})[:_SERVER_NAMES]
+    room = SERIES_BESIDE - _RESERVED - _A_REPLICA * min(max(len(fold.states), 1), REPLICAS + 1)
+    most = max(1, room // max(1, len(names)))
+    kept = engines if len(engines) <= most else engines[: most - 1]
+    rest: dict[str, list[float]] = defaultdict(list)
+    for labels, values in fold.fresh_server(now_ns).items():
+        for name in names:
+            if name not in values:
+                continue
+            if labels in kept:
+                page.server(name, labels, values[name])
+            else:
+                rest[name].append(values[name])
+    for name, several in rest.items():
+        together = sum if name.endswith("_total") or name.startswith("requests_") else max
+        page.server(name, (OTHER, OTHER), together(several))
