@@ -93,6 +93,8 @@ class Incident:
     exit: Mapping[str, Any] | None = None
     environment: Mapping[str, Any] = field(default_factory=dict)
     load_begin_ns: int | None = None
+    title: str | None = None  # said better than the signature can, with this run's own numbers
+    remedy: str | None = None
 
     def named_by(self) -> Seen:
         """What this incident is called after: the first cause, else the first echo, else what the signs show."""
@@ -190,11 +192,11 @@ class Incident:
 
         return {
             "schema": 1, "n": self.n, "id": named.id, "folder": self.folder, "kind": self.kind, "replica": self.replica,
-            "severity": named.severity, "title": named.title, "attribution": self.attribution,
+            "severity": named.severity, "title": self.title or named.title, "attribution": self.attribution,
             "opened_at_s": at_s(self.opened_ns), "noticed_at_s": at_s(self.noticed_ns), "back_at_s": at_s(self.back_ns),
             "closed_at_s": at_s(self.closed_ns), "opened_ns": self.opened_ns, "closed_ns": self.closed_ns,
             "recovered_after_s": self.recovered_after_s(), "state": self.worst, "signs": list(self.signs),
-            "known": list(named.known), "remedy": named.remedy, "evidence": dict(named.evidence),
+            "known": list(named.known), "remedy": self.remedy or named.remedy, "evidence": dict(named.evidence),
             "frames": list(named.frames), "process": named.process, "exit": dict(self.exit) if self.exit else None,
             "causes": [_seen(s, at_s(s.at_ns)) for s in self.causes[:_MOST_TOLD]],
             "echoes": [_seen(s, at_s(s.at_ns)) for s in self.echoes[:_MOST_TOLD]],

@@ -317,6 +317,7 @@ class Judge:
                 if over:
                     title, remedy = symptoms.kv_capacity(int(blocks), int(size), max(over), self._lines.kv.get("ratio"))
                     entry.title, entry.remedy = title, remedy
+                    entry.incident.title, entry.incident.remedy = title, remedy
             elif entry.seen.id == _CAPACITY and boundary is not None:
                 entry.title = (
                     f"prompts of {boundary[1]} tokens or more fail, up to {boundary[0]} pass: what the KV cache holds"
