@@ -1,7 +1,8 @@
 """SHELF: how a client behaves. `plain` is the one to copy.
 
-A behaviour is one file with an `Options` model (what a profile may say about it) and `act`, which takes the steps of
-one call and returns its reply. A new behaviour is one file, and one entry here.
+A behaviour is one file with an `Options` model (what a profile may say about it), `FRESH` (whether each call has a
+connection of its own) and `act`, which takes the steps of one call and returns its reply. A new behaviour is one file,
+and one entry here.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Protocol, cast
 
 from pydantic import BaseModel
 
-from loadchaos.behaviours import abort, plain
+from loadchaos.behaviours import abort, churn, drip, half_open, pipeline, plain, slow_read
 from loadchaos.model import Reply
 from loadchaos.wire.call import Call
 
@@ -25,6 +26,10 @@ class Behaviour(Protocol):
     def Options(self) -> type[BaseModel]:  # noqa: N802 - it is the name of a class
         """The pydantic model of its options."""
 
+    @property
+    def FRESH(self) -> bool:  # noqa: N802 - a constant of a module
+        """Whether each call has a connection of its own."""
+
     def act(self, call: Call) -> Reply:
         """Take one call from connecting to its end. Never raises for what the network does."""
 
@@ -32,4 +37,9 @@ class Behaviour(Protocol):
 BEHAVIOURS: Mapping[str, Behaviour] = {
     "plain": cast("Behaviour", plain),
     "abort": cast("Behaviour", abort),
+    "slow_read": cast("Behaviour", slow_read),
+    "drip": cast("Behaviour", drip),
+    "churn": cast("Behaviour", churn),
+    "half_open": cast("Behaviour", half_open),
+    "pipeline": cast("Behaviour", pipeline),
 }

@@ -1,13 +1,13 @@
-"""A client that hangs up: at a token, before the first byte, or after a time. Its outcome is `aborted`, no failure.
+"""A client that hangs up: before its body, before the first byte, at a token, behind the last, or after a time.
 
-What the server decides before we hang up stands: an error event that came first is a `stream_error`, and an answer
-that was over before the chosen token is what it is.
+Its outcome is `aborted`, no failure. What the server decides before we hang up stands: an error event that came first
+is a `stream_error`, and an answer that was over before the chosen moment is what it is.
 """
 
 from __future__ import annotations
 
 import random
-import time
+from collections.abc import Callable
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -16,18 +16,24 @@ from loadchaos.model import Reply
 from loadchaos.units import DurationS, IntRange
 from loadchaos.wire.call import Call
 
+FRESH = False
 _INTO_PREFILL_S = 0.02
 """Long enough for the server to have taken the request in, short beside any prefill worth cancelling."""
 
 
 class Options(BaseModel):
-    """When to hang up; exactly one of the three. `at_token` counts chunks with content, from 1."""
+    """When to hang up; exactly one of the three. `at_token` counts chunks with content, from 1.
+
+    `before: body` leaves behind the head of the request, `first_byte` while it is queued or prefilled, `end` when the
+    finish_reason is there and the stream's last events are not. `reset` leaves without a goodbye.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     at_token: IntRange | None = None
-    before: Literal["first_byte"] | None = None
+    before: Literal["body", "first_byte", "end"] | None = None
     after: DurationS | None = None
+    leave: Literal["close", "reset"] = "close"
 
     @model_validator(mode="after")
     def _one_moment(self) -> Options:
@@ -42,20 +48,34 @@ class Options(BaseModel):
 def act(call: Call) -> Reply:
     """Connect, send, read up to the chosen moment, hang up."""
     options: Options = call.options
-    if not call.connect() or not call.send():
+    reset = options.leave == "reset"
+    if not call.connect():
+        return call.reply()
+    if options.before == "body":
+        if call.send_piece(call.sending.head, whole=False):
+            call.rest(_INTO_PREFILL_S)
+            call.hang_up(reset=reset)
+        return call.reply()
+    if not call.send():
         return call.reply()
     if options.before == "first_byte":
-        time.sleep(_INTO_PREFILL_S)
-        call.hang_up()
+        call.rest(_INTO_PREFILL_S)
+        call.hang_up(reset=reset)
         return call.reply()
     if options.after is not None:
         call.hang_up_after(options.after)
-        while call.receive():
-            pass
-        return call.reply()
-    assert options.at_token is not None
-    token = options.at_token.pick(random.Random(call.seed))
+    moment = _moment(call, options)
     while call.receive():
-        if call.tokens >= token:
-            call.hang_up()
+        if moment():
+            call.hang_up(reset=reset)
     return call.reply()
+
+
+def _moment(call: Call, options: Options) -> Callable[[], bool]:
+    """Whether it has come, asked after each read."""
+    if options.before == "end":
+        return lambda: call.answered
+    if options.at_token is None:
+        return lambda: False
+    token = options.at_token.pick(random.Random(call.seed))
+    return lambda: call.tokens >= token

@@ -7,6 +7,8 @@ from pydantic import BaseModel, ConfigDict
 from loadchaos.model import Reply
 from loadchaos.wire.call import Call
 
+FRESH = False
+
 
 class Options(BaseModel):
     """None."""

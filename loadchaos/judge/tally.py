@@ -47,7 +47,7 @@ class Latency:
     def add(self, row: Row) -> None:
         """Fold an end row: answers that came, and those that timed out as what they took at least."""
         due_ns = row.get("due_ns") or row.get("sent_ns")
-        if due_ns is None:
+        if due_ns is None or (row.get("detail") or {}).get("slowed"):  # a client slow on purpose measures itself
             return
         outcome = row.get("outcome")
         if outcome == "ok":

@@ -134,7 +134,8 @@ class WorkerPlan:
         head = b"%sX-Request-Id: %s\r\n%s" % (self._head(request.path), request_id.encode(), length_of(request.body))
         judged_by = replace(self._rules, foreign_nonce=self._nonces.check_for(request.nonce))
         options = step.behaviour_options
-        sending = Sending(head, request.body, request.stream, judged_by, self.limits, options, step.seed)
+        fresh = BEHAVIOURS[step.behaviour].FRESH
+        sending = Sending(head, request.body, request.stream, judged_by, self.limits, options, step.seed, fresh)
         return request, sending, request_id
 
     def _head(self, path: str) -> bytes:

@@ -26,13 +26,14 @@ from loadchaos.wire.outcome import (
     of_end,
     of_error_answer,
 )
-from loadchaos.wire.sockets import Connection, Slot
+from loadchaos.wire.sockets import RECEIVE_BYTES, Connection, Slot
 
 _JOIN_BYTES = 64 * 1024
 _KEPT_ERROR_BYTES = 64 * 1024
 _STALE_WITHIN_NS = 1_000_000_000
 CONNECT_AGAIN_S = 5.0
 _WORTH_TELLING_NS = 1_000_000
+_REST_SLICE_S = 0.05
 _REQUEST_ID_HEADERS = ("x-request-id", "request-id")
 
 
@@ -64,6 +65,8 @@ class Sending:
     limits: Limits = field(default_factory=Limits)
     options: Any = None
     seed: int = 0
+    fresh: bool = False
+    """A connection of its own, that nothing else uses before or behind it."""
 
 
 def request_head(path: str, host: str, headers: Mapping[str, str]) -> bytes:
@@ -99,6 +102,9 @@ class Call:
         self.last_byte_ns: int | None = None
         self.answer: Answer | None = None
         self.over = False
+        self.slowed = False
+        """Set by a behaviour that is slow on purpose: what its times say is its own doing."""
+        self._resting = False
         self._slot = slot
         self._parser = ResponseParser()
         self._end: End | None = None
@@ -113,7 +119,7 @@ class Call:
         self._send_ns = 0
         self._sent_all_ns = 0
         self._retries = 0
-        self._connection, dropped = slot.take(self.begun_ns)
+        self._connection, dropped = (None, False) if sending.fresh else slot.take(self.begun_ns)
         self.reused = self._connection is not None
         if dropped:
             self._retries += 1
@@ -123,14 +129,16 @@ class Call:
 
     # ---- the steps ----
 
-    def connect(self) -> bool:
+    def connect(self, receive_buffer_bytes: int | None = None) -> bool:
         """Have a connection: the slot's own when it is still good, else a new one."""
         if self._connection is not None:
             return True
         begun = time.monotonic_ns()
         limit_s = min(self.sending.limits.first_byte_ns, self.sending.limits.total_ns) / 1e9
         try:
-            self._connection = Connection.open(self._slot.target, self.connection_number, limit_s)
+            self._connection = Connection.open(
+                self._slot.target, self.connection_number, limit_s, receive_buffer_bytes=receive_buffer_bytes
+            )
         except OSError as e:
             return self._finish("unreached", _words(e))
         self._connect_ns = time.monotonic_ns() - begun
@@ -145,8 +153,8 @@ class Call:
             return self.send_piece(head + body)
         return self.send_piece(head) and self.send_piece(body)
 
-    def send_piece(self, piece: bytes) -> bool:
-        """Send some bytes of the request."""
+    def send_piece(self, piece: bytes, *, whole: bool = True) -> bool:
+        """Send some bytes of the request; where it never gets `whole`, a stale connection is not tried again."""
         assert self._connection is not None, "connect() comes first"
         now = time.monotonic_ns()
         if self.sent_ns is None:
@@ -155,7 +163,7 @@ class Call:
             self._connection.send(piece)
         except OSError as e:
             # A server may refuse early and close; its answer may be waiting to be read.
-            if self._retry_as_stale():
+            if whole and self._retry_as_stale():
                 return True
             return self._read_early_answer(e)
         self._bytes_out += len(piece)
@@ -163,13 +171,13 @@ class Call:
         self._send_ns += self._sent_all_ns - now
         return True
 
-    def receive(self) -> bool:
-        """Wait for the next bytes and take them in; False when the exchange is over."""
+    def receive(self, most: int = RECEIVE_BYTES) -> bool:
+        """Wait for the next bytes and take them in, `most` at a time; False when the exchange is over."""
         if self.over:
             return False
         assert self._connection is not None, "connect() comes first"
         try:
-            at_ns, data = self._connection.receive()
+            at_ns, data = self._connection.receive(most)
         except OSError as e:
             if self._retry_as_stale():
                 return True
@@ -183,9 +191,20 @@ class Call:
             return self._finish("cut", "the server closed the connection before the end of its answer")
         return self._take(at_ns, data)
 
-    def hang_up(self) -> None:
-        """End it here, as planned."""
+    def rest(self, seconds: float) -> bool:
+        """Do nothing for so long, not even read; silence is ours then. False when it was ended from outside."""
+        until_s = time.monotonic() + seconds
+        self._resting = True
+        while (left_s := until_s - time.monotonic()) > 0 and not self._ended_from_outside:
+            time.sleep(min(left_s, _REST_SLICE_S))
+        self._resting = False
+        return self._ended_from_outside is None
+
+    def hang_up(self, *, reset: bool = False) -> None:
+        """End it here, as planned; with a reset where that is asked for."""
         if not self.over:
+            if reset and self._connection is not None:
+                self._connection.reset()
             self._finish("hung_up", "")
 
     def hang_up_after(self, seconds: float) -> None:
@@ -200,6 +219,14 @@ class Call:
         self.answer.digest()
         return self.answer.chunks
 
+    @property
+    def answered(self) -> bool:
+        """Whether the answer has said why it ended; its last bytes ([DONE], usage) may be still to come."""
+        if self.answer is None:
+            return False
+        self.answer.digest()
+        return self.answer.finished
+
     # ---- from outside ----
 
     def sweep(self, now_ns: int) -> None:
@@ -211,7 +238,7 @@ class Call:
             self.end("hung_up", "")
         elif now_ns - self.begun_ns > limits.total_ns:
             self.end("timeout", f"not over after {limits.total_ns / 1e9:g} s")
-        elif self.sent_ns is not None:
+        elif self.sent_ns is not None and not self._resting:
             bound = limits.first_byte_ns if self.first_body_ns is None else limits.between_bytes_ns
             if self.silence_ns(now_ns) > bound:
                 what = "no byte of the answer" if self.first_body_ns is None else "no further byte"
@@ -251,7 +278,7 @@ class Call:
             last_byte_ns=self.last_byte_ns,
             end_ns=now,
             chunks=a.chunks if a else 0,
-            itl_hist=a.itl_hist if a else {},
+            itl_hist=a.itl_hist if a and not self.slowed else {},
             largest_gap_ns=self._largest_gap(now, first),
             finish_reason=a.finish_reason if a else None,
             prompt_tokens=a.prompt_tokens if a else None,
@@ -306,7 +333,7 @@ class Call:
         connection, self._connection = self._connection, None
         if connection is None:
             return False
-        if end == "complete" and self._parser.reusable and not self._ended_from_outside:
+        if end == "complete" and self._parser.reusable and not self._ended_from_outside and not self.sending.fresh:
             self._slot.give_back(connection, time.monotonic_ns())
         else:
             connection.close()
@@ -365,7 +392,7 @@ class Call:
         return [*self.answer.decisive, *ending]
 
     def _largest_gap(self, now_ns: int, first: Decisive) -> int:
-        if self.answer is None:
+        if self.answer is None or self.slowed:
             return 0
         gap = self.answer.largest_gap_ns
         if first.outcome in {"stalled", "timeout"} and self.answer.last_token_ns is not None:
@@ -380,6 +407,8 @@ class Call:
 
     def _detail(self, first: Decisive) -> dict[str, Any]:
         detail: dict[str, Any] = {}
+        if self.slowed:
+            detail["slowed"] = True
         if self._retries:
             detail["stale_retry"] = self._retries
         if self._send_ns > _WORTH_TELLING_NS:

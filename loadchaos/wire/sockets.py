@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import struct
 import time
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -70,12 +71,19 @@ class Connection:
         self.idle_since_ns = 0
 
     @classmethod
-    def open(cls, target: Target, number: int, limit_s: float) -> Connection:
-        """Connect (and shake hands); raises OSError when no address answers within `limit_s`."""
+    def open(
+        cls, target: Target, number: int, limit_s: float, *, receive_buffer_bytes: int | None = None
+    ) -> Connection:
+        """Connect (and shake hands); raises OSError when no address answers within `limit_s`.
+
+        A small `receive_buffer_bytes` lets a client that reads slowly be felt by the server.
+        """
         failure: OSError | None = None
         for family, address in target.addresses():
             sock = socket.socket(family, socket.SOCK_STREAM)
             try:
+                if receive_buffer_bytes is not None:  # before connecting: the window is agreed on there
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
                 sock.settimeout(min(limit_s, CONNECT_LIMIT_S))
                 sock.connect(address)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -94,9 +102,9 @@ class Connection:
         """Send all of it."""
         self._sock.sendall(data)
 
-    def receive(self) -> tuple[int, bytes]:
-        """What came, with its arrival in monotonic ns taken at once; b"" when the peer closed."""
-        data = self._sock.recv(RECEIVE_BYTES)
+    def receive(self, most: int = RECEIVE_BYTES) -> tuple[int, bytes]:
+        """What came, `most` bytes of it, with its arrival in monotonic ns taken at once; b"" when the peer closed."""
+        data = self._sock.recv(most)
         return time.monotonic_ns(), data
 
     def is_stale(self) -> bool:
@@ -129,6 +137,14 @@ class Connection:
             self._sock.close()
         except OSError:
             pass  # nothing is left to be saved
+
+    def reset(self) -> None:
+        """Close with a reset, whatever was read: no linger, RFC 9293 3.10.4's abort."""
+        try:
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        except OSError:
+            pass  # the peer was first
+        self.close()
 
     def end_sending(self) -> None:
         """Close our half: the peer reads an end and may still answer."""

@@ -102,9 +102,9 @@ class _Stepped(Call):
         super().__init__(sending, slot, Progress())
         self._server = server
 
-    def receive(self) -> bool:
+    def receive(self, most: int = 65536) -> bool:
         self._server.go.release()
-        return super().receive()
+        return super().receive(most)
 
 
 def test_a_plain_client_reads_to_the_end(server: Stepping) -> None:
@@ -174,6 +174,7 @@ def test_an_abort_after_a_time_is_made_by_the_sweeper(server: Stepping) -> None:
         ({"at_token": "1..2", "after": "1s"}, "at_token and after"),
         ({"at_token": "0..2"}, "counts from 1"),
         ({"before": "tea"}, "first_byte"),
+        ({"at_token": 1, "leave": "angrily"}, "reset"),
         ({"at_tokens": 3}, "Extra inputs"),
     ],
 )

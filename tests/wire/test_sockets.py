@@ -174,7 +174,7 @@ def test_over_tls_with_a_certificate_that_is_checked(server: Any, tmp_path: Path
 def test_a_long_connect_is_bounded_by_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[float] = []
 
-    def connect(_: Target, __: int, limit_s: float) -> Any:
+    def connect(_: Target, __: int, limit_s: float, **___: Any) -> Any:
         seen.append(limit_s)
         raise TimeoutError("timed out")
 
