@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from loadchaos.judge.incidents import Incident, Seen
@@ -106,7 +106,7 @@ def entries_of(incidents: list[Incident], attribution_of: dict[int, Attribution]
             continue
         seen = incident.named_by()
         if incident.kind in ("death", "restart") and seen.severity != "startup":
-            seen = Seen(**{**_fields(seen), "severity": "engine_death"})
+            seen = replace(seen, severity="startup" if incident.starting else "engine_death")
         attribution = attribution_of.get(incident.n, "server")
         entry = found.get(key_of(seen, attribution))
         if entry is None:
@@ -115,7 +115,3 @@ def entries_of(incidents: list[Incident], attribution_of: dict[int, Attribution]
         others = [s.id for s in incident.causes if s.id != seen.id]
         entry.alt += [a for a in dict.fromkeys(others) if a not in entry.alt]
     return list(found.values())
-
-
-def _fields(seen: Seen) -> dict[str, Any]:
-    return {name: getattr(seen, name) for name in Seen.__dataclass_fields__}

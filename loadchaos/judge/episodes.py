@@ -37,12 +37,17 @@ class Episodes:
         self._open: dict[str, Incident] = {}
         self._closed: deque[Incident] = deque(maxlen=50)
         self._exits: dict[str, Row] = {}
+        self._asked: dict[str, int] = {}  # when a server was gone that we ended
         self._replicas: set[str] = set()
 
     def state(self, row: Row) -> None:
         """Fold a `state` row."""
         replica, to, was = str(row.get("replica")), row["to"], row["from"]
-        self._replicas.add(replica)
+        if row.get("engine") is not None:
+            replica = f"{replica} engine {row['engine']}"
+        else:
+            self._replicas.add(replica)
+            self._close_engines(replica, to, int(row["at_ns"]))
         at_ns = int(row["at_ns"])
         signs = [str(s) for s in row.get("signs") or ()]
         incident = self._open.get(replica)
@@ -79,6 +84,8 @@ class Episodes:
     def deadly(self, seen: Seen, replica: str | None) -> None:
         """A log line, or an answer, that tells of a death or names its cause."""
         incident = self._about(seen, replica)
+        if incident is None and seen.role == "echo" and self._while_stopping(seen.at_ns):
+            return  # what a server says that is told to end
         if incident is None:
             incident = self._begin("death", replica or self._sole(), seen.at_ns, seen.at_ns)
             incident.by_states = False
@@ -133,25 +140,46 @@ class Episodes:
             if not told:
                 kind: Kind = "terminated" if row.get("signal") == 15 else "death"
                 incident = self._open.get(replica) or self._begin(kind, replica, int(row["at_ns"]), int(row["at_ns"]))
+                incident.starting |= self.load_begin_ns is None or int(row["at_ns"]) < self.load_begin_ns
                 incident.ever_dead = kind == "death"
                 incident.worst = "dead" if kind == "death" else "terminated"
                 self._attach_exit(incident, row)
         for incident in list(self._open.values()):
             self._end(incident, at_ns)
 
+    @property
+    def sole(self) -> bool:
+        """Whether there is one replica only, as far as anybody has told."""
+        return len(self._replicas) <= 1
+
+    def any_down(self) -> bool:
+        """Whether some server is gone now: an episode of a death is open, or a process ended that we did not end."""
+        return bool(self._exits) or any(i.ever_dead and i.back_ns is None for i in self.incidents)
+
     def real(self) -> list[Incident]:
         """Episodes that came to something; scares (a dying that was none) are left out."""
         return [i for i in self.incidents if i.kind != "failure" and i.real]
+
+    def _close_engines(self, replica: str, to: State, at_ns: int) -> None:
+        """What one engine of a server was in ends with the server itself."""
+        if to in ("dead", "terminated", "restarting"):
+            for incident in [i for name, i in self._open.items() if name.startswith(f"{replica} engine ")]:
+                self._end(incident, at_ns)
 
     def _ended_by_us(self, replica: str, at_ns: int) -> None:
         """While we end a server after the load it refuses and loses its engine, as a dead one does: that is no death.
 
         It was alive when we told it to end, or its exit would not be one we asked for; a cause in the log still counts.
         """
+        self._asked[replica] = at_ns
         for incident in (*self._open.values(), *self._closed):
-            after_load = self.load_end_ns is not None and incident.opened_ns >= self.load_end_ns
-            if incident.replica == replica and after_load and at_ns - incident.opened_ns < _STOPPING_NS:
+            if incident.replica in (replica, "") and self._while_stopping(incident.opened_ns):
                 incident.dismissed = True
+
+    def _while_stopping(self, at_ns: int) -> bool:
+        """Whether we were ending the server then: after the load (or without one), and up to 20 s before it was gone."""
+        outside = self.load_end_ns is None if self.load_begin_ns is None else at_ns >= (self.load_end_ns or at_ns + 1)
+        return outside and any(asked_ns - at_ns < _STOPPING_NS for asked_ns in self._asked.values())
 
     def _go_on(self, incident: Incident, kind: Kind, to: State, row: Row, signs: list[str]) -> None:
         at_ns = int(row["at_ns"])
@@ -249,4 +277,6 @@ class Episodes:
             names |= {incident.kind, str(incident.worst), f"server_{incident.worst}", *(s.id for s in incident.echoes)}
             if incident.kind == "death":
                 names |= {"engine_death", "engine_death_unexplained", "engine_core_proc_died", "worker_proc_died"}
-        incident.attribution = self.attribution[incident.n] = self._attacks.attribute(names, incident.opened_ns)
+        incident.attribution = self.attribution[incident.n] = self._attacks.attribute(
+            names, incident.opened_ns, incident.ended
+        )

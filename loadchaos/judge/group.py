@@ -183,10 +183,12 @@ def _life(life: Sequence[Match], old: set[int], *, quiet: bool) -> list[Failure]
     explained: set[int] = set()  # by an earlier death: one cause kills once
     failures = []
     for cluster in _deaths(life):
-        failure = _death(cluster, life, used, explained)
-        if not any(id(m) in old for m in cluster):
+        failure, by = _death(cluster, life, used, explained)
+        # Told before, unless what was told was its envelope only and this is the cause, which came late.
+        if not any(id(m) in old for m in cluster) or (by.role == "cause" and id(by) not in old):
             failures.append(failure)
-    rest = [m for m in life if id(m) not in used and m.id != UNKNOWN.id]
+    before = {id(m) for m in life if id(m) in old}
+    rest = [m for m in life if (id(m) not in used or id(m) in before) and m.id != UNKNOWN.id]
     echoes = {m.chain for m in rest if m.role == "echo" and m.chain}
     named = {m.chain for m in life if m.role == "cause" and m.id != UNKNOWN.id and m.chain}
     unknown: dict[int, Match] = {}
@@ -198,6 +200,8 @@ def _life(life: Sequence[Match], old: set[int], *, quiet: bool) -> list[Failure]
     for match in rest:
         if match.role == "cause" and match.engine_side:
             said = match
+        if id(match) in before:
+            continue
         if (
             match.role == "echo"
             and not match.chain
@@ -239,7 +243,10 @@ def _deaths(life: Sequence[Match]) -> list[list[Match]]:
     return deaths
 
 
-def _death(cluster: Sequence[Match], life: Sequence[Match], used: set[int], explained: set[int]) -> Failure:
+def _death(
+    cluster: Sequence[Match], life: Sequence[Match], used: set[int], explained: set[int]
+) -> tuple[Failure, Match]:
+    """The failure that a cluster is, and the match it is named by."""
     echoes = [m for m in cluster if m.role == "echo"]
     chains = {m.chain for m in echoes if m.chain}
     in_cluster = {id(m) for m in cluster}
@@ -277,7 +284,7 @@ def _death(cluster: Sequence[Match], life: Sequence[Match], used: set[int], expl
     severity: Severity = chosen.severity if chosen.severity in (*_DEADLY, "node") else "engine_death"
     if any(m.severity == "startup" for m in cluster):
         severity = "startup"
-    return _failure(refined, severity=severity, repeats=repeats, also=tuple(also), frames=chosen.frames)
+    return _failure(refined, severity=severity, repeats=repeats, also=tuple(also), frames=chosen.frames), refined
 
 
 def _refined(chosen: Match, life: Sequence[Match]) -> Match:

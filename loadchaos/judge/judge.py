@@ -105,12 +105,15 @@ class Judge:
 
     def _on_state(self, row: Row) -> None:
         self._states.append(row)
+        if row.get("to") == "restarting" and row.get("engine") is None:
+            self._lines.forget(str(row.get("replica")), sole=self._episodes.sole)
         self._episodes.state(row)
 
     def _on_launch(self, row: Row) -> None:
         if row.get("what") == "exit":
             self._episodes.exit(row)
         elif row.get("what") == "start":
+            self._lines.forget(str(row.get("replica")), sole=self._episodes.sole)
             self._environment["command"] = list(row.get("command") or ())
             self._lines.remember(" ".join(map(str, row.get("command") or ())))
 
@@ -136,7 +139,7 @@ class Judge:
     # --- settling: what needs a moment until it can be told ---------------------------------------------------------------
 
     def _settle(self, now_ns: int | None) -> None:
-        for failure in self._lines.ready(now_ns):
+        for failure in self._lines.ready(now_ns, died=self._episodes.any_down()):
             self._logged(failure)
         for bad in self._answers.ripe(now_ns):
             self._answered_badly(bad)
@@ -250,7 +253,7 @@ class Judge:
         """verdict.json as of the rows so far; call it when the run is over. `bad_rows`: lines the reader had to skip."""
         self._finish()
         terms = self._terms or Terms(profile=str(self._run.begin.get("profile") or ""))
-        failures = self._failures(terms)
+        failures = self._accepted(terms)
         episodes = self._episodes.real()
         checks = self._checks(terms, episodes, bad_rows, against=any(rules.counts(f) for f in failures))
         figures = rules.figures_of(failures, episodes, self._figures(episodes))
@@ -286,13 +289,17 @@ class Judge:
         if self._unfinished is None or self._tally.in_flight:
             self._unfinished = (self._unfinished or 0) + self._tally.finish()
 
-    def _failures(self, terms: Terms) -> list[dict[str, Any]]:
+    def failures(self) -> list[dict[str, Any]]:
+        """All failures so far with their counts, as in verdict.json but for acceptance; folding goes on unchanged."""
         entries = entries_of(self._episodes.real(), self._episodes.attribution)
-        entries += self._book.entries.values()
+        entries += [replace(entry) for entry in self._book.entries.values()]  # naming changes them
         self._name_by_length(entries)
         order = ("engine_death", "hang", "startup", "node", "request", "degraded")
         entries.sort(key=lambda e: (order.index(e.seen.severity) if e.seen.severity in order else 9, e.seen.at_ns))
-        failures = [self._told(entry) for entry in entries]
+        return [self._told(entry) for entry in entries]
+
+    def _accepted(self, terms: Terms) -> list[dict[str, Any]]:
+        failures = self.failures()
         started = self._run.utc(self._run.begin_ns)
         rules.accept(failures, terms, date.fromisoformat(started[:10]) if started else None)
         return failures
@@ -335,7 +342,8 @@ class Judge:
         begin_ns = self._run.load_begin_ns or self._run.begin_ns
         return [
             {
-                "replica": r.get("replica"), "state": r.get("to"), "from": r.get("from"), "at": self._run.utc(r["at_ns"]),
+                "replica": r.get("replica"), "engine": r.get("engine"), "state": r.get("to"), "from": r.get("from"),
+                "at": self._run.utc(r["at_ns"]),
                 "at_s": None if begin_ns is None else round((r["at_ns"] - begin_ns) / S, 3),
                 "signs": list(r.get("signs") or ()), "noticed_after_s": r.get("noticed_after_s"),
             }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import deque
+from pathlib import PurePath
 
 from loadchaos.judge.classify import Classifier
 from loadchaos.judge.group import Failure, Match, group
@@ -12,6 +14,8 @@ from loadchaos.model import Row
 _QUIET_NS = 2 * S
 _LONGEST_NS = 10 * S
 _MOST_MATCHES = 5_000
+_CONTEXT_NS = 300 * S  # the longest within_s of any signature: rpc_timeout, the hint of a sleep
+_MOST_CONTEXT = 1_000
 
 _KV_FACTS = {
     "blocks": re.compile(r"\bnum_gpu_blocks=(\d+)|\bblock num: (\d+)|Initialize cache engine with (\d+) gpu blocks"),
@@ -22,11 +26,16 @@ _KV_HINT = ("gpu_blocks", "block num", "block_size", "cache_max_entry_count", "c
 
 
 class LogLines:
-    """Feeds the classifier; `ready` gives the failures of a burst once 2 s have passed without another match."""
+    """Feeds the classifier; `ready` gives the failures of a burst once 2 s have passed without another match.
+
+    What was told in the 300 s before is remembered: a late echo of a death is no second one, and an earlier line may be
+    the cause of what comes now.
+    """
 
     def __init__(self) -> None:
         self._classifier = Classifier()
         self._matches: list[Match] = []
+        self._context: deque[tuple[int, Match]] = deque(maxlen=_MOST_CONTEXT)
         self._first_ns = self._newest_ns = 0
         self.lines = 0
         self.kv: dict[str, float] = {}
@@ -41,10 +50,13 @@ class LogLines:
         at_ns = row.get("at_ns")
         return self._hold(self._classifier.feed(text, line_no=int(row["line"]), at_ns=at_ns, source=source), now_ns)
 
-    def ready(self, now_ns: int | None) -> list[Failure]:
-        """Failures of what has been said; None: the run is over, and everything is given."""
+    def ready(self, now_ns: int | None, *, died: bool = False) -> list[Failure]:
+        """Failures of what has been said; None: the run is over, and everything is given.
+
+        `died`: the server is known to be gone, so that a traceback at the very end of its log is what it died of.
+        """
         if now_ns is None:
-            self._hold(self._classifier.close(), self._newest_ns)
+            self._hold(self._classifier.close(died=died), self._newest_ns)
         elif not self._matches or (
             now_ns - self._newest_ns < _QUIET_NS
             and now_ns - self._first_ns < _LONGEST_NS
@@ -52,7 +64,21 @@ class LogLines:
         ):
             return []
         matches, self._matches = self._matches, []
-        return group(matches)
+        while self._context and self._newest_ns - self._context[0][0] > _CONTEXT_NS:
+            self._context.popleft()
+        found = group(matches, context=[match for _, match in self._context])
+        self._context.extend((self._newest_ns, match) for match in matches)
+        return found
+
+    def forget(self, replica: str, *, sole: bool) -> None:
+        """A server was started anew: what was said before explains nothing of its new life.
+
+        `sole`: there is one server only, and every log is its own.
+        """
+        kept = [
+            (at_ns, m) for at_ns, m in self._context if not sole and PurePath(str(m.evidence["source"])).stem != replica
+        ]
+        self._context = deque(kept, maxlen=_MOST_CONTEXT)
 
     def _hold(self, matches: list[Match], now_ns: int) -> bool:
         if not matches:

@@ -7,6 +7,7 @@ server answers /health 200, so progress is measured by our own tokens first and 
 
 from __future__ import annotations
 
+from loadchaos.judge.engines import Engines
 from loadchaos.judge.signs import MS, Attacked, Counters, Network, Processes, S, Traffic
 from loadchaos.model import Row, State
 
@@ -48,6 +49,7 @@ class StateMachine:
         self._launched, self._sole = launched, sole
         self._traffic, self._network, self._processes = Traffic(), Network(), Processes()
         self._counters, self._attacked = Counters(), Attacked()
+        self._engines = Engines(replica)
         self._progress_ns: int | None = None
         self._worked_ns: int | None = None  # the newest progress of any kind, in flight or not
         self._longest_gap_ns = 0
@@ -75,7 +77,8 @@ class StateMachine:
         self._clock(at_ns)
         if not self._take(row):
             return []
-        return self._decide()
+        of_engines = self._engines.feed(row) if row.get("row") == "metrics" else []
+        return of_engines + self._decide()
 
     def tick(self, now_ns: int) -> list[Row]:
         """Let time pass without a row: silence is a sign, too."""
@@ -324,6 +327,7 @@ class StateMachine:
             self._settle_from_ns = self._now_ns
         was, self.state, self._since_ns = self.state, target, since_ns or self._now_ns
         if target in ("dead", "terminated"):
+            self._engines.forget()
             self._down_ns = self._now_ns
             self._start_before = self._counters.start_time()
             self._engine_was_gone = any(role == "engine_core" for _, _, role, _ in self._processes.gone)

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
+from loadchaos.judge.judge import Judge
 from loadchaos.judge.states import StateMachine
+from loadchaos.model import Terms
 
 S = 1_000_000_000
 MS = 1_000_000
 Row = dict[str, Any]
+SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "verdict.json").read_text())
+MISS = """(EngineCore_DP0 pid=321) ERROR 11-20 15:53:40 [core.py:1100] EngineCore encountered a fatal error.
+(EngineCore_DP0 pid=321) ERROR 11-20 15:53:40 [core.py:1100] Traceback (most recent call last):
+(EngineCore_DP0 pid=321) ERROR 11-20 15:53:40 [core.py:1100]   File "/x/vllm/v1/worker/gpu_model_runner.py", line 3203, in propose_draft_token_ids
+(EngineCore_DP0 pid=321) ERROR 11-20 15:53:40 [core.py:1100]     mm_embed_inputs = self._gather_mm_embeddings(
+(EngineCore_DP0 pid=321) ERROR 11-20 15:53:40 [core.py:1100]   File "/x/vllm/v1/worker/gpu_model_runner.py", line 2203, in _gather_mm_embeddings
+(EngineCore_DP0 pid=321) ERROR 11-20 15:53:40 [core.py:1100]     assert encoder_output is not None, f"Encoder cache miss for {mm_hash}."
+(EngineCore_DP0 pid=321) ERROR 11-20 15:53:40 [core.py:1100] AssertionError: Encoder cache miss for 9f8a1c22d3e4f5a6.
+(APIServer pid=300) ERROR 11-20 15:53:40 [async_llm.py:525] vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause."""  # noqa: E501 - log lines are as long as they are
+TEXT_OF_DEATH = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 
 
 class World:
@@ -121,6 +136,8 @@ class World:
 class History(World):
     """A whole run, row by row: what `run`, the Locust worker and the log write around what the instruments see."""
 
+    MISS, TEXT_OF_DEATH = MISS, TEXT_OF_DEATH
+
     def __init__(self) -> None:
         super().__init__()
         self.states = StateMachine("server", launched=True)
@@ -226,6 +243,27 @@ class History(World):
             )
         self.add("run", what="end", **more)
         return self
+
+    def attacked(self, name: str, effects: list[str], **more: Any) -> None:
+        """An attack that began and ended, as run writes it."""
+        base = {"attack": name, "n": 1, "replica": "server", "effects": effects, "status": None, "text": "", **more}
+        self.add("attack", what="begin", ok=None, **base)
+        self.add("attack", what="end", ok=True, **base)
+
+    def verdict(self, **terms: Any) -> Row:
+        """The verdict; every one that any test makes must fit the schema."""
+        judge = Judge(Terms("test", **terms))
+        for row in self.rows:
+            judge.feed(row)
+        verdict = judge.verdict()
+        jsonschema.validate(verdict, SCHEMA)
+        json.dumps(verdict)
+        return verdict
+
+    @staticmethod
+    def unknowns(verdict: Row) -> set[str]:
+        """The names of checks and expectations that proved nothing."""
+        return {c["name"] for c in [*verdict["checks"], *verdict["expectations"]] if c["verdict"] == "unknown"}
 
 
 @pytest.fixture

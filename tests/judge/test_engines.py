@@ -1,0 +1,51 @@
+"""One engine of several behind a server: it may hang while the others work, and is told by its own name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from loadchaos.judge.engines import Engines
+
+S = 1_000_000_000
+
+
+def scrape(engines: Engines, seconds: range, **running: float) -> list[Any]:
+    """One scrape a second; an engine whose name ends in `_stuck` keeps its counters."""
+    rows = []
+    for second in seconds:
+        for n, (name, n_running) in enumerate(running.items()):
+            count = 0.0 if name.endswith("_stuck") else float(second)
+            values = {"requests_running": n_running, "iterations_total": 1000 * n + count}
+            rows += engines.feed({"row": "metrics", "at_ns": second * S, "engine": str(n), "values": values})
+    return rows
+
+
+def test_an_engine_that_stands_still_beside_one_that_works_is_degraded_then_hung() -> None:
+    rows = scrape(Engines("server"), range(1, 90), works=5, is_stuck=3)
+    assert [(r["engine"], r["to"]) for r in rows] == [("1", "degraded"), ("1", "hung")]
+    assert rows[0]["noticed_after_s"] <= 16
+    assert "3 requests run" in rows[1]["signs"][0]
+
+
+def test_an_engine_that_works_again_is_healthy_again() -> None:
+    engines = Engines("server")
+    scrape(engines, range(1, 90), works=5, is_stuck=3)
+    rows = scrape(engines, range(90, 95), works=5, moves=3)
+    assert [(r["engine"], r["to"]) for r in rows] == [("1", "healthy")]
+
+
+def test_idle_engines_and_a_server_of_one_engine_say_nothing() -> None:
+    assert scrape(Engines("server"), range(1, 200), works=5, idle_stuck=0) == []
+    assert scrape(Engines("server"), range(1, 200), is_stuck=5) == []
+
+
+def test_a_hung_engine_is_an_incident_of_its_own_and_the_server_stays_healthy(history: Any) -> None:
+    history.begin().work(5)
+    rows = scrape(Engines("server"), range(1, 90), works=5, is_stuck=3)
+    for row in rows:
+        history.rows.append({**row, "at_ns": history.now, "since_ns": history.now})
+    history.work(30).end()
+    verdict = history.verdict()
+    assert [(f["id"], f["severity"]) for f in verdict["failures"]] == [("alive_but_hung", "hang")]
+    assert verdict["incidents"][0]["replica"] == "server engine 1"
+    assert [s["state"] for s in verdict["states"] if s["engine"] is None and s["state"] in ("hung", "dead")] == []

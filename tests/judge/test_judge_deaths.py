@@ -1,0 +1,256 @@
+"""Deaths, hangs and endings of a server, as hand-made runs, each with the verdict it deserves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+S = 1_000_000_000
+
+
+def test_a_healthy_run_passes_and_says_what_that_is_worth(history: Any) -> None:
+    verdict = history.begin().work(30).end().verdict()
+    assert (verdict["verdict"], verdict["exit_code"]) == ("pass", 0), history.unknowns(verdict)
+    assert verdict["worth"] == "0 deaths in 300 exposures (requests): below 1 in 100 at 95 %"
+    assert verdict["outcomes"] == {"ok": 300}
+    assert verdict["latency"]["text"]["ttft_s"]["p50"] == pytest.approx(0.1, rel=0.01)
+    assert verdict["latency"]["text"]["e2e_s"]["n"] == 300
+    assert verdict["failures"] == []
+    assert verdict["started"].startswith("2026-09-21T")
+
+
+def test_a_death_with_its_cause_in_the_log_is_one_failure_by_the_name_of_the_cause(history: Any) -> None:
+    history.begin(kv_blocks=10).work(10)
+    ids = history.send(20, "images")
+    history.serve(0.2, in_flight=20)
+    history.log(history.MISS).die(ids)
+    history.idle(3).end()
+    verdict = history.verdict()
+    assert (verdict["verdict"], verdict["exit_code"]) == ("fail", 1)
+    [failure] = verdict["failures"]
+    assert (failure["id"], failure["severity"], failure["attribution"]) == (
+        "encoder_cache_miss",
+        "engine_death",
+        "server",
+    )
+    assert failure["count"] == 1
+    assert failure["lost_requests"] == 20
+    assert failure["in_flight_at_death"] == 20
+    assert failure["recovered_after_s"] is None
+    assert failure["evidence"]["line"] == 7
+    assert failure["known"]
+    assert failure["incident"] == "001-encoder_cache_miss"
+    assert failure["noticed_after_s"] <= 1
+    assert [s["state"] for s in verdict["states"]] == ["healthy", "dying", "dead"]
+
+
+def test_who_was_told_before_the_sign_was_seen_was_in_flight_too(history: Any) -> None:
+    ids = history.begin().work(5).send(9)
+    history.serve(0.3, in_flight=9)
+    history.answer(ids, "stream_error", error=history.TEXT_OF_DEATH)
+    history.rows = [r for r in history.rows if r["row"] != "state" or r["to"] == "healthy"]
+    history.now += S // 10
+    told = {"replica": "server", "engine": None, "from": "healthy", "to": "dead", "signs": ["gone"]}
+    history.add("state", since_ns=history.now, noticed_after_s=0.0, **told)
+    history.close().idle(1).end()
+    assert history.verdict()["failures"][0]["in_flight_at_death"] == 9
+
+
+def test_a_death_without_any_log_is_still_an_engine_death_and_says_what_to_give(history: Any) -> None:
+    ids = history.begin().work(5).send(5)
+    history.serve(0.2).die(ids).idle(2).end()
+    [failure] = history.verdict()["failures"]
+    assert failure["severity"] == "engine_death"
+    assert failure["lost_requests"] == 5
+    assert "refused" in failure["evidence"]["text"] or "engine is dead" in failure["evidence"]["text"]
+
+
+def test_a_refused_listener_alone_gives_a_death_that_nobody_can_explain(history: Any) -> None:
+    history.begin().work(5)
+    history.close().idle(3)
+    history.end()
+    [failure] = history.verdict()["failures"]
+    assert failure["id"] == "engine_death_unexplained"
+    assert "--server-log" in failure["remedy"]
+
+
+def test_the_exit_of_a_launched_server_counts_though_no_state_told_of_it(history: Any) -> None:
+    history.begin().work(5)
+    history.rows = [r for r in history.rows if r["row"] != "state"]
+    history.rows.append(
+        {"row": "launch", "at_ns": history.now, "what": "exit", "replica": "server", "code": 0, "signal": None,
+         "reason": "exited with code 0", "asked": False}
+    )  # fmt: skip
+    history.end()
+    [failure] = history.verdict()["failures"]
+    assert failure["severity"] == "engine_death"
+    assert "exited with code 0" in failure["title"]
+
+
+def test_a_server_that_ends_before_it_was_healthy_failed_to_start_and_did_not_die_under_load(history: Any) -> None:
+    history.add("run", what="begin", profile="test", target={"kind": "embedded"})
+    history.add("launch", what="start", replica="server", pid=9, command=["vllm"])
+    history.log("sim: no such defect")
+    history.close().run(1)
+    history.add("launch", what="exit", replica="server", pid=9, code=1, signal=None, reason="exited with code 1")
+    history.add("run", what="end", exit_code=4, why="it never became healthy")
+    verdict = history.verdict()
+    [failure] = verdict["failures"]
+    assert (failure["id"], failure["severity"]) == ("startup_failure_unexplained", "startup")
+    assert "--server-log" not in failure["remedy"]
+    assert verdict["exit_code"] == 4
+    assert next(e for e in verdict["expectations"] if e["name"] == "engine_deaths")["verdict"] == "pass"
+
+
+def test_an_engine_core_that_is_gone_with_only_echoes_in_the_log_was_killed(history: Any) -> None:
+    history.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
+    ids = history.begin().work(5).send(3)
+    history.add("process", replica="server", pid=11, role="engine_core", what="gone", state="", name="VLLM::EngineCore")
+    history.log(history.MISS.splitlines()[-1]).die(ids).idle(2).end()
+    [failure] = history.verdict()["failures"]
+    assert (failure["id"], failure["lost_requests"]) == ("engine_core_proc_died", 3)
+    assert "OOM killer" in failure["remedy"]
+
+
+def test_stopping_a_dead_server_at_the_end_takes_its_death_not_back(history: Any) -> None:
+    history.begin().work(5)
+    history.health = 503  # the engine is gone, the API server lives on
+    history.stall(5)
+    history.end()  # our own stop: asked
+    verdict = history.verdict()
+    assert verdict["verdict"] == "fail"
+    assert verdict["failures"][0]["severity"] == "engine_death"
+
+
+def test_a_server_that_refuses_while_we_end_it_has_not_died(history: Any) -> None:
+    history.begin().work(30)
+    history.add("load", what="end", why="done", file="requests-0")
+    history.add("locust", what="exit", pid=10, code=0)
+    history.add("run", what="load_end")
+    history.close().run(2)
+    history.add("launch", what="exit", replica="server", pid=9, code=0, signal=None, reason="asked", asked=True)
+    history.add("run", what="end")
+    verdict = history.verdict()
+    assert "dead" in [s["state"] for s in verdict["states"]]
+    assert verdict["verdict"] == "pass", verdict["failures"]
+    assert verdict["incidents"] == []
+
+
+def test_a_server_that_dies_after_the_load_by_itself_has_died(history: Any) -> None:
+    history.begin().work(30)
+    history.add("load", what="end", why="done", file="requests-0")
+    history.add("locust", what="exit", pid=10, code=0)
+    history.add("run", what="load_end")
+    history.close().run(1)
+    history.add("launch", what="exit", replica="server", pid=9, code=1, signal=None, reason="code 1", asked=False)
+    history.add("run", what="end")
+    assert history.verdict()["verdict"] == "fail"
+
+
+def test_five_deaths_of_one_cause_are_one_failure_and_five_incidents(history: Any) -> None:
+    history.begin()
+    for _ in range(5):
+        ids = history.work(10).send(4, "images")
+        history.serve(0.2).log(history.MISS).die(ids)
+        history.add("launch", what="start", replica="server", pid=9, command=["vllm"])
+        history.run(5)
+        history.open().idle(2)
+    history.work(10).end()
+    verdict = history.verdict()
+    [failure] = verdict["failures"]
+    assert failure["count"] == 5
+    assert len(failure["incidents"]) == 5
+    assert failure["lost_requests"] == 20
+    assert 5 < failure["recovered_after_s"] < 8
+    assert {i["id"] for i in verdict["incidents"]} == {"encoder_cache_miss"}
+
+
+def test_recovery_is_measured_against_its_limit(history: Any) -> None:
+    history.begin().work(5)
+    history.close().run(10)
+    history.open().work(10)
+    history.end()
+    by_name = {e["name"]: e for e in history.verdict(expect=["recovers_within <= 5s"])["expectations"]}
+    assert by_name["recovers_within"]["verdict"] == "fail"
+    by_name = {e["name"]: e for e in history.verdict(expect=["recovers_within <= 1m"])["expectations"]}
+    assert by_name["recovers_within"]["verdict"] == "pass"
+
+
+def test_a_hang_is_a_failure_though_health_says_ok(history: Any) -> None:
+    history.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
+    ids = history.begin().work(5).send(3)
+    history.pids[11] = ("engine_core", "T")
+    history.in_flight = 3
+    history.stall(30)
+    history.answer(ids, "stalled", took_s=30)
+    history.end()
+    verdict = history.verdict()
+    [failure] = verdict["failures"]
+    assert (failure["id"], failure["severity"], failure["lost_requests"]) == ("alive_but_hung", "hang", 3)
+    assert next(e for e in verdict["expectations"] if e["name"] == "hangs")["verdict"] == "fail"
+
+
+def test_an_echo_that_comes_late_is_no_second_death(history: Any) -> None:
+    ids = history.begin().work(5).send(4)
+    history.serve(0.2).log(history.MISS).die(ids).idle(15)
+    history.log(
+        "(APIServer pid=300) ERROR 11-20 15:54:00 [async_llm.py:525] vllm.v1.engine.exceptions.EngineDeadError: x"
+    )
+    history.idle(5).end()
+    verdict = history.verdict()
+    assert [(f["id"], f["count"]) for f in verdict["failures"]] == [("encoder_cache_miss", 1)]
+    assert len(verdict["incidents"]) == 1
+
+
+def test_a_cause_that_was_said_long_before_its_timeout_names_the_death(history: Any) -> None:
+    ids = history.begin().work(5).send(4)
+    cause = "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3356, unhandled cuda error"
+    history.log(f"(Worker_TP1 pid=9) ERROR 11-20 15:53:40 [multiproc_executor.py:1] {cause}").serve(40, in_flight=4)
+    history.log(
+        "(EngineCore pid=8) ERROR 11-20 15:54:20 [core.py:1] TimeoutError: RPC call to execute_model timed out."
+    )
+    history.die(ids).idle(5).end()
+    deaths = [f for f in history.verdict()["failures"] if f["severity"] == "engine_death"]
+    assert [f["id"] for f in deaths] == ["nccl_error"]
+
+
+def test_a_traceback_at_the_very_end_of_a_dead_servers_log_is_what_it_died_of(history: Any) -> None:
+    ids = history.begin().work(5).send(4)
+    history.log(
+        'Traceback (most recent call last):\n  File "/x/serve.py", line 3, in main\n    go()\nRuntimeError: no more'
+    )
+    history.die(ids, code=1).idle(3).end()
+    [failure] = history.verdict()["failures"]
+    assert (failure["id"], failure["severity"]) == ("unknown_exception", "engine_death")
+
+
+def test_a_traceback_at_the_end_of_a_living_servers_log_is_none(history: Any) -> None:
+    history.begin().work(30)
+    history.log(
+        'Traceback (most recent call last):\n  File "/x/serve.py", line 3, in main\n    go()\nRuntimeError: no more'
+    )
+    assert history.end().verdict()["failures"] == []
+
+
+def test_a_server_we_ended_before_any_load_has_not_died(history: Any) -> None:
+    history.add("run", what="begin", profile="test", target={"kind": "launched"})
+    history.add("launch", what="start", replica="server", pid=9, command=["vllm"])
+    history.idle(2).add("run", what="interrupted", signal="SIGINT")
+    history.log(history.MISS.splitlines()[-1]).close().run(1)
+    history.add("launch", what="exit", replica="server", pid=9, code=0, signal=None, reason="asked", asked=True)
+    history.idle(3).add("run", what="end", exit_code=130)
+    verdict = history.verdict()
+    assert (verdict["failures"], verdict["incidents"]) == ([], [])
+
+
+def test_a_server_that_exits_before_the_load_failed_to_start_whatever_its_log_calls_it(history: Any) -> None:
+    history.add("run", what="begin", profile="test", target={"kind": "launched"})
+    history.add("launch", what="start", replica="server", pid=9, command=["vllm"])
+    history.close().run(1)
+    history.log(history.MISS)
+    history.add("launch", what="exit", replica="server", pid=9, code=1, signal=None, reason="exited with code 1")
+    history.idle(3).add("run", what="end", exit_code=4, why="it never became healthy")
+    verdict = history.verdict()
+    assert [(f["id"], f["severity"]) for f in verdict["failures"]] == [("encoder_cache_miss", "startup")]
+    assert next(e for e in verdict["expectations"] if e["name"] == "engine_deaths")["verdict"] == "pass"

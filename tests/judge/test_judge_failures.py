@@ -1,0 +1,170 @@
+"""Failures that kill nobody, whose doing they were, and which of them a profile accepts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+def test_errors_that_nobody_can_explain_are_named_by_outcome_and_text(history: Any) -> None:
+    history.begin().work(20)
+    for n in range(4):
+        history.answer(history.send(1), "http_error", status=500, error=f"worker {n} said something new")
+    history.idle(1).end()
+    [failure] = history.verdict()["failures"]
+    assert failure["id"] == "unexplained_http_error"
+    assert failure["count"] == 4
+    assert "something new" in failure["title"]
+    assert failure["evidence"]["source"] == "client"
+
+
+def test_a_refusal_of_what_was_right_is_a_failure_and_a_wanted_one_is_not(history: Any) -> None:
+    history.begin().work(20)
+    history.answer(history.send(1), "rejected", status=400, error="no", expect=["rejected"])
+    assert history.end().verdict()["verdict"] == "pass"
+    history.rows.pop()
+    history.answer(history.send(1), "rejected", status=400, error="no such thing")
+    history.end()
+    verdict = history.verdict()
+    assert verdict["verdict"] == "fail"
+    assert verdict["failures"][0]["id"] == "unexpected_rejection"
+
+
+def test_a_refusal_of_what_we_should_not_have_sent_is_our_own_error(history: Any) -> None:
+    history.begin(max_model_len=90).work(20)
+    history.answer(history.send(1), "rejected", status=400, error="too long", planned_tokens=100)
+    history.end()
+    verdict = history.verdict()
+    assert verdict["failures"] == []
+    assert history.unknowns(verdict) == {"fit"}
+
+
+def test_a_prompt_over_the_limit_that_is_answered_is_a_failure(history: Any) -> None:
+    history.begin().work(20)
+    history.answer(history.send(1), "ok", edge=1, expect=["rejected"])
+    history.end()
+    assert history.verdict()["failures"][0]["id"] == "overlength_not_refused"
+
+
+def test_the_ladder_tells_where_trouble_began(history: Any) -> None:
+    history.begin().work(5)
+    for edge in range(-1100, 0, 100):
+        bad = edge >= -700
+        error = {"status": 500, "error": "CUDA error: device-side assert"} if bad else {}
+        history.answer(history.send(1, "edge"), "http_error" if bad else "ok", edge=edge, **error)
+    history.answer(history.send(1, "edge"), "rejected", edge=1, expect=["rejected"])
+    history.end()
+    check = next(c for c in history.verdict()["checks"] if c["name"] == "near_limit")
+    assert check["verdict"] == "fail"
+    assert "longest that passed: -800" in check["actual"]
+    assert "stay more than 700 tokens" in check["actual"]
+
+
+def test_lmdeploys_500_is_explained_by_what_the_kv_cache_holds(history: Any) -> None:
+    history.begin(dialect="lmdeploy").work(5)
+    history.log(
+        "2024-12-01 10:00:00,000 - lmdeploy - INFO - build CacheEngine with config:CacheConfig(max_batches=128, "
+        "block_size=64, num_cpu_blocks=128, num_gpu_blocks=21, window_size=-1, cache_max_entry_count=0.1)"
+    )
+    for _ in range(5):
+        history.answer(
+            history.send(1, "images"), "http_error", status=500, error="Internal Server Error", planned_tokens=3446
+        )
+        history.serve(1)
+    history.end()
+    [failure] = history.verdict()["failures"]
+    assert failure["id"] == "lmdeploy_input_length_error"
+    assert failure["title"] == "the KV cache holds 21 x 64 = 1344 tokens, this prompt had 3446, which needs 54 blocks"
+    assert failure["remedy"] == "--cache-max-entry-count of at least 0.26 (0.1 now), or a shorter input"
+
+
+def test_where_no_log_tells_the_blocks_the_lengths_themselves_show_the_capacity(history: Any) -> None:
+    history.begin(dialect="lmdeploy").work(5)
+    for n in range(1300, 1400, 10):
+        bad = n > 1344
+        history.answer(
+            history.send(1, "ladder"), "http_error" if bad else "ok", status=500 if bad else 200,
+            error="Internal Server Error" if bad else None, planned_tokens=n,
+        )  # fmt: skip
+    history.end()
+    [failure] = history.verdict()["failures"]
+    assert failure["id"] == "lmdeploy_input_length_error"
+    assert failure["title"].startswith("prompts of 1350 tokens or more fail, up to 1340 pass")
+
+
+def test_a_server_without_metrics_is_not_one_we_lost_sight_of(history: Any) -> None:
+    history.metrics = False
+    history.begin().work(20)
+    history.add("gap", replica="server", source="scrape", seconds=20.0, why="404")
+    assert history.end().verdict()["verdict"] == "pass"
+
+
+# --- whose doing it was -------------------------------------------------------------------------------------------------
+
+
+def test_a_miss_after_our_own_encoder_cache_reset_is_self_inflicted_and_still_a_failure(history: Any) -> None:
+    ids = history.begin().work(5).send(3)
+    history.attacked("reset_encoder_cache", ["encoder_cache_miss"])
+    history.serve(0.5).log(history.MISS).die(ids).idle(2).end()
+    verdict = history.verdict()
+    assert verdict["failures"][0]["attribution"] == "self-inflicted"
+    assert verdict["verdict"] == "fail"
+
+
+def test_a_miss_after_a_processor_cache_reset_is_the_servers(history: Any) -> None:
+    ids = history.begin().work(5).send(3)
+    history.attacked("reset_mm_cache", ["mm_cache_desync_request"])
+    history.serve(0.5).log(history.MISS).die(ids).idle(2).end()
+    assert history.verdict()["failures"][0]["attribution"] == "server"
+
+
+def test_a_miss_under_sabotage_is_injected(history: Any) -> None:
+    ids = history.begin().work(5).send(3)
+    history.attacked("drop_encoder_entries", ["encoder_cache_miss"], kind="engine")
+    history.serve(0.5).log(history.MISS).die(ids).idle(2).end()
+    assert history.verdict()["failures"][0]["attribution"] == "injected"
+
+
+def test_the_death_of_a_process_that_we_killed_is_expected_and_does_not_fail_the_run(history: Any) -> None:
+    ids = history.begin().work(60).send(3)
+    history.attacked("kill_engine_core", ["engine_death"], kind="process")
+    history.die(ids)
+    history.add("launch", what="start", replica="server", pid=9, command=["vllm"])
+    history.run(3)
+    history.open().work(5).end()
+    verdict = history.verdict()
+    assert verdict["failures"][0]["attribution"] == "expected"
+    assert verdict["verdict"] == "pass", history.unknowns(verdict)
+
+
+def test_another_cause_while_we_killed_a_process_is_the_servers(history: Any) -> None:
+    ids = history.begin().work(60).send(3)
+    history.attacked("kill_engine_core", ["engine_death"], kind="process")
+    history.log(history.MISS).die(ids).idle(2).end()
+    assert history.verdict()["failures"][0]["attribution"] == "server"
+
+
+# --- acceptance ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("entry", "decision"),
+    [
+        ({"because": "known", "until": "2027-03-01", "at_most": 50}, "pass"),
+        ({"because": "known"}, "pass"),
+        ({"because": "known", "until": "2026-01-01"}, "fail"),
+        ({"because": "known", "at_most": 1}, "fail"),
+        ({"because": ""}, "fail"),
+    ],
+)
+def test_a_failure_is_accepted_by_id_with_a_reason_until_a_day_and_so_often(
+    history: Any, entry: dict[str, Any], decision: str
+) -> None:
+    history.begin().work(60)
+    history.answer(history.send(2), "http_error", status=500, error="something new")
+    history.end()
+    assert history.verdict(accept=[{"id": "unexplained_http_error", **entry}])["verdict"] == decision
+
+
+# --- every way to unknown -----------------------------------------------------------------------------------------------

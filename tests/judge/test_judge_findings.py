@@ -1,0 +1,90 @@
+"""What the judge tells while a run goes, and how much it remembers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from loadchaos.judge.judge import Judge
+from loadchaos.model import Terms
+
+S = 1_000_000_000
+
+
+def test_findings_tell_of_a_death_when_it_opens_and_of_its_name_when_it_closes(history: Any) -> None:
+    ids = history.begin().work(5).send(5)
+    history.serve(0.2).log(history.MISS).die(ids).idle(2).end()
+    judge = Judge(Terms("test"))
+    found: list[Any] = []
+    for row in history.rows:
+        judge.feed(row)
+        found += judge.findings()
+    judge.verdict()
+    found += judge.findings()
+    kinds = [(r["row"], r.get("what")) for r in found]
+    assert kinds == [("incident", "open"), ("failure", None), ("incident", "close"), ("failure", None)]
+    assert found[1]["id"] == found[3]["id"] == "encoder_cache_miss"
+    assert found[2]["folder"] == found[3]["incident"] == "001-encoder_cache_miss"
+    assert found[1]["at_ns"] - found[0]["at_ns"] < 4 * S
+
+
+def test_an_incident_holds_what_a_report_upstream_needs(history: Any) -> None:
+    history.begin(kv_blocks=3).work(5)
+    history.attacked("reset_mm_cache", ["mm_cache_desync_request"])
+    ids = history.send(5, "images")
+    history.serve(0.2).log(history.MISS).die(ids).idle(2).end()
+    judge = Judge(Terms("test"))
+    for row in history.rows:
+        judge.feed(row)
+    judge.verdict()
+    [incident] = judge.incidents
+    told = incident.to_json()
+    json.dumps(told)
+    assert len(told["in_flight"]) == told["in_flight_at_death"] == 5
+    assert len(told["admitted"]) == 55
+    assert told["attacks"][0]["attack"] == "reset_mm_cache"
+    assert told["log_lines"] == {"server.log": {"first": 7, "last": 7}}
+    assert told["environment"]["facts"]["version"] == "0.18.0"
+    assert told["environment"]["command"] == ["vllm", "serve"]
+    texts = [t["text"] for t in told["timeline"]]
+    assert any(t.startswith("dead") for t in texts)
+    assert [t["at_s"] for t in told["timeline"]] == sorted(t["at_s"] for t in told["timeline"])
+    assert told["exit"]["code"] == 0
+
+
+def test_memory_does_not_grow_with_the_run(history: Any) -> None:
+    judge = Judge(Terms("test"))
+    for row in history.begin().rows:
+        judge.feed(row)
+    history.rows.clear()
+    for n in range(20_000):
+        ids = history.send(1)
+        history.now += 1_000_000
+        bad = n % 50 == 0
+        history.answer(
+            ids, "http_error" if bad else "ok", took_s=0.001, **({"error": f"unlike {n % 7}"} if bad else {})
+        )
+        for row in history.rows:
+            judge.feed(row)
+        history.rows.clear()
+    assert not judge._tally.in_flight
+    assert len(judge._answers._waiting) < 100
+    assert len(judge._book.entries) < 10
+
+
+def test_failures_can_be_asked_for_at_any_time_and_asking_changes_nothing(history: Any) -> None:
+    history.begin().work(5)
+    for _ in range(3):
+        history.answer(history.send(2), "http_error", status=500, error="Internal Server Error: odd")
+        history.work(25)
+    history.end()
+    asked, silent = Judge(Terms("test")), Judge(Terms("test"))
+    counts = []
+    for n, row in enumerate(history.rows):
+        asked.feed(row)
+        silent.feed(row)
+        if n % 50 == 0:
+            counts.append(sum(f["count"] for f in asked.failures()))
+    assert asked.verdict() == silent.verdict()
+    assert counts == sorted(counts)
+    assert sum(f["count"] for f in asked.failures()) == 6

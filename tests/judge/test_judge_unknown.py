@@ -1,0 +1,236 @@
+"""Ways in which a run proved nothing: its verdict is unknown, never pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from loadchaos.judge.judge import Judge
+from loadchaos.model import Terms
+
+S = 1_000_000_000
+
+
+def without(history: Any, row: str, what: str | None = None) -> Any:
+    history.rows = [r for r in history.rows if r["row"] != row or (what is not None and r.get("what") != what)]
+    return history
+
+
+def healthy(history: Any) -> Any:
+    history.images = 1
+    history.begin()
+    history.attacked("reset_mm_cache", [])
+    return history.work(30, traffic="images").end()
+
+
+def case_no_end(h: Any) -> Any:
+    return without(healthy(h), "run", "end")
+
+
+def case_interrupted(h: Any) -> Any:
+    h = healthy(h)
+    h.rows.append({"row": "run", "at_ns": h.now, "what": "interrupted", "signal": "SIGINT"})
+    return h
+
+
+def case_no_request(h: Any) -> Any:
+    return h.begin().idle(10).end()
+
+
+def case_half_missed(h: Any) -> Any:
+    h = healthy(h)
+    h.rows.insert(
+        -3, {"row": "missed", "at_ns": h.now, "traffic": "images", "phase": 0, "why": "no_slot", "count": 200}
+    )
+    return h
+
+
+def case_shed(h: Any) -> Any:
+    h.begin().work(20)
+    h.answer(h.send(20), "shed", status=503)
+    return h.end()
+
+
+def case_locust_crashed(h: Any) -> Any:
+    h = healthy(h)
+    next(r for r in h.rows if r["row"] == "locust" and r["what"] == "exit")["code"] = 1
+    return h
+
+
+def case_no_load_end(h: Any) -> Any:
+    return without(healthy(h), "load", "end")
+
+
+def case_unfinished(h: Any) -> Any:
+    h.begin().work(30)
+    h.send(1)
+    return h.end()
+
+
+def case_no_probe(h: Any) -> Any:
+    return without(healthy(h), "probe")
+
+
+def case_watcher_stopped(h: Any) -> Any:
+    h.begin().work(20)
+    rows = h.rows
+    h.rows = []
+    h.work(40)
+    h.rows = rows + [r for r in h.rows if r["row"] != "probe"]
+    return h.end()
+
+
+def case_log_lost(h: Any) -> Any:
+    h = healthy(h)
+    gap = {"row": "gap", "at_ns": h.now, "replica": "server", "source": "log", "seconds": 0.0}
+    h.rows.insert(-4, {**gap, "why": "3000 bytes of server output could not be written"})
+    return h
+
+
+def case_scrape_blind(h: Any) -> Any:
+    h = healthy(h)
+    h.rows.insert(
+        -4, {"row": "gap", "at_ns": h.now, "replica": "server", "source": "scrape", "seconds": 20.0, "why": "x"}
+    )
+    return h
+
+
+def case_ledger(h: Any) -> Any:
+    h = healthy(h)
+    h.rows[-1]["ledger_lost"] = "No space left on device"
+    return h
+
+
+def case_preflight(h: Any) -> Any:
+    h = healthy(h)
+    h.rows.insert(
+        5, {"row": "preflight", "at_ns": h.rows[5].get("at_ns", h.now), "name": "x", "ok": False, "text": "no"}
+    )
+    return h
+
+
+@pytest.mark.parametrize(
+    ("case", "check"),
+    [
+        (case_no_end, "run"), (case_interrupted, "run"), (case_no_request, "requests_sent"),
+        (case_half_missed, "load_delivered"), (case_shed, "shed"), (case_locust_crashed, "load_process"),
+        (case_no_load_end, "load_process"), (case_unfinished, "load_process"), (case_no_probe, "watching"),
+        (case_watcher_stopped, "watching"), (case_log_lost, "watching"), (case_scrape_blind, "watching"),
+        (case_ledger, "ledger"), (case_preflight, "preflight x"),
+    ],
+)  # fmt: skip
+def test_a_run_that_proved_nothing_is_unknown(history: Any, case: Callable[[Any], Any], check: str) -> None:
+    verdict = case(history).verdict()
+    assert (verdict["verdict"], verdict["exit_code"]) == ("unknown", 3), verdict["failures"]
+    assert check in history.unknowns(verdict)
+    assert verdict["worth"].startswith("nothing")
+
+
+@pytest.mark.parametrize(
+    ("terms", "check"),
+    [
+        ({"requires": ["images"]}, None), ({"requires": ["speculative_decoding"]}, None),
+        ({"requires": ["development_endpoints"]}, None), ({"requires": ["prefix_caching"]}, "requires prefix_caching"),
+        ({"requires": ["no_such_thing"]}, "requires no_such_thing"),
+        ({"exposure": {"count": "image_requests_while_drafting", "at_least": 250}}, None),
+        ({"exposure": {"count": "image_requests_while_drafting", "at_least": 1000}}, "exposure"),
+        ({"exposure": {"count": "nonsense", "at_least": 1}}, "exposure"),
+        ({"attacks": ["reset_mm_cache"]}, None), ({"attacks": ["pause"]}, "attack pause"),
+        ({"planned_requests": 300}, None), ({"planned_requests": 1000}, "load_delivered"),
+        ({"expect": ["ttft_p99 <= 1s"]}, None), ({"expect": ["video.ttft_p99 <= 1s"]}, "video.ttft_p99"),
+        ({"expect": ["what is this"]}, "what is this"), ({"expect": ["nonsense == 0"]}, "nonsense"),
+    ],
+)  # fmt: skip
+def test_what_the_profile_asks_for_is_proved_or_unknown(history: Any, terms: dict[str, Any], check: str | None) -> None:
+    verdict = healthy(history).verdict(**terms)
+    assert history.unknowns(verdict) == ({check} if check else set())
+    assert verdict["verdict"] == ("unknown" if check else "pass")
+
+
+def test_no_drafts_make_speculative_decoding_and_its_exposure_unknown(history: Any) -> None:
+    history = healthy(history)
+    for row in history.rows:
+        if row["row"] == "metrics":
+            row["values"]["spec_drafts_total"] = 7.0
+    terms = {
+        "requires": ["speculative_decoding"],
+        "exposure": {"count": "image_requests_while_drafting", "at_least": 1},
+    }
+    assert history.unknowns(history.verdict(**terms)) == {"requires speculative_decoding", "exposure"}
+
+
+def test_attacks_that_all_failed_prove_nothing(history: Any) -> None:
+    history.begin()
+    base = {"attack": "reset_mm_cache", "n": 1, "replica": "server", "effects": []}
+    history.add("attack", what="begin", ok=None, **base)
+    history.add("attack", what="end", ok=False, status=404, **base)
+    history.work(30).end()
+    assert history.unknowns(history.verdict(attacks=["reset_mm_cache"])) == {"attack reset_mm_cache"}
+
+
+def test_a_slow_generator_voids_latency_and_nothing_else(history: Any) -> None:
+    history.begin().work(30)
+    for row in history.rows:
+        if row["row"] == "begin":
+            row["due_ns"] -= S
+    verdict = history.end().verdict(expect=["ttft_p99 <= 1s", "failures == 0"])
+    assert verdict["generator"]["limited"]
+    assert history.unknowns(verdict) == {"ttft_p99"}
+
+
+def test_a_failure_found_in_an_interrupted_run_is_a_fail_with_the_signals_code(history: Any) -> None:
+    ids = history.begin().work(5).send(3)
+    history.serve(0.2).log(history.MISS).die(ids).idle(2)
+    history.add("run", what="interrupted", signal="SIGINT")
+    history.end(exit_code=130, why="SIGINT")
+    verdict = history.verdict()
+    assert (verdict["verdict"], verdict["exit_code"]) == ("fail", 130)
+
+
+def test_the_targets_trouble_is_exit_4_only_while_nothing_was_sent(history: Any) -> None:
+    history.begin().end(exit_code=4, why="401")
+    assert history.verdict()["exit_code"] == 4
+    history.rows = [r for r in history.rows if r["row"] != "run" or r["what"] != "end"]
+    history.work(10).end(exit_code=4, why="401")
+    assert history.verdict()["exit_code"] == 3
+
+
+# --- a false pass must be impossible ------------------------------------------------------------------------------------
+
+
+def test_no_prefix_of_a_run_passes(history: Any) -> None:
+    rows = healthy(history).rows
+    for cut in range(0, len(rows), 37):
+        judge = Judge(Terms("test"))
+        for row in rows[:cut]:
+            judge.feed(row)
+        assert judge.verdict()["verdict"] != "pass", f"cut at row {cut}: {rows[cut]}"
+
+
+def test_a_failing_run_never_passes_whatever_kind_of_row_is_lost(make_history: Callable[[], Any]) -> None:
+    history = make_history()
+    ids = history.begin().work(10).send(5)
+    history.serve(0.2).log(history.MISS).die(ids).idle(2).end()
+    for kind in sorted({r["row"] for r in history.rows}):
+        judge = Judge(Terms("test"))
+        for row in history.rows:
+            if row["row"] != kind:
+                judge.feed(row)
+        assert judge.verdict()["verdict"] != "pass", f"without {kind}"
+
+
+def test_the_same_rows_give_the_same_verdict_again_and_again(history: Any) -> None:
+    ids = history.begin().work(5).send(5)
+    history.serve(0.2).log(history.MISS).die(ids).idle(2).end()
+    assert history.verdict() == history.verdict()
+    judge = Judge(Terms("test"))
+    for row in history.rows:
+        judge.feed(row)
+        judge.findings()
+    first = judge.verdict()
+    assert judge.verdict() == first == history.verdict()
+
+
+# --- findings -----------------------------------------------------------------------------------------------------------
