@@ -84,7 +84,8 @@ class Answer:
 class Asker:
     """Asks the server one thing at a time; a failed connection is an Answer with status 0.
 
-    `reads` and `generations` count what was asked so far, `pages` keeps the last answer to each GET by its path.
+    `reads` and `generations` count what was asked so far, `pages` keeps the last answer to each GET by its path;
+    `failed` says how the last generation went wrong that got no answer, or that of a broken server.
     """
 
     client: httpx.AsyncClient
@@ -93,6 +94,7 @@ class Asker:
     generations: int = 0
     reads: int = 0
     pages: dict[str, Answer] = field(default_factory=dict)
+    failed: str | None = None
 
     async def ask(
         self, method: str, path: str, body: Any = None, *, admin: bool = False, limit_s: float = _READ_LIMIT_S
@@ -121,7 +123,10 @@ class Asker:
         body = {
             "model": model, "messages": [{"role": "user", "content": content}], "max_tokens": 1, "temperature": 0,
         }  # fmt: skip
-        return await self.ask("POST", "/v1/chat/completions", body, limit_s=_FIRST_GENERATION_LIMIT_S)
+        answer = await self.ask("POST", "/v1/chat/completions", body, limit_s=_FIRST_GENERATION_LIMIT_S)
+        if answer.status == 0 or answer.status >= 500:
+            self.failed = f"{answer.status}: {answer.text[:160]}" if answer.status else answer.text[:160]
+        return answer
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import psutil
+
+from loadchaos.errors import LedgerError
 from loadchaos.ledger import RunFolder
 
 _LOCUSTFILE = Path(__file__).parent / "locustfile.py"
+_LOOK_S = 0.2
 
 
 class Child:
@@ -39,8 +43,11 @@ class Child:
         return self._process is not None and self._process.returncode is None
 
     async def start(self, argv: Sequence[str], env: Mapping[str, str], output: Path | None) -> None:
-        """Start it; its output goes to a file, or to our terminal when there is none."""
-        stream = output.open("ab") if output else None
+        """Start it; its output goes to a file (LedgerError when there can be none), or to our terminal."""
+        try:
+            stream = output.open("ab") if output else None
+        except OSError as e:
+            raise LedgerError(f"{output}: cannot be written: {e.strerror}") from e
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *argv,
@@ -98,8 +105,28 @@ class Locust(Child):
         self._emit({"row": "locust", "at_ns": time.monotonic_ns(), "what": "start", "pid": self.pid, "code": None})
 
     def ended(self) -> None:
-        """Record its exit."""
+        """Record its exit, and end what a killed one has left behind: nobody would watch workers without a master."""
+        if self.code != 0 and self.pid is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
         self._emit({"row": "locust", "at_ns": time.monotonic_ns(), "what": "exit", "pid": self.pid, "code": self.code})
+
+    def how_it_failed(self) -> str | None:
+        """In words, None when it did what it should or never ran."""
+        if self.code in (None, 0):
+            return None
+        log = self._folder.path / "locust.log"
+        how = f"was killed by signal {-self.code}" if self.code < 0 else f"ended with code {self.code}"
+        return f"the load process {how} in the middle of the load; its log is {log}{_last_words(log)}"
+
+
+def _last_words(log: Path) -> str:
+    try:
+        lines = [line.strip() for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
+    except OSError:
+        return ""
+    told = [line for line in lines if line.startswith("loadchaos:")] or lines
+    return f": {told[-1][:200]}" if told else ""
 
 
 class Follower(Child):
@@ -108,6 +135,7 @@ class Follower(Child):
     def __init__(self, folder: RunFolder) -> None:
         super().__init__("follower")
         self._folder = folder
+        self._told_lost = False
 
     async def begin(self, exporter_port: int | None, *, live: bool) -> None:
         """Start telling; the live view gets our terminal."""
@@ -117,3 +145,27 @@ class Follower(Child):
         if not live:
             argv += ["--no-live"]
         await self.start(argv, {}, None)
+
+    async def finish(self, limit_s: float) -> None:
+        """Let it tell the end; one that is stopped (a stopped terminal, Ctrl-Z) or slow is killed, nothing is lost."""
+        deadline = time.monotonic() + limit_s
+        while self.alive and time.monotonic() < deadline and not self._stopped():
+            await self.wait(_LOOK_S)
+        if self._stopped():
+            self.kill()  # it would not hear a SIGTERM
+        await self.end(0.5)
+
+    def _stopped(self) -> bool:
+        try:
+            return psutil.Process(self.pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+        except psutil.Error:
+            return False
+
+    def lost(self) -> str | None:
+        """What to say, once, when it has ended in the middle of a run."""
+        if self._told_lost or self.code is None:
+            return None
+        self._told_lost = True
+        return (
+            f"note: the live view has ended (code {self.code}), the run goes on: loadchaos follow {self._folder.path}"
+        )

@@ -106,7 +106,7 @@ def run(profile: str, overrides: tuple[str, ...], **options: Any) -> None:
     if options["dry_run"]:
         click.echo(explain(loaded, seed=options["seed"]))
         return
-    from loadchaos.run import Options
+    from loadchaos.options import Options
     from loadchaos.run import run as go
     from loadchaos.tell.text import render
 
@@ -182,7 +182,7 @@ def probe(
     from loadchaos import probe as room
     from loadchaos import shipped
     from loadchaos.calibrate import Asker, Wanted, parse_target
-    from loadchaos.run import Options, request_headers
+    from loadchaos.options import Options, request_headers
 
     base = parse_target(url)
     admin = parse_target(admin_url) if admin_url else base

@@ -31,6 +31,9 @@ from loadchaos.redact import Redactor
 _PR_SET_CHILD_SUBREAPER = 36
 _TERM_GRACE_S = 10.0
 _EXIT_DRAIN_S = 2.0
+_ORPHANED_S = 2.5
+"""How long the server is kept when `run` was killed: the load sees that too and ends first, or it would meet a death."""
+
 _REPORT = threading.Lock()
 
 
@@ -94,6 +97,7 @@ class Keeper:
         self._redactor = redactor
         self._server: subprocess.Popen[bytes] | None = None
         self._ending = threading.Lock()
+        self._asked = False
 
     def start(self, command: list[str]) -> bool:
         """Start the server in a session of its own; False (and an exit report) when the command cannot be run."""
@@ -189,10 +193,13 @@ class Keeper:
                 order = json.loads(line)
             except ValueError:
                 continue
+            self._asked = True
             if order.get("what") == "term":
                 self.end(float(order.get("grace_s", _TERM_GRACE_S)))
             elif order.get("what") == "kill":
                 self.kill()
+        if not self._asked:
+            time.sleep(_ORPHANED_S)
         self.end(grace_s=3.0)
 
 
@@ -213,7 +220,11 @@ def main() -> int:
     for name in args.secret_env:
         if value := os.environ.get(name):
             redactor.add(value)
-    keeper = Keeper(RunFolder(args.folder), args.source, redactor)
+    try:
+        keeper = Keeper(RunFolder(args.folder), args.source, redactor)
+    except (LedgerError, OSError) as e:
+        _report("exit", pid=None, code=None, signal=None, reason=f"was not started: its log cannot be kept: {e}")
+        return 0
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=keeper.end, daemon=True).start())
     if not keeper.start(command):
         return 0

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -49,6 +50,7 @@ class Launched:
         self._reports: asyncio.Task[None] | None = None
         self._asked = False
         self.pid: int | None = None
+        self.lost = False  # the keeper is gone without a word: what became of the server is not known
         self._started = asyncio.Event()
         self.exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
 
@@ -74,9 +76,15 @@ class Launched:
             except ValueError:
                 continue
             self._take(report)
-        # The keeper is gone. Without an exit report it was killed, and the server with it or not: we cannot know.
-        if not self.exit.done():
-            self._take({"what": "exit", "reason": "the keeper was lost", "at_ns": time.monotonic_ns()})
+        if not self.exit.done() and not self._asked:
+            self._lose()
+        self._started.set()
+
+    def _lose(self) -> None:
+        """The keeper was killed, and the server with it or not: that is no death of the server, but an end of knowing."""
+        self.lost = True
+        row = {"row": "gap", "at_ns": time.monotonic_ns(), "replica": self._command.replica, "source": "log"}
+        self._emit({**row, "seconds": 0.0, "why": "the keeper was lost: from here on output could not be written"})
 
     def _take(self, report: dict[str, Any]) -> None:
         at_ns = int(report.get("at_ns") or time.monotonic_ns())
@@ -102,6 +110,10 @@ class Launched:
     def ready(self) -> None:
         """Record that the server answered as healthy."""
         self._row("ready", time.monotonic_ns(), reason="")
+
+    async def over(self, limit_s: float = 10.0) -> None:
+        """Wait until a server that has ended by itself is recorded to its last line and its keeper is gone."""
+        await self._wait_for_keeper(limit_s)
 
     async def stop(self, grace_s: float = 10.0) -> None:
         """End the server in order (SIGTERM, then SIGKILL of all it started) and wait until the keeper is gone."""
@@ -132,3 +144,8 @@ class Launched:
             await self._keeper.wait()
         if self._reports is not None:
             await self._reports
+        if not self.exit.done() and self.pid is not None:
+            # No keeper is left to end it; the group is its own, as the keeper gave it a session.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+            self._take({"what": "exit", "reason": "ended without its keeper", "at_ns": time.monotonic_ns()})

@@ -22,6 +22,8 @@ from loadchaos.sim.command import command as embedded_command
 from loadchaos.watch import Target, Watch
 
 DOWN = frozenset({"dying", "dead", "restarting", "unreachable", "terminated"})
+_TAIL_BYTES = 4096
+_LINE_CHARS = 200
 _DEFAULT_ERA = {"vllm": "0.18", "lmdeploy": "0.18"}
 
 
@@ -40,11 +42,10 @@ class Patient:
     """One server (or the replicas of one): launch, watch, state machines. Rows go through `record`."""
 
     def __init__(self, profile: Profile, place: Place, folder: Path, redactor: Redactor) -> None:
-        self._profile, self._place = profile, place
+        self._profile, self.place = profile, place
         self._folder, self._redactor = folder, redactor
         self._watch: Watch | None = None
         self.launched: Launched | None = None
-        self.launches = 0
         self.url = place.url or ""
         self._dialect = _guess(profile)
         self._machines = self._new_machines()
@@ -52,8 +53,13 @@ class Patient:
     # --- start and end --------------------------------------------------------------------------------------------------
 
     async def launch(self, record: Record) -> str:
-        """Start the embedded server or the profile's command (again, too); says in words what was started."""
-        if self._place.kind == "embedded":
+        """Start the embedded server or the profile's command (again, too); says in words what was started.
+
+        OptionError when its port is served by somebody else.
+        """
+        if self.launched is not None:
+            await self.launched.over()  # server.log has one writer at a time
+        if self.place.kind == "embedded":
             command, words = self._embedded()
         else:
             launch = self._profile.target.launch
@@ -67,7 +73,6 @@ class Patient:
         shown = self._redactor.argv(list(command.argv))
         self.launched = Launched(command, self._folder, record.event, shown)
         await self.launched.start()
-        self.launches += 1
         if self._watch is not None:
             self._watch.set_process("server", self.launched.pid)
         return words
@@ -111,20 +116,20 @@ class Patient:
             await self._watch.stop()
         self._watch = Watch(
             self._targets(), self._dialect, record.event, record.metric, self._folder, self._redactor,
-            headers=self._place.headers,
+            headers=self.place.headers,
         )  # fmt: skip
         await self._watch.start()
         if self.launched is not None:
             self._watch.set_process("server", self.launched.pid)
 
     def _targets(self) -> list[Target]:
-        if self._profile.target.replicas and self._place.kind == "external":
+        if self._profile.target.replicas and self.place.kind == "external":
             return [
                 Target(r.name, parse_target(r.url), logs=[r.log] if r.log else [], pid=authority.listener_pid(r.url))
                 for r in self._profile.target.replicas
             ]
-        pid = authority.listener_pid(self.url) if self._place.kind == "external" else None
-        return [Target("server", self._place.admin_url or self.url, logs=tuple(self._place.server_log), pid=pid)]
+        pid = authority.listener_pid(self.url) if self.place.kind == "external" else None
+        return [Target("server", self.place.admin_url or self.url, logs=tuple(self.place.server_log), pid=pid)]
 
     async def read_head(self) -> str:
         """The head of the server's log, where one was given: version and flags stand there."""
@@ -132,21 +137,21 @@ class Patient:
             return ""
         return "".join([await self._watch.read_head(name) for name in self._machines])
 
-    async def stop(self, *, at_once: bool) -> None:
+    async def stop(self, *, grace_s: float) -> None:
         """Close the eyes, then end what we started: that end is ours, and nobody should see a death in it."""
         if self._watch is not None:
             await self._watch.stop()
             self._watch = None
         if self.launched is not None:
-            await (self.launched.kill() if at_once else self.launched.stop(grace_s=3.0))
+            await (self.launched.stop(grace_s) if grace_s else self.launched.kill())
 
     # --- its state --------------------------------------------------------------------------------------------------------
 
     def _new_machines(self, dialect: Dialect | None = None) -> dict[str, StateMachine]:
         knows = (dialect or self._dialect).health_knows_death
-        replicas = self._profile.target.replicas if self._place.kind == "external" else ()
+        replicas = self._profile.target.replicas if self.place.kind == "external" else ()
         names = [r.name for r in replicas] or ["server"]
-        launched = self._place.kind != "external"
+        launched = self.place.kind != "external"
         return {name: StateMachine(name, launched, knows, sole=len(names) == 1) for name in names}
 
     def feed(self, row: Row) -> list[Row]:
@@ -172,15 +177,32 @@ class Patient:
     @property
     def replicas(self) -> dict[str, str]:
         """URLs of the replicas by name, for attacks on each."""
-        if self._profile.target.replicas and self._place.kind == "external":
+        if self._profile.target.replicas and self.place.kind == "external":
             return {r.name: parse_target(r.url) for r in self._profile.target.replicas}
-        return {"server": self._place.admin_url or self.url}
+        return {"server": self.place.admin_url or self.url}
 
     def gone(self) -> str | None:
         """Why the server we launched is gone, None while it lives or is not ours."""
         if self.launched is None or not self.launched.exit.done():
             return None
-        return f"it {self.launched.exit.result().reason}; its last words are in {self._folder / 'server.log'}"
+        log = self._folder / "server.log"
+        return f"it {self.launched.exit.result().reason}{_last_line(log)}; its log is {log}"
+
+    @property
+    def lost(self) -> bool:
+        """Whether the keeper of the server is gone, so that neither its log nor its end is known."""
+        return self.launched is not None and self.launched.lost
+
+
+def _last_line(log: Path) -> str:
+    """What a server that ended said last, in words for a sentence."""
+    try:
+        with log.open("rb") as f:
+            f.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            lines = [line for line in f.read().decode("utf-8", "replace").splitlines() if line.strip()]
+    except OSError:
+        return ""
+    return f" and said last: {lines[-1].strip()[:_LINE_CHARS]!r}" if lines else " without a word"
 
 
 def _guess(profile: Profile) -> Dialect:

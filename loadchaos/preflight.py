@@ -45,7 +45,10 @@ async def wait_until_healthy(
         if now - begin >= within_s:
             raise TargetError(f"{asker.base_url} was not healthy within {within_s:g} s: {last}{_hint(answer.text)}")
         if now - said >= _SAY_EVERY_S:
-            say(f"waiting for {asker.base_url} to become healthy, {now - begin:.0f} s so far ({last})")
+            say(
+                f"waiting for {asker.base_url} to become healthy, {now - begin:.0f} s of {within_s:g} s at most ({last}); "
+                "Ctrl-C ends the run"
+            )
             said = now
         await asyncio.sleep(_POLL_S)
 

@@ -41,6 +41,7 @@ class Record:
         self.folder = folder
         self.lost: str | None = None
         self._on_event = on_event
+        self._closed = False
         self._events = Writer(folder.events, "run")
         self._metrics = Writer(folder.metrics, "run")
         self._control = Writer(folder.control, "run")
@@ -55,13 +56,20 @@ class Record:
         self._write(self._metrics, row)
         self._on_event(row)
 
-    def control(self, what: str, why: str) -> None:
-        """Tell the Locust workers: pause, resume or stop."""
-        self._write(self._control, {"row": "control", "at_ns": time.monotonic_ns(), "what": what, "why": why})
+    def control(self, what: str, why: str, **more: object) -> None:
+        """Tell the Locust workers: pause, resume, or stop (`grace_s`: how long requests in flight may still go on)."""
+        self._write(self._control, {"row": "control", "at_ns": time.monotonic_ns(), "what": what, "why": why, **more})
 
     def run(self, what: str, **more: object) -> None:
         """A `run` row: begin, load_begin, load_end, interrupted, end."""
         self.event({"row": "run", "at_ns": time.monotonic_ns(), "what": what, **more})
+
+    def keep(self, path: Path, text: str) -> None:
+        """Write a whole small file of the run folder. Raises LedgerError when it cannot be."""
+        try:
+            path.write_text(text)
+        except OSError as e:
+            raise LedgerError(f"{path}: cannot be written: {e.strerror}") from e
 
     def sync(self) -> None:
         """fsync all files; once a second."""
@@ -72,11 +80,14 @@ class Record:
                 self.lost = self.lost or str(e)
 
     def close(self) -> None:
-        """Close all files."""
+        """Close all files; rows that come later are dropped."""
+        self._closed = True
         for writer in (self._events, self._metrics, self._control):
             writer.close()
 
     def _write(self, writer: Writer, row: Row) -> None:
+        if self._closed:
+            return
         try:
             writer.write(row)
         except LedgerError as e:

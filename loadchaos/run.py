@@ -1,71 +1,59 @@
 """One run, told in order: ledger, server, watch, preflight, load and attacks, the end, the verdict.
 
 This process is asyncio and does only what must not wait: it never formats, classifies or renders. The load runs in the
-Locust child, telling in the follower; both may die without taking the record with them.
+Locust child, telling in the follower; both may die without taking the record with them. Whatever happens, a mistake of
+our own included, the end is the same: attacks are undone, what we started is stopped, and what was recorded is judged.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
-import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-import httpx
-
-from loadchaos import __version__, calibrate, preflight
-from loadchaos.attacks import Attacks, Replica, authority
+from loadchaos import __version__
+from loadchaos.attacks import Attacks
 from loadchaos.children import Follower, Locust
-from loadchaos.dialects import DIALECTS
-from loadchaos.errors import LoadchaosError, OptionError
+from loadchaos.errors import LedgerError, LoadchaosError
 from loadchaos.follow import conclude
+from loadchaos.gate import Gate
 from loadchaos.ledger import RunFolder, Tail
-from loadchaos.model import Facts, Row
+from loadchaos.model import Row
+from loadchaos.options import Options, place
 from loadchaos.patient import Patient, Place
 from loadchaos.plan.profile import Profile
+from loadchaos.prepare import Preparation
 from loadchaos.record import Record, create_folder
 from loadchaos.redact import Redactor
-from loadchaos.watch.logs import read_spec
+from loadchaos.voice import Voice
 
 _LOOP_S = 0.1
 _SYNC_S = 1.0
-_FOLLOWER_LIMIT_S = 10.0
-_DRAIN_GRACE_S = 5.0
 _DEATH_SETTLE_S = 6.0  # a dead vLLM's API server takes up to 5 s to exit, and says why meanwhile
-_WAIT_FOR_RETURN_S = 60.0
-_EXTERNAL_READY_S = 5.0
-_EMBEDDED_READY_S = 30.0
-_MOST_RESTARTS = 20
+_JUDGE_AT_ONCE_S = 2.0
 
 
 @dataclass(frozen=True)
-class Options:
-    """What the command line adds to a profile; texts are as the user gave them."""
+class Pace:
+    """How long the parts of the end may take: in seconds, for a run that ends by itself or one that is interrupted."""
 
-    target: str | None = None
-    admin_url: str | None = None
-    model: str | None = None
-    api_key_env: str | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
-    server_log: Sequence[str] = ()
-    out: Path = Path("runs")
-    seed: int = 0
-    duration_s: float | None = None
-    authorize: Sequence[str] = ()
-    shared: bool = False
-    wait_ready_s: float | None = None
-    embedded: bool = False
-    exporter_port: int | None = None
-    live: bool = True
-    processes: int = 1
-    argv: Sequence[str] = ()
+    drain_s: float | None
+    locust_s: float
+    locust_term_s: float
+    settle_s: float
+    server_s: float
+    follower_s: float
+
+
+_IN_PEACE = Pace(None, 8.0, 3.0, _DEATH_SETTLE_S, 3.0, 10.0)
+_IN_HASTE = Pace(1.0, 2.5, 1.0, 1.0, 2.0, 2.0)  # together under 10 s, with the verdict and the report
+_AT_ONCE = Pace(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -78,175 +66,96 @@ class Result:
     error: str | None = None
 
 
-def say(text: str) -> None:
-    """A line for the person who waits, before and after the live view."""
-    print(text, file=sys.stderr, flush=True)
-
-
 async def run(profile: Profile, options: Options) -> Result:
     """Run a profile to its end. Raises LoadchaosError for what is wrong before a run folder exists."""
-    kind = target_kind(profile, options)
-    url = calibrate.parse_target(options.target) if options.target is not None else None
-    admin_url = calibrate.parse_target(options.admin_url) if options.admin_url else None
-    if url is not None:
-        authority.check(admin_url or url, profile.harms(), options.authorize)
-    for spec in options.server_log:
-        read_spec(spec)
-    place = Place(kind, url, admin_url, options.server_log, request_headers(options))
+    where = place(profile, options)
     folder = create_folder(options.out, profile.name)
-    return await _Run(profile, options, place, folder).go()
-
-
-def target_kind(profile: Profile, options: Options) -> str:
-    """embedded, launched or external; the embedded server only where neither a target nor a command is given."""
-    if options.target is not None and options.embedded:
-        raise OptionError("--target and --embedded exclude each other: which server is meant?")
-    if options.target is not None:
-        return "external"
-    if profile.target.launch is not None and not options.embedded:
-        return "launched"
-    if profile.target.embedded is None:
-        raise OptionError(f"{profile.name} needs a server: give --target URL (the profile has no embedded one)")
-    if os.environ.get("CI") == "true" and not options.embedded:
-        raise OptionError("under CI=true the embedded server runs only when asked for: --embedded, or --target URL")
-    return "embedded"
-
-
-def request_headers(options: Options) -> dict[str, str]:
-    """Headers with their values from the environment; a variable that is missing is said before anything exists."""
-    headers = {}
-    for name, value in options.headers.items():
-        headers[name] = _variable(value[4:], f"--header {name}={value}") if value.startswith("env:") else value
-    if options.api_key_env is not None:
-        key = _variable(options.api_key_env, f"--api-key-env {options.api_key_env}")
-        headers["Authorization"] = f"Bearer {key}"
-    return headers
-
-
-def _variable(name: str, option: str) -> str:
-    value = os.environ.get(name)
-    if not value:
-        raise OptionError(f"{option}: the variable {name} is not set")
-    return value
+    voice = Voice()
+    try:
+        return await _Run(profile, options, where, folder, voice.say).go()
+    finally:
+        voice.close()
 
 
 class _Run:
     """The state of one run; `go` tells it in order."""
 
-    def __init__(self, profile: Profile, options: Options, place: Place, folder: RunFolder) -> None:
-        self._profile, self._options, self._place = profile, options, place
+    def __init__(
+        self, profile: Profile, options: Options, where: Place, folder: RunFolder, say: Callable[[str], None]
+    ) -> None:
+        self._profile, self._options, self._place, self._say = profile, options, where, say
         self.folder = folder
         self._redactor = Redactor.from_environment(os.environ)
-        for value in place.headers.values():
+        for value in where.headers.values():
             self._redactor.add(value)
         self._record = Record(folder, self._feed)
-        self._patient = Patient(profile, place, folder.path, self._redactor)
+        self._patient = Patient(profile, where, folder.path, self._redactor)
+        self._gate = Gate(profile, self._patient, self._record, say)
         self._tails: dict[str, Tail] = {}
         self._attacks: Attacks | None = None
+        self._undone: asyncio.Task[None] | None = None
         self._locust = Locust(folder, self._record.event)
         self._follower = Follower(folder)
         self._interrupts: list[int] = []
-        self._paused = False
-        self._down_since: float | None = None
         self._synced = 0.0
         self._loading = False
         self._sent_load = False
         self._shortened = False
         self._error: LoadchaosError | None = None
+        self._mistake: str | None = None
 
     # --- told in order --------------------------------------------------------------------------------------------------
 
     async def go(self) -> Result:
         """Everything from the first row to the verdict."""
+        self._hear_signals()
+        try:
+            self._begin()
+            if await self._unless_interrupted(self._prepare()):
+                await self._load()
+        except LoadchaosError as e:
+            self._error = e
+        except Exception as e:  # noqa: BLE001 - a mistake of ours must not cost the record of what was seen so far
+            self._note_mistake(e)
+        await self._end()
+        return await self._conclude()
+
+    def _hear_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._interrupt, number)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup means: go on without a terminal
+            loop.add_signal_handler(signal.SIGHUP, self._interrupt, signal.SIGTERM)
+
+    def _begin(self) -> None:
+        """The first rows: what was asked for, by whom, on what terms."""
         profile, options = self._profile, self._options
         self._record.run(
             "begin", profile=profile.name, argv=self._redactor.argv(list(options.argv)), version=__version__,
             target={"kind": self._place.kind, "url": self._place.url}, seed=options.seed,
             terms=profile.terms(options.seed).to_json(),
         )  # fmt: skip
-        self.folder.profile.write_text(self._redactor.text(profile.to_yaml()))
-        try:
-            if await self._unless_interrupted(self._prepare()):
-                await self._load()
-        except LoadchaosError as e:
-            self._error = e
-        finally:
-            await self._end()
-        return self._conclude()
+        self._record.keep(self.folder.profile, self._redactor.text(profile.to_yaml()))
 
-    async def _unless_interrupted(self, work_to_do: Any) -> bool:
+    async def _unless_interrupted(self, work_to_do: Awaitable[None]) -> bool:
         """Wait for a part that takes its time; False when the user ended the run meanwhile."""
         work = asyncio.ensure_future(work_to_do)
-        while not work.done():
-            await asyncio.wait([work], timeout=_LOOP_S)
-            self._housekeeping()
-            if self._interrupts:
-                work.cancel()
-                with contextlib.suppress(asyncio.CancelledError, LoadchaosError):
-                    await work
-                return False
-        await work
-        return True
+        try:
+            while not work.done():
+                await asyncio.wait([work], timeout=_LOOP_S)
+                self._housekeeping()
+                if self._interrupts:
+                    return False
+            await work
+            return True
+        finally:
+            work.cancel()
+            with contextlib.suppress(asyncio.CancelledError, LoadchaosError):
+                await work
 
     async def _prepare(self) -> None:
-        """Server, watch, preflight, calibration; leaves facts.json and plan.json."""
-        if self._place.kind != "external":
-            say(await self._patient.launch(self._record))
-        elif not self._place.server_log and not any(r.log for r in self._profile.target.replicas):
-            say("note: without --server-log causes cannot be named: a server tells nobody but its log why it died")
-        await self._patient.watch(self._record)
-        within_s = self._options.wait_ready_s
-        if within_s is None:
-            within_s = _EXTERNAL_READY_S if self._place.kind == "external" else self._ready_within_s()
-        async with httpx.AsyncClient(headers=dict(self._place.headers), trust_env=False) as client:
-            url = self._patient.url
-            asker = calibrate.Asker(client, url, self._place.admin_url or url)
-            await preflight.wait_until_healthy(asker, within_s, self._patient.gone, say)
-            if self._patient.launched is not None:
-                self._patient.launched.ready()
-            await self._learn(asker)
-
-    async def _learn(self, asker: calibrate.Asker) -> None:
-        """What the server is, whether the profile fits it, how it counts."""
-        profile = self._profile
-        sizes, most_images = profile.image_sizes()
-        wanted = calibrate.Wanted(
-            image_sizes=sizes, images_per_request=most_images, dialect=profile.target.dialect, model=self._options.model,
-            api_key_env=self._options.api_key_env,
-        )  # fmt: skip
-        facts = await calibrate.look(asker, wanted)
-        dialect = DIALECTS[facts.dialect].at(facts.version)
-        await self._patient.watch(self._record, dialect)
-        if self._place.kind == "external":
-            await preflight.refuse_to_disturb(asker, dialect, shared=self._options.shared, emit=self._record.event)
-        attacks = [a.operation for a in profile.attacks]
-        preflight.require(facts, profile.requires, attacks, ())
-        facts = await calibrate.calibrate(asker, facts, wanted)
-        image_traffic = [t.name for t in profile.traffic if "images" in t.payload]
-        for told in preflight.require(facts, profile.requires, attacks, image_traffic):
-            say(f"note: {told}")
-            self._record.event(preflight.row("requires", ok=False, text=told))
-        self._record.event({"row": "facts", "at_ns": time.monotonic_ns(), "facts": facts.to_json()})
-        say(_facts_line(facts))
-        self._write_plan(facts)
-        specs = [a.spec() for a in profile.attacks]
-        self._attacks = Attacks(
-            specs, dialect, [Replica(name, url) for name, url in self._patient.replicas.items()], self._record.event,
-            self._redactor, headers=self._place.headers, seed=self._options.seed, version=facts.version,
-        )  # fmt: skip
-
-    def _write_plan(self, facts: Facts) -> None:
-        """What the Locust workers read."""
-        plan = {
-            "profile": self._profile.to_json(), "seed": self._options.seed, "base_url": self._patient.url,
-            "api_key_env": self._options.api_key_env, "headers": dict(self._options.headers),
-            "folder": str(self.folder.path.resolve()), "workers": self._options.processes,
-        }  # fmt: skip
-        self.folder.facts.write_text(json.dumps(facts.to_json(), indent=1))
-        self.folder.plan.write_text(json.dumps(plan, indent=1))
+        before = Preparation(self._profile, self._options, self._patient, self._record, self._redactor, self._say)
+        self._attacks = self._gate.attacks = await before.run()
 
     async def _load(self) -> None:
         """Drive and attack until Locust is done or somebody ends it."""
@@ -261,39 +170,69 @@ class _Run:
         while self._locust.alive:
             await asyncio.sleep(_LOOP_S)
             self._housekeeping()
-            await self._restart_if_due()
             now = time.monotonic()
             if stopping_since is None and (why := self._why_stop(now - begin)):
                 stopping_since = now
-                self._record.control("stop", why)
-                await self._attacks.stop()
+                self._gate.ending = True
+                self._record.control("stop", why, grace_s=self._pace.drain_s)
+                self._undo_attacks()
             # A Locust that does not hear its control file is ended by signal; its begin rows stay as `unfinished`.
-            if stopping_since is not None and now - stopping_since > _DRAIN_GRACE_S + 3.0:
-                await self._locust.end(3.0)
-            if len(self._interrupts) > 1:
-                self._locust.kill()
+            if stopping_since is not None and now - stopping_since > self._pace.locust_s:
+                await self._locust.end(self._pace.locust_term_s)
         self._locust.ended()
         self._loading = False
 
     async def _end(self) -> None:
         """Whatever happened: undo attacks, stop what we started, let the follower read to the end."""
         self._loading = False
-        if self._attacks is not None:
-            await self._attacks.stop()
+        self._gate.ending = True
+        parts = [self._end_locust, self._take_back, self._load_ended, self._settle, self._gate.close]
+        for part in [*parts, self._stop_server, self._close_record, self._end_follower]:
+            try:
+                await part()
+            except LoadchaosError as e:
+                self._error = self._error or e
+            except Exception as e:  # noqa: BLE001 - what fails in one part of the end must not keep the others from it
+                self._note_mistake(e)
+
+    async def _end_locust(self) -> None:
+        if self._locust.alive:
+            self._record.control("stop", "the run ends", grace_s=1.0)
+            await self._locust.end(self._pace.locust_term_s + 2.0)
+            self._locust.ended()
+
+    def _undo_attacks(self) -> None:
+        """Begin to take back what holds; beside the drain of the load, which a paused server would never finish."""
+        if self._undone is None and self._attacks is not None:
+            self._undone = asyncio.create_task(self._attacks.stop())
+
+    async def _take_back(self) -> None:
+        self._undo_attacks()
+        if self._undone is not None:
+            await self._undone
+
+    async def _load_ended(self) -> None:
         if self._sent_load:
             self._record.run("load_end", shortened=self._shortened)
-            await self._settle()
-        if self._locust.alive:
-            await self._locust.end(_DRAIN_GRACE_S)
-            self._locust.ended()
+
+    async def _settle(self) -> None:
+        """A server that dies needs some seconds to say why and to exit; its log is the only source of a cause."""
+        begin = time.monotonic()
+        while self._patient.down and self._patient.gone() is None and time.monotonic() - begin < self._pace.settle_s:
+            await asyncio.sleep(_LOOP_S)
+            self._housekeeping()
         self._read_requests()
-        await self._patient.stop(at_once=len(self._interrupts) > 1)
+
+    async def _stop_server(self) -> None:
+        await self._patient.stop(grace_s=self._pace.server_s)
+
+    async def _close_record(self) -> None:
         self._record.run("end", **self._how_it_ended())
         self._record.sync()
         self._record.close()
-        if await self._follower.wait(_FOLLOWER_LIMIT_S) is None:
-            self._follower.kill()
-            await self._follower.wait(2.0)
+
+    async def _end_follower(self) -> None:
+        await self._follower.finish(self._pace.follower_s)
 
     def _how_it_ended(self) -> dict[str, Any]:
         end: dict[str, Any] = {}
@@ -301,27 +240,56 @@ class _Run:
             end = {"exit_code": 128 + self._interrupts[0], "why": signal.Signals(self._interrupts[0]).name}
         elif self._error is not None:
             end = {"exit_code": self._error.exit_code, "why": str(self._error)}
+        elif self._mistake is not None:
+            end = {"exit_code": LedgerError.exit_code, "why": self._mistake}
         if self._record.lost:
             end["ledger_lost"] = self._record.lost
         return end
 
-    def _conclude(self) -> Result:
+    async def _conclude(self) -> Result:
         """Judge the finished ledger once; that verdict counts."""
-        error = str(self._error) if self._error else None
+        work = asyncio.create_task(asyncio.to_thread(conclude, self.folder))
+        begin, asked = time.monotonic(), len(self._interrupts)
+        while not work.done():
+            await asyncio.wait([work], timeout=_LOOP_S)
+            again = len(self._interrupts) > max(asked, 1)
+            if again or (asked > 1 and time.monotonic() - begin > _JUDGE_AT_ONCE_S):
+                self._leave()
         try:
-            verdict = conclude(self.folder)
+            verdict = work.result()
         except LoadchaosError as e:
-            return Result(e.exit_code, None, self.folder, error or str(e))
-        return Result(int(verdict["exit_code"]), verdict, self.folder, error)
+            return Result(e.exit_code, None, self.folder, self._in_words(str(e)))
+        except Exception as e:  # noqa: BLE001 - the ledger is whole: a later loadchaos may judge it
+            self._note_mistake(e)
+            return Result(LedgerError.exit_code, None, self.folder, self._in_words(None))
+        return Result(int(verdict["exit_code"]), verdict, self.folder, self._in_words(None))
+
+    def _leave(self) -> None:
+        """The user waits no longer; the ledger is closed and can be judged at any time."""
+        self._say(f"not judged yet: loadchaos judge {self.folder.path}")
+        time.sleep(_LOOP_S)  # the voice is a thread: let it speak
+        os._exit(128 + self._interrupts[0])
+
+    def _in_words(self, also: str | None) -> str | None:
+        """What went wrong on our side, for the person at the terminal."""
+        lost = self._record.lost and f"the ledger could not be written, so nothing more is proved: {self._record.lost}"
+        texts = [self._error and str(self._error), self._mistake, lost, self._locust.how_it_failed(), also]
+        return "; ".join(dict.fromkeys(t for t in texts if t)) or None
 
     # --- the loop ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def _pace(self) -> Pace:
+        return (_IN_PEACE, _IN_HASTE, _AT_ONCE)[min(len(self._interrupts), 2)]
 
     def _housekeeping(self) -> None:
         self._read_requests()
         for change in self._patient.tick():
             self._record.event(change)
         if self._loading:
-            self._gate()
+            self._gate.turn()
+            if told := self._follower.lost():
+                self._say(told)
         now = time.monotonic()
         if now - self._synced > _SYNC_S:
             self._synced = now
@@ -340,24 +308,6 @@ class _Run:
             for row in self._tails.setdefault(path.name, Tail(path)).rows():
                 self._feed({**row, "file": path.name})  # heartbeats are a worker's: the file says whose
 
-    def _gate(self) -> None:
-        """Pause the load and the attacks while the server is down, go on when it is back."""
-        if self._patient.down == self._paused:
-            return
-        self._paused = not self._paused
-        self._down_since = time.monotonic() if self._paused else None
-        why = f"server {self._patient.state}"
-        self._record.control("pause" if self._paused else "resume", why)
-        self._record.event({"row": "gate", "at_ns": time.monotonic_ns(), "open": not self._paused, "why": why})
-        if self._attacks is not None:
-            (self._attacks.pause if self._paused else self._attacks.resume)()
-
-    async def _restart_if_due(self) -> None:
-        if self._profile.target.on_death != "restart" or self._patient.gone() is None:
-            return
-        if self._patient.launches <= _MOST_RESTARTS and not self._interrupts:
-            await self._patient.launch(self._record)
-
     def _why_stop(self, loaded_s: float) -> str | None:
         """Why the load has to end now, None while it may go on."""
         if self._interrupts:
@@ -367,48 +317,19 @@ class _Run:
         if self._options.duration_s is not None and loaded_s > self._options.duration_s:
             self._shortened = True
             return "the duration asked for is over"
-        return self._why_not_wait()
-
-    def _why_not_wait(self) -> str | None:
-        """Whether a server that is down is worth waiting for, by the profile and by who could start it again."""
-        if self._down_since is None:
-            return None
-        policy = self._profile.target.on_death
-        if policy == "stop" and self._patient.state in ("dead", "terminated"):
-            return "the server died"
-        if policy == "wait" and self._patient.gone() is not None:
-            return "the server died, and nobody starts it again"
-        down_s = time.monotonic() - self._down_since
-        if down_s > max(_WAIT_FOR_RETURN_S, self._profile.recovers_within_s()):
-            return f"the server did not come back within {down_s:.0f} s"
-        return None
-
-    async def _settle(self) -> None:
-        """A server that dies needs some seconds to say why and to exit; its log is the only source of a cause."""
-        deadline = time.monotonic() + _DEATH_SETTLE_S
-        while self._patient.down and time.monotonic() < deadline and len(self._interrupts) < 2:
-            if self._patient.gone() is not None:
-                break
-            await asyncio.sleep(_LOOP_S)
-            self._housekeeping()
+        return self._gate.why_give_up()
 
     # --- small ------------------------------------------------------------------------------------------------------------
-
-    def _ready_within_s(self) -> float:
-        launch = self._profile.target.launch
-        return launch.ready_within if self._place.kind == "launched" and launch is not None else _EMBEDDED_READY_S
 
     def _interrupt(self, number: int) -> None:
         self._interrupts.append(number)
         self._record.run("interrupted", signal=signal.Signals(number).name)
-        say("ending in order; again to end at once" if len(self._interrupts) == 1 else "ending at once")
+        self._say("ending in order; again to end at once" if len(self._interrupts) == 1 else "ending at once")
 
-
-def _facts_line(facts: Facts) -> str:
-    parts = [f"{facts.dialect} {facts.version or '(version unknown)'}", f"model {facts.model}"]
-    if facts.max_model_len:
-        parts.append(f"context {facts.max_model_len}")
-    if facts.image_tokens:
-        parts.append("images " + ", ".join(f"{size} = {n} tokens" for size, n in facts.image_tokens.items()))
-    parts.append(f"text counted by {facts.text.source}" if facts.text else "text lengths are estimates")
-    return "server: " + "; ".join(parts)
+    def _note_mistake(self, e: Exception) -> None:
+        """Keep the trace of an exception that is a mistake of ours, and go on to the end."""
+        trace = self.folder.path / "loadchaos-error.txt"
+        text = self._redactor.text("".join(traceback.format_exception(e)))
+        with contextlib.suppress(OSError), trace.open("a") as f:
+            f.write(text + "\n")
+        self._mistake = self._mistake or f"a mistake of loadchaos itself: {type(e).__name__}: {e} (trace: {trace})"

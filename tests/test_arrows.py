@@ -23,6 +23,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "launch": {"wire", "dialects"},
     "keeper": {"ledger", "wire", "dialects"},  # it writes server.log, which belongs to the run folder
     "calibrate": {"wire", "dialects", "payloads"},
+    "options": {"attacks", "calibrate", "patient", "plan", "watch"},
+    "gate": {"attacks", "patient", "plan", "record"},
+    "voice": set(),
+    "prepare": {"attacks", "calibrate", "dialects", "options", "patient", "plan", "preflight", "record"},
     "preflight": {"calibrate", "dialects"},
     "probe": {"calibrate", "dialects", "payloads", "plan"},
     "record": {"ledger"},
@@ -35,8 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tell": {"ledger"},
     "follow": {"ledger", "judge", "tell"},
     "run": {
-        "ledger", "plan", "payloads", "behaviours", "calibrate", "preflight", "wire", "dialects", "launch", "attacks",
-        "watch", "record", "children", "patient", "judge", "tell", "follow",
+        "ledger", "plan", "options", "prepare", "gate", "voice", "attacks", "record", "children", "patient", "follow",
     },
     "soak": {"ledger", "plan", "tell"},
 }  # fmt: skip

@@ -1,0 +1,83 @@
+"""What the command line adds to a profile, and what follows from both: which server, with which headers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from loadchaos.attacks import authority
+from loadchaos.calibrate import parse_target
+from loadchaos.errors import OptionError
+from loadchaos.patient import Place
+from loadchaos.plan.profile import Profile
+from loadchaos.watch.logs import read_spec
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line adds to a profile; texts are as the user gave them."""
+
+    target: str | None = None
+    admin_url: str | None = None
+    model: str | None = None
+    api_key_env: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    server_log: Sequence[str] = ()
+    out: Path = Path("runs")
+    seed: int = 0
+    duration_s: float | None = None
+    authorize: Sequence[str] = ()
+    shared: bool = False
+    wait_ready_s: float | None = None
+    embedded: bool = False
+    exporter_port: int | None = None
+    live: bool = True
+    processes: int = 1
+    argv: Sequence[str] = ()
+
+
+def place(profile: Profile, options: Options) -> Place:
+    """The server that is meant, authorised where it can be harmed. OptionError or AuthorizationError, before anything."""
+    kind = target_kind(profile, options)
+    url = parse_target(options.target) if options.target is not None else None
+    admin_url = parse_target(options.admin_url) if options.admin_url else None
+    if url is not None:
+        authority.check(admin_url or url, profile.harms(), options.authorize)
+    for spec in options.server_log:
+        read_spec(spec)
+    return Place(kind, url, admin_url, options.server_log, request_headers(options))
+
+
+def target_kind(profile: Profile, options: Options) -> str:
+    """embedded, launched or external; the embedded server only where neither a target nor a command is given."""
+    if options.target is not None and options.embedded:
+        raise OptionError("--target and --embedded exclude each other: which server is meant?")
+    if options.target is not None:
+        return "external"
+    if profile.target.launch is not None and not options.embedded:
+        return "launched"
+    if profile.target.embedded is None:
+        raise OptionError(f"{profile.name} needs a server: give --target URL (the profile has no embedded one)")
+    if os.environ.get("CI") == "true" and not options.embedded:
+        raise OptionError("under CI=true the embedded server runs only when asked for: --embedded, or --target URL")
+    return "embedded"
+
+
+def request_headers(options: Options) -> dict[str, str]:
+    """Headers with their values from the environment; a variable that is missing is said before anything exists."""
+    headers = {}
+    for name, value in options.headers.items():
+        headers[name] = _variable(value[4:], f"--header {name}={value}") if value.startswith("env:") else value
+    if options.api_key_env is not None:
+        key = _variable(options.api_key_env, f"--api-key-env {options.api_key_env}")
+        headers["Authorization"] = f"Bearer {key}"
+    return headers
+
+
+def _variable(name: str, option: str) -> str:
+    value = os.environ.get(name)
+    if not value:
+        raise OptionError(f"{option}: the variable {name} is not set")
+    return value

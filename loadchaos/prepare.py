@@ -1,0 +1,146 @@
+"""Before the load: start the server, open the eyes, ask what it is and whether the profile fits it; leaves plan.json.
+
+Whatever makes the load impossible is raised: TargetError where the server is the trouble, OptionError where we are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+
+import httpx
+
+from loadchaos import calibrate, preflight
+from loadchaos.attacks import Attacks, Replica
+from loadchaos.dialects import DIALECTS
+from loadchaos.errors import TargetError
+from loadchaos.model import Facts
+from loadchaos.options import Options
+from loadchaos.patient import DOWN, Patient
+from loadchaos.plan.profile import Profile
+from loadchaos.record import Record
+from loadchaos.redact import Redactor
+
+_LOOK_S = 0.1
+_EXTERNAL_READY_S = 5.0
+_EMBEDDED_READY_S = 30.0
+_DEATH_SHOWS_S = 3.0  # from a failed answer to the signs of a death
+_LAST_WORDS_S = 6.0  # a dead vLLM's API server takes up to 5 s to exit, and says why meanwhile
+
+
+class Preparation:
+    """Everything between the first row and the load; `run` gives the attacks, ready to be started."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        options: Options,
+        patient: Patient,
+        record: Record,
+        redactor: Redactor,
+        say: Callable[[str], None],
+    ) -> None:
+        self._profile, self._options, self._patient = profile, options, patient
+        self._record, self._redactor, self._say = record, redactor, say
+        self._place = patient.place
+
+    async def run(self) -> Attacks:
+        """Server, watch, preflight, calibration, facts.json and plan.json."""
+        if self._place.kind != "external":
+            self._say(await self._patient.launch(self._record))
+        elif not self._place.server_log and not any(r.log for r in self._profile.target.replicas):
+            self._say(
+                "note: without --server-log causes cannot be named: a server tells nobody but its log why it died"
+            )
+        await self._patient.watch(self._record)
+        async with httpx.AsyncClient(headers=dict(self._place.headers), trust_env=False) as client:
+            url = self._patient.url
+            asker = calibrate.Asker(client, url, self._place.admin_url or url)
+            await preflight.wait_until_healthy(asker, self._ready_within_s(), self._patient.gone, self._say)
+            if self._patient.launched is not None:
+                self._patient.launched.ready()
+            try:
+                attacks = await self._learn(asker)
+            except TargetError:
+                await self._refuse_the_dead(asker)
+                raise
+            await self._refuse_the_dead(asker)
+            return attacks
+
+    def _ready_within_s(self) -> float:
+        if self._options.wait_ready_s is not None:
+            return self._options.wait_ready_s
+        if self._place.kind == "external":
+            return _EXTERNAL_READY_S
+        launch = self._profile.target.launch
+        return launch.ready_within if self._place.kind == "launched" and launch is not None else _EMBEDDED_READY_S
+
+    async def _refuse_the_dead(self, asker: calibrate.Asker) -> None:
+        """A server that dies of the first questions is the target's trouble, whatever else it made us say."""
+        if asker.failed:
+            await self._while(lambda: not self._patient.down, _DEATH_SHOWS_S)
+        if not self._patient.down:
+            return
+        await self._while(lambda: self._patient.down and self._patient.gone() is None, _LAST_WORDS_S)
+        if self._patient.state not in DOWN:
+            return
+        said = f" ({asker.failed})" if asker.failed else ""
+        gone = f": {why}" if (why := self._patient.gone()) else ""
+        raise TargetError(f"the server died before the load, of the first questions it was asked{said}{gone}")
+
+    async def _while(self, goes_on: Callable[[], bool], limit_s: float) -> None:
+        deadline = time.monotonic() + limit_s
+        while goes_on() and time.monotonic() < deadline:  # noqa: ASYNC110 - states follow from time, too: no event tells
+            await asyncio.sleep(_LOOK_S)
+
+    async def _learn(self, asker: calibrate.Asker) -> Attacks:
+        """What the server is, whether the profile fits it, how it counts."""
+        profile = self._profile
+        sizes, most_images = profile.image_sizes()
+        wanted = calibrate.Wanted(
+            image_sizes=sizes, images_per_request=most_images, dialect=profile.target.dialect, model=self._options.model,
+            api_key_env=self._options.api_key_env,
+        )  # fmt: skip
+        facts = await calibrate.look(asker, wanted)
+        dialect = DIALECTS[facts.dialect].at(facts.version)
+        await self._patient.watch(self._record, dialect)
+        if self._place.kind == "external":
+            await preflight.refuse_to_disturb(asker, dialect, shared=self._options.shared, emit=self._record.event)
+        attacks = [a.operation for a in profile.attacks]
+        preflight.require(facts, profile.requires, attacks, ())
+        facts = await calibrate.calibrate(asker, facts, wanted)
+        image_traffic = [t.name for t in profile.traffic if "images" in t.payload]
+        for told in preflight.require(facts, profile.requires, attacks, image_traffic):
+            self._say(f"note: {told}")
+            self._record.event(preflight.row("requires", ok=False, text=told))
+        self._record.event({"row": "facts", "at_ns": time.monotonic_ns(), "facts": facts.to_json()})
+        self._say(_facts_line(facts))
+        self._write_plan(facts)
+        return Attacks(
+            [a.spec() for a in profile.attacks], dialect,
+            [Replica(name, url) for name, url in self._patient.replicas.items()], self._record.event, self._redactor,
+            headers=self._place.headers, seed=self._options.seed, version=facts.version,
+        )  # fmt: skip
+
+    def _write_plan(self, facts: Facts) -> None:
+        """What the Locust workers read."""
+        folder = self._record.folder
+        plan = {
+            "profile": self._profile.to_json(), "seed": self._options.seed, "base_url": self._patient.url,
+            "api_key_env": self._options.api_key_env, "headers": dict(self._options.headers),
+            "folder": str(folder.path.resolve()), "workers": self._options.processes,
+        }  # fmt: skip
+        self._record.keep(folder.facts, json.dumps(facts.to_json(), indent=1))
+        self._record.keep(folder.plan, json.dumps(plan, indent=1))
+
+
+def _facts_line(facts: Facts) -> str:
+    parts = [f"{facts.dialect} {facts.version or '(version unknown)'}", f"model {facts.model}"]
+    if facts.max_model_len:
+        parts.append(f"context {facts.max_model_len}")
+    if facts.image_tokens:
+        parts.append("images " + ", ".join(f"{size} = {n} tokens" for size, n in facts.image_tokens.items()))
+    parts.append(f"text counted by {facts.text.source}" if facts.text else "text lengths are estimates")
+    return "server: " + "; ".join(parts)
