@@ -321,7 +321,7 @@ def report(run_folder: Path) -> None:
 @main.command()
 @click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.option("--exporter-port", type=click.IntRange(0, 65535), help="Prometheus port; none when not given.")
-@click.option("--no-live", is_flag=True)
+@click.option("--no-live", is_flag=True, help="Plain lines in place of the live view.")
 def follow(run_folder: Path, exporter_port: int | None, no_live: bool) -> None:
     """Follow a run that goes on: live view, findings, incidents, /metrics for Prometheus."""
     from loadchaos.follow import follow as go

@@ -49,7 +49,10 @@ MOST_INCIDENTS = 200
 
 
 class Follower:
-    """Follows one run folder; `run` returns when the run has ended and all was read, or after `stop`."""
+    """Follows one run folder; `run` returns when the run has ended and all was read, or after `stop`.
+
+    `live` False: plain lines on a terminal, too.
+    """
 
     def __init__(
         self, folder: RunFolder, *, exporter_port: int | None = None, live: bool = True, stream: TextIO | None = None
@@ -58,9 +61,10 @@ class Follower:
         self._reader, self._judge, self._fold = Reader(folder), Judge(), Fold()
         self._incidents = IncidentFolders(folder)
         self._findings = Findings(folder)
+        self._head: list[str] = []
         self._exporter = self._export(exporter_port)
         self._lock = self._exporter.lock if self._exporter else threading.Lock()
-        self._screen = Screen(View(stream)) if live else None
+        self._screen = Screen(View(stream, plain=None if live else True, head=self._head))
         self._stop = threading.Event()
         self._writer = WriterOfRun()
 
@@ -78,7 +82,7 @@ class Follower:
             self._step(final=True)
             if over:
                 self._finish()
-            return self._screen.close(self._fold.snapshot()) if self._screen else True
+            return self._screen.close(self._fold.snapshot())
         finally:
             if self._exporter:
                 self._exporter.close()
@@ -104,9 +108,8 @@ class Follower:
                 for row in chunk:
                     self._fold.feed(row)
         self._tell(self._judge.findings())
-        if self._screen:
-            now_ns = time.monotonic_ns() if self._writer.this_boot and not self._fold.ended else None
-            self._screen.show(self._fold.snapshot(now_ns))
+        now_ns = time.monotonic_ns() if self._writer.this_boot and not self._fold.ended else None
+        self._screen.show(self._fold.snapshot(now_ns))
 
     def _tell(self, findings: list[Row]) -> None:
         """Findings to their file, incidents to their folders, both to the live numbers.
@@ -133,9 +136,10 @@ class Follower:
         try:
             exporter = Exporter(self._fold, port, run=self._folder.path.resolve().name)
         except LoadchaosError as e:
-            sys.stderr.write(f"loadchaos: {e}\n")
+            self._head.append(f"loadchaos: {e}")
             self._findings.write([{"row": "exporter", "at_ns": time.monotonic_ns(), "port": None, "error": str(e)}])
             return None
+        self._head.append(f"metrics: http://127.0.0.1:{exporter.port}/metrics")
         self._findings.write([{"row": "exporter", "at_ns": time.monotonic_ns(), "port": exporter.port}])
         return exporter
 
@@ -351,7 +355,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m loadchaos.follow", description=__doc__)
     parser.add_argument("run", type=Path, help="the run folder")
     parser.add_argument("--exporter-port", type=int, help="serve /metrics on 127.0.0.1 (0: a free port)")
-    parser.add_argument("--no-live", action="store_true", help="no live view")
+    parser.add_argument("--no-live", action="store_true", help="plain lines in place of the live view")
     options = parser.parse_args(argv)
     folder = RunFolder(options.run)
     if not folder.path.is_dir():

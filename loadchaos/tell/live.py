@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -32,10 +32,14 @@ _NOTHING = Percentiles(None, None, None, 0)
 
 
 class View:
-    """Shows snapshots until `close`. `plain` is chosen by itself where the stream is no terminal or TERM is dumb."""
+    """Shows snapshots until `close`. `plain` is chosen by itself where the stream is no terminal or TERM is dumb.
 
-    def __init__(self, stream: TextIO | None = None, *, plain: bool | None = None) -> None:
+    `head` are lines told once, before anything else.
+    """
+
+    def __init__(self, stream: TextIO | None = None, *, plain: bool | None = None, head: Sequence[str] = ()) -> None:
         self._stream = stream or sys.stderr
+        self._head = head
         if plain is None:
             plain = not self._stream.isatty() or os.environ.get("TERM", "") in {"", "dumb"}
         self.plain = plain
@@ -45,6 +49,9 @@ class View:
 
     def show(self, snapshot: Snapshot) -> None:
         """Draw this moment: the whole view, or whatever the plain log has not told yet."""
+        head, self._head = self._head, ()
+        for line in head:
+            self._say(line)
         if not self.plain:
             self._picture().update(draw(snapshot), refresh=True)
             return
