@@ -320,6 +320,34 @@ def report(run_folder: Path) -> None:
 
 @main.command()
 @click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--openmetrics", is_flag=True, help="openmetrics.txt, to backfill Prometheus or VictoriaMetrics with.")
+@click.option("--csv", "as_csv", is_flag=True, help="requests.csv, metrics.csv, events.csv.")
+@click.option("--parquet", is_flag=True, help="The same tables as Parquet.")
+@click.option("--to", type=click.Path(path_type=Path), metavar="FOLDER", help="Where to; RUN/export otherwise.")
+@click.option("--step", callback=_duration, default="1s", show_default=True, help="Between points of --openmetrics.")
+def export(run_folder: Path, openmetrics: bool, as_csv: bool, parquet: bool, to: Path | None, step: float) -> None:
+    """Write a run for other tools: OpenMetrics, CSV or Parquet (docs/metrics.md)."""
+    from loadchaos.tell import export as tables
+
+    if not (openmetrics or as_csv or parquet):
+        raise OptionError("export what? --openmetrics, --csv, --parquet, or several of them")
+    folder, to = _run_folder(run_folder), to or run_folder / "export"
+    try:
+        to.mkdir(parents=True, exist_ok=True)
+        if openmetrics:
+            path = to / "openmetrics.txt"
+            with path.open("w", encoding="utf-8") as f:
+                tables.openmetrics(folder, f, step)
+            click.echo(str(path))
+        made = tables.write_csv(folder, to) if as_csv else []
+        for path in [*made, *(tables.write_parquet(folder, to) if parquet else [])]:
+            click.echo(str(path))
+    except OSError as e:
+        raise OptionError(f"{to}: {e.strerror}") from e
+
+
+@main.command()
+@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.option("--exporter-port", type=click.IntRange(0, 65535), help="Prometheus port; none when not given.")
 @click.option("--no-live", is_flag=True, help="Plain lines in place of the live view.")
 def follow(run_folder: Path, exporter_port: int | None, no_live: bool) -> None:

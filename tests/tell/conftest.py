@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from loadchaos.ledger import RunFolder, Writer
 from loadchaos.stats import LogHistogram
+from loadchaos.tell import binaries
 
 S = 1_000_000_000
 T0 = 5_000 * S
@@ -201,3 +203,19 @@ def make_run() -> Any:
 def hostile() -> str:
     """A text as a hostile server would send it."""
     return HOSTILE
+
+
+@pytest.fixture(scope="session")
+def prometheus_program() -> Callable[[str], Path]:
+    """Prometheus' own programs: from the machine, or Debian's unpacked into a cache folder; skips where neither is."""
+    trouble: list[str] = []
+
+    def program(name: str) -> Path:
+        if binaries.find(name) is None and not trouble:
+            trouble.append(binaries.fetch())
+        found = binaries.find(name)
+        if found is None:
+            pytest.skip(f"{name} is not here ({trouble[0]}): install it, or name its folder in {binaries.ENV}")
+        return found
+
+    return program

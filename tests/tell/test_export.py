@@ -1,0 +1,142 @@
+"""A finished run in other tools: the same totals in OpenMetrics, CSV and Parquet as in the ledger."""
+
+import csv
+import io
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import pytest
+from click.testing import CliRunner
+
+from loadchaos.cli import main
+from loadchaos.errors import OptionError
+from loadchaos.ledger import Reader, RunFolder
+from loadchaos.tell.export import openmetrics, write_csv, write_parquet
+
+
+def counted_by_hand(folder: RunFolder) -> Counter[tuple[str, str]]:
+    counts: Counter[tuple[str, str]] = Counter()
+    for row in Reader(folder).new(final=True):
+        if row["row"] == "begin":
+            counts[row["traffic"], "unfinished"] += 1
+        elif row["row"] == "end":
+            counts[row["traffic"], row["outcome"]] += 1
+            counts[row["traffic"], "unfinished"] -= 1
+        elif row["row"] == "missed":
+            counts[row["traffic"], "missed"] += row["count"]
+    return +counts
+
+
+def text_of(folder: RunFolder, step_s: float = 1.0) -> str:
+    out = io.StringIO()
+    openmetrics(folder, out, step_s)
+    return out.getvalue()
+
+
+LINE = re.compile(r"(?P<name>\w+)\{(?P<labels>.*)\} (?P<value>\S+) (?P<at>\d+\.\d+)")
+
+
+def points(text: str, name: str) -> list[tuple[dict[str, str], float, float]]:
+    """Labels, value and Unix time of every point of one series name."""
+    assert text.endswith("# EOF\n")
+    found = [m for m in map(LINE.fullmatch, text.splitlines()) if m and m["name"] == name]
+    return [(dict(re.findall(r'(\w+)="([^"]*)"', m["labels"])), float(m["value"]), float(m["at"])) for m in found]
+
+
+def test_the_last_point_of_every_counter_is_the_ledgers_total(run_folder: RunFolder) -> None:
+    last: dict[tuple[str, str], float] = {}
+    for labels, value, _ in points(text_of(run_folder), "loadchaos_requests_total"):
+        last[labels["traffic"], labels["outcome"]] = value
+        assert labels["run"] == run_folder.path.name
+    assert {k: v for k, v in last.items() if v} == counted_by_hand(run_folder)
+
+
+def test_points_are_a_step_apart_and_of_the_runs_own_time(run_folder: RunFolder) -> None:
+    def stamps(step_s: float) -> list[float]:
+        return [at for _, _, at in points(text_of(run_folder, step_s), "loadchaos_users")]
+
+    assert len(stamps(1)) == pytest.approx(43, abs=2)
+    assert {round(b - a, 3) for a, b in zip(stamps(5), stamps(5)[1:], strict=False)} == {5}
+    header = next(r for r in Reader(run_folder).new() if r["row"] == "header" and r["file"] == "events.jsonl")
+    assert stamps(1)[0] == pytest.approx((header["utc_ns"] - header["mono_ns"]) / 1e9 + 4999, abs=2)
+
+
+def test_failures_come_from_the_verdict_where_the_follower_was_killed(run_folder: RunFolder) -> None:
+    assert "loadchaos_failures" not in text_of(run_folder)
+    failure = {"id": "boom", "severity": "hang", "attribution": "server", "count": 3}
+    run_folder.verdict.write_bytes(orjson.dumps({"failures": [failure]}))
+    line = next(x for x in text_of(run_folder).splitlines() if x.startswith("loadchaos_failures_total"))
+    assert 'id="boom"' in line
+    assert " 3.0 " in line
+
+
+def test_promtool_makes_blocks_of_it_with_every_sample(
+    run_folder: RunFolder, tmp_path: Path, prometheus_program: Callable[[str], Path]
+) -> None:
+    text = tmp_path / "run.om"
+    with text.open("w") as f:
+        n = openmetrics(run_folder, f)
+    promtool = [str(prometheus_program("promtool")), "tsdb"]
+    made = subprocess.run(
+        [*promtool, "create-blocks-from", "openmetrics", str(text), str(tmp_path / "data")],
+        capture_output=True,
+        text=True,
+    )
+    assert made.returncode == 0, made.stderr
+    # Runs may lie on both sides of a block's border: two blocks, then.
+    blocks = [x.split() for x in made.stdout.splitlines() if x.startswith("01")]
+    assert sum(int(x[-4]) for x in blocks) == n
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_tables_hold_every_request_once(run_folder: RunFolder, tmp_path: Path, kind: str) -> None:
+    counts: Counter[tuple[str, str]] = Counter()
+    if kind == "csv":
+        requests, metrics, events = write_csv(run_folder, tmp_path)
+        with requests.open(newline="") as f:
+            for row in csv.DictReader(f):
+                counts[row["traffic"], row["outcome"]] += int(row["count"])
+        assert len(events.read_text().splitlines()) > 10
+        assert "kv_usage_ratio" in metrics.read_text()
+    else:
+        import duckdb
+
+        requests, metrics, _ = write_parquet(run_folder, tmp_path)
+        db = duckdb.connect()
+        select = f"select traffic, outcome, sum(count)::int from '{requests}' group by all"
+        counts.update({(t, o): n for t, o, n in db.execute(select).fetchall()})
+        ttft = db.execute(f"select max(ttft_s), count(error) from '{requests}' where outcome = 'ok'").fetchone()
+        assert ttft is not None
+        assert 0 < ttft[0] < 1
+        assert ttft[1] == 0
+        assert db.execute(f"select count(*) from '{metrics}'").fetchone() == (150,)
+    assert counts == counted_by_hand(run_folder)
+
+
+def test_hostile_texts_stay_in_their_field(run_folder: RunFolder, tmp_path: Path, hostile: str) -> None:
+    requests = write_csv(run_folder, tmp_path)[0]
+    with requests.open(newline="") as f:
+        errors = {row["error"] for row in csv.DictReader(f) if row["outcome"] == "reset"}
+    assert errors == {hostile}
+
+
+def test_export_asks_what_it_should_write_and_says_where_it_wrote(run_folder: RunFolder) -> None:
+    run = str(run_folder.path)
+    nothing = CliRunner().invoke(main, ["export", run])
+    assert nothing.exit_code == 2
+    assert "--openmetrics" in nothing.output
+    all_of_it = CliRunner().invoke(main, ["export", run, "--openmetrics", "--csv", "--parquet", "--step", "10s"])
+    assert all_of_it.exit_code == 0, all_of_it.output
+    paths = [Path(line) for line in all_of_it.output.split()]
+    assert len(paths) == 7
+    assert all(p.is_file() for p in paths)
+
+
+def test_a_run_without_a_header_is_our_users_mistake(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_text("")
+    with pytest.raises(OptionError, match="no header"):
+        write_csv(RunFolder(tmp_path), tmp_path / "out")
