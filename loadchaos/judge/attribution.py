@@ -25,10 +25,29 @@ class _Attack:
     begin_ns: int
     end_ns: int | None = None
     effects: frozenset[str] = field(default_factory=frozenset)
+    pid: int | None = None
+    signal: int | None = None
 
     def in_force(self, at_ns: int) -> bool:
         until = None if self.end_ns is None else self.end_ns + _AFTER_NS
         return self.begin_ns - S <= at_ns and (until is None or at_ns <= until)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The processes that an episode's signs name (stopped or gone), and how the launched one ended, where that is known."""
+
+    pids: frozenset[int] = frozenset()
+    exit_pid: int | None = None
+    exit_signal: int | None = None
+
+    def by(self, pid: int | None, signal: int | None) -> bool:
+        """Whether a signal to this process may be what ended it; an attack without a pid is no signal."""
+        if pid is None:
+            return True
+        if self.exit_signal is not None and (self.exit_pid, self.exit_signal) != (pid, signal):
+            return False
+        return not self.pids or pid in self.pids or pid == self.exit_pid
 
 
 class AttackLog:
@@ -47,7 +66,9 @@ class AttackLog:
         if what == "begin":
             counts["begun"] += 1
             kind = str(row.get("kind") or "admin")
-            self._recent.append(_Attack(name, n, replica, kind, row["at_ns"], effects=effects))
+            self._recent.append(
+                _Attack(name, n, replica, kind, row["at_ns"], None, effects, row.get("pid"), row.get("signal"))
+            )
         elif what == "skipped":
             counts["skipped"] += 1
         elif what == "end":  # after the undo, where there is one: from begin to end its effects are ours
@@ -57,6 +78,8 @@ class AttackLog:
                 if (attack.name, attack.n, attack.replica) == (name, n, replica):
                     attack.end_ns = row["at_ns"]
                     attack.effects |= effects
+                    if attack.kind == "process" and row.get("ok") is False:
+                        attack.effects = frozenset()  # no signal was sent: whatever broke did so by itself
                     break
 
     def in_force(self, at_ns: int, within_ns: int = 0) -> list[dict[str, Any]]:
@@ -70,11 +93,14 @@ class AttackLog:
             for a in found[-20:]
         ]  # fmt: skip
 
-    def attribute(self, ids: Iterable[str], at_ns: int) -> Attribution:
-        """Whose doing a failure with one of these ids (or outcomes) at `at_ns` is: ours only where an effect says so."""
+    def attribute(self, ids: Iterable[str], at_ns: int, ended: Ended | None = None) -> Attribution:
+        """Whose doing a failure with one of these ids (or outcomes) at `at_ns` is: ours only where an effect says so.
+
+        `ended` is what is known of the processes of a death: a signal of ours explains that very process and signal only.
+        """
         names = set(ids)
         for attack in reversed(self._recent):
-            if not attack.in_force(at_ns):
+            if not attack.in_force(at_ns) or (ended is not None and not ended.by(attack.pid, attack.signal)):
                 continue
             hit = names & attack.effects
             if not hit:

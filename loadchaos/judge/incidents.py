@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from loadchaos.judge.attribution import Ended
 from loadchaos.judge.tally import S, Sent
 from loadchaos.model import Attribution, Row, Severity, State
 
@@ -15,6 +16,7 @@ Kind = Literal["death", "hang", "unreachable", "terminated", "restart", "failure
 _WINDOW_NS = 60 * S
 _MOST_TOLD = 50
 _NUMBER = re.compile(r"[\d.]+")
+_PID = re.compile(r"\(pid (\d+)(?:, \w+)?\) is (?:gone|stopped)")
 
 _GONE = (("engine_core", "engine_core_proc_died", "engine core"), ("worker", "worker_proc_died", "worker"))
 _DEFAULTS: Mapping[str, tuple[str, Severity, str, str]] = {
@@ -177,6 +179,13 @@ class Incident:
         """Widen the window of log lines that belong to it."""
         window = self.log_lines.setdefault(file, [line, line])
         window[0], window[1] = min(window[0], line), max(window[1], line)
+
+    @property
+    def ended(self) -> Ended:
+        """Which processes were gone or stopped, as its signs and its exit tell."""
+        exit_row = self.exit or {}
+        pids = frozenset(int(pid) for sign in self.signs for pid in _PID.findall(sign))
+        return Ended(pids, exit_row.get("pid"), exit_row.get("signal"))
 
     def recovered_after_s(self) -> float | None:
         """From the first sign to healthy again; None when it has not come back."""

@@ -213,7 +213,7 @@ class History(World):
             self.add("log", source="server.log", file="server.log", line=self.line, text=line)
         return self
 
-    def die(self, ids: list[str], *, code: int = 0) -> History:
+    def die(self, ids: list[str], *, code: int = 0, signal: int | None = None) -> History:
         """What vLLM does: streams get the error, the listener closes, the process ends."""
         self.answer(
             ids, "stream_error", error="EngineCore encountered an issue. See stack trace (above) for the root cause."
@@ -224,9 +224,9 @@ class History(World):
             what="exit",
             replica="server",
             pid=9,
-            code=code,
-            signal=None,
-            reason=f"exited with code {code}",
+            code=code if signal is None else None,
+            signal=signal,
+            reason=f"exited with code {code}" if signal is None else f"was ended by signal {signal}",
             asked=False,
         )
         return self

@@ -145,6 +145,39 @@ def test_another_cause_while_we_killed_a_process_is_the_servers(history: Any) ->
     assert history.verdict()["failures"][0]["attribution"] == "server"
 
 
+@pytest.mark.parametrize(
+    ("pid", "exit_signal", "ok", "whose"),
+    [
+        (50, None, True, "expected"),
+        (51, None, True, "server"),  # we killed another process than the one that went
+        (50, None, False, "server"),  # our signal was not sent: it had gone by itself
+        (50, 11, True, "server"),  # the API server crashed by itself in the same moment
+    ],
+)
+def test_a_kill_explains_only_the_end_of_that_very_process(
+    history: Any, pid: int, exit_signal: int | None, ok: bool, whose: str
+) -> None:
+    process = {
+        "replica": "server",
+        "pid": 50,
+        "role": "engine_core",
+        "cpu_s": 1.0,
+        "rss_bytes": 1,
+        "name": "EngineCore",
+    }
+    attack = {"attack": "sigkill_engine_core", "n": 1, "replica": "server", "effects": ["engine_core_proc_died"],
+              "kind": "process", "pid": pid, "signal": 9, "status": None, "text": ""}  # fmt: skip
+    ids = history.begin().work(5).send(3)
+    history.add("process", what="seen", state="S", **process)
+    history.add("attack", what="begin", ok=None, **attack)
+    history.add("attack", what="end", ok=ok, **attack)
+    history.add("process", what="gone", state="Z", **process)
+    history.log("ERROR Engine core proc EngineCore died unexpectedly, shutting down client.")
+    history.die(ids, signal=exit_signal).idle(2).end()
+    [failure] = history.verdict()["failures"]
+    assert (failure["id"], failure["attribution"]) == ("engine_core_proc_died", whose)
+
+
 # --- acceptance ---------------------------------------------------------------------------------------------------------
 
 
