@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image
 
+from loadchaos.payloads import jpeg
 from loadchaos.payloads.png import template
 
 SIDE = 1024
@@ -22,6 +23,15 @@ def micros(make: Callable[[int], object], times: int) -> float:
     for n in range(1, times + 1):
         make(n)
     return (time.process_time() - begin) / times * 1e6
+
+
+def stacked(look: jpeg.Look, head: bytes, tail: bytes) -> tuple[float, bytes]:
+    ready = jpeg.template(SIDE, SIDE, look)
+
+    def make(n: int) -> bytes:
+        return b"".join((head, *ready.base64(n.to_bytes(16, "big")), tail))
+
+    return micros(make, 5_000), make(1)
 
 
 def main() -> None:
@@ -46,6 +56,9 @@ def main() -> None:
     base = micros(spliced, 20_000)
     print(f"{'a unique 1024x1024 image in a body':44} {'us':>10} {'times ours':>11} {'kB':>8}")
     rows = [("spliced PNG (ours)", base, spliced(1))]
+    kinds: tuple[tuple[jpeg.Look, str], ...] = (("flat", "stacked JPEG (ours)"), ("photo", "stacked photo JPEG (ours)"))
+    for look, name in kinds:
+        rows.append((name, *stacked(look, head.replace(b"png", b"jpeg"), tail)))
     for name, make in (
         ("Pillow PNG, gradient", pillow(smooth.copy(), "PNG")),
         ("Pillow JPEG, gradient", pillow(smooth.copy(), "JPEG")),

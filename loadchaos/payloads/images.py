@@ -1,39 +1,72 @@
-"""Images as a dial: how many, how large, which share never seen before, and how far back the others were sent."""
+"""Images as a dial: how many, how large, in which shape and format, which share never seen before, and what comes again."""
 
 from __future__ import annotations
 
 import functools
+import math
 import struct
-from typing import Literal
+from collections.abc import Sequence
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, field_validator, model_validator
 
 from loadchaos import draws
 from loadchaos.model import Facts, Step
-from loadchaos.payloads import image_tokens
+from loadchaos.payloads import image_tokens, jpeg, png
 from loadchaos.payloads.draft import Draft
-from loadchaos.payloads.png import template
 from loadchaos.units import ImageSize, IntRange, Range, Share, Size
 
 ORDER = 0
-_OPEN = b'{"type":"image_url","image_url":{"url":"data:image/png;base64,'
+Format = Literal["png", "jpeg", "photo"]
+_OPEN = b'{"type":"image_url","image_url":{"url":"data:image/%s;base64,'
+_OPENINGS: dict[str, bytes] = {"png": _OPEN % b"png", "jpeg": _OPEN % b"jpeg", "photo": _OPEN % b"jpeg"}
 _CLOSE = b'"}},'
+_MOST_PIXELS = 100_000_000
+_MOST_JPEG_SIDE = 60_000
+
+
+def _aspects(value: object) -> object:
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple):
+        raise ValueError(f"a shape such as 16:9, or several of them, was expected (got {value!r})")
+    return tuple(_aspect(text) for text in texts)
+
+
+def _aspect(text: object) -> tuple[int, int]:
+    width, colon, height = str(text).partition(":")
+    if not colon or not width.strip().isdigit() or not height.strip().isdigit() or not int(width) or not int(height):
+        raise ValueError(f"a shape such as 16:9 (width:height) was expected (got {text!r})")
+    return int(width), int(height)
+
+
+Aspects = Annotated[
+    tuple[tuple[int, int], ...],
+    BeforeValidator(lambda v: v if isinstance(v, tuple) and v and isinstance(v[0], tuple) else _aspects(v)),
+    PlainSerializer(lambda v: [f"{w}:{h}" for w, h in v], return_type=list[str]),
+]
 
 
 class Options(BaseModel):
-    """`unique` of the images were never sent before; the others repeat one of `reuse_distance` requests earlier.
+    """`unique` of the images were never sent before; `near_duplicates` differ in one pixel from one sent before.
 
-    Distance counts requests of the same traffic in the same phase. One that is larger than the requests in flight makes
-    repeats that the server has finished with, so that its caches can hit.
+    The others repeat one of `reuse_distance` requests earlier, to the byte. Distance counts requests of the same
+    traffic in the same phase; one that is larger than the requests in flight makes repeats that the server has finished
+    with, so that its caches can hit. `aspect` keeps the area of `size`; each image draws one of them. `format`: `png`
+    and `jpeg` are smooth and small, `photo` is a JPEG with the noise of a camera (its nearest neighbour differs in one
+    row of blocks, not in one pixel). `uuid` is vLLM's own name for an image: `content` gives the same image the same
+    name, so that it is not hashed; `fresh` gives even a repeat a name of its own, so that it misses.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     count: IntRange = Range(1, 1)
     size: ImageSize = Size(1024, 1024)
+    aspect: Aspects = ()
+    format: Format = "png"
     unique: Share = 1.0
+    near_duplicates: Share = 0.0
     reuse_distance: int = Field(default=200, gt=0)
-    format: Literal["png"] = "png"
+    uuid: Literal["content", "fresh"] | None = None
 
     @field_validator("count")
     @classmethod
@@ -45,25 +78,53 @@ class Options(BaseModel):
     @field_validator("size")
     @classmethod
     def _bounded(cls, value: Size) -> Size:
-        if value.width * value.height > 100_000_000:
+        if value.width * value.height > _MOST_PIXELS:
             raise ValueError(f"an image has at most 100 megapixels here (got {value})")
         return value
 
+    @model_validator(mode="after")
+    def _fits(self) -> Options:
+        if "unique" in self.model_fields_set and self.unique + self.near_duplicates > 1 + 1e-9:
+            raise ValueError("unique and near_duplicates add up to more than 100%")
+        if self.format != "png" and any(max(s.width, s.height) > _MOST_JPEG_SIDE for s in self.sizes()):
+            raise ValueError(f"a JPEG has at most {_MOST_JPEG_SIDE} pixels a side here (got {self.sizes()[0]})")
+        return self
+
+    @property
+    def new(self) -> float:
+        """The share that was never sent before, one-pixel neighbours aside."""
+        return self.unique if "unique" in self.model_fields_set else 1.0 - self.near_duplicates
+
+    def sizes(self) -> Sequence[Size]:
+        """Every size that is sent: one a shape."""
+        return _sizes(self.size, self.aspect)
+
     def words(self) -> str:
         """For `explain`."""
-        what = f"{self.count} image{'s' if self.count.high > 1 else ''} of {self.size} pixels"
-        if self.unique >= 1:
+        kind = {"png": "", "jpeg": " JPEG", "photo": " photo-like JPEG"}[self.format]
+        shapes = f" in the shapes {', '.join(f'{w}:{h}' for w, h in self.aspect)}" if self.aspect else ""
+        what = f"{self.count}{kind} image{'s' if self.count.high > 1 else ''} of {self.size} pixels{shapes}"
+        if self.new >= 1:
             return f"{what}, each never seen before"
-        return f"{what}, {self.unique * 100:g}% never seen before, the rest as {self.reuse_distance} requests earlier"
+        near = f", {self.near_duplicates * 100:g}% a pixel beside one" if self.near_duplicates else ""
+        return (
+            f"{what}, {self.new * 100:g}% never seen before{near}, the rest as {self.reuse_distance} requests earlier"
+        )
 
     def per_request(self) -> dict[str, float]:
         """For `explain`: the mean of what one request carries; tokens by Qwen3-VL's formula."""
         mean = (self.count.low + self.count.high) / 2
-        try:
-            each = image_tokens.qwen(self.size.width, self.size.height)
-        except ValueError:
-            each = 0
-        return {"images": mean, "image_tokens": mean * each}
+        costs = [image_tokens.predicted("", s.width, s.height) for s in self.sizes()]
+        return {"images": mean, "image_tokens": mean * sum(costs) / len(costs)}
+
+
+@functools.lru_cache(maxsize=64)
+def _sizes(size: Size, aspects: tuple[tuple[int, int], ...]) -> tuple[Size, ...]:
+    if not aspects:
+        return (size,)
+    area = size.width * size.height
+    widths = [max(1, round(math.sqrt(area * w / h))) for w, h in aspects]
+    return tuple(Size(w, max(1, round(area / w))) for w in widths)
 
 
 def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.Draws) -> None:  # noqa: ARG001 - images are named by run, not drawn
@@ -77,15 +138,30 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.D
     count = wanted if facts.max_images is None else min(wanted, facts.max_images)
     if count < wanted:
         draft.notes.append(f"{count} images in place of {wanted}: the server takes no more in one prompt")
-    png = template(options.size.width, options.size.height)
+    sizes = _sizes(options.size, options.aspect)
     for slot in range(count):
-        draft.pieces.append(_OPEN)
-        draft.pieces.extend(png.base64(identity(options, base, step.ordinal, slot)))
-        draft.pieces.append(_CLOSE)
-    each, measured = image_tokens.cost(facts, options.size.width, options.size.height)
+        ordinal, place, twist = source(options, base, step.ordinal, slot)
+        size = sizes[0] if len(sizes) == 1 else sizes[draws.mix(base, 7, ordinal, place) % len(sizes)]
+        draft.pieces.append(_OPENINGS[options.format])
+        draft.pieces.extend(_pieces(options.format, size, identity(base, ordinal, place), twist))
+        draft.pieces.append(_close(options, base, (ordinal, place, twist), (step.ordinal, slot)))
+        each, measured = image_tokens.cost(facts, size.width, size.height)
+        draft.image_tokens += each
+        draft.image_tokens_known = draft.image_tokens_known and measured
     draft.images += count
-    draft.image_tokens += count * each
-    draft.image_tokens_known = draft.image_tokens_known and (measured or count == 0)
+
+
+def _pieces(kind: Format, size: Size, name: bytes, twist: int) -> tuple[bytes, ...]:
+    if kind == "png":
+        return png.template(size.width, size.height).base64(name, twist)
+    return jpeg.template(size.width, size.height, "photo" if kind == "photo" else "flat").base64(name, twist)
+
+
+def _close(options: Options, base: int, image: tuple[int, int, int], own: tuple[int, int]) -> bytes:
+    if options.uuid is None:
+        return _CLOSE
+    name = image if options.uuid == "content" else own
+    return b'"},"uuid":"lc-%016x-%s"},' % (base, "-".join(map(str, name)).encode())
 
 
 @functools.lru_cache(maxsize=256)
@@ -98,17 +174,27 @@ def _count(options: Options, base: int, ordinal: int) -> int:
     return low if low == high else low + draws.mix(base, 3, ordinal) % (high - low + 1)
 
 
-def identity(options: Options, base: int, ordinal: int, slot: int) -> bytes:
-    """The 16 bytes an image is made of: its own, or those of the request it repeats, found by going back.
+def source(options: Options, base: int, ordinal: int, slot: int) -> tuple[int, int, int]:
+    """(ordinal, slot, twist) of the image that stands here: its own, or of what it repeats, found by going back.
 
-    Every step of the way is drawn from (base, ordinal, slot) alone, so any worker finds the same image.
+    Every step of the way is drawn from (base, ordinal, slot) alone, so any worker finds the same image. A twist other
+    than 0 is a one-pixel neighbour.
     """
-    while options.unique < 1 and ordinal >= options.reuse_distance:
-        if (draws.mix(base, 4, ordinal, slot) >> 11) * 2.0**-53 < options.unique:
+    twist = 0
+    while options.new < 1 and ordinal >= options.reuse_distance:
+        share = (draws.mix(base, 4, ordinal, slot) >> 11) * 2.0**-53
+        if share < options.new:
             break
-        ordinal -= options.reuse_distance
-        there = _count(options, base, ordinal)
+        before = ordinal - options.reuse_distance
+        there = _count(options, base, before)
         if there == 0:
             break
-        slot %= there
+        if not twist and share < options.new + options.near_duplicates:
+            twist = 1 + draws.mix(base, 6, ordinal, slot) % 0xFFFFFF
+        ordinal, slot = before, slot % there
+    return ordinal, slot, twist
+
+
+def identity(base: int, ordinal: int, slot: int) -> bytes:
+    """The 16 bytes an image is made of."""
     return struct.pack(">QQ", draws.mix(base, 5, ordinal, slot), ordinal << 16 | slot)

@@ -51,9 +51,12 @@ class Template:
         self._aligned = self._fixed == _CHANGED
         self._head64, self._tail64 = base64.b64encode(self._head), base64.b64encode(self._tail)
 
-    def _changing(self, identity: bytes) -> tuple[bytes, bytes]:
+    def _changing(self, identity: bytes, twist: int) -> tuple[bytes, bytes]:
         """(the first IDAT chunk, the last one and IEND) for 16 bytes of identity."""
-        changed = (b"\x00" + identity * 4)[: self._fixed]
+        pixels = identity * 4
+        if twist:
+            pixels = (int.from_bytes(pixels[:3], "big") ^ twist).to_bytes(3, "big") + pixels[3:]
+        changed = (b"\x00" + pixels)[: self._fixed]
         data = b"IDAT" + self._stored + changed
         adler = zlib.adler32(changed)
         low = (adler & 0xFFFF) + self._rest_low - 1
@@ -62,16 +65,16 @@ class Template:
         first = self._first + data + struct.pack(">I", zlib.crc32(data))
         return first, b"\x00\x00\x00\x04" + closing + struct.pack(">I", zlib.crc32(closing)) + _END
 
-    def file(self, identity: bytes) -> bytes:
-        """The PNG file whose first pixels are made of `identity` (16 bytes)."""
-        first, last = self._changing(identity)
+    def file(self, identity: bytes, twist: int = 0) -> bytes:
+        """The PNG file whose first pixels are made of `identity` (16 bytes); `twist` (24 bits) changes the first of them."""
+        first, last = self._changing(identity, twist)
         return self._head + first + self._tail + last
 
-    def base64(self, identity: bytes) -> tuple[bytes, ...]:
+    def base64(self, identity: bytes, twist: int = 0) -> tuple[bytes, ...]:
         """The same file in base64, in pieces to be joined."""
         if not self._aligned:  # an image of a few pixels: encoding the whole of it costs nothing
-            return (base64.b64encode(self.file(identity)),)
-        first, last = self._changing(identity)
+            return (base64.b64encode(self.file(identity, twist)),)
+        first, last = self._changing(identity, twist)
         return (
             self._head64, binascii.b2a_base64(first, newline=False), self._tail64,
             binascii.b2a_base64(last, newline=False),
@@ -82,11 +85,12 @@ def _pixels(width: int, height: int) -> bytes:
     """A gradient whose filtered bytes are long runs, so that a megapixel is 3 kB: see each row's filter type.
 
     Up (2) with every difference 2 is a row that is two brighter than the one above, Sub (1) with every difference 1 one
-    that brightens to the right: filter byte and data are the same byte. The first row is unfiltered, as it changes.
+    that brightens to the right: filter byte and data are the same byte. The first row is unfiltered, as it changes; the
+    second leans on nothing, so that what changes is that one row.
     """
     length = 1 + 3 * width
     drift, ramp = b"\x02" * length, b"\x01" * length
-    return b"\x00" * length + b"".join(ramp if y % 64 == 0 else drift for y in range(1, height))
+    return b"\x00" * length + b"".join(ramp if y % 64 == 1 else drift for y in range(1, height))
 
 
 @functools.lru_cache(maxsize=64)

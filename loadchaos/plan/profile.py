@@ -118,7 +118,7 @@ class Profile(Part):
     def image_sizes(self) -> tuple[list[tuple[int, int]], int]:
         """(sizes in pixels that are sent, most images in one request)."""
         options = [t.payload_options["images"] for t in self.traffic if "images" in t.payload_options]
-        sizes = dict.fromkeys((s.width, s.height) for o in options if (s := getattr(o, "size", None)) is not None)
+        sizes = dict.fromkeys((s.width, s.height) for o in options for s in getattr(o, "sizes", tuple)())
         counts = [c.high for o in options if (c := getattr(o, "count", None)) is not None]
         return list(sizes), max(counts, default=0)
 
