@@ -181,6 +181,12 @@ class Patient:
             return {r.name: parse_target(r.url) for r in self._profile.target.replicas}
         return {"server": self.place.admin_url or self.url}
 
+    def pid_of(self, name: str) -> int | None:
+        """The root of a replica's processes as of now; None where it is gone, or not plainly a process on this machine."""
+        if self.place.kind != "external":
+            return None if self.launched is None or self.launched.exit.done() else self.launched.pid
+        return authority.listener_pid(self.replicas[name])
+
     def gone(self) -> str | None:
         """Why the server we launched is gone, None while it lives or is not ours."""
         if self.launched is None or not self.launched.exit.done():

@@ -9,12 +9,13 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 
 import httpx
 
 from loadchaos import calibrate, preflight
 from loadchaos.attacks import Attacks, Replica
-from loadchaos.dialects import DIALECTS
+from loadchaos.dialects import DIALECTS, Dialect
 from loadchaos.errors import TargetError
 from loadchaos.model import Facts
 from loadchaos.options import Options
@@ -108,7 +109,7 @@ class Preparation:
         await self._patient.watch(self._record, dialect)
         if self._place.kind == "external":
             await preflight.refuse_to_disturb(asker, dialect, shared=self._options.shared, emit=self._record.event)
-        attacks = [a.operation for a in profile.attacks]
+        attacks = [a.admin for a in profile.attacks if a.admin is not None]
         preflight.require(facts, profile.requires, attacks, ())
         facts = await calibrate.calibrate(asker, facts, wanted)
         image_traffic = [t.name for t in profile.traffic if "images" in t.payload]
@@ -118,11 +119,21 @@ class Preparation:
         self._record.event({"row": "facts", "at_ns": time.monotonic_ns(), "facts": facts.to_json()})
         self._say(_facts_line(facts))
         self._write_plan(facts)
-        return Attacks(
-            [a.spec() for a in profile.attacks], dialect,
-            [Replica(name, url) for name, url in self._patient.replicas.items()], self._record.event, self._redactor,
+        return await self._aim(dialect, facts)
+
+    async def _aim(self, dialect: Dialect, facts: Facts) -> Attacks:
+        """The attacks, each of which can be done here: TargetError where one would signal a process nobody sees."""
+        pid_of = self._patient.pid_of
+        replicas = [Replica(name, url, partial(pid_of, name)) for name, url in self._patient.replicas.items()]
+        attacks = Attacks(
+            [a.spec() for a in self._profile.attacks], dialect, replicas, self._record.event, self._redactor,
             headers=self._place.headers, seed=self._options.seed, version=facts.version,
         )  # fmt: skip
+        for name, found in await attacks.preflight("process"):
+            if found.ok is False:
+                await attacks.stop()
+                raise TargetError(f"the attack {name} cannot be done: {found.text}")
+        return attacks
 
     def _write_plan(self, facts: Facts) -> None:
         """What the Locust workers read."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,12 +12,20 @@ from loadchaos.dialects import Dialect
 from loadchaos.redact import Redactor
 
 
+def _elsewhere() -> int | None:
+    return None
+
+
 @dataclass(frozen=True)
 class Replica:
-    """One server to act on: its name in the ledger and the root of its admin URLs (no /v1)."""
+    """One server to act on: its name in the ledger and the root of its admin URLs (no /v1).
+
+    `pid` gives the root of its processes as of now (a restart changes it), None for a server that is not on this machine.
+    """
 
     name: str
     admin_url: str
+    pid: Callable[[], int | None] = _elsewhere
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,10 @@ class Attack(Protocol):
     @property
     def holds(self) -> bool:
         """Whether there is something to take back."""
+        ...
+
+    def about(self, replica: Replica) -> Mapping[str, Any]:
+        """What its rows say beside its name, asked once before each `begin`: the pid and signal of a process attack."""
         ...
 
     async def begin(self, replica: Replica) -> Done:

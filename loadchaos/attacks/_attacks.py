@@ -47,17 +47,20 @@ class Attacks:
         self._client = httpx.AsyncClient(headers=dict(headers or {}), limits=limits, verify=verify, trust_env=False)
         self._replicas, self._emit, self._seed = list(replicas), emit, seed
         self._planned: list[tuple[Attack, Timetable]] = []
+        self._kinds: dict[int, str] = {}
         for spec in specs:
             times = timetable(spec)
-            attack = _make(spec, times, dialect, self._client, redactor, version)
+            kind, attack = _make(spec, times, dialect, self._client, redactor, version)
             if times.on not in ("each", "one", "random", *(r.name for r in self._replicas)):
                 names = ", ".join(r.name for r in self._replicas)
                 raise OptionError(
                     f"attack {attack.name}: on is each, one, random or a replica ({names}): got {times.on}"
                 )
+            self._kinds[len(self._planned)] = kind
             self._planned.append((attack, times))
         self._tasks: list[asyncio.Task[None]] = []
         self._holding: dict[tuple[int, str], tuple[Attack, Replica, int]] = {}
+        self._about: dict[tuple[int, str], dict[str, Any]] = {}
         self._running = asyncio.Event()
         self._running.set()
         self._why_paused = ""
@@ -67,16 +70,16 @@ class Attacks:
         """The attacks, in the profile's order."""
         return [attack.name for attack, _ in self._planned]
 
-    async def preflight(self) -> list[tuple[str, Done]]:
-        """Each attack on each replica: name, and whether the server offers it (`ok` None: it did not answer)."""
+    async def preflight(self, kind: str | None = None) -> list[tuple[str, Done]]:
+        """Each attack (of this kind) on each replica: name, and whether it can be done (`ok` None: no answer)."""
         return [
             (
                 attack.name if len(self._replicas) == 1 else f"{attack.name} on {replica.name}",
                 await attack.preflight(replica),
             )
-            for attack, times in self._planned
+            for index, (attack, times) in enumerate(self._planned)
             for replica in (self._replicas if times.on != "one" else self._replicas[:1])
-            if times.on in ("each", "one", "random", replica.name)
+            if times.on in ("each", "one", "random", replica.name) and kind in (None, self._kinds[index])
         ]
 
     async def start(self) -> None:
@@ -120,7 +123,7 @@ class Attacks:
             elif time.monotonic() - skipped >= _SKIPPED_EVERY_S:
                 skipped = time.monotonic()
                 for replica in chosen:
-                    self._row(attack, n, "skipped", replica, Done(None, text=self._why_paused))
+                    self._row(index, n, "skipped", replica, Done(None, text=self._why_paused))
 
     def _choose(self, on: str, rng: random.Random) -> list[Replica]:
         if on == "each":
@@ -133,7 +136,8 @@ class Attacks:
 
     async def _once(self, index: int, attack: Attack, times: Timetable, replica: Replica, n: int) -> None:
         done = Done(ok=None, text="stopped before it was answered")
-        self._row(attack, n, "begin", replica, Done(ok=None))
+        self._about[index, replica.name] = dict(attack.about(replica))
+        self._row(index, n, "begin", replica, Done(ok=None))
         try:
             if attack.holds:
                 self._holding[index, replica.name] = (attack, replica, n)
@@ -148,7 +152,7 @@ class Attacks:
         except Exception as e:  # noqa: BLE001 - a mistake of ours must not end the attack unseen; the row tells it
             done = Done(ok=None, text=f"loadchaos failed: {type(e).__name__}: {e}")
         finally:
-            self._row(attack, n, "end", replica, done)
+            self._row(index, n, "end", replica, done)
 
     async def _undo(self, index: int, name: str) -> None:
         """Take it back; what could not be taken back stays noted, and is tried once more at the end."""
@@ -160,24 +164,25 @@ class Attacks:
             done = Done(ok=None, text=f"no answer within {_UNDO_S:g} s")
         if done.ok:
             self._holding.pop((index, name), None)
-        self._row(attack, n, "undo", replica, done)
+        self._row(index, n, "undo", replica, done)
 
-    def _row(self, attack: Attack, n: int, what: str, replica: Replica, done: Done) -> None:
+    def _row(self, index: int, n: int, what: str, replica: Replica, done: Done) -> None:
+        attack = self._planned[index][0]
         self._emit({
-            "row": "attack", "at_ns": time.monotonic_ns(), "attack": attack.name, "n": n, "what": what,
-            "replica": replica.name, "ok": done.ok, "status": done.status, "text": done.text,
-            "effects": list(attack.effects), "took_ns": done.took_ns,
+            "row": "attack", "at_ns": time.monotonic_ns(), "attack": attack.name, "kind": self._kinds[index], "n": n,
+            "what": what, "replica": replica.name, "ok": done.ok, "status": done.status, "text": done.text,
+            "effects": list(attack.effects), "took_ns": done.took_ns, **self._about.get((index, replica.name), {}),
         })  # fmt: skip
 
 
 def _make(
     spec: Any, times: Timetable, dialect: Dialect, client: httpx.AsyncClient, redactor: Redactor, version: str | None
-) -> Attack:
-    """The attack a spec names. OptionError where there is no such kind or operation."""
+) -> tuple[str, Attack]:
+    """The attack a spec names, and its kind. OptionError where there is no such kind or operation."""
     from loadchaos.attacks import ATTACKS  # the shelf's table; at the top it would be a circle
 
     for kind, make in ATTACKS.items():
         name = spec.get(kind) if isinstance(spec, Mapping) else getattr(spec, kind, None)
         if name:
-            return make(name, times.params, dialect, client, redactor, version)
+            return kind, make(name, times.params, dialect, client, redactor, version)
     raise OptionError(f"an attack names what it is, as in {{admin: reset_mm_cache, every: 2s}} (got {spec!r})")

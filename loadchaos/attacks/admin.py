@@ -85,6 +85,10 @@ class AdminAttack:
         """See Attack."""
         return self._undo is not None
 
+    def about(self, replica: Replica) -> Mapping[str, Any]:  # noqa: ARG002 - the protocol's; an endpoint needs no aim
+        """See Attack."""
+        return {}
+
     async def begin(self, replica: Replica) -> Done:
         """See Attack."""
         return await self._call(self._operation, replica, self._params, self._body)

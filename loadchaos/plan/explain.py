@@ -122,7 +122,8 @@ def _attacks(profile: Profile) -> Iterator[str]:
     if not profile.attacks:
         yield "Nothing is done to the server beside the load"
     for attack in profile.attacks:
-        yield f"Attack: {attack.operation} {_when(attack)}, on {attack.on}"
+        held = f" for {format_duration(attack.for_)}" if attack.for_ is not None else ""
+        yield f"Attack: {attack.operation}{held} {_when(attack)}, on {attack.on}"
     harms = profile.harms()
     if harms:
         yield f"Against a server loadchaos did not start this needs --authorize HOST:PORT, for {'; '.join(harms)}"

@@ -228,16 +228,36 @@ class Limits(Part):
 
 
 class AttackPlan(Part):
-    """An operation on the server and when: `at` once, or `every` (from `after` on, else from one interval on)."""
+    """One operation on the server and when: `at` once, or `every` (from `after` on, else from one interval on).
 
-    admin: str
+    `admin` names an endpoint's operation, `process` a signal to the process of `role`. `for` is how long what holds (a
+    sleep, a pause, a stopped process) is left before it is taken back.
+    """
+
+    admin: str | None = None
+    process: Literal["sigkill", "sigterm", "sigstop"] | None = None
+    role: Literal["engine_core", "api_server", "worker"] | None = None
     every: DurationS | None = None
     at: DurationS | None = None
     after: DurationS | None = None
     times: int | None = Field(default=None, gt=0)
+    for_: DurationS | None = Field(default=None, alias="for")
     on: str = "each"
     params: Mapping[str, str] = {}
     jitter: Share | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> AttackPlan:
+        given = [n for n in ("admin", "process") if getattr(self, n) is not None]
+        if len(given) != 1:
+            raise ValueError(f"an attack is one of admin or process (got {' and '.join(given) or 'neither'})")
+        if self.process is None and self.role is not None:
+            raise ValueError("role goes with process: the process that gets the signal")
+        if self.process is not None and self.params:
+            raise ValueError("params go with admin; a signal takes none")
+        if self.process in ("sigkill", "sigterm") and self.for_ is not None:
+            raise ValueError(f"{self.process} cannot be taken back: for goes with sigstop")
+        return self
 
     @model_validator(mode="after")
     def _when(self) -> AttackPlan:
@@ -249,14 +269,15 @@ class AttackPlan(Part):
 
     @property
     def operation(self) -> str:
-        """The name of the operation on the admin surface."""
-        return self.admin
+        """Its name in the ledger and the report: the admin operation, or signal and role."""
+        return self.admin or f"{self.process}_{self.role or 'engine_core'}"
 
     def spec(self) -> dict[str, Any]:
         """As the room of attacks takes it; durations in seconds, None where not given."""
         return {
-            "admin": self.admin, "every_s": self.every, "at_s": self.at, "after_s": self.after,
-            "times": self.times, "on": self.on, "params": dict(self.params), "jitter": self.jitter,
+            "admin": self.admin, "process": self.process, "every_s": self.every, "at_s": self.at, "after_s": self.after,
+            "times": self.times, "for_s": self.for_, "on": self.on, "jitter": self.jitter,
+            "params": {**self.params, **({"role": self.role or "engine_core"} if self.process else {})},
         }  # fmt: skip
 
 

@@ -1,0 +1,195 @@
+"""Signals to a server's processes: the right process, told with its pid, taken back whatever happens to us."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from loadchaos.attacks import Attacks, Replica
+from loadchaos.dialects import DIALECTS
+from loadchaos.errors import OptionError
+from loadchaos.redact import Redactor
+
+# A server's tree: an API server whose child calls itself VLLM::EngineCore, as vLLM's do.
+_PARENT = """\
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "VLLM::Engine" + "Core"])
+print(child.pid, flush=True)
+time.sleep(60)
+"""
+
+
+class Tree:
+    """The two processes; `pid` is the API server's."""
+
+    def __init__(self) -> None:
+        self.server = subprocess.Popen([sys.executable, "-c", _PARENT], stdout=subprocess.PIPE, text=True)
+        assert self.server.stdout is not None
+        self.core = psutil.Process(int(self.server.stdout.readline()))
+        until(lambda: "EngineCore" in " ".join(self.core.cmdline()))
+
+    def pid(self) -> int | None:
+        return self.server.pid
+
+
+def until(condition: Callable[[], object], limit_s: float = 5.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, "never came true"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def tree() -> Iterator[Tree]:
+    one = Tree()
+    yield one
+    with contextlib.suppress(psutil.NoSuchProcess):
+        one.core.kill()
+    one.server.kill()
+    with one.server:
+        pass
+
+
+@contextlib.asynccontextmanager
+async def attacking(rows: Any, tree: Tree, *specs: Any) -> AsyncIterator[Attacks]:
+    replica = Replica("a", "http://127.0.0.1:9", tree.pid)
+    attacks = Attacks(specs, DIALECTS["vllm"], [replica], rows.append, Redactor())
+    try:
+        yield attacks
+    finally:
+        await attacks.stop()
+
+
+def kill(role: str, **more: Any) -> dict[str, Any]:
+    return {"process": "sigkill", "params": {"role": role}, "at_s": 0.0, **more}
+
+
+def stop(for_s: float) -> dict[str, Any]:
+    return {"process": "sigstop", "params": {"role": "engine_core"}, "at_s": 0.0, "for_s": for_s}
+
+
+def test_the_engine_core_is_killed_and_the_rows_say_which_process_and_by_what(tree: Tree, rows: Any) -> None:
+    async def story() -> None:
+        async with attacking(rows, tree, kill("engine_core")) as attacks:
+            await attacks.start()
+            await rows.until(lambda: rows.of(what="end"))
+
+    asyncio.run(story())
+    until(lambda: tree.core.status() == psutil.STATUS_ZOMBIE)
+    assert tree.server.poll() is None, "nobody else was hit"
+    for row in rows:
+        assert (row["attack"], row["kind"], row["pid"], row["signal"]) == (
+            "sigkill_engine_core", "process", tree.core.pid, signal.SIGKILL,
+        )  # fmt: skip
+    assert rows.of(what="end")[0]["ok"] is True
+    assert "engine_core_proc_died" in rows[0]["effects"]
+    assert "encoder_cache_miss" not in rows[0]["effects"]
+
+
+def test_a_stopped_process_goes_on_after_its_time(tree: Tree, rows: Any) -> None:
+    async def story() -> None:
+        async with attacking(rows, tree, stop(0.2)) as attacks:
+            await attacks.start()
+            await rows.until(lambda: tree.core.status() == psutil.STATUS_STOPPED)
+            await rows.until(lambda: rows.of(what="end"))
+
+    asyncio.run(story())
+    assert [r["what"] for r in rows] == ["begin", "undo", "end"]
+    assert tree.core.status() != psutil.STATUS_STOPPED
+
+
+def test_a_stopped_process_goes_on_when_the_run_is_ended(tree: Tree, rows: Any) -> None:
+    async def story() -> None:
+        async with attacking(rows, tree, stop(60)) as attacks:
+            await attacks.start()
+            await rows.until(lambda: tree.core.status() == psutil.STATUS_STOPPED)
+
+    asyncio.run(story())
+    assert rows.of(what="undo")[0]["ok"] is True
+    assert tree.core.status() != psutil.STATUS_STOPPED
+
+
+def test_a_stopped_process_goes_on_when_we_are_killed_ourselves(tree: Tree) -> None:
+    script = (
+        "import asyncio, sys, time\n"
+        "from loadchaos.attacks import Attacks, Replica\n"
+        "from loadchaos.dialects import DIALECTS\n"
+        "from loadchaos.redact import Redactor\n"
+        "async def go():\n"
+        "    spec = {'process': 'sigstop', 'params': {'role': 'engine_core'}, 'at_s': 0.0, 'for_s': 60.0}\n"
+        "    replica = Replica('a', 'http://127.0.0.1:9', lambda: int(sys.argv[1]))\n"
+        "    attacks = Attacks([spec], DIALECTS['vllm'], [replica], lambda row: None, Redactor())\n"
+        "    await attacks.start()\n"
+        "    await asyncio.sleep(60)\n"
+        "asyncio.run(go())\n"
+    )
+    us = subprocess.Popen([sys.executable, "-c", script, str(tree.server.pid)])
+    until(lambda: tree.core.status() == psutil.STATUS_STOPPED)
+    us.kill()
+    us.wait()
+    until(lambda: tree.core.status() != psutil.STATUS_STOPPED)
+
+
+def test_a_role_that_the_server_does_not_have_is_told_and_nobody_is_hit(tree: Tree, rows: Any) -> None:
+    async def story() -> None:
+        async with attacking(rows, tree, kill("worker")) as attacks:
+            [(name, done)] = await attacks.preflight("process")
+            assert (name, done.ok) == ("sigkill_worker", False)
+            assert f"engine_core (pid {tree.core.pid})" in done.text
+            await attacks.start()
+            await rows.until(lambda: rows.of(what="end"))
+
+    asyncio.run(story())
+    assert rows.of(what="end")[0]["ok"] is False
+    assert tree.core.is_running()
+
+
+def test_a_server_elsewhere_is_never_signalled(rows: Any) -> None:
+    async def story() -> None:
+        attacks = Attacks(
+            [kill("engine_core")], DIALECTS["vllm"], [Replica("a", "http://10.0.0.1:8000")], rows.append, Redactor()
+        )
+        [(_, done)] = await attacks.preflight("process")
+        assert done.ok is False
+        assert "http://10.0.0.1:8000" in done.text
+        await attacks.start()
+        await rows.until(lambda: rows.of(what="end"))
+        await attacks.stop()
+
+    asyncio.run(story())
+    assert (rows[-1]["ok"], rows[-1]["pid"]) == (False, None)
+
+
+def test_a_process_that_has_ended_meanwhile_is_not_mistaken_for_another(tree: Tree, rows: Any) -> None:
+    async def story() -> None:
+        async with attacking(rows, tree, stop(60)) as attacks:
+            await attacks.start()
+            await rows.until(lambda: tree.core.status() == psutil.STATUS_STOPPED)
+            os.kill(tree.core.pid, signal.SIGKILL)
+            tree.server.kill()
+            tree.server.wait()
+
+    asyncio.run(story())
+    assert rows.of(what="undo")[0]["ok"] is True
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ({"process": "sigsegv"}, "sigkill, sigterm, sigstop"),
+        ({"process": "sigkill", "params": {"role": "all"}}, "role"),
+    ],
+)
+def test_a_signal_or_role_nobody_knows_is_our_users_mistake(spec: dict[str, Any], says: str) -> None:
+    with pytest.raises(OptionError, match=says):
+        Attacks([spec], DIALECTS["vllm"], [], lambda row: None, Redactor())

@@ -1,0 +1,65 @@
+"""Whole runs with signals in them: what we did is expected of us, what broke beside it is the server's."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+KILL = """\
+name: killed
+target: {on_death: restart, embedded: {dialect: vllm, era: "0.18"}}
+traffic: [{name: text, payload: {text: {tokens: 16..64}}, output: {max: 64}}]
+load: [{users: 4, for: 3s}]
+attacks: [{process: sigkill, role: engine_core, at: 1s}]
+expect: ["engine_deaths == 0", "failures == 0", "recovers_within <= 20s"]
+"""
+# A prompt near the limit kills this server, and all the while its engine core is stopped and continued by us.
+BUG = """\
+name: bug
+target:
+  on_death: stop
+  embedded: {dialect: vllm, era: "0.18", defects: [near_max_oob], flags: {max_model_len: 4096, speed: 4}}
+traffic: [{name: ladder, payload: {near_limit: {band: -1100..-1, step: 50}}}]
+load: [{users: 8, requests: 60}]
+attacks: [{process: sigstop, role: engine_core, every: 500ms, for: 100ms}]
+"""
+
+
+def run(profile: str, tmp_path: Path) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    path = tmp_path / "x.yaml"
+    path.write_text(profile)
+    done = subprocess.run(
+        [sys.executable, "-m", "loadchaos", "run", str(path), "--no-live", "--exporter-port", "0"], cwd=tmp_path,
+        env={k: v for k, v in os.environ.items() if k != "CI"}, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    return done, json.loads(next(tmp_path.glob("runs/*/verdict.json")).read_text())
+
+
+def test_a_killed_engine_core_is_expected_and_the_run_passes_when_it_recovers(tmp_path: Path) -> None:
+    done, verdict = run(KILL, tmp_path)
+    [failure] = verdict["failures"]
+    assert (failure["id"], failure["attribution"]) == ("engine_core_proc_died", "expected")
+    assert verdict["attacks"]["sigkill_engine_core"]["ok"] == 1
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.slow
+def test_a_bug_that_bites_while_we_stop_processes_still_fails_the_run(tmp_path: Path) -> None:
+    done, verdict = run(BUG, tmp_path)
+    death = verdict["failures"][0]
+    assert (death["id"], death["attribution"]) == ("index_oob_indexkernel", "server")
+    assert verdict["attacks"]["sigstop_engine_core"]["ok"] >= 1
+    assert done.returncode == 1
+
+
+def test_a_signal_to_a_process_the_server_does_not_have_is_said_before_the_load(tmp_path: Path) -> None:
+    done, verdict = run(KILL.replace("role: engine_core", "role: worker"), tmp_path)
+    assert done.returncode == 4
+    assert "sigkill_worker cannot be done" in done.stderr
+    assert verdict["outcomes"] == {}
