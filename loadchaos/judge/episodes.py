@@ -58,7 +58,8 @@ class Episodes:
             return
         kind = kind_of(to, was)
         if incident is None:
-            if kind is None or (to == "terminated" and self.load_end_ns is not None):
+            over = self.load_end_ns is not None or self._while_stopping(at_ns)
+            if kind is None or (to == "terminated" and over):
                 return
             since_ns = int(row.get("since_ns") or at_ns)
             incident = self._adopt(replica, since_ns) or self._begin(kind, replica, since_ns, at_ns)

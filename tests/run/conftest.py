@@ -1,0 +1,265 @@
+"""Real runs of `loadchaos run`, started, watched and disturbed as a user, a kernel or a full disk would."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import psutil
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCHEMA = json.loads((ROOT / "schemas" / "verdict.json").read_text())
+Row = dict[str, Any]
+
+SMALL: Row = {
+    "name": "small",
+    "about": "short answers, ten a second",
+    "target": {"embedded": {"dialect": "vllm", "era": "0.18"}},
+    "traffic": [{"name": "text", "payload": {"text": {"tokens": "16..32"}}, "output": {"max": 8}}],
+    "load": [{"rate": "10/s", "law": "constant", "for": "2s", "max_in_flight": 32}],
+    "limits": {"first_byte": "10s", "between_bytes": "5s", "total": "20s"},
+}
+FOR_LONG = [{"rate": "10/s", "law": "constant", "for": "5m", "max_in_flight": 64}]
+"""A load that somebody has to end."""
+
+SLOW_ANSWERS = [
+    {"name": "text", "payload": {"text": {"tokens": "16..32"}}, "output": {"exact": 400}},
+]
+"""Some requests are always in flight."""
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended (a zombie has)."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def wait(condition: Callable[[], Any], what: str, limit_s: float = 40.0) -> Any:
+    """The condition's first true value; fails when it does not come."""
+    deadline = time.monotonic() + limit_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"waited in vain for: {what}"
+        time.sleep(0.05)
+    return value
+
+
+@dataclass
+class Run:
+    """One `loadchaos run` and what it leaves behind."""
+
+    home: Path
+    process: subprocess.Popen[bytes]
+    begun: float = field(default_factory=time.monotonic)
+    pids: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> Path:
+        found: Path = wait(lambda: next(iter(self.home.glob("runs/*/events.jsonl")), None), "a run folder").parent
+        return found
+
+    @property
+    def told(self) -> str:
+        """Everything that was printed so far."""
+        return (self.home / "stderr").read_text() + (self.home / "stdout").read_text()
+
+    def rows(self, file: str = "events.jsonl", **like: Any) -> list[Row]:
+        """The rows of one file (or several by a pattern) that have these values."""
+        found = []
+        for path in sorted(self.folder.glob(file)):
+            for line in path.read_bytes().split(b"\n")[:-1]:
+                with contextlib.suppress(ValueError):  # torn by what the test does
+                    row = json.loads(line)
+                    if all(row.get(k) == v for k, v in like.items()):
+                        found.append(row)
+        return found
+
+    def wait_for(self, file: str = "events.jsonl", n: int = 1, limit_s: float = 40.0, **like: Any) -> list[Row]:
+        """Wait for at least `n` rows that have these values."""
+
+        def there() -> list[Row]:
+            found = self.rows(file, **like)
+            assert len(found) >= n or self.process.poll() is None, f"the run ended before {like}:\n{self.told}"
+            return found if len(found) >= n else []
+
+        found: list[Row] = wait(there, f"{n} rows with {like}", limit_s)
+        return found
+
+    def loaded(self, answered: int = 5) -> Run:
+        """Wait until requests are answered, and note who is who."""
+        self.wait_for("requests-*.jsonl", answered, row="end")
+        self.note_pids()
+        return self
+
+    def note_pids(self) -> None:
+        """The pids of the server, of Locust, of the follower and of the keeper, as far as they are there."""
+        launched = self.rows(row="launch", what="start")
+        self.pids |= {"server": launched[-1]["pid"]} if launched else {}
+        locust = self.rows(row="locust", what="start")
+        self.pids |= {"locust": locust[-1]["pid"]} if locust else {}
+        for child in psutil.Process(self.process.pid).children():
+            with contextlib.suppress(psutil.Error):
+                line = " ".join(child.cmdline())
+                for name in ("follow", "keeper"):
+                    if f"loadchaos.{name}" in line:
+                        self.pids[name] = child.pid
+
+    def signal(self, number: int, to: str | None = None) -> None:
+        """Send a signal to one of its processes, to the run itself by default."""
+        os.kill(self.pids[to] if to else self.process.pid, number)
+
+    def ends(self, limit_s: float = 60.0) -> int:
+        """Wait for its end; its exit code. What it left must be fit to be read, whatever happened to it."""
+        code = self.process.wait(limit_s)
+        assert "Traceback" not in self.told, self.told
+        return code
+
+    def verdict(self) -> Row:
+        """verdict.json, which fits its schema."""
+        verdict: Row = json.loads((self.folder / "verdict.json").read_text())
+        jsonschema.validate(verdict, SCHEMA)
+        return verdict
+
+    def check(self, name: str) -> Row:
+        """One of the verdict's checks of the run itself."""
+        (found,) = [c for c in self.verdict()["checks"] if c["name"] == name]
+        return dict(found)
+
+    def again(self, command: str) -> subprocess.CompletedProcess[str]:
+        """`loadchaos judge RUN` or `loadchaos report RUN`."""
+        return subprocess.run(
+            [sys.executable, "-m", "loadchaos", command, str(self.folder)], cwd=self.home, capture_output=True,
+            text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    def is_gone(self, name: str) -> bool:
+        """Whether the server, locust, follow or the keeper has ended."""
+        return gone(self.pids[name])
+
+    def wait(self, condition: Callable[[], Any], what: str, limit_s: float = 40.0) -> Any:
+        """The condition's first true value."""
+        return wait(condition, what, limit_s)
+
+    def all_gone(self, limit_s: float = 10.0) -> None:
+        """Wait until nothing that it started is left."""
+        for name, pid in self.pids.items():
+            wait(partial(gone, pid), f"the end of the {name}", limit_s)
+
+
+Start = Callable[..., Run]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts `loadchaos run` with a profile: SMALL with some parts changed."""
+    runs: list[Run] = []
+
+    def go(
+        *args: str, env: Mapping[str, str] | None = None, out: str = "runs", prefix: tuple[str, ...] = (), **parts: Any
+    ) -> Run:
+        home = tmp_path / f"user-{len(runs) + 1}"
+        home.mkdir()
+        (home / "small.yaml").write_text(json.dumps({**SMALL, **parts}))
+        argv = [*prefix, sys.executable, "-m", "loadchaos", "run", "small.yaml", "--exporter-port", "0", "--out", out]
+        clean = {k: v for k, v in os.environ.items() if k not in ("CI", "NO_COLOR")}
+        with (home / "stdout").open("wb") as stdout, (home / "stderr").open("wb") as stderr:
+            process = subprocess.Popen(
+                [*argv, *args], cwd=home, env={**clean, **(env or {})}, stdin=subprocess.DEVNULL, stdout=stdout,
+                stderr=stderr, start_new_session=True,
+            )  # fmt: skip
+        runs.append(Run(home, process))
+        return runs[-1]
+
+    yield go
+    for run in runs:
+        for name, pid in run.pids.items():
+            if name != "server" and not gone(pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+        if run.process.poll() is None:
+            run.process.kill()
+            run.process.wait()
+        run.all_gone(20)
+
+
+@dataclass
+class Sim:
+    """An embedded server that the test started by itself: for a run it is an external one."""
+
+    process: subprocess.Popen[bytes]
+    url: str
+    log: Path
+
+    @property
+    def address(self) -> str:
+        return self.url.removeprefix("http://")
+
+    def get(self, path: str) -> Any:
+        with urllib.request.urlopen(self.url + path, timeout=5) as answer:
+            return json.loads(answer.read() or b"null")
+
+
+@pytest.fixture
+def sim(tmp_path: Path) -> Iterator[Callable[..., Sim]]:
+    """Starts embedded servers by hand, with flags as `python -m loadchaos.sim.server` takes them."""
+    sims: list[Sim] = []
+
+    def go(*flags: str) -> Sim:
+        log = tmp_path / f"sim-{len(sims) + 1}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "loadchaos.sim.server", "--port", "0", *flags], stdout=output, stderr=output,
+                stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+
+        def listening() -> str | None:
+            found = re.search(r"http://\S+?:(\d+)", log.read_text())
+            return f"http://127.0.0.1:{found[1]}" if found else None
+
+        sims.append(Sim(process, "", log))
+        sims[-1].url = wait(listening, "the embedded server")
+        return sims[-1]
+
+    yield go
+    for it in sims:
+        it.process.terminate()
+        try:
+            it.process.wait(10)
+        except subprocess.TimeoutExpired:
+            it.process.kill()
+            it.process.wait()
+
+
+@pytest.fixture
+def for_long() -> dict[str, Any]:
+    """Parts of a profile whose load somebody has to end."""
+    return {"load": FOR_LONG}
+
+
+@pytest.fixture
+def slow_answers() -> dict[str, Any]:
+    """The same, with some requests always in flight."""
+    return {"load": FOR_LONG, "traffic": SLOW_ANSWERS}
+
+
+@pytest.fixture
+def unused_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port

@@ -1,0 +1,94 @@
+"""Ctrl-C, twice Ctrl-C and SIGTERM, at every time: an end in order, within seconds, with everything undone."""
+
+import signal
+import time
+from typing import Any
+
+import pytest
+
+
+def in_time(run: Any, limit_s: float = 10.0) -> int:
+    """Its exit code, and the end must come within the promised time."""
+    begin = time.monotonic()
+    code: int = run.ends()
+    assert time.monotonic() - begin < limit_s
+    return code
+
+
+SIGNALS = [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize(("number", "code"), SIGNALS)
+def test_a_signal_ends_the_load_in_order_and_judges_what_there_is(
+    start: Any, slow_answers: Any, number: int, code: int
+) -> None:
+    run = start(**slow_answers).loaded()
+    run.signal(number)
+    assert in_time(run) == code
+    verdict = run.verdict()
+    assert (verdict["verdict"], verdict["exit_code"], verdict["failures"]) == ("unknown", code, [])
+    assert verdict["outcomes"].get("unfinished", 0) == 0, "each request in flight has an end"
+    assert (run.folder / "report.html").exists()
+    assert "ending in order" in run.told
+    run.all_gone()
+
+
+def test_ctrl_c_undoes_attacks_and_leaves_an_external_server_alone(start: Any, sim: Any, slow_answers: Any) -> None:
+    server = sim("--flag", "speed=2")
+    attacks = [{"admin": "pause", "params": {"mode": "keep"}, "after": "500ms", "for": "5m"}]
+    run = start("--target", server.url, "--authorize", server.address, **slow_answers, attacks=attacks)
+    run.wait_for(row="attack", what="begin")
+    run.note_pids()
+    run.wait(lambda: server.get("/is_paused")["is_paused"], "the pause")
+    run.signal(signal.SIGINT)
+    assert in_time(run) == 130
+    assert server.get("/is_paused")["is_paused"] is False
+    assert server.process.poll() is None
+    assert [r["ok"] for r in run.rows(row="attack", what="undo")] == [True]
+    assert run.verdict()["verdict"] != "pass"
+    run.all_gone()
+
+
+@pytest.mark.slow
+def test_ctrl_c_twice_ends_at_once(start: Any, slow_answers: Any) -> None:
+    run = start(**slow_answers).loaded()
+    run.signal(signal.SIGINT)
+    run.wait_for(row="run", what="interrupted")
+    run.signal(signal.SIGINT)
+    assert in_time(run, 5.0) == 130
+    run.all_gone()
+    assert run.again("judge").returncode == 130
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_it_waits_for_a_server(start: Any, unused_port: int) -> None:
+    run = start("--target", f"http://127.0.0.1:{unused_port}", "--wait-ready", "5m")
+    run.wait_for(row="run", what="begin")
+    run.signal(signal.SIGINT)
+    assert in_time(run) == 130
+    assert (run.verdict()["verdict"], run.verdict()["failures"]) == ("unknown", [])
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_its_own_server_starts(start: Any) -> None:
+    run = start()
+    run.wait_for(row="launch", what="start")
+    run.note_pids()
+    run.signal(signal.SIGINT)
+    assert in_time(run) == 130
+    assert (run.verdict()["verdict"], run.verdict()["failures"]) == ("unknown", [])
+    run.all_gone()
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_it_asks_the_server(start: Any, sim: Any) -> None:
+    """An external server is looked at for 5 s before the load."""
+    server = sim()
+    run = start("--target", server.url)
+    run.wait_for(row="state", to="healthy")
+    time.sleep(0.5)  # in the middle of the look, which leaves no row before its end
+    run.signal(signal.SIGTERM)
+    assert in_time(run) == 143
+    assert (run.verdict()["verdict"], run.verdict()["failures"]) == ("unknown", [])
+    assert not run.rows("requests-*.jsonl")
+    assert server.process.poll() is None

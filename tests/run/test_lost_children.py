@@ -1,0 +1,94 @@
+"""Locust, the follower or `run` itself is killed or stopped: the record is kept, the rest goes on or ends, nobody passes."""
+
+import signal
+from typing import Any
+
+import pytest
+
+
+def test_a_killed_load_process_ends_the_run_as_unknown(start: Any, slow_answers: Any) -> None:
+    run = start(**slow_answers).loaded()
+    run.signal(signal.SIGKILL, "locust")
+    assert run.ends() == 3
+    verdict = run.verdict()
+    assert (verdict["verdict"], verdict["failures"]) == ("unknown", [])
+    assert verdict["outcomes"]["unfinished"] > 0
+    assert run.check("load_process")["verdict"] == "unknown"
+    assert "the load process was killed by signal 9" in run.told
+    run.all_gone()
+
+
+@pytest.mark.slow
+def test_a_killed_load_process_does_not_hide_a_failure(start: Any, for_long: Any) -> None:
+    target = {"on_death": "restart", "embedded": {"dialect": "vllm", "era": "0.18", "defects": ["near_max_oob"],
+                                               "flags": {"max_model_len": 2048, "num_speculative_tokens": 0}}}  # fmt: skip
+    killer = {"name": "killer", "weight": 0.1, "payload": {"text": {"tokens": "1500..1600"}}, "output": {"max": 8}}
+    short = {"name": "text", "payload": {"text": {"tokens": "16..32"}}, "output": {"max": 8}}
+    run = start(**for_long, target=target, traffic=[short, killer])
+    run.wait_for(row="state", to="dead")
+    run.note_pids()
+    run.signal(signal.SIGKILL, "locust")
+    assert run.ends() == 1
+    assert [f["id"] for f in run.verdict()["failures"]] == ["index_oob_indexkernel"]
+
+
+@pytest.mark.slow
+def test_a_killed_follower_harms_nothing(start: Any) -> None:
+    run = start(load=[{"rate": "10/s", "for": "2s"}]).loaded()
+    run.signal(signal.SIGKILL, "follow")
+    assert run.ends() == 0
+    assert run.verdict()["outcomes"] == {"ok": 20}
+    assert "the live view has ended" in run.told
+    assert (run.folder / "report.html").exists()
+
+
+@pytest.mark.slow
+def test_a_stopped_follower_delays_nothing(start: Any) -> None:
+    run = start(load=[{"rate": "10/s", "for": "2s"}]).loaded()
+    run.signal(signal.SIGSTOP, "follow")
+    assert run.ends() == 0
+    load_s = (
+        run.rows(row="run", what="load_end")[0]["at_ns"]
+        - run.rows(row="load", what="end", file="requests-*.jsonl")[0]["at_ns"]
+    ) / 1e9
+    assert load_s < 5
+    assert run.verdict()["outcomes"] == {"ok": 20}
+    assert run.is_gone("follow")
+
+
+def test_after_a_kill_of_the_run_nothing_is_left_and_its_folder_can_be_judged(start: Any, slow_answers: Any) -> None:
+    run = start(**slow_answers).loaded()
+    run.signal(signal.SIGKILL)
+    run.process.wait()
+    run.all_gone(12)
+    judged = run.again("judge")
+    assert judged.returncode == 3, judged.stdout
+    verdict = run.verdict()
+    assert (verdict["verdict"], verdict["failures"]) == ("unknown", [])
+    assert run.check("run")["actual"] == "its record breaks off"
+    reported = run.again("report")
+    assert reported.returncode == 0
+    assert "UNKNOWN" in (run.folder / "report.html").read_text().upper()
+
+
+@pytest.mark.slow
+def test_two_load_processes_share_the_load_and_each_writes_its_own_file(start: Any) -> None:
+    run = start("--processes", "2")
+    assert run.ends() == 0
+    ends = [run.rows(f"requests-{w}.jsonl", row="end") for w in (0, 1)]
+    assert len(ends[0]) == len(ends[1]) == 10
+    assert len({row["step"] for rows in ends for row in rows}) == 20
+    assert run.verdict()["outcomes"] == {"ok": 20}
+
+
+@pytest.mark.slow
+def test_a_load_process_that_is_lost_beside_another_makes_it_unknown(start: Any, for_long: Any) -> None:
+    run = start("--processes", "2", **for_long).loaded()
+    (header,) = run.rows("requests-1.jsonl", row="header")
+    run.pids["worker"] = header["pid"]
+    run.signal(signal.SIGKILL, "worker")
+    run.wait(lambda: run.is_gone("worker"), "the worker's end")
+    run.signal(signal.SIGINT)
+    assert run.ends() == 130
+    assert run.check("load_process")["verdict"] == "unknown"
+    run.all_gone()
