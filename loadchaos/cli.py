@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadchaos.cli_logs import classify, signatures
 from loadchaos.errors import LoadchaosError, OptionError
 
 if TYPE_CHECKING:
@@ -355,6 +356,12 @@ def follow(run_folder: Path, exporter_port: int | None, no_live: bool) -> None:
     from loadchaos.follow import follow as go
 
     sys.exit(go(_run_folder(run_folder), exporter_port=exporter_port, live=not no_live))
+
+
+# --- logs of servers we never touched -----------------------------------------------------------------------------------
+
+main.add_command(classify)
+main.add_command(signatures)
 
 
 # --- the embedded server ------------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "record": {"ledger"},
     "children": {"ledger"},
     "demo": set(),
+    "logfiles": set(),
     "patient": {"attacks", "calibrate", "dialects", "judge", "launch", "plan", "record", "sim", "watch"},
     "users": {"ledger", "plan", "payloads", "behaviours", "wire", "dialects"},
     "locustfile": {"users", "ledger", "plan", "payloads", "behaviours", "wire", "dialects"},
@@ -43,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "soak": {"ledger", "plan", "tell"},
 }  # fmt: skip
-EVERYTHING = {"cli", "__main__"}  # lazily: see test_help_imports_nothing_heavy
+EVERYTHING = {"cli", "cli_logs", "__main__"}  # lazily: see test_help_imports_nothing_heavy
 ONLY_THESE_IMPORT_LOCUST = {"users", "locustfile"}
 
 

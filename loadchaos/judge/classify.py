@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from loadchaos.judge.clean import Line, clean, expand, without_margin
 from loadchaos.judge.frames import HEADER, Frame, Trace, chains, guilty
@@ -42,6 +42,16 @@ class _Writer:
 
 
 @dataclass(slots=True)
+class _Repeats:
+    """How often one thing was said lately: since when (seconds), told so often, left out so often, and the newest told."""
+
+    since: float
+    last: Match
+    told: int = 0
+    left_out: int = 0
+
+
+@dataclass(slots=True)
 class _Source:
     """One log: its writers (least recently heard first), where an unprefixed traceback belongs, what facts it told."""
 
@@ -53,7 +63,7 @@ class _Source:
     before: str = ""
     last_line: int = 0
     ending: tuple[Trace, Match] | None = None
-    repeats: OrderedDict[tuple[str, str, str], list[float]] = field(default_factory=OrderedDict)
+    repeats: OrderedDict[tuple[str, str, str], _Repeats] = field(default_factory=OrderedDict)
 
 
 class Classifier:
@@ -95,6 +105,14 @@ class Classifier:
             state.open = 0
             if died and state.ending is not None and state.last_line - state.ending[1].evidence["line"] <= _LAST_WORDS:
                 found.append(state.ending[1])
+            for seen in state.repeats.values():
+                if (
+                    seen.left_out
+                    and seen.last.role == "cause"
+                    and seen.last.severity not in ("engine_death", "startup")
+                ):
+                    found.append(replace(seen.last, repeats=seen.left_out - 1))
+            state.repeats.clear()  # in a log that goes on with a new life nothing is a repeat of the old one
         return found
 
     def _line(
@@ -250,18 +268,18 @@ class Classifier:
         key = (match.id, match.title, match.process or "")
         now = match.at_ns / 1e9 if match.at_ns is not None else match.clock_s
         now = now if now is not None else match.evidence["line"] * _REPEAT_S / _REPEAT_LINES
-        seen = state.repeats.setdefault(key, [now, 0.0, 0.0])  # since, told, left out
+        seen = state.repeats.setdefault(key, _Repeats(now, match))
         state.repeats.move_to_end(key)
         if len(state.repeats) > _MOST_REPEATS_KEPT:
             state.repeats.popitem(last=False)
-        if not 0 <= now - seen[0] <= _REPEAT_S:
-            seen[0], seen[1] = now, 0.0
-        seen[1] += 1
-        if seen[1] > _REPEATS:
-            seen[2] += 1
+        if not 0 <= now - seen.since <= _REPEAT_S:
+            seen.since, seen.told = now, 0
+        seen.told += 1
+        if seen.told > _REPEATS:
+            seen.left_out += 1
             return False
-        match.repeats += int(seen[2])
-        seen[2] = 0.0
+        match.repeats += seen.left_out
+        seen.left_out, seen.last = 0, match
         return True
 
 

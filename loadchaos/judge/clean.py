@@ -55,6 +55,15 @@ def clock(month_day: str, time: str) -> float:
     return float(((int(month) * 31 + int(day)) * 24 + int(hour)) * 3600 + int(minute) * 60 + int(second))
 
 
+def told(clock_s: float) -> str:
+    """The stamp that `clock` took: `11-20 15:53:40`."""
+    minutes, second = divmod(round(clock_s), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    month, day = divmod(days - 1, 31)  # days count from 1
+    return f"{month:02d}-{day + 1:02d} {hour:02d}:{minute:02d}:{second:02d}"
+
+
 def expand(raw: str) -> list[str]:
     """The lines inside one raw line: itself, or what a JSON log record or an error body holds (several for a traceback)."""
     raw = raw.rstrip("\r\n")

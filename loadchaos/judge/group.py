@@ -41,14 +41,16 @@ class Match:
     why: str = ""
     facts: Mapping[str, float | str] = field(default_factory=dict)
     repeats: int = 0
+    frame: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
     """What broke. Shapes as in verdict.json: `evidence` is {source, line, text}, `known` [{issue, fixed, ...}].
 
-    `repeats` counts further lines that said the same, `also` other causes seen in the same death, `facts` figures the
-    log told. `clock_s` is the log's own clock (seconds into some year), for logs that were not recorded live.
+    `frame` is the guilty one of `frames` ("" where the stack names the wrong place, as with CUDA faults). `repeats`
+    counts further lines that said the same, `also` other causes seen in the same death, `facts` figures the log told.
+    `clock_s` is the log's own clock (seconds into some year), for logs that were not recorded live.
     """
 
     id: str
@@ -68,6 +70,7 @@ class Failure:
     repeats: int = 0
     also: tuple[str, ...] = ()
     clock_s: float | None = None
+    frame: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """A mapping that `json` takes."""
@@ -112,6 +115,7 @@ def name(
         engine_side=engine_side,
         why=_clauses(variant.why if variant and variant.why else signature.why, values),
         facts=facts if signature.derive else {},
+        frame=str(blamed) if blamed is not None and not signature.asynchronous else "",
     )
 
 
@@ -325,6 +329,7 @@ def _failure(
         frames=match.frames or frames or (told_by.frames if told_by else ()), known=match.known, remedy=match.remedy,
         alt=match.alt, layer=match.signature.layer, why=match.why, facts=match.facts,
         repeats=match.repeats if repeats is None else repeats, also=also, clock_s=match.clock_s,
+        frame=match.frame or (told_by.frame if told_by else ""),
     )  # fmt: skip
 
 

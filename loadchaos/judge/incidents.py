@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from loadchaos.judge.attribution import Ended
 from loadchaos.judge.tally import S, Sent
+from loadchaos.judge.versions import with_standing
 from loadchaos.model import Attribution, Row, Severity, State
 
 Kind = Literal["death", "hang", "unreachable", "terminated", "restart", "failure"]
@@ -205,7 +206,7 @@ class Incident:
             "opened_at_s": at_s(self.opened_ns), "noticed_at_s": at_s(self.noticed_ns), "back_at_s": at_s(self.back_ns),
             "closed_at_s": at_s(self.closed_ns), "opened_ns": self.opened_ns, "closed_ns": self.closed_ns,
             "recovered_after_s": self.recovered_after_s(), "state": self.worst, "signs": list(self.signs),
-            "known": list(named.known), "remedy": self.remedy or named.remedy, "evidence": dict(named.evidence),
+            "known": self._known(named), "remedy": self.remedy or named.remedy, "evidence": dict(named.evidence),
             "frames": list(named.frames), "process": named.process, "exit": dict(self.exit) if self.exit else None,
             "causes": [_seen(s, at_s(s.at_ns)) for s in self.causes[:_MOST_TOLD]],
             "echoes": [_seen(s, at_s(s.at_ns)) for s in self.echoes[:_MOST_TOLD]],
@@ -217,6 +218,10 @@ class Incident:
             "timeline": [{"at_s": at_s(ns), "text": text} for ns, text in sorted(self.timeline)],
             "environment": dict(self.environment),
         }  # fmt: skip
+
+    def _known(self, named: Seen) -> list[Any]:
+        facts = self.environment.get("facts") or {}
+        return with_standing(named.known, facts.get("dialect"), facts.get("version"))
 
 
 def _seen(seen: Seen, at_s: float | None) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from loadchaos.judge.loglines import LogLines
 from loadchaos.judge.mechanisms import Check, Mechanisms
 from loadchaos.judge.runlog import RunLog
 from loadchaos.judge.tally import S, Tally
+from loadchaos.judge.versions import with_standing
 from loadchaos.model import Facts, Row, Terms
 
 _DEADLY = ("engine_death", "startup")
@@ -334,6 +335,8 @@ class Judge:
         told = entry.to_json()
         first_ns = told.pop("first_seen_ns")
         begin_ns = self._run.load_begin_ns or self._run.begin_ns
+        facts = self._facts
+        told["known"] = with_standing(told["known"], *((facts.dialect, facts.version) if facts else (None, None)))
         told["first_seen"] = self._run.utc(first_ns)
         told["first_seen_s"] = None if begin_ns is None else round((first_ns - begin_ns) / S, 3)
         return told

@@ -109,8 +109,13 @@ class Signatures:
         words = self.keys.intersection(WORD.findall(text))
         if not words:
             return found
-        for signature in dict.fromkeys(s for w in words for s in self.by_word.get(w, ())):
-            if signature.where != where or not any(f in text for f in signature.find):
+        for signature in dict.fromkeys([s for w in words if w in self.by_word for s in self.by_word[w]]):
+            if signature.where != where:
+                continue
+            for part in signature.find:
+                if part in text:
+                    break
+            else:
                 continue
             hit = next((m for p in signature.patterns if (m := p.search(text))), None)
             if hit is not None and not any(p.search(text) for p in signature.unless):

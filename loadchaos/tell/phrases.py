@@ -96,11 +96,17 @@ def evidence_text(evidence: Any) -> str:
     return f"{where}  {clean(evidence.get('text') or '', 400)}".strip()
 
 
+_OF_ISSUES = {"state": "now", "seen": "seen in"}
+
+
 def known_text(known: Any) -> str:
     """An issue as an address that can be clicked: `vllm-project/vllm#38551` becomes its URL."""
     if isinstance(known, Mapping):
         told = [known_text(known.get("url") or known.get("issue") or ""), clean(known.get("title") or "", 160)]
-        told += [f"{k} {clean(known[k], 120)}" for k in ("fixed", "since", "status") if known.get(k)]
+        fixed = clean(known.get("fixed") or "", 120)
+        told.append(f"fixed {'in' if fixed[0].isdigit() else 'by'} {fixed}" if fixed else "")
+        told += [f"{words} {clean(known[k], 120)}" for k, words in _OF_ISSUES.items() if known.get(k)]
+        told.append(clean(known.get("standing") or "", 200))
         return ", ".join(t for t in told if t)
     text = clean(known, 200)
     repo, mark, issue = text.partition("#")

@@ -47,7 +47,7 @@ def test_the_page_is_ready_to_paste(run_folder: RunFolder, death: dict[str, Any]
     page = (incident.write(run_folder, death) / "incident.md").read_text()
     for part in (
         "engine death, `encoder_cache_miss`", "30.0 s after the load began", "400 ms later", "76 requests lost",
-        "https://github.com/vllm-project/vllm/issues/38551, fixed 0.27.1", "(EngineCore pid=7) AssertionError",
+        "https://github.com/vllm-project/vllm/issues/38551, fixed in 0.27.1", "(EngineCore pid=7) AssertionError",
         "60 x `images`, prompts of 400 to 459 tokens, 120 images", "`reset_mm_cache`, the last begun 300 ms before; it may",
         "cause `mm_cache_desync`",
         "20 more are in incident.json", "loadchaos run mtp_mm --seed 7", "- upgrade", "- no MTP",

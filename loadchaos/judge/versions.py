@@ -1,0 +1,73 @@
+"""Whether the server that failed is of a version that a known issue is about: `fixed in 0.27.1, you run 0.18.0`. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+_VERSION = re.compile(r"v?(\d+(?:\.\d+)*)(?:[.-]?(post|rc|a|b|dev)(\d*))?", re.IGNORECASE)
+_CLAUSE = re.compile(r"(<=|>=|<|>|==)\s*(v?\d[\w.]*)")
+# A development or candidate version comes before the version it leads to, a post version after it (PEP 440).
+_STAGE = {"dev": -4, "a": -3, "b": -2, "rc": -1, "": 0, "post": 1}
+_REPOSITORIES = {"vllm": "vllm-project/vllm", "lmdeploy": "InternLM/lmdeploy", "sglang": "sgl-project/sglang"}
+_PLACES = 4
+
+Order = tuple[tuple[int, ...], int, int]
+
+
+def order(text: str) -> Order | None:
+    """What versions are compared by, from the version at the begin of a text; None where there is none.
+
+    `0.8.5.post1` > `0.8.5` > `0.8.5rc2`; a local part (`+cpu`) says nothing.
+    """
+    found = _VERSION.match(text.strip())
+    if found is None:
+        return None
+    numbers = [int(n) for n in found[1].split(".")][:_PLACES]
+    stage = (found[2] or "").lower()
+    return tuple(numbers + [0] * (_PLACES - len(numbers))), _STAGE[stage], int(found[3] or 0)
+
+
+def within(spec: str, version: str) -> bool | None:
+    """Whether a version is in `>=0.11.0, <0.27.1`; None when either cannot be read."""
+    clauses, mine = _CLAUSE.findall(spec), order(version)
+    if not clauses or mine is None:
+        return None
+    for sign, text in clauses:
+        limit = order(text)
+        if limit is None:
+            return None
+        holds = {"<": mine < limit, "<=": mine <= limit, ">": mine > limit, ">=": mine >= limit, "==": mine == limit}
+        if not holds[sign]:
+            return False
+    return True
+
+
+def standing(issue: Mapping[str, Any], version: str) -> str:
+    """What the issue means for who runs this version, in words that follow `fixed in ...`."""
+    fixed, affected = str(issue.get("fixed") or ""), str(issue.get("affected") or "")
+    cure, mine = order(fixed), order(version)
+    hit = within(affected, version) if affected else None
+    if cure is not None and mine is not None:
+        if mine < cure:
+            lacks = "it lacks the cure" if hit is not False else f"it is older than those affected ({affected})"
+            return f"you run {version}: {lacks}"
+        condition = fixed.partition(" ")[2]
+        if condition:
+            return f"you run {version}, which has the cure only {condition}"
+        return f"you run {version}, which should have the cure: tell upstream that it is back"
+    if hit is not None:
+        return f"you run {version}, {'one of the affected' if hit else 'not one of the affected'} ({affected})"
+    return f"you run {version}"
+
+
+def with_standing(known: Iterable[Any], dialect: str | None, version: str | None) -> list[Any]:
+    """Known issues with `you_run` and `standing` for this server; those of other projects as they are."""
+    repository = _REPOSITORIES.get(dialect or "")
+    return [
+        {**k, "you_run": version, "standing": standing(k, version)}
+        if version and repository and isinstance(k, Mapping) and str(k.get("issue", "")).startswith(f"{repository}#")
+        else k
+        for k in known
+    ]

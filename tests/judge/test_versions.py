@@ -1,0 +1,75 @@
+"""What a known issue means for who runs this version: it lacks the cure, has it, or is not affected."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadchaos.judge.signatures import load
+from loadchaos.judge.versions import order, standing, with_standing, within
+
+
+def test_versions_are_in_the_order_in_which_they_came_out() -> None:
+    texts = ["0.8.5.dev3", "0.8.5rc1", "0.8.5", "0.8.5.post1", "0.9", "0.10.2", "v0.18.0+cpu", "0.18.1", "1.0"]
+    found = [order(t) for t in texts]
+    assert None not in found
+    assert found == sorted(found, key=lambda o: o or ((), 0, 0))
+    assert order("0.18") == order("v0.18.0+cpu") == order("0.18.0")
+    assert order("main") is order("") is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "version", "inside"),
+    [
+        (">=0.11.0, <0.27.1", "0.18.0", True),
+        (">=0.11.0, <0.27.1", "0.27.1", False),
+        (">=0.11.0, <0.27.1", "0.27.1rc1", True),
+        (">=0.11.0, <0.27.1", "0.10.2", False),
+        ("<=0.13.0", "0.13.0", True),
+        ("some", "0.13.0", None),
+        ("<=0.13.0", "main", None),
+    ],
+)
+def test_a_range_of_versions_is_read(spec: str, version: str, inside: bool | None) -> None:
+    assert within(spec, version) is inside
+
+
+@pytest.mark.parametrize(
+    ("issue", "version", "words"),
+    [
+        ({"fixed": "0.27.1"}, "0.18.0", "lacks the cure"),
+        ({"fixed": "0.27.1"}, "0.32.0", "should have the cure: tell upstream"),
+        ({"fixed": "0.8.5.post1 with --disable-chunked-mm-input"}, "0.18.0", "only with --disable-chunked-mm-input"),
+        ({"fixed": "0.27.1", "affected": ">=0.11.0, <0.27.1"}, "0.10.0", "older than those affected"),
+        ({"affected": ">=0.11.0, <=0.13.0"}, "0.12.0", "one of the affected"),
+        ({"affected": ">=0.11.0, <=0.13.0"}, "0.14.0", "not one of the affected"),
+        ({"fixed": "vllm-project/vllm#34220"}, "0.18.0", "you run 0.18.0"),
+    ],
+)
+def test_what_an_issue_means_for_a_version_is_said(issue: dict[str, str], version: str, words: str) -> None:
+    assert words in standing(issue, version)
+
+
+def test_issues_of_another_project_and_unknown_versions_say_nothing() -> None:
+    known = [{"issue": "vllm-project/vllm#38551", "fixed": "0.27.1"}]
+    assert with_standing(known, "lmdeploy", "0.6.0") == known
+    assert with_standing(known, "vllm", None) == known
+    assert with_standing(["a/b#1"], "vllm", "0.18.0") == ["a/b#1"]
+
+
+def test_every_range_in_known_toml_can_be_read() -> None:
+    for issue, facts in load().known.items():
+        assert set(facts) <= {"title", "state", "affected", "seen", "fixed"}, issue
+        if "affected" in facts:
+            assert within(facts["affected"], "0.1.0") is not None, issue
+
+
+def test_the_verdict_says_which_version_runs_and_what_that_means(history: object) -> None:
+    h = history
+    h.begin()  # type: ignore[attr-defined]  # the fixture's type lives in conftest
+    h.rows[-1:] = []  # type: ignore[attr-defined]
+    h.begin(kv_blocks=1)  # type: ignore[attr-defined]
+    ids = h.work(5).send(3)  # type: ignore[attr-defined]
+    h.serve(0.2).log(h.MISS).die(ids).idle(3).end()  # type: ignore[attr-defined]
+    [failure] = h.verdict()["failures"]  # type: ignore[attr-defined]
+    [known] = [k for k in failure["known"] if k["issue"] == "vllm-project/vllm#38551"]
+    assert (known["you_run"], known["standing"]) == ("0.18.0", "you run 0.18.0: it lacks the cure")
