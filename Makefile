@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup check test test-all test-real demo schemas docs conformance bench clean
+.PHONY: setup check test test-all test-real demo schemas docs dashboards conformance bench clean
 
 setup: $(READY)
 
@@ -43,6 +43,9 @@ conformance: $(READY)
 	@$(BIN)/python -m tests.wire.conformance > docs/conformance.md.new
 	@mv docs/conformance.md.new docs/conformance.md
 	@cat docs/conformance.md
+
+dashboards: $(READY)
+	$(BIN)/python -m loadchaos.tell.dashboards dashboards
 
 docs: $(READY)
 	$(BIN)/python -m loadchaos.tell.metric_table > docs/metrics.md

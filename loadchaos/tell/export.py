@@ -93,7 +93,8 @@ def openmetrics(folder: RunFolder, out: TextIO, step_s: float = 1.0) -> int:
         at = row.get("at_ns")
         if isinstance(at, int):
             if not tick:
-                tick = at // step_ns * step_ns + step_ns
+                # On whole steps of UTC, as a query's own steps are.
+                tick = at + step_ns - (at + clock.offset_ns) % step_ns
             while at > tick:
                 kept.page(clock.utc_s(tick), families(fold, run, tick))
                 tick += step_ns

@@ -64,7 +64,7 @@ METRICS: tuple[Spec, ...] = (
     Spec("loadchaos_failures", "counter", "Failures by signature", ("id", "severity", "attribution")),
     Spec("loadchaos_incidents", "counter", "Incidents opened"),
     Spec("loadchaos_incident_open", "gauge",
-         "1 while an incident is open, 0 when it is closed; `incident` is its folder, `issue` the known one on GitHub",
+         "1 while an incident is open, 0 when it is closed; its folder is `incident`-`id`; `issue`: the known one on GitHub",
          ("incident", "id", "severity", "issue")),
     Spec("loadchaos_attacks", "counter", "Attacks by result: ok, failed, skipped", ("attack", "result")),
     Spec("loadchaos_attacks_in_force", "gauge", "Attacks begun and not ended", ("attack",)),

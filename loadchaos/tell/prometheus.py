@@ -235,7 +235,8 @@ _ROLES = ("api_server", "engine_core", "worker")
 
 def _findings(page: _Page, fold: Fold) -> None:
     counts: Counter[tuple[str, str, str]] = Counter()
-    for n, f in enumerate(fold.all_failures()):
+    # Only what is named: an open death still changes its id, and a counter must never go away (its state is told at once).
+    for n, f in enumerate(fold.failures.values()):
         severity, whose = str(f.get("severity")), str(f.get("attribution") or "server")
         # Past the bound only the severity is told apart: six more series at most.
         labels = (str(f.get("id")), severity, whose) if n < FAILURES else (OTHER, severity, OTHER)
@@ -244,8 +245,8 @@ def _findings(page: _Page, fold: Fold) -> None:
         page.add("loadchaos_failures", labels, count)
     page.add("loadchaos_incidents", [], len(fold.incidents))
     for n, i in zip(range(INCIDENTS), fold.incidents.values(), strict=False):
-        folder = str(i.get("folder") or f"{n + 1:03d}").rsplit("/", 1)[-1]
-        shown = (folder[:80], str(i.get("id") or ""), str(i.get("severity") or ""), _issue(i))
+        number = i.get("n") if isinstance(i.get("n"), int) else n + 1
+        shown = (f"{number:03d}", str(i.get("id") or ""), str(i.get("severity") or ""), _issue(i))
         page.add("loadchaos_incident_open", shown, 1 if i.get("what") == "open" else 0)
 
 
@@ -259,18 +260,20 @@ def _issue(incident: Mapping[str, Any]) -> str:
 
 def _attacks(page: _Page, fold: Fold) -> None:
     in_force = Counter(a.name for a in fold.in_force.values())
-    names = list(dict.fromkeys([*(n for n, _ in fold.attacks), *in_force]))
+    planned = (fold.run.get("terms") or {}).get("attacks") or ()
+    names = list(dict.fromkeys([*map(str, planned), *(n for n, _ in fold.attacks), *in_force]))
     shown = {name: name if i < ATTACKS else OTHER for i, name in enumerate(names)}
     done: Counter[tuple[str, str]] = Counter()
-    force: Counter[str] = Counter(dict.fromkeys(shown.values(), 0))
+    force: Counter[str] = Counter()
     for (name, result), n in fold.attacks.items():
         done[shown[name], result] += n
     for name, n in in_force.items():
         force[shown[name]] += n
-    for labels, n in done.items():
-        page.add("loadchaos_attacks", labels, n)
-    for name, n in force.items():
-        page.add("loadchaos_attacks_in_force", [name], n)
+    # Those planned stand at 0 from the start: else the first one of each would be no increase to Prometheus.
+    for name in dict.fromkeys(shown.values()):
+        for result in ("ok", "failed", "skipped"):
+            page.add("loadchaos_attacks", [name, result], done[name, result])
+        page.add("loadchaos_attacks_in_force", [name], force[name])
 
 
 def _generator(page: _Page, fold: Fold) -> None:

@@ -1,0 +1,178 @@
+"""Draws the Grafana dashboards over finished runs, to be looked at: `python bench/draw_dashboards.py OUT.html RUN...`
+
+Backfills the runs into Debian's Prometheus, asks it every panel's queries, and draws the 24-column grid as SVG. It is no
+Grafana: it shows whether a panel has something to say, not how Grafana would draw it.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from loadchaos.ledger import RunFolder
+from loadchaos.tell import binaries
+from loadchaos.tell.dashboards import DASHBOARDS
+from loadchaos.tell.export import openmetrics
+
+Json = dict[str, Any]
+COLORS = ("#7eb26d", "#eab839", "#6ed0e0", "#ef843c", "#e24d42", "#1f78c1", "#ba43a9", "#705da0", "#508642", "#cca300")
+
+
+def backfilled(runs: list[Path], data: Path) -> tuple[float, float]:
+    """Blocks of all runs under `data`; when they began and ended (Unix time)."""
+    promtool, times = binaries.find("promtool"), list[float]()
+    if promtool is None:
+        sys.exit("no promtool: python -m loadchaos.tell.binaries")
+    for run in runs:
+        text = data.parent / f"{run.name}.om"
+        with text.open("w") as f:
+            openmetrics(RunFolder(run), f)
+        times += [float(x.rsplit(" ", 1)[1]) for x in text.read_text().splitlines() if x.startswith("loadchaos_users")]
+        argv = [str(promtool), "tsdb", "create-blocks-from", "openmetrics", str(text), str(data)]
+        subprocess.run(argv, check=True, capture_output=True)
+    return min(times), max(times)
+
+
+def ask(port: int, **parameters: object) -> list[Json]:
+    """query_range, or query where `time` is given."""
+    what = "query" if "time" in parameters else "query_range"
+    url = f"http://127.0.0.1:{port}/api/v1/{what}?{urllib.parse.urlencode(parameters)}"
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        return list(json.load(answer)["data"]["result"])
+
+
+def filled(text: str, span_s: float) -> str:
+    for name, value in {"$__rate_interval": "5s", "$__range": f"{int(span_s) + 2}s", "$__interval": "1s",
+                        "$run": ".*", "$traffic": ".*", "$server": ".*"}.items():  # fmt: skip
+        text = text.replace(name, value)
+    return text
+
+
+def legend(target: Json, metric: dict[str, str]) -> str:
+    text = target["legendFormat"]
+    for k, v in metric.items():
+        text = text.replace("{{" + k + "}}", v)
+    return str(text)
+
+
+def chart(panel: Json, series: list[tuple[str, list[tuple[float, float]]]], began: float, ended: float) -> str:
+    """Lines, stacked areas or bars of states; a gap of more than 2 s is a gap."""
+    width, height = panel["gridPos"]["w"] * 50 - 20, panel["gridPos"]["h"] * 30 - 60
+    top = max((v for _, points in series for _, v in points), default=1) or 1
+    parts, rows = [], len(series)
+    for n, (name, points) in enumerate(series):
+        color, path, last = COLORS[n % len(COLORS)], "", -1e9
+        for at, v in points:
+            x = (at - began) / (ended - began) * width
+            y = height - v / top * height
+            if panel["type"] in {"state-timeline", "heatmap"}:
+                h, share = height / rows, v / top
+                y0 = (rows - 1 - n) * h if panel["type"] == "heatmap" else n * h
+                fill = color if panel["type"] == "state-timeline" else f"rgba(220,90,0,{share**0.5:.2f})"
+                parts.append(
+                    f'<rect x="{x:.1f}" y="{y0:.1f}" width="{width / (ended - began):.1f}" height="{h:.1f}" fill="{fill}"/>'
+                )
+            else:
+                path += f"{'M' if at - last > 2 else 'L'}{x:.1f} {y:.1f}"
+                last = at
+        if path:
+            dots = ' stroke-linecap="round"'
+            parts.append(f'<path d="{path}" stroke="{color}" fill="none" stroke-width="2"{dots}/>')
+        parts.append(
+            f'<text x="{width + 4 - 200}" y="{12 + n * 12}" font-size="10" fill="{color}">{html.escape(name[:44])}</text>'
+        )
+    parts.append(f'<text x="2" y="10" font-size="10">{top:.4g}</text>')
+    return f'<svg width="{width}" height="{height}">{"".join(parts)}</svg>'
+
+
+def drawn(panel: Json, port: int, began: float, ended: float) -> str:
+    """What one panel shows, as HTML."""
+    series: list[tuple[str, list[tuple[float, float]]]] = []
+    for target in panel["targets"]:
+        expr = filled(target["expr"], ended - began)
+        if panel["type"] == "timeseries" or panel["type"] in {"heatmap", "state-timeline"}:
+            result = ask(port, query=expr, start=began, end=ended, step=max(1, (ended - began) // 400))
+        else:
+            result = ask(port, query=expr, time=ended)
+        if panel["type"] == "heatmap":
+            result.sort(key=lambda s: float(s["metric"]["le"]))
+        for s in result:
+            values = [(float(t), float(v)) for t, v in (s.get("values") or [s["value"]])]
+            name = legend(target, s["metric"]) if panel["type"] != "table" else str(s["metric"])
+            series.append((f"{target['refId']} {name}" if panel["type"] == "table" else name,
+                           [(t, v) for t, v in values if math.isfinite(v)]))  # fmt: skip
+    if panel["type"] == "heatmap":
+        before: dict[float, float] = {}
+        for i, (name, points) in enumerate(series):
+            series[i] = name, [(t, max(0.0, v - before.get(t, 0))) for t, v in points]
+            before.update(points)
+    if panel["type"] in {"timeseries", "heatmap", "state-timeline"}:
+        return chart(panel, series, began, ended)
+    rows = (
+        f"<div>{html.escape(n)} <b>{p[-1][1]:.6g}</b></div>" if p else f"<div>{html.escape(n)} -</div>"
+        for n, p in series
+    )
+    return "".join(rows) or "<i>nothing</i>"
+
+
+def main() -> None:
+    out, runs = Path(sys.argv[1]), [Path(x) for x in sys.argv[2:]]
+    program = binaries.find("prometheus")
+    with tempfile.TemporaryDirectory() as work, socket.socket() as s:
+        data = Path(work) / "data"
+        began, ended = backfilled(runs, data)
+        (Path(work) / "p.yml").write_text("{}\n")
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+        s.close()
+        argv = [str(program), f"--config.file={work}/p.yml", f"--storage.tsdb.path={data}", "--query.lookback-delta=5s",
+                f"--web.listen-address=127.0.0.1:{port}", "--storage.tsdb.retention.time=10y"]  # fmt: skip
+        process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            wait_until_ready(port)
+            pages = [page(name, port, began, ended) for name in DASHBOARDS]
+        finally:
+            process.terminate()
+            process.wait()
+    out.write_text('<meta charset="utf-8"><style>body{font:12px sans-serif;width:1220px}</style>' + "".join(pages))
+
+
+def wait_until_ready(port: int) -> None:
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/-/ready", timeout=2).close()
+            return
+        except OSError:
+            time.sleep(0.1)
+    sys.exit("Prometheus did not start")
+
+
+def page(name: str, port: int, began: float, ended: float) -> str:
+    board, parts = DASHBOARDS[name](), list[str]()
+    for panel in board["panels"]:
+        at = panel["gridPos"]
+        box = f"position:absolute;left:{at['x'] * 50}px;top:{at['y'] * 30}px;"
+        box += f"width:{at['w'] * 50 - 8}px;height:{at['h'] * 30 - 8}px"
+        inner = "" if panel["type"] == "row" else drawn(panel, port, began, ended)
+        frame = "" if panel["type"] == "row" else "border:1px solid #ccc;"
+        parts.append(f'<div style="{box};{frame}overflow:hidden"><b>{html.escape(panel["title"])}</b>{inner}</div>')
+    bottom = max(p["gridPos"]["y"] + p["gridPos"]["h"] for p in board["panels"]) * 30
+    return (
+        f'<h1>{html.escape(board["title"])}</h1><div style="position:relative;height:{bottom}px">{"".join(parts)}</div>'
+    )
+
+
+if __name__ == "__main__":
+    main()

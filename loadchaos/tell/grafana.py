@@ -1,0 +1,223 @@
+"""Builders for Grafana's classic dashboard JSON: plain functions that return plain dicts, with positions and ids set here.
+
+Keys are those of Grafana's dashboard schema 39 (Grafana 10.4 and later take it; newer ones migrate it on load).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+Json = dict[str, Any]
+COLUMNS = 24
+DATASOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
+
+STATE_COLORS = {
+    "starting": "blue", "healthy": "green", "degraded": "yellow", "hung": "orange", "dying": "dark-orange",
+    "dead": "dark-red", "restarting": "blue", "unreachable": "purple", "terminated": "text",
+}  # fmt: skip
+
+
+def target(expr: str, legend: str = "", *, instant: bool = False, form: str = "time_series") -> Json:
+    """One query; `legend` is Grafana's pattern (`{{traffic}}`)."""
+    return {
+        "datasource": DATASOURCE, "expr": expr, "legendFormat": legend or "__auto", "instant": instant,
+        "range": not instant, "format": form, "refId": "A", "editorMode": "code",
+    }  # fmt: skip
+
+
+def _panel(
+    kind: str, title: str, about: str, targets: Sequence[Json], width: int, height: int, unit: str, options: Json
+) -> Json:
+    for letter, t in zip("ABCDEFGHIJKL", targets, strict=False):
+        t["refId"] = letter
+    return {
+        "type": kind, "title": title, "description": about, "datasource": DATASOURCE, "targets": list(targets),
+        "gridPos": {"w": width, "h": height, "x": 0, "y": 0}, "options": options,
+        "fieldConfig": {"defaults": {"unit": unit, "color": {"mode": "palette-classic"}}, "overrides": []},
+    }  # fmt: skip
+
+
+def lines(
+    title: str, about: str, *targets: Json, unit: str = "short", width: int = 12, stack: bool = False,
+    top: float | None = None, log: bool = False, points: bool = False,
+) -> Json:  # fmt: skip
+    """A chart over time. Gaps are gaps: where the exporter was down, no line is drawn across."""
+    legend = {"displayMode": "table", "placement": "right", "showLegend": True, "calcs": ["lastNotNull", "max"]}
+    tooltip = {"mode": "multi", "sort": "desc"}
+    panel = _panel("timeseries", title, about, targets, width, 8, unit, {"legend": legend, "tooltip": tooltip})
+    panel["fieldConfig"]["defaults"].update(
+        min=0,
+        custom={
+            "drawStyle": "points" if points else "line", "lineWidth": 1, "fillOpacity": 40 if stack else 8,
+            "showPoints": "always" if points else "auto", "spanNulls": False,
+            "stacking": {"mode": "normal" if stack else "none", "group": "A"},
+            "scaleDistribution": {"type": "log", "log": 10} if log else {"type": "linear"},
+        },
+    )  # fmt: skip
+    if log:
+        del panel["fieldConfig"]["defaults"]["min"]
+    if top is not None:
+        panel["fieldConfig"]["defaults"]["max"] = top
+    return panel
+
+
+def stat(
+    title: str, about: str, query: Json, *, unit: str = "short", width: int = 4,
+    bad: Literal["above", "below"] | None = None, limit: float = 0, name: bool = False, decimals: int | None = None,
+) -> Json:  # fmt: skip
+    """One number, red when it is `bad` above or below `limit`; `name` shows the series' name in its place."""
+    options: Json = {
+        "reduceOptions": {"calcs": ["lastNotNull"], "values": False, "fields": ""}, "orientation": "auto",
+        "textMode": "name" if name else "value", "colorMode": "background" if bad else "value", "graphMode": "area",
+        "justifyMode": "auto",
+    }  # fmt: skip
+    panel = _panel("stat", title, about, [query], width, 4, unit, options)
+    defaults = panel["fieldConfig"]["defaults"]
+    defaults["color"] = {"mode": "thresholds"}
+    edge = limit if bad == "below" else limit + 1e-9
+    good, poor = ("red", "green") if bad == "below" else ("green", "red")
+    steps = [{"color": good if bad else "text", "value": None}, *([{"color": poor, "value": edge}] if bad else [])]
+    defaults["thresholds"] = {"mode": "absolute", "steps": steps}
+    if decimals is not None:
+        defaults["decimals"] = decimals
+    if name:
+        panel["fieldConfig"]["overrides"] = [_color_by_name(f".*{s}$", c) for s, c in STATE_COLORS.items()]
+    return panel
+
+
+def states(title: str, about: str, query: Json, *, width: int = 24) -> Json:
+    """Bars over time, a row a series, coloured by the server state its name ends with."""
+    options = {
+        "showValue": "never", "rowHeight": 0.8, "mergeValues": True, "alignValue": "left",
+        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": False, "calcs": []},
+        "tooltip": {"mode": "single", "sort": "none"},
+    }  # fmt: skip
+    panel = _panel("state-timeline", title, about, [query], width, 6, "none", options)
+    panel["fieldConfig"]["defaults"]["custom"] = {"lineWidth": 0, "fillOpacity": 80, "spanNulls": False}
+    panel["fieldConfig"]["overrides"] = [_color_by_name(f".*{s}$", c) for s, c in STATE_COLORS.items()]
+    return panel
+
+
+def _color_by_name(pattern: str, color: str) -> Json:
+    properties = [{"id": "color", "value": {"mode": "fixed", "fixedColor": color}}]
+    return {"matcher": {"id": "byRegexp", "options": f"/{pattern}/"}, "properties": properties}
+
+
+def heatmap(title: str, about: str, expr: str, *, width: int = 12) -> Json:
+    """A histogram over time, from Prometheus buckets in seconds."""
+    options = {
+        "calculate": False, "yAxis": {"unit": "s", "axisPlacement": "left"}, "cellGap": 1,
+        "color": {"mode": "scheme", "scheme": "Oranges", "steps": 64, "exponent": 0.5, "reverse": False, "fill": "orange"},
+        "rowsFrame": {"layout": "auto"}, "filterValues": {"le": 1e-9}, "legend": {"show": True},
+        "tooltip": {"mode": "single", "yHistogram": True, "showColorScale": True}, "showValue": "never",
+        "exemplars": {"color": "rgba(255,0,255,0.7)"},
+    }  # fmt: skip
+    query = {**target(expr, "{{le}}", form="heatmap"), "exemplar": True}
+    return _panel("heatmap", title, about, [query], width, 8, "s", options)
+
+
+def bars(title: str, about: str, query: Json, *, unit: str = "short", width: int = 12) -> Json:
+    """One bar a series: its value over the whole time range."""
+    options = {
+        "reduceOptions": {"calcs": ["lastNotNull"], "values": False, "fields": ""}, "orientation": "horizontal",
+        "displayMode": "gradient", "valueMode": "color", "showUnfilled": True, "minVizWidth": 8, "minVizHeight": 16,
+        "namePlacement": "auto", "sizing": "auto", "maxVizHeight": 40,
+        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": False, "calcs": []},
+    }  # fmt: skip
+    panel = _panel("bargauge", title, about, [query], width, 8, unit, options)
+    panel["fieldConfig"]["defaults"]["min"] = 0
+    return panel
+
+
+def table(
+    title: str, about: str, columns: Sequence[tuple[str, str, str]], key: str, *, width: int = 24,
+    hide: Sequence[str] = (), link: tuple[str, str] | None = None,
+) -> Json:  # fmt: skip
+    """A row a `key` label. `columns` are (name, query, unit), joined by the labels they share; `link`: label, URL."""
+    targets = [target(expr, instant=True, form="table") for _, expr, _ in columns]
+    panel = _panel("table", title, about, targets, width, 8, "short", {"showHeader": True, "cellHeight": "sm"})
+    names = {f"Value #{'ABCDEFGHIJKL'[i]}" if len(columns) > 1 else "Value": c[0] for i, c in enumerate(columns)}
+    panel["transformations"] = [
+        {"id": "merge", "options": {}},
+        {"id": "organize", "options": {"excludeByName": dict.fromkeys(["Time", "__name__", *hide], True),
+                                       "renameByName": names, "indexByName": {key: 0}}},
+    ]  # fmt: skip
+    panel["fieldConfig"]["overrides"] = [
+        {"matcher": {"id": "byName", "options": name}, "properties": [{"id": "unit", "value": unit}]}
+        for name, _, unit in columns
+    ]
+    if link:
+        links = [{"title": "the known issue", "url": link[1], "targetBlank": True}]
+        panel["fieldConfig"]["overrides"].append(
+            {"matcher": {"id": "byName", "options": link[0]}, "properties": [{"id": "links", "value": links}]}
+        )
+    return panel
+
+
+def row(title: str) -> Json:
+    """A headline over the panels that follow."""
+    return {"type": "row", "title": title, "collapsed": False, "panels": [],
+            "gridPos": {"w": COLUMNS, "h": 1, "x": 0, "y": 0}}  # fmt: skip
+
+
+def variable(name: str, label: str, about: str, query: str) -> Json:
+    """A choice among the values of a label, several or all, found anew when the time range changes."""
+    return {
+        "type": "query", "name": name, "label": label, "description": about, "datasource": DATASOURCE,
+        "query": {"query": query, "refId": name}, "refresh": 2, "multi": True, "includeAll": True, "allValue": ".*",
+        "current": {"selected": True, "text": ["All"], "value": ["$__all"]}, "sort": 1, "hide": 0, "options": [],
+        "regex": "", "skipUrlSync": False,
+    }  # fmt: skip
+
+
+def annotation(name: str, expr: str, color: str, title: str) -> Json:
+    """Marks over every chart: a region as long as the query has a value above zero."""
+    return {
+        "name": name, "datasource": DATASOURCE, "expr": expr, "step": "1s", "enable": True, "hide": False,
+        "iconColor": color, "titleFormat": title, "target": {"expr": expr, "refId": "Anno"},
+    }  # fmt: skip
+
+
+def dashboard(
+    uid: str, title: str, about: str, panels: Sequence[Json], annotations: Sequence[Json], since: str
+) -> Json:
+    """The whole of it; panels flow from left to right in the order given."""
+    return {
+        "uid": uid, "title": title, "description": about, "tags": ["loadchaos"], "schemaVersion": 39, "version": 1,
+        "editable": True, "graphTooltip": 1, "timezone": "utc", "refresh": "5s", "fiscalYearStartMonth": 0,
+        "time": {"from": since, "to": "now"}, "panels": _placed(panels),
+        "annotations": {"list": list(annotations)}, "templating": {"list": _variables()},
+        "timepicker": {"refresh_intervals": ["1s", "5s", "30s", "5m"]}, "liveNow": False,
+        "links": [{"type": "dashboards", "title": "loadchaos", "tags": ["loadchaos"], "asDropdown": False, "icon": "",
+                   "includeVars": True, "keepTime": True, "targetBlank": False, "tooltip": "", "url": ""}],
+    }  # fmt: skip
+
+
+def _variables() -> list[Json]:
+    source = {
+        "type": "datasource", "name": "datasource", "label": "Data source", "query": "prometheus", "refresh": 1,
+        "description": "The Prometheus that scrapes loadchaos; set its scrape interval to 1s", "hide": 0,
+        "current": {"selected": True, "text": "default", "value": "default"}, "options": [], "regex": "",
+        "multi": False, "includeAll": False, "skipUrlSync": False,
+    }  # fmt: skip
+    return [
+        source,
+        variable("run", "Run", "The run folder's name", "label_values(loadchaos_run_info, run)"),
+        variable(
+            "traffic", "Traffic", "Kind of traffic", 'label_values(loadchaos_requests_total{run=~"$run"}, traffic)'
+        ),
+        variable("server", "Server", "Replica", 'label_values(loadchaos_server_state{run=~"$run"}, replica)'),
+    ]
+
+
+def _placed(panels: Sequence[Json]) -> list[Json]:
+    x = y = tallest = 0
+    placed = []
+    for n, panel in enumerate(panels, 1):
+        at = panel["gridPos"]
+        if x + at["w"] > COLUMNS or panel["type"] == "row":
+            x, y, tallest = 0, y + tallest, 0
+        placed.append({**panel, "id": n, "gridPos": {**at, "x": x, "y": y}})
+        x, tallest = x + at["w"], max(tallest, at["h"])
+    return placed

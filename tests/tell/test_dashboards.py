@@ -1,0 +1,232 @@
+"""The dashboards are current and complete, and a real Prometheus answers every query of every panel in a real run."""
+
+import json
+import math
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.parse
+import urllib.request
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadchaos.tell import metric_table
+from loadchaos.tell.dashboards import DASHBOARDS, text
+
+ROOT = Path(__file__).parents[2]
+Json = dict[str, Any]
+
+
+def panels(name: str) -> list[Json]:
+    return [p for p in DASHBOARDS[name]()["panels"] if p["type"] != "row"]
+
+
+def queries() -> list[Any]:
+    """Every query of every panel, with an id that says which."""
+    return [
+        pytest.param(target["expr"], target["instant"], id=f"{name}-{p['title']}-{target['refId']}")
+        for name in DASHBOARDS
+        for p in panels(name)
+        for target in p["targets"]
+    ]
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_the_committed_dashboard_is_the_generated_one(name: str) -> None:
+    assert (ROOT / "dashboards" / f"{name}.json").read_text() == text(name), "stale: make dashboards"
+
+
+def through_grafanas_types(board: Json) -> Json:
+    """There and back through grafana-foundation-sdk, which knows every key of a dashboard."""
+    with warnings.catch_warnings():
+        # It calls the classic dashboard deprecated; Grafana 10 and 11 know no other.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from grafana_foundation_sdk.cog.encoder import JSONEncoder
+        from grafana_foundation_sdk.models.dashboard import Dashboard
+    back: Json = json.loads(JSONEncoder().encode(Dashboard.from_json(board)))
+    return back
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_grafanas_own_types_lose_nothing_of_it(name: str) -> None:
+    """What a key is called wrong, Grafana's types drop: the way there and back must be the same."""
+    ours = DASHBOARDS[name]()
+    assert missing(ours, through_grafanas_types(ours)) == []
+
+
+def missing(ours: object, back: object, path: str = "") -> list[str]:
+    if isinstance(ours, dict) and isinstance(back, dict):
+        return [m for k in ours for m in (missing(ours[k], back[k], f"{path}.{k}") if k in back else [f"{path}.{k}"])]
+    if isinstance(ours, list) and isinstance(back, list) and len(ours) == len(back):
+        return [m for i, o in enumerate(ours) for m in missing(o, back[i], f"{path}[{i}]")]
+    return [] if ours == back else [f"{path}: {ours!r} became {back!r}"]
+
+
+def test_a_key_called_wrong_would_be_seen() -> None:
+    wrong = {**DASHBOARDS["run"](), "refesh": "5s"}
+    assert missing(wrong, through_grafanas_types(wrong)) == [".refesh"]
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_every_panel_says_what_it_shows_in_which_unit(name: str) -> None:
+    seen = [p["id"] for p in DASHBOARDS[name]()["panels"]]
+    assert len(seen) == len(set(seen))
+    for panel in panels(name):
+        assert len(panel["description"]) > 5, panel["title"]
+        assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+        assert panel["targets"], panel["title"]
+        at = panel["gridPos"]
+        assert at["x"] + at["w"] <= 24
+        for target in panel["targets"]:
+            assert target["datasource"]["uid"] == "${datasource}"
+            # A rate over a fixed window is empty at another scrape interval than ours.
+            assert not re.search(r"rate\([^\[]*\[\d", target["expr"]), target["expr"]
+
+
+def test_every_metric_asked_for_exists() -> None:
+    files = [text(name) for name in DASHBOARDS] + [p.read_text() for p in (ROOT / "dashboards").glob("*.yaml")]
+    asked = {m for t in files for m in re.findall(r"\bloadchaos_[a-z0-9_]+", t)}
+    known = {s.sample for s in metric_table.METRICS} | {metric_table.server_sample(n) for n in metric_table.SERVER}
+    parts = {f"{s.sample}_{x}" for s in metric_table.METRICS if s.kind in {"histogram", "summary"}
+             for x in ("bucket", "sum", "count")}  # fmt: skip
+    whole_families = {"loadchaos_arrivals_"}  # in a description
+    assert asked - known - parts - whole_families == set()
+
+
+# -- a real Prometheus and a real run with a death in it -------------------------------------------------------------
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+class Prometheus:
+    """Debian's Prometheus over a folder, scraping one port each second; `ask` is its HTTP API."""
+
+    def __init__(self, program: Path, folder: Path, scraped: int) -> None:
+        self.port = free_port()
+        config = folder / "prometheus.yml"
+        config.write_text(
+            "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
+            f"scrape_configs: [{{job_name: loadchaos, static_configs: [{{targets: ['127.0.0.1:{scraped}']}}]}}]\n"
+        )
+        self._log = (folder / "prometheus.log").open("wb")
+        self._process = subprocess.Popen(
+            [program, f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}", "--query.lookback-delta=5s",
+             f"--web.listen-address=127.0.0.1:{self.port}", "--enable-feature=exemplar-storage"],
+            stdout=self._log, stderr=self._log,
+        )  # fmt: skip
+        until = time.monotonic() + 20
+        while True:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{self.port}/-/ready", timeout=2).close()
+                return
+            except OSError:
+                assert time.monotonic() < until, "Prometheus did not start"
+                time.sleep(0.05)
+
+    def ask(self, what: str, **parameters: object) -> list[Json]:
+        url = f"http://127.0.0.1:{self.port}/api/v1/{what}?{urllib.parse.urlencode(parameters)}"
+        try:
+            with urllib.request.urlopen(url, timeout=20) as answer:
+                data = json.load(answer)["data"]
+        except urllib.error.HTTPError as e:
+            raise AssertionError(f"{parameters}: {e.read().decode()}") from None
+        return list(data["result"] if isinstance(data, dict) else data)
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.wait(10)
+        self._log.close()
+
+
+@pytest.fixture(scope="module")
+def scraped(
+    tmp_path_factory: pytest.TempPathFactory, prometheus_program: Callable[[str], Path]
+) -> Iterator[tuple[Prometheus, float, float]]:
+    """A Prometheus that has scraped a run of mtp_mm, in which the engine dies; and when the run was."""
+    program, folder, port = prometheus_program("prometheus"), tmp_path_factory.mktemp("prometheus"), free_port()
+    prometheus = Prometheus(program, folder, port)
+    try:
+        began = time.time()
+        run = subprocess.run(
+            [sys.executable, "-m", "loadchaos", "run", "mtp_mm", "--no-live", "--out", str(folder / "runs"),
+             "--exporter-port", str(port), "--embedded"],
+            capture_output=True, text=True, timeout=100, env={**os.environ, "NO_COLOR": "1"},
+        )  # fmt: skip
+        assert run.returncode == 1, run.stdout + run.stderr
+        yield prometheus, began, time.time()
+    finally:
+        prometheus.close()
+
+
+def filled(expr: str, seconds: float) -> str:
+    """The query as Grafana sends it."""
+    values = {"$__rate_interval": "4s", "$__range": f"{int(seconds) + 1}s", "$__interval": "1s", "$run": ".*",
+              "$traffic": ".*", "$server": ".*"}  # fmt: skip
+    for name, value in values.items():
+        expr = expr.replace(name, value)
+    assert "$" not in expr, expr
+    return expr
+
+
+def finite(series: list[Json]) -> int:
+    values = [v for s in series for _, v in (s.get("values") or [s["value"]])]
+    return sum(math.isfinite(float(v)) for v in values)
+
+
+@pytest.mark.parametrize(("expr", "instant"), queries())
+def test_a_panels_query_has_finite_points(scraped: tuple[Prometheus, float, float], expr: str, instant: bool) -> None:
+    prometheus, began, ended = scraped
+    query = filled(expr, ended - began)
+    if instant:
+        found = prometheus.ask("query", query=query, time=ended)
+    else:
+        found = prometheus.ask("query_range", query=query, start=began, end=ended, step=1)
+    assert found, f"no series: {query}"
+    assert finite(found), f"no finite point: {query}"
+
+
+def test_variables_annotations_and_legends_have_values(scraped: tuple[Prometheus, float, float]) -> None:
+    prometheus, began, ended = scraped
+    for name in DASHBOARDS:
+        board = DASHBOARDS[name]()
+        for variable in board["templating"]["list"][1:]:
+            metric, label = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]["query"]).groups()  # type: ignore[union-attr]
+            values = prometheus.ask(
+                f"label/{label}/values", **{"match[]": filled(metric, 1), "start": began, "end": ended}
+            )
+            assert values, variable["name"]
+        for mark in board["annotations"]["list"]:
+            assert finite(
+                prometheus.ask("query_range", query=filled(mark["expr"], 1), start=began, end=ended, step=1)
+            ), mark
+        for panel in panels(name):
+            for target in panel["targets"]:
+                series = prometheus.ask("query_range", query=filled(target["expr"], ended - began), start=began, end=ended,
+                                        step=1)  # fmt: skip
+                for label in re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]):
+                    assert all(label in s["metric"] for s in series), f"{panel['title']}: no label {label}"
+
+
+def test_the_death_was_scraped_although_the_run_ended_with_it(scraped: tuple[Prometheus, float, float]) -> None:
+    prometheus, began, ended = scraped
+    dead = prometheus.ask(
+        "query_range", query='loadchaos_server_state{state="dead"} == 1', start=began, end=ended, step=1
+    )
+    assert finite(dead)
+    died = prometheus.ask(
+        "query_range", query='loadchaos_failures_total{id="encoder_cache_miss"}', start=began, end=ended, step=1
+    )
+    assert finite(died)
+    exemplars = prometheus.ask("query_exemplars", query="loadchaos_e2e_seconds_bucket", start=began, end=ended)
+    assert any("request_id" in e["labels"] for x in exemplars for e in x["exemplars"])
