@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,25 @@ from loadchaos.model import OUTCOMES, Attribution, Row
 
 _AFTER_NS = 10 * S
 _HARMS = {"process": "expected", "network": "expected", "engine": "injected", "sabotage": "injected"}
+# What loadchaos-vllm says of each act, behind at most the prefix that vLLM puts before a process's lines.
+_SABOTAGE = re.compile(r"^(?:\x1b\[[\d;]*m)*(?:\([^()]*\)\s*(?:\x1b\[[\d;]*m)*\s*)?loadchaos-sabotage: act (\w+) ")
+_SABOTAGE_NS = 50 * S  # an entry that is gone is missed when its request comes to it; a slow step takes long to be seen
+_STALLS = ("alive_but_hung", "stalled", "timeout", "shm_broadcast_stall", "rpc_timeout")
+_DEATHS = frozenset({"death", "engine_death"})
+_ANYTHING = frozenset({"*"})  # the process did not survive it: whatever is said of this death is its doing
+_INJECTED: Mapping[str, Sequence[str]] = {
+    "encoder_pop": ("encoder_cache_miss", "encoder_cache_miss_skipped"),
+    "encoder_pop_draft": ("encoder_cache_miss", "encoder_cache_miss_skipped"),
+    "step_sleep": _STALLS,
+    "step_hang": _STALLS,
+    "slow_steps": _STALLS,
+    "preempt": ("preemption_storm", "async_placeholder_underflow"),
+    "nan_logits": ("wrong_output", "empty", "sampler_nan"),
+}
+_NOT_THE_SERVERS = (
+    "Nothing: loadchaos-vllm did this inside the engine, as LOADCHAOS_SABOTAGE asked; it is no bug of the server."
+)
+
 # What an admin operation does by design, as against what may break by it (encoder_cache_miss after our own reset).
 _BY_DESIGN = frozenset({*OUTCOMES, "alive_but_hung", "server_terminated", "server_unreachable", "http_scaling"})
 
@@ -31,6 +51,13 @@ class _Attack:
     def in_force(self, at_ns: int) -> bool:
         until = None if self.end_ns is None else self.end_ns + _AFTER_NS
         return self.begin_ns - S <= at_ns and (until is None or at_ns <= until)
+
+
+def owned(attribution: Attribution, known: Sequence[Any], remedy: str) -> tuple[list[Any], str]:
+    """(known upstream issues, remedy) of a failure: what we did ourselves is blamed on nobody upstream."""
+    if attribution == "injected":
+        return [], _NOT_THE_SERVERS
+    return (list(known) if attribution == "server" else []), remedy
 
 
 @dataclass(frozen=True)
@@ -82,6 +109,19 @@ class AttackLog:
                         attack.effects = frozenset()  # no signal was sent: whatever broke did so by itself
                     break
 
+    def heard(self, text: str, at_ns: int) -> None:
+        """Fold a log line: acts of sabotage inside the engine are an attack, from the first to a while after the last."""
+        said = _SABOTAGE.match(text) if "loadchaos-sabotage: act" in text else None
+        if said is None:
+            return
+        name = f"sabotage {said[1]}"
+        last = next((a for a in reversed(self._recent) if a.name == name), None)
+        if last is not None and last.in_force(at_ns):
+            last.n, last.end_ns = last.n + 1, at_ns + _SABOTAGE_NS
+            return
+        effects = frozenset(_INJECTED[said[1]]) if said[1] in _INJECTED else _ANYTHING
+        self._recent.append(_Attack(name, 1, "", "sabotage", at_ns, at_ns + _SABOTAGE_NS, effects))
+
     def in_force(self, at_ns: int, within_ns: int = 0) -> list[dict[str, Any]]:
         """The attacks in force at `at_ns`, or ended at most 10 s before; at most 20, newest last."""
         found = [a for a in self._recent if a.in_force(at_ns) or 0 <= at_ns - a.begin_ns <= within_ns]
@@ -103,6 +143,8 @@ class AttackLog:
             if not attack.in_force(at_ns) or (ended is not None and not ended.by(attack.pid, attack.signal)):
                 continue
             hit = names & attack.effects
+            if attack.effects is _ANYTHING and names & _DEATHS:
+                return "injected"
             if not hit:
                 continue
             harm = _HARMS.get(attack.kind)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from loadchaos.judge.attribution import owned
 from loadchaos.judge.incidents import Incident, Seen
 from loadchaos.judge.normalise import normalise
 from loadchaos.model import Attribution
@@ -39,12 +40,15 @@ class Entry:
 
     def to_json(self) -> dict[str, Any]:
         """A failure as in verdict.json, but for times in words and acceptance, which the verdict adds."""
+        known, remedy = owned(
+            self.attribution, self.seen.known, self.seen.remedy if self.remedy is None else self.remedy
+        )
         found: dict[str, Any] = {
             "id": self.seen.id, "severity": self.seen.severity, "title": self.title or self.seen.title,
             "count": self.count, "first_seen_ns": self.deaths[0].opened_ns if self.deaths else self.seen.at_ns,
             "evidence": {k: self.seen.evidence.get(k) for k in ("source", "line", "text")},
-            "attribution": self.attribution, "known": list(self.seen.known),
-            "remedy": self.seen.remedy if self.remedy is None else self.remedy, "incident": self.incident.folder,
+            "attribution": self.attribution, "known": known,
+            "remedy": remedy, "incident": self.incident.folder,
             "alt": list(self.alt), "frames": list(self.seen.frames), "process": self.seen.process,
         }  # fmt: skip
         if self.deaths:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from loadchaos.judge.attribution import Ended
+from loadchaos.judge.attribution import Ended, owned
 from loadchaos.judge.tally import S, Sent
 from loadchaos.judge.versions import with_standing
 from loadchaos.model import Attribution, Row, Severity, State
@@ -196,6 +196,7 @@ class Incident:
         """incident.json: everything a page or an upstream report needs, but for bodies and raw files."""
         base = self.load_begin_ns if self.load_begin_ns is not None else self.opened_ns
         named = self.named_by()
+        known, remedy = owned(self.attribution, self._known(named), self.remedy or named.remedy)
 
         def at_s(ns: int | None) -> float | None:
             return None if ns is None else round((ns - base) / S, 3)
@@ -206,7 +207,7 @@ class Incident:
             "opened_at_s": at_s(self.opened_ns), "noticed_at_s": at_s(self.noticed_ns), "back_at_s": at_s(self.back_ns),
             "closed_at_s": at_s(self.closed_ns), "opened_ns": self.opened_ns, "closed_ns": self.closed_ns,
             "recovered_after_s": self.recovered_after_s(), "state": self.worst, "signs": list(self.signs),
-            "known": self._known(named), "remedy": self.remedy or named.remedy, "evidence": dict(named.evidence),
+            "known": known, "remedy": remedy, "evidence": dict(named.evidence),
             "frames": list(named.frames), "process": named.process, "exit": dict(self.exit) if self.exit else None,
             "causes": [_seen(s, at_s(s.at_ns)) for s in self.causes[:_MOST_TOLD]],
             "echoes": [_seen(s, at_s(s.at_ns)) for s in self.echoes[:_MOST_TOLD]],

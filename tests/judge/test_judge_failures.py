@@ -178,6 +178,55 @@ def test_a_kill_explains_only_the_end_of_that_very_process(
     assert (failure["id"], failure["attribution"]) == ("engine_core_proc_died", whose)
 
 
+ACT = "(Worker pid=17) loadchaos-sabotage: act encoder_pop_draft step=3 pid=17 popped=9f8a1c"
+DRAFTER = (
+    '  File "/vllm/v1/worker/gpu_model_runner.py", line 4386, in propose_draft_token_ids\n'
+    '  File "/vllm/v1/worker/gpu_model_runner.py", line 3071, in _gather_mm_embeddings\n'
+)
+
+
+def miss_in_the_drafter(history: Any) -> None:
+    history.log(
+        "ERROR EngineCore encountered a fatal error.\nTraceback (most recent call last):\n" + DRAFTER + history.MISS
+    )
+
+
+def test_a_death_after_an_act_of_sabotage_is_injected_and_blamed_on_nobody_upstream(history: Any) -> None:
+    ids = history.begin().work(5).send(3)
+    history.log(ACT)
+    miss_in_the_drafter(history)
+    history.die(ids).idle(2).end()
+    verdict = history.verdict()
+    [failure] = verdict["failures"]
+    assert (failure["id"], failure["attribution"], failure["known"]) == ("encoder_cache_miss", "injected", [])
+    assert "loadchaos-vllm" in failure["remedy"]
+    assert verdict["verdict"] == "fail", "found, though injected"
+
+
+def test_a_sabotage_that_is_quoted_by_a_request_excuses_nothing(history: Any) -> None:
+    ids = history.begin().work(5).send(3)
+    history.log(f"INFO Received request x: prompt: '{ACT}'")
+    miss_in_the_drafter(history)
+    history.die(ids).idle(2).end()
+    [failure] = history.verdict()["failures"]
+    assert failure["attribution"] == "server"
+    assert failure["known"]
+
+
+def test_a_death_of_another_cause_beside_a_popped_entry_is_the_servers(history: Any) -> None:
+    ids = history.begin().work(5).send(3)
+    history.log(ACT).log("RuntimeError: CUDA error: an illegal memory access was encountered")
+    history.die(ids).idle(2).end()
+    assert history.verdict()["failures"][0]["attribution"] == "server"
+
+
+def test_whatever_a_process_says_that_sabotage_ended_is_injected(history: Any) -> None:
+    ids = history.begin().work(5).send(3)
+    history.log("(EngineCore pid=9) loadchaos-sabotage: act step_exit step=1 pid=9 code=3")
+    history.die(ids).idle(2).end()
+    assert history.verdict()["failures"][0]["attribution"] == "injected"
+
+
 # --- acceptance ---------------------------------------------------------------------------------------------------------
 
 
