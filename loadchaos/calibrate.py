@@ -19,7 +19,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 
-from loadchaos.dialects import DIALECTS, Dialect
+from loadchaos.dialects import DIALECTS, Dialect, version_key
 from loadchaos.dialects.detect import PATHS, Page, detect
 from loadchaos.errors import OptionError, TargetError
 from loadchaos.model import Facts, TextFacts
@@ -221,7 +221,7 @@ def _limits(facts: Facts, entry: Mapping[str, Any], pages: Mapping[str, Answer])
         values["max_model_len"] = entry["max_model_len"]
         sources["max_model_len"] = "/v1/models"
     values.update(_vllm_capacity(pages["/metrics"].text, sources))
-    values.update(_lmdeploy_capacity(pages["/distserve/engine_info"], sources))
+    values.update(_lmdeploy_capacity(pages["/distserve/engine_info"], facts.version, sources))
     # Only vLLM's page tells: it has the counters where it drafts; LMDeploy has them always.
     if facts.dialect == "vllm" and pages["/metrics"].status == 200:
         drafts = re.search(r"^vllm:spec_decode_num_drafts(?:_total)?\{", pages["/metrics"].text, re.MULTILINE)
@@ -244,11 +244,8 @@ def _vllm_capacity(metrics: str, sources: dict[str, str]) -> dict[str, int]:
     return {"kv_blocks": blocks, "kv_block_size": block_size, "capacity_tokens": blocks * block_size}
 
 
-def _lmdeploy_capacity(page: Answer, sources: dict[str, str]) -> dict[str, int]:
-    """/distserve/engine_info is a JSON text inside a JSON text; the input cap follows lmdeploy/pytorch/engine/engine.py.
-
-    `_get_max_session_len`: (blocks - 1 reserved) * block_size - block_size since 0.12, earlier eras allow more.
-    """
+def _lmdeploy_capacity(page: Answer, version: str | None, sources: dict[str, str]) -> dict[str, int]:
+    """/distserve/engine_info is a JSON text inside a JSON text."""
     info = page.json() if page.status == 200 else None
     if isinstance(info, str):
         try:
@@ -257,12 +254,39 @@ def _lmdeploy_capacity(page: Answer, sources: dict[str, str]) -> dict[str, int]:
             return {}
     if not isinstance(info, dict) or not info.get("num_gpu_blocks") or not info.get("block_size"):
         return {}
-    blocks, block_size = int(info["num_gpu_blocks"]), int(info["block_size"])
-    sources["capacity_tokens"] = sources["input_limit"] = "/distserve/engine_info"
-    return {
-        "kv_blocks": blocks, "kv_block_size": block_size, "capacity_tokens": blocks * block_size,
-        "input_limit": (blocks - 2) * block_size,
-    }  # fmt: skip
+    limits = _lmdeploy_limits(int(info["num_gpu_blocks"]), int(info["block_size"]), version)
+    sources.update(dict.fromkeys(limits, "/distserve/engine_info"))
+    return limits
+
+
+def _lmdeploy_limits(blocks: int, block_size: int, version: str | None) -> dict[str, int]:
+    """The longest prompt by version: `_get_max_session_len` of lmdeploy/pytorch/engine/engine.py.
+
+    All blocks up to 0.9.1, all but one in 0.9.2 to 0.11, all but two (one is reserved) since 0.12; the context may be
+    shorter, which LMDeploy tells nowhere.
+    """
+    capacity = {"kv_blocks": blocks, "kv_block_size": block_size, "capacity_tokens": blocks * block_size}
+    key = version_key(version) or (99,)
+    if version is not None and version.endswith("earlier") and key > (0, 9):
+        return capacity  # the formula changed in between: which one holds is not known
+    kept = 0 if key < (0, 9, 2) else 1 if key < (0, 12) else 2
+    return {**capacity, "input_limit": (blocks - kept) * block_size}
+
+
+_BLOCKS_IN_LOG = re.compile(r"num_gpu_blocks=(\d+)|\bblock num: (\d+)|Initialize cache engine with (\d+) gpu blocks")
+_BLOCK_SIZE_IN_LOG = re.compile(r"\bblock_size=(\d+)")
+
+
+def with_log(facts: Facts, log: str) -> Facts:
+    """What the head of the server's log tells and its endpoints do not: LMDeploy's KV capacity (--log-level INFO)."""
+    if facts.dialect != "lmdeploy" or facts.kv_blocks is not None:
+        return facts
+    blocks, size = _BLOCKS_IN_LOG.search(log), _BLOCK_SIZE_IN_LOG.search(log)
+    if blocks is None or size is None:
+        return facts
+    n = int(next(group for group in blocks.groups() if group))
+    limits: dict[str, Any] = _lmdeploy_limits(n, int(size[1]), facts.version)
+    return replace(facts, **limits, sources={**facts.sources, **dict.fromkeys(limits, "the server's log")})
 
 
 async def _development(asker: Asker, dialect: Dialect, facts: Facts) -> Facts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from loadchaos.redact import Redactor
 from loadchaos.sim.command import command as embedded_command
 from loadchaos.watch import Target, Watch
 
+_HEAD_BYTES = 1 << 16
 DOWN = frozenset({"dying", "dead", "restarting", "unreachable", "terminated"})
 _TAIL_BYTES = 4096
 _LINE_CHARS = 200
@@ -132,7 +134,10 @@ class Patient:
         return [Target("server", self.place.admin_url or self.url, logs=tuple(self.place.server_log), pid=pid)]
 
     async def read_head(self) -> str:
-        """The head of the server's log, where one was given: version and flags stand there."""
+        """The head of the server's log, where there is one: version and flags stand there."""
+        if self.launched is not None:
+            with contextlib.suppress(OSError), (self._folder / "server.log").open("rb") as log:
+                return log.read(_HEAD_BYTES).decode("utf-8", "replace")
         if self._watch is None:
             return ""
         return "".join([await self._watch.read_head(name) for name in self._machines])

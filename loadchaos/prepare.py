@@ -104,7 +104,7 @@ class Preparation:
             image_sizes=sizes, images_per_request=most_images, dialect=profile.target.dialect, model=self._options.model,
             api_key_env=self._options.api_key_env,
         )  # fmt: skip
-        facts = await calibrate.look(asker, wanted)
+        facts = calibrate.with_log(await calibrate.look(asker, wanted), await self._patient.read_head())
         dialect = DIALECTS[facts.dialect].at(facts.version)
         await self._patient.watch(self._record, dialect)
         if self._place.kind == "external":

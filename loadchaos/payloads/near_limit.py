@@ -83,7 +83,7 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Draws) 
     """Set text, output and what is expected for one rung; a plain short prompt where the limit is not known."""
     assert isinstance(options, Options)
     rung = options.rung or options.rungs()[step.ordinal % len(options.rungs())]
-    limit = options.limit or _limit(facts)
+    limit = _limit(facts) or options.limit
     draft.final = True
     if limit is None or facts.text is None or limit + rung.margin - draft.image_tokens <= facts.text.overhead:
         prompt(draft, facts, _UNKNOWN_LIMIT_TOKENS, rng)

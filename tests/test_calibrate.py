@@ -1,0 +1,120 @@
+"""What a server is and how it counts, learned from the embedded servers by the questions real ones are asked."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from loadchaos import calibrate
+from loadchaos.errors import OptionError
+from loadchaos.model import Facts
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest) -> Iterator[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "loadchaos.sim.server", "--port", "0", *request.param],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    url = ""
+    for line in process.stdout:
+        if "running on http" in line:
+            url = line.split("running on ")[1].split()[0]
+            break
+    try:
+        yield url
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+
+
+def learn(url: str, wanted: calibrate.Wanted) -> tuple[Facts, calibrate.Asker]:
+    async def ask() -> tuple[Facts, calibrate.Asker]:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            asker = calibrate.Asker(client, url, url)
+            return await calibrate.calibrate(asker, await calibrate.look(asker, wanted), wanted), asker
+
+    return asyncio.run(ask())
+
+
+VLLM = ["--flag", "limit_mm_per_prompt=3"]
+
+
+@pytest.mark.parametrize("server", [VLLM], indirect=True)
+def test_a_vllm_is_known_with_its_limits_and_what_text_and_images_cost(server: str) -> None:
+    facts, asker = learn(server, calibrate.Wanted(((1024, 1024), (448, 448)), images_per_request=5))
+    assert (facts.dialect, facts.version, facts.max_model_len) == ("vllm", "0.18.0", 16384)
+    assert facts.images is True
+    assert facts.max_images == 3
+    assert facts.image_tokens == {"1024x1024": 1026, "448x448": 198}  # 1024 and 196, and two marks around each
+    assert facts.text is not None
+    assert facts.text.source == "tokenize"
+    assert (facts.speculative_decoding, facts.development_endpoints) == (True, True)
+    assert asker.generations <= 5
+
+
+NEW_LMDEPLOY = ["--dialect", "lmdeploy", "--era", "0.18", "--flag", "num_gpu_blocks=21"]
+
+
+@pytest.mark.parametrize("server", [NEW_LMDEPLOY], indirect=True)
+def test_a_new_lmdeploy_tells_its_blocks_and_the_longest_prompt_follows(server: str) -> None:
+    facts, _ = learn(server, calibrate.Wanted())
+    assert (facts.dialect, facts.kv_blocks, facts.capacity_tokens, facts.input_limit) == ("lmdeploy", 21, 1344, 1216)
+    assert facts.version is not None
+    assert facts.text is not None
+    assert facts.text.source == "encode"
+
+
+@pytest.mark.parametrize("server", [["--no-images"]], indirect=True)
+def test_a_text_model_is_known_to_take_no_images(server: str) -> None:
+    facts, _ = learn(server, calibrate.Wanted(((448, 448),), images_per_request=1))
+    assert facts.images is False
+    assert "400" in facts.sources["images"]
+
+
+LMDEPLOY_LOG = """\
+2024-12-10 10:00:00,000 - lmdeploy - DEBUG - engine.py:1 - block num: 21
+2024-12-10 10:00:00,001 - lmdeploy - INFO - cache_engine.py:1 - build CacheEngine with config:CacheConfig(max_batches=128, block_size=64, num_cpu_blocks=128, num_gpu_blocks=21, window_size=-1)
+"""  # noqa: E501 - a real line
+
+
+@pytest.mark.parametrize(
+    ("version", "limit"), [("0.8", 1344), ("0.9.2", 1280), ("0.11.0", 1280), ("0.18", 1216), ("0.13 or earlier", None)]
+)
+def test_an_old_lmdeploy_tells_its_blocks_in_the_log_alone(version: str, limit: int | None) -> None:
+    facts = calibrate.with_log(Facts("u", "u", "lmdeploy", version=version), LMDEPLOY_LOG)
+    assert (facts.kv_blocks, facts.capacity_tokens, facts.input_limit) == (21, 1344, limit)
+    assert facts.sources["capacity_tokens"] == "the server's log"
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("http://h:8000", "http://h:8000"),
+        ("http://h:8000/v1", "http://h:8000"),
+        ("http://h:8000/v1/", "http://h:8000"),
+        ("https://gw.example.com/team/llm/v1", "https://gw.example.com/team/llm"),
+        ("127.0.0.1:9000", "http://127.0.0.1:9000"),
+        ("http://[::1]:8000/v1", "http://[::1]:8000"),
+    ],
+)
+def test_a_target_is_its_base_url_with_the_path_prefix_kept(text: str, url: str) -> None:
+    assert calibrate.parse_target(text) == url
+
+
+@pytest.mark.parametrize("text", ["", "ftp://h", "http://", "http://user:secret@h:1"])
+def test_a_target_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(OptionError):
+        calibrate.parse_target(text)
+
+
+def test_the_shipped_folder_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from loadchaos import shipped
+
+    monkeypatch.chdir(tmp_path)
+    assert "mtp_mm" in shipped.profiles()
