@@ -273,7 +273,7 @@ class Episodes:
 
     def _attribute(self, incident: Incident) -> None:
         incident.has_log = self.has_log
-        names = {incident.named_by().id}
+        names = {incident.named_by().id, incident.kind}
         if not incident.causes:  # an echo, or nothing but signs: what we did to it may be the whole story
             names |= {incident.kind, str(incident.worst), f"server_{incident.worst}", *(s.id for s in incident.echoes)}
             if incident.kind == "death":

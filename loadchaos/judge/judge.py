@@ -135,6 +135,7 @@ class Judge:
 
     def _on_log(self, row: Row) -> None:
         self._episodes.has_log = True
+        self._attacks.heard(str(row.get("text", "")), int(row.get("at_ns") or self._run.newest_ns))
         self._lines.feed(row, int(row.get("at_ns") or self._run.newest_ns))
 
     # --- settling: what needs a moment until it can be told ---------------------------------------------------------------
