@@ -30,6 +30,7 @@ _VALIDATION = patterns(
     r"At most \d+ \w+(?:\(s\)|s)? may be provided",
     r"is not a multimodal model",
     r"Failed to load image: |cannot identify image file|image file is truncated",
+    r"Decompressed data too large for PngImagePlugin",
     r"Failed to apply \w+ on data=",
     r"aspect ratio must be smaller than",
     r"Non-base64 digit found|Incorrect padding|Invalid base64|Only base64 data(?: URLs)? ",

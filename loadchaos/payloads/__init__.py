@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from loadchaos.model import Facts, Request, Step
-from loadchaos.payloads import images, near_limit, text
+from loadchaos.payloads import hostile_images, images, near_limit, text
 from loadchaos.payloads.build import build as _build
 from loadchaos.payloads.draft import Draft, Payload
 
@@ -19,6 +19,7 @@ __all__ = ["PAYLOADS", "Draft", "Payload", "build"]
 PAYLOADS: Mapping[str, Payload] = {
     "text": cast("Payload", text),
     "images": cast("Payload", images),
+    "hostile_images": cast("Payload", hostile_images),
     "near_limit": cast("Payload", near_limit),
 }
 

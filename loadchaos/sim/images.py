@@ -129,7 +129,9 @@ class ImageReader:
             image = images.open(io.BytesIO(data))
         except images.DecompressionBombError as error:
             raise ImageError(str(error), 500, "InternalServerError") from error
-        except (OSError, SyntaxError, ValueError) as error:
+        except ValueError as error:  # a bomb beside the pixels: real servers pass Pillow's words on as they are
+            raise ImageError(str(error)) from error
+        except (OSError, SyntaxError) as error:
             raise ImageError(_failed(error, late)) from error
         try:
             image.load()

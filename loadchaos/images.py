@@ -1,0 +1,260 @@
+"""The corpus of images that servers stumble over: each file, what it is, and what a right server answers; and its maker.
+
+`loadchaos images build FOLDER` writes the files and manifest.json. Everything is small: what is huge in pixels is flat,
+what is huge when unpacked is a promise in a header. A folder of your own may have the same manifest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+Right = Literal["image", "refusal", "either"]
+"""What a right server answers: it took the image, it refused with a 4xx, or one of the two."""
+
+Form = Literal["base64", "verbatim", "text"]
+"""How the file stands in its data URL: in base64, as it is behind `;base64,`, or percent-encoded without it."""
+
+MANIFEST = "manifest.json"
+_SIDE = 64
+_PILLOWS_LIMIT = 178_956_970
+"""Pillow refuses more pixels than this as a decompression bomb (2 x Image.MAX_IMAGE_PIXELS)."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One image of the corpus, as manifest.json has it. `pixels` is "64x64" as its header says, "" where it says none."""
+
+    file: str
+    mime: str
+    what: str
+    right: Right
+    form: Form = "base64"
+    pixels: str = ""
+    sha256: str = ""
+
+
+@dataclass(frozen=True)
+class _Maker:
+    entry: Entry
+    make: Callable[[], bytes]
+
+
+def build(folder: Path) -> list[Entry]:
+    """Write every file and the manifest. Formats this Pillow cannot write are left out; returns what was written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for maker in _makers():
+        try:
+            data = maker.make()
+        except (KeyError, OSError):
+            continue  # an optional codec (AVIF, WebP) this Pillow was built without
+        (folder / maker.entry.file).write_bytes(data)
+        details = {**asdict(maker.entry), "sha256": hashlib.sha256(data).hexdigest(), "pixels": _pixels(data)}
+        written.append(Entry(**details))
+    manifest = {"about": __doc__.splitlines()[0] if __doc__ else "", "images": [asdict(e) for e in written]}
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    return written
+
+
+def _pixels(data: bytes) -> str:
+    """The size its header tells; PNG's by hand, because Pillow refuses to look at the largest."""
+    if data[:8] == _SIGNATURE and len(data) >= 24:
+        return "{}x{}".format(*struct.unpack(">II", data[16:24]))
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            return f"{image.width}x{image.height}"
+    except (UnidentifiedImageError, OSError, ValueError, SyntaxError):
+        return ""
+
+
+# --- the parts ----------------------------------------------------------------------------------------------------------
+
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def _png(
+    width: int, height: int, *, bits: int = 8, color: int = 2, data: bytes | None = None, extra: bytes = b""
+) -> bytes:
+    """A PNG by hand: flat rows of zeros unless `data` (already deflated) is given; `extra` chunks behind the header."""
+    header = _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bits, color, 0, 0, 0))
+    if data is None:
+        channels = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[color]
+        row = b"\x00" * (1 + -(-width * channels * bits // 8))
+        packer = zlib.compressobj(9)
+        data = b"".join([*(packer.compress(row) for _ in range(height)), packer.flush()])
+    return _SIGNATURE + header + extra + _chunk(b"IDAT", data) + _chunk(b"IEND", b"")
+
+
+def _picture(mode: str = "RGB", size: tuple[int, int] = (_SIDE, _SIDE)) -> Any:
+    """A small gradient in that mode; Pillow's Image."""
+    from PIL import Image
+
+    plain = Image.new("RGB", size)
+    plain.putdata([(x * 255 // size[0], y * 255 // size[1], 90) for y in range(size[1]) for x in range(size[0])])
+    if mode == "I;16":
+        return Image.frombytes(
+            "I;16", size, b"".join(struct.pack("<H", n * 13 % 65536) for n in range(size[0] * size[1]))
+        )
+    return plain.convert("L").convert(mode) if mode in ("LA", "1") else plain.convert(mode)
+
+
+def _saved(image: Any, kind: str, **options: Any) -> bytes:
+    out = io.BytesIO()
+    image.save(out, kind, **options)
+    return out.getvalue()
+
+
+def _of_mode(mode: str, kind: str = "PNG", **options: Any) -> Callable[[], bytes]:
+    return lambda: _saved(_picture(mode), kind, **options)
+
+
+def _rotated() -> bytes:
+    from PIL import Image
+
+    exif = Image.Exif()
+    exif[0x0112] = 6  # Orientation: to be turned by 90 degrees
+    return _saved(_picture(size=(96, 48)), "JPEG", exif=exif.tobytes())
+
+
+def _animated(kind: str) -> bytes:
+    frames = [_picture().rotate(90 * n) for n in range(4)]
+    return _saved(frames[0], kind, save_all=True, append_images=frames[1:], duration=100, loop=0)
+
+
+def _wrong_crc() -> bytes:
+    whole = _of_mode("RGB")()
+    at = whole.index(b"IDAT") + 4
+    length = struct.unpack(">I", whole[at - 8 : at - 4])[0]
+    end = at + length
+    return whole[:end] + bytes(b ^ 0xFF for b in whole[end : end + 4]) + whole[end + 4 :]
+
+
+def _unpacking_text() -> bytes:
+    """A comment of 20 kB that unpacks to 20 MB: a bomb beside the pixels (Pillow: MAX_TEXT_CHUNK)."""
+    packer = zlib.compressobj(9)
+    packed = b"".join([*(packer.compress(b"\x00" * 1_000_000) for _ in range(20)), packer.flush()])
+    return _png(_SIDE, _SIDE, extra=_chunk(b"zTXt", b"comment\x00\x00" + packed))
+
+
+def _svg() -> bytes:
+    return (
+        b'<svg xmlns="http://www.w3.org/2000/svg" width="64" height="64"><script>alert(1)</script>'
+        b'<image href="file:///etc/passwd"/><rect width="64" height="64" fill="red"/></svg>'
+    )
+
+
+def _zip_behind() -> bytes:
+    import zipfile
+
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("inside.txt"), "an archive behind an image")
+    return _of_mode("RGB")() + out.getvalue()
+
+
+def _gif_and_script() -> bytes:
+    """A GIF whose first bytes are JavaScript, too: its width is "/*" and its comment ends what that begins."""
+    whole = _saved(_picture("P", (16, 16)), "GIF")
+    return whole[:6] + b"/*" + whole[8:-1] + b"\x21\xfe\x08*/=1;//\n\x00\x3b"
+
+
+def _made(file: str, mime: str, what: str, right: Right, make: Callable[[], bytes], form: Form = "base64") -> _Maker:
+    return _Maker(Entry(file, mime, what, right, form), make)
+
+
+def _makers() -> Sequence[_Maker]:
+    png, jpeg = "image/png", "image/jpeg"
+    whole = _of_mode("RGB")
+    return [
+        # modes: what a converter to RGB forgets
+        _made("rgb.png", png, "plain RGB, the control", "image", whole),
+        _made("l.png", png, "grey (L)", "image", _of_mode("L")),
+        _made("la.png", png, "grey with alpha (LA)", "image", _of_mode("LA")),
+        _made("p.png", png, "palette (P)", "image", _of_mode("P")),
+        _made("p_transparent.png", png, "palette with a transparent colour", "image", _of_mode("P", transparency=0)),
+        _made("rgba.png", png, "RGB with alpha (RGBA)", "image", _of_mode("RGBA")),
+        _made("1.png", png, "one bit a pixel (1)", "image", _of_mode("1")),
+        _made("i16.png", png, "sixteen bits of grey (I;16)", "image", _of_mode("I;16")),
+        _made("rgb48.png", png, "sixteen bits a channel", "image", lambda: _png(_SIDE, _SIDE, bits=16)),
+        _made("cmyk.jpg", jpeg, "four colours for print (CMYK)", "image", _of_mode("CMYK", "JPEG")),
+        _made("grey.jpg", jpeg, "a grey JPEG", "image", _of_mode("L", "JPEG")),
+        _made("progressive.jpg", jpeg, "a progressive JPEG", "image", _of_mode("RGB", "JPEG", progressive=True)),
+        _made("exif_rotated.jpg", jpeg, "to be turned by its EXIF orientation", "image", _rotated),
+        # more than one frame, and other formats
+        _made("animated.png", png, "an animated PNG of four frames", "image", lambda: _animated("PNG")),
+        _made("animated.gif", "image/gif", "an animated GIF of four frames", "image", lambda: _animated("GIF")),
+        _made("animated.webp", "image/webp", "an animated WebP of four frames", "image", lambda: _animated("WEBP")),
+        _made("lossy.webp", "image/webp", "a WebP", "image", _of_mode("RGB", "WEBP")),
+        _made("picture.avif", "image/avif", "an AVIF, which not every server reads", "either", _of_mode("RGB", "AVIF")),
+        _made("picture.bmp", "image/bmp", "a BMP", "either", _of_mode("L", "BMP")),
+        _made("picture.tiff", "image/tiff", "a TIFF", "either", _of_mode("RGB", "TIFF", compression="tiff_deflate")),
+        # sizes
+        _made("1x1.png", png, "one pixel", "image", lambda: _png(1, 1)),
+        _made("12x1.png", png, "twelve pixels: 3328 tokens where tiles follow the shape", "image", lambda: _png(12, 1)),
+        _made("1x200.png", png, "200 times as high as wide: the longest some models take", "either", lambda: _png(1, 200)),
+        _made("1x201.png", png, "one more: refused where the shape is bounded", "either", lambda: _png(1, 201)),
+        _made("2000x1.png", png, "2000 times as wide as high", "either", lambda: _png(2000, 1)),
+        _made("8000x8000.png", png, "64 megapixels in 8 kB", "either", lambda: _png(8000, 8000, bits=1, color=0)),
+        _made("bomb.png", png, f"more than {_PILLOWS_LIMIT} pixels in 24 kB: a decompression bomb", "either",
+              lambda: _png(13400, 13400, bits=1, color=0)),
+        _made("bomb_header.png", png, "a header that promises 2.5 gigapixels, and nothing behind it", "refusal",
+              lambda: _png(50_000, 50_000, data=zlib.compress(b"\x00" * 100))),
+        _made("bomb_text.png", png, "a comment that unpacks to 20 MB", "either", _unpacking_text),
+        # broken
+        _made("truncated_half.png", png, "the first half of a file", "either", lambda: whole()[: len(whole()) // 2]),
+        _made("truncated_tail.png", png, "its last twelve bytes missing", "either", lambda: whole()[:-12]),
+        _made("truncated.jpg", jpeg, "the first half of a JPEG", "either",
+              lambda: (f := _of_mode("RGB", "JPEG")())[: len(f) // 2]),
+        _made("wrong_crc.png", png, "a wrong checksum over the pixels", "either", _wrong_crc),
+        _made("garbled_pixels.png", png, "pixels that do not unpack", "either",
+              lambda: _png(8, 8, data=b"\x78\x9c" + b"\xab" * 40)),
+        _made("header_only.png", png, "signature and header, no pixels", "refusal", lambda: whole()[:33]),
+        _made("signature_only.png", png, "eight bytes of signature", "refusal", lambda: _SIGNATURE),
+        _made("empty.png", png, "no byte at all", "refusal", lambda: b""),
+        _made("zero_wide.png", png, "no pixel wide", "refusal", lambda: _png(0, 8)),
+        _made("noise.png", png, "bytes that are no image", "refusal", lambda: hashlib.sha512(b"noise").digest() * 8),
+        _made("broken_profile.png", png, "a colour profile that is none", "either",
+              lambda: _png(_SIDE, _SIDE, extra=_chunk(b"iCCP", b"x\x00\x00not a profile"))),
+        # not what it says
+        _made("png_as_jpeg.png", jpeg, "a PNG that is said to be a JPEG", "either", whole),
+        _made("png_as_text.png", "text/plain", "a PNG that is said to be text", "either", whole),
+        _made("vector.svg", "image/svg+xml", "an SVG with a script and a file reference", "refusal", _svg),
+        _made("vector_text.svg", "image/svg+xml", "the same in a data URL that is not base64", "refusal", _svg, "text"),
+        _made("document.pdf", png, "the begin of a PDF", "refusal", lambda: b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj\n"),
+        _made("zip_behind.png", png, "a polyglot: a PNG with a ZIP archive behind it", "image", _zip_behind),
+        _made("script.gif", "image/gif", "a polyglot: a GIF that is JavaScript, too", "either", _gif_and_script),
+        # the data URL itself
+        _made("not_base64.txt", png, "characters that are not base64", "refusal", lambda: b"@@@not*base64@@@", "verbatim"),
+        _made("cut_base64.txt", png, "base64 that ends too early", "refusal", lambda: b"iVBORw0KGgoAAAANSUhEU", "verbatim"),
+    ]  # fmt: skip
+
+
+# --- read back ----------------------------------------------------------------------------------------------------------
+
+
+def read(folder: Path) -> list[Entry]:
+    """The manifest's entries; without a manifest every file there, of which nothing is known. Raises OSError, ValueError."""
+    manifest = folder / MANIFEST
+    if manifest.is_file():
+        data = json.loads(manifest.read_text(encoding="utf-8"))
+        return [Entry(**{k: v for k, v in e.items() if k in Entry.__dataclass_fields__}) for e in data["images"]]
+    import mimetypes
+
+    files = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
+    return [
+        Entry(p.name, mimetypes.guess_type(p.name)[0] or "application/octet-stream", "yours", "either") for p in files
+    ]

@@ -1,0 +1,99 @@
+"""Images that servers stumble over, one a request, in turn: the shipped corpus, or a folder of your own.
+
+Right is a 4xx or a right answer, as the corpus says for each; a 5xx or a death never is.
+"""
+
+from __future__ import annotations
+
+import base64
+import difflib
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+from urllib.parse import quote_from_bytes
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from loadchaos import images, shipped
+from loadchaos.draws import Draws
+from loadchaos.model import Facts, Outcome, Step
+from loadchaos.payloads.draft import Draft
+
+ORDER = 0
+_EXPECTED: Mapping[images.Right, Sequence[Outcome]] = {
+    "image": ("ok",), "refusal": ("rejected",), "either": ("ok", "rejected"),
+}  # fmt: skip
+
+
+class Options(BaseModel):
+    """`folder` of your own in place of the shipped corpus; `only` some files of it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    can_kill: ClassVar[bool] = True
+
+    folder: str | None = None
+    only: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _there(self) -> Options:
+        known = [e.file for e in _read(self.folder)]
+        if not known:
+            raise ValueError(f"{self.folder} holds no file")
+        for name in self.only:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise ValueError(f"{name} is not among the images{hint}")
+        return self
+
+    def chosen(self) -> Sequence[images.Entry]:
+        """What is sent, in this order."""
+        return [e for e in _read(self.folder) if not self.only or e.file in self.only]
+
+    def words(self) -> str:
+        """For `explain`."""
+        whose = f"of {self.folder}" if self.folder else "of the shipped corpus"
+        return f"one of {len(self.chosen())} hostile images {whose}, in turn"
+
+    def per_request(self) -> dict[str, float]:
+        """For `explain`: the mean of what one request carries."""
+        return {"images": 1.0, "image_tokens": 0.0}
+
+
+def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Draws) -> None:  # noqa: ARG001 - in turn, not drawn
+    """Put the image in front of the text; what is expected is what its manifest calls right."""
+    assert isinstance(options, Options)
+    if facts.images is False:
+        draft.notes.append("the model takes no images: sent as text only")
+        return
+    chosen = options.chosen()
+    entry = chosen[step.ordinal % len(chosen)]
+    draft.pieces.append(_part(_folder(options.folder), entry))
+    draft.images += 1
+    draft.image_tokens_known = False
+    if tuple(step.expect) == ("ok",):
+        draft.expect = _EXPECTED[entry.right]
+
+
+def _folder(given: str | None) -> Path:
+    return Path(given) if given else shipped.folder("images")
+
+
+@functools.lru_cache(maxsize=8)
+def _read(given: str | None) -> Sequence[images.Entry]:
+    try:
+        return images.read(_folder(given))
+    except (OSError, KeyError, TypeError) as e:
+        raise ValueError(f"{_folder(given)} cannot be read as a folder of images: {e}") from e
+
+
+@functools.lru_cache(maxsize=512)
+def _part(folder: Path, entry: images.Entry) -> bytes:
+    data = (folder / entry.file).read_bytes()
+    mime = entry.mime.encode()
+    if entry.form == "text":
+        url = b"data:" + mime + b"," + quote_from_bytes(data).encode()
+    else:
+        url = b"data:" + mime + b";base64," + (base64.b64encode(data) if entry.form == "base64" else data)
+    return b'{"type":"image_url","image_url":{"url":"' + url + b'"}},'

@@ -1,0 +1,122 @@
+"""The corpus is what its manifest says, small, and sent file by file with what a right server answers."""
+
+import base64
+import hashlib
+import io
+import json
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+from pydantic import ValidationError
+
+from loadchaos import images, shipped
+from loadchaos.cli import main
+from loadchaos.model import Facts, Step
+from loadchaos.payloads import build, hostile_images, text
+
+Steps = Callable[..., Step]
+FOLDER = shipped.folder("images")
+CORPUS = images.read(FOLDER)
+
+
+def decodes(data: bytes) -> bool:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        try:
+            with Image.open(io.BytesIO(data)) as image:
+                image.convert("RGB")
+        except Exception:
+            return False
+    return True
+
+
+def url_of(step: Step, facts: Facts) -> str:
+    content = json.loads(build(step, facts).body)["messages"][0]["content"]
+    (url,) = [p["image_url"]["url"] for p in content if p["type"] == "image_url"]
+    return str(url)
+
+
+def test_the_corpus_is_whole_and_small() -> None:
+    for entry in CORPUS:
+        assert hashlib.sha256((FOLDER / entry.file).read_bytes()).hexdigest() == entry.sha256, entry.file
+    files = {p.name for p in FOLDER.iterdir()}
+    assert files == {e.file for e in CORPUS} | {images.MANIFEST}
+    assert sum(p.stat().st_size for p in FOLDER.iterdir()) < 300_000
+
+
+@pytest.mark.parametrize("entry", [e for e in CORPUS if e.right != "either"], ids=lambda e: e.file)
+def test_what_a_right_server_takes_decodes_and_what_it_refuses_does_not(entry: images.Entry) -> None:
+    data = (FOLDER / entry.file).read_bytes()
+    readable = entry.form == "base64" and decodes(data)
+    assert readable is (entry.right == "image")
+
+
+def test_the_corpus_is_made_by_its_command(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["images", "build", str(tmp_path / "new")])
+    assert result.exit_code == 0, result.output
+    made = {e.file: (e.mime, e.what, e.right, e.form) for e in images.read(tmp_path / "new")}
+    known = {e.file: (e.mime, e.what, e.right, e.form) for e in CORPUS}
+    assert made.items() <= known.items()
+    assert set(known) - set(made) <= {"picture.avif", "animated.webp", "lossy.webp"}, "codecs that Pillow may lack"
+    listed = CliRunner().invoke(main, ["images", "list"]).output
+    assert len(listed.splitlines()) == len(CORPUS)
+
+
+def test_each_image_is_sent_in_turn_with_what_is_right_for_it(facts: Facts, step: Steps) -> None:
+    payload = {"hostile_images": hostile_images.Options(), "text": text.Options()}
+    seen = set()
+    for n, entry in enumerate(CORPUS):
+        one = step(payload, n)
+        request = build(one, facts)
+        assert (request.images, request.tokens) == (1, None)
+        assert request.expect == {"image": ("ok",), "refusal": ("rejected",), "either": ("ok", "rejected")}[entry.right]
+        url = url_of(one, facts)
+        assert url.startswith(f"data:{entry.mime}")
+        if entry.form == "base64":
+            assert base64.b64decode(url.partition(",")[2], validate=True) == (FOLDER / entry.file).read_bytes()
+        seen.add(entry.form)
+    assert seen == {"base64", "text", "verbatim"}
+    assert url_of(step(payload, len(CORPUS)), facts) == url_of(step(payload, 0), facts)
+
+
+def test_a_folder_of_ones_own_is_sent_too(tmp_path: Path, facts: Facts, step: Steps) -> None:
+    (tmp_path / "cat.jpg").write_bytes(b"meow")
+    options = hostile_images.Options(folder=str(tmp_path))
+    one = step({"hostile_images": options})
+    assert url_of(one, facts) == "data:image/jpeg;base64," + base64.b64encode(b"meow").decode()
+    assert set(build(one, facts).expect) == {"ok", "rejected"}
+    assert "in turn" in options.words()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"only": ["bomb.pgn"]}, "did you mean bomb.png"),
+        ({"folder": "/nowhere/at/all"}, "cannot be read as a folder of images"),
+    ],
+)
+def test_what_is_not_there_is_told(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
+        hostile_images.Options.model_validate(given)
+
+
+def test_an_empty_folder_and_a_broken_manifest_are_told(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="holds no file"):
+        hostile_images.Options(folder=str(tmp_path))
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / images.MANIFEST).write_text('{"images": [{"file": "x"}]}')
+    with pytest.raises(ValidationError, match="cannot be read"):
+        hostile_images.Options(folder=str(tmp_path / "b"))
+
+
+def test_only_some_are_sent_and_none_to_a_model_without_eyes(facts: Facts, step: Steps) -> None:
+    payload = {"hostile_images": hostile_images.Options(only=("bomb.png",))}
+    assert url_of(step(payload, 0), facts) == url_of(step(payload, 7), facts)
+    blind = build(step(payload), replace(facts, images=False))
+    assert (blind.images, "takes no images" in blind.fitted) == (0, True)
