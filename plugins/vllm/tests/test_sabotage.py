@@ -1,0 +1,231 @@
+"""The plugin without vLLM: fake modules stand where vLLM's are, a trigger file arms, each act is told and done."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from loadchaos_vllm.sabotage import MODES, InjectedError, Sabotage, parse
+
+PLUGIN = Path(__file__).parent.parent
+RUNNER = """
+    class GPUModelRunner:
+        def __init__(self):
+            self.encoder_cache = {f"hash{i}": i for i in range(4)}
+            self.steps = 0
+
+        def execute_model(self, scheduler_output, intermediate_tensors=None):
+            self.steps += 1
+            return "answer"
+
+        def propose_draft_token_ids(self, scheduler_output, sampled):
+            return sorted(self.encoder_cache)
+"""
+SCHEDULER = """
+    class Scheduler:
+        def __init__(self):
+            self.running = [1, 2]
+
+        def schedule(self):
+            return len(self.running)
+
+        def reset_prefix_cache(self, reset_running_requests=False):
+            self.running = []
+"""
+SAMPLER = """
+    class Sampler:
+        def forward(self, logits, metadata):
+            return list(logits)
+"""
+
+
+@pytest.fixture
+def vllm(tmp_path: Path) -> Any:
+    """Runs a script in a process of its own, where `vllm` is a fake with this runner and the plugin is registered."""
+
+    def run(script: str, order: str = "", runner: str = RUNNER, **env: str) -> subprocess.CompletedProcess[str]:
+        for name, text in {
+            "worker/gpu_model_runner": runner, "core/sched/scheduler": SCHEDULER, "sample/sampler": SAMPLER,
+        }.items():  # fmt: skip
+            path = tmp_path / f"vllm/v1/{name}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(textwrap.dedent(text))
+        environment = {
+            "PATH": os.environ["PATH"], "PYTHONPATH": f"{tmp_path}:{PLUGIN}", "TRIGGER": str(tmp_path / "trigger"),
+            "LOADCHAOS_SABOTAGE": order, "LOADCHAOS_SABOTAGE_TRIGGER": str(tmp_path / "trigger"), **env,
+        }  # fmt: skip
+        head = (
+            "import os\nfrom types import SimpleNamespace\nimport loadchaos_vllm\nloadchaos_vllm.register()\n"
+            "def arm(text=''):\n    open(os.environ['TRIGGER'], 'w').write(text)\n"
+            "batch = SimpleNamespace(total_num_scheduled_tokens=5, free_encoder_mm_hashes=['hash0'])\n"
+            "def runner():\n    from vllm.v1.worker.gpu_model_runner import GPUModelRunner\n"
+            "    return GPUModelRunner()\n"
+        )
+        return subprocess.run(
+            [sys.executable, "-c", head + textwrap.dedent(script)], env=environment, capture_output=True, text=True,
+            timeout=30, check=False,
+        )  # fmt: skip
+
+    return run
+
+
+def test_without_a_trigger_in_the_environment_nothing_is_touched(vllm: Any) -> None:
+    done = vllm(
+        "print(hasattr(runner().execute_model, '__loadchaos_sabotage__'))", "step_raise", LOADCHAOS_SABOTAGE_TRIGGER=""
+    )
+    assert done.stdout.strip() == "False"
+    assert "names no file" in done.stderr
+
+
+def test_without_the_trigger_file_the_server_works_as_ever(vllm: Any) -> None:
+    done = vllm("print(runner().execute_model(batch))", "step_raise")
+    assert done.stdout.strip() == "answer"
+    assert "act" not in done.stderr
+
+
+def test_a_popped_entry_is_told_by_name_and_never_one_that_is_freed_anyway(vllm: Any) -> None:
+    done = vllm(
+        "arm()\nr = runner()\nfor _ in range(9): r.execute_model(batch)\nprint(sorted(r.encoder_cache))", "encoder_pop"
+    )
+    assert done.stdout.strip() == "['hash0']"
+    assert "loadchaos-sabotage: act encoder_pop step=1 pid=" in done.stderr
+    assert done.stderr.count(" act ") == 3
+
+
+def test_the_drafter_finds_an_entry_gone(vllm: Any) -> None:
+    done = vllm("arm()\nr = runner()\nr.execute_model(batch)\nprint(len(r.propose_draft_token_ids(batch, [])))",
+                "encoder_pop_draft times=1")  # fmt: skip
+    assert done.stdout.strip() == "3"
+    assert "act encoder_pop_draft step=1" in done.stderr
+
+
+def test_the_trigger_file_may_give_the_order_and_take_it_back(vllm: Any) -> None:
+    done = vllm(
+        """
+        r = runner()
+        arm('step_raise step=3')
+        r.execute_model(batch); r.execute_model(batch)
+        try:
+            r.execute_model(batch)
+        except RuntimeError as e:
+            print(e)
+        os.unlink(os.environ['TRIGGER'])
+        print(r.execute_model(batch))
+        """
+    )
+    assert done.stdout.splitlines() == ["loadchaos-sabotage: an exception injected in step 3", "answer"]
+
+
+def test_a_step_without_work_is_no_step(vllm: Any) -> None:
+    done = vllm("arm()\nprint(runner().execute_model(SimpleNamespace(total_num_scheduled_tokens=0)))", "step_raise")
+    assert done.stdout.strip() == "answer"
+
+
+@pytest.mark.parametrize(("mode", "code"), [("step_exit", 3), ("step_segv", -signal.SIGSEGV)])
+def test_the_process_ends_as_ordered_and_says_so_before(vllm: Any, mode: str, code: int) -> None:
+    done = vllm("arm()\nrunner().execute_model(batch)", mode)
+    assert done.returncode == code
+    assert f"act {mode} step=1" in done.stderr
+
+
+def test_running_requests_are_preempted_and_logits_become_nan(vllm: Any) -> None:
+    done = vllm(
+        """
+        arm()
+        from vllm.v1.core.sched.scheduler import Scheduler
+        from vllm.v1.sample.sampler import Sampler
+        print(Scheduler().schedule())
+        print(Sampler().forward([1.0], None))
+        """,
+        "preempt; nan_logits",
+    )
+    assert done.stdout.split() == ["0", "[nan]"]
+
+
+def test_a_version_without_a_hook_says_so_and_works(vllm: Any) -> None:
+    bare = "class GPUModelRunner:\n    def execute_model(self, batch):\n        return 'answer'\n"
+    done = vllm("arm()\nprint(runner().execute_model(batch))", "encoder_pop_draft", runner=bare)
+    assert done.stdout.strip() == "answer"
+    assert "missing encoder_pop_draft: vllm.v1.worker.gpu_model_runner.GPUModelRunner has no" in done.stderr
+
+
+def test_a_runner_whose_encoder_cache_moved_is_left_alone(vllm: Any) -> None:
+    done = vllm("arm()\nr = runner()\ndel r.encoder_cache\nprint(r.execute_model(batch))", "encoder_pop")
+    assert done.stdout.strip() == "answer"
+    assert "missing encoder_pop: GPUModelRunner has no encoder cache" in done.stderr
+
+
+def test_an_order_nobody_knows_is_told_and_nothing_is_done(vllm: Any) -> None:
+    done = vllm("arm()\nprint(runner().execute_model(batch))", "step_rise")
+    assert done.stdout.strip() == "answer"
+    assert "unknown mode 'step_rise'; there are: encoder_pop" in done.stderr
+
+
+def test_registered_twice_a_method_is_wrapped_once(vllm: Any) -> None:
+    done = vllm("arm()\nr = runner()\nloadchaos_vllm.register()\nr.execute_model(batch)", "encoder_pop")
+    assert done.stderr.count(" act ") == 1
+
+
+def test_the_same_seed_strikes_the_same_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "t").touch()
+
+    def struck() -> list[int]:
+        sabotage = Sabotage("step_sleep probability=0.3 seed=5 times=9 seconds=0", str(tmp_path / "t"), lambda _: None)
+        for _ in range(30):
+            sabotage.at("step", None)
+        lines = [line for line in capsys.readouterr().err.splitlines() if " act " in line]
+        return [int(line.split("step=")[1].split()[0]) for line in lines]
+
+    first = struck()
+    assert first == struck()
+    assert 3 <= len(first) <= 9
+
+
+def test_a_hang_lasts_until_it_is_disarmed(tmp_path: Path) -> None:
+    trigger = tmp_path / "t"
+    trigger.touch()
+    naps: list[float] = []
+
+    def nap(seconds: float) -> None:
+        naps.append(seconds)
+        if len(naps) == 5:
+            trigger.unlink()
+
+    Sabotage("step_hang", str(trigger), nap).at("step", None)
+    assert len(naps) == 5
+
+
+def test_steps_are_slowed_by_the_factor(tmp_path: Path) -> None:
+    (tmp_path / "t").touch()
+    assert Sabotage("slow_steps factor=4", str(tmp_path / "t")).at("step", None) == 4
+
+
+def test_another_runners_encoder_cache_is_found(tmp_path: Path) -> None:
+    (tmp_path / "t").touch()
+    runner = SimpleNamespace(encoder_cache=SimpleNamespace(encoder_outputs={"a": 1}))  # V2's shape
+    Sabotage("encoder_pop", str(tmp_path / "t")).at("step", runner)
+    assert runner.encoder_cache.encoder_outputs == {}
+
+
+def test_an_exception_of_ours_says_whose_it_is(tmp_path: Path) -> None:
+    (tmp_path / "t").touch()
+    with pytest.raises(InjectedError, match="loadchaos-sabotage"):
+        Sabotage("step_raise", str(tmp_path / "t")).at("step", None)
+
+
+@pytest.mark.parametrize("text", ["nothing", "step_raise 5", "step_raise speed=5"])
+def test_what_cannot_be_read_is_said(text: str) -> None:
+    with pytest.raises(ValueError, match="unknown"):
+        parse(text)
+
+
+def test_every_mode_has_a_hook() -> None:
+    assert set(MODES.values()) == {"step", "draft", "schedule", "sample"}
