@@ -214,11 +214,12 @@ def test_an_older_server_may_answer_nothing_above_its_limit(facts: Facts, step: 
     assert "empty" in build(step({"near_limit": above}), old).expect
 
 
-def test_the_smaller_limit_counts_and_one_given_counts_most(facts: Facts, step: Steps) -> None:
+def test_the_smaller_limit_counts_and_one_given_where_none_is_known(facts: Facts, step: Steps) -> None:
     first = near_limit.Options().turns()[0]
     assert build(step({"near_limit": first}), replace(facts, input_limit=2000)).tokens == 900
     given = near_limit.Options(limit=1344).turns()[0]
-    assert build(step({"near_limit": given}), facts).tokens == 244
+    assert build(step({"near_limit": given}), replace(facts, max_model_len=None)).tokens == 244
+    assert build(step({"near_limit": given}), facts).tokens == 2996
 
 
 def test_without_a_known_limit_a_short_prompt_is_sent_and_told(facts: Facts, step: Steps) -> None:
