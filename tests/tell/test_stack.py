@@ -1,0 +1,124 @@
+"""`loadchaos stack`: a folder Prometheus takes, everything on loopback, and started and stopped without a trace."""
+
+import json
+import socket
+import subprocess
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from ruamel.yaml import YAML
+
+from loadchaos.cli import main
+from loadchaos.errors import OptionError
+from loadchaos.tell import binaries, stack
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def test_promtool_takes_the_written_configuration(tmp_path: Path, prometheus_program: Callable[[str], Path]) -> None:
+    stack.write(tmp_path, ["127.0.0.1:9646", "10.0.0.7:9646"])
+    argv = [str(prometheus_program("promtool")), "check", "config", str(tmp_path / "prometheus.yml")]
+    done = subprocess.run(argv, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    config = YAML(typ="safe").load(tmp_path / "prometheus.yml")
+    assert config["scrape_configs"][0]["static_configs"][0]["targets"] == ["127.0.0.1:9646", "10.0.0.7:9646"]
+    assert config["global"]["scrape_interval"] == "1s"
+
+
+def test_the_compose_file_provisions_all_and_listens_on_loopback_only(tmp_path: Path) -> None:
+    stack.write(tmp_path, ["127.0.0.1:9646"], 19090)
+    services = YAML(typ="safe").load(tmp_path / "compose.yaml")["services"]
+    assert set(services) == {"prometheus", "alertmanager", "grafana"}
+    assert "--web.listen-address=127.0.0.1:19090" in services["prometheus"]["command"]
+    assert "--web.listen-address=127.0.0.1:9093" in services["alertmanager"]["command"]
+    assert services["grafana"]["environment"]["GF_SERVER_HTTP_ADDR"] == "127.0.0.1"
+    assert all("ports" not in s and ":latest" not in s["image"] for s in services.values())
+    source = YAML(typ="safe").load(tmp_path / "grafana/provisioning/datasources/loadchaos.yaml")["datasources"][0]
+    assert source["url"] == "http://127.0.0.1:19090"
+    assert source["jsonData"]["timeInterval"] == "1s"
+    titles = {json.loads(p.read_text())["title"] for p in (tmp_path / "grafana" / "dashboards").glob("*.json")}
+    assert titles == {f"loadchaos / {x}" for x in ("Run", "Server", "Failures", "Soak")}
+
+
+def test_the_users_receivers_are_left_alone(tmp_path: Path) -> None:
+    stack.write(tmp_path, [])
+    (tmp_path / "alertmanager.yml").write_text("mine")
+    stack.write(tmp_path, [])
+    assert (tmp_path / "alertmanager.yml").read_text() == "mine"
+
+
+def test_a_local_stack_starts_loads_the_rules_and_stops(
+    tmp_path: Path, prometheus_program: Callable[[str], Path]
+) -> None:
+    prometheus_program("prometheus")
+    port, folder = free_port(), tmp_path / "stack"
+    try:
+        up = CliRunner().invoke(main, ["stack", "up", "--local", "--folder", str(folder), "--port", str(port)])
+        assert up.exit_code == 0, up.output
+        assert f"http://127.0.0.1:{port}" in up.output
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/rules", timeout=10) as answer:
+            groups = json.load(answer)["data"]["groups"]
+        assert {r["name"] for g in groups for r in g["rules"]} >= {
+            "LoadchaosEngineDead",
+            "run:loadchaos_answered:ratio1m",
+        }
+        again = CliRunner().invoke(main, ["stack", "up", "--local", "--folder", str(folder), "--port", str(port)])
+        assert again.exit_code == 2
+        assert "stack down" in again.output
+        down = CliRunner().invoke(main, ["stack", "down", "--folder", str(folder)])
+        assert down.exit_code == 0, down.output
+        assert "prometheus stopped" in down.output
+        assert stack.running(folder) == {}
+    finally:
+        stack.stop_local(folder)
+
+
+def test_a_port_that_is_taken_is_said_with_prometheus_own_words(
+    tmp_path: Path, prometheus_program: Callable[[str], Path]
+) -> None:
+    prometheus_program("prometheus")
+    stack.write(tmp_path, [])
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(OptionError, match="in use"):
+            stack.start_local(tmp_path, taken.getsockname()[1])
+    assert stack.running(tmp_path) == {}
+
+
+def test_without_prometheus_or_containers_it_says_how_to_get_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(binaries, "find", lambda _: None)
+    monkeypatch.setattr(stack, "engine", lambda: None)
+    local = CliRunner().invoke(main, ["stack", "up", "--local", "--folder", str(tmp_path)])
+    assert local.exit_code == 2
+    assert binaries.ENV in local.output
+    neither = CliRunner().invoke(main, ["stack", "up", "--folder", str(tmp_path)])
+    assert neither.exit_code == 0
+    assert "docker compose up" in neither.output
+    assert (tmp_path / "compose.yaml").is_file()
+
+
+def test_a_pid_that_somebody_else_has_now_is_left_alone(tmp_path: Path) -> None:
+    other = subprocess.Popen(["sleep", "60"])
+    try:
+        (tmp_path / "prometheus.pid").write_text(f"{other.pid} 12345.0")
+        assert stack.stop_local(tmp_path) == []
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_down_in_a_folder_without_a_stack_is_told(tmp_path: Path) -> None:
+    down = CliRunner().invoke(main, ["stack", "down", "--folder", str(tmp_path)])
+    assert down.exit_code == 2
+    assert "no stack" in down.output
