@@ -129,7 +129,7 @@ class Preparation:
             [a.spec() for a in self._profile.attacks], dialect, replicas, self._record.event, self._redactor,
             headers=self._place.headers, seed=self._options.seed, version=facts.version,
         )  # fmt: skip
-        for name, found in await attacks.preflight("process"):
+        for name, found in [*await attacks.preflight("process"), *await attacks.preflight("engine")]:
             if found.ok is False:
                 await attacks.stop()
                 raise TargetError(f"the attack {name} cannot be done: {found.text}")

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from loadchaos.attacks import admin, process
+from loadchaos.attacks import admin, engine, process
 from loadchaos.attacks._attack import Attack, Done, Make, Replica
 from loadchaos.attacks._attacks import Attacks
 from loadchaos.attacks.admin import operation_named
 
 __all__ = ["ATTACKS", "Attack", "Attacks", "Done", "Replica", "operation_named"]
 
-ATTACKS: Mapping[str, Make] = {"admin": admin.make, "process": process.make}
+ATTACKS: Mapping[str, Make] = {"admin": admin.make, "process": process.make, "engine": engine.make}

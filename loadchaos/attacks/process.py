@@ -14,6 +14,7 @@ import httpx
 import psutil
 
 from loadchaos.attacks._attack import Done, Replica
+from loadchaos.attacks._guard import guard
 from loadchaos.dialects import Dialect
 from loadchaos.errors import OptionError
 from loadchaos.redact import Redactor
@@ -116,7 +117,10 @@ class ProcessAttack:
         begin = time.monotonic_ns()
         try:
             if self._signal == "sigstop":
-                self._stopped[replica.name] = (target.process, _guard(target.process.pid))
+                self._stopped[replica.name] = (
+                    target.process,
+                    guard('kill -CONT "$1" 2>/dev/null', str(target.process.pid)),
+                )
             target.process.send_signal(SIGNALS[self._signal])  # raises where the pid is another process by now
         except psutil.NoSuchProcess:
             self._release(replica)
@@ -146,9 +150,9 @@ class ProcessAttack:
         return Done(ok=True, text=f"{self._role} is there") if found else Done(ok=False, text=self._missing(replica))
 
     def _release(self, replica: Replica) -> psutil.Process | None:
-        process, guard = self._stopped.pop(replica.name, (None, None))
-        if guard is not None:
-            guard.communicate(b"\n")  # it continues the process itself, which does no harm, and ends
+        process, watch = self._stopped.pop(replica.name, (None, None))
+        if watch is not None:
+            watch.communicate(b"\n")  # it continues the process itself, which does no harm, and ends
         return process
 
     def _missing(self, replica: Replica) -> str:
@@ -179,11 +183,3 @@ class ProcessAttack:
             default = "api_server" if process.pid == root else "other"
             found.append(Target(process, next((r for p, r in self._roles if p.search(title)), default), title))
         return found
-
-
-def _guard(pid: int) -> subprocess.Popen[bytes]:
-    """A child that continues the process when we end in any way, SIGKILL included: then its pipe closes."""
-    return subprocess.Popen(
-        ["/bin/sh", "-c", 'read -r _; kill -CONT "$1" 2>/dev/null', "sh", str(pid)],
-        stdin=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip

@@ -13,6 +13,10 @@ from loadchaos.model import Outcome
 from loadchaos.units import DurationS, IntRange, Range, RatePerS, Share
 
 Law = Literal["constant", "poisson", "gamma", "ramp", "step", "spike"]
+EngineFault = Literal[
+    "encoder_pop", "encoder_pop_draft", "step_raise", "step_sleep", "step_hang", "step_exit", "step_segv", "slow_steps",
+    "preempt", "nan_logits",
+]  # fmt: skip
 DEFAULT_IN_FLIGHT = 256
 """Slots of an open phase that names none."""
 
@@ -230,13 +234,14 @@ class Limits(Part):
 class AttackPlan(Part):
     """One operation on the server and when: `at` once, or `every` (from `after` on, else from one interval on).
 
-    `admin` names an endpoint's operation, `process` a signal to the process of `role`. `for` is how long what holds (a
-    sleep, a pause, a stopped process) is left before it is taken back.
+    `admin` names an endpoint's operation, `process` a signal to the process of `role`, `engine` a fault inside a vLLM with
+    loadchaos-vllm. `for` is how long what holds (a sleep, a stopped process, a fault) is left before it is taken back.
     """
 
     admin: str | None = None
     process: Literal["sigkill", "sigterm", "sigstop"] | None = None
     role: Literal["engine_core", "api_server", "worker"] | None = None
+    engine: EngineFault | None = None
     every: DurationS | None = None
     at: DurationS | None = None
     after: DurationS | None = None
@@ -248,13 +253,13 @@ class AttackPlan(Part):
 
     @model_validator(mode="after")
     def _one_kind(self) -> AttackPlan:
-        given = [n for n in ("admin", "process") if getattr(self, n) is not None]
+        given = [n for n in ("admin", "process", "engine") if getattr(self, n) is not None]
         if len(given) != 1:
-            raise ValueError(f"an attack is one of admin or process (got {' and '.join(given) or 'neither'})")
+            raise ValueError(f"an attack is one of admin, process or engine (got {' and '.join(given) or 'none'})")
         if self.process is None and self.role is not None:
             raise ValueError("role goes with process: the process that gets the signal")
         if self.process is not None and self.params:
-            raise ValueError("params go with admin; a signal takes none")
+            raise ValueError("params go with admin and engine; a signal takes none")
         if self.process in ("sigkill", "sigterm") and self.for_ is not None:
             raise ValueError(f"{self.process} cannot be taken back: for goes with sigstop")
         return self
@@ -269,14 +274,16 @@ class AttackPlan(Part):
 
     @property
     def operation(self) -> str:
-        """Its name in the ledger and the report: the admin operation, or signal and role."""
+        """Its name in the ledger and the report: the admin operation, signal and role, or the engine's fault."""
+        if self.engine is not None:
+            return f"engine_{self.engine}"
         return self.admin or f"{self.process}_{self.role or 'engine_core'}"
 
     def spec(self) -> dict[str, Any]:
         """As the room of attacks takes it; durations in seconds, None where not given."""
         return {
-            "admin": self.admin, "process": self.process, "every_s": self.every, "at_s": self.at, "after_s": self.after,
-            "times": self.times, "for_s": self.for_, "on": self.on, "jitter": self.jitter,
+            "admin": self.admin, "process": self.process, "engine": self.engine, "every_s": self.every, "at_s": self.at,
+            "after_s": self.after, "times": self.times, "for_s": self.for_, "on": self.on, "jitter": self.jitter,
             "params": {**self.params, **({"role": self.role or "engine_core"} if self.process else {})},
         }  # fmt: skip
 

@@ -1,0 +1,92 @@
+"""Arming faults inside an engine by trigger file: found from the server's own environment, taken back whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from loadchaos_vllm.sabotage import MODES as PLUGIN_MODES
+from loadchaos_vllm.sabotage import parse
+
+from loadchaos.attacks import Attacks, Replica
+from loadchaos.attacks.engine import MODES
+from loadchaos.dialects import DIALECTS
+from loadchaos.errors import OptionError
+from loadchaos.plan.shape import EngineFault
+from loadchaos.redact import Redactor
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    environment = {**os.environ, "LOADCHAOS_SABOTAGE_TRIGGER": str(tmp_path / "trigger")}
+    one = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], env=environment)
+    yield one
+    one.kill()
+    one.wait()
+
+
+def attacks_on(pid: int | None, rows: Any, **more: Any) -> Attacks:
+    spec = {"engine": "encoder_pop", "params": {"probability": "0.3"}, "at_s": 0.0, "for_s": 60.0, **more}
+    replica = Replica("a", "http://127.0.0.1:9", lambda: pid)
+    return Attacks([spec], DIALECTS["vllm"], [replica], rows.append, Redactor())
+
+
+def test_the_order_is_written_where_the_server_looks_and_removed_at_the_end(
+    server: subprocess.Popen[bytes], rows: Any, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        attacks = attacks_on(server.pid, rows)
+        assert [done.ok for _, done in await attacks.preflight("engine")] == [True]
+        await attacks.start()
+        await rows.until((tmp_path / "trigger").exists)
+        [order] = parse((tmp_path / "trigger").read_text())
+        assert (order.mode, order.probability) == ("encoder_pop", 0.3)
+        await attacks.stop()
+
+    asyncio.run(story())
+    assert not (tmp_path / "trigger").exists()
+    assert rows[0]["kind"] == "engine"
+    assert "encoder_cache_miss" in rows[0]["effects"]
+
+
+def test_a_server_without_the_plugin_is_told_of_it_before_the_load(rows: Any) -> None:
+    async def story() -> None:
+        attacks = attacks_on(os.getpid(), rows)
+        [(_, done)] = await attacks.preflight("engine")
+        assert done.ok is False
+        assert "loadchaos-vllm" in done.text
+        await attacks.stop()
+
+    asyncio.run(story())
+
+
+def test_an_order_of_somebody_else_is_never_overwritten(
+    server: subprocess.Popen[bytes], rows: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "trigger").write_text("step_exit")
+
+    async def story() -> None:
+        attacks = attacks_on(server.pid, rows)
+        await attacks.start()
+        await rows.until(lambda: rows.of(what="end"))
+        await attacks.stop()
+
+    asyncio.run(story())
+    assert rows.of(what="end")[0]["ok"] is False
+    assert (tmp_path / "trigger").read_text() == "step_exit"
+
+
+@pytest.mark.parametrize("spec", [{"engine": "encoder_drop"}, {"params": {"chance": "1"}}])
+def test_a_fault_or_an_option_nobody_knows_is_our_users_mistake(rows: Any, spec: dict[str, Any]) -> None:
+    with pytest.raises(OptionError):
+        attacks_on(None, rows, **spec)
+
+
+def test_the_plugin_the_profile_and_we_know_the_same_faults() -> None:
+    assert set(MODES) == set(PLUGIN_MODES) == set(get_args(EngineFault))
