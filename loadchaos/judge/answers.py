@@ -116,6 +116,10 @@ def name(bad: BadAnswer) -> Seen:
         }[bad.outcome]
         title = f"{words}: {_short(bad.text)[:_TITLE]}" if bad.text else words
         return Seen(bad.outcome, "request", title, "cause", evidence, bad.at_ns)
+    if bad.outcome == "wrong_output" and bad.text.startswith("the word of another request"):
+        title = "Another request's words are in an answer: the server mixes requests up"
+        remedy = "whose data came back to whom is in the incident: stop serving users who must not see each other's"
+        return Seen("answer_of_another_request", "request", title, "cause", evidence, bad.at_ns, remedy=remedy)
     words = _WORDS.get(bad.outcome, bad.outcome)
     status = bad.sample.get("status")
     more = [str(status)] if status and status != 200 else []

@@ -100,6 +100,21 @@ class Episodes:
             incident.saw_line(str(seen.evidence.get("source")), line)
         self._attribute(incident)
 
+    def hang_at(self, at_ns: int) -> Incident | None:
+        """The hang that was going on at a time, or that began up to two minutes later: symptoms show before states do."""
+        for incident in (*self._open.values(), *reversed(self._closed)):
+            until_ns = incident.closed_ns or at_ns
+            if incident.kind == "hang" and incident.opened_ns - 2 * _SAME_DEATH_NS <= at_ns <= until_ns:
+                return incident
+        return None
+
+    def explain(self, incident: Incident, seen: Seen) -> None:
+        """A symptom that says more of an incident than its states do; a cause that a log named stands over it."""
+        if not incident.causes:
+            incident.causes.append(seen)
+            incident.tell(seen.at_ns, seen.title)
+            self._attribute(incident)
+
     def beside(self, seen: Seen, replica: str | None) -> Incident | None:
         """A failure that kills nobody, but is told while an episode lasts: that incident, None if there is none."""
         incident = self._about(seen, replica)
@@ -269,6 +284,8 @@ class Episodes:
     def _attach_exit(self, incident: Incident, row: Row) -> None:
         if incident.exit is None:
             incident.exit = row
+            if incident.kind == "death" and row.get("code") == 0 and not row.get("signal"):
+                incident.beside.append("exit_zero_after_death")
             incident.tell(int(row["at_ns"]), f"its process has ended: {row.get('reason')}")
 
     def _attribute(self, incident: Incident) -> None:

@@ -14,6 +14,7 @@ from loadchaos.judge import verdict as rules
 from loadchaos.judge.answers import Answers, BadAnswer, seen_from
 from loadchaos.judge.attribution import AttackLog
 from loadchaos.judge.book import Book, Entry, entries_of
+from loadchaos.judge.creep import Creep
 from loadchaos.judge.episodes import Episodes
 from loadchaos.judge.expectations import Figures
 from loadchaos.judge.group import Failure
@@ -21,6 +22,7 @@ from loadchaos.judge.incidents import Incident, Seen
 from loadchaos.judge.loglines import LogLines
 from loadchaos.judge.mechanisms import Check, Mechanisms
 from loadchaos.judge.runlog import RunLog
+from loadchaos.judge.silent import Silent
 from loadchaos.judge.tally import S, Tally
 from loadchaos.judge.versions import with_standing
 from loadchaos.model import Facts, Row, Terms
@@ -31,6 +33,7 @@ _BURST_NS = 20 * S  # one failure stands for a burst of up to 10 s, and for 10 s
 _HIDES_ITS_CAUSE = ("", "internal server error", "internal error happened", "internal error")
 _CAPACITY = "lmdeploy_input_length_error"
 _MOST_STATES = 10_000
+_LOOK_NS = 10 * S
 
 
 class Judge:
@@ -44,7 +47,9 @@ class Judge:
         self._run, self._tally, self._attacks = RunLog(), Tally(), AttackLog()
         self._mechanisms, self._lines, self._answers = Mechanisms(), LogLines(), Answers()
         self._episodes, self._book = Episodes(self._tally, self._attacks), Book()
-        self._lengths = symptoms.Lengths()
+        self._lengths, self._creep, self._silent = symptoms.Lengths(), Creep(), Silent()
+        self._stalls: list[Seen] = []
+        self._looked_ns = 0  # when the whole run was last looked at for what no single row says
         self._edges: dict[int, dict[str, int]] = {}
         self._states: deque[Row] = deque(maxlen=_MOST_STATES)
         self._environment: dict[str, Any] = {}
@@ -65,6 +70,8 @@ class Judge:
         handler = getattr(self, f"_on_{row.get('row')}", None)
         if handler is not None:
             handler(row)
+        self._creep.feed(row)
+        self._silent.feed(row)
         if self._run.newest_ns - self._settled_ns > S // 4:
             self._settled_ns = self._run.newest_ns
             self._settle(self._run.newest_ns)
@@ -145,6 +152,32 @@ class Judge:
             self._logged(failure)
         for bad in self._answers.ripe(now_ns):
             self._answered_badly(bad)
+        newest_ns, begin_ns = self._run.newest_ns, self._run.load_begin_ns or self._run.newest_ns
+        # What grows slowly is looked at rarely, and the rarer the longer the run is.
+        if now_ns is None or newest_ns - self._looked_ns > max(_LOOK_NS, (newest_ns - begin_ns) // 10):
+            self._looked_ns = newest_ns
+            self._look(newest_ns)
+
+    def _look(self, now_ns: int) -> None:
+        """What no single row says: figures that creep, queues that stand, answers cut short."""
+        self._silent.room = self._facts.max_model_len if self._facts is not None else None
+        for seen in (*self._silent.found(now_ns), *self._creep.found(now_ns)):
+            if seen.severity == "hang":
+                self._stalls.append(seen)  # it names a hang, which the states are slower to see
+            else:
+                self._record(seen, None, ids={seen.id}).in_log += 1
+        self._name_hangs(final=False)
+
+    def _name_hangs(self, *, final: bool) -> None:
+        stalls, self._stalls = self._stalls, []
+        for seen in stalls:
+            hang = self._episodes.hang_at(seen.at_ns)
+            if hang is not None:
+                self._episodes.explain(hang, seen)
+            elif final:
+                self._record(seen, None, ids={seen.id}).in_log += 1
+            else:
+                self._stalls.append(seen)
 
     def _logged(self, failure: Failure) -> None:
         seen = seen_from(failure, self._run.newest_ns)
@@ -287,6 +320,7 @@ class Judge:
 
     def _finish(self) -> None:
         self._settle(None)
+        self._name_hangs(final=True)
         self._episodes.finish(self._run.newest_ns)
         if self._unfinished is None or self._tally.in_flight:
             self._unfinished = (self._unfinished or 0) + self._tally.finish()

@@ -237,6 +237,7 @@ class Counters:
         self.at_ns: int | None = None
         self.moved_ns: int | None = None
         self.went_back_ns: int | None = None
+        self.backs: list[int] = []  # when counters went back, as nobody but a new process's do
         self.start_times: list[float] = []
 
     def feed(self, row: Row) -> bool:
@@ -252,6 +253,9 @@ class Counters:
                 moved = True
             elif new < old:
                 self.went_back_ns = at_ns
+                if not self.backs or self.backs[-1] != at_ns:
+                    self.backs.append(at_ns)
+                    del self.backs[:-32]
         start = values.get("process_start_time_s")
         if start is not None and (not self.start_times or abs(self.start_times[-1] - start) > 0.5):
             self.start_times.append(float(start))

@@ -66,6 +66,7 @@ class StateMachine:
         self._settle_from_ns: int | None = None
         self._moved_start: tuple[int, float] | None = None
         self._told_balancer = False
+        self._healthy_ns = 0
 
     def feed(self, row: Row) -> list[Row]:
         """Fold one row; what it gives are `state` rows for the ledger (usually none)."""
@@ -340,7 +341,7 @@ class StateMachine:
             self._log_death = None
             self._progress_ns = self._now_ns
         elif target == "healthy":
-            self._was_up = True
+            self._was_up, self._healthy_ns = True, self._now_ns
             if was == "restarting":
                 self._settle_from_ns = self._now_ns
                 self._network.refused_ns = None  # tokens may outrun the next probe
@@ -368,6 +369,27 @@ class StateMachine:
                 rows.append(self._enter("restarting", moved_ns, ["its start time has changed: restarted unseen"]))
                 rows.append(self._enter("healthy", self._now_ns, ["it works"]))
                 self._settle_from_ns = None
+        return rows + self._counted_back()
+
+    def _counted_back(self) -> list[Row]:
+        """Counters that went back where no start time is told: restarted unseen, or, again and again, several servers."""
+        backs = self._counters.backs
+        if self._counters.start_time() is not None or self.state not in ("healthy", "degraded"):
+            backs.clear()
+        while backs and backs[0] - self._healthy_ns < 3 * S:  # the restart that was seen
+            backs.pop(0)
+        if not backs or self._now_ns - backs[0] <= _BALANCER_NS:
+            return []
+        first_ns, times = backs[0], len(backs)
+        backs.clear()
+        if times > 1:
+            if self._told_balancer:
+                return []
+            self._told_balancer = True
+            return [self._note("counters go back and forth: several servers behind one address: name the replicas")]
+        rows = [self._enter("restarting", first_ns, ["its counters went back: restarted unseen"])]
+        rows.append(self._enter("healthy", self._now_ns, ["it works"]))
+        self._settle_from_ns = None
         return rows
 
     def _settled(self) -> str:

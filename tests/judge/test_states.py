@@ -307,3 +307,22 @@ def test_rows_of_another_replica_say_nothing_of_this_one(world: Any) -> None:
     world.now += 100 * MS
     world.add("probe", replica="b", what="tcp", ok=False, status=None, error="refused")
     assert path(watch(world)) == ["healthy"]
+
+
+def test_counters_that_went_back_once_tell_of_a_restart_nobody_saw(world: Any) -> None:
+    world.start_time = None
+    world.serve(20)
+    world.generated = 5.0
+    world.serve(20)
+    assert path(watch(world)) == ["healthy", "restarting", "healthy"]
+
+
+def test_counters_that_go_back_and_forth_tell_of_several_servers(world: Any) -> None:
+    world.start_time = None
+    for _ in range(12):
+        world.serve(1.0)
+        world.generated = 9000.0 if world.generated < 5000 else 100.0
+    world.serve(12)
+    rows = watch(world)
+    assert {r["to"] for r in rows} == {"healthy"}
+    assert "several servers" in rows[-1]["signs"][0]

@@ -1,0 +1,103 @@
+"""Whether a figure creeps up and goes on creeping: robust slope (Theil-Sen), Mann-Kendall test, and a test for a plateau.
+
+Pure arithmetic on (seconds, value) pairs. A warm-up that levels off, a jump to a new level and noise are no creeping.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
+
+Point = tuple[float, float]
+
+_MOST_POINTS = 240
+_IN_A_BUCKET = 15
+_FEWEST = 20
+_SURE = 4.0  # standard deviations of Mann-Kendall's S: 1 in 30,000 by chance
+
+
+@dataclass
+class Samples:
+    """Values over time in at most 240 buckets of equal width, each told by its median; widths double when it is full."""
+
+    width_s: float = 1.0
+    _buckets: dict[int, list[float]] = field(default_factory=dict)
+
+    def add(self, at_s: float, value: float) -> None:
+        """Fold one value; a bucket keeps 15, which is enough for its median."""
+        bucket = self._buckets.setdefault(int(at_s // self.width_s), [])
+        if len(bucket) < _IN_A_BUCKET:
+            bucket.append(value)
+        if len(self._buckets) > _MOST_POINTS:
+            self._halve()
+
+    def points(self) -> list[Point]:
+        """The medians, oldest first, at the middle of their buckets."""
+        return [((n + 0.5) * self.width_s, median(values)) for n, values in sorted(self._buckets.items())]
+
+    def clear(self) -> None:
+        """Start anew."""
+        self._buckets.clear()
+
+    def _halve(self) -> None:
+        old, self._buckets = self._buckets, {}
+        self.width_s *= 2
+        for n, values in sorted(old.items()):
+            merged = self._buckets.setdefault(n // 2, [])
+            merged += values[: _IN_A_BUCKET // 2 + 1 if merged == [] else _IN_A_BUCKET - len(merged)]
+
+
+@dataclass(frozen=True)
+class Trend:
+    """A rise from `begin` to `end` (values of the fitted line) over `span_s` seconds."""
+
+    begin: float
+    end: float
+    span_s: float
+
+    @property
+    def per_s(self) -> float:
+        """How fast it rises."""
+        return (self.end - self.begin) / self.span_s if self.span_s else 0.0
+
+
+def slope(points: Sequence[Point]) -> float:
+    """Theil-Sen: the median of the slopes of all pairs; 0 for fewer than two points."""
+    slopes = [(b[1] - a[1]) / (b[0] - a[0]) for i, a in enumerate(points) for b in points[i + 1 :] if b[0] != a[0]]
+    return median(slopes) if slopes else 0.0
+
+
+def certainty(values: Sequence[float]) -> float:
+    """Mann-Kendall's z: how many standard deviations the rises outnumber the falls among all pairs."""
+    n = len(values)
+    if n < 3:
+        return 0.0
+    s = sum((b > a) - (b < a) for i, a in enumerate(values) for b in values[i + 1 :])
+    return s / math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
+
+
+def creeping(points: Sequence[Point], *, at_least: float, by: float) -> Trend | None:
+    """The trend where values rose by `at_least`, and by the part `by` of where they began, and still rise at the end.
+
+    It still rises where the second half has at least a third of the whole rise (a line has a half of it, a logarithm
+    a quarter), and where no two neighbours hold half of it (a jump).
+    """
+    if len(points) < _FEWEST or certainty([v for _, v in points]) < _SURE:
+        return None
+    rate, span_s = slope(points), points[-1][0] - points[0][0]
+    begin = median(v - rate * (t - points[0][0]) for t, v in points)
+    rise = rate * span_s
+    if rise < at_least or rise < by * max(begin, 0.0):
+        return None
+    half, edge = points[len(points) // 2 :], max(2, len(points) // 10)
+    # A curve that bends rises more between its edges than its median slope says.
+    whole = max(rise, median(v for _, v in points[-edge:]) - median(v for _, v in points[:edge]))
+    if slope(half) * (half[-1][0] - half[0][0]) < whole / 3 or certainty([v for _, v in half]) < _SURE / 2:
+        return None
+    smooth = [median(v for _, v in points[max(0, i - 1) : i + 2]) for i in range(len(points))]
+    if max(b - a for a, b in pairwise(smooth)) > rise / 2:
+        return None
+    return Trend(begin, begin + rise, span_s)

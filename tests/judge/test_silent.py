@@ -1,0 +1,152 @@
+"""What goes wrong without a word: standing queues, cut prompts and answers, requests held for nobody; and what is right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from loadchaos.judge.silent import Silent, answers_cut, prompts_cut
+
+S = 1_000_000_000
+
+
+def metrics(
+    silent: Silent, seconds: range, *, replica: str = "server", moving: bool = False, **values: float
+) -> list[str]:
+    ids = []
+    for second in seconds:
+        count = float(second if moving else 0)
+        row = {"row": "metrics", "at_ns": second * S, "replica": replica, "engine": "0"}
+        silent.feed({**row, "values": {"iterations_total": count, **values}})
+        ids += [s.id for s in silent.found(second * S)]
+    return ids
+
+
+def heartbeat(silent: Silent, second: int, in_flight: int) -> None:
+    silent.feed({"row": "heartbeat", "at_ns": second * S, "file": "requests-0", "in_flight": in_flight})
+
+
+def test_a_queue_that_stands_while_nothing_runs_is_a_stall_told_once() -> None:
+    waiting = {"requests_running": 0.0, "requests_waiting": 4.0, "kv_usage_ratio": 0.1}
+    assert metrics(Silent(), range(1, 100), **waiting) == ["kv_capacity_deadlock"]
+    full = {**waiting, "kv_usage_ratio": 0.99}
+    assert metrics(Silent(), range(1, 100), **full) == ["preempt_thrash_deadlock"]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"requests_running": 0.0, "requests_waiting": 0.0},
+        {"requests_running": 1.0, "requests_waiting": 9.0},
+        {"requests_running": 0.0, "requests_waiting": 9.0, "moving": True},
+        {"requests_waiting": 9.0},
+    ],
+)
+def test_idle_busy_and_moving_servers_do_not_stall(values: dict[str, Any]) -> None:
+    assert metrics(Silent(), range(1, 100), **values) == []
+
+
+def test_a_server_that_we_paused_ourselves_is_given_time() -> None:
+    silent = Silent()
+    values = {"requests_running": 0.0, "requests_waiting": 4.0}
+    assert metrics(silent, range(1, 25), **values) == []
+    silent.feed({"row": "attack", "at_ns": 25 * S, "what": "end", "effects": ["paused"]})
+    assert metrics(silent, range(26, 50), **values) == []
+
+
+def test_requests_that_run_for_nobody_are_held() -> None:
+    silent = Silent()
+    heartbeat(silent, 0, 0)
+    assert metrics(silent, range(1, 40), requests_running=3.0, requests_waiting=0.0) == ["lost_requests_held"]
+
+
+def test_requests_of_ours_or_of_others_are_not_held_for_nobody() -> None:
+    silent = Silent()
+    heartbeat(silent, 0, 3)
+    assert metrics(silent, range(1, 40), requests_running=3.0) == []
+    others = Silent()
+    heartbeat(others, 0, 0)
+    assert metrics(others, range(1, 40), requests_running=3.0, moving=True) == []
+    assert metrics(Silent(), range(1, 40), requests_running=3.0) == []  # without heartbeats nobody knows who is out
+
+
+def test_prompts_over_a_length_that_all_count_the_same_are_cut() -> None:
+    whole = [(n, n) for n in (100, 500, 1000, 1990)]
+    assert prompts_cut([*whole, (3000, 2048), (4000, 2048), (2500, 2048)]) == 2048
+
+
+@pytest.mark.parametrize(
+    "prompts",
+    [
+        [],
+        [(n, n + 7) for n in range(100, 4000, 100)],  # a chat template nobody counted
+        [(n, int(n * 0.9)) for n in range(100, 4000, 100)],  # lengths that were guessed
+        [(500, 450)] * 9,  # one length, guessed
+        [(100, 100), (200, 200), (300, 300), (3000, 2048), (4000, 2048)],  # twice is chance
+        [
+            (100, 100),
+            (200, 200),
+            (300, 300),
+            (3000, 2048),
+            (4000, 2048),
+            (5000, 2048),
+            (3500, 3500),
+        ],  # a longer one came whole
+    ],
+)
+def test_prompts_that_are_counted_otherwise_are_not_cut(prompts: list[tuple[int, int]]) -> None:
+    assert prompts_cut(prompts) is None
+
+
+def test_answers_that_end_by_length_far_from_any_limit_are_cut() -> None:
+    assert answers_cut([(100, 256, 1000), (200, 256, 800), (50, 256, 900)], 8192) == (3, 256)
+
+
+@pytest.mark.parametrize(
+    ("answers", "room"),
+    [
+        ([(100, 256, 256)] * 5, 8192),
+        ([(7900, 291, 1000)] * 5, 8192),  # the context is full
+        ([(100, 200, 1000)] * 2, 8192),
+        ([(100, 200, 1000)] * 5, None),
+    ],
+)
+def test_answers_that_end_where_they_should_are_not_cut(answers: list[tuple[int, int, int]], room: int | None) -> None:
+    assert answers_cut(answers, room) is None
+
+
+def test_a_stall_names_the_hang_that_the_states_saw(history: Any) -> None:
+    ids = history.begin().work(5).send(4)
+    history.in_flight, history.tokens, history.working, history.metrics = 4, 0, False, False
+    for _ in range(100):
+        history.run(1)
+        values = {"requests_running": 0.0, "requests_waiting": 4.0, "kv_usage_ratio": 0.2, "iterations_total": 9.0}
+        history.add("metrics", replica="server", engine="0", took_ns=1, values=values)
+    history.answer(ids, "timeout").idle(2).end()
+    assert "hung" in [r["to"] for r in history.rows if r["row"] == "state"]
+    hangs = [f for f in history.verdict()["failures"] if f["severity"] == "hang"]
+    assert [f["id"] for f in hangs] == ["kv_capacity_deadlock"]
+    assert hangs[0]["incident"].endswith("kv_capacity_deadlock")
+
+
+def test_cut_prompts_fail_a_run(history: Any) -> None:
+    history.begin(max_model_len=8192).work(5)
+    for planned, counted in [(100, 100), (200, 200), (300, 300), (3000, 2048), (4000, 2048), (5000, 2048)]:
+        history.answer(history.send(), planned_tokens=planned, prompt_tokens=counted)
+    history.work(20).end()
+    assert [f["id"] for f in history.verdict()["failures"]] == ["silent_truncation"]
+
+
+def test_words_of_another_request_are_a_failure_of_its_own(history: Any) -> None:
+    said = "the word of another request is in the answer: amber fjord lantern quill orchid saddle"
+    history.begin().work(5).answer(history.send(2), "wrong_output", error=said).work(25).end()
+    [failure] = history.verdict()["failures"]
+    assert (failure["id"], failure["count"]) == ("answer_of_another_request", 2)
+
+
+def test_a_death_with_exit_code_0_says_that_supervisors_will_not_see_it(history: Any) -> None:
+    ids = history.begin().work(5).send(3)
+    history.die(ids, code=0).idle(3).end()
+    [failure] = history.verdict()["failures"]
+    assert "exit code 0" in failure["remedy"]
