@@ -117,7 +117,10 @@ class Locust(Child):
             return None
         log = self._folder.path / "locust.log"
         how = f"was killed by signal {-self.code}" if self.code < 0 else f"ended with code {self.code}"
-        return f"the load process {how} in the middle of the load; its log is {log}{_last_words(log)}"
+        words = _last_words(log)
+        if not words and self.code == LedgerError.exit_code:  # it could not even write why
+            words = ": its part of the ledger could not be written"
+        return f"the load process {how} before the load was over ({log}){words}"
 
 
 def _last_words(log: Path) -> str:
@@ -153,7 +156,7 @@ class Follower(Child):
             await self.wait(_LOOK_S)
         if self._stopped():
             self.kill()  # it would not hear a SIGTERM
-        await self.end(0.5)
+        await self.end(1.0)
 
     def _stopped(self) -> bool:
         try:

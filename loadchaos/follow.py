@@ -207,7 +207,10 @@ class Findings:
         except BlockingIOError:  # another follower writes
             return
         self._seen.update(_key(row) for row in Tail(folder.findings).rows())
-        self._writer = Writer(folder.findings, "follower")
+        try:
+            self._writer = Writer(folder.findings, "follower")
+        except LedgerError as e:  # a full disk: what would stand there can be made again from the rest
+            sys.stderr.write(f"loadchaos: {e}\n")
 
     @property
     def mine(self) -> bool:

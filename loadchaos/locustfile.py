@@ -6,6 +6,7 @@ worker. The single Locust user of a worker only stands for it, because slots fol
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -92,12 +93,19 @@ def _on_start(environment: Environment, **_: Any) -> None:
             failed = load is None or load.failure is not None
             environment.process_exit_code = LedgerError.exit_code if failed else 0
             if load is not None and load.failure is not None:
-                print(f"loadchaos: the load ended: {load.failure!r}", file=sys.stderr, flush=True)
+                with contextlib.suppress(OSError):  # our output is a file on what may be the same full disk
+                    print(f"loadchaos: {_in_words(load.failure)}", file=sys.stderr, flush=True)
             if failed and isinstance(runner, WorkerRunner):
                 cast("Any", runner).send_message(_FAILED)
             runner.quit()
 
     spawn(drive)
+
+
+def _in_words(failure: BaseException) -> str:
+    if isinstance(failure, LedgerError):
+        return f"the ledger could not be written: {failure}"
+    return f"a mistake of loadchaos itself: {failure!r}"
 
 
 def _on_stop(**_: Any) -> None:

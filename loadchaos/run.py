@@ -232,7 +232,8 @@ class _Run:
         self._record.close()
 
     async def _end_follower(self) -> None:
-        await self._follower.finish(self._pace.follower_s)
+        # Where the last row could not be written, it would wait for it in vain.
+        await self._follower.finish(0.0 if self._record.lost else self._pace.follower_s)
 
     def _how_it_ended(self) -> dict[str, Any]:
         end: dict[str, Any] = {}
@@ -242,6 +243,8 @@ class _Run:
             end = {"exit_code": self._error.exit_code, "why": str(self._error)}
         elif self._mistake is not None:
             end = {"exit_code": LedgerError.exit_code, "why": self._mistake}
+        elif failed := self._locust.how_it_failed():
+            end = {"why": failed}
         if self._record.lost:
             end["ledger_lost"] = self._record.lost
         return end

@@ -152,16 +152,25 @@ class Episodes:
     def finish(self, at_ns: int) -> None:
         """The run is over: exits that no state told of are deaths, and everything open is closed."""
         for replica, row in self._exits.items():
-            told = any(i.replica == replica and i.exit is row for i in self.incidents)
-            if not told:
-                kind: Kind = "terminated" if row.get("signal") == 15 else "death"
-                incident = self._open.get(replica) or self._begin(kind, replica, int(row["at_ns"]), int(row["at_ns"]))
-                incident.starting |= self.load_begin_ns is None or int(row["at_ns"]) < self.load_begin_ns
-                incident.ever_dead = kind == "death"
-                incident.worst = "dead" if kind == "death" else "terminated"
-                self._attach_exit(incident, row)
+            self._exit_untold(replica, row)
         for incident in list(self._open.values()):
             self._end(incident, at_ns)
+
+    def started(self, replica: str) -> None:
+        """A new life of a server we launched: the exit that ended the old one explains nothing in it."""
+        row = self._exits.pop(replica, None)
+        if row is not None:
+            self._exit_untold(replica, row)
+
+    def _exit_untold(self, replica: str, row: Row) -> None:
+        if any(i.replica == replica and i.exit is row for i in self.incidents):
+            return
+        kind: Kind = "terminated" if row.get("signal") == 15 else "death"
+        incident = self._open.get(replica) or self._begin(kind, replica, int(row["at_ns"]), int(row["at_ns"]))
+        incident.starting |= self.load_begin_ns is None or int(row["at_ns"]) < self.load_begin_ns
+        incident.ever_dead = kind == "death"
+        incident.worst = "dead" if kind == "death" else "terminated"
+        self._attach_exit(incident, row)
 
     @property
     def sole(self) -> bool:

@@ -121,6 +121,9 @@ class Judge:
         if row.get("what") == "exit":
             self._episodes.exit(row)
         elif row.get("what") == "start":
+            if self._episodes.sole:  # the old life has said all it will say, however soon the new one dies
+                self._settle(None)
+            self._episodes.started(str(row.get("replica")))
             self._lines.forget(str(row.get("replica")), sole=self._episodes.sole)
             self._environment["command"] = list(row.get("command") or ())
             self._lines.remember(" ".join(map(str, row.get("command") or ())))

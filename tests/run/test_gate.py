@@ -1,0 +1,94 @@
+"""How often a server is started again, and when it is waited for no longer."""
+
+import asyncio
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from loadchaos import gate
+from loadchaos.errors import OptionError
+from loadchaos.gate import Gate
+from loadchaos.plan.profile import Profile
+from loadchaos.record import Record
+
+
+class Dead:
+    """A server that has ended, and ends again at once however often it is started."""
+
+    down, state, lost, launches = True, "dead", False, 0
+    error: Exception | None = None
+
+    def gone(self) -> str | None:
+        return "it exited"
+
+    async def launch(self, _record: Any) -> str:
+        self.launches += 1
+        if self.error is not None:
+            raise self.error
+        return "started"
+
+
+def gate_of(policy: str, server: Dead, rows: list[Any], within_s: float = 0.0) -> Gate:
+    profile = SimpleNamespace(target=SimpleNamespace(on_death=policy), recovers_within_s=lambda: within_s)
+    record = SimpleNamespace(event=rows.append, control=lambda what, why: rows.append((what, why)))
+    return Gate(cast("Profile", profile), cast("Any", server), cast("Record", record), rows.append)
+
+
+async def turns(it: Gate, n: int = 200) -> None:
+    for _ in range(n):
+        it.turn()
+        await asyncio.sleep(0)
+
+
+def test_a_server_that_dies_at_once_is_started_again_so_often_and_no_more() -> None:
+    server, rows = Dead(), list[Any]()
+    it = gate_of("restart", server, rows)
+    asyncio.run(turns(it))
+    assert server.launches == gate.MOST_RESTARTS
+    assert it.why_give_up() == f"the server died again after {gate.MOST_RESTARTS} restarts"
+
+
+def test_a_port_that_was_taken_meanwhile_ends_the_load() -> None:
+    server = Dead()
+    server.error = OptionError("http://127.0.0.1:1 is served already")
+    it = gate_of("restart", server, [])
+    asyncio.run(turns(it))
+    assert server.launches == 1
+    assert "could not be started again: http://127.0.0.1:1 is served already" in str(it.why_give_up())
+
+
+def test_nothing_is_started_any_more_when_the_run_ends() -> None:
+    server = Dead()
+    it = gate_of("restart", server, [])
+    it.ending = True
+    asyncio.run(turns(it))
+    assert server.launches == 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "says"), [("stop", "the server died"), ("wait", "the server died, and nobody starts it again")]
+)
+def test_a_dead_server_that_nobody_starts_again_is_not_waited_for(policy: str, says: str) -> None:
+    it = gate_of(policy, Dead(), [])
+    asyncio.run(turns(it))
+    assert it.why_give_up() == says
+
+
+def test_a_server_of_somebody_else_is_waited_for_as_long_as_the_profile_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, rows = Dead(), list[Any]()
+    monkeypatch.setattr(server, "gone", lambda: None)
+    it = gate_of("wait", server, rows, within_s=300)
+    asyncio.run(turns(it))
+    assert it.why_give_up() is None
+    assert ("pause", "waiting for the server, 300 s at most; Ctrl-C ends the run") in rows
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 301)
+    assert it.why_give_up() == "the server did not come back within 301 s"
+
+
+def test_a_lost_keeper_ends_the_load() -> None:
+    server = Dead()
+    server.lost = True
+    assert "keeper of the server was lost" in str(gate_of("wait", server, []).why_give_up())

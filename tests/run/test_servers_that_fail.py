@@ -1,0 +1,122 @@
+"""Servers that we start, that never start, that die of the first question, or that die again and again."""
+
+import sys
+from typing import Any
+
+import pytest
+
+OUT_OF_BOUNDS = ["--defect", "near_max_oob", "--flag", "num_speculative_tokens=0"]
+NO_MEMORY = (
+    "ValueError: Free memory on device (3.12/79.19 GiB) on startup is less than desired GPU memory utilization "
+    "(0.9, 71.27 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes."
+)
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-u", "-c", code]
+
+
+def launching(command: list[str], port: int, **more: Any) -> dict[str, Any]:
+    return {"launch": {"command": command, "url": f"http://127.0.0.1:{port}", "ready_within": "30s", **more}}
+
+
+def served(port: int, *flags: str) -> list[str]:
+    return [sys.executable, "-m", "loadchaos.sim.server", "--port", str(port), *flags]
+
+
+def test_a_server_given_as_a_command_is_started_tested_and_ended(start: Any, unused_port: int) -> None:
+    run = start(target=launching(served(unused_port), unused_port, env={"VLLM_LOGGING_LEVEL": "INFO"}))
+    run.loaded()
+    assert run.ends() == 0
+    verdict = run.verdict()
+    assert (verdict["verdict"], verdict["target"]["kind"]) == ("pass", "launched")
+    assert verdict["outcomes"] == {"ok": 20}
+    assert verdict["failures"] == []
+    run.all_gone()
+
+
+def test_a_server_that_fails_to_start_is_named_by_its_log(start: Any, unused_port: int) -> None:
+    command = python(f"import time; print({NO_MEMORY!r}); time.sleep(0.5); raise SystemExit(1)")
+    run = start(target=launching(command, unused_port))
+    assert run.ends() == 4
+    verdict = run.verdict()
+    assert [(f["id"], f["severity"]) for f in verdict["failures"]] == [("gpu_budget_startup", "startup")]
+    assert "exited with code 1" in run.told
+    assert "server.log" in run.told
+    assert "gpu_budget_startup" in run.told
+
+
+NEVER = [
+    ("exits at once without a word", python("raise SystemExit(3)"), "exited with code 3 without a word"),
+    ("is not there", ["/no/such/server", "--model", "m"], "No such file"),
+    ("never listens", python("import time; print('loading'); time.sleep(60)"), "not healthy within 1 s"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("what", "command", "says"), NEVER, ids=[row[0] for row in NEVER])
+def test_a_server_that(start: Any, unused_port: int, what: str, command: list[str], says: str) -> None:
+    run = start(target=launching(command, unused_port, ready_within="1s"))
+    assert run.ends() == 4
+    assert says in run.told
+    assert run.verdict()["verdict"] != "pass"
+    assert {f["severity"] for f in run.verdict()["failures"]} <= {"startup"}, run.told
+    assert (run.folder / "report.html").exists()
+
+
+@pytest.mark.slow
+def test_a_port_that_somebody_else_serves_is_no_place_to_start_a_server(start: Any, sim: Any) -> None:
+    other = sim()
+    port = int(other.url.rsplit(":", 1)[1])
+    run = start(target=launching(served(port), port))
+    assert run.ends() == 2
+    assert f"{other.url} is served already" in run.told
+    assert run.verdict()["failures"] == []
+    assert other.process.poll() is None
+
+
+@pytest.mark.slow
+def test_an_external_server_that_dies_of_the_first_question_is_named(start: Any, sim: Any) -> None:
+    server = sim(*OUT_OF_BOUNDS, "--flag", "max_model_len=900")
+    run = start("--target", server.url, "--server-log", str(server.log))
+    assert run.ends() == 4
+    assert "died before the load, of the first questions" in run.told
+    assert [f["id"] for f in run.verdict()["failures"]] == ["index_oob_indexkernel"]
+
+
+@pytest.mark.slow
+def test_our_own_server_that_dies_of_the_first_question_is_named(start: Any) -> None:
+    flags = {"max_model_len": 900, "num_speculative_tokens": 0}
+    run = start(target={"embedded": {"dialect": "vllm", "era": "0.18", "defects": ["near_max_oob"], "flags": flags}})
+    assert run.ends() == 4
+    assert "died before the load, of the first questions" in run.told
+    assert [f["id"] for f in run.verdict()["failures"]] == ["index_oob_indexkernel"]
+
+
+@pytest.mark.slow
+def test_a_server_that_dies_three_times_is_started_again_each_time(start: Any) -> None:
+    flags = {"max_model_len": 2048, "num_speculative_tokens": 0}
+    embedded = {"dialect": "vllm", "era": "0.18", "defects": ["near_max_oob"], "flags": flags}
+    run = start(
+        target={"on_death": "restart", "embedded": embedded},
+        traffic=[
+            {"name": "text", "weight": 30, "payload": {"text": {"tokens": "16..32"}}, "output": {"max": 8}},
+            {"name": "killer", "weight": 1, "payload": {"text": {"tokens": "1500..1600"}}, "output": {"max": 8}},
+        ],
+        load=[{"rate": "10/s", "law": "constant", "for": "5m", "max_in_flight": 32}],
+        expect=["recovers_within <= 60s", "engine_deaths == 0"],
+    )
+    run.wait_for(row="launch", what="start", n=4, limit_s=100)
+    run.wait_for(row="gate", open=True, n=3)
+    run.note_pids()
+    run.process.send_signal(2)
+    assert run.ends() == 130
+    verdict = run.verdict()
+    assert {(i["kind"], i["id"]) for i in verdict["incidents"]} == {("death", "index_oob_indexkernel")}
+    assert len(verdict["incidents"]) >= 3
+    back, deaths = verdict["expectations"]
+    assert (back["name"], back["verdict"]) == ("recovers_within", "pass")
+    assert deaths["actual"] == str(len(verdict["incidents"]))
+    assert verdict["outcomes"]["ok"] > 3
+    assert "restart 3: EMBEDDED SERVER" in run.told
+    run.all_gone()

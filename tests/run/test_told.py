@@ -1,0 +1,52 @@
+"""What is said while a run goes: plain lines, where the metrics are, that a server is waited for."""
+
+import re
+import signal
+import urllib.request
+from typing import Any
+
+import pytest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("args", [(), ("--no-live",)], ids=["no terminal", "--no-live"])
+def test_a_plain_line_every_ten_seconds(start: Any, for_long: Any, args: tuple[str, ...]) -> None:
+    run = start(*args, **for_long).loaded()
+    run.wait(lambda: re.search(r"^\[load 1\d\.?\d* s\] healthy .* ok", run.told, re.MULTILINE), "a line after 10 s", 25)
+    run.signal(signal.SIGINT)
+    assert run.ends() == 130
+    assert len(re.findall(r"^\[load ", run.told, re.MULTILINE)) >= 2
+
+
+def test_where_the_metrics_are_is_said(start: Any, for_long: Any) -> None:
+    run = start(**for_long).loaded()
+    url = run.wait(
+        lambda: re.search(r"^metrics: (http://127\.0\.0\.1:\d+/metrics)$", run.told, re.MULTILINE), "the URL"
+    )[1]
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        assert b"loadchaos_" in answer.read()
+    run.signal(signal.SIGINT)
+    assert run.ends() == 130
+
+
+@pytest.mark.slow
+def test_while_the_server_is_down_it_says_that_it_waits_and_how_to_end_it(start: Any, sim: Any, for_long: Any) -> None:
+    server = sim()
+    run = start("--target", server.url, **for_long, expect=["recovers_within <= 5m"]).loaded()
+    server.process.kill()
+    run.wait_for(row="gate", open=False)
+    words = "waiting for the server, 300 s at most; Ctrl-C ends the run"
+    run.wait(lambda: words in run.told, "the words", 25)
+    run.signal(signal.SIGINT)
+    assert run.ends() == 130
+    assert run.verdict()["verdict"] == "fail"
+
+
+def test_a_duration_ends_the_load_and_what_was_sent_counts(start: Any, for_long: Any) -> None:
+    run = start("--duration", "3s", **for_long)
+    assert run.ends() == 0
+    outcomes = run.verdict()["outcomes"]
+    assert outcomes["ok"] > 5
+    ends = run.rows("requests-*.jsonl", row="end")
+    missed = sum(row["count"] for row in run.rows("requests-*.jsonl", row="missed"))
+    assert sum(outcomes.values()) == len(ends) + missed
