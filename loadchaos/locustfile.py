@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any, cast
@@ -28,6 +29,11 @@ _PARENT_S = 0.5
 _FAILED = "loadchaos_failed"
 _loads: list[Load] = []
 _events = cast("Any", locust.events)  # its hooks carry no types
+
+# A shell without job control starts its background jobs with SIGINT ignored, and that is inherited: Locust's own way to
+# end on it (KeyboardInterrupt) would then be silently off.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Worker(User):
