@@ -28,12 +28,13 @@ OUTCOME_CLASS = {
 
 @dataclass(frozen=True)
 class Line:
-    """One path with a name; `kind` is `line` or `area`, `css` its colour class."""
+    """One path with a name; `kind` is `line` or `area`, `css` its colour class; `dots` are its points without neighbours."""
 
     label: str
     css: str
     path: str
     kind: str = "line"
+    dots: str = ""
 
 
 @dataclass(frozen=True)
@@ -260,27 +261,27 @@ def _lines(
         limit, ticks = (top, (Tick(50, label(top / 2)), Tick(100, label(top)))) if top else _scale(highest, label)
         place = lambda v: v / limit  # noqa: E731  # the other scale
     lines = tuple(
-        Line(name, css, _path(axis, times, [None if v is None else place(v) for v in vs]))
+        Line(name, css, *_path(axis, times, [None if v is None else place(v) for v in vs]))
         for name, css, vs in series
         if any(v is not None for v in vs)
     )
     return Chart(title + (" (logarithmic)" if log else ""), lines, ticks)
 
 
-def _path(axis: Axis, times: Sequence[float], shares: Sequence[Value]) -> str:
-    """A line through shares of the height (0 to 1); a gap stays a gap, a lone point becomes a dot."""
-    parts, pen = [], False
+def _path(axis: Axis, times: Sequence[float], shares: Sequence[Value]) -> tuple[str, str, str]:
+    """Line through shares of the height (0 to 1), its kind, and dots: a gap stays a gap, a lone point becomes a dot."""
+    parts, dots, pen = [], [], False
     for i, (t, v) in enumerate(zip(times, shares, strict=True)):
         if v is None:
             pen = False
             continue
         at = f"{_x(axis, t)},{_y(v, 1.0)}"
+        if not pen and (i + 1 == len(shares) or shares[i + 1] is None):
+            dots.append(f"M{at}h0")
+            continue
         parts.append(("L" if pen else "M") + at)
-        alone = not pen and (i + 1 == len(shares) or shares[i + 1] is None)
-        if alone:
-            parts.append("h1")
         pen = True
-    return "".join(parts)
+    return "".join(parts), "line", "".join(dots)
 
 
 def _x(axis: Axis, at_s: float) -> str:

@@ -11,11 +11,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from loadchaos.ledger import RunFolder
 from loadchaos.model import OUTCOMES
 from loadchaos.tell.charts import picture
+from loadchaos.tell.distributions import distributions, lengths
 from loadchaos.tell.phrases import (
     accepted_text,
     count_text,
@@ -70,10 +72,13 @@ def render(verdict: Mapping[str, Any], series: Series, folder: Path) -> str:
         exit_code=verdict.get("exit_code", "?"), embedded=(verdict.get("target") or {}).get("kind") == "embedded",
         notes=[clean(n, 400) for n in verdict.get("notes") or []],
         failures=[_failure(verdict, f, folder) for f in sorted(verdict.get("failures") or [], key=worst_first)[:_MOST]],
-        rules=[_rule(r) for r in [*(verdict.get("expectations") or []), *(verdict.get("checks") or [])]],
+        rules=[_rule(r) for r in verdict.get("expectations") or []],
+        checks=[_rule(r) for r in verdict.get("checks") or []],
         worth=_worth(verdict), picture=drawn, width=plural(drawn.width_s, "second"),
         traffics=[clean(n, 40) for n in names], outcomes=_outcomes(verdict, names), latency=_latency(verdict),
-        lower_bounds=lower_bounds_text(verdict), states=[_state(verdict, s) for s in states[:_MOST]],
+        lower_bounds=lower_bounds_text(verdict), distributions=distributions(series.whole),
+        lengths=lengths(series.whole), limited=bool((verdict.get("generator") or {}).get("limited")),
+        facts=facts_in_words(folder), states=[_state(verdict, s) for s in states[:_MOST]],
         several=len({s.get("replica") for s in states}) > 1, attacks=_attacks(series), ending=_ending(verdict),
     )  # fmt: skip
 
@@ -176,8 +181,38 @@ def _state(verdict: Mapping[str, Any], s: Mapping[str, Any]) -> dict[str, str]:
     return {
         "when": since_load(verdict, s.get("at"), s.get("at_s")), "replica": clean(s.get("replica") or "", 40),
         "state": clean(s.get("state"), 20), "signs": "; ".join(clean(x, 300) for x in s.get("signs") or []),
-        "noticed": seconds(s["noticed_after_s"]) if s.get("noticed_after_s") is not None else "",
+        "noticed": _noticed(s.get("noticed_after_s")),
     }  # fmt: skip
+
+
+def _noticed(after_s: float | None) -> str:
+    if after_s is None:
+        return ""
+    return "at once" if after_s < 0.001 else seconds(after_s)
+
+
+def facts_in_words(folder: Path) -> list[tuple[str, str]]:
+    """What was learned of the server before the load, from facts.json; nothing where there is none."""
+    try:
+        facts = orjson.loads((folder / "facts.json").read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return []
+    images = [f"{clean(size, 20)} costs {number(n)} tokens" for size, n in (facts.get("image_tokens") or {}).items()]
+    told = {
+        "server": " ".join(clean(facts[k], 60) for k in ("dialect", "version") if facts.get(k)),
+        "model": facts.get("model"), "context": facts.get("max_model_len"), "longest prompt": facts.get("input_limit"),
+        "KV cache": facts.get("capacity_tokens"),
+        "images": "no" if facts.get("images") is False else "; ".join(images[:6]) or None,
+        "speculative decoding": facts.get("speculative_decoding"),
+        "development endpoints": facts.get("development_endpoints"),
+    }  # fmt: skip
+    return [(name, _fact(value)) for name, value in told.items() if value not in (None, "")]
+
+
+def _fact(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{number(value)} tokens" if isinstance(value, int) else clean(value, 300)
 
 
 def _attacks(series: Series) -> list[dict[str, str]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadchaos.tell.buckets import Bucket, e2e_ns, ttft_ns
+from loadchaos.tell.distributions import Whole
 
 POINTS = 600
 _NS = 1_000_000_000
@@ -40,6 +41,7 @@ class Series:
         self._open: dict[tuple[str, str], tuple[int, str, str]] = {}  # (lane, key) -> since, name, text
         self._closed: list[tuple[str, str, int, int, str]] = []
         self.attacks: Counter[tuple[str, str]] = Counter()  # (name, ok | failed | skipped)
+        self.whole = Whole()
 
     def feed(self, row: Mapping[str, Any]) -> None:
         """Take one row; kinds without a place on a chart are ignored."""
@@ -60,6 +62,7 @@ class Series:
 
     def _on_end(self, row: Mapping[str, Any], at: int) -> None:
         self._bucket(at).outcomes[str(row.get("outcome"))] += 1
+        self.whole.feed(row)
         if row.get("outcome") != "ok":
             return
         ttft, e2e = ttft_ns(row), e2e_ns(row)

@@ -1,0 +1,138 @@
+"""Latency distributions and dialled lengths in the report: every answer is in them, on an axis one can read."""
+
+import math
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from loadchaos.ledger import Reader, RunFolder
+from loadchaos.stats import LogHistogram
+from loadchaos.tell import html
+from loadchaos.tell.distributions import Whole, distributions, lengths
+from loadchaos.tell.series import Series
+
+MS = 1_000_000
+
+
+def answer(traffic: str, ttft_ms: float, **more: Any) -> dict[str, Any]:
+    first = 1 + round(ttft_ms * MS)
+    return {"row": "end", "traffic": traffic, "outcome": "ok", "at_ns": 2 * first, "due_ns": 1, "first_token_ns": first,
+            "last_byte_ns": 2 * first, **more}  # fmt: skip
+
+
+def test_a_fast_and_a_slow_traffic_stand_apart_on_one_axis() -> None:
+    whole = Whole()
+    for i in range(200):
+        whole.feed(answer("fast", 10 + i / 100))
+        whole.feed(answer("slow", 1000 + i))
+    ttft = distributions(whole)[0]
+    assert [r.traffic for r in ttft.rows] == ["fast", "slow"]
+    fast, slow = (float(re.findall(r"M([\d.]+),", r.path)[0]) for r in ttft.rows)
+    assert fast < 200 < 800 < slow
+    assert [label for _, label in ttft.ticks] == ["10 ms", "20 ms", "50 ms", "100 ms", "200 ms", "500 ms", "1 s"]
+    assert re.match(r"p50 1[01]\.\d ms, p90 1[12]\.\d ms", ttft.rows[0].text)
+    at_10_ms = next(at for at, label in ttft.ticks if label == "10 ms")
+    assert at_10_ms < ttft.rows[0].marks[0][0] < 15
+
+
+def test_a_single_answer_is_a_bar_in_the_middle_with_a_tick_beside_it() -> None:
+    whole = Whole()
+    whole.feed(answer("t", 70))
+    (row,) = distributions(whole)[0].rows
+    x = float(re.findall(r"M([\d.]+),", row.path)[0])
+    assert 400 < x < 600
+    assert distributions(whole)[0].ticks
+
+
+def test_failures_have_no_latency_and_no_answer_means_no_picture() -> None:
+    whole = Whole()
+    whole.feed({**answer("t", 70), "outcome": "reset"})
+    assert distributions(whole) == []
+
+
+def test_every_gap_between_chunks_is_counted() -> None:
+    gaps = LogHistogram()
+    for ms in (5, 6, 7, 500):
+        gaps.add(ms * MS)
+    whole = Whole()
+    whole.feed(answer("t", 70, itl_hist={str(k): v for k, v in gaps.counts.items()}))
+    itl = distributions(whole)[1]
+    assert "4 in all" in itl.rows[0].text
+    assert itl.title == "Gaps between chunks"
+
+
+def test_lengths_say_how_far_off_the_plan_they_came_out() -> None:
+    whole = Whole()
+    for planned, counted in ((100, 100), (200, 200), (300, 297), (400, 401)):
+        whole.feed(answer("t", 70, planned_tokens=planned, prompt_tokens=counted, images=2, image_tokens=500))
+    whole.feed(answer("t", 70, planned_tokens=None, prompt_tokens=5))
+    (row,) = lengths(whole)
+    assert row["equal"] == "50.0%"
+    assert row["off"] == "up to 3 fewer and up to 1 more"
+    assert row["prompts"] == "100 to 401"
+    assert (row["images"], row["an_image"]) == ("8", "250")
+
+
+def test_zero_and_huge_latencies_are_drawn() -> None:
+    whole = Whole()
+    whole.feed(answer("t", 0))
+    whole.feed(answer("t", 3_600_000))
+    row = distributions(whole)[0].rows[0]
+    assert all(math.isfinite(float(x)) for x in re.findall(r"[\d.]+", row.path))
+
+
+# -- looked at in a browser ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def picture_of() -> Callable[..., Image.Image]:
+    """A screenshot of a page in headless Chromium; skips where there is none."""
+    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser is None:
+        pytest.skip("no Chromium here: apt-get install chromium")
+
+    def take(page: Path, width: int, *options: str) -> Image.Image:
+        with tempfile.TemporaryDirectory() as profile:
+            shot = Path(profile) / "shot.png"
+            subprocess.run(
+                [browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+                 "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
+                 f"--user-data-dir={profile}/p", f"--window-size={width},3600", f"--screenshot={shot}", *options,
+                 page.as_uri()],
+                check=True, capture_output=True, timeout=60,
+            )  # fmt: skip
+            return Image.open(shot).convert("RGB")
+
+    return take
+
+
+def share_of(picture: Image.Image, color: tuple[int, int, int]) -> float:
+    """Share of pixels near a colour."""
+    near = np.all(np.abs(np.asarray(picture).astype(int) - np.array(color)) < 24, axis=2)
+    return float(near.mean())
+
+
+def test_the_charts_are_not_blank_in_a_browser_wide_dark_and_on_a_phone(
+    run_folder: RunFolder, verdict: dict[str, Any], picture_of: Callable[..., Image.Image]
+) -> None:
+    series = Series()
+    for row in Reader(run_folder).new(final=True):
+        series.feed(row)
+    page = html.write(run_folder, verdict, series)
+    wide = picture_of(page, 1180)
+    assert wide.getpixel((2, 2)) == (255, 255, 255)
+    assert share_of(wide, (46, 157, 91)) > 0.003, "answers"
+    assert share_of(wide, (207, 47, 60)) > 0.001, "the death"
+    assert share_of(wide, (31, 111, 208)) > 0.001, "lines and distributions"
+    assert share_of(picture_of(page, 500), (46, 157, 91)) > 0.001, "on a phone"
+    dark = picture_of(page, 1180, "--blink-settings=preferredColorScheme=0")
+    assert dark.getpixel((2, 2)) == (20, 23, 27)
+    assert share_of(dark, (76, 192, 124)) > 0.003, "answers in the dark"
