@@ -200,11 +200,11 @@ class Tally:
     def out_at(self, ns: int) -> list[Sent]:
         """The requests that were out at `ns`, oldest first: still out now, or ended since then.
 
-        Those that ended badly in the second before are among them: clients may hear of a death before its sign is seen.
+        Clients may hear of a death before its sign is seen: then the first of those that ended badly in the second
+        before is the moment that counts. What a user sent after being told was never in flight.
         """
-        ended: Iterable[Sent] = (
-            sent for at_ns, sent, well in self.recent_ends if at_ns >= ns or (not well and at_ns >= ns - S)
-        )
+        ns = min((at_ns for at_ns, _, well in self.recent_ends if not well and ns - S <= at_ns < ns), default=ns)
+        ended: Iterable[Sent] = (sent for at_ns, sent, _ in self.recent_ends if at_ns >= ns)
         return sorted((s for s in (*ended, *self.in_flight.values()) if s.sent_ns <= ns), key=lambda s: s.sent_ns)
 
     def _miss(self, row: Row, why: str, n: int) -> None:
