@@ -1,0 +1,62 @@
+"""What people install: the wheel carries profiles, schemas and templates, and works away from any checkout."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with loadchaos as the wheel installs it; dependencies come from this environment."""
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        cwd=ROOT, check=True, capture_output=True, timeout=100,
+    )  # fmt: skip
+    (wheel,) = folder.glob("*.whl")
+    site = folder / "site"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    return site
+
+
+def loadchaos(installed: Path, cwd: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    env = {k: v for k, v in os.environ.items() if k != "CI"}
+    return subprocess.run(
+        [sys.executable, "-m", "loadchaos", *args],
+        cwd=cwd, env={**env, "PYTHONPATH": str(installed)}, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+
+
+def test_it_holds_what_a_user_starts_from(installed: Path) -> None:
+    package = installed / "loadchaos"
+    shipped = package / "_shipped"
+    assert {p.name for p in (ROOT / "profiles").glob("*.yaml")} == {p.name for p in (shipped / "profiles").iterdir()}
+    assert (shipped / "schemas" / "verdict.json").is_file()
+    assert (package / "tell" / "report.html.j2").is_file()
+    assert list((package / "signatures").glob("*.toml"))
+
+
+def test_init_copies_the_profiles_and_overwrites_nothing(installed: Path, tmp_path: Path) -> None:
+    first = loadchaos(installed, tmp_path, "init")
+    assert first.returncode == 0, first.stderr
+    mine = tmp_path / "profiles" / "mtp_mm.yaml"
+    mine.write_text(mine.read_text().replace("users: 80", "users: 8"))
+    again = loadchaos(installed, tmp_path, "init")
+    assert "left as it is" in again.stdout
+    assert "users: 8," in mine.read_text()
+    assert loadchaos(installed, tmp_path, "check", "profiles/mtp_mm.yaml").returncode == 0
+
+
+def test_a_shipped_profile_runs_by_name_away_from_any_checkout(installed: Path, tmp_path: Path) -> None:
+    done = loadchaos(installed, tmp_path, "run", "smoke", "--no-live", "--exporter-port", "0", "--set", "load.0.for=1s",
+                     "--set", "load.1.for=2s")  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    (report,) = tmp_path.glob("runs/*/report.html")
+    assert "smoke" in report.read_text()
