@@ -1,0 +1,82 @@
+"""LMDeploy 0.18's own HTTP layer: its capacity found, each fault told by the right name, hang and death told apart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.real.conftest import Server, Told, launch, lmdeploy_018
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+Run = Callable[..., Told]
+QUICK_HEALTH = {
+    "LMDEPLOY_HEALTH_POLL_INTERVAL": "3", "LMDEPLOY_HEALTH_PROBE_TIMEOUT": "2", "LMDEPLOY_HEALTH_UNHEALTHY_AFTER": "6",
+}  # fmt: skip
+
+
+def on(server: Server) -> tuple[str, ...]:
+    return ("--target", server.url, "--server-log", str(server.log))
+
+
+def test_smoke_passes(shared_lmdeploy: Server, loadchaos: Run) -> None:
+    told = loadchaos("smoke", *on(shared_lmdeploy), "-t", "60s")
+    assert told.verdict["verdict"] == "pass", told.output
+
+
+def test_the_ladder_finds_1216_of_21_blocks(shared_lmdeploy: Server, loadchaos: Run) -> None:
+    ladder = {"name": "ladder", "payload": {"near_limit": {"limit": 1216, "band": "-20..-1", "step": 19,
+              "plus": [0, 1, 64], "output": ["one"]}}, "expect": ["ok", "rejected"]}  # fmt: skip
+    told = loadchaos(
+        {"name": "ladder", "traffic": [ladder], "load": [{"users": 2, "requests": 15}]}, *on(shared_lmdeploy)
+    )
+    assert "longest that passed: +0" in told.check("near_limit"), told.output
+    assert "shortest refused: +1" in told.check("near_limit")
+    assert told.verdict["verdict"] == "pass", told.output
+
+
+def faulty(tmp_path: Path, directive: str) -> list[dict[str, Any]]:
+    """Traffic of which one in four carries the directive."""
+    bodies = tmp_path / "faulty.jsonl"
+    body = {"model": "x", "messages": [{"role": "user", "content": f"please {directive}"}], "max_tokens": 8}
+    bodies.write_text(json.dumps(body) + "\n")
+    return [
+        {"name": "plain", "weight": 3, "payload": {"text": {"tokens": "32..64"}}, "output": {"max": 8}},
+        {"name": "faulty", "payload": {"requests": {"file": str(bodies)}}, "output": {"max": 8}},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("directive", "outcome"),
+    [
+        ("[[ERR:INTERNAL_ENGINE_ERROR]]", "stream_error"),
+        ("[[MID:OUT_OF_MEMORY:5]]", "stream_error"),
+        ("[[RAISE:2]]", "stream_error"),
+        ("[[EMPTY]]", "stream_error"),  # LMDeploy itself finds an engine that said nothing
+    ],
+)
+def test_a_fault_ends_in_the_right_outcome_and_fails_the_run(
+    shared_lmdeploy: Server, loadchaos: Run, tmp_path: Path, directive: str, outcome: str
+) -> None:
+    told = loadchaos(
+        {"name": "faults", "traffic": faulty(tmp_path, directive), "load": [{"users": 2, "requests": 16}]},
+        *on(shared_lmdeploy),
+    )
+    assert set(told.verdict["by_traffic"]["faulty"]) == {outcome}, told.output
+    assert set(told.verdict["by_traffic"]["plain"]) == {"ok"}
+    assert told.verdict["verdict"] == "fail"
+    assert {f["attribution"] for f in told.failures.values()} == {"server"}
+
+
+@pytest.mark.parametrize(("directive", "severity"), [("[[HANG:1]]", "hang"), ("[[DIE]]", "engine_death")])
+def test_a_hang_and_a_death_are_told_apart(loadchaos: Run, tmp_path: Path, directive: str, severity: str) -> None:
+    command = lmdeploy_018("--blocks", "64", **QUICK_HEALTH)
+    told = loadchaos({
+        "name": "ending", "target": launch(command), "traffic": faulty(tmp_path, directive),
+        "load": [{"users": 4, "for": "40s"}], "limits": {"first_byte": "20s", "between_bytes": "20s", "total": "30s"},
+    })  # fmt: skip
+    assert severity in {f["severity"] for f in told.failures.values()}, told.output
+    assert told.verdict["verdict"] == "fail"

@@ -1,0 +1,107 @@
+"""vLLM 0.32.0 itself: limits found, deaths named with whose doing they were."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.real.conftest import PROJECT, Server, Told, launch, vllm_032
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+Run = Callable[..., Told]
+IMAGES = {"name": "images", "payload": {"images": {"count": 2, "size": "1024x1024"}, "text": {"tokens": "600..900"}},
+          "output": {"max": 16}}  # fmt: skip
+TEXT = {"name": "text", "payload": {"text": {"tokens": "16..64"}}, "output": {"max": 64}}
+
+
+def test_smoke_passes(shared_vllm: Server, loadchaos: Run) -> None:
+    told = loadchaos("smoke", "--target", shared_vllm.url, "--server-log", str(shared_vllm.log), "-t", "60s")
+    assert told.verdict["verdict"] == "pass", told.output
+
+
+def test_probe_tells_what_it_is(shared_vllm: Server) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "loadchaos", "probe", shared_vllm.url, "--json"], capture_output=True, text=True, timeout=120,
+        check=True,
+    )  # fmt: skip
+    told = json.loads(done.stdout)
+    facts = told["facts"]
+    assert (facts["version"], facts["max_model_len"], facts["max_images"]) == ("0.32.0", 4096, 2)
+    assert (facts["development_endpoints"], facts["speculative_decoding"]) == (True, False)
+    assert facts["image_tokens"]["512x512"] == 258
+    assert told["asked"]["reads"] <= 20
+    assert told["asked"]["generations"] <= 3
+
+
+def test_near_max_len_finds_the_longest_prompt_and_the_refusal_behind_it(shared_vllm: Server, loadchaos: Run) -> None:
+    ladder = {"name": "ladder", "payload": {"near_limit": {"band": "-100..-1", "step": 33, "plus": [0, 1, 64],
+              "output": ["one"]}}}  # fmt: skip
+    told = loadchaos(
+        {"name": "edge", "traffic": [ladder], "load": [{"users": 2, "requests": 21}]},
+        "--target", shared_vllm.url, "--server-log", str(shared_vllm.log),
+    )  # fmt: skip
+    assert told.verdict["verdict"] == "pass", told.output
+    assert "longest that passed: -1" in told.check("near_limit"), "4095 of 4096"
+    assert "shortest refused: +0" in told.check("near_limit")
+
+
+@pytest.mark.parametrize("role", ["engine_core", "worker", "api_server"])
+def test_a_process_that_is_killed_is_named_and_expected_of_us(loadchaos: Run, role: str) -> None:
+    told = loadchaos({
+        "name": "killed", "target": launch(vllm_032()), "traffic": [TEXT], "load": [{"users": 8, "for": "20s"}],
+        "attacks": [{"process": "sigkill", "role": role, "at": "6s"}],
+        "expect": ["engine_deaths == 0", "failures == 0"],
+    })  # fmt: skip
+    assert {f["attribution"] for f in told.failures.values()} == {"expected"}, told.output
+    assert told.verdict["attacks"][f"sigkill_{role}"]["ok"] == 1
+
+
+def test_a_stopped_engine_core_hangs_and_goes_on(loadchaos: Run, shared_vllm: Server) -> None:
+    told = loadchaos(
+        {"name": "stopped", "traffic": [TEXT], "load": [{"users": 4, "for": "35s"}],
+         "attacks": [{"process": "sigstop", "role": "engine_core", "at": "5s", "for": "15s"}],
+         "expect": ["failures == 0", "hangs == 0"]},
+        "--target", shared_vllm.url, "--server-log", str(shared_vllm.log),
+    )  # fmt: skip
+    assert told.failures["alive_but_hung"]["attribution"] == "expected"
+    assert told.verdict["verdict"] == "pass", told.output
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """loadchaos-vllm as pip lays it down, beside the server's environment and not in it."""
+    place = tmp_path_factory.mktemp("plugin")
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "-q", "--no-build-isolation", "--no-deps", "--target", str(place),
+         str(PROJECT / "plugins/vllm")], check=True, timeout=120,
+    )  # fmt: skip
+    return place
+
+
+@pytest.mark.parametrize(
+    ("fault", "options", "name"),
+    [
+        ("encoder_pop", {}, "encoder_cache_miss"),
+        ("step_raise", {"step": "5"}, None),
+        ("step_segv", {"step": "5"}, None),
+    ],
+)
+def test_a_fault_inside_the_engine_is_found_and_called_injected(
+    loadchaos: Run, plugin: Path, tmp_path: Path, fault: str, options: dict[str, Any], name: str | None
+) -> None:
+    command = vllm_032(PYTHONPATH=str(plugin), LOADCHAOS_SABOTAGE_TRIGGER=str(tmp_path / "trigger"))
+    told = loadchaos({
+        "name": "sabotaged", "target": launch(command), "traffic": [IMAGES, TEXT],
+        "load": [{"users": 8, "for": "40s"}],
+        "attacks": [{"engine": fault, "at": "8s", "for": "30s", "params": options}],
+    })  # fmt: skip
+    death = told.verdict["failures"][0]
+    assert (death["severity"], death["attribution"], death["known"]) == ("engine_death", "injected", []), told.output
+    assert name is None or death["id"] == name
+    assert "vllm-project/vllm#" not in told.output
