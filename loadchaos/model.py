@@ -40,7 +40,8 @@ class TextFacts:
 
     `overhead` are the tokens of the chat template around one user message; each of `words` (with its leading blank)
     costs the number beside it, in any order, and `unit` (a word of cost 1) fills what is left. `source` says how it
-    was learned: "tokenize", "encode", "usage" or "guess".
+    was learned: "tokenize", "encode", "usage" or "guess". `turn_overhead` is what each earlier question with its answer
+    adds to a prompt beside their words (None: not known); `scripts` are words of other scripts, by its name.
     """
 
     overhead: int
@@ -48,6 +49,8 @@ class TextFacts:
     unit: str
     source: str
     completions_overhead: int = 0
+    turn_overhead: int | None = None
+    scripts: tuple[tuple[str, tuple[tuple[str, int], ...]], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,7 @@ class Facts:
         if values.get("text") is not None:
             text = {k: v for k, v in values["text"].items() if k in {f.name for f in fields(TextFacts)}}
             text["words"] = tuple((w, n) for w, n in text["words"])
+            text["scripts"] = tuple((name, tuple((w, n) for w, n in words)) for name, words in text.get("scripts", ()))
             values["text"] = TextFacts(**text)
         values["replicas"] = tuple(values.get("replicas", ()))
         return cls(**values)

@@ -13,7 +13,7 @@ from functools import partial
 
 import httpx
 
-from loadchaos import calibrate, preflight
+from loadchaos import calibrate, counting, preflight
 from loadchaos.attacks import Attacks, Replica
 from loadchaos.dialects import DIALECTS, Dialect
 from loadchaos.errors import TargetError
@@ -112,6 +112,9 @@ class Preparation:
         attacks = [a.admin for a in profile.attacks if a.admin is not None]
         preflight.require(facts, profile.requires, attacks, ())
         facts = await calibrate.calibrate(asker, facts, wanted)
+        turns, scripts = profile.text_needs()
+        if turns or scripts:
+            facts = await counting.more(asker, facts, turns=turns, scripts=scripts)
         image_traffic = [t.name for t in profile.traffic if "images" in t.payload]
         for told in preflight.require(facts, profile.requires, attacks, image_traffic):
             self._say(f"note: {told}")

@@ -24,15 +24,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "launch": {"wire", "dialects"},
     "keeper": {"ledger", "wire", "dialects"},  # it writes server.log, which belongs to the run folder
     "calibrate": {"wire", "dialects", "payloads"},
+    "counting": {"calibrate"},
     "options": {"attacks", "calibrate", "patient", "plan", "watch"},
     "gate": {"attacks", "patient", "plan", "record"},
     "voice": set(),
-    "prepare": {"attacks", "calibrate", "dialects", "options", "patient", "plan", "preflight", "record"},
+    "prepare": {"attacks", "calibrate", "counting", "dialects", "options", "patient", "plan", "preflight", "record"},
     "preflight": {"calibrate", "dialects"},
     "probe": {"calibrate", "dialects", "payloads", "plan"},
     "record": {"ledger"},
     "children": {"ledger"},
     "demo": set(),
+    "bodies": {"ledger", "plan", "payloads", "behaviours"},  # like `users`, it makes requests of a plan
     "logfiles": set(),
     "patient": {"attacks", "calibrate", "dialects", "judge", "launch", "plan", "record", "sim", "watch"},
     "users": {"ledger", "plan", "payloads", "behaviours", "wire", "dialects"},
@@ -41,7 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tell": {"ledger"},
     "follow": {"ledger", "judge", "tell"},
     "run": {
-        "ledger", "plan", "options", "prepare", "gate", "voice", "attacks", "record", "children", "patient", "follow",
+        "bodies", "ledger", "plan", "options", "prepare", "gate", "voice", "attacks", "record", "children", "patient", "follow",
     },
     "soak": {"ledger", "plan", "tell"},
 }  # fmt: skip

@@ -46,7 +46,7 @@ _VALIDATION = patterns(
     _PARAMETER,
     r"when using `top_logprobs`, `logprobs` must",
     r"Stream options can only be defined when",
-    r"tool choice requires --",
+    r"tool.choice\b.{0,80} requires --",
     r"out-of-vocab token ids|is out of vocabulary",
     r"Either prompt or prompt_embeds must be provided",
     r"TextEncodeInput must be Union",

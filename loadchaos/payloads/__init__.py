@@ -10,7 +10,17 @@ from collections.abc import Mapping
 from typing import cast
 
 from loadchaos.model import Facts, Request, Step
-from loadchaos.payloads import hostile_images, images, near_limit, text
+from loadchaos.payloads import (
+    conversation,
+    hostile_images,
+    images,
+    near_limit,
+    requests,
+    sampling,
+    structured,
+    text,
+    tools,
+)
 from loadchaos.payloads.build import build as _build
 from loadchaos.payloads.draft import Draft, Payload
 
@@ -20,7 +30,12 @@ PAYLOADS: Mapping[str, Payload] = {
     "text": cast("Payload", text),
     "images": cast("Payload", images),
     "hostile_images": cast("Payload", hostile_images),
+    "conversation": cast("Payload", conversation),
     "near_limit": cast("Payload", near_limit),
+    "sampling": cast("Payload", sampling),
+    "structured": cast("Payload", structured),
+    "tools": cast("Payload", tools),
+    "requests": cast("Payload", requests),
 }
 
 

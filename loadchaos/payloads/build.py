@@ -23,6 +23,12 @@ def build(step: Step, facts: Facts, shelf: Mapping[str, Payload]) -> Request:
     rng = Draws(mix(step.seed, 7))
     for name in sorted(step.payload, key=lambda n: shelf[n].ORDER):
         shelf[name].add(draft, step.payload[name], step, facts, rng)
+    if draft.ready is not None:
+        ready = draft.ready
+        return Request(
+            ready.path, ready.body, ready.stream, None, ready.images, max_tokens=ready.max_tokens, expect=draft.expect,
+            fitted="; ".join(draft.notes),
+        )  # fmt: skip
     if draft.text is None:
         prompt(draft, facts, _SHORTEST_PROMPT + (facts.text.overhead if facts.text else 0), rng)
     # A step that expects a refusal means to send too much.
@@ -41,7 +47,7 @@ def _fit(draft: Draft, facts: Facts, rng: Draws) -> None:
     if draft.text_tokens is None:
         return
     overhead = facts.text.overhead if facts.text else 0
-    least = overhead + draft.image_tokens + _SHORTEST_PROMPT
+    least = overhead + draft.history_tokens + draft.image_tokens + _SHORTEST_PROMPT
     prompt_tokens = draft.text_tokens + draft.image_tokens
     limits = [n for n in (sequence - 1 if sequence else None, facts.input_limit) if n is not None]
     if limits and prompt_tokens > min(limits) >= least:
@@ -57,7 +63,7 @@ def _fit(draft: Draft, facts: Facts, rng: Draws) -> None:
 
 def _request(draft: Draft, step: Step, facts: Facts) -> Request:
     dialect = DIALECTS.get(facts.dialect)
-    known = draft.text_tokens is not None and draft.image_tokens_known
+    known = draft.text_tokens is not None and draft.image_tokens_known and draft.countable
     tokens = (draft.text_tokens or 0) + draft.image_tokens if known else None
     return Request(
         path=dialect.chat_path if dialect else "/v1/chat/completions",
@@ -77,7 +83,8 @@ def _request(draft: Draft, step: Step, facts: Facts) -> Request:
 def _body(draft: Draft, step: Step, facts: Facts) -> bytes:
     """One join of bytes: images are in base64 already, and no JSON library ever sees them."""
     text = orjson.dumps(draft.text)
-    head = b'{"model":' + orjson.dumps(facts.model) + b',"messages":[{"role":"user","content":'
+    model = orjson.dumps(draft.model or facts.model)
+    head = b'{"model":' + model + b',"messages":[' + b"".join(draft.history) + b'{"role":"user","content":'
     if draft.pieces:
         content = [b"[", *draft.pieces, b'{"type":"text","text":', text, b"}]"]
     else:
@@ -95,4 +102,5 @@ def _tail(draft: Draft, step: Step, facts: Facts) -> bytes:
     if draft.output.exact is not None and dialect is not None:
         for name, value in dialect.exact_output.items():
             options[name] = count if value == "tokens" else True
+    options.update(draft.extra)
     return b"," + orjson.dumps(options)[1:-1]

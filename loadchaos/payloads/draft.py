@@ -12,12 +12,26 @@ from loadchaos.draws import Draws
 from loadchaos.model import Facts, Outcome, Output, Step
 
 
+@dataclass(frozen=True)
+class Ready:
+    """A request somebody else wrote: path, body, whether it streams, its output limit where it says one, its images."""
+
+    path: str
+    body: bytes
+    stream: bool
+    max_tokens: int | None = None
+    images: int = 0
+
+
 @dataclass
 class Draft:
     """Mutable, of one request only. `text_tokens` counts template and text, None where the server's count is unknown.
 
     `pieces` are the content parts before the text, each a run of JSON bytes with a comma behind it. `final` is set by a
-    payload that has fixed prompt and output itself: nothing is fitted any more then.
+    payload that has fixed prompt and output itself: nothing is fitted any more then. `history` are earlier messages as
+    JSON, each with a comma behind it, and `history_tokens` what they cost. `way` is how the text is made (text.Way),
+    `countable` False: what stands in the prompt beside text and images is not known. `extra` are further fields of the
+    body, `model` asks for another one than the run's. `ready` is a whole request that is sent as it is.
     """
 
     output: Output
@@ -25,12 +39,19 @@ class Draft:
     pieces: list[bytes] = field(default_factory=list)
     text: str | None = None
     text_tokens: int | None = None
+    way: object = None
     nonce: str = ""
     images: int = 0
     image_tokens: int = 0
     image_tokens_known: bool = True
+    countable: bool = True
     edge: int | None = None
     final: bool = False
+    history: list[bytes] = field(default_factory=list)
+    history_tokens: int = 0
+    extra: dict[str, object] = field(default_factory=dict)
+    model: str | None = None
+    ready: Ready | None = None
     notes: list[str] = field(default_factory=list)
 
 

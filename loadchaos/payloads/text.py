@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -14,6 +16,7 @@ from loadchaos.payloads.draft import Draft
 from loadchaos.units import IntRange, Range
 
 ORDER = 10
+_SCRIPTS = ("latin", "cjk", "emoji", "code")
 _OPENINGS = 4096
 _SHIFTS = (0, 12, 24, 36, 48)
 """A prompt opens with five of 4096 runs of three words: 2**60 openings, so no two share their first cache block."""
@@ -50,12 +53,19 @@ class SharedPrefix(BaseModel):
 
 
 class Options(BaseModel):
-    """`tokens` counts template and text; images come on top. Prompts are distinct from their first word on."""
+    """`tokens` counts template and text; images come on top. Prompts are distinct from their first word on.
+
+    `script` writes in Chinese and Japanese, emoji or code, each word of measured cost; `mixed` draws one a prompt.
+    `blocks` come from a replayed trace: prompts begin with the blocks of these names, the same words for the same name.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     tokens: IntRange = Range(64, 64)
     shared_prefix: SharedPrefix | None = None
+    script: Literal["latin", "cjk", "emoji", "code", "mixed"] = "latin"
+    blocks: tuple[int, ...] = Field(default=(), exclude=True)
+    block_tokens: int = Field(default=512, gt=0, exclude=True)
 
     @field_validator("tokens")
     @classmethod
@@ -64,11 +74,18 @@ class Options(BaseModel):
             raise ValueError(f"a prompt has at least 1 token (got {value})")
         return value
 
+    def replay(self, tokens: int, blocks: Sequence[int], block_tokens: int) -> Options:
+        """The same text as one row of a trace has it."""
+        return self.model_copy(
+            update={"tokens": Range(tokens, tokens), "blocks": tuple(blocks), "block_tokens": block_tokens}
+        )
+
     def words(self) -> str:
         """For `explain`."""
         prefix = self.shared_prefix
         shared = f", the first {prefix.tokens} shared within {prefix.groups} groups" if prefix else ""
-        return f"{self.tokens} tokens of text{shared}"
+        script = "" if self.script == "latin" else f" ({self.script})"
+        return f"{self.tokens} tokens of text{script}{shared}"
 
     def per_request(self) -> dict[str, float]:
         """For `explain`: the mean of what one request carries."""
@@ -79,27 +96,54 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.D
     """Set the prompt's text; a length already set by what must fit is kept as the upper bound."""
     assert isinstance(options, Options)
     wanted = rng.between(options.tokens.low, options.tokens.high)
-    prompt(draft, facts, wanted, rng, options.shared_prefix)
+    script: str = options.script
+    if script == "mixed":
+        script = _SCRIPTS[rng.bits() % len(_SCRIPTS)]
+    draft.way = Way(options.shared_prefix, script, options.blocks, options.block_tokens)
+    prompt(draft, facts, wanted, rng)
 
 
-def prompt(draft: Draft, facts: Facts, tokens: int, rng: draws.Draws, shared: SharedPrefix | None = None) -> None:
+@dataclass(frozen=True)
+class Way:
+    """How a prompt is made, beside its length."""
+
+    shared: SharedPrefix | None = None
+    script: str = "latin"
+    blocks: tuple[int, ...] = ()
+    block_tokens: int = 512
+
+
+_PLAIN = Way()
+
+
+def prompt(draft: Draft, facts: Facts, tokens: int, rng: draws.Draws) -> None:
     """Make the draft's text cost exactly `tokens` with the template, or as near as words allow from above."""
+    way = draft.way if isinstance(draft.way, Way) else _PLAIN
     known = facts.text or _GUESS
-    inner = max(1, tokens - known.overhead)
-    if inner + known.overhead > tokens and facts.text is not None:
-        draft.notes.append(f"{inner + known.overhead} prompt tokens in place of {tokens}: the chat template costs that")
-    corpus = _corpus(known)
-    parts = []
-    if shared is not None and facts.text is not None:
-        group = rng.between(1, shared.groups)
-        prefix_tokens = min(shared.tokens - known.overhead, inner - 1)
-        if prefix_tokens > 0:
-            parts.append(corpus.take(prefix_tokens, draws.Draws(draws.mix(shared.tokens, group))))
-            inner -= prefix_tokens
+    around = known.overhead + draft.history_tokens
+    inner = max(1, tokens - around)
+    if inner + around > tokens and facts.text is not None:
+        draft.notes.append(f"{inner + around} prompt tokens in place of {tokens}: the chat template costs that")
+    if way.script != "latin" and way.script not in dict(known.scripts):
+        draft.notes.append(f"Latin in place of {way.script}: what its words cost here is not known")
+    corpus = _corpus(known, way.script)
+    parts = _opening(corpus, known, way, inner - 1, rng) if facts.text is not None else []
+    inner -= sum(cost for _, cost in parts)
     draft.nonce, spent = corpus.nonce(inner, rng)
-    parts += [draft.nonce, corpus.take(inner - spent, rng)]
-    draft.text = "".join(parts)
-    draft.text_tokens = None if facts.text is None else max(tokens, known.overhead + 1)
+    draft.text = "".join([text for text, _ in parts] + [draft.nonce, corpus.take(inner - spent, rng)])
+    draft.text_tokens = None if facts.text is None else max(tokens, around + 1)
+
+
+def _opening(corpus: _Corpus, known: TextFacts, way: Way, room: int, rng: draws.Draws) -> list[tuple[str, int]]:
+    """What the prompt begins with and others begin with, too: (text, tokens) each."""
+    parts = []
+    if way.shared is not None:
+        group = rng.between(1, way.shared.groups)
+        tokens = min(way.shared.tokens - known.overhead, room)
+        if tokens > 0:
+            parts.append((corpus.take(tokens, draws.Draws(draws.mix(way.shared.tokens, group))), tokens))
+    size = way.block_tokens
+    return parts + [(corpus.take(size, draws.Draws(draws.mix(77, name))), size) for name in way.blocks[: room // size]]
 
 
 @dataclass(frozen=True)
@@ -149,16 +193,22 @@ class _Corpus:
         return "".join(parts) + self.unit * tokens
 
 
-@functools.lru_cache(maxsize=8)
-def _corpus(facts: TextFacts) -> _Corpus:
+def corpus_of(known: TextFacts | None) -> _Corpus:
+    """The words of this server, to take runs of an exact number of tokens from."""
+    return _corpus(known or _GUESS)
+
+
+@functools.lru_cache(maxsize=16)
+def _corpus(facts: TextFacts, script: str = "latin") -> _Corpus:
     rng = draws.Draws(20260701)
-    chosen = [facts.words[rng.bits() % len(facts.words)] for _ in range(_CORPUS_WORDS)]
+    words = dict(facts.scripts).get(script) or facts.words
+    chosen = [words[rng.bits() % len(words)] for _ in range(_CORPUS_WORDS)]
     chars, sums = [0], [0]
     for word, cost in chosen:
         chars.append(chars[-1] + len(word))
         sums.append(sums[-1] + cost)
     openings = []
     for _ in range(_OPENINGS):
-        three = [facts.words[rng.bits() % len(facts.words)] for _ in range(3)]
+        three = [words[rng.bits() % len(words)] for _ in range(3)]
         openings.append(("".join(word for word, _ in three), sum(cost for _, cost in three)))
-    return _Corpus(facts.words, facts.unit, "".join(word for word, _ in chosen), chars, sums, openings)
+    return _Corpus(words, facts.unit, "".join(word for word, _ in chosen), chars, sums, openings)

@@ -122,6 +122,13 @@ class Profile(Part):
         counts = [c.high for o in options if (c := getattr(o, "count", None)) is not None]
         return list(sizes), max(counts, default=0)
 
+    def text_needs(self) -> tuple[bool, list[str]]:
+        """(whether conversations are sent, the scripts beside Latin that texts are written in)."""
+        texts = [o for t in self.traffic for n, o in t.payload_options.items() if n == "text"]
+        scripts = dict.fromkeys(str(getattr(o, "script", "latin")) for o in texts)
+        wanted = ["cjk", "emoji", "code"] if "mixed" in scripts else [s for s in scripts if s != "latin"]
+        return any("conversation" in t.payload_options for t in self.traffic), wanted
+
     def traffic_names(self) -> list[str]:
         """Names of all traffic, in order."""
         return [t.name for t in self.traffic]

@@ -125,7 +125,8 @@ class _Maker:
 def _variants(traffic: Traffic) -> list[dict[str, Any]]:
     """The payload of step n is variant n modulo their number; most traffic has one."""
     options = dict(traffic.payload_options)
-    name = next((n for n, o in options.items() if isinstance(o, InTurns)), None)
+    # A protocol sees names only, and a payload may well have a number of turns.
+    name = next((n for n, o in options.items() if isinstance(o, InTurns) and callable(o.turns)), None)
     if name is None:
         return [options]
     return [{**options, name: turn} for turn in cast("InTurns", options[name]).turns()]

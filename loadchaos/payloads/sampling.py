@@ -1,0 +1,70 @@
+"""How the server is to sample: several answers at once, log probabilities, temperature, and which model or LoRA adapter."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from loadchaos.draws import Draws
+from loadchaos.model import Facts, Step
+from loadchaos.payloads.draft import Draft
+from loadchaos.units import IntRange, Range
+
+ORDER = 30
+
+
+class Options(BaseModel):
+    """`n` answers a request; `logprobs` of that many candidates a token; `prompt_logprobs` likewise (vLLM).
+
+    `models` are names the server serves (LoRA adapters), with weights: each request draws one. Seeds are the steps'
+    own, so a temperature above 0 is repeatable where the server keeps to it.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    n: IntRange | None = None
+    logprobs: IntRange | None = None
+    prompt_logprobs: int | None = Field(default=None, ge=0)
+    temperature: float | None = Field(default=None, ge=0)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    models: dict[str, float] = {}
+
+    @field_validator("n", "logprobs")
+    @classmethod
+    def _not_negative(cls, value: Range | None) -> Range | None:
+        if value is not None and value.low < 0:
+            raise ValueError(f"0 or more was expected (got {value})")
+        return value
+
+    @field_validator("models")
+    @classmethod
+    def _weights(cls, value: dict[str, float]) -> dict[str, float]:
+        if value and (min(value.values()) < 0 or not sum(value.values())):
+            raise ValueError("weights are 0 or more, and one of them above 0")
+        return value
+
+    def words(self) -> str:
+        """For `explain`."""
+        given = self.model_dump(mode="json", exclude_unset=True)
+        return "sampled with " + ", ".join(f"{k} {v}" for k, v in given.items()) if given else "sampled as usual"
+
+
+def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Draws) -> None:  # noqa: ARG001 - the server is not asked
+    """Add the fields to the body; what was not given is not sent."""
+    assert isinstance(options, Options)
+    if options.n is not None:
+        draft.extra["n"] = rng.between(options.n.low, options.n.high)
+    if options.logprobs is not None:
+        draft.extra |= {"logprobs": True, "top_logprobs": rng.between(options.logprobs.low, options.logprobs.high)}
+    given = {"prompt_logprobs": options.prompt_logprobs, "temperature": options.temperature, "top_p": options.top_p}
+    draft.extra |= {name: value for name, value in given.items() if value is not None}
+    if options.models:
+        draft.model = _chosen(options.models, rng.share())
+
+
+def _chosen(models: dict[str, float], share: float) -> str:
+    left = share * sum(models.values())
+    for name, weight in models.items():
+        left -= weight
+        if left < 0:
+            return name
+    return list(models)[-1]

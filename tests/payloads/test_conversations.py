@@ -1,0 +1,165 @@
+"""Conversations grow turn by turn to their exact length; other scripts and sampling fields reach the body as asked."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from loadchaos.model import Facts, Request, Step, TextFacts
+from loadchaos.payloads import build, conversation, sampling, structured, text, tools
+from loadchaos.units import Range
+
+Steps = Callable[..., Step]
+EACH_TURN = 7
+CJK = (("cjk", ((" 你好", 4), (" 世界", 3), (" 東京", 5))),)
+
+
+@pytest.fixture
+def knowing(facts: Facts) -> Facts:
+    assert facts.text is not None
+    return replace(facts, text=replace(facts.text, turn_overhead=EACH_TURN, scripts=CJK))
+
+
+def messages(request: Request) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(request.body)["messages"]
+    return found
+
+
+def counted(request: Request, known: TextFacts) -> int:
+    costs = {w.strip(): n for w, n in (*known.words, *(pair for _, words in known.scripts for pair in words))}
+    all_messages = messages(request)
+    words = [w for m in all_messages for w in m["content"].split()]
+    return known.overhead + sum(costs[w] for w in words) + len(all_messages) // 2 * EACH_TURN
+
+
+def talk(**options: Any) -> dict[str, Any]:
+    return {"conversation": conversation.Options.model_validate(options)}
+
+
+def test_a_conversation_grows_turn_by_turn_to_its_length(knowing: Facts, step: Steps) -> None:
+    assert knowing.text is not None
+    payload = talk(turns=5, tokens=500, parallel=2)
+    requests = [build(step(payload, n), knowing) for n in range(20)]
+    for n, request in enumerate(requests):
+        turn = n // 2 % 5
+        roles = [m["role"] for m in messages(request)]
+        assert roles == ["user", "assistant"] * turn + ["user"]
+        assert counted(request, knowing.text) == request.tokens
+        assert (request.tokens == 500) is (turn == 4)
+
+
+def test_every_turn_begins_with_all_of_the_one_before(knowing: Facts, step: Steps) -> None:
+    payload = talk(turns=4, tokens="300..600", parallel=3)
+    for first in range(3):
+        turns = [messages(build(step(payload, first + 3 * t), knowing)) for t in range(4)]
+        for before, after in pairwise(turns):
+            assert after[: len(before)] == before
+    openings = {messages(build(step(payload, n), knowing))[0]["content"] for n in range(24)}
+    assert len(openings) == 6, "two rounds of three conversations"
+
+
+def test_a_conversation_is_shortened_to_what_the_server_takes(knowing: Facts, step: Steps) -> None:
+    assert knowing.text is not None
+    small = replace(knowing, max_model_len=256)
+    request = build(step(talk(turns=3, tokens=2000, parallel=1), 2), small)
+    assert counted(request, knowing.text) == request.tokens == 255
+    assert "255 tokens in place of 2000" in request.fitted
+
+
+def test_without_a_known_template_later_turns_have_no_known_length(facts: Facts, step: Steps) -> None:
+    payload = talk(turns=3, tokens=300, parallel=1)
+    lengths = [build(step(payload, n), facts).tokens for n in range(3)]
+    assert lengths[0] is not None
+    assert lengths[1:] == [None, None]
+
+
+def test_explain_says_what_a_conversation_costs() -> None:
+    options = conversation.Options(turns=4, tokens=Range(400, 400))
+    assert options.per_request() == {"tokens": 250}
+    assert "4 turns that grow to 400 tokens" in options.words()
+
+
+# --- scripts ----------------------------------------------------------------------------------------------------------
+
+
+def test_another_script_is_as_exact(knowing: Facts, step: Steps) -> None:
+    assert knowing.text is not None
+    payload = {"text": text.Options.model_validate({"tokens": "20..400", "script": "cjk"})}
+    for n in range(30):
+        request = build(step(payload, n), knowing)
+        assert counted(request, knowing.text) == request.tokens
+        assert "你好" in messages(request)[0]["content"]
+
+
+def test_a_script_that_was_not_measured_is_latin_and_told(knowing: Facts, step: Steps) -> None:
+    payload = {"text": text.Options(script="emoji")}
+    assert "Latin in place of emoji" in build(step(payload), knowing).fitted
+
+
+def test_mixed_draws_a_script_a_prompt(knowing: Facts, step: Steps) -> None:
+    payload = {"text": text.Options.model_validate({"tokens": 60, "script": "mixed"})}
+    ascii_only = {messages(build(step(payload, n), knowing))[0]["content"].isascii() for n in range(40)}
+    assert ascii_only == {True, False}
+
+
+def test_facts_with_scripts_are_read_back(knowing: Facts) -> None:
+    assert Facts.from_json(json.loads(json.dumps(knowing.to_json()))) == knowing
+
+
+# --- fields of the body -----------------------------------------------------------------------------------------------
+
+
+def body(step: Step, facts: Facts) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(build(step, facts).body)
+    return found
+
+
+def test_sampling_fields_are_sent_and_what_is_not_given_is_not(facts: Facts, step: Steps) -> None:
+    options = sampling.Options.model_validate({"n": "2..3", "logprobs": 5, "temperature": 0.7})
+    bodies = [body(step({"sampling": options}, n), facts) for n in range(20)]
+    assert {b["n"] for b in bodies} == {2, 3}
+    assert all((b["logprobs"], b["top_logprobs"], b["temperature"]) == (True, 5, 0.7) for b in bodies)
+    assert not {"top_p", "prompt_logprobs"} & bodies[0].keys()
+    assert "n 2..3" in options.words()
+
+
+def test_models_are_drawn_by_their_weight(facts: Facts, step: Steps) -> None:
+    options = sampling.Options(models={"base": 1, "lora-a": 3, "never": 0})
+    sent = [body(step({"sampling": options}, n), facts)["model"] for n in range(400)]
+    assert set(sent) == {"base", "lora-a"}
+    assert 240 < sent.count("lora-a") < 360
+
+
+@pytest.mark.parametrize("kind", ["small", "deep", "wide", "choice", {"type": "integer"}])
+def test_a_schema_is_asked_for(kind: Any, facts: Facts, step: Steps) -> None:
+    payload = {"structured": structured.Options(json_schema=kind, variants=3)}
+    formats = [body(step(payload, n), facts)["response_format"] for n in range(30)]
+    assert {f["type"] for f in formats} == {"json_schema"}
+    different = {json.dumps(f["json_schema"]["schema"]) for f in formats}
+    assert len(different) == (1 if isinstance(kind, dict) else 3)
+
+
+def test_tools_stand_in_the_body_and_make_the_length_unknown(facts: Facts, step: Steps) -> None:
+    request = build(step({"tools": tools.Options.model_validate({"count": 2, "choice": "named"})}), facts)
+    sent = json.loads(request.body)
+    assert [t["function"]["name"] for t in sent["tools"]] == ["get_weather_0", "get_weather_1"]
+    assert sent["tool_choice"] == {"type": "function", "function": {"name": "get_weather_0"}}
+    assert request.tokens is None
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "told"),
+    [
+        (sampling.Options, {"n": "-1..2"}, "0 or more"),
+        (sampling.Options, {"models": {"a": 0}}, "above 0"),
+        (tools.Options, {"count": 0}, "at least one tool"),
+        (conversation.Options, {"tokens": 0}, "at least 1 token"),
+    ],
+)
+def test_what_makes_no_sense_is_told(model: Any, given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
+        model.model_validate(given)

@@ -1,0 +1,133 @@
+"""Requests out of files go out as they stand there, whatever tool wrote the file; what is none is told with its line."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from loadchaos.model import Facts, Output, Step
+from loadchaos.payloads import build, requests
+
+Steps = Callable[..., Step]
+CHAT = {"model": "theirs", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, "stop": ["x"]}
+
+
+def lines(path: Path, *records: Any) -> str:
+    path.write_text("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in records), encoding="utf-8")
+    return str(path)
+
+
+def sent(file: str, step: Steps, facts: Facts, ordinal: int = 0, **options: Any) -> tuple[str, dict[str, Any]]:
+    payload = {"requests": requests.Options(file=file, **options)}
+    request = build(step(payload, ordinal, output=Output(max=33)), facts)
+    found: dict[str, Any] = json.loads(request.body)
+    assert found.get("stream", False) is request.stream
+    return request.path, found
+
+
+def test_an_openai_body_is_sent_as_it_is_but_for_the_model_and_usage(tmp_path: Path, facts: Facts, step: Steps) -> None:
+    file = lines(tmp_path / "r.jsonl", CHAT)
+    path, body = sent(file, step, facts)
+    assert path == "/v1/chat/completions"
+    asked = {"model": facts.model, "stream": True, "stream_options": {"include_usage": True}}
+    assert body == {**CHAT, **asked}
+    assert sent(file, step, facts, keep_model=True)[1]["model"] == "theirs"
+
+
+def test_what_the_body_says_of_streaming_counts(tmp_path: Path, facts: Facts, step: Steps) -> None:
+    own = {**CHAT, "stream": True, "stream_options": {"include_usage": False}}
+    file = lines(tmp_path / "r.jsonl", {**CHAT, "stream": False}, own)
+    assert "stream_options" not in sent(file, step, facts, 0)[1]
+    assert sent(file, step, facts, 1)[1]["stream_options"] == {"include_usage": False}
+
+
+def test_a_prompt_is_a_completion_and_a_batch_line_says_its_path(tmp_path: Path, facts: Facts, step: Steps) -> None:
+    batch = {"custom_id": "1", "method": "POST", "url": "/v1/embeddings/x", "body": CHAT}
+    file = lines(tmp_path / "r.jsonl", {"prompt": "once upon"}, batch)
+    assert sent(file, step, facts, 0)[0] == "/v1/completions"
+    assert "max_tokens" not in sent(file, step, facts, 0)[1]
+    assert sent(file, step, facts, 1)[0] == "/v1/embeddings/x"
+
+
+def test_requests_go_out_in_order_and_again_or_sampled(tmp_path: Path, facts: Facts, step: Steps) -> None:
+    file = lines(tmp_path / "r.jsonl", *({"prompt": str(n)} for n in range(5)))
+    assert [sent(file, step, facts, n)[1]["prompt"] for n in range(7)] == ["0", "1", "2", "3", "4", "0", "1"]
+    drawn = [sent(file, step, facts, n, order="sampled")[1]["prompt"] for n in range(60)]
+    assert set(drawn) == {"0", "1", "2", "3", "4"}
+    assert drawn[:5] != ["0", "1", "2", "3", "4"]
+
+
+def test_images_by_path_become_data_urls_and_urls_stay(tmp_path: Path, facts: Facts, step: Steps) -> None:
+    (tmp_path / "cat.jpg").write_bytes(b"meow")
+    urls = ["cat.jpg", "http://10.0.0.1/x.png", "data:image/png;base64,QQ=="]
+    parts = [{"type": "image_url", "image_url": {"url": u, "detail": "low"}} for u in urls]
+    file = lines(tmp_path / "r.jsonl", {"messages": [{"role": "user", "content": parts}]})
+    payload = {"requests": requests.Options(file=file)}
+    request = build(step(payload), facts)
+    assert request.images == 3
+    found = [p["image_url"] for p in json.loads(request.body)["messages"][0]["content"]]
+    assert [f["url"] for f in found] == ["data:image/jpeg;base64,bWVvdw==", *urls[1:]]
+    assert {f["detail"] for f in found} == {"low"}
+
+
+def test_sharegpt_gives_its_first_question_with_the_output_of_the_traffic(
+    tmp_path: Path, facts: Facts, step: Steps
+) -> None:
+    said = [{"from": "human", "value": "héllo"}, {"from": "gpt", "value": "hi"}, {"from": "human", "value": "and?"}]
+    file = tmp_path / "sharegpt.json"
+    file.write_text(json.dumps([{"id": "a", "conversations": said}, {"id": "b", "conversations": []}]))
+    _, body = sent(str(file), step, facts)
+    assert body["messages"] == [{"role": "user", "content": "héllo"}]
+    assert body["max_tokens"] == 33
+
+
+def test_aiperf_inputs_of_every_kind(tmp_path: Path, facts: Facts, step: Steps) -> None:
+    inputs = tmp_path / "inputs.json"
+    inputs.write_text(json.dumps({"data": [{"session_id": "s", "payloads": [CHAT, {**CHAT, "max_tokens": 6}]}]}))
+    assert [sent(str(inputs), step, facts, n)[1]["max_tokens"] for n in range(2)] == [5, 6]
+    (tmp_path / "a.png").write_bytes(b"x")
+    single = lines(
+        tmp_path / "single.jsonl",
+        {"text": "what is this?", "image": "a.png"},
+        {"texts": [{"name": "t", "contents": ["one", "two"]}]},
+        {"session_id": "m", "turns": [{"text": "first"}, {"text": "second"}]},
+    )
+    contents = [sent(single, step, facts, n)[1]["messages"][0]["content"] for n in range(4)]
+    assert contents[0][0]["image_url"]["url"].startswith("data:image/png;base64,")
+    assert contents[0][1] == {"type": "text", "text": "what is this?"}
+    assert contents[1:] == ["one two", "first", "second"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "holds no request"),
+        ('{"prompt": "a"}\n{"prompt": \n', r"r\.jsonl:2: no JSON"),
+        ('{"prompt": "a"}\n\n{"timestamp": 3}\n', r"r\.jsonl:3: no request: it has timestamp"),
+        ("[1]\n", r"r\.jsonl:1: an object was expected"),
+        ('{"body": {"input": "x"}}\n', r"r\.jsonl:1: a body with messages or a prompt"),
+        ('{"url": "/v1/x HTTP/1.1", "body": {"prompt": "x"}}\n', r"a path such as"),
+        ('{"messages": [{"content": [{"type": "image_url", "image_url": "no.png"}]}]}', r"r\.jsonl:1: .*no\.png"),
+    ],
+)
+def test_what_is_no_request_is_told_with_its_line(text: str, told: str, tmp_path: Path) -> None:
+    file = tmp_path / "r.jsonl"
+    file.write_text(text)
+    with pytest.raises(ValidationError, match=told):
+        requests.Options(file=str(file))
+
+
+def test_a_file_that_is_not_there_or_no_text_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="No such file"):
+        requests.Options(file=str(tmp_path / "none.jsonl"))
+    (tmp_path / "x.jsonl").write_bytes(b"\xff\xfe")
+    with pytest.raises(ValidationError, match="not UTF-8"):
+        requests.Options(file=str(tmp_path / "x.jsonl"))
+
+
+def test_line_separators_inside_a_text_end_no_line(tmp_path: Path, facts: Facts, step: Steps) -> None:
+    file = lines(tmp_path / "r.jsonl", {"prompt": "a\u2028b\u0085c"})
+    assert sent(file, step, facts)[1]["prompt"] == "a\u2028b\u0085c"
