@@ -30,6 +30,8 @@ class _Commands(click.Group):
         except LoadchaosError as e:
             click.echo(f"loadchaos: {e}" if "\n" not in str(e) else str(e), err=True)
             ctx.exit(e.exit_code)
+        except KeyboardInterrupt:  # before a run has begun, which hears Ctrl-C itself
+            ctx.exit(130)
 
 
 @click.group(cls=_Commands, epilog=_EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
@@ -122,10 +124,18 @@ def run(profile: str, overrides: tuple[str, ...], **options: Any) -> None:
     )))  # fmt: skip
     if result.verdict is not None and result.folder is not None:
         color, width = _terminal()
-        click.echo(render(dict(result.verdict), result.folder.path, color=color, width=width))
+        _tell(render(dict(result.verdict), result.folder.path, color=color, width=width))
     if result.error:
-        click.echo(f"loadchaos: {result.error}", err=True)
+        _tell(f"loadchaos: {result.error}", err=True)
     sys.exit(result.exit_code)
+
+
+def _tell(text: str, *, err: bool = False) -> None:
+    """Print; where nobody reads any more (a closed pipe, a lost terminal) the exit code is all that counts."""
+    try:
+        click.echo(text, err=err)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2 if err else 1)
 
 
 def _headers(texts: Sequence[str]) -> Mapping[str, str]:
@@ -325,10 +335,11 @@ def _run_folder(path: Path) -> Any:
 @click.option("--json", "as_json", is_flag=True, help="Print verdict.json in place of the text report.")
 def judge(run_folder: Path, as_json: bool) -> None:
     """Judge a run, finished or killed, from its folder alone; ends with the run's exit code."""
+    from loadchaos import bodies
     from loadchaos.follow import conclude
     from loadchaos.tell.text import render
 
-    verdict = conclude(_run_folder(run_folder))
+    verdict = conclude(_run_folder(run_folder), bodies.store)
     if as_json:
         import orjson
 
@@ -343,12 +354,56 @@ def judge(run_folder: Path, as_json: bool) -> None:
 @click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
 def report(run_folder: Path) -> None:
     """Write report.html, junit.xml and the incidents of a run anew, finished or killed."""
+    from loadchaos import bodies
     from loadchaos.follow import conclude
 
     folder = _run_folder(run_folder)
-    conclude(folder)
+    conclude(folder, bodies.store)
     for path in (folder.report_html, folder.junit, folder.verdict):
         click.echo(str(path))
+
+
+@main.command()
+@click.argument("run_a", metavar="RUN_A", type=click.Path(path_type=Path))
+@click.argument("run_b", metavar="RUN_B", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="The same as JSON: seconds and shares.")
+@click.option(
+    "--html", "page", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a page, too."
+)
+def compare(run_a: Path, run_b: Path, as_json: bool, page: Path | None) -> None:
+    """Say what became slower, faster or more brittle from RUN_A to RUN_B, with confidence intervals."""
+    import orjson
+
+    from loadchaos.tell import compare as c
+    from loadchaos.tell import compare_page
+
+    for path in (run_a, run_b):
+        _run_folder(path)
+    found = c.compare(c.side(run_a), c.side(run_b))
+    if page is not None:
+        try:
+            page.write_text(compare_page.html(found), encoding="utf-8")
+        except OSError as e:
+            raise OptionError(f"{page}: {e.strerror}") from e
+    click.echo(
+        orjson.dumps(found.to_json(), option=orjson.OPT_INDENT_2).decode() if as_json else compare_page.text(found)
+    )
+
+
+@main.command()
+@click.argument("folder", type=click.Path(path_type=Path), default=Path("runs"))
+@click.option("--json", "as_json", is_flag=True)
+def runs(folder: Path, as_json: bool) -> None:
+    """List the runs in FOLDER (runs/ here) with their verdicts, oldest first."""
+    import orjson
+
+    from loadchaos.tell import runs as r
+
+    found = r.found(folder)
+    if as_json:
+        click.echo(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
+    else:
+        click.echo(r.text(found) if found else f"{folder}: no runs here; loadchaos run PROFILE makes one")
 
 
 @main.command()

@@ -92,8 +92,9 @@ class LogFile:
 class Keeper:
     """One server: its process group, its output, its end."""
 
-    def __init__(self, folder: RunFolder, source: str, redactor: Redactor) -> None:
+    def __init__(self, folder: RunFolder, source: str, redactor: Redactor, pipe: tuple[int, int]) -> None:
         self._log = LogFile(folder, source)
+        self._output, self._input = pipe
         self._redactor = redactor
         self._server: subprocess.Popen[bytes] | None = None
         self._ending = threading.Lock()
@@ -105,13 +106,14 @@ class Keeper:
             self._server = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
+                stdout=self._input,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
         except OSError as e:
             _report("exit", pid=None, code=None, signal=None, reason=f"{command[0]}: {e.strerror}")
             return False
+        os.close(self._input)  # the end of the server's output is seen only when nobody else could write
         _report("start", pid=self._server.pid)
         self._reader = threading.Thread(target=self._read, name="read-server-output", daemon=True)
         self._reader.start()
@@ -172,12 +174,9 @@ class Keeper:
         psutil.wait_procs(left, timeout=1.0)
 
     def _read(self) -> None:
-        assert self._server is not None
-        assert self._server.stdout is not None
-        fd = self._server.stdout.fileno()
         while True:
             try:
-                data = os.read(fd, 1 << 16)
+                data = os.read(self._output, 1 << 16)
             except OSError:
                 break
             at_ns = time.monotonic_ns()
@@ -208,6 +207,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="loadchaos.keeper")
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--source", default="server")
+    parser.add_argument("--pipe", type=int, nargs=2, metavar=("R", "W"), help="for the server's output, made by `run`")
     parser.add_argument("--secret-env", action="append", default=[], help="variables whose values never reach disk")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     args = parser.parse_args()
@@ -221,7 +221,7 @@ def main() -> int:
         if value := os.environ.get(name):
             redactor.add(value)
     try:
-        keeper = Keeper(RunFolder(args.folder), args.source, redactor)
+        keeper = Keeper(RunFolder(args.folder), args.source, redactor, tuple(args.pipe or os.pipe()))
     except (LedgerError, OSError) as e:
         _report("exit", pid=None, code=None, signal=None, reason=f"was not started: its log cannot be kept: {e}")
         return 0

@@ -50,20 +50,28 @@ class Launched:
         self._reports: asyncio.Task[None] | None = None
         self._asked = False
         self.pid: int | None = None
+        self._output: int | None = None
         self.lost = False  # the keeper is gone without a word: what became of the server is not known
         self._started = asyncio.Event()
         self.exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
 
     async def start(self) -> None:
         """Start the keeper and the server; returns when the server's process exists or could not be started."""
+        # We keep the reading end, too: a server whose keeper is killed must not break over its own log.
+        self._output, output = os.pipe()
         secrets = [arg for name in self._command.secret_env for arg in ("--secret-env", name)]
-        self._keeper = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "loadchaos.keeper", "--folder", str(self._folder), *secrets, "--", *self._command.argv,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env={**os.environ, **self._command.env},
-            start_new_session=True,  # a Ctrl-C on the terminal is ours to handle, not the keeper's
-        )  # fmt: skip
+        try:
+            self._keeper = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "loadchaos.keeper", "--folder", str(self._folder), *secrets,
+                "--pipe", str(self._output), str(output), "--", *self._command.argv,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                env={**os.environ, **self._command.env},
+                start_new_session=True,  # a Ctrl-C on the terminal is ours to handle, not the keeper's
+                pass_fds=(self._output, output),
+            )  # fmt: skip
+        finally:
+            os.close(output)
         self._reports = asyncio.create_task(self._listen())
         await self._started.wait()
 
@@ -135,6 +143,9 @@ class Launched:
             await self._keeper.stdin.drain()
 
     async def _wait_for_keeper(self, limit_s: float) -> None:
+        if self._output is not None:
+            os.close(self._output)
+            self._output = None
         if self._keeper is None:
             return
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import signal
 import time
@@ -17,7 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from loadchaos import __version__
+from loadchaos import __version__, bodies
 from loadchaos.attacks import Attacks
 from loadchaos.children import Follower, Locust
 from loadchaos.errors import LedgerError, LoadchaosError
@@ -36,7 +37,9 @@ from loadchaos.voice import Voice
 _LOOP_S = 0.1
 _SYNC_S = 1.0
 _DEATH_SETTLE_S = 6.0  # a dead vLLM's API server takes up to 5 s to exit, and says why meanwhile
+_BODIES_S = 5.0  # what is not made in this time is listed; `loadchaos judge` makes it without a limit
 _JUDGE_AT_ONCE_S = 2.0
+_SILENT_S = 30.0  # heartbeats come every 250 ms; before the first one Locust needs a second or two to start
 
 
 @dataclass(frozen=True)
@@ -93,11 +96,13 @@ class _Run:
         self._gate = Gate(profile, self._patient, self._record, say)
         self._tails: dict[str, Tail] = {}
         self._attacks: Attacks | None = None
-        self._undone: asyncio.Task[None] | None = None
+        self._undone: asyncio.Task[list[str]] | None = None
+        self._left_over: list[str] = []
         self._locust = Locust(folder, self._record.event)
         self._follower = Follower(folder)
         self._interrupts: list[int] = []
         self._synced = 0.0
+        self._silent_turns = 0  # turns and not time: who was stopped himself has heard nothing either
         self._loading = False
         self._sent_load = False
         self._shortened = False
@@ -162,6 +167,7 @@ class _Run:
         assert self._attacks is not None
         self._loading = self._sent_load = True
         self._record.run("load_begin")
+        self._silent_turns = 0
         await self._follower.begin(self._options.exporter_port, live=self._options.live)
         await self._locust.begin(self._options.processes)
         await self._attacks.start()
@@ -170,6 +176,8 @@ class _Run:
         while self._locust.alive:
             await asyncio.sleep(_LOOP_S)
             self._housekeeping()
+            if self._silent_turns * _LOOP_S > _SILENT_S:
+                raise LedgerError(f"the load process has said nothing for {_SILENT_S:g} s, and was ended")
             now = time.monotonic()
             if stopping_since is None and (why := self._why_stop(now - begin)):
                 stopping_since = now
@@ -209,7 +217,8 @@ class _Run:
     async def _take_back(self) -> None:
         self._undo_attacks()
         if self._undone is not None:
-            await self._undone
+            left = await self._undone
+            self._left_over = left if self._place.kind == "external" else []
 
     async def _load_ended(self) -> None:
         if self._sent_load:
@@ -251,7 +260,8 @@ class _Run:
 
     async def _conclude(self) -> Result:
         """Judge the finished ledger once; that verdict counts."""
-        work = asyncio.create_task(asyncio.to_thread(conclude, self.folder))
+        keep = functools.partial(bodies.store, budget_s=_BODIES_S)
+        work = asyncio.create_task(asyncio.to_thread(conclude, self.folder, keep))
         begin, asked = time.monotonic(), len(self._interrupts)
         while not work.done():
             await asyncio.wait([work], timeout=_LOOP_S)
@@ -276,7 +286,8 @@ class _Run:
     def _in_words(self, also: str | None) -> str | None:
         """What went wrong on our side, for the person at the terminal."""
         lost = self._record.lost and f"the ledger could not be written, so nothing more is proved: {self._record.lost}"
-        texts = [self._error and str(self._error), self._mistake, lost, self._locust.how_it_failed(), also]
+        left = self._left_over and f"NOT taken back, do it by hand: {', '.join(self._left_over)}"
+        texts = [self._error and str(self._error), self._mistake, lost, self._locust.how_it_failed(), left, also]
         return "; ".join(dict.fromkeys(t for t in texts if t)) or None
 
     # --- the loop ---------------------------------------------------------------------------------------------------------
@@ -307,8 +318,10 @@ class _Run:
 
     def _read_requests(self) -> None:
         """The workers' newest rows: our own tokens arriving are the first sign of the server's progress."""
+        self._silent_turns += 1
         for path in self.folder.request_files():
             for row in self._tails.setdefault(path.name, Tail(path)).rows():
+                self._silent_turns = 0
                 self._feed({**row, "file": path.name})  # heartbeats are a worker's: the file says whose
 
     def _why_stop(self, loaded_s: float) -> str | None:

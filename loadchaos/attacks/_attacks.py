@@ -99,8 +99,8 @@ class Attacks:
         """Go on with what is due from now on."""
         self._running.set()
 
-    async def stop(self) -> None:
-        """End every attack and take back what still holds; each undo gets 5 s."""
+    async def stop(self) -> list[str]:
+        """End every attack and take back what still holds; each undo gets 5 s. Returns what could not be taken back."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -108,6 +108,7 @@ class Attacks:
         for index, name in list(self._holding):
             await self._undo(index, name)
         await self._client.aclose()
+        return [f"{attack.name} on {replica.name}" for attack, replica, _ in self._holding.values()]
 
     async def _run(self, index: int, attack: Attack, times: Timetable, begin: float) -> None:
         rng = random.Random(f"{self._seed}/{index}/{attack.name}")

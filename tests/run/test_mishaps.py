@@ -1,0 +1,132 @@
+"""Mistakes of our own, a keeper or terminal that is lost, a load process that hangs: nothing is lost, nobody passes."""
+
+import asyncio
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from loadchaos.cli import shelves
+from loadchaos.gate import Gate
+from loadchaos.options import Options
+from loadchaos.patient import Patient
+from loadchaos.plan.profile import from_mapping
+from loadchaos.prepare import Preparation
+from loadchaos.run import run
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "verdict.json").read_text())
+PROFILE = {
+    "name": "small",
+    "about": "one of our own mistakes",
+    "target": {"embedded": {"dialect": "vllm", "era": "0.18"}},
+    "traffic": [{"name": "text", "payload": {"text": {"tokens": "16..32"}}, "output": {"max": 8}}],
+    "load": [{"rate": "10/s", "law": "constant", "for": "5m"}],
+}
+PLACES: list[Any] = [
+    pytest.param(Gate, "turn", id="in the middle of the load"),
+    pytest.param(Preparation, "_aim", id="before the load", marks=pytest.mark.slow),
+    pytest.param(Patient, "stop", id="at the end", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("room", "name"), PLACES)
+def test_a_mistake_of_ours(room: type, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever breaks, there is a verdict that is no pass, a report, and the trace."""
+    right = getattr(room, name)
+    broken: list[Any] = []
+
+    def wrong(self: Any, *args: Any, **more: Any) -> Any:
+        broken.append((self, args, more))
+        raise ZeroDivisionError("of the test")
+
+    monkeypatch.setattr(room, name, wrong)
+    monkeypatch.delenv("CI", raising=False)
+    options = Options(out=tmp_path, embedded=True, duration_s=2.0)
+    result = asyncio.run(_run_and_clean_up(options, right if room is Patient else None, broken))
+    assert result.exit_code == 3
+    assert "ZeroDivisionError: of the test" in str(result.error)
+    assert "of the test" in (result.folder.path / "loadchaos-error.txt").read_text()
+    verdict = json.loads(result.folder.verdict.read_text())
+    jsonschema.validate(verdict, SCHEMA)
+    assert (verdict["verdict"], verdict["failures"]) == ("unknown", [])
+    assert result.folder.report_html.exists()
+
+
+async def _run_and_clean_up(options: Options, stop: Any, broken: list[Any]) -> Any:
+    result = await run(from_mapping(PROFILE, shelves()), options)
+    if stop is not None:  # what the test kept from being stopped
+        patient, args, more = broken[0]
+        await stop(patient, *args, **more)
+    return result
+
+
+@pytest.mark.slow
+def test_a_killed_keeper_is_no_death_of_the_server(start: Any, for_long: Any) -> None:
+    run = start(**for_long).loaded()
+    run.signal(signal.SIGKILL, "keeper")
+    assert run.ends() == 3
+    assert run.verdict()["failures"] == []
+    assert run.check("watching")["verdict"] == "unknown"
+    run.all_gone()
+
+
+@pytest.mark.slow
+def test_a_load_process_that_hangs_is_ended(start: Any, slow_answers: Any) -> None:
+    run = start(**slow_answers).loaded()
+    run.signal(signal.SIGSTOP, "locust")
+    assert run.ends(90) == 3
+    assert "has said nothing for 30 s" in run.told
+    assert run.verdict()["verdict"] == "unknown"
+    assert run.verdict()["outcomes"]["unfinished"] > 0
+    run.all_gone()
+
+
+@pytest.mark.slow
+def test_a_lost_terminal_ends_the_run_in_order(start: Any, slow_answers: Any) -> None:
+    run = start(**slow_answers).loaded()
+    run.signal(signal.SIGHUP)
+    assert run.ends() == 143
+    assert run.verdict()["verdict"] == "unknown"
+    run.all_gone()
+
+
+@pytest.mark.slow
+def test_a_terminal_that_takes_nothing_more_stops_neither_the_load_nor_the_verdict(tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(json.dumps({**PROFILE, "load": [{"rate": "10/s", "for": "4s"}]}))
+    ours, theirs = pty.openpty()
+    env = {**{k: v for k, v in os.environ.items() if k != "CI"}, "TERM": "xterm-256color"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "loadchaos", "run", "small.yaml", "--exporter-port", "0"],
+        cwd=tmp_path, env=env, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    try:
+        for _ in range(1200):  # nobody reads the terminal, and the verdict comes all the same
+            if done := list(tmp_path.glob("runs/*/verdict.json")):
+                break
+            threading.Event().wait(0.05)
+        verdict = json.loads(done[0].read_text())
+        assert (verdict["verdict"], verdict["outcomes"]) == ("pass", {"ok": 40})
+        reader = threading.Thread(target=_read_all, args=(ours,), daemon=True)
+        reader.start()
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+def _read_all(fd: int) -> None:
+    try:
+        while os.read(fd, 1 << 16):
+            pass
+    except OSError:  # the other side has closed the terminal
+        return

@@ -1,0 +1,92 @@
+"""A secret that is planted wherever one may come from is in no file of the run folder."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+# A server that tells its secrets: on its command line, in its log (once in two pieces), in /server_info, in error bodies.
+TALKS = '''
+import http.server, json, os, sys, threading, time
+port, argv_key = int(sys.argv[1]), sys.argv[3]
+say = lambda text: (sys.stdout.write(text), sys.stdout.flush())
+say("INFO 11-20 15:53:40 [utils.py:1] non-default args: {'api_key': ['%s'], 'port': 1}\\n" % argv_key)
+say("INFO env INTERNAL_SIGNING_KEY=%s HF_TOKEN=%s\\n" % (os.environ["INTERNAL_SIGNING_KEY"], os.environ["HF_TOKEN"]))
+say("GET https://b.s3.amazonaws.com/i.png?X-Amz-Expires=60&X-Amz-Signature=SECRETurl7777777\\n")
+say("client sent Authorization: Bearer SECRETsp")
+time.sleep(0.3)
+say("lit888888888\\n")
+n = 0
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def log_message(self, *a): pass
+    def answer(self, status, body, kind="application/json"):
+        body = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def do_GET(self):
+        p = self.path.partition("?")[0]
+        if p == "/health": self.answer(200, b"")
+        elif p == "/version": self.answer(200, {"version": "0.18.0"})
+        elif p == "/v1/models": self.answer(200, {"object": "list", "data": [{"id": "m", "object": "model", "owned_by": "vllm", "max_model_len": 2048}]})
+        elif p == "/metrics": self.answer(200, b"vllm:num_requests_running{engine=\\"0\\"} 0\\n", "text/plain")
+        elif p == "/server_info": self.answer(200, {"vllm_config": {"api_key": "SECRETinfo5555555", "hf_token": "SECRETinfo5555555"}})
+        else: self.answer(404, {"error": {"message": "no"}})
+    def do_POST(self):
+        global n
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}")
+        if self.path != "/v1/chat/completions": return self.answer(404, {"error": {"message": "no"}})
+        n += 1
+        if n > 8 and n % 2:
+            say("ERROR 11-20 15:53:40 [x.py:1] request failed, headers: %s\\n" % dict(self.headers))
+            return self.answer(500, {"error": {"message": "upstream refused, headers: %s" % dict(self.headers), "code": 500}})
+        usage = {"prompt_tokens": 20, "completion_tokens": 1, "total_tokens": 21}
+        message = {"role": "assistant", "content": "ok"}
+        if not asked.get("stream"):
+            choice = {"index": 0, "message": message, "finish_reason": "stop"}
+            return self.answer(200, {"id": "x", "model": "m", "choices": [choice], "usage": usage})
+        chunk = {"id": "x", "model": "m", "choices": [{"index": 0, "delta": message, "finish_reason": "stop"}], "usage": usage}
+        self.answer(200, b"data: " + json.dumps(chunk).encode() + b"\\n\\ndata: [DONE]\\n\\n", "text/event-stream")
+http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+'''
+
+PLANTED = {
+    "SECREToption1111111": "a header option",
+    "SECRETkeyenv2222222": "the API key's variable",
+    "SECRETlaunch3333333": "launch.env, under a name of its own",
+    "SECRETlaunch4444444": "launch.env, under a well-known name",
+    "SECRETinfo5555555": "/server_info",
+    "SECRETargv6666666": "the server's command line",
+    "SECRETurl7777777": "a signed URL in the log",
+    "SECRETsplit888888888": "a log line that came in two reads",
+}
+
+
+def test_no_planted_secret_is_in_any_file_of_the_run(start: Any, unused_port: int, tmp_path: Path) -> None:
+    script = tmp_path / "talks.py"
+    script.write_text(TALKS)
+    command = [sys.executable, str(script), str(unused_port), "--api-key", "SECRETargv6666666"]
+    environment = {"INTERNAL_SIGNING_KEY": "SECRETlaunch3333333", "HF_TOKEN": "SECRETlaunch4444444"}
+    launch = {"command": command, "env": environment, "url": f"http://127.0.0.1:{unused_port}", "ready_within": "20s"}
+    run = start(
+        "--header", "X-Tenant-Auth=SECREToption1111111", "--api-key-env", "THE_KEY",
+        env={"THE_KEY": "SECRETkeyenv2222222"}, target={"launch": launch},
+    )  # fmt: skip
+    assert run.ends() == 1, run.told  # the 500s
+    assert run.verdict()["outcomes"]["http_error"] > 3
+    leaks = [
+        f"{where}: {path.relative_to(run.folder)}"
+        for path in sorted(run.folder.rglob("*"))
+        if path.is_file()
+        for secret, where in PLANTED.items()
+        if secret.encode() in path.read_bytes()
+    ]
+    assert leaks == []
+    assert [secret for secret in PLANTED if secret in run.told] == []
+    log = (run.folder / "server.log").read_text()
+    assert log.count("[redacted]") >= 6
+    assert "request failed" in log
