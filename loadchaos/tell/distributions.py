@@ -138,12 +138,13 @@ def _ticks(low: float, high: float) -> list[tuple[float, str]]:
     decades = high - low
     steps = (1,) if decades > 3 else (1, 2, 5) if decades > 0.9 else (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
     exponents = range(math.floor(low), math.ceil(high) + 1)
-    values = [s * 10.0**e for e in exponents for s in steps]
-    return [
-        (round(100 * (math.log10(v) - low) / (high - low), 2), _short(v / _NS))
-        for v in values
-        if low <= math.log10(v) <= high
-    ]
+    ticks: list[tuple[float, str]] = []
+    for value in (s * 10.0**e for e in exponents for s in steps):
+        at = round(100 * (math.log10(value) - low) / (high - low), 2)
+        # Labels need room, on a phone a tenth of the width.
+        if 0 <= at <= 100 and (not ticks or at - ticks[-1][0] > 11):
+            ticks.append((at, _short(value / _NS)))
+    return ticks
 
 
 def _short(value_s: float) -> str:
