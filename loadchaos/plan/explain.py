@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from loadchaos.plan import expectation
+from loadchaos.plan import expectation, trace
 from loadchaos.plan.profile import DEFAULT_EXPECT, Profile
 from loadchaos.plan.shape import AttackPlan, OutputOptions, Phase, Traffic
 from loadchaos.plan.steps import steps, total
@@ -69,6 +69,9 @@ def _phase(phase: Phase) -> str:
     if phase.burst is not None:
         again = f", {phase.repeat} times, every {format_duration(phase.every or 0)}" if phase.repeat > 1 else ""
         return f"{phase.burst} requests at once{again}"
+    if phase.trace is not None:
+        pace = "" if phase.speed == 1 else f" at {phase.speed:g} times its pace"
+        return f"the requests of {phase.trace} as they were recorded{pace}, at most {phase.slots} in flight"
     if phase.rate is not None:
         to = f" to {phase.to:g}/s" if phase.to else ""
         law = phase.law if phase.law != "gamma" else f"gamma with burstiness {phase.burstiness:g}"
@@ -108,7 +111,10 @@ def _duration(profile: Profile, output: float) -> str:
     each = _FIRST_TOKEN_S + output * _GUESSED_SECONDS_A_TOKEN
     seconds = 0.0
     for phase in profile.load:
-        if phase.for_ is not None:
+        if phase.trace is not None:
+            whole = trace.read(phase.trace)[-1].at * phase.unit / phase.speed
+            seconds += min(whole, phase.for_ or whole) + each
+        elif phase.for_ is not None:
             seconds += phase.for_
         elif phase.burst is not None:
             seconds += (phase.repeat - 1) * (phase.every or 0) + each
@@ -123,7 +129,8 @@ def _attacks(profile: Profile) -> Iterator[str]:
         yield "Nothing is done to the server beside the load"
     for attack in profile.attacks:
         held = f" for {format_duration(attack.for_)}" if attack.for_ is not None else ""
-        yield f"Attack: {attack.operation}{held} {_when(attack)}, on {attack.on}"
+        state = "".join(f", once {name} {text.strip()}" for name, text in attack.when.items())
+        yield f"Attack: {attack.operation}{held} {_when(attack)}{state}, on {attack.on}"
     harms = profile.harms()
     if harms:
         yield f"Against a server loadchaos did not start this needs --authorize HOST:PORT, for {'; '.join(harms)}"

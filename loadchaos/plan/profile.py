@@ -270,6 +270,18 @@ def _attacks(data: Mapping[str, Any], shelves: Shelves) -> Iterator[Mistake]:
             yield Mistake(("attacks", i, "admin"), f"unknown attack {name!r}:{of}{near(name, list(known))}")
 
 
+def _traces(data: Mapping[str, Any], _: Shelves) -> Iterator[Mistake]:
+    """What a trace says of lengths has to be made by somebody."""
+    if not any("trace" in entry for _, entry in _entries(data, "load")):
+        return
+    for i, entry in _entries(data, "traffic"):
+        payload = entry.get("payload")
+        if isinstance(payload, Mapping) and "text" not in payload:
+            yield Mistake(
+                ("traffic", i, "payload"), "a phase replays a trace: every traffic needs a text payload for it"
+            )
+
+
 def _dialect_of(data: Mapping[str, Any]) -> str | None:
     target = data.get("target")
     if not isinstance(target, Mapping):
@@ -292,5 +304,5 @@ def _expectations(data: Mapping[str, Any], _: Shelves) -> Iterator[Mistake]:
 
 
 _LOOKS: tuple[Callable[[Mapping[str, Any], Shelves], Iterator[Mistake]], ...] = (
-    _payloads, _behaviours, _weights, _dialects, _attacks, _expectations,
+    _payloads, _behaviours, _weights, _dialects, _attacks, _expectations, _traces,
 )  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
 from loadchaos.model import Outcome
+from loadchaos.plan import trace
 from loadchaos.units import DurationS, IntRange, Range, RatePerS, Share
 
 Law = Literal["constant", "poisson", "gamma", "ramp", "step", "spike"]
@@ -142,7 +143,11 @@ class Traffic(Part):
 
 
 class Phase(Part):
-    """One stretch of load. Closed: users; open: rate; burst: N at once. Exactly one of the three."""
+    """One stretch of load. Closed: users; open: rate; burst: N at once; trace: as recorded. Exactly one of the four.
+
+    `unit` is what one of the trace's timestamps lasts (Mooncake's are milliseconds), `speed` 2 plays it twice as fast,
+    and `block_tokens` is how many tokens one of its `hash_ids` stands for.
+    """
 
     users: int | None = Field(default=None, gt=0)
     concurrency: int | None = Field(default=None, gt=0)
@@ -161,21 +166,25 @@ class Phase(Part):
     burst: int | None = Field(default=None, gt=0)
     repeat: int = Field(default=1, gt=0)
     every: DurationS | None = None
+    trace: str | None = None
+    unit: DurationS = 0.001
+    speed: float = Field(default=1.0, gt=0)
+    block_tokens: int = Field(default=512, gt=0)
 
     @model_validator(mode="after")
     def _one_kind(self) -> Phase:
         if self.users is not None and self.concurrency is not None:
             raise ValueError("users and concurrency are two names of one thing: give one")
-        given = [n for n in ("users", "concurrency", "rate", "burst") if getattr(self, n) is not None]
+        given = [n for n in ("users", "concurrency", "rate", "burst", "trace") if getattr(self, n) is not None]
         if len(given) != 1:
-            raise ValueError(f"a phase has one of users, rate or burst (got {' and '.join(given) or 'none'})")
-        _CHECKS[self.kind](self)
+            raise ValueError(f"a phase has one of users, rate, burst or trace (got {' and '.join(given) or 'none'})")
+        (_CHECKS[self.kind] if self.trace is None else _trace)(self)
         return self
 
     @property
     def kind(self) -> Literal["closed", "open", "burst"]:
         """closed: a request when a user is free; open: at its due time; burst: many at once."""
-        if self.rate is not None:
+        if self.rate is not None or self.trace is not None:
             return "open"
         return "burst" if self.burst is not None else "closed"
 
@@ -212,6 +221,13 @@ def _burst(phase: Phase) -> None:
     if phase.repeat > 1 and not phase.every:
         raise ValueError("a burst that repeats needs every: how far apart, e.g. every: 20s")
     _only(phase, {"burst", "repeat", "every", "between", "max_in_flight"})
+
+
+def _trace(phase: Phase) -> None:
+    trace.read(phase.trace or "")
+    if not phase.unit:
+        raise ValueError("unit: what one of the trace's timestamps lasts, e.g. 1ms or 1s")
+    _only(phase, {"trace", "unit", "speed", "block_tokens", "requests", "for_", "max_in_flight"})
 
 
 def _only(phase: Phase, allowed: set[str]) -> None:

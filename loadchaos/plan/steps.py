@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 from loadchaos.draws import Draws, mix
 from loadchaos.model import Output, Step
-from loadchaos.plan import pace
+from loadchaos.plan import pace, trace
 from loadchaos.plan.profile import Profile
 from loadchaos.plan.shape import OutputOptions, Phase, Traffic
 
@@ -42,13 +42,15 @@ def of_phase(profile: Profile, seed: int, number: int, worker: int = 0, workers:
     phase_seed = mix(seed, number)
     base = number * PHASE_STRIDE
     last = len(edges) - 1
+    recorded = trace.read(phase.trace) if phase.trace is not None else None
     for i, (round_, due_s) in enumerate(_pacing(phase, mix(phase_seed, 1))):
         step_seed = mix(phase_seed, 2, i)
         maker = makers[min(last, bisect_right(edges, (step_seed >> 11) * 2.0**-53 * edges[-1]))]
         ordinal = maker.count
         maker.count += 1
         if (base + i) % workers == worker:
-            yield maker.step(base + i, round_, due_s, step_seed, ordinal)
+            step = maker.step(base + i, round_, due_s, step_seed, ordinal)
+            yield step if recorded is None else trace.applied(step, recorded[i], phase.block_tokens)
 
 
 def total(profile: Profile, seed: int = 0) -> int | None:
@@ -69,6 +71,12 @@ def _pacing(phase: Phase, seed: int) -> Iterator[tuple[int, float | None]]:
         yield from pace.burst(phase.burst, phase.repeat, phase.every or 0.0)
     elif phase.rate is not None:
         for due_s in due_times(phase, seed):
+            yield 0, due_s
+    elif phase.trace is not None:
+        for arrival in trace.read(phase.trace)[: phase.requests]:
+            due_s = arrival.at * phase.unit / phase.speed
+            if phase.for_ is not None and due_s >= phase.for_:
+                return
             yield 0, due_s
     elif phase.requests is not None:
         for round_ in range(phase.rounds):

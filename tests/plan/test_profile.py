@@ -82,7 +82,7 @@ BAD = {
     "no mapping": ("- a\n", "not a profile"),
     "two kinds of load": (
         "name: x\n" + TRAFFIC + "load: [{users: 1, rate: 1/s, for: 1s}]\n",
-        "a phase has one of users, rate or burst (got users and rate)",
+        "a phase has one of users, rate, burst or trace (got users and rate)",
     ),
     "no end": ("name: x\n" + TRAFFIC + "load: [{users: 1}]\n", "needs either requests (a round) or for (a time)"),
     "same name": (

@@ -1,0 +1,120 @@
+"""Recorded arrivals come again when and as long as they were, and share what they shared."""
+
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadchaos.errors import ProfileError
+from loadchaos.model import Facts, TextFacts
+from loadchaos.payloads import build
+from loadchaos.plan import trace
+from loadchaos.plan.explain import explain
+from loadchaos.plan.profile import Profile
+from loadchaos.plan.steps import steps, total
+
+Write = Callable[..., Profile]
+ROWS = [
+    {"timestamp": 3000, "input_length": 1500, "output_length": 7, "hash_ids": [1, 2, 3]},
+    {"timestamp": 1000, "input_length": 1200, "output_length": 9, "hash_ids": [1, 2, 9]},
+    {"timestamp": 5000, "input_length": 40, "output_length": 1},
+]
+PROFILE = """
+name: replayed
+traffic:
+  - {{name: text, payload: {{text: {{tokens: 10}}}}}}
+load:
+  - {{trace: {path}, speed: 2, max_in_flight: 9}}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "mooncake.jsonl"
+    path.write_text("\n".join(json.dumps(r) for r in ROWS) + "\n")
+    return path
+
+
+def test_arrivals_come_in_order_from_the_first_with_their_lengths(file: Path, write: Write) -> None:
+    profile = write(PROFILE.format(path=file))
+    planned = list(steps(profile, seed=1))
+    assert total(profile) == 3
+    assert [s.due_s for s in planned] == [0.0, 1.0, 2.0]
+    assert [s.output.exact for s in planned] == [9, 7, 1]
+    assert [s.payload["text"].tokens.low for s in planned] == [1200, 1500, 40]
+    assert "as they were recorded at 2 times its pace, at most 9 in flight" in explain(profile)
+
+
+def test_equal_blocks_are_equal_text_and_lengths_are_exact(file: Path, write: Write) -> None:
+    profile = write(PROFILE.format(path=file))
+    words = TextFacts(9, tuple((f" {w}", 1) for w in ("the", "of", "and", "to", "in", "is")), " the", "tokenize")
+    facts = Facts("http://x", "http://x", "vllm", text=words)
+    texts = []
+    for step in steps(profile, seed=1):
+        request = build(step, facts)
+        text = json.loads(request.body)["messages"][0]["content"].split()
+        assert len(text) + 9 == request.tokens == step.payload["text"].tokens.low
+        texts.append(text)
+    assert texts[0][:1024] == texts[1][:1024]
+    assert texts[0][1024:1100] != texts[1][1024:1100]
+
+
+def test_two_workers_share_a_trace(file: Path, write: Write) -> None:
+    profile = write(PROFILE.format(path=file))
+    shared = sorted((s for w in range(2) for s in steps(profile, 1, w, 2)), key=lambda s: s.index)
+    assert shared == list(steps(profile, 1))
+
+
+def test_a_trace_may_be_cut_by_number_and_by_time(file: Path, write: Write) -> None:
+    assert total(write(PROFILE.format(path=file).replace("speed: 2", "requests: 2"))) == 2
+    assert total(write(PROFILE.format(path=file).replace("speed: 2", "for: 3s"))) == 2
+    assert total(write(PROFILE.format(path=file).replace("speed: 2", "unit: 1s, for: 1000s"))) == 1
+
+
+@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=50))
+def test_due_times_never_go_back(tmp_path_factory: pytest.TempPathFactory, stamps: list[int]) -> None:
+    path = tmp_path_factory.mktemp("traces") / "t.jsonl"
+    path.write_text("".join(json.dumps({"timestamp": t, "input_length": 1, "output_length": 1}) + "\n" for t in stamps))
+    arrivals = trace.read(str(path))
+    assert len(arrivals) == len(stamps)
+    assert arrivals[0].at == 0
+    assert all(a.at <= b.at for a, b in pairwise(arrivals))
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("{", r"t\.jsonl:1: Expecting"),
+        ('{"input_length": 1}', r"t\.jsonl:1: timestamp: a number"),
+        ('{"timestamp": NaN, "input_length": 1, "output_length": 1}', "timestamp: a number"),
+        ('{"timestamp": 1, "input_length": 0, "output_length": 1}', "input_length: a number of tokens"),
+        ('{"timestamp": 1, "input_length": 1, "output_length": 1, "hash_ids": ["a"]}', "hash_ids: whole numbers"),
+        ("7", r"t\.jsonl:1"),
+        ("", "holds no arrival"),
+    ],
+)
+def test_what_is_no_arrival_is_told_with_its_line(line: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(ValueError, match=told):
+        trace.read(str(path))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (("{path}", "/nowhere.jsonl"), r"x\.yaml:6:\d+: .*nowhere\.jsonl: No such file"),
+        (("text: {{tokens: 10}}", "images: {{}}"), r"x\.yaml:4:\d+: .*every traffic needs a text payload"),
+        (("speed: 2", "law: poisson"), "law has no meaning"),
+        (("speed: 2", "unit: 0"), "unit: what one of"),
+    ],
+)
+def test_mistakes_are_told_with_their_place(change: tuple[str, str], told: str, file: Path, write: Write) -> None:
+    text: Any = PROFILE.replace(*change).format(path=file)
+    with pytest.raises(ProfileError, match=told):
+        write(text)
