@@ -313,6 +313,8 @@ class _Run:
         """Every row we write is a sign of the server's state, too; state rows themselves are none."""
         if row.get("row") == "state":
             return
+        if self._attacks is not None:
+            self._attacks.see(row)
         for change in self._patient.feed(row):
             self._record.event(change)
 

@@ -60,6 +60,7 @@ PROFILES = [
     ("an attack of no kind", lambda t: t + "attacks: [{every: 2s}]\n", r"admin, process or engine"),
     ("a signal nobody knows", lambda t: t + "attacks: [{process: sigsegv, at: 1s}]\n", r"sigkill"),
     ("a kill that is to be taken back", lambda t: t + "attacks: [{process: sigkill, at: 1s, for: 2s}]\n", r"taken back"),
+    ("a condition without a comparison", lambda t: t + "attacks: [{admin: pause, when: {requests_running: 8}}]\n", r"when"),
     ("a role without a signal", lambda t: t + "attacks: [{admin: pause, role: worker}]\n", r"role goes with process"),
     ("an expectation that cannot be read", lambda t: t + 'expect: ["engine_deaths ==="]\n', r"small\.yaml:8:\d+"),
     ("an expectation nobody knows", lambda t: t + 'expect: ["engine_death == 0"]\n', r"engine_deaths"),

@@ -11,10 +11,11 @@ from typing import Any
 import httpx
 
 from loadchaos.attacks._attack import Attack, Done, Replica
+from loadchaos.attacks._figures import Condition, Figures, conditions
 from loadchaos.attacks._schedule import Timetable, timetable
 from loadchaos.dialects import Dialect
 from loadchaos.errors import LoadchaosError, OptionError
-from loadchaos.model import Emit
+from loadchaos.model import Emit, Row
 from loadchaos.redact import Redactor
 
 _UNDO_S = 5.0
@@ -48,6 +49,8 @@ class Attacks:
         self._replicas, self._emit, self._seed = list(replicas), emit, seed
         self._planned: list[tuple[Attack, Timetable]] = []
         self._kinds: dict[int, str] = {}
+        self._when: dict[int, list[Condition]] = {}
+        self._figures = Figures()
         for spec in specs:
             times = timetable(spec)
             kind, attack = _make(spec, times, dialect, self._client, redactor, version)
@@ -57,6 +60,7 @@ class Attacks:
                     f"attack {attack.name}: on is each, one, random or a replica ({names}): got {times.on}"
                 )
             self._kinds[len(self._planned)] = kind
+            self._when[len(self._planned)] = conditions(times.when, dialect)
             self._planned.append((attack, times))
         self._tasks: list[asyncio.Task[None]] = []
         self._holding: dict[tuple[int, str], tuple[Attack, Replica, int]] = {}
@@ -81,6 +85,10 @@ class Attacks:
             for replica in (self._replicas if times.on != "one" else self._replicas[:1])
             if times.on in ("each", "one", "random", replica.name) and kind in (None, self._kinds[index])
         ]
+
+    def see(self, row: Row) -> None:
+        """A row of the ledger: its figures are what `when:` waits for."""
+        self._figures.see(row)
 
     async def start(self) -> None:
         """The load begins now; returns at once."""
@@ -119,6 +127,7 @@ class Attacks:
                 continue  # the call before took longer than an interval: no piling up
             await asyncio.sleep(max(-late_s, 0.0))
             chosen = self._choose(times.on, rng)
+            await self._figures.until(self._when[index], chosen[0].name)
             if self._running.is_set():
                 await asyncio.gather(*(self._once(index, attack, times, replica, n) for replica in chosen))
             elif time.monotonic() - skipped >= _SKIPPED_EVERY_S:

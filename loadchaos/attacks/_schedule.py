@@ -17,7 +17,8 @@ class Timetable:
 
     `every_s` apart (from `after_s` on, default one interval), each moved by up to +-`jitter` of the interval; or at
     each of `at_s`; without both, once at `after_s`. `hold_s` is how long what holds is left before it is taken back.
-    `on` is each, one, random, or a replica's name; `times` at most so often.
+    `on` is each, one, random, or a replica's name; `times` at most so often. Once due, an act waits for `when`, the
+    server's figures being such: {"requests_running": ">= 8"}.
     """
 
     every_s: float | None = None
@@ -28,6 +29,7 @@ class Timetable:
     times: int | None = None
     on: str = "each"
     params: Mapping[str, Any] = field(default_factory=dict)
+    when: Mapping[str, str] = field(default_factory=dict)
 
     def moments(self, rng: random.Random) -> Iterator[float]:
         """Seconds after the begin of the load, rising."""
@@ -74,4 +76,5 @@ def timetable(spec: Any) -> Timetable:
         times=get("times"),
         on=get("on") or "each",
         params=dict(get("params") or {}),
+        when=dict(get("when") or {}),
     )

@@ -247,11 +247,23 @@ class Limits(Part):
     total: DurationS = 600.0
 
 
+def _as_text(value: object) -> object:
+    """A number or true as a parameter is written: 5, 0.3, true."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+Text = Annotated[str, BeforeValidator(_as_text)]
+Comparison = Annotated[str, Field(pattern=r"^\s*(>=|<=|==|!=|>|<)\s*\d+(\.\d+)?\s*%?\s*$")]
+
+
 class AttackPlan(Part):
     """One operation on the server and when: `at` once, or `every` (from `after` on, else from one interval on).
 
     `admin` names an endpoint's operation, `process` a signal to the process of `role`, `engine` a fault inside a vLLM with
     loadchaos-vllm. `for` is how long what holds (a sleep, a stopped process, a fault) is left before it is taken back.
+    `when` lets an act that is due wait for figures of the server: {requests_running: ">= 8"}, {kv_usage_ratio: "> 80%"}.
     """
 
     admin: str | None = None
@@ -264,7 +276,8 @@ class AttackPlan(Part):
     times: int | None = Field(default=None, gt=0)
     for_: DurationS | None = Field(default=None, alias="for")
     on: str = "each"
-    params: Mapping[str, str] = {}
+    params: Mapping[str, Text] = {}
+    when: Mapping[str, Comparison] = {}
     jitter: Share | None = None
 
     @model_validator(mode="after")
@@ -300,6 +313,7 @@ class AttackPlan(Part):
         return {
             "admin": self.admin, "process": self.process, "engine": self.engine, "every_s": self.every, "at_s": self.at,
             "after_s": self.after, "times": self.times, "for_s": self.for_, "on": self.on, "jitter": self.jitter,
+            "when": dict(self.when),
             "params": {**self.params, **({"role": self.role or "engine_core"} if self.process else {})},
         }  # fmt: skip
 

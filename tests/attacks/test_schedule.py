@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadchaos.attacks._figures import Figures, conditions
 from loadchaos.attacks._schedule import Timetable, timetable
+from loadchaos.dialects import DIALECTS
+from loadchaos.errors import OptionError
+
+VLLM = DIALECTS["vllm"]
 
 
 def first(times: Timetable, n: int, seed: int = 1) -> list[float]:
@@ -54,3 +62,57 @@ def test_jitter_stays_within_its_share_and_repeats_with_its_seed(seed: int, jitt
     assert moments == first(times, 20, seed)
     for k, moment in enumerate(moments, 1):
         assert abs(moment - k * every) <= jitter * every * 1.0001 + 1e-6
+
+
+# --- when the server is as an attack wants it ---------------------------------------------------------------------------
+
+
+def metrics(engine: str = "0", **values: float) -> dict[str, Any]:
+    return {"row": "metrics", "replica": "a", "engine": engine, "values": values}
+
+
+@pytest.mark.parametrize(
+    ("seen", "holds"),
+    [
+        ([], False),
+        ([metrics(requests_running=7)], False),
+        ([metrics(requests_running=8)], True),
+        ([metrics("0", requests_running=5), metrics("1", requests_running=3)], True),
+        ([metrics(requests_running=9), metrics(requests_running=2)], False),
+        ([{**metrics(requests_running=9), "replica": "b"}], False),
+    ],
+)
+def test_an_act_waits_for_the_figures_of_its_own_replica(seen: list[dict[str, Any]], holds: bool) -> None:
+    async def story() -> bool:
+        figures = Figures()
+        for row in seen:
+            figures.see(row)
+        waiting = asyncio.create_task(figures.until(conditions({"requests_running": ">= 8"}, VLLM), "a"))
+        await asyncio.sleep(0)
+        done = waiting.done()
+        waiting.cancel()
+        return done
+
+    assert asyncio.run(story()) is holds
+
+
+def test_a_figure_that_comes_true_later_is_seen_at_once() -> None:
+    async def story() -> None:
+        figures = Figures()
+        wanted = conditions({"kv_usage_ratio": "> 80%", "in_flight": ">= 2"}, VLLM)
+        waiting = asyncio.create_task(figures.until(wanted, "a"))
+        await asyncio.sleep(0)
+        figures.see(metrics(kv_usage_ratio=0.9))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        figures.see({"row": "heartbeat", "file": "requests-0.jsonl", "in_flight": 1})
+        figures.see({"row": "heartbeat", "file": "requests-1.jsonl", "in_flight": 1})
+        await asyncio.wait_for(waiting, 1)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("when", [{"requests_runing": ">= 8"}, {"requests_running": "8"}])
+def test_a_condition_nobody_can_judge_is_our_users_mistake(when: dict[str, str]) -> None:
+    with pytest.raises(OptionError, match="requests_running"):
+        conditions(when, VLLM)
