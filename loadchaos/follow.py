@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
@@ -303,7 +303,11 @@ def follow(
 # -- when the run is over ------------------------------------------------------------------------------------------
 
 
-def conclude(folder: RunFolder) -> dict[str, Any]:
+Bodies = Callable[[RunFolder, Sequence[Mapping[str, Any]]], Mapping[int, Sequence[Mapping[str, Any]]]]
+"""Keeps the bodies of incidents' requests (bodies.store): handed in, because to make them takes the plan and payloads."""
+
+
+def conclude(folder: RunFolder, bodies: Bodies | None = None) -> dict[str, Any]:
     """Judge the whole ledger once and write verdict.json, incidents, report.html and junit.xml. Returns the verdict.
 
     What cannot be made beside the verdict is told in its `notes`. LedgerError when there is no ledger, or when a
@@ -326,6 +330,11 @@ def conclude(folder: RunFolder) -> dict[str, Any]:
     ):  # fmt: skip
         _made(what, make, notes)
     _write_verdict(folder, verdict)
+    if bodies is not None and judge.incidents:
+        told = len(notes)
+        _made("the bodies of the incidents' requests", lambda: _bodies(folder, judge, bodies), notes)
+        if len(notes) > told:
+            _write_verdict(folder, verdict)
     return verdict
 
 
@@ -340,6 +349,15 @@ def _incidents(folder: RunFolder, judge: Judge) -> None:
     kept = [incident.write(folder, i.to_json()) for i in islice(judge.incidents, MOST_INCIDENTS)]
     if folder.incidents.is_dir():
         incident.remove_others(folder, kept)
+
+
+def _bodies(folder: RunFolder, judge: Judge, bodies: Bodies) -> None:
+    """Last of all, since it may take seconds: the verdict is safe by then."""
+    incidents = [i.to_json() for i in islice(judge.incidents, MOST_INCIDENTS)]
+    kept = bodies(folder, incidents)
+    for i in incidents:
+        if requests := kept.get(i["n"]):
+            incident.write(folder, i, requests)
 
 
 def _write_verdict(folder: RunFolder, verdict: dict[str, Any]) -> None:

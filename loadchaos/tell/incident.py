@@ -19,13 +19,14 @@ from loadchaos.tell.words import clean
 
 LINES_BEFORE, LINES_AFTER, _MOST_LINES = 200, 100, 2000
 _MD_LINES_BEFORE, _MD_LINES_AFTER = 12, 25
-FILES = frozenset({"incident.json", "incident.md", "server.log.excerpt"})
+FILES = frozenset({"incident.json", "incident.md", "server.log.excerpt", "requests.jsonl"})
 """What this module writes; anything else in such a folder was put there by another hand and is never removed."""
 
 
-def write(folder: RunFolder, incident: Mapping[str, Any]) -> Path:
+def write(folder: RunFolder, incident: Mapping[str, Any], requests: Sequence[Mapping[str, Any]] | None = None) -> Path:
     """Make or renew the folder of one incident (shape: incident.json as the judge gives it). Returns the folder.
 
+    `requests` tells of each request that was out where its body is kept (shape: bodies.store), None where none were.
     Each file is replaced whole, so that a reader never sees half of one.
     """
     home = folder_of(folder, incident)
@@ -33,7 +34,9 @@ def write(folder: RunFolder, incident: Mapping[str, Any]) -> Path:
     _put(home / "incident.json", orjson.dumps(incident, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS))
     if excerpts:
         _put(home / "server.log.excerpt", b"\n".join(excerpts))
-    _put(home / "incident.md", page(incident, _evidence_lines(folder, incident)).encode())
+    if requests is not None:
+        _put(home / "requests.jsonl", b"".join(orjson.dumps(r, option=orjson.OPT_APPEND_NEWLINE) for r in requests))
+    _put(home / "incident.md", page(incident, _evidence_lines(folder, incident), requests or ()).encode())
     return home
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,8 +19,8 @@ _OUR_FACTS = frozenset({"text", "sources", "image_tokens", "base_url", "admin_ur
 _ELSEWHERE = frozenset({"facts", "profile", "argv", "version", "seed"})  # told in the replay, or below
 
 
-def page(incident: Mapping[str, Any], log: Sequence[str]) -> str:
-    """The page; `log` are the decisive lines."""
+def page(incident: Mapping[str, Any], log: Sequence[str], requests: Sequence[Mapping[str, Any]] = ()) -> str:
+    """The page; `log` are the decisive lines, `requests` where the bodies of what was out are kept."""
     name = clean(incident.get("id"), 80)
     severity = SEVERITY.get(str(incident.get("severity")), clean(incident.get("severity"), 30))
     parts = [
@@ -31,6 +32,7 @@ def page(incident: Mapping[str, Any], log: Sequence[str]) -> str:
         *_section("What happened", _timeline(incident)),
         *_section("Attacks in force, or shortly before", _attacks(incident)),
         *_section("Which of them was it? Requests in flight", _in_flight(incident)),
+        *_section("Their bodies", _bodies(requests)),
         *_section("How to repeat it", _replay(incident.get("environment") or {})),
         *_section("What to do", _todo(incident)),
     ]
@@ -163,6 +165,22 @@ def _in_flight(incident: Mapping[str, Any]) -> list[str]:
     ]
     if len(flying) > _MOST_REQUESTS:
         rows += ["", f"{number(len(flying) - _MOST_REQUESTS)} more are in incident.json."]
+    return rows
+
+
+def _bodies(requests: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How many bodies are kept, how to send one again, and why the others are not."""
+    kept = [r for r in requests if r.get("body")]
+    if not requests:
+        return []
+    flying = sum(1 for r in kept if r.get("in_flight"))
+    rows = [f"- {number(len(kept))} of {plural(len(requests), 'request')} are kept ({number(flying)} were in flight)"]
+    rows[0] += ", images included; requests.jsonl names the file of each"
+    if kept:
+        send = f"curl -H 'Content-Type: application/json' --data-binary @../{kept[0]['body']} $SERVER{kept[0]['path']}"
+        rows.append(f"- to send the first of them again, from this folder: {_span(send)}")
+    left = Counter(str(r.get("why")) for r in requests if not r.get("body"))
+    rows += [f"- {number(n)} not kept: {_plain(why)}" for why, n in left.most_common(5)]
     return rows
 
 
