@@ -43,7 +43,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
 
 
 def test_a_file_that_cannot_grow_ends_the_run_as_unknown(start: Any, for_long: Any) -> None:
-    run = start(**for_long, prefix=(sys.executable, "-c", LIMITED, "30000"))
+    run = start(**for_long, prefix=(sys.executable, "-c", LIMITED, "20000"))
     assert run.ends(100) == 3
     assert "could not be written" in run.told
     assert "PASS" not in run.told

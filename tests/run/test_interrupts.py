@@ -33,6 +33,7 @@ def test_a_signal_ends_the_load_in_order_and_judges_what_there_is(
     run.all_gone()
 
 
+@pytest.mark.slow
 def test_ctrl_c_undoes_attacks_and_leaves_an_external_server_alone(start: Any, sim: Any, slow_answers: Any) -> None:
     server = sim("--flag", "speed=2")
     attacks = [{"admin": "pause", "params": {"mode": "keep"}, "after": "500ms", "for": "5m"}]

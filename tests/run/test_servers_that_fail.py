@@ -24,6 +24,7 @@ def served(port: int, *flags: str) -> list[str]:
     return [sys.executable, "-m", "loadchaos.sim.server", "--port", str(port), *flags]
 
 
+@pytest.mark.slow
 def test_a_server_given_as_a_command_is_started_tested_and_ended(start: Any, unused_port: int) -> None:
     run = start(target=launching(served(unused_port), unused_port, env={"VLLM_LOGGING_LEVEL": "INFO"}))
     run.loaded()

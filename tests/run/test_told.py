@@ -18,17 +18,6 @@ def test_a_plain_line_every_ten_seconds(start: Any, for_long: Any, args: tuple[s
     assert len(re.findall(r"^\[load ", run.told, re.MULTILINE)) >= 2
 
 
-def test_where_the_metrics_are_is_said(start: Any, for_long: Any) -> None:
-    run = start(**for_long).loaded()
-    url = run.wait(
-        lambda: re.search(r"^metrics: (http://127\.0\.0\.1:\d+/metrics)$", run.told, re.MULTILINE), "the URL"
-    )[1]
-    with urllib.request.urlopen(url, timeout=5) as answer:
-        assert b"loadchaos_" in answer.read()
-    run.signal(signal.SIGINT)
-    assert run.ends() == 130
-
-
 @pytest.mark.slow
 def test_while_the_server_is_down_it_says_that_it_waits_and_how_to_end_it(start: Any, sim: Any, for_long: Any) -> None:
     server = sim()
@@ -42,8 +31,11 @@ def test_while_the_server_is_down_it_says_that_it_waits_and_how_to_end_it(start:
     assert run.verdict()["verdict"] == "fail"
 
 
-def test_a_duration_ends_the_load_and_what_was_sent_counts(start: Any, for_long: Any) -> None:
-    run = start("--duration", "3s", **for_long)
+def test_a_duration_ends_the_load_and_where_the_metrics_are_is_said(start: Any, for_long: Any) -> None:
+    run = start("--duration", "3s", **for_long).loaded()
+    url = run.wait(lambda: re.search(r"^metrics: (http://127\.0\.0\.1:\d+/metrics)$", run.told, re.MULTILINE), "URL")[1]
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        assert b"loadchaos_" in answer.read()
     assert run.ends() == 0
     outcomes = run.verdict()["outcomes"]
     assert outcomes["ok"] > 5
