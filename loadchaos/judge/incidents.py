@@ -132,12 +132,12 @@ class Incident:
         for role, name, words in _GONE:
             sign = next((s for s in self.signs if f", {role}) is gone" in s), None)
             if sign is not None and self.kind == "death":
-                title = f"The {words} process was gone without a word in the log: it was killed"
-                text = "; ".join([sign, *(str(e.evidence.get("text")) for e in self.echoes[:1])])
+                title = f"The {words} process is gone, and it left no word in the log: killed from outside, or crashed"
                 remedy = (
                     "Look for the OOM killer (dmesg, journalctl -k, the pod's last state) and for who sends signals."
                 )
-                evidence = {"source": "signs", "line": None, "text": text}
+                # What others say of it in the log is evidence with a line number; the sign alone is what is left else.
+                evidence = self.echoes[0].evidence if self.echoes else {"source": "signs", "line": None, "text": sign}
                 return Seen(name, "engine_death", title, "cause", evidence, self.opened_ns, remedy=remedy)
         return None
 

@@ -98,6 +98,7 @@ class Fold:
         self.workers: dict[str, dict[str, Any]] = {}  # newest heartbeat of each
         self.processes: dict[tuple[str, int], tuple[str, int]] = {}  # (replica, pid): role, resident bytes
         self.gaps_s: dict[str, float] = {}
+        self._gap_told_ns: dict[tuple[str, str], int] = {}  # (replica, source): up to when
         self.missed: Counter[str] = Counter()  # by why
         self.send_lag_ns = 0  # of all requests sent: sent minus due
         self.send_lags = 0
@@ -196,8 +197,12 @@ class Fold:
         self.server[key], self._server_ns[key] = values, int(row.get("at_ns") or 0)
 
     def _on_gap(self, row: Mapping[str, Any]) -> None:
-        source = str(row.get("source"))
-        self.gaps_s[source] = self.gaps_s.get(source, 0.0) + float(row.get("seconds") or 0)
+        # A long gap is told again and again with its length so far: only what no earlier row told is added.
+        source, at = str(row.get("source")), int(row.get("at_ns") or 0)
+        key = str(row.get("replica") or ""), source
+        since = max(at - round(float(row.get("seconds") or 0) * _NS), self._gap_told_ns.get(key, 0))
+        self.gaps_s[source] = self.gaps_s.get(source, 0.0) + max(0, at - since) / _NS
+        self._gap_told_ns[key] = at
 
     def _on_process(self, row: Mapping[str, Any]) -> None:
         key = str(row.get("replica") or ""), int(row.get("pid") or 0)
@@ -249,10 +254,13 @@ class Fold:
     def count_failures(self, failures: Iterable[Mapping[str, Any]]) -> None:
         """All failures the judge knows now, with their counts: also those that kill nobody, and go on happening.
 
-        Counts never go back: Prometheus would take that for a restart.
+        Counts never go back: Prometheus would take that for a restart. Deaths are left to their own rows: an open one
+        may still be renamed by its log, and what was counted under the first name could not be taken back.
         """
         counted: Counter[tuple[str, str]] = Counter()
         for failure in failures:
+            if failure.get("incidents"):
+                continue
             key = str(failure.get("id")), str(failure.get("attribution") or "server")
             counted[key] += int(failure.get("count") or 1)
             self.failures.setdefault(key, dict(failure))
