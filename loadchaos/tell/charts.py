@@ -117,12 +117,16 @@ def picture(series: Series, incidents: Sequence[tuple[float, str]] = ()) -> Pict
     )  # fmt: skip
 
 
+# What a gap in one watcher means: the others saw on.
+_BLIND = {"scrape": "no metrics", "log": "no log", "probe": "no probes"}
+
+
 # -- lanes ---------------------------------------------------------------------------------------------------------
 
 
-def _lanes(axis: Axis, spans: Sequence[Span], incidents: Sequence[tuple[float, str]]) -> list[Lane]:
+def _lanes(axis: Axis, every: Sequence[Span], incidents: Sequence[tuple[float, str]]) -> list[Lane]:
     by_lane: dict[str, list[Span]] = {}
-    for span in spans:
+    for span in every:
         by_lane.setdefault(span.lane, []).append(span)
     lanes = []
     states = [name for name in by_lane if name.startswith("state:")]
@@ -136,8 +140,10 @@ def _lanes(axis: Axis, spans: Sequence[Span], incidents: Sequence[tuple[float, s
         lanes.append(Lane(clean(name.removeprefix("attack:"), 24), bars))
     if "load" in by_lane:
         lanes.append(Lane("load", tuple(_bar(axis, s, "ours") for s in by_lane["load"])))
-    if "gap" in by_lane:
-        lanes.append(Lane("not watched", _joined(axis, by_lane["gap"], "none")))
+    blind: dict[str, list[Span]] = {}
+    for span in by_lane.get("gap", ()):
+        blind.setdefault(_BLIND.get(span.name, "not watched"), []).append(span)
+    lanes += [Lane(label, _joined(axis, spans, "none")) for label, spans in blind.items()]
     return lanes
 
 

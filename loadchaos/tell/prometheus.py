@@ -129,7 +129,9 @@ class FoldCollector(Collector):
             regular = len(before) == 2 and before[1] - before[0] <= limit_s
             if not regular or time.monotonic() - before[1] > limit_s:
                 return False
-            return self._scraped.wait_for(lambda: self.scraped_s[-1] > before[-1], limit_s)
+            # Three times its interval: a scraper that misses that has ended, too.
+            due_s = min(limit_s, 3 * (before[1] - before[0]) + 0.5)
+            return self._scraped.wait_for(lambda: self.scraped_s[-1] > before[-1], due_s)
 
 
 class Exporter:

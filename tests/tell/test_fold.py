@@ -89,3 +89,13 @@ def test_rows_of_unknown_kinds_and_with_missing_keys_do_no_harm() -> None:
     for kind in ("begin", "end", "missed", "heartbeat", "state", "metrics", "gap", "run", "attack", "new", None):
         fold.feed({"row": kind})
     assert fold.snapshot().now_ns == 0
+
+
+def test_a_gap_that_is_told_while_it_lasts_counts_once() -> None:
+    fold = Fold()
+    for at_s, seconds in ((100, 0.0), (110, 10.0), (120, 20.0), (123, 23.0), (200, 1.0)):
+        row = {"row": "gap", "at_ns": at_s * 10**9, "replica": "a", "source": "scrape", "seconds": seconds}
+        fold.feed(row)
+        fold.feed({**row, "replica": "b", "source": "log", "seconds": 0.5})
+    assert fold.gaps_s["scrape"] == 24
+    assert fold.gaps_s["log"] == 2.5

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -173,6 +174,43 @@ def test_killed_and_started_again_it_writes_nothing_twice(growing: Growing, star
     rows = [r for r in findings(growing.folder) if r["row"] == "incident"]
     assert Counter((r["n"], r["what"]) for r in rows) == {(1, "open"): 1, (1, "close"): 1}
     assert [p.name for p in growing.folder.incidents.iterdir()] == ["001-encoder_cache_miss"]
+
+
+def test_after_a_kill_metrics_of_several_workers_still_equal_the_ledger(
+    make_run: Any, tmp_path: Path, start: Any
+) -> None:
+    run = Growing(make_run(tmp_path / "three", workers=3), RunFolder(tmp_path / "growing"))
+
+    def port(nth: int) -> int | None:
+        rows = findings(run.folder) if run.folder.findings.exists() else []
+        ports = [r["port"] for r in rows if r["row"] == "exporter"]
+        return ports[nth] if len(ports) > nth else None
+
+    def page(nth: int) -> Counter[tuple[str, str]]:
+        url = f"http://127.0.0.1:{until(lambda: port(nth))}/metrics"
+        text = urllib.request.urlopen(url, timeout=10).read().decode()
+        found = re.findall(r'^loadchaos_requests_total{outcome="(\w+)".*traffic="(\w+)"} (.*)$', text, re.MULTILINE)
+        return +Counter({(outcome, traffic): round(float(n)) for outcome, traffic, n in found})
+
+    def ledger() -> Counter[tuple[str, str]]:
+        counts = Counter[tuple[str, str]]()
+        for row in (r for w in range(3) for r in Tail(run.folder.requests(w)).rows()):
+            if row["row"] in {"end", "missed"}:
+                counts[row.get("outcome", "missed"), row["traffic"]] += row.get("count", 1)
+        return counts
+
+    try:
+        run.write(0.6)
+        first = start(run.folder, "--exporter-port", "0", "--no-live")
+        until(lambda: page(0) == ledger())
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+        run.write(0.97)
+        start(run.folder, "--exporter-port", "0", "--no-live")
+        until(lambda: page(1) == ledger())
+        assert {outcome for outcome, _ in ledger()} == {"ok", "reset", "missed"}
+    finally:
+        run.close()
 
 
 def test_of_two_followers_one_writes_and_the_other_looks(run_folder: RunFolder) -> None:

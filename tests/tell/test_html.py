@@ -158,3 +158,11 @@ def test_every_path_is_made_of_numbers(run_folder: RunFolder) -> None:
     for chart in picture(series_of(run_folder)).charts:
         for line in chart.lines:
             assert re.fullmatch(r"[MLhz0-9., -]+", line.path), line.path[:80]
+
+
+def test_a_watcher_that_saw_nothing_has_a_lane_that_says_which() -> None:
+    series = Series()
+    series.feed({"row": "end", "at_ns": 9 * S, "due_ns": 1, "outcome": "ok"})
+    for source in ("scrape", "probe", "other"):
+        series.feed({"row": "gap", "at_ns": 5 * S, "source": source, "seconds": 2.0, "why": "x"})
+    assert [lane.label for lane in picture(series).lanes] == ["no metrics", "no probes", "not watched"]

@@ -1,6 +1,7 @@
 """/metrics holds what docs/metrics.md says, within its bounds, and its totals are the ledger's for any number of workers."""
 
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,7 @@ def test_a_finished_run_waits_for_one_more_scrape_only_where_somebody_scrapes() 
     assert not collector.wait_for_scrape(5)
     collector.collect()
     assert not collector.wait_for_scrape(5), "one look is no scraper"
+    time.sleep(0.1)
     collector.collect()
     scraper = threading.Timer(0.05, collector.collect)
     scraper.start()
