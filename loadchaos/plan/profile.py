@@ -15,6 +15,7 @@ from loadchaos.model import Terms
 from loadchaos.plan import expectation
 from loadchaos.plan.overrides import apply
 from loadchaos.plan.positions import Document, Mistake, from_pydantic, near, plain, read
+from loadchaos.plan.schedule import Schedule
 from loadchaos.plan.shape import (
     Accepted,
     AttackPlan,
@@ -23,7 +24,6 @@ from loadchaos.plan.shape import (
     Limits,
     Part,
     Phase,
-    Schedule,
     Target,
     Traffic,
 )

@@ -334,19 +334,3 @@ class Accepted(Part):
     because: str = Field(min_length=1)
     until: dt.date
     at_most: int | None = Field(default=None, gt=0)
-
-
-class Keep(Part):
-    """What is kept of a schedule's runs."""
-
-    runs: int = Field(default=30, gt=0)
-
-
-class Schedule(Part):
-    """When a soak starts a run: a cron line in a time zone."""
-
-    cron: str = Field(pattern=r"^\s*\S+(\s+\S+){4}\s*$")
-    timezone: str = "UTC"
-    overlap: Literal["skip", "wait"] = "skip"
-    catch_up: Literal["none", "once"] = "none"
-    keep: Keep = Keep()

@@ -1,0 +1,95 @@
+"""When a schedule starts: over both clock changes of Europe/Berlin, with jitter, and every mistake in it at its place."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from itertools import islice, pairwise
+
+import pytest
+
+from loadchaos.errors import ProfileError
+from loadchaos.plan.profile import Profile
+from loadchaos.plan.schedule import Schedule
+
+BEFORE_SPRING = datetime(2027, 3, 26, 12, tzinfo=UTC)  # the clocks go on in the night to 28 March
+BEFORE_AUTUMN = datetime(2026, 10, 23, 12, tzinfo=UTC)  # and back in the night to 25 October
+
+
+def berlin(cron: str, **more: object) -> Schedule:
+    return Schedule.model_validate({"cron": cron, "timezone": "Europe/Berlin", **more})
+
+
+def utc(schedule: Schedule, after: datetime, count: int) -> list[str]:
+    return [f"{t:%m-%d %H:%M}" for t in islice(schedule.ticks(after), count)]
+
+
+def test_an_hour_that_spring_leaves_out_is_made_up_for_at_its_end() -> None:
+    assert utc(berlin("30 2 * * *"), BEFORE_SPRING, 3) == ["03-27 01:30", "03-28 01:00", "03-29 00:30"]
+
+
+def test_an_hour_that_autumn_repeats_starts_one_run() -> None:
+    assert utc(berlin("30 2 * * *"), BEFORE_AUTUMN, 3) == ["10-24 00:30", "10-25 00:30", "10-26 01:30"]
+
+
+def test_asked_in_the_second_of_the_repeated_hours_the_first_is_not_told_again() -> None:
+    between = datetime(2026, 10, 25, 1, 10, tzinfo=UTC)  # 02:10 for the second time
+    assert utc(berlin("30 2 * * *"), between, 1) == ["10-26 01:30"]
+
+
+def test_an_hourly_run_stays_hourly_over_the_change() -> None:
+    for begin in (BEFORE_SPRING, BEFORE_AUTUMN):
+        times = list(islice(berlin("0 * * * *").ticks(begin), 60))
+        assert {b - a for a, b in pairwise(times)} == {timedelta(hours=1)}
+
+
+def test_jitter_is_bounded_and_the_same_when_asked_again() -> None:
+    schedule = berlin("0 2 * * *", jitter="10m")
+    delays = [schedule.delay(t, "night") for t in islice(schedule.ticks(BEFORE_AUTUMN), 50)]
+    assert delays == [schedule.delay(t, "night") for t in islice(schedule.ticks(BEFORE_AUTUMN), 50)]
+    assert all(timedelta(0) <= d <= timedelta(minutes=10) for d in delays)
+    assert len(set(delays)) == 50
+
+
+def test_the_next_starts_are_told_with_what_the_clocks_do() -> None:
+    lines = berlin("30 2 * * *").next_in_words(BEFORE_AUTUMN, "night", 3)
+    assert lines[0] == "Sat 2026-10-24 02:30:00 CEST  (2026-10-24 00:30:00 UTC), in 12h30m"
+    assert lines[1].endswith("the clocks go back that day (this hour comes twice; it starts in the first)")
+    assert "clocks" not in lines[2]
+
+
+def test_the_schedule_is_told_in_words() -> None:
+    words = berlin("0 2 * * 1-5", jitter="5m", overlap="queue", catch_up="once", max_duration="4h").in_words()
+    assert words.startswith("At 02:00 on Monday through Friday, Europe/Berlin, up to 5m later; ")
+    assert "it waits for the end of that run" in words
+    assert "made up for by one run" in words
+    assert "after 4h" in words
+
+
+def test_names_of_crontabs_are_understood() -> None:
+    assert berlin("@daily").cron == "0 0 * * *"
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('cron: "0 2 * *"', "minute, hour, day, month and weekday were expected"),
+        ('cron: "61 2 * * *"', "not a cron line: Bad minute"),
+        ('cron: "0 2 30 2 *"', "not a cron line: Bad day-of-month"),
+        ('cron: "0 2 * * *", timezone: Europe/Berln', "a time zone such as Europe/Berlin"),
+        ('cron: "0 2 * * *", overlap: wait', "must be 'skip' or 'queue'"),
+        ('cron: "0 2 * * *", catchup: once', "did you mean catch_up?"),
+        ('cron: "0 2 * * *", jitter: 10', "a duration needs a unit"),
+        ('cron: "0 2 * * *", max_duration: 0s', "a run lasts longer than 0s"),
+        ('cron: "0 2 * * *", keep: {runs: 0}', "must be greater than 0"),
+    ],
+)
+def test_each_mistake_is_told_at_its_place(write: Callable[[str], Profile], line: str, told: str) -> None:
+    with pytest.raises(ProfileError, match=r":\d+:\d+: schedule") as e:
+        write(f"""
+name: good
+traffic:
+  - {{name: text, payload: {{text: {{tokens: 32}}}}}}
+load:
+  - {{users: 4, requests: 10}}
+schedule: {{{line}}}
+""")
+    assert told in str(e.value)
