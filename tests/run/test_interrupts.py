@@ -87,7 +87,7 @@ def test_ctrl_c_while_it_asks_the_server(start: Any, sim: Any) -> None:
     server = sim()
     run = start("--target", server.url)
     run.wait_for(row="state", to="healthy")
-    time.sleep(0.5)  # in the middle of the look, which leaves no row before its end
+    run.wait(lambda: "/v1/models" in server.log.read_text(), "the first question")
     run.signal(signal.SIGTERM)
     assert in_time(run) == 143
     assert (run.verdict()["verdict"], run.verdict()["failures"]) == ("unknown", [])

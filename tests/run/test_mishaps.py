@@ -109,11 +109,9 @@ def test_a_terminal_that_takes_nothing_more_stops_neither_the_load_nor_the_verdi
     )  # fmt: skip
     os.close(theirs)
     try:
-        for _ in range(1200):  # nobody reads the terminal, and the verdict comes all the same
-            if done := list(tmp_path.glob("runs/*/verdict.json")):
-                break
-            threading.Event().wait(0.05)
-        verdict = json.loads(done[0].read_text())
+        # Nobody reads the terminal, and the verdict comes all the same.
+        done = _until(lambda: next(iter(tmp_path.glob("runs/*/verdict.json")), None))
+        verdict = json.loads(done.read_text())
         assert (verdict["verdict"], verdict["outcomes"]) == ("pass", {"ok": 40})
         reader = threading.Thread(target=_read_all, args=(ours,), daemon=True)
         reader.start()
@@ -130,3 +128,43 @@ def _read_all(fd: int) -> None:
             pass
     except OSError:  # the other side has closed the terminal
         return
+
+
+JUDGES_FOR_EVER = """
+import sys, time
+import loadchaos.run
+from loadchaos.cli import main
+loadchaos.run.conclude = lambda *_: time.sleep(300)
+sys.argv[1:] = ["run", "small.yaml", "--exporter-port", "0", "--duration", "1s"]
+main()
+"""
+
+
+@pytest.mark.slow
+def test_a_judge_that_takes_long_can_be_left_by_ctrl_c_twice(tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(json.dumps(PROFILE))
+    env = {k: v for k, v in os.environ.items() if k != "CI"}
+    with (tmp_path / "told").open("wb") as told:
+        process = subprocess.Popen(
+            [sys.executable, "-c", JUDGES_FOR_EVER], cwd=tmp_path, env=env, stdout=told, stderr=told
+        )
+    try:
+        events = _until(lambda: next(iter(tmp_path.glob("runs/*/events.jsonl")), None))
+        _until(lambda: b'"what":"end","' in events.read_bytes() or b'"what":"end"}' in events.read_bytes())
+        process.send_signal(signal.SIGINT)
+        _until(lambda: b"again to end at once" in (tmp_path / "told").read_bytes())
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+        assert b"not judged yet: loadchaos judge runs/small-" in (tmp_path / "told").read_bytes()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _until(condition: Any) -> Any:
+    for _ in range(1200):
+        if value := condition():
+            return value
+        threading.Event().wait(0.05)
+    pytest.fail("it did not come true")
