@@ -95,13 +95,14 @@ class Locust(Child):
         self._folder = folder
         self._emit = emit
 
-    async def begin(self, processes: int = 1) -> None:
-        """Start the load."""
+    async def begin(self, processes: int = 1, variables: Mapping[str, str] | None = None) -> None:
+        """Start the load; `variables` hold what plan.json only names."""
         argv = [sys.executable, "-m", "locust", "-f", str(_LOCUSTFILE), "--headless", "--only-summary"]
         argv += ["--loglevel", "WARNING"]
         if processes > 1:
             argv += ["--processes", str(processes)]
-        await self.start(argv, {"LOADCHAOS_PLAN": str(self._folder.plan)}, self._folder.path / "locust.log")
+        env = {**(variables or {}), "LOADCHAOS_PLAN": str(self._folder.plan)}
+        await self.start(argv, env, self._folder.path / "locust.log")
         self._emit({"row": "locust", "at_ns": time.monotonic_ns(), "what": "start", "pid": self.pid, "code": None})
 
     def ended(self) -> None:

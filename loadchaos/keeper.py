@@ -30,6 +30,7 @@ from loadchaos.redact import Redactor
 
 _PR_SET_CHILD_SUBREAPER = 36
 _TERM_GRACE_S = 10.0
+_HIDDEN_VARIABLE = "LOADCHAOS_HIDE_"  # launch.py says what for
 _EXIT_DRAIN_S = 2.0
 _ORPHANED_S = 2.5
 """How long the server is kept when `run` was killed: the load sees that too and ends first, or it would meet a death."""
@@ -220,6 +221,9 @@ def main() -> int:
     for name in args.secret_env:
         if value := os.environ.get(name):
             redactor.add(value)
+    for variable in [v for v in os.environ if v.startswith(_HIDDEN_VARIABLE)]:
+        redactor.add(os.environ.pop(variable))
+    redactor.argv(command)  # learns what stands behind --api-key and its like
     try:
         keeper = Keeper(RunFolder(args.folder), args.source, redactor, tuple(args.pipe or os.pipe()))
     except (LedgerError, OSError) as e:

@@ -16,15 +16,22 @@ from typing import Any
 
 from loadchaos.model import Emit
 
+HIDDEN_VARIABLE = "LOADCHAOS_HIDE_"
+"""How the keeper is told what to hide: variables that it takes out of the environment before it starts the server."""
+
 
 @dataclass(frozen=True)
 class Command:
-    """What to start: argv, variables on top of our environment, and the replica's name in the ledger."""
+    """What to start: argv, variables on top of our environment, and the replica's name in the ledger.
+
+    `secrets` are values of ours that the server may log: the keeper hides them, and the server never sees them.
+    """
 
     argv: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
     replica: str = "server"
     secret_env: Sequence[str] = ()
+    secrets: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,7 @@ class Launched:
         """Start the keeper and the server; returns when the server's process exists or could not be started."""
         # We keep the reading end, too: a server whose keeper is killed must not break over its own log.
         self._output, output = os.pipe()
+        hidden = {f"{HIDDEN_VARIABLE}{n}": value for n, value in enumerate(self._command.secrets)}
         secrets = [arg for name in self._command.secret_env for arg in ("--secret-env", name)]
         try:
             self._keeper = await asyncio.create_subprocess_exec(
@@ -66,7 +74,7 @@ class Launched:
                 "--pipe", str(self._output), str(output), "--", *self._command.argv,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
-                env={**os.environ, **self._command.env},
+                env={**os.environ, **self._command.env, **hidden},
                 start_new_session=True,  # a Ctrl-C on the terminal is ours to handle, not the keeper's
                 pass_fds=(self._output, output),
             )  # fmt: skip

@@ -14,6 +14,8 @@ from loadchaos.patient import Place
 from loadchaos.plan.profile import Profile
 from loadchaos.watch.logs import read_spec
 
+_HEADER_VARIABLE = "LOADCHAOS_HEADER_"
+
 
 @dataclass(frozen=True)
 class Options:
@@ -74,6 +76,20 @@ def request_headers(options: Options) -> dict[str, str]:
         key = _variable(options.api_key_env, f"--api-key-env {options.api_key_env}")
         headers["Authorization"] = f"Bearer {key}"
     return headers
+
+
+def planned_headers(options: Options) -> dict[str, str]:
+    """Headers as plan.json may hold them: values only by the name of their variable, those given as text too."""
+    return {
+        name: value if value.startswith("env:") else f"env:{_HEADER_VARIABLE}{n}"
+        for n, (name, value) in enumerate(options.headers.items())
+    }
+
+
+def header_variables(options: Options) -> dict[str, str]:
+    """The variables that `planned_headers` names, for the workers' environment."""
+    texts = enumerate(options.headers.values())
+    return {f"{_HEADER_VARIABLE}{n}": value for n, value in texts if not value.startswith("env:")}
 
 
 def _variable(name: str, option: str) -> str:

@@ -69,7 +69,7 @@ class Patient:
             self.url = parse_target(launch.url)
             self._refuse_taken_port()
             command, words = (
-                Command(launch.command, launch.env, "server"),
+                Command(launch.command, launch.env, "server", secrets=self._secrets()),
                 f"starting {launch.command[0]} for {self.url}",
             )
         shown = self._redactor.argv(list(command.argv))
@@ -96,7 +96,11 @@ class Patient:
             raise OptionError(f"target.embedded: {e}") from e
         planted = f"planted: {', '.join(embedded.defects)}" if embedded.defects else "nothing planted"
         words = f"EMBEDDED SERVER: a model of {embedded.dialect} {era} at {self.url}, not a real one; {planted}"
-        return Command(argv, {}, "server"), words
+        return Command(argv, {}, "server", secrets=self._secrets()), words
+
+    def _secrets(self) -> list[str]:
+        """Values of our headers, with and without `Bearer`: a server may log what it was sent."""
+        return [part for value in self.place.headers.values() for part in dict.fromkeys((value, value.split(" ")[-1]))]
 
     def _refuse_taken_port(self) -> None:
         """A port already served by somebody else would be tested in place of the server we start."""

@@ -18,7 +18,7 @@ from loadchaos.attacks import Attacks, Replica
 from loadchaos.dialects import DIALECTS, Dialect
 from loadchaos.errors import TargetError
 from loadchaos.model import Facts
-from loadchaos.options import Options
+from loadchaos.options import Options, planned_headers
 from loadchaos.patient import DOWN, Patient
 from loadchaos.plan.profile import Profile
 from loadchaos.record import Record
@@ -141,9 +141,11 @@ class Preparation:
     def _write_plan(self, facts: Facts) -> None:
         """What the Locust workers read."""
         folder = self._record.folder
+        profile = self._profile.to_json()
+        profile["target"] = self._redactor.data(profile.get("target"))  # the workers need none of it
         plan = {
-            "profile": self._profile.to_json(), "seed": self._options.seed, "base_url": self._patient.url,
-            "api_key_env": self._options.api_key_env, "headers": dict(self._options.headers),
+            "profile": profile, "seed": self._options.seed, "base_url": self._patient.url,
+            "api_key_env": self._options.api_key_env, "headers": planned_headers(self._options),
             "folder": str(folder.path.resolve()), "workers": self._options.processes,
         }  # fmt: skip
         self._record.keep(folder.facts, json.dumps(facts.to_json(), indent=1))

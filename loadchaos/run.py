@@ -26,7 +26,7 @@ from loadchaos.follow import conclude
 from loadchaos.gate import Gate
 from loadchaos.ledger import RunFolder, Tail
 from loadchaos.model import Row
-from loadchaos.options import Options, place
+from loadchaos.options import Options, header_variables, place
 from loadchaos.patient import Patient, Place
 from loadchaos.plan.profile import Profile
 from loadchaos.prepare import Preparation
@@ -91,6 +91,10 @@ class _Run:
         self._redactor = Redactor.from_environment(os.environ)
         for value in where.headers.values():
             self._redactor.add(value)
+            self._redactor.add(value.split(" ")[-1])  # without `Bearer`
+        if profile.target.launch is not None:
+            self._redactor.mapping(profile.target.launch.env)
+            self._redactor.argv(list(profile.target.launch.command))
         self._record = Record(folder, self._feed)
         self._patient = Patient(profile, where, folder.path, self._redactor)
         self._gate = Gate(profile, self._patient, self._record, say)
@@ -169,7 +173,7 @@ class _Run:
         self._record.run("load_begin")
         self._silent_turns = 0
         await self._follower.begin(self._options.exporter_port, live=self._options.live)
-        await self._locust.begin(self._options.processes)
+        await self._locust.begin(self._options.processes, header_variables(self._options))
         await self._attacks.start()
         begin = time.monotonic()
         stopping_since: float | None = None

@@ -43,7 +43,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tell": {"ledger"},
     "follow": {"ledger", "judge", "tell"},
     "run": {
-        "bodies", "ledger", "plan", "options", "prepare", "gate", "voice", "attacks", "record", "children", "patient", "follow",
+        "attacks", "bodies", "children", "follow", "gate", "ledger", "options", "patient", "plan", "prepare", "record",
+        "voice",
     },
     "soak": {"ledger", "plan", "tell"},
 }  # fmt: skip

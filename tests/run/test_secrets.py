@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 # A server that tells its secrets: on its command line, in its log (once in two pieces), in /server_info, in error bodies.
-TALKS = '''
+TALKS = """
 import http.server, json, os, sys, threading, time
 port, argv_key = int(sys.argv[1]), sys.argv[3]
 say = lambda text: (sys.stdout.write(text), sys.stdout.flush())
@@ -32,9 +32,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         p = self.path.partition("?")[0]
         if p == "/health": self.answer(200, b"")
         elif p == "/version": self.answer(200, {"version": "0.18.0"})
-        elif p == "/v1/models": self.answer(200, {"object": "list", "data": [{"id": "m", "object": "model", "owned_by": "vllm", "max_model_len": 2048}]})
+        elif p == "/v1/models":
+            card = {"id": "m", "object": "model", "owned_by": "vllm", "max_model_len": 2048}
+            self.answer(200, {"object": "list", "data": [card]})
         elif p == "/metrics": self.answer(200, b"vllm:num_requests_running{engine=\\"0\\"} 0\\n", "text/plain")
-        elif p == "/server_info": self.answer(200, {"vllm_config": {"api_key": "SECRETinfo5555555", "hf_token": "SECRETinfo5555555"}})
+        elif p == "/server_info":
+            self.answer(200, {"vllm_config": {"api_key": "SECRETinfo5555555", "hf_token": "SECRETinfo5555555"}})
         else: self.answer(404, {"error": {"message": "no"}})
     def do_POST(self):
         global n
@@ -43,16 +46,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
         n += 1
         if n > 8 and n % 2:
             say("ERROR 11-20 15:53:40 [x.py:1] request failed, headers: %s\\n" % dict(self.headers))
-            return self.answer(500, {"error": {"message": "upstream refused, headers: %s" % dict(self.headers), "code": 500}})
-        usage = {"prompt_tokens": 20, "completion_tokens": 1, "total_tokens": 21}
+            said = "upstream refused, headers: %s" % dict(self.headers)
+            return self.answer(500, {"error": {"message": said, "code": 500}})
+        words = 5 + len(str(asked["messages"][-1]["content"]).split())
+        usage = {"prompt_tokens": words, "completion_tokens": 1, "total_tokens": words + 1}
         message = {"role": "assistant", "content": "ok"}
         if not asked.get("stream"):
             choice = {"index": 0, "message": message, "finish_reason": "stop"}
             return self.answer(200, {"id": "x", "model": "m", "choices": [choice], "usage": usage})
-        chunk = {"id": "x", "model": "m", "choices": [{"index": 0, "delta": message, "finish_reason": "stop"}], "usage": usage}
+        choice = {"index": 0, "delta": message, "finish_reason": "stop"}
+        chunk = {"id": "x", "model": "m", "choices": [choice], "usage": usage}
         self.answer(200, b"data: " + json.dumps(chunk).encode() + b"\\n\\ndata: [DONE]\\n\\n", "text/event-stream")
 http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
-'''
+"""
 
 PLANTED = {
     "SECREToption1111111": "a header option",
