@@ -1,0 +1,134 @@
+"""The bodies of an incident's requests are the very bytes that were sent, once each, or a reason why not."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadchaos import bodies, payloads
+from loadchaos.behaviours import BEHAVIOURS
+from loadchaos.ledger import RunFolder, Writer
+from loadchaos.model import Facts, Request, Step
+from loadchaos.plan.profile import Shelves, from_mapping
+from loadchaos.plan.steps import of_phase
+
+PROFILE: dict[str, Any] = {
+    "name": "t",
+    "traffic": [
+        {"name": "text", "payload": {"text": {"tokens": "16..64"}}, "output": {"max": 8}},
+        {
+            "name": "images",
+            "payload": {"images": {"count": 1, "size": "64x64"}, "text": {"tokens": 16}},
+            "output": {"max": 8},
+        },
+    ],
+    "load": [{"users": 4, "requests": 30, "rounds": 2}, {"users": 4, "for": "10m"}],
+}
+FACTS = Facts(
+    base_url="http://h", admin_url="http://h", dialect="vllm", model="m", images=True, image_tokens={"64x64": 4}
+)
+
+
+class Sent:
+    """A run folder in which some steps were sent, as the workers' begin rows tell."""
+
+    def __init__(self, path: Path) -> None:
+        self.folder = RunFolder(path)
+        self.folder.plan.write_text(json.dumps({"profile": PROFILE, "seed": 3}))
+        self.folder.facts.write_text(json.dumps(FACTS.to_json()))
+        shelves = Shelves(
+            payloads={name: p.Options for name, p in payloads.PAYLOADS.items()},
+            behaviours={name: b.Options for name, b in BEHAVIOURS.items()},
+        )
+        self.profile = from_mapping(PROFILE, shelves)
+        self.rows = Writer(self.folder.requests(0), "worker")
+        self.requests: dict[str, Request] = {}
+
+    def send(self, phase: int, number: int, **wrong: Any) -> dict[str, Any]:
+        """Send the n-th step of a phase; gives it as an incident lists it."""
+        step: Step = next(s for n, s in enumerate(of_phase(self.profile, 3, phase)) if n == number)
+        request = payloads.build(step, FACTS)
+        name = f"lc-{step.index}"
+        self.requests[name] = request
+        digest = hashlib.blake2b(request.body, digest_size=8).hexdigest()
+        row = {"row": "begin", "id": name, "step": step.index, "phase": phase, "len": len(request.body)}
+        self.rows.write({**row, "crc": zlib.crc32(request.body), "hash": digest, **wrong})
+        return {"id": name, "step": step.index, "traffic": step.traffic}
+
+    def body(self, told: dict[str, Any]) -> bytes:
+        return (self.folder.incidents / told["body"]).read_bytes()
+
+
+@pytest.fixture
+def sent(tmp_path: Path) -> Sent:
+    return Sent(tmp_path)
+
+
+def incident(n: int, in_flight: list[Any], admitted: list[Any] | None = None, kind: str = "death") -> dict[str, Any]:
+    return {"n": n, "kind": kind, "in_flight": in_flight, "admitted": admitted or []}
+
+
+def test_every_body_is_what_was_sent_images_included(sent: Sent) -> None:
+    flying = [sent.send(0, n) for n in (3, 4, 5, 6, 17, 44)] + [sent.send(1, n) for n in (0, 25)]
+    told = bodies.store(sent.folder, [incident(1, flying, [flying[0], sent.send(0, 1)])])[1]
+    assert [(t["id"], t["in_flight"]) for t in told] == [(f["id"], True) for f in flying] + [(told[-1]["id"], False)]
+    for t in told:
+        assert sent.body(t) == sent.requests[t["id"]].body
+        assert (t["why"], t["path"]) == (None, "/v1/chat/completions")
+    assert any(b"data:image/" in sent.body(t) for t in told)
+
+
+def test_what_two_incidents_share_is_kept_once(sent: Sent) -> None:
+    one, two = sent.send(0, 1), sent.send(0, 2)
+    told = bodies.store(sent.folder, [incident(1, [one, two]), incident(2, [two])])
+    assert told[1][1]["body"] == told[2][0]["body"]
+    assert len(list((sent.folder.incidents / "bodies").iterdir())) == 2
+
+
+def test_a_body_that_is_not_what_was_sent_is_not_kept(sent: Sent) -> None:
+    one, two = sent.send(0, 1, crc=1), sent.send(0, 2, len=5)
+    told = bodies.store(sent.folder, [incident(1, [one, two])])[1]
+    assert [t["body"] for t in told] == [None, None]
+    assert all("length or CRC differ" in t["why"] for t in told)
+
+
+def test_what_does_not_fit_is_listed_and_deaths_come_first(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed, died, admitted = (sent.send(0, n) for n in (1, 2, 3))
+    room = len(sent.requests[died["id"]].body) + 10
+    monkeypatch.setattr(bodies, "MOST_BYTES", room)
+    told = bodies.store(sent.folder, [incident(1, [failed], kind="failure"), incident(2, [died], [admitted])])
+    assert told[2][0]["body"] is not None
+    assert "no room" in told[1][0]["why"]
+    assert "no room" in told[2][1]["why"]
+
+
+def test_without_time_nothing_is_made_and_that_is_said(sent: Sent) -> None:
+    told = bodies.store(sent.folder, [incident(1, [sent.send(0, 1)])], budget_s=-1.0)[1]
+    assert told[0]["body"] is None
+    assert "time" in told[0]["why"] or "reach" in told[0]["why"]
+
+
+def test_a_request_without_its_begin_row_is_listed_as_such(sent: Sent) -> None:
+    told = bodies.store(sent.folder, [incident(1, [{"id": "lc-9", "step": 9, "traffic": "text"}])])[1]
+    assert told[0]["why"] == "its begin row is not in the ledger"
+
+
+def test_incidents_name_the_file_of_each_body_and_how_to_send_it(tmp_path: Path) -> None:
+    from loadchaos.tell.incident import write
+
+    folder = RunFolder(tmp_path)
+    rows = [
+        {"id": "a", "in_flight": True, "path": "/v1/chat/completions", "body": "bodies/ab.json", "why": None},
+        {"id": "b", "in_flight": False, "path": None, "body": None, "why": "no room"},
+    ]
+    home = write(folder, {"n": 1, "id": "x", "severity": "engine_death"}, rows)
+    page = (home / "incident.md").read_text()
+    assert "1 of 2 requests are kept (1 were in flight)" in page
+    assert "--data-binary @../bodies/ab.json $SERVER/v1/chat/completions" in page
+    assert "1 not kept: no room" in page
+    assert [json.loads(line)["id"] for line in (home / "requests.jsonl").read_text().splitlines()] == ["a", "b"]
