@@ -98,6 +98,10 @@ def _profile_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     "--headless", is_flag=True, hidden=True, help="Accepted for Locust's sake: a run has no web UI of its own."
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be sent and when, and send nothing.")
+@click.option("--ci", type=click.Choice(["github"]), help="Annotations and a step summary for GitHub Actions.")
+@click.option(
+    "--notify", multiple=True, metavar="URL", help="A webhook for the verdict, also env:VAR or an apprise URL."
+)
 def run(profile: str, overrides: tuple[str, ...], **options: Any) -> None:
     """Run a profile (a path, or a shipped name) against the embedded server, a launched one, or --target."""
     import asyncio
@@ -111,8 +115,10 @@ def run(profile: str, overrides: tuple[str, ...], **options: Any) -> None:
         return
     from loadchaos.options import Options
     from loadchaos.run import run as go
+    from loadchaos.tell import github, notify
     from loadchaos.tell.text import render
 
+    addresses = [notify.address(a) for a in options["notify"]]
     live = not options["no_live"]
     result = asyncio.run(go(loaded, Options(
         target=options["target"], admin_url=options["admin_url"], model=options["model"],
@@ -120,14 +126,39 @@ def run(profile: str, overrides: tuple[str, ...], **options: Any) -> None:
         out=options["out"], seed=options["seed"], duration_s=options["duration"], authorize=options["authorize"],
         shared=options["shared"], wait_ready_s=options["wait_ready"], embedded=options["embedded"],
         exporter_port=_exporter_port(options["exporter_port"]), live=live, processes=options["processes"],
-        argv=tuple(sys.argv),
+        argv=_without(sys.argv, options["notify"]),
     )))  # fmt: skip
     if result.verdict is not None and result.folder is not None:
+        verdict, home = dict(result.verdict), result.folder.path
         color, width = _terminal()
-        _tell(render(dict(result.verdict), result.folder.path, color=color, width=width))
+        told = render(verdict, home, color=color, width=width)
+        _tell(told if options["ci"] is None else github.fenced(told))
+        if options["ci"] == "github":
+            _tell_github(verdict, home, profile)
+        for trouble in filter(None, (notify.send(a, notify.message(verdict, home)) for a in addresses)):
+            _tell(f"loadchaos: {trouble}", err=True)
     if result.error:
         _tell(f"loadchaos: {result.error}", err=True)
     sys.exit(result.exit_code)
+
+
+def _tell_github(verdict: Mapping[str, Any], home: Path, profile: str) -> None:
+    from loadchaos import shipped
+    from loadchaos.tell import github
+
+    _tell("\n".join(github.annotate(verdict, os.path.relpath(shipped.profile(profile)))))
+    try:
+        github.summarise(verdict, home)
+    except OSError as e:  # a summary that cannot be written must not cost the run's exit code
+        _tell(f"loadchaos: the step summary: {e}", err=True)
+
+
+def _without(argv: Sequence[str], secret: Sequence[str]) -> tuple[str, ...]:
+    """The command line without the addresses of notifications: whoever has a webhook's URL may write to it."""
+    hidden = [x for x in secret if not x.startswith("env:")]
+    for text in hidden:
+        argv = [part.replace(text, "***") for part in argv]
+    return tuple(argv)
 
 
 def _tell(text: str, *, err: bool = False) -> None:
