@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadchaos.attacks import authority
+from loadchaos.attacks import ProxyPath, authority
 from loadchaos.calibrate import parse_target
 from loadchaos.dialects import DIALECTS, Dialect
 from loadchaos.errors import OptionError
@@ -51,6 +51,7 @@ class Patient:
         self.url = place.url or ""
         self._dialect = _guess(profile)
         self._machines = self._new_machines()
+        self._path: ProxyPath | None = None
 
     # --- start and end --------------------------------------------------------------------------------------------------
 
@@ -137,6 +138,12 @@ class Patient:
         pid = authority.listener_pid(self.url) if self.place.kind == "external" else None
         return [Target("server", self.place.admin_url or self.url, logs=tuple(self.place.server_log), pid=pid)]
 
+    async def lay_path(self) -> ProxyPath:
+        """Put a proxy between the clients and the server; it ends with the server's watch."""
+        self._path = ProxyPath(self.url)
+        await self._path.open()
+        return self._path
+
     async def read_head(self) -> str:
         """The head of the server's log, where there is one: version and flags stand there."""
         if self.launched is not None:
@@ -148,6 +155,9 @@ class Patient:
 
     async def stop(self, *, grace_s: float) -> None:
         """Close the eyes, then end what we started: that end is ours, and nobody should see a death in it."""
+        if self._path is not None:
+            await self._path.close()
+            self._path = None
         if self._watch is not None:
             await self._watch.stop()
             self._watch = None

@@ -14,7 +14,7 @@ from functools import partial
 import httpx
 
 from loadchaos import calibrate, counting, preflight
-from loadchaos.attacks import Attacks, Replica
+from loadchaos.attacks import Attacks, ProxyPath, Replica
 from loadchaos.dialects import DIALECTS, Dialect
 from loadchaos.errors import TargetError
 from loadchaos.model import Facts
@@ -121,13 +121,26 @@ class Preparation:
             self._record.event(preflight.row("requires", ok=False, text=told))
         self._record.event({"row": "facts", "at_ns": time.monotonic_ns(), "facts": facts.to_json()})
         self._say(_facts_line(facts))
-        self._write_plan(facts)
-        return await self._aim(dialect, facts)
+        path = await self._lay_path(dialect)
+        self._write_plan(facts, path.url if path is not None else self._patient.url)
+        return await self._aim(dialect, facts, path)
 
-    async def _aim(self, dialect: Dialect, facts: Facts) -> Attacks:
+    async def _lay_path(self, dialect: Dialect) -> ProxyPath | None:
+        """The proxy that the profile's network attacks need; without such attacks there is none in the path."""
+        if not any(a.network for a in self._profile.attacks):
+            return None
+        path = await self._patient.lay_path()
+        added_s = await path.added_delay_s(dialect.health_path)
+        told = "its own delay is not known" if added_s is None else f"it adds {added_s * 1000:.1f} ms to an answer"
+        text = f"requests pass a proxy for the network attacks ({told}); probes go past it"
+        self._say(f"note: {text}")
+        self._record.event(preflight.row("network proxy", ok=True, text=text))
+        return path
+
+    async def _aim(self, dialect: Dialect, facts: Facts, path: ProxyPath | None) -> Attacks:
         """The attacks, each of which can be done here: TargetError where one would signal a process nobody sees."""
         pid_of = self._patient.pid_of
-        replicas = [Replica(name, url, partial(pid_of, name)) for name, url in self._patient.replicas.items()]
+        replicas = [Replica(name, url, partial(pid_of, name), path) for name, url in self._patient.replicas.items()]
         attacks = Attacks(
             [a.spec() for a in self._profile.attacks], dialect, replicas, self._record.event, self._redactor,
             headers=self._place.headers, seed=self._options.seed, version=facts.version,
@@ -138,13 +151,13 @@ class Preparation:
                 raise TargetError(f"the attack {name} cannot be done: {found.text}")
         return attacks
 
-    def _write_plan(self, facts: Facts) -> None:
+    def _write_plan(self, facts: Facts, base_url: str) -> None:
         """What the Locust workers read."""
         folder = self._record.folder
         profile = self._profile.to_json()
         profile["target"] = self._redactor.data(profile.get("target"))  # the workers need none of it
         plan = {
-            "profile": profile, "seed": self._options.seed, "base_url": self._patient.url,
+            "profile": profile, "seed": self._options.seed, "base_url": base_url,
             "api_key_env": self._options.api_key_env, "headers": planned_headers(self._options),
             "folder": str(folder.path.resolve()), "workers": self._options.processes,
         }  # fmt: skip

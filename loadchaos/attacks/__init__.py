@@ -1,4 +1,4 @@
-"""SHELF: operations on the server, each with begin, undo and the effects it lists.
+"""SHELF: operations on the server and the way to it, each with begin, undo and the effects it lists.
 
     attacks = Attacks(specs, dialect, replicas, emit, redactor, headers, seed=7)
     await attacks.preflight() ... await attacks.start() ... attacks.pause() ... await attacks.stop()
@@ -11,11 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from loadchaos.attacks import admin, engine, process
+from loadchaos.attacks import admin, engine, network, process
 from loadchaos.attacks._attack import Attack, Done, Make, Replica
 from loadchaos.attacks._attacks import Attacks
 from loadchaos.attacks.admin import operation_named
+from loadchaos.attacks.network import ProxyPath
 
-__all__ = ["ATTACKS", "Attack", "Attacks", "Done", "Replica", "operation_named"]
+__all__ = ["ATTACKS", "Attack", "Attacks", "Done", "ProxyPath", "Replica", "operation_named"]
 
-ATTACKS: Mapping[str, Make] = {"admin": admin.make, "process": process.make, "engine": engine.make}
+ATTACKS: Mapping[str, Make] = {
+    "admin": admin.make,
+    "process": process.make,
+    "engine": engine.make,
+    "network": network.make,
+}

@@ -8,8 +8,21 @@ from typing import Any, Protocol
 
 import httpx
 
+from loadchaos.attacks._toxics import Toxic
 from loadchaos.dialects import Dialect
 from loadchaos.redact import Redactor
+
+
+class Path(Protocol):
+    """The way from our clients to the server, on which toxics are laid. OSError where that could not be done."""
+
+    async def add(self, one: Toxic) -> tuple[int, int]:
+        """From now on; how many connections it hits now, of how many."""
+        ...
+
+    async def remove(self, name: str) -> None:
+        """No more."""
+        ...
 
 
 def _elsewhere() -> int | None:
@@ -21,11 +34,13 @@ class Replica:
     """One server to act on: its name in the ledger and the root of its admin URLs (no /v1).
 
     `pid` gives the root of its processes as of now (a restart changes it), None for a server that is not on this machine.
+    `path` is the proxy between our clients and it, where there is one.
     """
 
     name: str
     admin_url: str
     pid: Callable[[], int | None] = _elsewhere
+    path: Path | None = None
 
 
 @dataclass(frozen=True)

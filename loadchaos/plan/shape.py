@@ -18,6 +18,9 @@ EngineFault = Literal[
     "encoder_pop", "encoder_pop_draft", "step_raise", "step_sleep", "step_hang", "step_exit", "step_segv", "slow_steps",
     "preempt", "nan_logits",
 ]  # fmt: skip
+NetworkFault = Literal[
+    "latency", "bandwidth", "slow_close", "timeout", "reset_peer", "slicer", "limit_data", "down",
+]  # fmt: skip
 DEFAULT_IN_FLIGHT = 256
 """Slots of an open phase that names none."""
 
@@ -262,7 +265,8 @@ class AttackPlan(Part):
     """One operation on the server and when: `at` once, or `every` (from `after` on, else from one interval on).
 
     `admin` names an endpoint's operation, `process` a signal to the process of `role`, `engine` a fault inside a vLLM with
-    loadchaos-vllm. `for` is how long what holds (a sleep, a stopped process, a fault) is left before it is taken back.
+    loadchaos-vllm, `network` a fault of the network in toxiproxy's words, for a `share` of the connections. `for` is how
+    long what holds (a sleep, a stopped process, a fault) is left before it is taken back.
     `when` lets an act that is due wait for figures of the server: {requests_running: ">= 8"}, {kv_usage_ratio: "> 80%"}.
     """
 
@@ -270,6 +274,9 @@ class AttackPlan(Part):
     process: Literal["sigkill", "sigterm", "sigstop"] | None = None
     role: Literal["engine_core", "api_server", "worker"] | None = None
     engine: EngineFault | None = None
+    network: NetworkFault | None = None
+    share: Share | None = None
+    stream: Literal["upstream", "downstream"] | None = None
     every: DurationS | None = None
     at: DurationS | None = None
     after: DurationS | None = None
@@ -282,13 +289,17 @@ class AttackPlan(Part):
 
     @model_validator(mode="after")
     def _one_kind(self) -> AttackPlan:
-        given = [n for n in ("admin", "process", "engine") if getattr(self, n) is not None]
+        given = [n for n in ("admin", "process", "engine", "network") if getattr(self, n) is not None]
         if len(given) != 1:
-            raise ValueError(f"an attack is one of admin, process or engine (got {' and '.join(given) or 'none'})")
+            raise ValueError(
+                f"an attack is one of admin, process, engine or network (got {' and '.join(given) or 'none'})"
+            )
         if self.process is None and self.role is not None:
             raise ValueError("role goes with process: the process that gets the signal")
+        if self.network is None and (self.share is not None or self.stream is not None):
+            raise ValueError("share and stream go with network: which connections, in which direction")
         if self.process is not None and self.params:
-            raise ValueError("params go with admin and engine; a signal takes none")
+            raise ValueError("params go with admin, engine and network; a signal takes none")
         if self.process in ("sigkill", "sigterm") and self.for_ is not None:
             raise ValueError(f"{self.process} cannot be taken back: for goes with sigstop")
         return self
@@ -303,19 +314,25 @@ class AttackPlan(Part):
 
     @property
     def operation(self) -> str:
-        """Its name in the ledger and the report: the admin operation, signal and role, or the engine's fault."""
+        """Its name in the ledger and the report: the admin operation, signal and role, or the kind and its fault."""
         if self.engine is not None:
             return f"engine_{self.engine}"
+        if self.network is not None:
+            return f"network_{self.network}"
         return self.admin or f"{self.process}_{self.role or 'engine_core'}"
 
     def spec(self) -> dict[str, Any]:
         """As the room of attacks takes it; durations in seconds, None where not given."""
         return {
-            "admin": self.admin, "process": self.process, "engine": self.engine, "every_s": self.every, "at_s": self.at,
-            "after_s": self.after, "times": self.times, "for_s": self.for_, "on": self.on, "jitter": self.jitter,
-            "when": dict(self.when),
-            "params": {**self.params, **({"role": self.role or "engine_core"} if self.process else {})},
+            "admin": self.admin, "process": self.process, "engine": self.engine, "network": self.network,
+            "every_s": self.every, "at_s": self.at, "after_s": self.after, "times": self.times, "for_s": self.for_,
+            "on": self.on, "jitter": self.jitter, "when": dict(self.when), "params": {**self.params, **self._params()},
         }  # fmt: skip
+
+    def _params(self) -> dict[str, Any]:
+        if self.process is not None:
+            return {"role": self.role or "engine_core"}
+        return {"share": self.share, "stream": self.stream} if self.network is not None else {}
 
 
 class Exposure(Part):
