@@ -155,7 +155,8 @@ class Preparation:
         """What the Locust workers read."""
         folder = self._record.folder
         profile = self._profile.to_json()
-        profile["target"] = self._redactor.data(profile.get("target"))  # the workers need none of it
+        if "target" in profile:
+            profile["target"] = self._redactor.data(profile["target"])  # the workers need none of it
         plan = {
             "profile": profile, "seed": self._options.seed, "base_url": base_url,
             "api_key_env": self._options.api_key_env, "headers": planned_headers(self._options),

@@ -20,7 +20,7 @@ import pytest
 
 ROOT = Path(os.environ.get("LOADCHAOS_REAL", "~/.cache/loadchaos")).expanduser()
 PROJECT = Path(__file__).parent.parent.parent
-READY_S = 300.0
+READY_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def loadchaos(tmp_path: Path) -> Callable[..., Told]:
             profile = str(path)
         done = subprocess.run(
             [sys.executable, "-m", "loadchaos", "run", profile, "--no-live", "--exporter-port", "0", *args], cwd=tmp_path,
-            capture_output=True, text=True, timeout=800, check=False,
+            capture_output=True, text=True, timeout=1200, check=False,
             env={k: v for k, v in os.environ.items() if k != "CI"},
         )  # fmt: skip
         found = sorted(tmp_path.glob("runs/*/verdict.json"))
@@ -165,5 +165,5 @@ def loadchaos(tmp_path: Path) -> Callable[..., Told]:
 
 def launch(command: Command, **target: Any) -> dict[str, Any]:
     """The `target` of a profile that starts this server."""
-    started = {"command": list(command.argv), "env": dict(command.env), "url": command.url, "ready_within": "5m"}
+    started = {"command": list(command.argv), "env": dict(command.env), "url": command.url, "ready_within": "10m"}
     return {"launch": started, "on_death": "stop", **target}

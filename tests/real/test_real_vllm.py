@@ -13,7 +13,7 @@ import pytest
 
 from tests.real.conftest import PROJECT, Server, Told, launch, vllm_032
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(1500)]
 Run = Callable[..., Told]
 IMAGES = {"name": "images", "payload": {"images": {"count": 2, "size": "1024x1024"}, "text": {"tokens": "600..900"}},
           "output": {"max": 16}}  # fmt: skip

@@ -1,0 +1,46 @@
+"""A whole run against a server at an address, with a profile that names no target of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from loadchaos.sim.command import command
+
+PROFILE = """\
+name: bare
+traffic: [{name: text, payload: {text: {tokens: 16..32}}, output: {max: 4}}]
+load: [{users: 2, requests: 6}]
+attacks: [{network: latency, at: 0s, for: 30s, params: {latency: 20}}]
+"""
+
+
+def test_a_profile_without_a_target_runs_through_its_proxy_against_a_server_at_an_address(tmp_path: Path) -> None:
+    (tmp_path / "bare.yaml").write_text(PROFILE)
+    server = subprocess.Popen(
+        command(dialect="vllm", era="0.18", defects=(), flags={}, port=0), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True,
+    )  # fmt: skip
+    with server:
+        assert server.stdout is not None
+        found = next(m for line in server.stdout if (m := re.search(r"running on (http://\S+)", line)))
+        reader = threading.Thread(target=server.stdout.read, daemon=True)
+        reader.start()
+        done = subprocess.run(
+            [
+                sys.executable, "-m", "loadchaos", "run", "bare.yaml", "--target", found[1], "--no-live",
+                "--exporter-port", "0",
+            ], cwd=tmp_path, env={k: v for k, v in os.environ.items() if k != "CI"}, capture_output=True, text=True, timeout=90,
+            check=False,
+        )  # fmt: skip
+        server.terminate()
+        reader.join(10)
+    verdict = json.loads(next(tmp_path.glob("runs/*/verdict.json")).read_text())
+    assert verdict["verdict"] == "pass", done.stderr
+    assert verdict["attacks"]["network_latency"]["ok"] == 1
+    assert "pass a proxy" in done.stderr
