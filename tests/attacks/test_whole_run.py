@@ -31,12 +31,10 @@ def test_a_profile_without_a_target_runs_through_its_proxy_against_a_server_at_a
         found = next(m for line in server.stdout if (m := re.search(r"running on (http://\S+)", line)))
         reader = threading.Thread(target=server.stdout.read, daemon=True)
         reader.start()
+        argv = [sys.executable, "-m", "loadchaos", "run", "bare.yaml", "--target", found[1]]
         done = subprocess.run(
-            [
-                sys.executable, "-m", "loadchaos", "run", "bare.yaml", "--target", found[1], "--no-live",
-                "--exporter-port", "0",
-            ], cwd=tmp_path, env={k: v for k, v in os.environ.items() if k != "CI"}, capture_output=True, text=True, timeout=90,
-            check=False,
+            [*argv, "--no-live", "--exporter-port", "0"], cwd=tmp_path, capture_output=True, text=True, timeout=90,
+            env={k: v for k, v in os.environ.items() if k != "CI"}, check=False,
         )  # fmt: skip
         server.terminate()
         reader.join(10)
