@@ -105,7 +105,7 @@ def picture_of() -> Callable[..., Image.Image]:
             subprocess.run(
                 [browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
                  "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
-                 f"--user-data-dir={profile}/p", f"--window-size={width},3600", f"--screenshot={shot}", *options,
+                 f"--user-data-dir={profile}/p", f"--window-size={width},2600", f"--screenshot={shot}", *options,
                  page.as_uri()],
                 check=True, capture_output=True, timeout=60,
             )  # fmt: skip
@@ -120,7 +120,7 @@ def share_of(picture: Image.Image, color: tuple[int, int, int]) -> float:
     return float(near.mean())
 
 
-def test_the_charts_are_not_blank_in_a_browser_wide_dark_and_on_a_phone(
+def test_the_charts_are_not_blank_in_a_browser_wide_and_on_a_dark_phone(
     run_folder: RunFolder, verdict: dict[str, Any], picture_of: Callable[..., Image.Image]
 ) -> None:
     series = Series()
@@ -132,7 +132,6 @@ def test_the_charts_are_not_blank_in_a_browser_wide_dark_and_on_a_phone(
     assert share_of(wide, (46, 157, 91)) > 0.003, "answers"
     assert share_of(wide, (207, 47, 60)) > 0.001, "the death"
     assert share_of(wide, (31, 111, 208)) > 0.001, "lines and distributions"
-    assert share_of(picture_of(page, 500), (46, 157, 91)) > 0.001, "on a phone"
-    dark = picture_of(page, 1180, "--blink-settings=preferredColorScheme=0")
+    dark = picture_of(page, 500, "--blink-settings=preferredColorScheme=0")
     assert dark.getpixel((2, 2)) == (20, 23, 27)
-    assert share_of(dark, (76, 192, 124)) > 0.003, "answers in the dark"
+    assert share_of(dark, (76, 192, 124)) > 0.001, "answers in the dark, on a phone"
