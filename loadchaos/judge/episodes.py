@@ -37,6 +37,7 @@ class Episodes:
         self._open: dict[str, Incident] = {}
         self._closed: deque[Incident] = deque(maxlen=50)
         self._exits: dict[str, Row] = {}
+        self._stops: deque[int] = deque(maxlen=1000)
         self._asked: dict[str, int] = {}  # when a server was gone that we ended
         self._replicas: set[str] = set()
 
@@ -172,6 +173,23 @@ class Episodes:
         incident.worst = "dead" if kind == "death" else "terminated"
         self._attach_exit(incident, row)
 
+    def stopped_in_order(self, at_ns: int) -> None:
+        """A log says that its server ends in order; after a failure it says so, too."""
+        self._stops.append(at_ns)
+
+    def _was_told_to_end(self, incident: Incident) -> bool:
+        """Whether a death was none: a routine SIGTERM gives clients the same answers and the same exit code.
+
+        Only the log tells them apart: it has the end in order, and none of the words that every failure leaves.
+        """
+        if incident.kind != "death" or not self.has_log or incident.causes:
+            return False
+        if any(s.evidence.get("source") != "client" for s in incident.echoes):
+            return False
+        if incident.exit is not None and incident.exit.get("signal") not in (None, 15):
+            return False
+        return any(-_EXIT_NEAR_NS <= at_ns - incident.opened_ns <= 2 * _EXIT_NEAR_NS for at_ns in self._stops)
+
     @property
     def sole(self) -> bool:
         """Whether there is one replica only, as far as anybody has told."""
@@ -247,6 +265,9 @@ class Episodes:
 
     def _end(self, incident: Incident, at_ns: int) -> None:
         incident.closed_ns = at_ns
+        if self._was_told_to_end(incident):
+            incident.kind, incident.worst, incident.ever_dead = "terminated", "terminated", False
+            incident.tell(at_ns, "terminated: its log tells of an end in order, and of no failure")
         if self._open.get(incident.replica) is incident:
             del self._open[incident.replica]
         if incident.kind != "failure":

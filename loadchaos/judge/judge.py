@@ -153,6 +153,8 @@ class Judge:
     def _settle(self, now_ns: int | None) -> None:
         for failure in self._lines.ready(now_ns, died=self._episodes.any_down()):
             self._logged(failure)
+        while self._lines.stops:
+            self._episodes.stopped_in_order(self._lines.stops.pop()[0])
         for bad in self._answers.ripe(now_ns):
             self._answered_badly(bad)
         newest_ns, begin_ns = self._run.newest_ns, self._run.load_begin_ns or self._run.newest_ns

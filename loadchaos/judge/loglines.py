@@ -16,6 +16,7 @@ _LONGEST_NS = 10 * S
 _MOST_MATCHES = 5_000
 _CONTEXT_NS = 300 * S  # the longest within_s of any signature: rpc_timeout, the hint of a sleep
 _MOST_CONTEXT = 1_000
+_MOST_STOPS = 1_000
 
 _KV_FACTS = {
     "blocks": re.compile(r"\bnum_gpu_blocks=(\d+)|\bblock num: (\d+)|Initialize cache engine with (\d+) gpu blocks"),
@@ -38,6 +39,7 @@ class LogLines:
         self._context: deque[tuple[int, Match]] = deque(maxlen=_MOST_CONTEXT)
         self._first_ns = self._newest_ns = 0
         self.lines = 0
+        self.stops: list[tuple[int, str]] = []  # when servers said that they end in order, and where
         self.kv: dict[str, float] = {}
 
     def feed(self, row: Row, now_ns: int) -> bool:
@@ -81,6 +83,9 @@ class LogLines:
         self._context = deque(kept, maxlen=_MOST_CONTEXT)
 
     def _hold(self, matches: list[Match], now_ns: int) -> bool:
+        for match in matches:
+            if match.role == "stop" and len(self.stops) < _MOST_STOPS:
+                self.stops.append((now_ns, str(match.evidence["source"])))
         if not matches:
             return False
         if not self._matches:

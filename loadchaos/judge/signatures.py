@@ -18,7 +18,7 @@ from loadchaos.model import Severity
 WORD = re.compile(r"[A-Za-z]{3,}")
 """What a line is cut into for the cheap scan: a signature is looked at only where its rarest word occurs."""
 
-ROLES = ("cause", "echo", "hint", "noise", "fact", "start")
+ROLES = ("cause", "echo", "hint", "noise", "fact", "start", "stop")
 _COMMON_TEXT = """
 error errors exception failed failure request requests memory with for not the and was from this that session engine process
 server model cache tokens token number config info warning message code line file core get post chat http

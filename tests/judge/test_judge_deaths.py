@@ -254,3 +254,33 @@ def test_a_server_that_exits_before_the_load_failed_to_start_whatever_its_log_ca
     verdict = history.verdict()
     assert [(f["id"], f["severity"]) for f in verdict["failures"]] == [("encoder_cache_miss", "startup")]
     assert next(e for e in verdict["expectations"] if e["name"] == "engine_deaths")["verdict"] == "pass"
+
+
+STOP = """INFO:     Shutting down
+INFO:     Waiting for application shutdown.
+INFO:     Application shutdown complete.
+INFO:     Finished server process [9]"""
+
+
+def test_a_server_whose_log_tells_of_an_end_in_order_and_of_no_failure_was_told_to_end(history: Any) -> None:
+    history.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
+    ids = history.begin().work(5).send(3)
+    history.log(STOP)
+    history.add("process", replica="server", pid=11, role="engine_core", what="gone", state="", name="VLLM::EngineCore")
+    history.die(ids).idle(5).end()
+    verdict = history.verdict()
+    assert [(f["id"], f["severity"]) for f in verdict["failures"]] == [("server_terminated", "node")]
+    assert [i["kind"] for i in verdict["incidents"]] == ["terminated"]
+    assert next(e for e in verdict["expectations"] if e["name"] == "engine_deaths")["verdict"] == "pass"
+
+
+def test_a_dead_server_that_ends_in_order_has_died(history: Any) -> None:
+    ids = history.begin().work(5).send(3)
+    history.log(history.MISS + "\n" + STOP).die(ids).idle(5).end()
+    assert [f["id"] for f in history.verdict()["failures"]] == ["encoder_cache_miss"]
+
+
+def test_an_end_in_order_after_nothing_but_echoes_is_still_a_death(history: Any) -> None:
+    ids = history.begin().work(5).send(3)
+    history.log(history.MISS.splitlines()[-1] + "\n" + STOP).die(ids).idle(5).end()
+    assert [f["severity"] for f in history.verdict()["failures"]] == ["engine_death"]
