@@ -108,13 +108,24 @@ def openmetrics(folder: RunFolder, out: TextIO, step_s: float = 1.0) -> int:
 
 
 def _judged(folder: RunFolder) -> Iterator[dict[str, Any]]:
-    """The verdict's failures as findings: they count, and a killed follower may not have come to them."""
+    """The verdict's failures and incidents as findings: they count, and a killed follower may not have come to them."""
     try:
         verdict = orjson.loads(folder.verdict.read_bytes())
     except (OSError, orjson.JSONDecodeError):
         return
     for failure in verdict.get("failures") or ():
         yield {**failure, "row": "failure"}
+        told = {k: failure.get(k) for k in ("id", "severity", "known", "attribution")}
+        for name in failure.get("incidents") or ():
+            folder = str(name).rsplit("/", 1)[-1]
+            if folder[:3].isdigit():
+                yield {
+                    **told,
+                    "row": "incident",
+                    "what": "close",
+                    "n": int(folder[:3]),
+                    "folder": f"incidents/{folder}",
+                }
 
 
 # -- rows as tables ------------------------------------------------------------------------------------------------

@@ -67,11 +67,15 @@ def test_points_are_a_step_apart_and_of_the_runs_own_time(run_folder: RunFolder)
 
 def test_failures_come_from_the_verdict_where_the_follower_was_killed(run_folder: RunFolder) -> None:
     assert "loadchaos_failures" not in text_of(run_folder)
-    failure = {"id": "boom", "severity": "hang", "attribution": "server", "count": 3}
+    failure = {"id": "boom", "severity": "hang", "attribution": "server", "count": 3, "incidents": ["001-boom"],
+               "known": [{"issue": "vllm-project/vllm#38551"}]}  # fmt: skip
     run_folder.verdict.write_bytes(orjson.dumps({"failures": [failure]}))
     line = next(x for x in text_of(run_folder).splitlines() if x.startswith("loadchaos_failures_total"))
     assert 'id="boom"' in line
     assert " 3.0 " in line
+    (incident,) = points(text_of(run_folder), "loadchaos_incident_open")
+    assert incident[0]["incident"] == "001"
+    assert incident[0]["issue"] == "vllm-project/vllm/issues/38551"
 
 
 def test_promtool_makes_blocks_of_it_with_every_sample(
