@@ -117,14 +117,14 @@ def _judged(folder: RunFolder) -> Iterator[dict[str, Any]]:
         yield {**failure, "row": "failure"}
         told = {k: failure.get(k) for k in ("id", "severity", "known", "attribution")}
         for name in failure.get("incidents") or ():
-            folder = str(name).rsplit("/", 1)[-1]
-            if folder[:3].isdigit():
+            home = str(name).rsplit("/", 1)[-1]
+            if home[:3].isdigit():
                 yield {
                     **told,
                     "row": "incident",
                     "what": "close",
-                    "n": int(folder[:3]),
-                    "folder": f"incidents/{folder}",
+                    "n": int(home[:3]),
+                    "folder": f"incidents/{home}",
                 }
 
 
