@@ -211,10 +211,13 @@ def _terminal() -> tuple[bool, int]:
 @click.option("--model", metavar="NAME", help="The model to ask for; the server's first otherwise.")
 @click.option("--api-key-env", metavar="VAR", help="The variable that holds the API key.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=env:VAR", help="A further header, also NAME=text.")
+@click.option("--lengths", is_flag=True, help="Search the longest prompt it takes, with at most 40 generations.")
+@click.option("--authorize", multiple=True, metavar="HOST:PORT", help="This server may be harmed (by --lengths).")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def probe(
-    url: str, admin_url: str | None, model: str | None, api_key_env: str | None, headers: tuple[str, ...], as_json: bool
-) -> None:
+    url: str, admin_url: str | None, model: str | None, api_key_env: str | None, headers: tuple[str, ...],
+    lengths: bool, authorize: tuple[str, ...], as_json: bool,
+) -> None:  # fmt: skip
     """Say what a server is, what it can take, and which profiles fit it: at most 20 reads and 3 small generations."""
     import asyncio
 
@@ -223,6 +226,7 @@ def probe(
 
     from loadchaos import probe as room
     from loadchaos import shipped
+    from loadchaos.attacks import authority
     from loadchaos.calibrate import Asker, Wanted, parse_target
     from loadchaos.options import Options, request_headers
 
@@ -230,10 +234,13 @@ def probe(
     admin = parse_target(admin_url) if admin_url else base
     sent = request_headers(Options(api_key_env=api_key_env, headers=_headers(headers)))
     profiles = {name: _load(str(path), ()) for name, path in shipped.profiles().items()}
+    if lengths:
+        authority.check(admin, ["--lengths sends prompts at the edge of its context"], authorize)
 
     async def ask() -> room.Probed:
         async with httpx.AsyncClient(headers=sent, trust_env=False) as client:
-            return await room.probe(Asker(client, base, admin), Wanted(model=model, api_key_env=api_key_env), profiles)
+            wanted = Wanted(model=model, api_key_env=api_key_env)
+            return await room.probe(Asker(client, base, admin), wanted, profiles, lengths=lengths)
 
     probed = asyncio.run(ask())
     click.echo(orjson.dumps(probed.to_json(), option=orjson.OPT_INDENT_2).decode() if as_json else room.page(probed))

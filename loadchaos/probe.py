@@ -13,6 +13,7 @@ from typing import Any
 from loadchaos.calibrate import Answer, Asker, Wanted, calibrate, look
 from loadchaos.dialects import DIALECTS, Dialect, version_key
 from loadchaos.errors import TargetError
+from loadchaos.lengths import longest_prompt
 from loadchaos.model import Facts
 from loadchaos.payloads.image_tokens import qwen
 from loadchaos.plan.profile import Profile
@@ -78,8 +79,11 @@ class Probed:
         }  # fmt: skip
 
 
-async def probe(asker: Asker, wanted: Wanted, profiles: Mapping[str, Profile]) -> Probed:
-    """Ask the server. Raises TargetError where nothing can be learned (unreachable, 401, no OpenAI-compatible server)."""
+async def probe(asker: Asker, wanted: Wanted, profiles: Mapping[str, Profile], *, lengths: bool = False) -> Probed:
+    """Ask the server. Raises TargetError where nothing can be learned (unreachable, 401, no OpenAI-compatible server).
+
+    `lengths` searches the longest prompt, too, which is no small thing to ask: the caller has authorisation for it.
+    """
     facts = await look(asker, wanted)
     configured = await _configuration(asker, facts)
     trouble = None
@@ -90,6 +94,8 @@ async def probe(asker: Asker, wanted: Wanted, profiles: Mapping[str, Profile]) -
         )
     except TargetError as e:  # it is up and does not generate: what the reads told is still worth a page
         trouble = str(e)
+    if lengths and trouble is None:
+        facts = await longest_prompt(asker, facts)
     facts = _limit_from_configuration(facts, configured)
     return Probed(
         facts, configured, [fit(p, facts, configured) for p in profiles.values()], _unknown(facts, configured),

@@ -141,6 +141,14 @@ def test_lmdeploy_tells_its_kv_capacity_and_the_longest_prompt(embedded: Callabl
     assert "+ lmdeploy_kv_capacity" in page
 
 
+def test_lengths_finds_the_longest_prompt_and_what_is_said_beyond_it(embedded: Callable[..., str]) -> None:
+    url = embedded("vllm", "0.32", {"max_model_len": 2048, "num_speculative_tokens": 0})
+    told = json.loads(probe(url, "--lengths", "--json").stdout)
+    assert told["facts"]["input_limit"] == 2047
+    assert "2048 not: 400" in told["facts"]["sources"]["input_limit"]
+    assert told["asked"]["generations"] <= 5
+
+
 def test_an_unknown_server_is_described_as_far_as_it_goes(plain: Plain) -> None:
     told = json.loads(probe(f"http://127.0.0.1:{plain.server_port}/v1", "--json").stdout)
     assert told["facts"]["dialect"] == "openai"

@@ -1,0 +1,43 @@
+"""The search for the longest prompt: exact, and cheap where the server told its limit."""
+
+import asyncio
+
+import pytest
+
+from loadchaos.lengths import Found, search
+
+
+def searched(limit: int, known: int | None, most: int = 40) -> tuple[Found | None, list[int]]:
+    asked: list[int] = []
+
+    async def takes(length: int) -> str | None:
+        asked.append(length)
+        return None if length <= limit else f"too long: {length}"
+
+    return asyncio.run(search(takes, 20, known, most)), asked
+
+
+@pytest.mark.parametrize(
+    ("limit", "known"),
+    [(4095, 4096), (4096, 4096), (4097, 4096), (1216, 1344), (8000, 4096), (1216, None), (131072, None), (20, 4096)],
+)
+def test_the_boundary_is_found_exactly_whatever_the_server_says_of_it(limit: int, known: int | None) -> None:
+    found, asked = searched(limit, known)
+    assert found is not None
+    assert (found.longest, found.refused, found.said) == (limit, limit + 1, f"too long: {limit + 1}")
+    assert len(asked) <= 40
+
+
+def test_a_limit_that_is_as_told_costs_two_questions() -> None:
+    assert len(searched(4095, 4096)[1]) == 2
+
+
+def test_a_server_that_takes_nothing_has_no_limit() -> None:
+    assert searched(10, 4096)[0] is None
+
+
+def test_a_server_that_takes_everything_ends_the_search() -> None:
+    found, asked = searched(10**9, None)
+    assert found is not None
+    assert found.refused is None
+    assert len(asked) <= 40
