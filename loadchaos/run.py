@@ -38,6 +38,8 @@ _LOOP_S = 0.1
 _SYNC_S = 1.0
 _DEATH_SETTLE_S = 6.0  # a dead vLLM's API server takes up to 5 s to exit, and says why meanwhile
 _BODIES_S = 5.0  # what is not made in this time is listed; `loadchaos judge` makes it without a limit
+_FORGOTTEN_NS = 2_000_000_000  # a right server forgets a closed connection in a tenth of this
+_IDLE_NS = 12_000_000_000  # LMDeploy renews its gauges every 10 s
 _JUDGE_AT_ONCE_S = 2.0
 _SILENT_S = 30.0  # heartbeats come every 250 ms; before the first one Locust needs a second or two to start
 
@@ -106,6 +108,7 @@ class _Run:
         self._follower = Follower(folder)
         self._interrupts: list[int] = []
         self._synced = 0.0
+        self._busy: dict[str, tuple[int, float]] = {}  # by engine: when it told what it has to do, and how much
         self._silent_turns = 0  # turns and not time: who was stopped himself has heard nothing either
         self._loading = False
         self._sent_load = False
@@ -235,6 +238,19 @@ class _Run:
             await asyncio.sleep(_LOOP_S)
             self._housekeeping()
         self._read_requests()
+        await self._see_idle()
+
+    async def _see_idle(self) -> None:
+        """Where clients hung up as planned, look at the gauges until all are forgotten; the judge says what it means."""
+        begin_ns = time.monotonic_ns()
+        if not self._sent_load or not any(t.behaviours for t in self._profile.traffic):
+            return
+        while time.monotonic_ns() - begin_ns < _IDLE_NS and not self._patient.down and not self._interrupts:
+            newest = [(at_ns, busy) for at_ns, busy in self._busy.values() if at_ns > begin_ns + _FORGOTTEN_NS]
+            if not self._busy or (newest and len(newest) == len(self._busy) and not any(busy for _, busy in newest)):
+                return
+            await asyncio.sleep(_LOOP_S)
+            self._housekeeping()
 
     async def _stop_server(self) -> None:
         await self._patient.stop(grace_s=self._pace.server_s)
@@ -319,6 +335,10 @@ class _Run:
             return
         if self._attacks is not None:
             self._attacks.see(row)
+        values = row.get("values") or {}
+        if row.get("row") == "metrics" and "requests_running" in values:
+            busy = values["requests_running"] + values.get("requests_waiting", 0)
+            self._busy[f"{row['replica']} {row['engine']}"] = (row["at_ns"], busy)
         for change in self._patient.feed(row):
             self._record.event(change)
 

@@ -18,6 +18,7 @@ from loadchaos.judge.creep import Creep
 from loadchaos.judge.episodes import Episodes
 from loadchaos.judge.expectations import Figures
 from loadchaos.judge.group import Failure
+from loadchaos.judge.idle import Idle
 from loadchaos.judge.incidents import Incident, Seen
 from loadchaos.judge.loglines import LogLines
 from loadchaos.judge.mechanisms import Check, Mechanisms
@@ -48,6 +49,7 @@ class Judge:
         self._mechanisms, self._lines, self._answers = Mechanisms(), LogLines(), Answers()
         self._episodes, self._book = Episodes(self._tally, self._attacks), Book()
         self._lengths, self._creep, self._silent = symptoms.Lengths(), Creep(), Silent()
+        self._idle, self._leaked = Idle(), False
         self._stalls: list[Seen] = []
         self._looked_ns = 0  # when the whole run was last looked at for what no single row says
         self._edges: dict[int, dict[str, int]] = {}
@@ -72,6 +74,7 @@ class Judge:
             handler(row)
         self._creep.feed(row)
         self._silent.feed(row)
+        self._idle.feed(row)
         if self._run.newest_ns - self._settled_ns > S // 4:
             self._settled_ns = self._run.newest_ns
             self._settle(self._run.newest_ns)
@@ -326,9 +329,21 @@ class Judge:
     def _finish(self) -> None:
         self._settle(None)
         self._name_hangs(final=True)
+        self._name_leaks()
         self._episodes.finish(self._run.newest_ns)
         if self._unfinished is None or self._tally.in_flight:
             self._unfinished = (self._unfinished or 0) + self._tally.finish()
+
+    def _name_leaks(self) -> None:
+        leaks, self._leaked = ({} if self._leaked else self._idle.leaks(self._dialect())), True
+        for replica, text in leaks.items():
+            title = f"After clients hung up and the load was over, {text}"
+            evidence = {"source": "metrics", "line": None, "text": text}
+            seen = Seen("requests_leaked", "degraded", title, "cause", evidence, self._run.newest_ns)
+            self._record(seen, replica, ids={seen.id})
+
+    def _dialect(self) -> str:
+        return self._facts.dialect if self._facts is not None else ""
 
     def failures(self) -> list[dict[str, Any]]:
         """All failures so far with their counts, as in verdict.json but for acceptance; folding goes on unchanged."""
@@ -400,6 +415,8 @@ class Judge:
         checks += [
             c for c in (self._mechanisms.exposed(terms.exposure), symptoms.near_limit(self._edges, against)) if c
         ]
+        if (idle_after := self._idle.check(self._dialect())) is not None:
+            checks.append(idle_after)
         idle = dict(self._attacks.without_effect(terms.attacks))
         for name in terms.attacks:
             fared = self._attacks.fared.get(name, {})

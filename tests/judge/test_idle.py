@@ -1,0 +1,87 @@
+"""A server that keeps what its clients have left is told so; one that forgot, or was not looked at, is not."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from loadchaos.judge.idle import Idle
+from loadchaos.judge.judge import Judge
+from loadchaos.model import Facts, Terms
+
+S = 1_000_000_000
+
+
+def metrics(at_s: float, running: float = 0, kv: float = 0.0, waiting: float = 0) -> Mapping[str, Any]:
+    values = {"requests_running": running, "requests_waiting": waiting, "kv_usage_ratio": kv}
+    return {"row": "metrics", "at_ns": int(at_s * S), "replica": "server", "engine": "0", "values": values}
+
+
+def run(what: str, at_s: float) -> Mapping[str, Any]:
+    return {"row": "run", "at_ns": int(at_s * S), "what": what}
+
+
+def request(outcome: str, at_s: float = 3) -> list[Mapping[str, Any]]:
+    common = {"id": f"r{at_s}", "step": 1, "traffic": "t", "phase": 0, "at_ns": int(at_s * S), "due_ns": int(at_s * S)}
+    return [{"row": "begin", **common}, {"row": "end", **common, "outcome": outcome, "expect": ["ok"]}]
+
+
+def rows(
+    *, outcome: str = "aborted", running: float = 0, kv: float = 0.01, at_s: float = 13
+) -> list[Mapping[str, Any]]:
+    before = [metrics(1, kv=0.01), run("load_begin", 2), *request(outcome), metrics(4, 3, 0.3), run("load_end", 10)]
+    return [*before, metrics(at_s, running, kv)]
+
+
+def folded(given: list[Mapping[str, Any]]) -> Idle:
+    idle = Idle()
+    for row in given:
+        idle.feed(row)
+    return idle
+
+
+def test_a_server_at_rest_passes() -> None:
+    idle = folded(rows())
+    assert idle.leaks("vllm") == {}
+    check = idle.check("vllm")
+    assert check is not None
+    assert (check.verdict, check.actual) == ("pass", "0 requests")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [({"running": 2}, "2 requests are still there"), ({"kv": 0.2}, "19% of the KV cache is held by no request")],
+)
+def test_what_is_kept_is_told(given: dict[str, Any], told: str) -> None:
+    idle = folded(rows(**given))
+    assert idle.leaks("vllm") == {"server": told}
+    check = idle.check("vllm")
+    assert check is not None
+    assert check.verdict == "fail"
+
+
+def test_nothing_is_said_without_hang_ups_among_others_or_too_soon() -> None:
+    assert folded(rows(outcome="ok", running=2)).check("vllm") is None
+    others = {"row": "preflight", "at_ns": 0, "name": "others", "ok": False, "text": ""}
+    assert folded([others, *rows(running=2)]).leaks("vllm") == {}
+    assert folded(rows(running=2, at_s=11)).leaks("vllm") == {}
+    assert folded(rows(running=2)).leaks("lmdeploy") == {}, "its gauges may be ten seconds old"
+    assert folded(rows(running=2, at_s=22)).leaks("lmdeploy") != {}
+    assert folded(rows(kv=0.5, at_s=22)).leaks("lmdeploy") == {}, "its gauge may count what a cache keeps"
+
+
+def test_a_server_that_is_not_the_one_before_is_not_held_to_its_figures() -> None:
+    given = rows(kv=0.2)
+    died = {"row": "state", "at_ns": 5 * S, "replica": "server", "to": "restarting"}
+    assert folded([*given[:4], died, *given[4:]]).leaks("vllm") == {}
+
+
+def test_a_leak_is_a_failure_of_the_run() -> None:
+    judge = Judge(Terms("p"), Facts("http://x", "http://x", "vllm"))
+    for row in rows(running=2):
+        judge.feed(row)
+    verdict = judge.verdict()
+    assert [f["id"] for f in verdict["failures"]] == ["requests_leaked"]
+    assert "2 requests are still there" in verdict["failures"][0]["title"]
+    assert verdict["verdict"] == "fail"
+    assert [f["id"] for f in judge.verdict()["failures"]] == ["requests_leaked"], "and only once"
