@@ -58,7 +58,7 @@ class Answers:
         if known is not None:
             known.count += 1
             return
-        sample = {k: row.get(k) for k in ("id", "status", "planned_tokens", "edge", "images", "error_code")}
+        sample = {k: row.get(k) for k in ("id", "step", "status", "planned_tokens", "edge", "images", "error_code")}
         self._waiting[key] = BadAnswer(at_ns, sent_ns, str(row.get("traffic", "")), outcome, text, 1, sample)
 
     def ripe(self, now_ns: int | None) -> list[BadAnswer]:

@@ -24,7 +24,7 @@ from loadchaos.judge.loglines import LogLines
 from loadchaos.judge.mechanisms import Check, Mechanisms
 from loadchaos.judge.runlog import RunLog
 from loadchaos.judge.silent import Silent
-from loadchaos.judge.tally import S, Tally
+from loadchaos.judge.tally import S, Sent, Tally
 from loadchaos.judge.versions import with_standing
 from loadchaos.model import Facts, Row, Terms
 
@@ -35,6 +35,7 @@ _HIDES_ITS_CAUSE = ("", "internal server error", "internal error happened", "int
 _CAPACITY = "lmdeploy_input_length_error"
 _MOST_STATES = 10_000
 _LOOK_NS = 10 * S
+_MOST_EXAMPLES = 100
 
 
 class Judge:
@@ -229,8 +230,22 @@ class Judge:
             return
         if unnamed and (cause := self._hidden_cause(bad)) is not None:
             cause.at_clients += bad.count
+            self._add_example(cause, bad)
             return
-        self._record(seen, None, ids={seen.id, bad.outcome}).at_clients += bad.count
+        entry = self._record(seen, None, ids={seen.id, bad.outcome})
+        entry.at_clients += bad.count
+        self._add_example(entry, bad)
+
+    def _add_example(self, entry: Entry, bad: BadAnswer) -> None:
+        """The request that met a failure belongs to its incident, whose own moment may have been another's."""
+        held, sample = entry.incident.in_flight, bad.sample
+        if entry.incident.kind != "failure" or len(held) >= _MOST_EXAMPLES or sample.get("id") is None:
+            return
+        if all(sent.id != sample["id"] for sent in held):
+            held.append(Sent(
+                str(sample["id"]), int(sample.get("step") or 0), bad.traffic, bad.sent_ns, sample.get("planned_tokens"),
+                int(sample.get("images") or 0), sample.get("edge"),
+            ))  # fmt: skip
 
     def _hidden_cause(self, bad: BadAnswer) -> Entry | None:
         """What the log named within 5 s of an answer that says nothing but `Internal Server Error`."""

@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from loadchaos.judge.judge import Judge
+from loadchaos.model import Terms
+
 
 def test_errors_that_nobody_can_explain_are_named_by_outcome_and_text(history: Any) -> None:
     history.begin().work(20)
@@ -250,3 +253,15 @@ def test_a_failure_is_accepted_by_id_with_a_reason_until_a_day_and_so_often(
 
 
 # --- every way to unknown -----------------------------------------------------------------------------------------------
+
+
+def test_the_requests_that_met_a_failure_are_in_its_incident(history: Any) -> None:
+    history.begin().work(5)
+    ids = history.send(3)
+    history.answer(ids, "http_error", status=500, error="Internal Server Error: odd")
+    judge = Judge(Terms("test"))
+    for row in history.work(25).end().rows:
+        judge.feed(row)
+    judge.verdict()
+    [incident] = judge.incidents
+    assert ids[0] in [sent.id for sent in incident.in_flight]
