@@ -39,6 +39,7 @@ def test_it_holds_what_a_user_starts_from(installed: Path) -> None:
     shipped = package / "_shipped"
     assert {p.name for p in (ROOT / "profiles").glob("*.yaml")} == {p.name for p in (shipped / "profiles").iterdir()}
     assert (shipped / "schemas" / "verdict.json").is_file()
+    assert (shipped / "images" / "manifest.json").is_file()
     assert (package / "tell" / "report.html.j2").is_file()
     assert list((package / "signatures").glob("*.toml"))
 

@@ -1,0 +1,100 @@
+"""usage.prompt_tokens is what the plan says, in every answered request of every payload, from both embedded servers."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import httpx
+import pytest
+
+from loadchaos import calibrate, counting
+from loadchaos.behaviours import BEHAVIOURS
+from loadchaos.model import Facts, Request
+from loadchaos.payloads import PAYLOADS, build
+from loadchaos.plan.profile import Profile, Shelves, load
+from loadchaos.plan.steps import steps
+
+TEXTS = """
+  - {name: text, payload: {text: {tokens: 20..900}}, output: {max: 4}}
+  - {name: long, payload: {text: {tokens: 2000..4000}}, output: {max: 1}}
+  - {name: shared, payload: {text: {tokens: 150..400, shared_prefix: {tokens: 128, groups: 2}}}, output: {max: 2}}
+  - {name: scripts, weight: 2, payload: {text: {tokens: 30..300, script: mixed}}, output: {max: 2}}
+  - {name: talk, weight: 2, payload: {conversation: {turns: 5, tokens: 300..800, parallel: 2}}, output: {max: 2}}
+  - {name: several, payload: {text: {tokens: 30..60}, sampling: {n: 2}}, output: {exact: 3}}
+"""
+IMAGES = """
+  - {name: png, weight: 2, payload: {images: {size: 64x64, count: 1..2, aspect: ["1:1", "3:1"], near_duplicates: 20%},
+     text: {tokens: 30..200}}, output: {max: 2}}
+  - {name: jpeg, payload: {images: {size: 100x60, format: jpeg, uuid: content}, text: {tokens: 30..90}}, output: {max: 2}}
+  - {name: photo, payload: {images: {size: 300x200, format: photo}, text: {tokens: 30..90}}, output: {max: 2}}
+"""
+LADDER = """
+  - {name: edge, weight: 2, payload: {near_limit: {band: -200..-1, step: 40, output: [one]}}}
+"""
+HEAD = "name: exact\nload: [{users: 1, requests: 90}]\ntraffic:"
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest) -> Iterator[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "loadchaos.sim.server", "--port", "0", *request.param],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    line = next(line for line in process.stdout if "running on http" in line)
+    try:
+        yield line.split("running on ")[1].split()[0]
+    finally:
+        process.terminate()
+        process.communicate(timeout=20)
+
+
+def profile(path: Path, text: str) -> Profile:
+    path.write_text(HEAD + text)
+    shelves = Shelves({n: p.Options for n, p in PAYLOADS.items()}, {n: b.Options for n, b in BEHAVIOURS.items()})
+    return load(path, shelves)
+
+
+async def counted(url: str, asked: Profile) -> tuple[Facts, list[tuple[Request, int | None]]]:
+    """Every request of the profile with the prompt tokens its answer tells (None: it was refused)."""
+    async with httpx.AsyncClient(trust_env=False, timeout=30, limits=httpx.Limits(max_connections=8)) as client:
+        asker = calibrate.Asker(client, url, url)
+        sizes, most = asked.image_sizes()
+        wanted = calibrate.Wanted(sizes, most)
+        facts = await calibrate.calibrate(asker, await calibrate.look(asker, wanted), wanted)
+        turns, scripts = asked.text_needs()
+        facts = await counting.more(asker, facts, turns=turns, scripts=scripts)
+        found = []
+        for step in islice(steps(asked, seed=5), 90):
+            request = build(step, facts)
+            body = request.body.replace(b',"stream":true,"stream_options":{"include_usage":true}', b"")
+            answer = await client.post(url + request.path, content=body, headers={"Content-Type": "application/json"})
+            usage = answer.json().get("usage") if answer.status_code == 200 else None
+            assert usage or request.edge is not None, answer.text
+            found.append((request, usage["prompt_tokens"] if usage else None))
+        return facts, found
+
+
+@pytest.mark.parametrize(
+    ("server", "text"),
+    [
+        (["--flag", "speed=50"], TEXTS + IMAGES),
+        (["--dialect", "lmdeploy", "--era", "0.18", "--flag", "speed=50"], TEXTS),
+        (["--flag", "speed=50", "--flag", "max_model_len=2048"], LADDER),
+    ],
+    indirect=["server"],
+    ids=["vllm", "lmdeploy", "vllm at its limit"],
+)
+def test_every_answer_counts_what_was_planned(server: str, text: str, tmp_path: Path) -> None:
+    facts, found = asyncio.run(counted(server, profile(tmp_path / "p.yaml", text)))
+    answered = [(request.tokens, used) for request, used in found if used is not None]
+    assert len(answered) > 0.6 * len(found)
+    assert [pair for pair in answered if pair[0] != pair[1]] == []
+    refused = [r.edge for r, used in found if used is None]
+    assert all(edge is not None and edge >= 0 for edge in refused)
+    longest = max(r.tokens or 0 for r, used in found if used is not None)
+    if text is LADDER:
+        assert (longest, facts.max_model_len) == (2047, 2048)
