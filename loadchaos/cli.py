@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadchaos.cli_logs import classify, signatures
+from loadchaos.cli_soak import soak, trend
 from loadchaos.errors import LoadchaosError, OptionError
 
 if TYPE_CHECKING:
@@ -481,6 +482,12 @@ def follow(run_folder: Path, exporter_port: int | None, no_live: bool) -> None:
     from loadchaos.follow import follow as go
 
     sys.exit(go(_run_folder(run_folder), exporter_port=exporter_port, live=not no_live))
+
+
+# --- runs on a schedule ---------------------------------------------------------------------------------------------------
+
+main.add_command(soak)
+main.add_command(trend)
 
 
 # --- logs of servers we never touched -----------------------------------------------------------------------------------

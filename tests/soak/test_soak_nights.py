@@ -1,0 +1,320 @@
+"""Nights as a soak lives through them: clock changes, power cuts, overlaps, a laptop that sleeps, kill -9 at any moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from loadchaos.errors import OptionError
+
+Make = Callable[..., Any]  # World, of this folder's conftest
+
+
+def whats(soak: Any) -> list[tuple[str, str, int]]:
+    return [(n.what, n.why, n.times) for n in soak.state.nights]
+
+
+@pytest.mark.parametrize(
+    ("begin", "runs"),
+    [
+        (datetime(2027, 3, 26, 12, tzinfo=UTC), ["03-27 01:30", "03-28 01:00", "03-29 00:30"]),
+        (datetime(2026, 10, 23, 12, tzinfo=UTC), ["10-24 00:30", "10-25 00:30", "10-26 01:30"]),
+    ],
+)
+def test_over_a_clock_change_each_night_runs_once(world: Make, begin: datetime, runs: list[str]) -> None:
+    w = world(begin)
+    soak = w.soak("30 2 * * *")
+    w.pass_time(soak, days=3)
+    assert w.when_begun() == runs
+    assert whats(soak) == [("ran", "schedule", 1)] * 3
+
+
+def test_a_soak_restarted_within_the_repeated_hour_runs_it_once(world: Make) -> None:
+    w = world(datetime(2026, 10, 24, 12, tzinfo=UTC))
+    w.lasts = timedelta(minutes=10)
+    for hours in (12.75, 0.75, 0.5, 2.0):  # killed at 02:45, at 02:30 for the second time, at 03:00
+        soak = w.soak("30 2 * * *", catch_up="once")
+        w.pass_time(soak, hours=hours)
+        w.kill()
+    assert w.when_begun() == ["10-25 00:30"]
+
+
+def test_nights_missed_are_noted_and_made_up_for_once(world: Make) -> None:
+    w = world()
+    soak = w.soak(catch_up="once")
+    w.pass_time(soak, hours=1)
+    w.kill()
+    w.clock.sleep(3.2 * 86400)  # a long weekend without power
+    soak = w.soak(catch_up="once")
+    w.pass_time(soak, hours=2)
+    assert whats(soak) == [("missed", "schedule", 3), ("ran", "catch_up", 1)]
+    assert w.when_begun() == ["11-23 17:48"]
+
+
+def test_without_catch_up_they_are_noted_only(world: Make) -> None:
+    w = world()
+    soak = w.soak()
+    w.clock.sleep(3.2 * 86400)
+    w.pass_time(soak, hours=2)
+    assert whats(soak) == [("missed", "schedule", 3)]
+    assert w.begun == []
+
+
+def test_what_was_before_the_first_start_is_not_missed(world: Make) -> None:
+    w = world()
+    soak = w.soak(catch_up="once")
+    w.pass_time(soak, hours=12)
+    assert soak.state.nights == []
+
+
+def test_a_laptop_that_sleeps_past_the_start_catches_up_when_it_wakes(world: Make) -> None:
+    w = world()
+    soak = w.soak(catch_up="once")
+    w.pass_time(soak, hours=4)
+    w.clock.sleep(14 * 3600)  # the lid was closed from 16:00 to 06:00
+    w.pass_time(soak, hours=3)
+    assert w.when_begun() == ["11-21 06:00"]
+    assert [n.why for n in soak.state.nights if n.what == "ran"] == ["catch_up"]
+
+
+def test_a_laptop_that_sleeps_during_a_run_starts_no_second_one(world: Make) -> None:
+    w = world()
+    soak = w.soak("0 * * * *", overlap="skip", catch_up="once")
+    w.lasts = timedelta(hours=9)
+    w.pass_time(soak, hours=1.5)
+    w.clock.sleep(5 * 3600)
+    w.pass_time(soak, hours=0.4)
+    assert len(w.begun) == 1
+    assert ("missed", "schedule", 5) in whats(soak)
+    assert any(n.what == "skipped" and "still going on" in n.text for n in soak.state.nights)
+
+
+def test_a_start_that_meets_a_run_is_left_out(world: Make) -> None:
+    w = world()
+    w.lasts = timedelta(minutes=90)
+    soak = w.soak("0 * * * *", overlap="skip")
+    w.pass_time(soak, hours=5)
+    assert w.when_begun() == ["11-20 13:00", "11-20 15:00"]
+    assert Counter(n.what for n in soak.state.nights) == {"skipped": 2, "ran": 2}
+
+
+def test_or_waits_for_its_end_one_at_most(world: Make) -> None:
+    w = world()
+    w.lasts = timedelta(minutes=150)
+    soak = w.soak("0 * * * *", overlap="queue")
+    w.pass_time(soak, hours=7)
+    assert w.when_begun() == ["11-20 13:00", "11-20 15:30", "11-20 18:00"]
+    assert [n.why for n in soak.state.nights if n.what == "ran"] == ["schedule", "queued"]
+    assert any("one was waiting already" in n.text for n in soak.state.nights)
+
+
+def test_a_killed_soak_finds_its_run_again_and_notes_its_end(world: Make) -> None:
+    w = world()
+    soak = w.soak()
+    w.pass_time(soak, hours=13.2)  # 01:12 UTC: the run of 02:00 goes on
+    w.kill()
+    w.clock.sleep(600)
+    soak = w.soak()
+    w.pass_time(soak, hours=2)
+    assert len(w.begun) == 1
+    (night,) = soak.state.nights
+    assert (night.what, night.verdict, night.exit_code, night.folder) == ("ran", "pass", 0, "night-101")
+
+
+def test_killed_before_the_run_began_it_is_begun_by_the_next(world: Make) -> None:
+    w = world()
+    soak = w.soak(catch_up="once")
+    real = w.start
+
+    def killed(*_: object, **__: object) -> int:
+        raise SystemExit
+
+    w.start = killed
+    with pytest.raises(SystemExit):
+        w.pass_time(soak, hours=14)
+    w.kill()
+    w.start = real
+    soak = w.soak(catch_up="once")
+    w.pass_time(soak, hours=2)
+    assert whats(soak) == [("not_begun", "schedule", 1), ("ran", "queued", 1)]
+
+
+@pytest.mark.parametrize("at_write", range(1, 7))
+def test_a_kill_at_any_write_of_the_state_loses_no_night_and_runs_none_twice(
+    world: Make, monkeypatch: pytest.MonkeyPatch, at_write: int
+) -> None:
+    """Each write of soak.json is one moment to be killed at, half before and half after the file is replaced."""
+    w = world()
+    writes = 0
+    fsynced = os.fsync
+
+    def fsync(fd: int) -> None:
+        nonlocal writes
+        fsynced(fd)
+        writes += 1
+        if writes == at_write * 2 + 1:
+            raise SystemExit
+
+    soak = w.soak(catch_up="once")
+    monkeypatch.setattr(os, "fsync", fsync)
+    try:
+        w.pass_time(soak, hours=16)
+    except SystemExit:
+        w.kill()
+        soak = w.soak(catch_up="once")
+    w.pass_time(soak, hours=6)
+    ran = [n for n in soak.state.nights if n.what == "ran"]
+    assert len(ran) == len(w.begun) == 1
+    assert json.loads((w.home / "soak.json").read_text())["running"] is None
+
+
+def test_a_run_that_was_killed_is_judged_and_noted(world: Make) -> None:
+    w = world()
+    w.verdict = None
+    soak = w.soak()
+    w.pass_time(soak, hours=16)
+    assert w.judged == ["night-101"]
+    assert soak.state.nights[0].verdict == "unknown"
+
+
+def test_a_run_that_never_makes_its_folder_is_not_tried_for_ever(world: Make) -> None:
+    w = world()
+    w.makes_folder = False
+    w.lasts = timedelta(seconds=1)
+    soak = w.soak(catch_up="once")
+    w.pass_time(soak, hours=20)
+    assert len(w.begun) == 2
+    assert [n.what for n in soak.state.nights] == ["not_begun"] * 2
+
+
+def test_a_run_that_does_not_end_is_asked_to_and_then_killed(world: Make) -> None:
+    w = world()
+    w.lasts = timedelta(hours=9)
+    soak = w.soak(max_duration="2h")
+    w.pass_time(soak, hours=17)
+    assert w.signals == [signal.SIGTERM, signal.SIGKILL]
+    assert w.begun[0][1][-3:] == ["--duration", "2h", "--no-live"]
+
+
+def test_a_clock_that_was_years_ahead_does_not_stop_the_schedule(world: Make) -> None:
+    w = world(datetime(2033, 1, 1, 12, tzinfo=UTC))
+    w.lasts = timedelta(minutes=10)
+    soak = w.soak("0 * * * *")
+    w.pass_time(soak, hours=1.5)
+    w.clock.time = datetime(2026, 11, 20, 12, tzinfo=UTC)
+    w.pass_time(soak, hours=3.5)
+    assert w.when_begun()[-1].startswith("11-20 1")
+
+
+def test_a_clock_set_back_an_hour_starts_nothing_twice(world: Make) -> None:
+    w = world()
+    w.lasts = timedelta(minutes=10)
+    soak = w.soak()
+    w.pass_time(soak, hours=13.5)
+    w.clock.sleep(-3600)
+    w.pass_time(soak, hours=5)
+    assert len(w.begun) == 1
+
+
+def test_a_second_soak_says_who_holds_the_folder(world: Make) -> None:
+    w = world()
+    w.soak()
+    with pytest.raises(OptionError, match=rf"soaked already by pid {os.getpid()} on .* \(night.yaml\)"):
+        w.soak()
+    w.kill()
+    w.soak()
+
+
+def test_another_profiles_folder_is_refused(world: Make) -> None:
+    w = world()
+    soak = w.soak()
+    soak.state.name = "other"
+    soak.state.queued = "2026-11-20T12:00:00+00:00"
+    soak._save()
+    w.kill()
+    with pytest.raises(OptionError, match="holds the soak of other"):
+        w.soak()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1}', '{"schema": 1, "handled_to": "x"}'])
+def test_a_state_that_cannot_be_read_is_told_and_left_alone(world: Make, text: str) -> None:
+    w = world()
+    w.home.mkdir(parents=True)
+    (w.home / "soak.json").write_text(text)
+    with pytest.raises(OptionError, match="move it away to begin anew"):
+        w.soak()
+    assert (w.home / "soak.json").read_text() == text
+
+
+# --- what is kept -----------------------------------------------------------------------------------------------------
+
+
+def there(w: Any) -> list[str]:
+    return sorted(p.name for p in w.home.iterdir() if p.is_dir())
+
+
+def test_the_oldest_runs_go_whole(world: Make) -> None:
+    w = world()
+    soak = w.soak(keep={"runs": 3})
+    w.pass_time(soak, step_s=600, days=6)
+    assert there(w) == ["night-104", "night-105", "night-106"]
+    assert [n.deleted for n in soak.state.nights] == [True] * 3 + [False] * 3
+
+
+def test_days_are_obeyed_too(world: Make) -> None:
+    w = world()
+    soak = w.soak(keep={"runs": 30, "days": 2})
+    w.pass_time(soak, step_s=600, days=6)
+    assert there(w) == ["night-105", "night-106"]
+
+
+def test_the_last_good_run_stays_however_old(world: Make) -> None:
+    w = world()
+    soak = w.soak(keep={"runs": 2})
+    w.pass_time(soak, step_s=600, days=2)
+    w.verdict = "fail"
+    w.pass_time(soak, step_s=600, days=5)
+    assert there(w) == ["night-102", "night-106", "night-107"]
+
+
+@pytest.mark.parametrize("how", ["file", "incident", "json", "unreadable"])
+def test_a_run_that_a_person_marked_stays(world: Make, how: str) -> None:
+    w = world()
+    soak = w.soak(keep={"runs": 2})
+    w.pass_time(soak, step_s=600, days=1)
+    run = w.home / "night-101"
+    incident = run / "incidents" / "001-oom"
+    incident.mkdir(parents=True)
+    if how == "file":
+        (run / "KEEP").touch()
+    elif how == "incident":
+        (incident / "KEEP").touch()
+    else:
+        (incident / "incident.json").write_text('{"keep": true}' if how == "json" else "{")
+    w.pass_time(soak, step_s=600, days=4)
+    assert there(w) == ["night-101", "night-104", "night-105"]
+
+
+def test_runs_that_are_not_the_soaks_are_never_touched(world: Make) -> None:
+    w = world()
+    mine = w.home / "night-by-hand"
+    mine.mkdir(parents=True)
+    (mine / "events.jsonl").touch()
+    soak = w.soak(keep={"runs": 1})
+    w.pass_time(soak, step_s=600, days=3)
+    assert there(w) == ["night-103", "night-by-hand"]
+
+
+def test_a_deletion_that_a_kill_cut_short_is_finished(world: Make) -> None:
+    w = world()
+    half = w.home / ".deleted-night-7" / "watch"
+    half.mkdir(parents=True)
+    w.soak()
+    assert not half.exists()

@@ -1,0 +1,167 @@
+"""Nights side by side: no alarm among healthy ones, planted changes found, rates with exactly what they prove."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from loadchaos.cli import main
+from loadchaos.tell.trend import Trend, rate, read
+from loadchaos.tell.trend_page import html, text
+
+Nights = Callable[..., Trend]
+HOSTILE = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "runs"
+
+
+def night(home: Path, day: int, **more: Any) -> None:
+    """One judged run: `ttft` in seconds, `failed` of `sent` requests, deaths, the server's version and flags."""
+    folder = home / f"night-{day:03}"
+    folder.mkdir(parents=True)
+    sent, failed, deaths = more.get("sent", 1000), more.get("failed", 0), more.get("deaths", 0)
+    ttft = more.get("ttft", 0.2)
+    verdict = {
+        "schema": 1, "profile": more.get("profile", "night"), "exit_code": 0, "exposures": {"requests": sent},
+        "verdict": more.get("verdict", "fail" if failed or deaths else "pass"),
+        "started": f"2026-{9 + day // 28:02}-{1 + day % 28:02}T02:00:00+00:00",
+        "target": {"kind": "embedded", "dialect": "vllm", "version": more.get("version", "0.18.0"), "model": "sim"},
+        "outcomes": {"ok": sent - failed, "stream_error": failed},
+        "latency": {"text": {"ttft_s": {"p50": ttft, "p99": ttft * 3, "n": sent}}},
+        "failures": [{"id": "encoder_cache_miss", "severity": "engine_death", "attribution": "server", "count": deaths}]
+        if deaths else [],
+        "generator": {"limited": more.get("limited", False)},
+    }  # fmt: skip
+    (folder / "verdict.json").write_text(json.dumps(verdict))
+    plan = {"profile": {"target": {"embedded": {"flags": more.get("flags", {})}}, "load": [{"users": 1}]}}
+    (folder / "plan.json").write_text(json.dumps(plan))
+
+
+def nights(home: Path, count: int, seed: int = 0, noise: float = 0.05, **more: Any) -> None:
+    rng = random.Random(seed)
+    for day in range(count):
+        night(home, day, ttft=0.2 * rng.lognormvariate(0, noise), **more)
+
+
+@pytest.mark.parametrize("block", range(5))
+def test_fifty_healthy_histories_raise_no_alarm(tmp_path: Path, block: int) -> None:
+    for seed in range(block * 10, block * 10 + 10):
+        nights(tmp_path / str(seed), 14, seed)
+        found = read(tmp_path / str(seed))
+        assert [n.folder for n in found.nights if n.unusual] == []
+
+
+def test_a_night_that_is_half_slower_is_found(home: Path) -> None:
+    nights(home, 10)
+    night(home, 10, ttft=0.3)
+    last = read(home).nights[-1]
+    assert last.unusual == ["text TTFT p50", "text TTFT p99"]
+    figure = last.figures["text TTFT p50"]
+    assert figure.of_nights == 7
+    assert figure.high is not None
+    assert 0.2 < figure.high < 0.3
+
+
+def test_bad_nights_and_limited_ones_make_no_baseline(home: Path) -> None:
+    nights(home, 5)
+    for day in range(5, 10):
+        night(home, day, ttft=0.9, verdict="fail" if day % 2 else "pass", limited=not day % 2)
+    assert read(home).nights[-1].figures["text TTFT p50"].says == "higher"
+
+
+def test_the_first_nights_have_no_baseline(home: Path) -> None:
+    nights(home, 3)
+    found = read(home)
+    assert {f.says for n in found.nights for f in n.figures.values()} == {"no baseline"}
+    assert "3 make a baseline" in text(found)
+
+
+def test_a_quantile_of_too_few_answers_is_not_told(home: Path) -> None:
+    nights(home, 1, sent=900)
+    assert list(read(home).nights[0].figures) == ["text TTFT p50"]
+
+
+@pytest.mark.parametrize(
+    ("count", "of", "told"),
+    [
+        (0, 61_200, "0 in 61,200: below 1 in 20,430 at 95 %"),
+        (0, 1, "0 in 1: below 1 in 1 at 95 %"),
+        (0, 0, "no exposure"),
+        (3, 61_200, "3 in 61,200: 1 in 20,400, at 95 % 1 in 59,984 to 1 in 6,938"),
+    ],
+)
+def test_a_rate_says_what_it_proves(count: int, of: int, told: str) -> None:
+    assert rate(count, of).text() == told
+
+
+def test_rates_are_pooled_since_the_server_changed(home: Path) -> None:
+    nights(home, 4, sent=10_000)
+    night(home, 4, sent=10_000, version="0.19.0")
+    night(home, 5, sent=10_000, version="0.19.0", deaths=1)
+    night(home, 6, sent=10_000, version="0.19.0")
+    found = read(home)
+    assert [n.marks for n in found.nights if n.marks] == [["version: 0.18.0 → 0.19.0"]]
+    assert found.changed == found.nights[4].started
+    deaths = found.since_change["engine deaths by requests"]
+    assert (deaths.count, deaths.of) == (1, 30_000)
+    miss = found.since_change["encoder_cache_miss by requests"]
+    assert (miss.count, miss.of) == (1, 30_000)
+
+
+def test_a_changed_flag_is_a_mark(home: Path) -> None:
+    night(home, 0, flags={"max_num_seqs": 8})
+    night(home, 1, flags={"max_num_seqs": 16})
+    assert read(home).nights[1].marks == ["--max_num_seqs: 8 → 16"]
+
+
+def test_failures_more_often_than_before_are_found_and_a_single_one_is_not(home: Path) -> None:
+    nights(home, 7, sent=1000)
+    night(home, 7, sent=1000, failed=1)
+    night(home, 8, sent=1000, failed=30)
+    found = read(home)
+    assert found.nights[7].unusual == []
+    assert found.nights[8].unusual == ["failed requests"]
+
+
+def test_a_folder_with_other_profiles_and_broken_runs_is_read(home: Path) -> None:
+    nights(home, 3, profile="other")
+    night(home, 3)
+    (home / "torn").mkdir()
+    (home / "torn" / "verdict.json").write_text("{")
+    found = read(home)
+    assert (found.profile, len(found.nights), found.others) == ("night", 1, ("other",))
+    assert len(read(home, "other").nights) == 3
+    assert "no judged run of" in text(read(home, "none"))
+    assert "no judged run of" in html(read(home, "none"))
+
+
+def test_the_page_runs_no_script_and_asks_for_nothing(home: Path) -> None:
+    nights(home, 8)
+    night(home, 8, version=HOSTILE, deaths=1)
+    page = html(read(home))
+    assert HOSTILE not in page
+    assert "&lt;script&gt;" in page
+    assert "default-src 'none'" in page
+    assert page.count('class="p ') == 18
+    assert page.count('class="mark"') == 2
+
+
+def test_the_command_prints_text_and_json_and_writes_a_page(home: Path) -> None:
+    nights(home, 8)
+    done = CliRunner().invoke(main, ["trend", str(home), "--html", str(home / "t.html")])
+    assert done.exit_code == 0, done.output
+    assert "night: 8 nights; the last one PASS, as the 7 good nights before" in done.output
+    assert "0 in 8,000: below 1 in 2,671 at 95 %" in done.output
+    assert (home / "t.html").read_text().startswith("<!doctype html>")
+    told = json.loads(CliRunner().invoke(main, ["trend", str(home), "--json"]).output)
+    assert told["nights"][-1]["figures"]["text TTFT p50"]["says"] == "as usual"
+    assert CliRunner().invoke(main, ["trend", str(home / "none")]).exit_code == 2
