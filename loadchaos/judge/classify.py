@@ -228,6 +228,8 @@ class Classifier:
             if signature.role == "fact":
                 state.facts.update({k: v for k, v in hit.groupdict().items() if v is not None})
                 continue
+            if signature.role == "start":
+                state.repeats.clear()  # a new life may die of the same, and says so anew
             found.append(self._match(signature, hit, line, line_no, at_ns, source, trace, state))
         return found
 

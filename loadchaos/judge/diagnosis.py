@@ -19,6 +19,7 @@ _MOST_HELD = 4_000
 _MOST_CONTEXT = 500
 _MOST_DEATHS = 300
 _MOST_KINDS = 2_000
+_MOST_MARKS = 200
 _DEADLY = ("engine_death", "startup")
 _ORDER = ("engine_death", "startup", "hang", "node", "request", "degraded")
 
@@ -54,7 +55,7 @@ class Landmarks:
             if any(hint in line for hint in hints):
                 found = self.lines.setdefault(name, [])
                 found.append(n)
-                del found[:-2]
+                del found[:-_MOST_MARKS]
 
 
 class Diagnosis:

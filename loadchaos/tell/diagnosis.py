@@ -13,6 +13,7 @@ _DEADLY = ("engine_death", "startup", "hang", "node")
 _MOST_DEATHS = 5
 _MOST_OTHERS = 12
 _AROUND = (60, 60)  # lines before and after the cause that a report upstream needs
+_NEAR_LINES = 400
 _WIDE = 9
 
 
@@ -94,7 +95,8 @@ def _to_send(
     first, last = max(1, line - _AROUND[0]), min(lines, line + _AROUND[1])
     parts = [f"lines {first} to {last}"]
     parts.append(f"line {version[2]} (version)" if version else "the server's version (its log does not tell)")
-    flags, batch = marks.get("flags"), marks.get("batch")
+    flags = [n for n in marks.get("flags") or () if n <= line]  # those of its own life
+    batch = [n for n in marks.get("batch") or () if abs(n - line) <= _NEAR_LINES][:2]
     parts.append(f"line {flags[-1]} (flags)" if flags else "its command line")
     if batch:
         parts.append(f"line {' and '.join(str(n) for n in batch)} (the batch that killed it; may hold prompts)")

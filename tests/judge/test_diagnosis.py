@@ -88,3 +88,10 @@ def test_it_remembers_where_version_flags_and_the_dying_batch_stand() -> None:
 def test_versions_are_found_in_start_up_lines(line: str, version: tuple[str, str] | None) -> None:
     diagnosis, _ = diagnose([line, ""])
     assert (diagnosis.landmarks.version or (None, None))[:2] == (version or (None, None))
+
+
+def test_a_second_life_that_dies_of_the_same_is_named_by_the_same() -> None:
+    text = (CRASHES / "cuda" / "index-out-of-bounds-near-max-length.log").read_text("utf-8").partition("\n\n")[2]
+    start = "(APIServer pid=1) INFO 11-20 15:53:40 [api_server.py:1] vLLM API server version 0.18.0"
+    _, found = diagnose(line for _ in range(6) for line in [start, *text.splitlines()])
+    assert [f.id for f in found if f.severity == "engine_death"] == ["index_oob_indexkernel"] * 6
