@@ -1,4 +1,4 @@
-"""What goes wrong slowly, in no line of any log: latency that drifts under constant load, memory and KV cache that leak.
+"""What goes wrong slowly, in no line of any log: latency that drifts, and memory, KV cache, threads and files that leak.
 
 Folds rows into bounded samples; each question is a pure function over them, asked now and then and at the end.
 """
@@ -21,6 +21,8 @@ _TTFT_AT_LEAST_S, _TPOT_AT_LEAST_S = 0.05, 0.005
 _CONSTANT = 0.2  # in flight in the last third differs by less than this from the first third
 _MEMORY_SPAN_S = 300.0
 _MEMORY_BY, _MEMORY_AT_LEAST = 0.05, 64 * 1024 * 1024.0
+_HANDLES = (("fds", "fd_leak", "open files", 100.0), ("threads", "thread_leak", "threads", 30.0))
+_HANDLES_BY = 0.2
 _IDLE_FOR_S = 3.0
 _KV_STEPS, _KV_AT_LEAST = 4, 0.01
 _MOST_PROCESSES = 32
@@ -32,11 +34,16 @@ def drifting(latencies: Sequence[Point], in_flight: Sequence[Point], *, at_least
     if not latencies or latencies[-1][0] - latencies[0][0] < _LATENCY_SPAN_S:
         return None
     trend = creeping(latencies, at_least=at_least, by=_LATENCY_BY)
-    if trend is None or len(in_flight) < 3:
-        return None
+    return trend if trend is not None and _constant(in_flight) else None
+
+
+def _constant(in_flight: Sequence[Point]) -> bool:
+    """Whether as many requests were out at the end as at the beginning."""
+    if len(in_flight) < 3:
+        return False
     third = max(1, len(in_flight) // 3)
     first, last = (median(v for _, v in part) for part in (in_flight[:third], in_flight[-third:]))
-    return trend if first > 0 and abs(last / first - 1) <= _CONSTANT else None
+    return first > 0 and abs(last / first - 1) <= _CONSTANT
 
 
 def leaking(resident: Sequence[Point]) -> Trend | None:
@@ -44,6 +51,18 @@ def leaking(resident: Sequence[Point]) -> Trend | None:
     if not resident or resident[-1][0] - resident[0][0] < _MEMORY_SPAN_S:
         return None
     return creeping(resident, at_least=_MEMORY_AT_LEAST, by=_MEMORY_BY)
+
+
+def piling_up(counts: Sequence[Point], in_flight: Sequence[Point], *, at_least: float) -> Trend | None:
+    """Threads or open files that rise by a fifth or more over five minutes or more while as many requests are out."""
+    if not counts or counts[-1][0] - counts[0][0] < _MEMORY_SPAN_S:
+        return None
+    if (
+        max(v for _, v in counts) - min(v for _, v in counts) < at_least
+    ):  # most never move: spare them the slope of all pairs
+        return None
+    trend = creeping(counts, at_least=at_least, by=_HANDLES_BY)
+    return trend if trend is not None and _constant(in_flight) else None
 
 
 def kv_left(idle: Sequence[float]) -> tuple[float, float] | None:
@@ -58,6 +77,7 @@ class _Phase:
     ttft: Samples = field(default_factory=Samples)
     tpot: Samples = field(default_factory=Samples)
     in_flight: Samples = field(default_factory=Samples)
+    handles: dict[tuple[str, int, str], tuple[str, Samples]] = field(default_factory=dict)
 
 
 @dataclass
@@ -107,8 +127,14 @@ class Creep:
         key = (str(row.get("replica")), int(row.get("pid") or 0))
         if row.get("what") == "gone":
             self._resident.pop(key, None)
+            for name, *_ in _HANDLES:
+                self._phase.handles.pop((*key, name), None)
         elif role in _ROLES and resident and (key in self._resident or len(self._resident) < _MOST_PROCESSES):
             self._resident.setdefault(key, (role, Samples()))[1].add(row["at_ns"] / S, float(resident))
+            for name, *_ in _HANDLES:
+                if row.get(name):  # a file a connection: only under one load they are comparable
+                    handles = self._phase.handles.setdefault((*key, name), (role, Samples()))
+                    handles[1].add(row["at_ns"] / S, float(row[name]))
 
     def _on_metrics(self, row: Row) -> None:
         values = row.get("values") or {}
@@ -134,7 +160,8 @@ class Creep:
 
     def found(self, now_ns: int) -> list[Seen]:
         """What creeps, as of now."""
-        return [s for s in (*self._latencies(now_ns), *self._memory(now_ns), *self._cache(now_ns)) if self._new(s)]
+        parts = (self._latencies, self._memory, self._handles, self._cache)
+        return [s for part in parts for s in part(now_ns) if self._new(s)]
 
     def _new(self, seen: Seen) -> bool:
         key = (seen.id, str(seen.process))
@@ -172,6 +199,22 @@ class Creep:
             name = "api_server_leak" if role == "api_server" and self._aborted else "memory_leak"
             remedy = "restart it before the memory is used up; heap profiles (memray attach) of that process upstream"
             found.append(_seen(name, "degraded", title, remedy, now_ns, f"pid {pid}"))
+        return found
+
+    def _handles(self, now_ns: int) -> list[Seen]:
+        found = []
+        for (_, pid, kind), (role, samples) in self._phase.handles.items():
+            _, name, words, at_least = next(h for h in _HANDLES if h[0] == kind)
+            trend = piling_up(samples.points(), self._phase.in_flight.points(), at_least=at_least)
+            if trend is not None:
+                title = (
+                    f"{words.capitalize()} of the {role.replace('_', ' ')} (pid {pid}) pile up under constant load: "
+                )
+                title += (
+                    f"{trend.begin:.0f} to {trend.end:.0f} in {trend.span_s:.0f} s, {trend.per_s * 3600:.0f} an hour"
+                )
+                remedy = "restart it before its limit (ulimit) is reached; look at what they are in /proc/PID"
+                found.append(_seen(name, "degraded", title, remedy, now_ns, f"pid {pid}"))
         return found
 
     def _cache(self, now_ns: int) -> list[Seen]:

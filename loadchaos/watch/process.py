@@ -37,6 +37,8 @@ class _Watched:
     fd: int | None = None
     cpu_s: float = 0.0
     rss_bytes: int = 0
+    threads: int | None = None
+    fds: int | None = None
 
 
 class ProcessWatch:
@@ -122,6 +124,8 @@ class ProcessWatch:
         if not self._measure(watched):
             self._gone(watched)
         elif sample or (watched.state != before and "T" in (watched.state, before)):
+            if sample:
+                watched.fds = _open_files(watched.process.pid)
             self._row(watched, "sample")
 
     def _measure(self, watched: _Watched) -> bool:
@@ -134,6 +138,7 @@ class ProcessWatch:
                 times = watched.process.cpu_times()
                 watched.cpu_s = times.user + times.system
                 watched.rss_bytes = watched.process.memory_info().rss
+                watched.threads = watched.process.num_threads()
             return watched.process.is_running()
         except psutil.AccessDenied:
             return True  # somebody else's: it is there, more we may not know
@@ -171,8 +176,17 @@ class ProcessWatch:
         self._emit({
             "row": "process", "at_ns": time.monotonic_ns(), "replica": self._replica, "pid": watched.process.pid,
             "role": watched.role, "what": what, "state": watched.state, "cpu_s": round(watched.cpu_s, 3),
-            "rss_bytes": watched.rss_bytes, "name": self._redactor.text(watched.name),
+            "rss_bytes": watched.rss_bytes, "threads": watched.threads, "fds": watched.fds,
+            "name": self._redactor.text(watched.name),
         })  # fmt: skip
+
+
+def _open_files(pid: int) -> int | None:
+    """How many file descriptors it has open; None where we may not know."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208 - names are enough, and a tenth of the time of iterdir
+    except OSError:
+        return None
 
 
 def _tree(root: int) -> list[tuple[psutil.Process, str]]:

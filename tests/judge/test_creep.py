@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
 import pytest
 
-from loadchaos.judge.creep import Creep
+from loadchaos.judge.creep import Creep, leaking
 from loadchaos.judge.incidents import Seen
+from loadchaos.judge.trends import Samples
 
 S = 1_000_000_000
 MB = 2**20
@@ -75,6 +77,44 @@ def test_memory_of_an_api_server_whose_clients_hung_up_has_a_name_of_its_own() -
 
 def test_memory_that_levels_off_is_none() -> None:
     assert Run().go(600, rss=lambda n: (900 + min(n, 200)) * MB).ids == []
+
+
+def with_handles(seconds: int, fds: Any, threads: Any = None, in_flight: Any = None) -> list[str]:
+    creep, rng = Creep(), random.Random(0)
+    for n in range(seconds):
+        at_ns = (n + 1000) * S
+        flying = in_flight(n) if in_flight else 8
+        creep.feed({"row": "heartbeat", "at_ns": at_ns, "file": "requests-0", "in_flight": flying})
+        creep.feed({
+            "row": "process", "replica": "server", "pid": 9, "role": "engine_core", "what": "sample", "rss_bytes": 900 * MB,
+            "at_ns": at_ns, "fds": int(fds(n) + rng.randint(0, 12)), "threads": int(threads(n)) if threads else 40,
+        })  # fmt: skip
+    return [s.id for s in creep.found((seconds + 1000) * S)]
+
+
+def test_files_and_threads_that_pile_up_are_leaks() -> None:
+    assert with_handles(600, lambda n: 80 + n) == ["fd_leak"]
+    assert with_handles(600, lambda _: 80, lambda n: 40 + n // 8) == ["thread_leak"]
+
+
+def test_a_file_a_connection_is_none() -> None:
+    assert with_handles(600, lambda n: 80 + n, in_flight=lambda n: 8 + n) == []
+    assert with_handles(600, lambda n: 80 + min(n, 150)) == []
+
+
+def test_an_hour_by_hour_leak_of_one_per_cent_is_found_in_a_night_and_healthy_nights_give_none() -> None:
+    """Eight hours, a sample every ten seconds, 2 GB with noise; 1 %/h is 160 MB by morning."""
+    for seed in range(50):
+        rng = random.Random(seed)
+        leaky, healthy = Samples(), Samples()
+        for at_s in range(0, 8 * 3600, 10):
+            noise = rng.gauss(0, 15) + (120 if at_s % 3600 < 60 else 0)
+            leaky.add(at_s, (2000 * (1 + 0.01 * at_s / 3600) + noise) * MB)
+            healthy.add(at_s, (2000 + 80 * (1 - math.exp(-at_s / 1800)) + noise) * MB)
+        trend = leaking(leaky.points())
+        assert trend is not None, seed
+        assert trend.per_s * 3600 == pytest.approx(20 * MB, rel=0.15)
+        assert leaking(healthy.points()) is None, seed
 
 
 def idle_times(usages: list[float], *, idle_s: int = 6) -> list[Seen]:

@@ -59,6 +59,8 @@ def test_the_tree_is_seen_with_roles_and_sampled(rows: Any) -> None:
             assert "planted-secret" not in str(rows)
             sample = rows.of("process", what="sample", pid=child)[-1]
             assert sample["rss_bytes"] > 1_000_000
+            assert sample["threads"] == 1
+            assert sample["fds"] >= 3
             assert sample["state"] in "RSD"
 
     asyncio.run(story())
