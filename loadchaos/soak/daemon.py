@@ -116,7 +116,10 @@ class Soak:
 
     def turn(self) -> None:
         """One look at the clock and at the run that goes on."""
+        went_on = self.state.running is not None
         busy = self._busy()
+        if went_on and not busy:
+            self._tell_next()
         seen = len(self.state.nights)
         start = nights.turn(self.state, self._order.schedule, self._clock.now(), busy=busy)
         for night in self.state.nights[seen:]:
@@ -222,7 +225,6 @@ class Soak:
         why = f": {text}" if text else ""
         self._say(f"{iso(now)} {night.folder or 'no run'}: {became}, exit code {code}, {took}{why}")
         self._clean_up()
-        self._tell_next()
 
     def _clean_up(self) -> None:
         """Old runs go; the trend page is made anew. What fails here costs no night."""
