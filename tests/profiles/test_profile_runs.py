@@ -128,3 +128,20 @@ def test_the_planted_bugs_are_those_the_profiles_name() -> None:
         [sys.executable, "-m", "loadchaos", "profiles"], capture_output=True, text=True, check=True, timeout=60
     ).stdout
     assert {row[0] for row in PLANTED} | {"smoke"} <= {line.split()[0] for line in listed.splitlines()}
+
+
+HOSTILE = ("load.0.requests=66", "load.1.requests=8", FAST)
+
+
+def test_hostile_images_are_two_counts_by_name(tmp_path: Path) -> None:
+    code, verdict, _ = run(tmp_path, "hostile", *HOSTILE)
+    assert code == 1
+    assert {f["id"] for f in verdict["failures"]} == {"image_pixel_limit", "data_url_not_base64"}
+    assert verdict["outcomes"]["rejected"] > 10
+
+
+@pytest.mark.slow  # as long as the one above, and the same but for the verdict
+def test_hostile_images_pass_where_both_are_accepted_by_name(tmp_path: Path) -> None:
+    known = [{"id": i, "because": "known", "until": "2100-01-01"} for i in ("image_pixel_limit", "data_url_not_base64")]
+    code, verdict, _ = run(tmp_path, "hostile", f"accept={json.dumps(known)}", *HOSTILE)
+    assert (code, verdict["verdict"]) == (0, "pass")
