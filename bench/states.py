@@ -107,7 +107,7 @@ class Run:
         return answered
 
     def _answered(self) -> bool:
-        return sum(r.get("outcome") == "ok" for r in self.rows("requests-*.jsonl")) > 8
+        return len([r for r in self.rows("requests-*.jsonl") if r.get("outcome") == "ok"]) > 8
 
     def pid_of(self, role: str) -> int | None:
         """The newest living process of a role."""

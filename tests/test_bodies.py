@@ -61,7 +61,7 @@ class Sent:
         return {"id": name, "step": step.index, "traffic": step.traffic}
 
     def body(self, told: dict[str, Any]) -> bytes:
-        return (self.folder.incidents / told["body"]).read_bytes()
+        return (self.folder.incidents / str(told["body"])).read_bytes()
 
 
 @pytest.fixture

@@ -114,7 +114,12 @@ class Incident:
             remedy = (
                 "Read the end of its log: nothing in it is known to loadchaos; send it upstream with this incident."
             )
-        if self.kind == "death" and self.exit is not None and self.exit.get("code") == 0 and not self.exit.get("signal"):
+        if (
+            self.kind == "death"
+            and self.exit is not None
+            and self.exit.get("code") == 0
+            and not self.exit.get("signal")
+        ):
             remedy += " It ended with exit code 0: a supervisor that restarts on failure only leaves it dead."
         text = "; ".join(self.signs) or title
         return Seen(

@@ -14,6 +14,7 @@ from loadchaos.judge import verdict as rules
 from loadchaos.judge.answers import Answers, BadAnswer, seen_from
 from loadchaos.judge.attribution import AttackLog
 from loadchaos.judge.book import Book, Entry, entries_of
+from loadchaos.judge.capacity import name_by_length
 from loadchaos.judge.creep import Creep
 from loadchaos.judge.episodes import Episodes
 from loadchaos.judge.expectations import Figures
@@ -32,7 +33,6 @@ _DEADLY = ("engine_death", "startup")
 _NEAR_NS = 5 * S
 _BURST_NS = 20 * S  # one failure stands for a burst of up to 10 s, and for 10 s of repeats that are only counted
 _HIDES_ITS_CAUSE = ("", "internal server error", "internal error happened", "internal error")
-_CAPACITY = "lmdeploy_input_length_error"
 _MOST_STATES = 10_000
 _LOOK_NS = 10 * S
 _MOST_EXAMPLES = 100
@@ -364,7 +364,7 @@ class Judge:
         """All failures so far with their counts, as in verdict.json but for acceptance; folding goes on unchanged."""
         entries = entries_of(self._episodes.real(), self._episodes.attribution)
         entries += [replace(entry) for entry in self._book.entries.values()]  # naming changes them
-        self._name_by_length(entries)
+        name_by_length(entries, self._lengths, self._lines.kv, self._facts)
         order = ("engine_death", "hang", "startup", "node", "request", "degraded")
         entries.sort(key=lambda e: (order.index(e.seen.severity) if e.seen.severity in order else 9, e.seen.at_ns))
         return [self._told(entry) for entry in entries]
@@ -374,32 +374,6 @@ class Judge:
         started = self._run.utc(self._run.begin_ns)
         rules.accept(failures, terms, date.fromisoformat(started[:10]) if started else None)
         return failures
-
-    def _name_by_length(self, entries: list[Entry]) -> None:
-        """Server errors that length alone explains: the KV cache's capacity, told by log, facts, or the boundary itself."""
-        facts = self._facts
-        blocks = self._lines.kv.get("blocks") or (facts.kv_blocks if facts else None)
-        size = self._lines.kv.get("block_size") or (facts.kv_block_size if facts else None)
-        boundary = self._lengths.boundary()
-        for entry in entries:
-            seen = entry.seen
-            by_length = boundary is not None and seen.id in ("unexplained_http_error", "unexplained_finish_error")
-            if by_length and boundary is not None:
-                entry.title = (
-                    f"{seen.title} (prompts of {boundary[1]} tokens or more; up to {boundary[0]} are answered)"
-                )
-                if facts is not None and facts.dialect == "lmdeploy":
-                    entry.seen = replace(seen, id=_CAPACITY)
-            if entry.seen.id == _CAPACITY and blocks and size:
-                over = [n for n in self._lengths.failed if n > blocks * size]
-                if over:
-                    title, remedy = symptoms.kv_capacity(int(blocks), int(size), max(over), self._lines.kv.get("ratio"))
-                    entry.title, entry.remedy = title, remedy
-                    entry.incident.title, entry.incident.remedy = title, remedy
-            elif entry.seen.id == _CAPACITY and boundary is not None:
-                entry.title = (
-                    f"prompts of {boundary[1]} tokens or more fail, up to {boundary[0]} pass: what the KV cache holds"
-                )
 
     def _told(self, entry: Entry) -> dict[str, Any]:
         told = entry.to_json()

@@ -28,9 +28,9 @@ def heartbeat(silent: Silent, second: int, in_flight: int) -> None:
 
 
 def test_a_queue_that_stands_while_nothing_runs_is_a_stall_told_once() -> None:
-    waiting = {"requests_running": 0.0, "requests_waiting": 4.0, "kv_usage_ratio": 0.1}
+    waiting: dict[str, Any] = {"requests_running": 0.0, "requests_waiting": 4.0, "kv_usage_ratio": 0.1}
     assert metrics(Silent(), range(1, 100), **waiting) == ["kv_capacity_deadlock"]
-    full = {**waiting, "kv_usage_ratio": 0.99}
+    full: dict[str, Any] = {**waiting, "kv_usage_ratio": 0.99}
     assert metrics(Silent(), range(1, 100), **full) == ["preempt_thrash_deadlock"]
 
 
@@ -49,7 +49,7 @@ def test_idle_busy_and_moving_servers_do_not_stall(values: dict[str, Any]) -> No
 
 def test_a_server_that_we_paused_ourselves_is_given_time() -> None:
     silent = Silent()
-    values = {"requests_running": 0.0, "requests_waiting": 4.0}
+    values: dict[str, Any] = {"requests_running": 0.0, "requests_waiting": 4.0}
     assert metrics(silent, range(1, 25), **values) == []
     silent.feed({"row": "attack", "at_ns": 25 * S, "what": "end", "effects": ["paused"]})
     assert metrics(silent, range(26, 50), **values) == []

@@ -1,0 +1,41 @@
+"""Server errors that length alone explains: what the KV cache holds, told by the log, by facts or by the boundary itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from loadchaos.judge import symptoms
+from loadchaos.judge.book import Entry
+from loadchaos.model import Facts
+
+_CAPACITY = "lmdeploy_input_length_error"
+_UNNAMED = ("unexplained_http_error", "unexplained_finish_error")
+
+
+def name_by_length(
+    entries: Iterable[Entry], lengths: symptoms.Lengths, kv: Mapping[str, float], facts: Facts | None
+) -> None:
+    """Give entries (in place) the title and remedy that this run's own lengths allow.
+
+    `kv` are the figures `blocks`, `block_size` and `ratio` as the log told them; facts stand in where it did not.
+    """
+    blocks = kv.get("blocks") or (facts.kv_blocks if facts else None)
+    size = kv.get("block_size") or (facts.kv_block_size if facts else None)
+    boundary = lengths.boundary()
+    for entry in entries:
+        seen = entry.seen
+        if boundary is not None and seen.id in _UNNAMED:
+            entry.title = f"{seen.title} (prompts of {boundary[1]} tokens or more; up to {boundary[0]} are answered)"
+            if facts is not None and facts.dialect == "lmdeploy":
+                entry.seen = replace(seen, id=_CAPACITY)
+        if entry.seen.id == _CAPACITY and blocks and size:
+            over = [n for n in lengths.failed if n > blocks * size]
+            if over:
+                title, remedy = symptoms.kv_capacity(int(blocks), int(size), max(over), kv.get("ratio"))
+                entry.title, entry.remedy = title, remedy
+                entry.incident.title, entry.incident.remedy = title, remedy
+        elif entry.seen.id == _CAPACITY and boundary is not None:
+            entry.title = (
+                f"prompts of {boundary[1]} tokens or more fail, up to {boundary[0]} pass: what the KV cache holds"
+            )
