@@ -8,7 +8,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from loadchaos.tell.trend import Figure, Night, Trend
-from loadchaos.tell.words import clean, clock, number, seconds
+from loadchaos.tell.words import clean, clock, number, plural, seconds
 
 _WIDTH, _HEIGHT = 600.0, 60.0
 _MOST = 120
@@ -25,10 +25,10 @@ def headline(trend: Trend) -> str:
     if last.unusual:
         told = f"higher than the {base} good nights before: {', '.join(last.unusual[:6])}"
     elif base < 3:
-        told = f"{base} good nights before it, 3 make a baseline"
+        told = f"{plural(base, 'good night')} before it, 3 make a baseline"
     else:
         told = f"as the {base} good nights before"
-    return f"{trend.profile}: {len(trend.nights)} nights; the last one {str(last.verdict).upper()}, {told}"
+    return f"{trend.profile}: {plural(len(trend.nights), 'night')}; the last one {str(last.verdict).upper()}, {told}"
 
 
 def text(trend: Trend) -> str:
@@ -65,7 +65,7 @@ def _day(text: str | None) -> str:
 
 def _band(f: Figure) -> str:
     if f.low is None or f.high is None:
-        return f"({f.of_nights} good nights before it)"
+        return f"({plural(f.of_nights, 'good night')} before it)"
     return f"usual {seconds(f.low)} to {seconds(f.high)}"
 
 
