@@ -1,29 +1,34 @@
 """Whether we may harm this server: free are servers we started; any other needs the user's word for that very address.
 
 Production looks local through a port-forward, so loopback alone proves nothing: its listener must be a process on this
-machine that is no forwarder.
+machine that is plainly a serving engine. A list of forwarders would always lack one (any proxy in any language), so what
+is not recognised as a server is asked for.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 import psutil
 
-from loadchaos.errors import AuthorizationError
+from loadchaos.errors import AuthorizationError, OptionError
 
-FORWARDERS = frozenset({"ssh", "sshd", "kubectl", "docker-proxy", "rootlessport", "socat", "autossh", "oc", "tsh"})
-"""Names of processes that listen here for a server that is elsewhere."""
+_SERVERS = re.compile(r"vllm|lmdeploy|sglang|loadchaos\.sim", re.IGNORECASE)
+"""What stands in the command line of a server that runs here: the engines loadchaos knows, and its own embedded one."""
+_FORWARDERS = re.compile(
+    r"(?:^|/)(?:ssh|sshd|autossh|kubectl|oc|tsh|docker-proxy|rootlessport|socat|nginx|haproxy|envoy)\b"
+)
+"""Commands that forward even though the name of an engine stands in their arguments (`kubectl port-forward svc/vllm`)."""
 
 
 def check(url: str, reasons: Sequence[str], authorized: Sequence[str]) -> None:
     """Refuse (AuthorizationError) when `reasons`, the harmful things asked for, have no authorisation for this address."""
-    if not reasons:
-        return
+    given = {_given(text) for text in authorized}  # a slip of the pen is told even where nothing is harmed
     asked = address(url)
-    if asked in {address(f"http://{a}" if "://" not in a else a) for a in authorized}:
+    if not reasons or asked in given:
         return
     owner = _why_not_local(url)
     if owner is None:
@@ -33,6 +38,14 @@ def check(url: str, reasons: Sequence[str], authorized: Sequence[str]) -> None:
         f"{asked} is not a server loadchaos started, and this run can harm it: {'; '.join(reasons)}. {owner} "
         f"If it may be harmed, say so: --authorize {asked}{other}"
     )
+
+
+def _given(text: str) -> str:
+    """What one `--authorize` names; OptionError where it is no HOST:PORT (a URL will do)."""
+    host, _, port = text.rpartition(":")
+    if "://" not in text and not (host.strip("[]") and port.isdigit()):
+        raise OptionError(f"--authorize {text!r}: HOST:PORT was expected, e.g. 127.0.0.1:8000")
+    return address(text if "://" in text else f"http://{text}")
 
 
 def address(url: str) -> str:
@@ -52,9 +65,12 @@ def _why_not_local(url: str) -> str | None:
     owners = _listeners(port)
     if not owners:
         return "Who listens there cannot be seen from here, so it may be a forwarder to another machine."
-    forwarding = [name for name in owners if name in FORWARDERS or name == ""]
-    if forwarding:
-        return f"Its listener is {forwarding[0] or 'a process of unknown name'}, which forwards to somewhere else."
+    for command in owners:
+        if _FORWARDERS.search(command.split(" ", 1)[0]):
+            return f"Its listener is {command[:80]!r}, which forwards to somewhere else."
+        if not _SERVERS.search(command):
+            shown = repr(command[:80]) if command else "a process whose command line cannot be read"
+            return f"Its listener is {shown}, which is not known to be a server and may forward to one elsewhere."
     return None
 
 
@@ -68,27 +84,29 @@ def _is_loopback(host: str) -> bool:
 
 
 def _listeners(port: int) -> list[str]:
-    """Names of the processes that listen on a TCP port of this machine; empty where an owner cannot be seen."""
+    """Command lines of the processes that listen on a TCP port of this machine; empty where an owner cannot be seen."""
     owners = _owners(port)
-    return [] if any(pid is None for pid, _ in owners) else [name for _, name in owners]
+    return [] if any(pid is None for pid, _ in owners) else [command for _, command in owners]
 
 
 def _owners(port: int) -> list[tuple[int | None, str]]:
-    """(pid, name) of each listener on the port; pid None where another user's or another namespace's process has it."""
+    """(pid, command line) of each listener; pid None where another user's or another namespace's process has the port."""
     try:
         connections = psutil.net_connections(kind="tcp")
     except (psutil.AccessDenied, OSError):
         return [(None, "")]
     return [
-        (c.pid, _name(c.pid))
+        (c.pid, _command(c.pid))
         for c in connections
         if c.status == psutil.CONN_LISTEN and c.laddr and c.laddr.port == port
     ]
 
 
-def _name(pid: int | None) -> str:
+def _command(pid: int | None) -> str:
     try:
-        return psutil.Process(pid).name() if pid is not None else ""
+        process = psutil.Process(pid) if pid is not None else None
+        # A title set by the server itself (`VLLM::EngineCore`) stands in the name where the command line is cut.
+        return " ".join([*process.cmdline(), process.name()]) if process is not None else ""
     except psutil.Error:
         return ""
 
@@ -96,10 +114,14 @@ def _name(pid: int | None) -> str:
 def listener_pid(url: str) -> int | None:
     """The pid of the server process that listens on this loopback URL, None where it is not plainly one here."""
     parts = urlsplit(url)
-    if not _is_loopback(parts.hostname or "") or _why_not_local(url) is not None:
+    if not _is_loopback(parts.hostname or ""):
         return None
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    pids = {pid for pid, _ in _owners(port) if pid is not None}
+    # Watching harms nobody: any process here that is no known forwarder will do.
+    owners = _owners(port)
+    pids = {pid for pid, command in owners if pid is not None and not _FORWARDERS.search(command.split(" ", 1)[0])}
+    if len(pids) < len({pid for pid, _ in owners}):
+        return None
     # Several processes on one port (an API server's workers): their common parent is the one to watch.
     if len(pids) > 1:
         children = {child.pid for pid in pids for child in _children(pid)}

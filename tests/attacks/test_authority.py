@@ -1,22 +1,45 @@
 """Nothing is harmed without the user's word for that very address, except a plain server process on this machine."""
 
-import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
 
 from loadchaos.attacks import authority
-from loadchaos.errors import AuthorizationError
+from loadchaos.errors import AuthorizationError, OptionError
 
 HARM = ["the attack reset_mm_cache"]
 
 
+LISTENS = """
+import socket, time
+s = socket.socket(); s.bind(("127.0.0.1", 0)); s.listen()
+print(s.getsockname()[1], flush=True)
+time.sleep(60)
+"""
+
+
+def listening(*words: str) -> Iterator[int]:
+    process = subprocess.Popen([sys.executable, "-c", LISTENS, *words], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        yield int(process.stdout.readline())
+    finally:
+        process.kill()
+        process.communicate()
+
+
 @pytest.fixture
 def local_port() -> Iterator[int]:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        s.listen()
-        yield s.getsockname()[1]
+    """A listener whose command line is a server's."""
+    yield from listening("vllm", "serve", "some-model")
+
+
+@pytest.fixture
+def proxy_port() -> Iterator[int]:
+    """A listener nobody knows: a little proxy in Python, say."""
+    yield from listening("forward.py", "8000")
 
 
 def test_a_harmless_run_needs_no_word() -> None:
@@ -40,8 +63,9 @@ def test_a_server_process_on_this_machine_is_free(local_port: int) -> None:
 
 
 def test_a_forwarder_on_loopback_is_not_local(local_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(authority, "_listeners", lambda port: ["kubectl"])
-    with pytest.raises(AuthorizationError, match="kubectl, which forwards"):
+    forward = "/usr/bin/kubectl port-forward svc/vllm 8000"
+    monkeypatch.setattr(authority, "_listeners", lambda port: [forward])
+    with pytest.raises(AuthorizationError, match=r"kubectl port-forward .* which forwards"):
         authority.check(f"http://localhost:{local_port}", HARM, [])
 
 
@@ -55,3 +79,15 @@ def test_loopback_by_another_name_is_another_address(local_port: int, monkeypatc
     monkeypatch.setattr(authority, "_listeners", lambda port: [])
     with pytest.raises(AuthorizationError):
         authority.check(f"http://localhost:{local_port}", HARM, [f"127.0.0.1:{local_port}"])
+
+
+def test_a_listener_that_is_not_known_to_be_a_server_is_asked_for(proxy_port: int) -> None:
+    with pytest.raises(AuthorizationError, match="not known to be a server"):
+        authority.check(f"http://127.0.0.1:{proxy_port}", HARM, [])
+    authority.check(f"http://127.0.0.1:{proxy_port}", HARM, [f"127.0.0.1:{proxy_port}"])
+
+
+@pytest.mark.parametrize("text", ["nonsense", "host", "host:", ":80", "host:x"])
+def test_an_authorisation_that_names_no_address_is_a_mistake(text: str) -> None:
+    with pytest.raises(OptionError, match="HOST:PORT"):
+        authority.check("http://llm.example.com", [], [text])
