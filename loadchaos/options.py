@@ -48,8 +48,24 @@ def place(profile: Profile, options: Options) -> Place:
     if url is not None:
         authority.check(admin_url or url, profile.harms(), options.authorize)
     for spec in options.server_log:
-        read_spec(spec)
+        _refuse_unreadable(spec, may_come=options.wait_ready_s is not None)
     return Place(kind, url, admin_url, options.server_log, request_headers(options))
+
+
+def _refuse_unreadable(spec: str, *, may_come: bool) -> None:
+    """A log that cannot be read would leave causes unnamed without a word. `may_come`: the server is still to start."""
+    kind, rest = read_spec(spec)
+    if kind != "file":
+        return
+    path = Path(rest).expanduser()
+    if path.is_dir():
+        raise OptionError(f"--server-log {spec} is a folder; the server's log is a file")
+    if not path.exists():
+        if may_come:
+            return
+        raise OptionError(f"--server-log {spec}: no such file (with --wait-ready it may come later)")
+    if not os.access(path, os.R_OK):
+        raise OptionError(f"--server-log {spec}: it may not be read by this user")
 
 
 def target_kind(profile: Profile, options: Options) -> str:

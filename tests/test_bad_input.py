@@ -101,6 +101,10 @@ OPTIONS = [
     ("authorisation for another host", ["run", "mtp_mm", "--target", "http://127.0.0.1:9", "--authorize", "h:9"], 2,
      r"authorised is h:9"),
     ("a log source that cannot be read", ["run", "PROFILE", "--server-log", "dokker:x:y:"], 2, r"dokker|log"),
+    ("a log that is not there", ["run", "PROFILE", "--server-log", "/no/such/server.log"], 2, r"no such file"),
+    ("a log that is a folder", ["run", "PROFILE", "--server-log", "/tmp"], 2, r"is a folder"),
+    ("an authorisation that names no address", ["run", "mtp_mm", "--target", "http://127.0.0.1:9", "--authorize", "it"], 2,
+     r"HOST:PORT was expected"),
     ("no such run", ["judge", "nothing"], 2, r"no run folder"),
     ("a defect nobody knows", ["sim", "--defect", "encoder"], 2, r"encoder"),
 ]  # fmt: skip

@@ -41,6 +41,7 @@ class RunLog:
         self._last_probe_ns: int | None = None
         self._probe_hole: tuple[float, int] = (0.0, 0)
         self._probes = self._scrapes = 0
+        self._log_lines = 0  # of the logs that --server-log names
         self._gaps: list[tuple[str, int, float, str]] = []
         self._preflight: list[Row] = []
 
@@ -107,6 +108,10 @@ class RunLog:
             gap = (str(row.get("source")), int(row["at_ns"]), float(row.get("seconds") or 0), str(row.get("why") or ""))
             self._gaps.append(gap)
 
+    def _on_log(self, row: Row) -> None:
+        if str(row.get("file", "")).startswith("watch/"):
+            self._log_lines += 1
+
     def _on_preflight(self, row: Row) -> None:
         self._preflight.append(row)
 
@@ -125,6 +130,8 @@ class RunLog:
             self._whole(), self._sent(tally), self._delivered(terms, tally), self._shed(tally),
             self._load_process(tally, unfinished), self._watched(episodes), self._ledger(bad_rows, tally),
         ]  # fmt: skip
+        if self.begin.get("server_logs"):
+            found.append(self._logged())
         found += [
             Check(f"preflight {row.get('name')}", "ok", str(row.get("text")), "unknown")
             for row in self._preflight
@@ -195,6 +202,13 @@ class RunLog:
             if ms / 1000 > max(_GAP_S, _GAP_SHARE * load_s):
                 return Check("watching", expected, f"{source} was blind for {ms / 1000:.1f} s", "unknown")
         return Check("watching", expected, f"{self._probes} probes, longest hole {hole_s:.1f} s", "pass")
+
+    def _logged(self) -> Check:
+        """A log the user named and that says nothing all the while is likely another server's, or an old file."""
+        logs = ", ".join(str(spec) for spec in self.begin["server_logs"])
+        if self._log_lines:
+            return Check("server_log", "heard", f"{self._log_lines:,} lines from {logs}", "pass")
+        return Check("server_log", "heard", f"not one line from {logs}: is it this server's log?", "unknown")
 
     def _ledger(self, bad_rows: int, tally: Tally) -> Check:
         lost = (self.end or {}).get("ledger_lost")
