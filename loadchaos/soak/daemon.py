@@ -89,8 +89,17 @@ class Soak:
         """Run the schedule until a signal comes; its exit code."""
         self._say(f"{self._order.name}: {self._order.schedule.in_words()}")
         self._tell_next()
+        trouble = ""
         while self._ended_with is None:
-            self.turn()
+            try:
+                self.turn()
+                trouble = ""
+            except (
+                LedgerError
+            ) as e:  # a full disk may have room again before the next night; until then the run goes on
+                if str(e) != trouble:
+                    trouble = str(e)
+                    self._say(trouble)
             self._clock.sleep(_POLL_S)
         self._end_run()
         return 128 + self._ended_with
@@ -127,10 +136,7 @@ class Soak:
                 f"{night.what} {night.planned}{f' ({night.times} starts)' if night.times > 1 else ''}: {night.text}"
             )
         if start is not None:
-            try:
-                self._begin(start.planned, start.why, quiet=True)
-            except LedgerError as e:
-                self._say(str(e))
+            self._begin(start.planned, start.why, quiet=True)
         self._save()
 
     # --- a run ----------------------------------------------------------------------------------------------------------
@@ -140,7 +146,11 @@ class Soak:
         now = self._clock.now()
         running = Running(iso(planned) if planned else None, why, iso(now))
         self.state.running, self._asked_to_end = running, None
-        self._save()
+        try:
+            self._save()
+        except LedgerError:
+            self.state.running, self.state.queued = None, running.planned  # it waits until there is room
+            raise
         running.pid = self._child.start(self._arguments(quiet=quiet), quiet=quiet)
         self._save()
         if quiet:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -201,6 +203,34 @@ def test_a_run_that_does_not_end_is_asked_to_and_then_killed(world: Make) -> Non
     w.pass_time(soak, hours=17)
     assert w.signals == [signal.SIGTERM, signal.SIGKILL]
     assert w.begun[0][1][-3:] == ["--duration", "2h", "--no-live"]
+
+
+def test_a_full_disk_ends_neither_the_soak_nor_its_memory(world: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    w = world()
+    soak = w.soak(catch_up="once")
+    replace = Path.replace
+    full = True
+
+    def maybe(self: Path, target: Path) -> Path:
+        if full and self.name == ".soak.json.part":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", maybe)
+    sleep = w.clock.sleep
+
+    def until_noon(seconds: float) -> None:
+        nonlocal full
+        sleep(60)
+        full = w.clock.time < datetime(2026, 11, 21, 1, 30, tzinfo=UTC)
+        if w.clock.time > datetime(2026, 11, 21, 5, tzinfo=UTC):
+            soak.stop(signal.SIGTERM)
+
+    w.clock.sleep = until_noon
+    assert soak.forever() == 143
+    assert sum("No space left" in line for line in w.said_lines) >= 1
+    assert [n.what for n in soak.state.nights].count("ran") == 1
+    assert json.loads((w.home / "soak.json").read_text())["nights"][-1]["what"] == "ran"
 
 
 def test_a_clock_that_was_years_ahead_does_not_stop_the_schedule(world: Make) -> None:
