@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from loadchaos.judge.clean import Line, clean, expand, without_margin
 from loadchaos.judge.frames import HEADER, Frame, Trace, chains, guilty
 from loadchaos.judge.group import Failure, Match, group, name
-from loadchaos.judge.signatures import UNCAUGHT, UNKNOWN, WORD, Signature, SignatureError, Signatures, load
+from loadchaos.judge.signatures import UNCAUGHT, UNKNOWN, Signature, SignatureError, Signatures, load
 
 __all__ = ["Classifier", "Failure", "Match", "SignatureError", "Signatures", "classify_text", "group", "load"]
 
@@ -71,7 +71,6 @@ class Classifier:
 
     def __init__(self, signatures: Signatures | None = None) -> None:
         self._signatures = signatures or load()
-        self._keys = self._signatures.keys
         self._sources: dict[str, _Source] = {}
         self._chain = 0
 
@@ -83,7 +82,7 @@ class Classifier:
         before, state.before = state.before, line
         if line.strip():
             state.last_line = line_no
-        if not state.open and line_no > state.attend_until and self._keys.isdisjoint(WORD.findall(line)):
+        if not state.open and line_no > state.attend_until and not self._signatures.worth_a_look(line):
             return []  # nine lines in ten end here
         found: list[Match] = []
         for text in expand(line):

@@ -103,6 +103,20 @@ class Signatures:
         """The signature of this id, None if there is none."""
         return next((s for s in self.all if s.id == signature_id), None)
 
+    def worth_a_look(self, line: str) -> bool:
+        """Whether a raw line may hold anything: a traceback, or the `find` of some signature. Cheap, and never wrong."""
+        words = self.keys.intersection(WORD.findall(line))
+        if not words:
+            return False
+        if "\x1b" in line or line.rstrip().endswith("}") or not _EXTRA_KEYS.isdisjoint(words):
+            return True  # colours and JSON may hide a text from the search below
+        for word in words:
+            for signature in self.by_word.get(word, ()):
+                for part in signature.find:
+                    if part in line:
+                        return True
+        return False
+
     def scan(self, text: str, where: str = "line") -> list[tuple[Signature, re.Match[str]]]:
         """Every signature that matches `text`, in the files' order."""
         found: list[tuple[Signature, re.Match[str]]] = []
