@@ -420,6 +420,8 @@ async def _measure_by_usage(asker: Asker, model: str) -> TextFacts | None:
     if few is None or many is None or (many - few) % (2 * len(words)):
         return None
     cost = (many - few) // (2 * len(words))
+    if cost < 1 or few < cost * len(words):
+        return None  # a usage that does not grow with the prompt counts something else
     # Costs are equal on average only; a single odd word would show in the check that follows.
     unit = words[0] if cost == 1 else "a"
     return TextFacts(overhead=few - cost * len(words), words=tuple((w, cost) for w in words), unit=unit, source="usage")
@@ -446,6 +448,8 @@ async def _check_text(asker: Asker, facts: Facts) -> Facts:
     used = (data.get("usage") or {}).get("prompt_tokens")
     if not isinstance(used, int) or used == expected + text.overhead:
         return facts
+    if used < expected:
+        return replace(facts, text=None, sources={**facts.sources, "text": "usage contradicts the tokenizer"})
     fixed = replace(text, overhead=used - expected, source=f"{text.source}, put right by usage")
     return replace(facts, text=fixed)
 

@@ -3,7 +3,9 @@
 import asyncio
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
@@ -118,3 +120,38 @@ def test_the_shipped_folder_is_found_from_anywhere(tmp_path: Path, monkeypatch: 
 
     monkeypatch.chdir(tmp_path)
     assert "mtp_mm" in shipped.profiles()
+
+
+class Constant(BaseHTTPRequestHandler):
+    """A server whose usage says one prompt token, whatever was sent."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        found = self.path == "/v1/chat/completions"
+        body = b'{"choices":[{"message":{"content":"hi"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1}}'
+        self.send_response(200 if found else 404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_usage_that_does_not_grow_with_the_prompt_teaches_nothing() -> None:
+    """Words that cost nothing would never fill a prompt."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Constant) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+
+        async def ask() -> Facts:
+            async with httpx.AsyncClient(trust_env=False) as client:
+                asker = calibrate.Asker(client, url, url)
+                return await calibrate.calibrate(asker, Facts(url, url, "openai", model="m"), calibrate.Wanted())
+
+        try:
+            assert asyncio.run(ask()).text is None
+        finally:
+            server.shutdown()
+            thread.join()
