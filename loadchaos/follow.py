@@ -310,8 +310,8 @@ Bodies = Callable[[RunFolder, Sequence[Mapping[str, Any]]], Mapping[int, Sequenc
 def conclude(folder: RunFolder, bodies: Bodies | None = None) -> dict[str, Any]:
     """Judge the whole ledger once and write verdict.json, incidents, report.html and junit.xml. Returns the verdict.
 
-    What cannot be made beside the verdict is told in its `notes`. LedgerError when there is no ledger, or when a
-    verdict that is no fail cannot be written: then nobody may take the run for a pass.
+    What cannot be made is told in its `notes`; a pass that cannot be written down is unknown, for nobody could show
+    it. LedgerError when there is no ledger.
     """
     if not folder.events.exists():
         raise LedgerError(f"{folder.path} is no run folder: it has no events.jsonl")
@@ -366,9 +366,12 @@ def _write_verdict(folder: RunFolder, verdict: dict[str, Any]) -> None:
         part.write_bytes(orjson.dumps(verdict, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS))
         part.replace(folder.verdict)
     except OSError as e:
-        if verdict.get("verdict") != "fail":
-            raise LedgerError(f"{folder.verdict} cannot be written: {e.strerror}") from e
-        verdict["notes"].append(f"verdict.json could not be written: {e.strerror}")
+        actual = f"verdict.json could not be written: {e.strerror}"
+        verdict["notes"].append(actual)
+        verdict["checks"].append({"name": "written", "expected": "kept", "actual": actual, "verdict": "unknown"})
+        if verdict.get("verdict") == "pass":
+            verdict["verdict"] = "unknown"
+        verdict["exit_code"] = verdict["exit_code"] or LedgerError.exit_code
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -70,6 +70,10 @@ class Options(BaseModel):
         below = [Rung(margin=m, output=o) for m in margins for o in self.output]
         return below + [Rung(margin=m, output="one") for m in sorted(self.plus)]
 
+    def per_request(self) -> dict[str, float]:
+        """For `explain`: the length of the context is known only once the server is, unless the profile tells it."""
+        return {"tokens": float(self.limit)} if self.limit else {"whole_contexts": 1.0}
+
     def words(self) -> str:
         """For `explain`."""
         above = f", then {', '.join(f'+{p}' for p in self.plus)}" if self.plus else ""

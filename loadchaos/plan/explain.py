@@ -102,9 +102,20 @@ def _cost(profile: Profile, planned: int | None) -> Iterator[str]:
         sums["output"] = sums.get("output", 0.0) + part * ((wanted.low + wanted.high) / 2 if wanted else 0)
     n = 1 if planned is None else planned
     yield f"That is {planned:,} requests, and about" if planned is not None else "A request has on average about"
-    images = f", {sums['images'] * n:,.0f} images ({sums['image_tokens'] * n:,.0f} tokens)" if "images" in sums else ""
-    yield f"  {sums.get('tokens', 0) * n:,.0f} tokens of text{images}, at most {sums['output'] * n:,.0f} tokens of output"
+    sent = []
+    if "tokens" in sums:
+        sent.append(f"{_amount(sums['tokens'] * n)} tokens of text")
+    if "whole_contexts" in sums:
+        sent.append(f"{_amount(sums['whole_contexts'] * n)} times the whole context of the model")
+    if "images" in sums:
+        sent.append(f"{_amount(sums['images'] * n)} images ({_amount(sums['image_tokens'] * n)} tokens)")
+    yield f"  {', '.join(sent) or 'nothing counted beforehand'}, at most {_amount(sums['output'] * n)} tokens of output"
     yield f"  {_duration(profile, sums['output'])}"
+
+
+def _amount(value: float) -> str:
+    """Whole numbers, but a share of one as such: 0.2 images a request are not 0."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def _duration(profile: Profile, output: float) -> str:
