@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -13,6 +14,8 @@ from loadchaos.judge.tally import S, Tally
 from loadchaos.model import Row, Terms
 from loadchaos.stats import LogHistogram
 
+_MOST_FITTED = 20
+_NUMBER = re.compile(r"\d+")
 _PROBE_HOLE_S = 30.0
 _GAP_S = 10.0
 _GAP_SHARE = 0.05
@@ -41,6 +44,8 @@ class RunLog:
         self._last_probe_ns: int | None = None
         self._probe_hole: tuple[float, int] = (0.0, 0)
         self._probes = self._scrapes = 0
+        self._begun: Counter[str] = Counter()
+        self._fitted: Counter[tuple[str, str]] = Counter()
         self._log_lines = 0  # of the logs that --server-log names
         self._gaps: list[tuple[str, int, float, str]] = []
         self._preflight: list[Row] = []
@@ -112,6 +117,13 @@ class RunLog:
         if str(row.get("file", "")).startswith("watch/"):
             self._log_lines += 1
 
+    def _on_begin(self, row: Row) -> None:
+        # Numbers differ from request to request; what was done to them is the same.
+        key = str(row.get("traffic")), _NUMBER.sub("N", str(row.get("fitted") or ""))
+        self._begun[key[0]] += 1
+        if key[1] and (key in self._fitted or len(self._fitted) < _MOST_FITTED):
+            self._fitted[key] += 1
+
     def _on_preflight(self, row: Row) -> None:
         self._preflight.append(row)
 
@@ -132,6 +144,7 @@ class RunLog:
         ]  # fmt: skip
         if self.begin.get("server_logs"):
             found.append(self._logged())
+        found += self._told_fitted()
         found += [
             Check(f"preflight {row.get('name')}", "ok", str(row.get("text")), "unknown")
             for row in self._preflight
@@ -202,6 +215,13 @@ class RunLog:
             if ms / 1000 > max(_GAP_S, _GAP_SHARE * load_s):
                 return Check("watching", expected, f"{source} was blind for {ms / 1000:.1f} s", "unknown")
         return Check("watching", expected, f"{self._probes} probes, longest hole {hole_s:.1f} s", "pass")
+
+    def _told_fitted(self) -> list[Check]:
+        """What was sent otherwise than the profile says, because the server could not take it: told, never hidden."""
+        return [
+            Check(f"fitted {traffic}", "as the profile says", f"{n} of {self._begun[traffic]}: {why}", "pass")
+            for (traffic, why), n in sorted(self._fitted.items())
+        ]
 
     def _logged(self) -> Check:
         """A log the user named and that says nothing all the while is likely another server's, or an old file."""

@@ -1,4 +1,4 @@
-"""A log that was named and never spoke proves nothing: it is likely another server's."""
+"""What the run itself is told to have been: a log that never spoke, requests that were fitted to the server."""
 
 from loadchaos.judge.incidents import Incident
 from loadchaos.judge.runlog import RunLog
@@ -29,3 +29,13 @@ def test_without_a_log_nothing_is_said_of_it() -> None:
     log = RunLog()
     log.feed({"row": "run", "what": "begin", "at_ns": 1, "server_logs": []})
     assert not [c for c in log.checks(Terms(profile="x"), Tally(), 0, [], 0) if c.name == "server_log"]
+
+
+def test_what_was_fitted_to_the_server_is_told_with_its_count() -> None:
+    log = RunLog()
+    for n in range(3):
+        fitted = f"{n + 1} images in place of {n + 4}: the server takes no more in one prompt" if n else ""
+        log.feed({"row": "begin", "at_ns": n, "traffic": "images", "fitted": fitted})
+    (check,) = [c for c in log.checks(Terms(profile="x"), Tally(), 0, [], 0) if c.name.startswith("fitted")]
+    assert check.name == "fitted images"
+    assert check.actual == "2 of 3: N images in place of N: the server takes no more in one prompt"
