@@ -210,7 +210,12 @@ class StateMachine:
             (proofs if sure else signs).append(sign)
         told = []
         if traffic.dead_text_ns is not None and self._sole:
-            told.append((traffic.dead_text_ns, f"{traffic.dead_texts} answers said that the engine is dead"))
+            told.append(
+                (
+                    traffic.dead_text_ns,
+                    f"{traffic.dead_texts} answer{'s' * (traffic.dead_texts != 1)} said that the engine is dead",
+                )
+            )
         if self._log_death is not None:
             told.append((self._log_death[0], f"the log says: {self._log_death[1]}"))
         for at_ns, text in told:
