@@ -90,6 +90,8 @@ class Engine:
         for request_id in request_ids:
             request = self._requests.get(request_id)
             if request is not None:
+                if left := min(self._rules.left_behind_on_abort, len(request.blocks)):
+                    del request.blocks[-left:]
                 self._take_out(request)
                 self._end(request_id, "abort")
 

@@ -45,5 +45,7 @@ class Rules:
     # the receiver's side of the processor cache
     refresh_on_hit: bool = True
     reset_in_order: bool = True
+    # how many blocks of the KV cache stay behind, held by nobody, when a running request is aborted
+    left_behind_on_abort: int = 0
     # what may kill a step before it runs: raises EngineFault
     before_step: list[Callable[[Batch, EngineConfig], None]] = field(default_factory=list)

@@ -265,3 +265,15 @@ def test_the_capacity_defect_changes_the_face_and_not_the_engine() -> None:
         )
         assert played.ended["over"].error == "ResponseType.INPUT_LENGTH_ERROR"
         assert played.ended["fits"].finish_reason == "length"
+
+
+def test_clients_that_leave_take_blocks_with_them_until_nothing_fits() -> None:
+    for defects, left in ((frozenset[str](), 0), (frozenset(["kv_leak_on_abort"]), 20)):
+        engine = Engine(EngineConfig(num_gpu_blocks=200, defects=defects))
+        for n in range(20):
+            engine.add(EngineRequest(f"r{n}", 100, 50))
+            engine.step()
+            engine.step()
+            engine.abort([f"r{n}"])
+            engine.step()
+        assert round(engine.stats().kv_usage * 200) == left

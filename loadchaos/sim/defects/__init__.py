@@ -17,6 +17,7 @@ from loadchaos.sim.defects import (
     encoder_free_on_speculated,
     encoder_pop_before_draft,
     kv_capacity_as_500,
+    kv_leak_on_abort,
     mm_cache_desync,
     mm_chunk_split,
     near_max_oob,
@@ -62,6 +63,7 @@ _ALL = (
     _defect("lmdeploy", kv_capacity_as_500),
     _defect("vllm", pp_illegal_access),
     _defect("vllm", near_max_oob),
+    _defect("vllm", kv_leak_on_abort),
 )
 DEFECTS: Mapping[str, Defect] = {defect.name: defect for defect in _ALL}
 
