@@ -98,6 +98,7 @@ class Creep:
         self._left: dict[tuple[str, str], list[float]] = {}
         self._told: set[tuple[str, str]] = set()
         self._aborted = 0
+        self._ended = False
 
     def feed(self, row: Row) -> None:
         """Fold one row; other kinds change nothing."""
@@ -141,21 +142,32 @@ class Creep:
         usage, key = values.get("kv_usage_ratio"), (str(row.get("replica")), str(row.get("engine")))
         if usage is None or "requests_running" not in values:
             return
+        if self._ended:
+            self._left.clear()
+            self._ended = False
         idle = self._idle.setdefault(key, _Idle())
         if values["requests_running"] or values.get("requests_waiting"):
-            if idle.since_ns is not None and (row["at_ns"] - idle.since_ns) / S >= _IDLE_FOR_S:
-                left = self._left.setdefault(key, [])
-                left.append(idle.usage)
-                del left[:-_MOST_PROCESSES]
+            self._note_idle(key, row["at_ns"])
             idle.since_ns = None
         else:
             idle.since_ns = idle.since_ns if idle.since_ns is not None else row["at_ns"]
             idle.usage = float(usage)
 
+    def _note_idle(self, key: tuple[str, str], now_ns: int) -> None:
+        """An idle time is over; one that was long enough for the gauge to be true is remembered."""
+        idle = self._idle[key]
+        if idle.since_ns is not None and (now_ns - idle.since_ns) / S >= _IDLE_FOR_S:
+            left = self._left.setdefault(key, [])
+            left.append(idle.usage)
+            del left[:-_MOST_PROCESSES]
+
     def _on_state(self, row: Row) -> None:
         if row.get("to") in ("dead", "restarting", "terminated"):  # a new process begins anew
-            self._left.clear()
+            # What was seen until now is judged still, at the end of the run, say: it goes with the new one's first figures.
+            for key in self._idle:
+                self._note_idle(key, row["at_ns"])
             self._idle.clear()
+            self._ended = True
             self._phase = _Phase()
 
     def found(self, now_ns: int) -> list[Seen]:
@@ -219,8 +231,8 @@ class Creep:
 
     def _cache(self, now_ns: int) -> list[Seen]:
         found = []
-        for (replica, engine), idle in self._idle.items():
-            values = list(self._left.get((replica, engine), ()))
+        for replica, engine in {**self._left, **self._idle}:
+            values, idle = list(self._left.get((replica, engine), ())), self._idle.get((replica, engine), _Idle())
             if idle.since_ns is not None and (now_ns - idle.since_ns) / S >= _IDLE_FOR_S:
                 values.append(idle.usage)
             rise = kv_left(values)

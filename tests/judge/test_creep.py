@@ -140,6 +140,21 @@ def test_kv_cache_that_is_given_back_does_not_leak(usages: list[float]) -> None:
     assert idle_times(usages) == []
 
 
+def test_a_leak_is_told_also_where_the_server_was_ended_before_anybody_asked_and_not_of_a_new_server() -> None:
+    for more, told in (((), ["kv_leak"]), ((0.0, 0.0), [])):
+        creep, second = Creep(), 0
+        for usage in (0.01, 0.03, 0.04, 0.06, None, *more):
+            for n in range(26):
+                second += 1
+                if usage is None:
+                    continue
+                values = {"requests_running": 5.0 if n < 20 else 0.0, "kv_usage_ratio": 0.7 if n < 20 else usage}
+                creep.feed({"row": "metrics", "at_ns": second * S, "replica": "a", "engine": "0", "values": values})
+            if usage == 0.06:
+                creep.feed({"row": "state", "at_ns": second * S, "replica": "a", "to": "terminated"})
+        assert [s.id for s in creep.found(second * S)] == told
+
+
 def test_a_pause_too_short_for_the_gauge_says_nothing() -> None:
     assert idle_times([0.1, 0.2, 0.3, 0.4, 0.5], idle_s=2) == []
 
