@@ -36,6 +36,9 @@ E2E_BOUNDS_S = (
 _BOUNDS = {"ttft": TTFT_BOUNDS_S, "itl": ITL_BOUNDS_S, "e2e": E2E_BOUNDS_S}
 
 
+_SETTLES_NS = 4 * _NS
+
+
 class Bounded:
     """A Prometheus histogram: counts below fixed bounds in seconds, their sum, and an example id a bucket."""
 
@@ -268,7 +271,8 @@ class Fold:
             self.failures[key]["count"] = max(count, int(self.failures[key].get("count") or 1))
 
     def _on_incident(self, row: Mapping[str, Any]) -> None:
-        self.incidents.setdefault(row.get("n"), {}).update(row)
+        known = self.incidents.setdefault(row.get("n"), {"told_from_ns": self.now_ns + _SETTLES_NS})
+        known.update(row)
 
     def all_failures(self) -> list[dict[str, Any]]:
         """Failures found, and incidents that are still open under the id they have now: a death is told at once."""
@@ -276,9 +280,14 @@ class Fold:
         still = [
             {**i, "attribution": i.get("attribution") or "server", "count": 1}
             for i in self.incidents.values()
-            if i.get("severity") and i.get("what") == "open" and i.get("id") not in names
+            if i.get("severity") and i.get("what") == "open" and i.get("id") not in names and self._settled(i)
         ]
         return [*self.failures.values(), *still]
+
+    def _settled(self, incident: Mapping[str, Any]) -> bool:
+        """Whether its name may be told: a dying server's log comes a moment later than the signs, and knows better."""
+        named = any(name == incident.get("id") for name, _ in self.failures)
+        return named or self.ended or incident.get("what") == "close" or self.now_ns >= incident["told_from_ns"]
 
     # -- telling -------------------------------------------------------------------------------------------------
 
@@ -336,7 +345,8 @@ class Fold:
             lag_s=self._worst("lag_ns") / _NS, oldest_silence_s=self._worst("oldest_silence_ns") / _NS,
             states=tuple(self.states.values()), attacks_in_force=tuple(self.in_force.values()),
             attacks=dict(self.attacks), failures=tuple(self.all_failures()),
-            incidents=tuple(self.incidents.values()), server=self.fresh_server(now), gaps_s=dict(self.gaps_s),
+            incidents=tuple(i for i in self.incidents.values() if self._settled(i)),
+            server=self.fresh_server(now), gaps_s=dict(self.gaps_s),
             paused=self.gate, preflight=tuple(self.preflight),
         )  # fmt: skip
 
