@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadchaos.cli_common import duration, tell, terminal
 from loadchaos.cli_logs import classify, signatures
+from loadchaos.cli_runs import compare, export, follow, judge, report, runs
 from loadchaos.cli_soak import soak, trend
+from loadchaos.cli_stack import stack
 from loadchaos.errors import LoadchaosError, OptionError
 
 if TYPE_CHECKING:
@@ -44,18 +47,6 @@ def main() -> None:
 # --- run ---------------------------------------------------------------------------------------------------------------
 
 
-def _duration(_: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    from loadchaos.units import duration_s
-
-    if value is None:
-        return None
-    try:
-        # Locust's --run-time takes a bare number as seconds.
-        return duration_s(f"{value}s" if value.isdigit() else value)
-    except ValueError as e:
-        raise OptionError(f"--{(parameter.name or '').replace('_', '-')}: {e}") from None
-
-
 def _profile_argument(command: Callable[..., Any]) -> Callable[..., Any]:
     command = click.option(
         "--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Override the profile: load.0.users=20."
@@ -83,12 +74,12 @@ def _profile_argument(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Same profile and seed: same requests.")
 @click.option(
-    "-t", "--duration", "--run-time", "duration", callback=_duration, metavar="TIME", help="End the load then."
+    "-t", "--duration", "--run-time", "duration", callback=duration, metavar="TIME", help="End the load then."
 )
 @click.option("-u", "--users", "--concurrency", "users", type=click.IntRange(min=1), help="Users in every phase.")
 @click.option("--authorize", multiple=True, metavar="HOST:PORT", help="This server may be harmed; repeatable.")
 @click.option("--shared", is_flag=True, help="Go on although others use the server.")
-@click.option("--wait-ready", callback=_duration, metavar="TIME", help="How long a server may take to become healthy.")
+@click.option("--wait-ready", callback=duration, metavar="TIME", help="How long a server may take to become healthy.")
 @click.option("--embedded", is_flag=True, help="Use the embedded server, also under CI=true.")
 @click.option("--exporter-port", type=click.IntRange(0, 65535), help="Prometheus port; 9646 otherwise, 0: a free one.")
 @click.option(
@@ -131,15 +122,15 @@ def run(profile: str, overrides: tuple[str, ...], **options: Any) -> None:
     )))  # fmt: skip
     if result.verdict is not None and result.folder is not None:
         verdict, home = dict(result.verdict), result.folder.path
-        color, width = _terminal()
+        color, width = terminal()
         told = render(verdict, home, color=color, width=width)
-        _tell(told if options["ci"] is None else github.fenced(told))
+        tell(told if options["ci"] is None else github.fenced(told))
         if options["ci"] == "github":
             _tell_github(verdict, home, profile)
         for trouble in filter(None, (notify.send(a, notify.message(verdict, home)) for a in addresses)):
-            _tell(f"loadchaos: {trouble}", err=True)
+            tell(f"loadchaos: {trouble}", err=True)
     if result.error:
-        _tell(f"loadchaos: {result.error}", err=True)
+        tell(f"loadchaos: {result.error}", err=True)
     sys.exit(result.exit_code)
 
 
@@ -147,11 +138,11 @@ def _tell_github(verdict: Mapping[str, Any], home: Path, profile: str) -> None:
     from loadchaos import shipped
     from loadchaos.tell import github
 
-    _tell("\n".join(github.annotate(verdict, os.path.relpath(shipped.profile(profile)))))
+    tell("\n".join(github.annotate(verdict, os.path.relpath(shipped.profile(profile)))))
     try:
         github.summarise(verdict, home)
     except OSError as e:  # a summary that cannot be written must not cost the run's exit code
-        _tell(f"loadchaos: the step summary: {e}", err=True)
+        tell(f"loadchaos: the step summary: {e}", err=True)
 
 
 def _without(argv: Sequence[str], secret: Sequence[str]) -> tuple[str, ...]:
@@ -160,14 +151,6 @@ def _without(argv: Sequence[str], secret: Sequence[str]) -> tuple[str, ...]:
     for text in hidden:
         argv = [part.replace(text, "***") for part in argv]
     return tuple(argv)
-
-
-def _tell(text: str, *, err: bool = False) -> None:
-    """Print; where nobody reads any more (a closed pipe, a lost terminal) the exit code is all that counts."""
-    try:
-        click.echo(text, err=err)
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2 if err else 1)
 
 
 def _headers(texts: Sequence[str]) -> Mapping[str, str]:
@@ -194,13 +177,6 @@ def _exporter_port(asked: int | None) -> int:
                 return 0
             raise OptionError(f"--exporter-port {port} is in use ({e.strerror}); 0 takes a free one") from None
     return port
-
-
-def _terminal() -> tuple[bool, int]:
-    import shutil
-
-    color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    return color, max(60, min(shutil.get_terminal_size((100, 24)).columns, 140))
 
 
 # --- probe ------------------------------------------------------------------------------------------------------------
@@ -357,206 +333,10 @@ def list_images(folder: Path | None) -> None:
         click.echo(f"{entry.file:22} {entry.right:8} {entry.pixels:12} {entry.what}")
 
 
-# --- a finished run -----------------------------------------------------------------------------------------------------
+# --- commands that have files of their own ------------------------------------------------------------------------------
 
-
-def _run_folder(path: Path) -> Any:
-    from loadchaos.ledger import RunFolder
-
-    folder = RunFolder(path)
-    if not folder.events.is_file():
-        raise OptionError(f"{path} is no run folder: it has no events.jsonl")
-    return folder
-
-
-@main.command()
-@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print verdict.json in place of the text report.")
-def judge(run_folder: Path, as_json: bool) -> None:
-    """Judge a run, finished or killed, from its folder alone; ends with the run's exit code."""
-    from loadchaos import bodies
-    from loadchaos.follow import conclude
-    from loadchaos.tell.text import render
-
-    verdict = conclude(_run_folder(run_folder), bodies.store)
-    if as_json:
-        import orjson
-
-        click.echo(orjson.dumps(verdict, option=orjson.OPT_INDENT_2).decode())
-    else:
-        color, width = _terminal()
-        click.echo(render(verdict, run_folder, color=color, width=width))
-    sys.exit(verdict["exit_code"])
-
-
-@main.command()
-@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
-def report(run_folder: Path) -> None:
-    """Write report.html, junit.xml and the incidents of a run anew, finished or killed."""
-    from loadchaos import bodies
-    from loadchaos.follow import conclude
-
-    folder = _run_folder(run_folder)
-    conclude(folder, bodies.store)
-    for path in (folder.report_html, folder.junit, folder.verdict):
-        click.echo(str(path))
-
-
-@main.command()
-@click.argument("run_a", metavar="RUN_A", type=click.Path(path_type=Path))
-@click.argument("run_b", metavar="RUN_B", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="The same as JSON: seconds and shares.")
-@click.option(
-    "--html", "page", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a page, too."
-)
-def compare(run_a: Path, run_b: Path, as_json: bool, page: Path | None) -> None:
-    """Say what became slower, faster or more brittle from RUN_A to RUN_B, with confidence intervals."""
-    import orjson
-
-    from loadchaos.tell import compare as c
-    from loadchaos.tell import compare_page
-
-    for path in (run_a, run_b):
-        _run_folder(path)
-    found = c.compare(c.side(run_a), c.side(run_b))
-    if page is not None:
-        try:
-            page.write_text(compare_page.html(found), encoding="utf-8")
-        except OSError as e:
-            raise OptionError(f"{page}: {e.strerror}") from e
-    click.echo(
-        orjson.dumps(found.to_json(), option=orjson.OPT_INDENT_2).decode() if as_json else compare_page.text(found)
-    )
-
-
-@main.command()
-@click.argument("folder", type=click.Path(path_type=Path), default=Path("runs"))
-@click.option("--json", "as_json", is_flag=True)
-def runs(folder: Path, as_json: bool) -> None:
-    """List the runs in FOLDER (runs/ here) with their verdicts, oldest first."""
-    import orjson
-
-    from loadchaos.tell import runs as r
-
-    found = r.found(folder)
-    if as_json:
-        click.echo(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
-    else:
-        click.echo(r.text(found) if found else f"{folder}: no runs here; loadchaos run PROFILE makes one")
-
-
-@main.command()
-@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--openmetrics", is_flag=True, help="openmetrics.txt, to backfill Prometheus or VictoriaMetrics with.")
-@click.option("--csv", "as_csv", is_flag=True, help="requests.csv, metrics.csv, events.csv.")
-@click.option("--parquet", is_flag=True, help="The same tables as Parquet.")
-@click.option("--to", type=click.Path(path_type=Path), metavar="FOLDER", help="Where to; RUN/export otherwise.")
-@click.option("--step", callback=_duration, default="1s", show_default=True, help="Between points of --openmetrics.")
-def export(run_folder: Path, openmetrics: bool, as_csv: bool, parquet: bool, to: Path | None, step: float) -> None:
-    """Write a run for other tools: OpenMetrics, CSV or Parquet (docs/metrics.md)."""
-    from loadchaos.tell import export as tables
-
-    if not (openmetrics or as_csv or parquet):
-        raise OptionError("export what? --openmetrics, --csv, --parquet, or several of them")
-    folder, to = _run_folder(run_folder), to or run_folder / "export"
-    try:
-        to.mkdir(parents=True, exist_ok=True)
-        if openmetrics:
-            path = to / "openmetrics.txt"
-            with path.open("w", encoding="utf-8") as f:
-                tables.openmetrics(folder, f, step)
-            click.echo(str(path))
-        made = tables.write_csv(folder, to) if as_csv else []
-        for path in [*made, *(tables.write_parquet(folder, to) if parquet else [])]:
-            click.echo(str(path))
-    except OSError as e:
-        raise OptionError(f"{to}: {e.strerror}") from e
-
-
-@main.command()
-@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--exporter-port", type=click.IntRange(0, 65535), help="Prometheus port; none when not given.")
-@click.option("--no-live", is_flag=True, help="Plain lines in place of the live view.")
-def follow(run_folder: Path, exporter_port: int | None, no_live: bool) -> None:
-    """Follow a run that goes on: live view, findings, incidents, /metrics for Prometheus."""
-    from loadchaos.follow import follow as go
-
-    sys.exit(go(_run_folder(run_folder), exporter_port=exporter_port, live=not no_live))
-
-
-# --- runs on a schedule ---------------------------------------------------------------------------------------------------
-
-main.add_command(soak)
-main.add_command(trend)
-
-
-# --- logs of servers we never touched -----------------------------------------------------------------------------------
-
-main.add_command(classify)
-main.add_command(signatures)
-
-
-# --- Prometheus and Grafana ---------------------------------------------------------------------------------------------
-
-
-@main.group()
-def stack() -> None:
-    """Prometheus, Alertmanager and Grafana for loadchaos, ready to look at."""
-
-
-_stack_folder = click.option(
-    "--folder",
-    type=click.Path(path_type=Path),
-    default=Path("loadchaos-stack"),
-    show_default=True,
-    help="Its files' home.",
-)
-
-
-@stack.command()
-@_stack_folder
-@click.option("--local", is_flag=True, help="Run the machine's own Prometheus, without containers.")
-@click.option("--write-only", is_flag=True, help="Write the files and start nothing.")
-@click.option("--scrape", multiple=True, metavar="HOST:PORT", help="Exporters; 127.0.0.1:9646 otherwise. Repeatable.")
-@click.option("--port", type=click.IntRange(1, 65535), default=9090, show_default=True, help="Prometheus' own port.")
-def up(folder: Path, local: bool, write_only: bool, scrape: tuple[str, ...], port: int) -> None:
-    """Write a compose file with everything provisioned, and start it where a container engine is."""
-    from loadchaos.tell import stack as s
-
-    folder = folder.resolve()
-    try:
-        s.write(folder, scrape or ("127.0.0.1:9646",), port)
-    except OSError as e:
-        raise OptionError(f"{folder}: {e.strerror}") from e
-    click.echo(f"{folder}: compose.yaml, Prometheus, Alertmanager and Grafana with dashboards and alerts")
-    if write_only:
-        return
-    if local:
-        for line in s.start_local(folder, port):
-            click.echo(line)
-        click.echo(f"Grafana, where you have one: import {folder}/grafana/dashboards/*.json")
-    elif command := s.engine():
-        s.compose(folder, command, "up", "-d")
-        click.echo(f"Grafana: http://127.0.0.1:{s.GRAFANA_PORT}   Prometheus: http://127.0.0.1:{port}")
-    else:
-        click.echo("there is no container engine here: take the folder to one and run `docker compose up -d` in it, or use "
-                   "--local for the machine's own Prometheus")  # fmt: skip
-
-
-@stack.command()
-@_stack_folder
-def down(folder: Path) -> None:
-    """Stop what `stack up` started; its data stays."""
-    from loadchaos.tell import stack as s
-
-    folder = folder.resolve()
-    if not (folder / "compose.yaml").is_file():
-        raise OptionError(f"{folder} holds no stack; --folder says where it is")
-    ended = s.stop_local(folder)
-    command = s.engine()
-    if command:
-        s.compose(folder, command, "down")
-    click.echo(f"{folder}: {', '.join(ended) or ('the containers' if command else 'nothing')} stopped, the data stays")
+for _command in (judge, report, compare, runs, export, follow, soak, trend, classify, signatures, stack):
+    main.add_command(_command)
 
 
 # --- the embedded server ------------------------------------------------------------------------------------------------

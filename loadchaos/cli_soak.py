@@ -45,9 +45,9 @@ def soak(profile: str, run_options: tuple[str, ...], *, once: bool, count: int |
 
 
 def _say(text: str) -> None:
-    from loadchaos.cli import _tell
+    from loadchaos.cli_common import tell
 
-    _tell(text)
+    tell(text)
     sys.stdout.flush()  # into a journal or a file at once
 
 

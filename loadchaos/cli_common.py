@@ -1,0 +1,38 @@
+"""What several commands share: a duration option, the terminal's width and colour, printing that cannot fail."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from loadchaos.errors import OptionError
+
+
+def duration(_: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """An option that takes `30s` or, as Locust's --run-time does, bare seconds; OptionError names the option."""
+    from loadchaos.units import duration_s
+
+    if value is None:
+        return None
+    try:
+        return duration_s(f"{value}s" if value.isdigit() else value)
+    except ValueError as e:
+        raise OptionError(f"--{(parameter.name or '').replace('_', '-')}: {e}") from None
+
+
+def tell(text: str, *, err: bool = False) -> None:
+    """Print; where nobody reads any more (a closed pipe, a lost terminal) the exit code is all that counts."""
+    try:
+        click.echo(text, err=err)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2 if err else 1)
+
+
+def terminal() -> tuple[bool, int]:
+    """(colour, columns) of the terminal that the report goes to."""
+    import shutil
+
+    color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    return color, max(60, min(shutil.get_terminal_size((100, 24)).columns, 140))
