@@ -49,7 +49,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "soak": {"ledger", "plan", "tell"},
 }  # fmt: skip
-EVERYTHING = {"cli", "cli_common", "cli_logs", "cli_runs", "cli_soak", "cli_stack", "__main__"}  # lazily: see test_help_imports_nothing_heavy
+# Lazily: see test_help_imports_nothing_heavy.
+EVERYTHING = {"cli", "cli_common", "cli_logs", "cli_runs", "cli_soak", "cli_stack", "__main__"}
 ONLY_THESE_IMPORT_LOCUST = {"users", "locustfile"}
 
 
