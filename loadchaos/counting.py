@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from loadchaos.calibrate import Asker
+from loadchaos.asker import Asker
 from loadchaos.model import Facts, TextFacts
 
 _REPEAT = 8

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from loadchaos.calibrate import Asker
+from loadchaos.asker import Asker
 from loadchaos.model import Facts, TextFacts
 
 MOST_GENERATIONS = 40

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from loadchaos.asker import parse_target
 from loadchaos.attacks import authority
-from loadchaos.calibrate import parse_target
 from loadchaos.errors import OptionError
 from loadchaos.patient import Place
 from loadchaos.plan.profile import Profile

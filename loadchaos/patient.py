@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from loadchaos.asker import parse_target
 from loadchaos.attacks import ProxyPath, authority
-from loadchaos.calibrate import parse_target
 from loadchaos.dialects import DIALECTS, Dialect
 from loadchaos.errors import OptionError
 from loadchaos.judge.states import StateMachine

@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from loadchaos.calibrate import Asker
+from loadchaos.asker import Asker
 from loadchaos.dialects import DIALECTS, Dialect
 from loadchaos.errors import AuthorizationError, TargetError
 from loadchaos.model import Emit, Facts
