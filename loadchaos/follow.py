@@ -49,13 +49,19 @@ MOST_INCIDENTS = 200
 
 
 class Follower:
-    """Follows one run folder; `run` returns when the run has ended and all was read, or after `stop`.
+    """Follows one run folder; `run` returns when the run has ended and all was read.
 
-    `live` False: plain lines on a terminal, too.
+    `stopped`: once set, what is there is read once more, then `run` returns. `live` False: plain lines on a terminal, too.
     """
 
     def __init__(
-        self, folder: RunFolder, *, exporter_port: int | None = None, live: bool = True, stream: TextIO | None = None
+        self,
+        folder: RunFolder,
+        *,
+        exporter_port: int | None = None,
+        live: bool = True,
+        stream: TextIO | None = None,
+        stopped: threading.Event | None = None,
     ) -> None:
         self._folder = folder
         self._reader, self._judge, self._fold = Reader(folder), Judge(), Fold()
@@ -65,12 +71,8 @@ class Follower:
         self._exporter = self._export(exporter_port)
         self._lock = self._exporter.lock if self._exporter else threading.Lock()
         self._screen = Screen(View(stream, plain=None if live else True, head=self._head))
-        self._stop = threading.Event()
+        self._stop = stopped or threading.Event()
         self._writer = WriterOfRun()
-
-    def stop(self) -> None:
-        """Read what is there once more, then end; safe in a signal handler."""
-        self._stop.set()
 
     def run(self) -> bool:
         """Follow to the end; False when the terminal was stuck and its thread had to be left behind."""
@@ -287,10 +289,11 @@ def follow(
     folder: RunFolder, *, exporter_port: int | None = None, live: bool = True, stream: TextIO | None = None
 ) -> int:
     """Follow a run to its end or until SIGTERM or SIGINT; the exit code, 0. `stream`: where to tell (default stderr)."""
-    follower = Follower(folder, exporter_port=exporter_port, live=live, stream=stream)
-    before = {s: signal.signal(s, lambda *_: follower.stop()) for s in (signal.SIGTERM, signal.SIGINT)}
+    # Before anything is opened: a SIGTERM that comes while the follower sets itself up must end it in order, too.
+    stopped = threading.Event()
+    before = {s: signal.signal(s, lambda *_: stopped.set()) for s in (signal.SIGTERM, signal.SIGINT)}
     try:
-        drawn = follower.run()
+        drawn = Follower(folder, exporter_port=exporter_port, live=live, stream=stream, stopped=stopped).run()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
