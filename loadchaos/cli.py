@@ -63,6 +63,8 @@ def _profile_argument(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--model", metavar="NAME", help="The model to ask for; the server's first otherwise.")
 @click.option("--api-key-env", metavar="VAR", help="The variable that holds the API key; keys never reach disk.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=env:VAR", help="A further header, also NAME=text.")
+@click.option("--ca", metavar="FILE", help="Believe these certificates (PEM) in place of the system's.")
+@click.option("-k", "--insecure", is_flag=True, help="Believe any certificate.")
 @click.option(
     "--server-log",
     multiple=True,
@@ -109,13 +111,15 @@ def run(profile: str, overrides: tuple[str, ...], **options: Any) -> None:
     from loadchaos.run import run as go
     from loadchaos.tell import github, notify
     from loadchaos.tell.text import render
+    from loadchaos.trust import Trust
 
     addresses = [notify.address(a) for a in options["notify"]]
     live = not options["no_live"]
     result = asyncio.run(go(loaded, Options(
         target=options["target"], admin_url=options["admin_url"], model=options["model"],
-        api_key_env=options["api_key_env"], headers=_headers(options["headers"]), server_log=options["server_log"],
-        out=options["out"], seed=options["seed"], duration_s=options["duration"], authorize=options["authorize"],
+        api_key_env=options["api_key_env"], headers=_headers(options["headers"]),
+        trust=Trust(options["ca"], options["insecure"]), server_log=options["server_log"], out=options["out"],
+        seed=options["seed"], duration_s=options["duration"], authorize=options["authorize"],
         shared=options["shared"], wait_ready_s=options["wait_ready"], embedded=options["embedded"],
         exporter_port=_exporter_port(options["exporter_port"]), live=live, processes=options["processes"],
         argv=_without(sys.argv, options["notify"]),
@@ -188,12 +192,14 @@ def _exporter_port(asked: int | None) -> int:
 @click.option("--model", metavar="NAME", help="The model to ask for; the server's first otherwise.")
 @click.option("--api-key-env", metavar="VAR", help="The variable that holds the API key.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=env:VAR", help="A further header, also NAME=text.")
+@click.option("--ca", metavar="FILE", help="Believe these certificates (PEM) in place of the system's.")
+@click.option("-k", "--insecure", is_flag=True, help="Believe any certificate.")
 @click.option("--lengths", is_flag=True, help="Search the longest prompt it takes, with at most 40 generations.")
 @click.option("--authorize", multiple=True, metavar="HOST:PORT", help="This server may be harmed (by --lengths).")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def probe(
     url: str, admin_url: str | None, model: str | None, api_key_env: str | None, headers: tuple[str, ...],
-    lengths: bool, authorize: tuple[str, ...], as_json: bool,
+    ca: str | None, insecure: bool, lengths: bool, authorize: tuple[str, ...], as_json: bool,
 ) -> None:  # fmt: skip
     """Say what a server is, what it can take, and which profiles fit it: at most 20 reads and 3 small generations."""
     import asyncio
@@ -206,16 +212,18 @@ def probe(
     from loadchaos.attacks import authority
     from loadchaos.calibrate import Asker, Wanted, parse_target
     from loadchaos.options import Options, request_headers
+    from loadchaos.trust import Trust
 
     base = parse_target(url)
     admin = parse_target(admin_url) if admin_url else base
     sent = request_headers(Options(api_key_env=api_key_env, headers=_headers(headers)))
+    tls = Trust(ca, insecure).context()
     profiles = {name: _load(str(path), ()) for name, path in shipped.profiles().items()}
     if lengths:
         authority.check(admin, ["--lengths sends prompts at the edge of its context"], authorize)
 
     async def ask() -> room.Probed:
-        async with httpx.AsyncClient(headers=sent, trust_env=False) as client:
+        async with httpx.AsyncClient(headers=sent, verify=tls, trust_env=False) as client:
             wanted = Wanted(model=model, api_key_env=api_key_env)
             return await room.probe(Asker(client, base, admin), wanted, profiles, lengths=lengths)
 

@@ -12,6 +12,7 @@ from loadchaos.attacks import authority
 from loadchaos.errors import OptionError
 from loadchaos.patient import Place
 from loadchaos.plan.profile import Profile
+from loadchaos.trust import Trust
 from loadchaos.watch.logs import read_spec
 
 _HEADER_VARIABLE = "LOADCHAOS_HEADER_"
@@ -26,6 +27,7 @@ class Options:
     model: str | None = None
     api_key_env: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    trust: Trust = field(default_factory=Trust)
     server_log: Sequence[str] = ()
     out: Path = Path("runs")
     seed: int = 0
@@ -49,7 +51,11 @@ def place(profile: Profile, options: Options) -> Place:
         authority.check(admin_url or url, profile.harms(), options.authorize)
     for spec in options.server_log:
         _refuse_unreadable(spec, may_come=options.wait_ready_s is not None)
-    return Place(kind, url, admin_url, options.server_log, request_headers(options))
+    trust = options.trust
+    if trust == Trust():
+        trust = Trust(profile.target.ca, profile.target.insecure)
+    trust.context()  # a file that is none is told before anything exists
+    return Place(kind, url, admin_url, options.server_log, request_headers(options), trust)
 
 
 def _refuse_unreadable(spec: str, *, may_come: bool) -> None:

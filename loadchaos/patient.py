@@ -6,7 +6,7 @@ import contextlib
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from loadchaos.asker import parse_target
@@ -20,6 +20,7 @@ from loadchaos.plan.profile import Profile
 from loadchaos.record import Record
 from loadchaos.redact import Redactor
 from loadchaos.sim.command import command as embedded_command
+from loadchaos.trust import Trust
 from loadchaos.watch import Target, Watch
 
 _HEAD_BYTES = 1 << 16
@@ -31,13 +32,14 @@ _DEFAULT_ERA = {"vllm": "0.18", "lmdeploy": "0.18"}
 
 @dataclass(frozen=True)
 class Place:
-    """Where the server is and what is known of it by hand: URLs, logs, headers, kind (embedded, launched, external)."""
+    """Where the server is and what is known by hand: URLs, logs, headers, certificates; embedded, launched or external."""
 
     kind: str
     url: str | None
     admin_url: str | None
     server_log: Sequence[str]
     headers: Mapping[str, str]
+    trust: Trust = field(default_factory=Trust)
 
 
 class Patient:
@@ -123,7 +125,7 @@ class Patient:
             await self._watch.stop()
         self._watch = Watch(
             self._targets(), self._dialect, record.event, record.metric, self._folder, self._redactor,
-            headers=self.place.headers,
+            headers=self.place.headers, tls=self.place.trust.context(),
         )  # fmt: skip
         await self._watch.start()
         if self.launched is not None:

@@ -54,6 +54,8 @@ async def wait_until_healthy(
 
 
 def _hint(text: str) -> str:
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        return " - its certificate is not trusted here: --ca FILE names what to believe, --insecure checks nothing"
     if "ConnectError" in text:
         return " - is it running, and is that its port?"
     if "RemoteProtocolError" in text or "illegal" in text.lower():

@@ -56,7 +56,8 @@ class Preparation:
                 "note: without --server-log causes cannot be named: a server tells nobody but its log why it died"
             )
         await self._patient.watch(self._record)
-        async with httpx.AsyncClient(headers=dict(self._place.headers), trust_env=False) as client:
+        headers, tls = dict(self._place.headers), self._place.trust.context()
+        async with httpx.AsyncClient(headers=headers, verify=tls, trust_env=False) as client:
             url = self._patient.url
             asker = calibrate.Asker(client, url, self._place.admin_url or url)
             await preflight.wait_until_healthy(asker, self._ready_within_s(), self._patient.gone, self._say)
@@ -144,6 +145,7 @@ class Preparation:
         attacks = Attacks(
             [a.spec() for a in self._profile.attacks], dialect, replicas, self._record.event, self._redactor,
             headers=self._place.headers, seed=self._options.seed, version=facts.version,
+            verify=self._place.trust.context(),
         )  # fmt: skip
         for name, found in [*await attacks.preflight("process"), *await attacks.preflight("engine")]:
             if found.ok is False:
@@ -160,7 +162,7 @@ class Preparation:
         plan = {
             "profile": profile, "seed": self._options.seed, "base_url": base_url,
             "api_key_env": self._options.api_key_env, "headers": planned_headers(self._options),
-            "folder": str(folder.path.resolve()), "workers": self._options.processes,
+            "folder": str(folder.path.resolve()), "workers": self._options.processes, "tls": self._place.trust.to_json(),
         }  # fmt: skip
         self._record.keep(folder.facts, json.dumps(facts.to_json(), indent=1))
         self._record.keep(folder.plan, json.dumps(plan, indent=1))

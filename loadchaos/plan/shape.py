@@ -67,13 +67,18 @@ class Replica(Part):
 
 
 class Target(Part):
-    """What is tested where the command line names no server, and what to do when it dies."""
+    """What is tested where the command line names no server, and what to do when it dies.
+
+    `ca` and `insecure` are for https: a PEM file with the certificates to believe, or none is checked.
+    """
 
     dialect: str = "auto"
     on_death: Literal["stop", "wait", "restart"] = "wait"
     embedded: Embedded | None = None
     launch: Launch | None = None
     replicas: tuple[Replica, ...] = ()
+    ca: str | None = None
+    insecure: bool = False
 
 
 class OutputOptions(Part):

@@ -19,6 +19,7 @@ from loadchaos.model import Facts, Reply, Request, Step
 from loadchaos.plan.profile import Profile, Shelves, from_mapping
 from loadchaos.plan.steps import of_phase
 from loadchaos.redact import Redactor
+from loadchaos.trust import Trust
 from loadchaos.users.nonces import Nonces
 from loadchaos.wire.call import Limits, Sending, length_of, request_head
 from loadchaos.wire.outcome import Rules, matches
@@ -80,7 +81,7 @@ class WorkerPlan:
         self.seed = int(plan["seed"])
         self.facts = facts
         self.folder = Path(plan["folder"])
-        self.target = Target(plan["base_url"])
+        self.target = Target(plan["base_url"], Trust.from_json(plan.get("tls")).context())
         shelves = Shelves(
             payloads={name: payload.Options for name, payload in payloads.PAYLOADS.items()},
             behaviours={name: behaviour.Options for name, behaviour in BEHAVIOURS.items()},

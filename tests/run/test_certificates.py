@@ -1,0 +1,95 @@
+"""A server behind TLS with a certificate of its own: believed when its CA is named, or when anybody is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadchaos.errors import OptionError
+from loadchaos.trust import Trust
+
+FRONT = Path(__file__).parent / "tls_front.py"
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """A self-signed one for localhost, with its key in one file."""
+    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
+    argv = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    argv += ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(cert)]
+    try:
+        subprocess.run(argv, check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("no openssl to make a certificate with")
+    cert.write_text(cert.read_text() + key.read_text())
+    return cert
+
+
+@pytest.fixture
+def front(certificate: Path) -> Iterator[Callable[[str], str]]:
+    """Puts TLS in front of a server: its plain URL in, an https URL out."""
+    fronts: list[subprocess.Popen[str]] = []
+
+    def go(url: str) -> str:
+        argv = [sys.executable, str(FRONT), str(certificate), *url.removeprefix("http://").split(":")]
+        fronts.append(subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True))
+        return f"https://localhost:{int(fronts[-1].stdout.readline())}"  # type: ignore[union-attr]  # it is piped
+
+    yield go
+    for process in fronts:
+        process.kill()
+        process.communicate()
+
+
+def probe(url: str, *more: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "loadchaos", "probe", url, *more]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_certificate_nobody_vouches_for_is_told_with_the_way_out(
+    sim: Any, front: Callable[[str], str], certificate: Path
+) -> None:
+    url = front(sim().url)
+    refused = probe(url)
+    assert refused.returncode == 4
+    assert "its certificate is not trusted here; --ca FILE" in refused.stderr
+    believed = probe(url, "--ca", str(certificate))
+    assert (believed.returncode, believed.stderr) == (0, "")
+    assert "dialect               vLLM" in believed.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["option", "insecure", "profile", "not at all"])
+def test_probes_metrics_questions_and_load_believe_the_same(
+    how: str, start: Any, sim: Any, front: Callable[[str], str], certificate: Path
+) -> None:
+    given = {"option": ["--ca", str(certificate)], "insecure": ["--insecure"]}.get(how, [])
+    target = {"ca": str(certificate)} if how == "profile" else {}
+    run = start("--target", front(sim().url), *given, target=target)
+    code = run.ends()
+    if how == "not at all":
+        assert code == 4
+        assert "--ca FILE names what to believe" in run.told
+        return
+    assert code == 0, run.told
+    assert {row["ok"] for row in run.rows(row="probe", what="health")} == {True}
+    assert run.rows("metrics.jsonl", row="metrics"), "they were scraped"
+    assert run.verdict()["outcomes"] == {"ok": 20}
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (Trust("nowhere.pem"), "ca nowhere.pem: No such file or directory"),
+        (Trust("nowhere.pem", insecure=True), "exclude each other"),
+        (Trust(__file__), "it holds no certificate"),
+    ],
+)
+def test_what_is_no_certificate_is_told_before_anything_exists(given: Trust, told: str) -> None:
+    with pytest.raises(OptionError, match=told):
+        given.context()
