@@ -1,0 +1,92 @@
+"""The benches' load server and our client agree on what was sent, when, and how much of it."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from bench.server import NO_EVENT, LoadServer, NoCompilerError, Pace, build, has_openssl
+from loadchaos.behaviours import plain
+from loadchaos.model import Reply
+from loadchaos.wire.call import Call, Progress, Sending, length_of, request_head
+from loadchaos.wire.outcome import Rules
+from loadchaos.wire.sockets import Slot, Target
+
+PACE = Pace(events=25, gap_us=1000, ttft_us=5000, spread_us=3000)
+USERS, EACH = 4, 3
+
+
+@pytest.fixture(autouse=True)
+def _compiler() -> None:
+    try:
+        build("server.c")
+    except NoCompilerError as e:
+        pytest.skip(f"the load server cannot be built: {e}")
+
+
+@pytest.fixture(params=["plain", "tls"])
+def server(request: pytest.FixtureRequest) -> Iterator[LoadServer]:
+    tls = request.param == "tls"
+    if tls and not has_openssl():
+        pytest.skip("OpenSSL's headers are not installed")
+    with LoadServer(PACE, tls=tls, stamps=True) as server:
+        yield server
+
+
+def ask(server: LoadServer, *, stream: bool, padding: int = 0) -> list[Reply]:
+    """Every user one after the other on one connection, the users beside each other."""
+    trust = ssl.create_default_context(cafile=server.certificate) if server.certificate else None
+    target = Target(server.url, trust)
+    body = b'{"model":"bench","p":"%s","stream":%s}' % (b"x" * padding, b"true" if stream else b"false")
+    head = request_head("/v1/chat/completions", target.host_header, {}) + length_of(body)
+
+    def user(_: int) -> list[Reply]:
+        slot = Slot(target)
+        sending = Sending(head, body, stream, Rules())
+        replies = [plain.act(Call(sending, slot, Progress())) for _ in range(EACH)]
+        slot.close()
+        return replies
+
+    with ThreadPoolExecutor(USERS) as pool:
+        return [reply for replies in pool.map(user, range(USERS)) for reply in replies]
+
+
+def settled(server: LoadServer) -> None:
+    """Until the server has heard that everybody hung up."""
+    deadline = time.monotonic() + 15
+    while server.counters().open:
+        assert time.monotonic() < deadline, "connections stay open"
+        time.sleep(0.005)
+
+
+def test_streams_agree_on_requests_tokens_and_clock(server: LoadServer) -> None:
+    replies = ask(server, stream=True)
+    settled(server)
+    count = server.counters()
+    server.end()
+    assert [r.outcome for r in replies] == ["ok"] * (USERS * EACH)
+    assert (count.connections, count.begun, count.ended, count.cut, count.refused) == (USERS, 12, 12, 0, 0)
+    assert sum(r.chunks for r in replies) == count.events == 12 * PACE.events
+    assert {r.completion_tokens for r in replies} == {PACE.events}
+    tokens = server.stamps[server.stamps["event"] != NO_EVENT]
+    first = {f"bench-{s['stream']:08d}": int(s["sent_ns"]) for s in tokens[tokens["event"] == 0]}
+    assert sorted(first) == sorted(str(r.request_id) for r in replies)
+    assert all((r.first_token_ns or 0) > first[str(r.request_id)] for r in replies), (
+        "one clock, and cause before effect"
+    )
+    assert all(sum(r.itl_hist.values()) < r.chunks for r in replies), "gaps are between chunks"
+    assert np.all(tokens["sent_ns"] >= tokens["due_ns"])
+
+
+def test_whole_answers_and_long_bodies_agree(server: LoadServer) -> None:
+    replies = ask(server, stream=False, padding=400_000)
+    count = server.counters()
+    assert [(r.outcome, r.completion_tokens) for r in replies] == [("ok", 8)] * 12
+    assert (count.begun, count.ended, count.events) == (12, 12, 0)
+    replies = ask(server, stream=True, padding=400_000)  # what asks for a stream stands behind all that
+    assert server.counters().events == sum(r.chunks for r in replies) == 12 * PACE.events
