@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadchaos.cli_common import duration, tell, terminal
+from loadchaos.cli_launch import launch
 from loadchaos.cli_logs import classify, signatures
 from loadchaos.cli_runs import compare, export, follow, judge, report, runs
 from loadchaos.cli_soak import soak, trend
@@ -59,6 +60,9 @@ def _profile_argument(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "-H", "--target", "--host", "--base-url", "target", metavar="URL", help="The server, with or without /v1."
 )
+@click.option(
+    "--launch", metavar="COMMAND", help="Start this server: 'vllm serve MODEL --port 8000', at --target if given."
+)
 @click.option("--admin-url", metavar="URL", help="Where /health, /metrics and the admin endpoints are, if elsewhere.")
 @click.option("--model", metavar="NAME", help="The model to ask for; the server's first otherwise.")
 @click.option("--api-key-env", metavar="VAR", help="The variable that holds the API key; keys never reach disk.")
@@ -104,6 +108,8 @@ def run(profile: str, overrides: tuple[str, ...], **options: Any) -> None:
 
     users = options["users"]
     loaded = _load(profile, [*overrides, *([f"load.*.users={users}"] if users else [])])
+    if options["launch"]:
+        loaded, options["target"] = _launching(loaded, options["launch"], options["target"]), None
     if options["dry_run"]:
         click.echo(explain(loaded, seed=options["seed"]))
         return
@@ -136,6 +142,16 @@ def run(profile: str, overrides: tuple[str, ...], **options: Any) -> None:
     if result.error:
         tell(f"loadchaos: {result.error}", err=True)
     sys.exit(result.exit_code)
+
+
+def _launching(profile: Profile, command: str, url: str | None) -> Profile:
+    """The profile with this server to start in place of its own."""
+    from loadchaos.asker import parse_target
+    from loadchaos.launch import typed
+
+    what = typed(command)
+    started = {"command": what.argv, "env": what.env, "url": parse_target(url) if url else what.url}
+    return profile.launching(started)
 
 
 def _tell_github(verdict: Mapping[str, Any], home: Path, profile: str) -> None:
@@ -343,7 +359,9 @@ def list_images(folder: Path | None) -> None:
 
 # --- commands that have files of their own ------------------------------------------------------------------------------
 
-for _command in (judge, report, compare, runs, export, follow, soak, trend, classify, signatures, stack):
+for _command in (
+    judge, report, compare, runs, export, follow, soak, trend, classify, signatures, stack, launch,
+):  # fmt: skip
     main.add_command(_command)
 
 

@@ -32,7 +32,7 @@ def classify(files: tuple[str, ...], as_json: bool) -> None:
     unreadable = False
     for path in files or ("-",):
         try:
-            found = _classify_one(path, as_json=as_json)
+            found = classify_one(path, as_json=as_json)
         except UnreadableError as e:
             click.echo(f"loadchaos: {e}", err=True)
             unreadable = True
@@ -45,7 +45,7 @@ def classify(files: tuple[str, ...], as_json: bool) -> None:
     sys.exit(2 if unreadable else 1 if told else 0)
 
 
-def _classify_one(path: str, *, as_json: bool) -> list[dict[str, Any]]:
+def classify_one(path: str, *, as_json: bool) -> list[dict[str, Any]]:
     """The failures of one file as `--json` gives them; printed in words where no JSON is wanted."""
     from loadchaos.judge.diagnosis import Diagnosis
     from loadchaos.logfiles import UnreadableError, lines

@@ -13,9 +13,8 @@ from loadchaos.plan.profile import Profile
 from loadchaos.record import Record
 
 WAIT_S = 60.0
-"""How long a server that is down is waited for, unless `recovers_within` of the profile says longer."""
-
-MOST_RESTARTS = 20
+"""How long a server that is down is waited for, unless the profile says so, or its `recovers_within` says longer."""
+_ENDED = ("dead", "terminated")
 
 
 class Gate:
@@ -23,8 +22,14 @@ class Gate:
 
     def __init__(self, profile: Profile, patient: Patient, record: Record, say: Callable[[str], None]) -> None:
         self._profile, self._patient, self._record, self._say = profile, patient, record, say
-        self._policy = profile.target.on_death
-        self._wait_s = max(WAIT_S, profile.recovers_within_s())
+        on_death = profile.target.on_death
+        self._policy = on_death.policy
+        self._most_restarts = on_death.restart.at_most if on_death.restart is not None else 0
+        self._most_deaths = on_death.wait.deaths if on_death.wait is not None else None
+        asked_s = on_death.wait.at_most if on_death.wait is not None else None
+        self._wait_s = max(WAIT_S, profile.recovers_within_s()) if asked_s is None else asked_s
+        self._deaths = 0
+        self._counted = False
         self._down_since: float | None = None
         self._restart: asyncio.Task[str] | None = None
         self._restarts = 0
@@ -37,7 +42,11 @@ class Gate:
         down = self._patient.down
         if down != (self._down_since is not None):
             self._down_since = time.monotonic() if down else None
+            self._counted = False
             self._move(opened=not down)
+        if down and not self._counted and self._patient.state in _ENDED:
+            self._counted = True
+            self._deaths += 1
         if self._policy == "restart":
             self._start_again()
 
@@ -58,8 +67,8 @@ class Gate:
             self._restart = None
         if self.ending or self._patient.gone() is None or self._not_again is not None:
             return
-        if self._restarts >= MOST_RESTARTS:
-            self._not_again = f"the server died again after {MOST_RESTARTS} restarts"
+        if self._restarts >= self._most_restarts:
+            self._not_again = f"the server died again after {self._restarts} restarts"
             return
         self._restarts += 1
         self._restart = asyncio.create_task(self._patient.launch(self._record))
@@ -80,10 +89,12 @@ class Gate:
             return None
         if self._not_again is not None:
             return self._not_again
-        if self._policy == "stop" and self._patient.state in ("dead", "terminated"):
+        if self._policy == "stop" and self._patient.state in _ENDED:
             return "the server died"
         if self._policy == "wait" and self._patient.gone() is not None:
             return "the server died, and nobody starts it again"
+        if self._most_deaths is not None and self._deaths >= self._most_deaths:
+            return f"the server died {self._deaths} times, and the profile says that this is enough"
         down_s = time.monotonic() - self._down_since
         if down_s > self._wait_s:
             return f"the server did not come back within {down_s:.0f} s"

@@ -4,7 +4,7 @@ It is a process of its own, so that a server survives no crash of ours (kill -9 
 blocks the server's output. It speaks JSON lines: reports on stdout (`start`, `exit`), orders on stdin (`term`, `kill`);
 the end of stdin means that `run` is gone, which ends the server.
 
-    python -m loadchaos.keeper --folder RUN [--source NAME] [--secret-env NAME ...] -- COMMAND...
+    python -m loadchaos.keeper --folder RUN [--source NAME] [--secret-env NAME ...] [--limit NAME=N ...] -- COMMAND...
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -34,6 +35,9 @@ _HIDDEN_VARIABLE = "LOADCHAOS_HIDE_"  # launch.py says what for
 _EXIT_DRAIN_S = 2.0
 _ORPHANED_S = 2.5
 """How long the server is kept when `run` was killed: the load sees that too and ends first, or it would meet a death."""
+
+LIMITS = {"memory": resource.RLIMIT_DATA, "open_files": resource.RLIMIT_NOFILE, "core": resource.RLIMIT_CORE}
+"""What a server's processes may be limited in: bytes of memory of their own each, open files each, size of a core file."""
 
 _REPORT = threading.Lock()
 
@@ -93,8 +97,11 @@ class LogFile:
 class Keeper:
     """One server: its process group, its output, its end."""
 
-    def __init__(self, folder: RunFolder, source: str, redactor: Redactor, pipe: tuple[int, int]) -> None:
+    def __init__(
+        self, folder: RunFolder, source: str, redactor: Redactor, pipe: tuple[int, int], limits: dict[str, int]
+    ) -> None:
         self._log = LogFile(folder, source)
+        self._limits = limits
         self._output, self._input = pipe
         self._redactor = redactor
         self._server: subprocess.Popen[bytes] | None = None
@@ -110,9 +117,11 @@ class Keeper:
                 stdout=self._input,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=self._limit if self._limits else None,  # safe: no thread of ours runs yet
             )
-        except OSError as e:
-            _report("exit", pid=None, code=None, signal=None, reason=f"{command[0]}: {e.strerror}")
+        except (OSError, subprocess.SubprocessError) as e:
+            why = f"{command[0]}: {e.strerror}" if isinstance(e, OSError) else f"its limits {self._limits}: {e}"
+            _report("exit", pid=None, code=None, signal=None, reason=f"could not be started: {why}")
             return False
         os.close(self._input)  # the end of the server's output is seen only when nobody else could write
         _report("start", pid=self._server.pid)
@@ -121,11 +130,18 @@ class Keeper:
         threading.Thread(target=self._obey, name="obey-run", daemon=True).start()
         return True
 
+    def _limit(self) -> None:
+        """In the server's process, before it becomes the server; a limit above the one we have ourselves stays there."""
+        for name, most in self._limits.items():
+            _, hard = resource.getrlimit(LIMITS[name])
+            most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            resource.setrlimit(LIMITS[name], (most, most))
+
     def wait(self) -> int:
         """Wait for the server's exit, report it, end what it left behind; the keeper's own exit code is 0."""
         assert self._server is not None
         code = self._server.wait()
-        reason = f"killed by signal {-code}" if code < 0 else f"exited with code {code}"
+        reason = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
         _report("exit", pid=self._server.pid, code=max(code, 0), signal=-code if code < 0 else None, reason=reason)
         # A real vLLM's orphaned worker lives some seconds and still writes; its last lines may name the cause.
         self._reader.join(_EXIT_DRAIN_S)
@@ -210,6 +226,7 @@ def main() -> int:
     parser.add_argument("--source", default="server")
     parser.add_argument("--pipe", type=int, nargs=2, metavar=("R", "W"), help="for the server's output, made by `run`")
     parser.add_argument("--secret-env", action="append", default=[], help="variables whose values never reach disk")
+    parser.add_argument("--limit", action="append", default=[], metavar="NAME=N", help=f"one of {', '.join(LIMITS)}")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     args = parser.parse_args()
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
@@ -225,7 +242,8 @@ def main() -> int:
         redactor.add(os.environ.pop(variable))
     redactor.argv(command)  # learns what stands behind --api-key and its like
     try:
-        keeper = Keeper(RunFolder(args.folder), args.source, redactor, tuple(args.pipe or os.pipe()))
+        limits = {name: int(most) for name, _, most in (text.partition("=") for text in args.limit)}
+        keeper = Keeper(RunFolder(args.folder), args.source, redactor, tuple(args.pipe or os.pipe()), limits)
     except (LedgerError, OSError) as e:
         _report("exit", pid=None, code=None, signal=None, reason=f"was not started: its log cannot be kept: {e}")
         return 0

@@ -6,14 +6,19 @@ import asyncio
 import contextlib
 import json
 import os
+import re
+import shlex
 import signal
+import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+from loadchaos.errors import OptionError
 from loadchaos.model import Emit
 
 HIDDEN_VARIABLE = "LOADCHAOS_HIDE_"
@@ -32,6 +37,75 @@ class Command:
     replica: str = "server"
     secret_env: Sequence[str] = ()
     secrets: Sequence[str] = ()
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """What each process of it may have at most: names of LIMITS, bytes and numbers."""
+
+
+@dataclass(frozen=True)
+class Typed:
+    """A server as a person types it: `VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --port 8000`, and where it will listen."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    url: str
+
+
+_TAIL_BYTES = 4096
+_LINE_CHARS = 200
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_DEFAULT_PORTS = {"lmdeploy": 23333, "sglang": 30000}  # by a word of the command; vLLM and all others listen on 8000
+_EVERYWHERE = ("0.0.0.0", "::", "")  # what a command may say; we ask the loopback then
+
+
+def typed(words: str | Sequence[str]) -> Typed:
+    """Read a command line, or its words. OptionError where it names no command, or its quotes do not close."""
+    try:
+        parts = shlex.split(words) if isinstance(words, str) else list(words)
+    except ValueError as e:
+        raise OptionError(f"the command {words!r} cannot be read: {e}") from None
+    env = {}
+    while parts and _ASSIGNMENT.match(parts[0]):
+        name, _, value = parts.pop(0).partition("=")
+        env[name] = value
+    if not parts:
+        raise OptionError("a command was expected, e.g. 'vllm serve MODEL --port 8000'")
+    default = next((port for word, port in _DEFAULT_PORTS.items() if any(word in part for part in parts)), 8000)
+    port = _option(parts, "--port", "--server-port") or str(default)
+    if not port.isdigit() or not 0 < int(port) < 65536:
+        raise OptionError(f"the command's port is a number up to 65535 (got {port})")
+    host = _option(parts, "--host", "--server-name") or "127.0.0.1"
+    host = "127.0.0.1" if host in _EVERYWHERE else f"[{host}]" if ":" in host else host
+    return Typed(tuple(parts), env, f"http://{host}:{port}")
+
+
+def refuse_taken_port(url: str) -> None:
+    """OptionError where somebody else serves it already: that server would be tested in place of the one we start."""
+    parts = urlsplit(url)
+    with socket.socket(socket.AF_INET6 if ":" in (parts.hostname or "") else socket.AF_INET) as s:
+        s.settimeout(0.5)
+        if s.connect_ex((parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))) == 0:
+            raise OptionError(f"{url} is served already: the server to launch could not listen there")
+
+
+def last_line(log: Path) -> str:
+    """The newest line of a log that says anything, at most 200 characters of it; empty where there is none."""
+    try:
+        with log.open("rb") as f:
+            f.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            lines = [line for line in f.read().decode("utf-8", "replace").splitlines() if line.strip()]
+    except OSError:
+        return ""
+    return lines[-1].strip()[:_LINE_CHARS] if lines else ""
+
+
+def _option(parts: Sequence[str], *names: str) -> str | None:
+    """The value behind one of these options, the last one given."""
+    found = None
+    for part, after in zip(parts, [*parts[1:], ""], strict=True):
+        name, sign, value = part.partition("=")
+        if name in names:
+            found = value if sign else after
+    return found
 
 
 @dataclass(frozen=True)
@@ -67,10 +141,11 @@ class Launched:
         # We keep the reading end, too: a server whose keeper is killed must not break over its own log.
         self._output, output = os.pipe()
         hidden = {f"{HIDDEN_VARIABLE}{n}": value for n, value in enumerate(self._command.secrets)}
-        secrets = [arg for name in self._command.secret_env for arg in ("--secret-env", name)]
+        told = [arg for name in self._command.secret_env for arg in ("--secret-env", name)]
+        told += [arg for name, most in self._command.limits.items() for arg in ("--limit", f"{name}={most}")]
         try:
             self._keeper = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "loadchaos.keeper", "--folder", str(self._folder), *secrets,
+                sys.executable, "-m", "loadchaos.keeper", "--folder", str(self._folder), *told,
                 "--pipe", str(self._output), str(output), "--", *self._command.argv,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,

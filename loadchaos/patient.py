@@ -14,7 +14,7 @@ from loadchaos.attacks import ProxyPath, authority
 from loadchaos.dialects import DIALECTS, Dialect
 from loadchaos.errors import OptionError
 from loadchaos.judge.states import StateMachine
-from loadchaos.launch import Command, Launched
+from loadchaos.launch import Command, Launched, last_line, refuse_taken_port
 from loadchaos.model import Row
 from loadchaos.plan.profile import Profile
 from loadchaos.record import Record
@@ -25,8 +25,6 @@ from loadchaos.watch import Target, Watch
 
 _HEAD_BYTES = 1 << 16
 DOWN = frozenset({"dying", "dead", "restarting", "unreachable", "terminated"})
-_TAIL_BYTES = 4096
-_LINE_CHARS = 200
 _DEFAULT_ERA = {"vllm": "0.18", "lmdeploy": "0.18"}
 
 
@@ -70,11 +68,10 @@ class Patient:
             launch = self._profile.target.launch
             assert launch is not None
             self.url = parse_target(launch.url)
-            self._refuse_taken_port()
-            command, words = (
-                Command(launch.command, launch.env, "server", secrets=self._secrets()),
-                f"starting {launch.command[0]} for {self.url}",
-            )
+            refuse_taken_port(self.url)
+            limits = launch.limits.model_dump(exclude_none=True)
+            command = Command(launch.command, launch.env, "server", secrets=self._secrets(), limits=limits)
+            words = f"starting {launch.command[0]} for {self.url}"
         shown = self._redactor.argv(list(command.argv))
         self.launched = Launched(command, self._folder, record.event, shown)
         await self.launched.start()
@@ -104,14 +101,6 @@ class Patient:
     def _secrets(self) -> list[str]:
         """Values of our headers, with and without `Bearer`: a server may log what it was sent."""
         return [part for value in self.place.headers.values() for part in dict.fromkeys((value, value.split(" ")[-1]))]
-
-    def _refuse_taken_port(self) -> None:
-        """A port already served by somebody else would be tested in place of the server we start."""
-        host, _, port = authority.address(self.url).rpartition(":")
-        with socket.socket() as s:
-            s.settimeout(0.5)
-            if s.connect_ex((host.strip("[]"), int(port))) == 0:
-                raise OptionError(f"{self.url} is served already: the server to launch could not listen there")
 
     async def watch(self, record: Record, dialect: Dialect | None = None) -> None:
         """Open the eyes; called again when the server turned out to speak another dialect than was guessed."""
@@ -213,7 +202,9 @@ class Patient:
         if self.launched is None or not self.launched.exit.done():
             return None
         log = self._folder / "server.log"
-        return f"it {self.launched.exit.result().reason}{_last_line(log)}; its log is {log}"
+        if self.launched.pid is None:
+            return f"it {self.launched.exit.result().reason}"
+        return f"it {self.launched.exit.result().reason}{_last_words(log)}; its log is {log}"
 
     @property
     def lost(self) -> bool:
@@ -221,15 +212,10 @@ class Patient:
         return self.launched is not None and self.launched.lost
 
 
-def _last_line(log: Path) -> str:
+def _last_words(log: Path) -> str:
     """What a server that ended said last, in words for a sentence."""
-    try:
-        with log.open("rb") as f:
-            f.seek(max(0, log.stat().st_size - _TAIL_BYTES))
-            lines = [line for line in f.read().decode("utf-8", "replace").splitlines() if line.strip()]
-    except OSError:
-        return ""
-    return f" and said last: {lines[-1].strip()[:_LINE_CHARS]!r}" if lines else " without a word"
+    line = last_line(log)
+    return f" and said last: {line!r}" if line else " without a word"
 
 
 def _guess(profile: Profile) -> Dialect:

@@ -53,6 +53,15 @@ async def wait_until_healthy(
         await asyncio.sleep(_POLL_S)
 
 
+async def require_an_answer(asker: Asker, model: str) -> None:
+    """One real request: a server may be healthy and die of its first. TargetError where it gets no answer."""
+    answer = await asker.generate(model, "Hello")
+    if answer.status in (401, 403):
+        return  # an answer; what to do about it is said where the models are asked for
+    if asker.failed is not None:
+        raise TargetError(f"{asker.base_url} is healthy, and its first real request went wrong: {asker.failed}")
+
+
 def _hint(text: str) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return " - its certificate is not trusted here: --ca FILE names what to believe, --insecure checks nothing"

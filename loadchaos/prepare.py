@@ -61,8 +61,6 @@ class Preparation:
             url = self._patient.url
             asker = calibrate.Asker(client, url, self._place.admin_url or url)
             await preflight.wait_until_healthy(asker, self._ready_within_s(), self._patient.gone, self._say)
-            if self._patient.launched is not None:
-                self._patient.launched.ready()
             try:
                 attacks = await self._learn(asker)
             except TargetError:
@@ -106,6 +104,9 @@ class Preparation:
             api_key_env=self._options.api_key_env,
         )  # fmt: skip
         facts = calibrate.with_log(await calibrate.look(asker, wanted), await self._patient.read_head())
+        if self._patient.launched is not None:
+            await preflight.require_an_answer(asker, facts.model)
+            self._patient.launched.ready()
         dialect = DIALECTS[facts.dialect].at(facts.version)
         await self._patient.watch(self._record, dialect)
         if self._place.kind == "external":

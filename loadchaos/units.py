@@ -1,4 +1,4 @@
-"""Values as people write them: `30s`, `5%`, `20/s`, `1..4`, `1024x1024`. Errors are ValueError with what was expected.
+"""Values as people write them: `30s`, `5%`, `20/s`, `1..4`, `1024x1024`, `8GiB`. Errors are ValueErrors.
 
 The classes plug into pydantic through `Annotated` types at the end, so profiles are read by the same code as options.
 """
@@ -45,6 +45,19 @@ def format_duration(seconds: float) -> str:
         if n:
             parts.append(f"{n}{unit}")
     return "".join(parts)
+
+
+_SIZES = {"B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+def byte_count(text: object) -> int:
+    """Bytes of `8GiB`, `500MB` or 1048576."""
+    if isinstance(text, int) and not isinstance(text, bool) and text >= 0:
+        return text
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]i?B|B)\s*", text) if isinstance(text, str) else None
+    if match is None:
+        raise ValueError(f"a size such as 8GiB or 500MB was expected (got {text!r})")
+    return int(float(match[1]) * _SIZES[match[2]])
 
 
 def share(text: object) -> float:
@@ -132,6 +145,7 @@ def _plain(value: Any) -> Any:
 
 DurationS = Annotated[float, BeforeValidator(duration_s), PlainSerializer(format_duration, return_type=str)]
 Share = Annotated[float, BeforeValidator(share), PlainSerializer(lambda v: f"{v * 100:g}%", return_type=str)]
+Bytes = Annotated[int, BeforeValidator(byte_count)]
 RatePerS = Annotated[float, BeforeValidator(rate_per_s), PlainSerializer(lambda v: f"{v:g}/s", return_type=str)]
 IntRange = Annotated[Range, BeforeValidator(int_range), PlainSerializer(_plain, return_type=str)]
 ImageSize = Annotated[Size, BeforeValidator(size), PlainSerializer(_plain, return_type=str)]

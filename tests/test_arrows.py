@@ -30,6 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "options": {"asker", "attacks", "patient", "plan", "watch"},
     "gate": {"attacks", "patient", "plan", "record"},
     "voice": set(),
+    "launch_alone": {"asker", "calibrate", "launch", "ledger", "preflight"},
     "prepare": {"attacks", "calibrate", "counting", "dialects", "options", "patient", "plan", "preflight", "record"},
     "preflight": {"asker", "dialects"},
     "lengths": {"asker"},
@@ -52,7 +53,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "soak": {"ledger", "plan", "tell"},
 }  # fmt: skip
 # Lazily: see test_help_imports_nothing_heavy.
-EVERYTHING = {"cli", "cli_common", "cli_logs", "cli_runs", "cli_soak", "cli_stack", "__main__"}
+EVERYTHING = {"cli", "cli_common", "cli_launch", "cli_logs", "cli_runs", "cli_soak", "cli_stack", "__main__"}
 ONLY_THESE_IMPORT_LOCUST = {"users", "locustfile"}
 
 

@@ -156,3 +156,21 @@ def test_the_keeper_ignores_orders_it_does_not_know(tmp_path: Path, bad: str) ->
     )
     out, _ = keeper.communicate(bad, timeout=20)
     assert [json.loads(line)["what"] for line in out.splitlines()] == ["start", "exit", "done"]
+
+
+def test_a_server_has_no_more_than_its_limits(tmp_path: Path) -> None:
+    code = (
+        "import resource as r; print(r.getrlimit(r.RLIMIT_NOFILE), r.getrlimit(r.RLIMIT_DATA)[0]); bytearray(1 << 30)"
+    )
+
+    async def story() -> None:
+        limits = {"open_files": 64, "memory": 512 << 20}
+        server, _ = await launched(tmp_path, Command(python(code), limits=limits))
+        ended = await asyncio.wait_for(server.exit, 20)
+        await server.stop()
+        assert ended.code == 1
+        texts = [row["text"] for row in log_lines(tmp_path)]
+        assert texts[0] == f"(64, 64) {512 << 20}"
+        assert texts[-1] == "MemoryError"
+
+    asyncio.run(story())

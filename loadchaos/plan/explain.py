@@ -7,7 +7,7 @@ from itertools import islice
 
 from loadchaos.plan import expectation, trace
 from loadchaos.plan.profile import DEFAULT_EXPECT, Profile
-from loadchaos.plan.shape import AttackPlan, OutputOptions, Phase, Traffic
+from loadchaos.plan.shape import AttackPlan, OnDeath, OutputOptions, Phase, Traffic
 from loadchaos.plan.steps import steps, total
 from loadchaos.units import format_duration
 
@@ -40,8 +40,17 @@ def _target(profile: Profile) -> Iterator[str]:
         yield "  it does not run: the profile brings no server"
     if profile.requires:
         yield f"  The server must have: {', '.join(profile.requires)} (else a pass proves nothing, or the run is refused)"
-    on_death = {"stop": "the run ends", "wait": "the load waits for its return", "restart": "it is started again"}
-    yield f"  If it dies, {on_death[profile.target.on_death]}"
+    yield f"  If it dies, {_on_death(profile.target.on_death)}"
+
+
+def _on_death(on_death: OnDeath) -> str:
+    if on_death.restart is not None:
+        return f"it is started again, at most {on_death.restart.at_most} times"
+    if on_death.wait is None:
+        return "the run ends"
+    most = f", {format_duration(on_death.wait.at_most)} at most" if on_death.wait.at_most is not None else ""
+    deaths = f"; after {on_death.wait.deaths} deaths the run ends" if on_death.wait.deaths else ""
+    return f"the load waits for its return{most}{deaths}"
 
 
 def _traffic(profile: Profile, traffic: Traffic, planned: int | None) -> str:

@@ -21,6 +21,7 @@ from loadchaos.plan.shape import (
     AttackPlan,
     Chosen,
     Exposure,
+    Launch,
     Limits,
     Part,
     Phase,
@@ -99,6 +100,12 @@ class Profile(Part):
         yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # ruamel types this attribute as None
         yaml.dump(self.to_json(), out)
         return out.getvalue()
+
+    def launching(self, launch: Mapping[str, Any]) -> Profile:
+        """The same profile with a server to start: `command`, `env` and `url` as under target.launch."""
+        kept = self.target.launch.model_dump(exclude_unset=True) if self.target.launch is not None else {}
+        started = Launch.model_validate({**kept, **launch})
+        return self.model_copy(update={"target": self.target.model_copy(update={"launch": started})})
 
     def harms(self) -> list[str]:
         """What in this profile can harm a server, in words; empty where nothing can."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
 from loadchaos.model import Outcome
 from loadchaos.plan import trace
-from loadchaos.units import DurationS, IntRange, Range, RatePerS, Share
+from loadchaos.units import Bytes, DurationS, IntRange, Range, RatePerS, Share
 
 Law = Literal["constant", "poisson", "gamma", "ramp", "step", "spike"]
 EngineFault = Literal[
@@ -49,13 +49,72 @@ class Embedded(Part):
     flags: Mapping[str, Any] = {}
 
 
+class LaunchLimits(Part):
+    """What each process of the server may have at most: RLIMIT_DATA, RLIMIT_NOFILE, RLIMIT_CORE of setrlimit(2)."""
+
+    memory: Bytes | None = None
+    open_files: int | None = Field(default=None, gt=0)
+    core: Bytes | None = None
+
+
 class Launch(Part):
-    """A server to start: its command, what is added to its environment, where it will listen."""
+    """A server to start: its command, what is added to its environment, where it will listen, what it may use."""
 
     command: tuple[str, ...] = Field(min_length=1)
     env: Mapping[str, str] = {}
     url: str = "http://127.0.0.1:8000"
     ready_within: DurationS = 1200.0
+    limits: LaunchLimits = LaunchLimits()
+
+
+class Stopping(Part):
+    """The run ends when the server is dead."""
+
+
+class Waiting(Part):
+    """The load waits for the server's return: `at_most` so long, and no more after so many `deaths`."""
+
+    at_most: DurationS | None = None
+    deaths: int | None = Field(default=None, gt=0)
+
+
+class Restarting(Part):
+    """A server that loadchaos started is started again, `at_most` so often."""
+
+    at_most: int = Field(default=20, gt=0)
+
+
+class OnDeath(Part):
+    """What to do when the server dies: one of the three."""
+
+    stop: Stopping | None = None
+    wait: Waiting | None = None
+    restart: Restarting | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> OnDeath:
+        if sum(way is not None for way in (self.stop, self.wait, self.restart)) != 1:
+            raise ValueError("one of stop, wait or restart was expected")
+        return self
+
+    @property
+    def policy(self) -> Literal["stop", "wait", "restart"]:
+        """Which of them."""
+        return "wait" if self.wait is not None else "restart" if self.restart is not None else "stop"
+
+
+_OnDeathName = Literal["stop", "wait", "restart"]
+
+
+def _on_death(value: object) -> object:
+    """`wait` is `{wait: {}}`."""
+    if isinstance(value, str):
+        if value not in get_args(_OnDeathName):
+            raise ValueError(f"one of {', '.join(get_args(_OnDeathName))} was expected (got {value!r})")
+        return {value: {}}
+    if isinstance(value, Mapping):
+        return {name: {} if options is None else options for name, options in value.items()}
+    return value
 
 
 class Replica(Part):
@@ -73,7 +132,9 @@ class Target(Part):
     """
 
     dialect: str = "auto"
-    on_death: Literal["stop", "wait", "restart"] = "wait"
+    on_death: Annotated[OnDeath, BeforeValidator(_on_death, json_schema_input_type=_OnDeathName | OnDeath)] = OnDeath(
+        wait=Waiting()
+    )
     embedded: Embedded | None = None
     launch: Launch | None = None
     replicas: tuple[Replica, ...] = ()

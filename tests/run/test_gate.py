@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from loadchaos import gate
 from loadchaos.errors import OptionError
 from loadchaos.gate import Gate
 from loadchaos.plan.profile import Profile
+from loadchaos.plan.shape import Target
 from loadchaos.record import Record
 
 
@@ -30,8 +30,8 @@ class Dead:
         return "started"
 
 
-def gate_of(policy: str, server: Dead, rows: list[Any], within_s: float = 0.0) -> Gate:
-    profile = SimpleNamespace(target=SimpleNamespace(on_death=policy), recovers_within_s=lambda: within_s)
+def gate_of(policy: Any, server: Dead, rows: list[Any], within_s: float = 0.0) -> Gate:
+    profile = SimpleNamespace(target=Target.model_validate({"on_death": policy}), recovers_within_s=lambda: within_s)
     record = SimpleNamespace(event=rows.append, control=lambda what, why: rows.append((what, why)))
     return Gate(cast("Profile", profile), cast("Any", server), cast("Record", record), rows.append)
 
@@ -44,10 +44,38 @@ async def turns(it: Gate, n: int = 200) -> None:
 
 def test_a_server_that_dies_at_once_is_started_again_so_often_and_no_more() -> None:
     server, rows = Dead(), list[Any]()
-    it = gate_of("restart", server, rows)
+    it = gate_of({"restart": {"at_most": 3}}, server, rows)
     asyncio.run(turns(it))
-    assert server.launches == gate.MOST_RESTARTS
-    assert it.why_give_up() == f"the server died again after {gate.MOST_RESTARTS} restarts"
+    assert server.launches == 3
+    assert it.why_give_up() == "the server died again after 3 restarts"
+
+
+def test_an_external_server_that_has_died_often_enough_is_waited_for_no_longer() -> None:
+    server = Dead()
+    server.gone = lambda: None  # type: ignore[method-assign]  # somebody else starts it again
+    it = gate_of({"wait": {"deaths": 2}}, server, [])
+    it.turn()
+    assert it.why_give_up() is None
+    server.down, server.state = False, "healthy"
+    it.turn()
+    server.down, server.state = True, "unreachable"
+    it.turn()
+    assert it.why_give_up() is None  # a network that is lost is no death
+    server.state = "dead"
+    it.turn()
+    assert str(it.why_give_up()).startswith("the server died 2 times")
+
+
+def test_a_server_is_waited_for_as_long_as_the_profile_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Dead()
+    server.gone = lambda: None  # type: ignore[method-assign]  # somebody else may start it again
+    it = gate_of({"wait": {"at_most": "5m"}}, server, [], within_s=900)
+    it.turn()
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 299)
+    assert it.why_give_up() is None
+    monkeypatch.setattr(time, "monotonic", lambda: now + 302)
+    assert "did not come back within" in str(it.why_give_up())
 
 
 def test_a_port_that_was_taken_meanwhile_ends_the_load() -> None:

@@ -1,0 +1,133 @@
+"""`loadchaos launch`: a server alone comes up, or is told why not, each with its exit code; nothing of it is left."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from loadchaos.errors import OptionError
+from loadchaos.launch import typed
+
+NO_MEMORY = (
+    "ValueError: Free memory on device (3.12/79.19 GiB) on startup is less than desired GPU memory utilization "
+    "(0.9, 71.27 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes."
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "argv", "env", "url"),
+    [
+        ("vllm serve m", ("vllm", "serve", "m"), {}, "http://127.0.0.1:8000"),
+        ("A=1 B='x y' vllm serve m --port 9", ("vllm", "serve", "m", "--port", "9"), {"A": "1", "B": "x y"}, "http://127.0.0.1:9"),
+        (["vllm", "serve", "--host=::1", "--port=9"], ("vllm", "serve", "--host=::1", "--port=9"), {}, "http://[::1]:9"),
+        ("lmdeploy serve api_server m", ("lmdeploy", "serve", "api_server", "m"), {}, "http://127.0.0.1:23333"),
+        ("lmdeploy serve api_server m --server-port 7", ("lmdeploy", "serve", "api_server", "m", "--server-port", "7"), {},
+         "http://127.0.0.1:7"),
+        ("python -m sglang.launch_server --host 0.0.0.0",
+         ("python", "-m", "sglang.launch_server", "--host", "0.0.0.0"), {}, "http://127.0.0.1:30000"),
+    ],
+)  # fmt: skip
+def test_a_command_is_read_as_a_shell_would_and_says_where_it_listens(
+    words: str | list[str], argv: tuple[str, ...], env: dict[str, str], url: str
+) -> None:
+    what = typed(words)
+    assert (what.argv, what.env, what.url) == (argv, env, url)
+
+
+@pytest.mark.parametrize("words", ["", "A=1", "vllm 'serve", "vllm --port eight", "vllm --port 70000"])
+def test_a_command_that_cannot_be_meant_is_refused(words: str) -> None:
+    with pytest.raises(OptionError):
+        typed(words)
+
+
+@pytest.fixture
+def unused_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
+def launch(tmp_path: Path, *args: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "loadchaos", "launch", "--out", str(tmp_path / "l"), *args], stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, cwd=tmp_path,
+    )  # fmt: skip
+
+
+def told(process: subprocess.Popen[str]) -> tuple[int, str]:
+    try:
+        output, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()  # its keeper ends the server
+    assert "Traceback" not in output, output
+    return process.returncode, output
+
+
+def embedded(port: int) -> list[str]:
+    return [sys.executable, "-m", "loadchaos.sim.server", "--port", str(port)]
+
+
+def test_a_server_that_does_not_come_up_is_classified(tmp_path: Path) -> None:
+    code, output = told(launch(tmp_path, sys.executable, "-c", f"print({NO_MEMORY!r}); raise SystemExit(1)"))
+    assert code == 4
+    assert "never became healthy: it exited with code 1" in output
+    assert "gpu_budget_startup" in output
+
+
+def test_a_command_that_is_not_there_is_told(tmp_path: Path) -> None:
+    code, output = told(launch(tmp_path, "/no/such/server --port 8"))
+    assert code == 4
+    assert "could not be started: /no/such/server: No such file or directory" in output
+
+
+def test_a_server_that_never_gets_ready_is_ended(tmp_path: Path) -> None:
+    sleeps = "import os, time; print('pid', os.getpid(), flush=True); time.sleep(600)"
+    code, output = told(launch(tmp_path, "--ready-within", "1s", sys.executable, "-c", sleeps))
+    assert code == 4
+    assert "was not healthy within 1 s" in output
+    log = next(tmp_path.glob("l/*/server.log")).read_text()
+    assert not psutil.pid_exists(int(log.split()[-1]))
+
+
+def test_a_server_that_comes_up_is_checked_and_ended(tmp_path: Path, unused_port: int) -> None:
+    code, output = told(launch(tmp_path, "--check", *embedded(unused_port)))
+    assert code == 0, output
+    assert f"at http://127.0.0.1:{unused_port}: vllm 0.18" in output
+
+
+def test_ctrl_c_ends_the_server_and_its_port_is_not_taken_twice(tmp_path: Path, unused_port: int) -> None:
+    first = launch(tmp_path, *embedded(unused_port))
+    assert first.stdout is not None
+    said = ""
+    while "Ctrl-C ends it" not in said:
+        line = first.stdout.readline()
+        assert line, said
+        said += line
+    code, output = told(launch(tmp_path, *embedded(unused_port)))
+    assert (code, "is served already" in output) == (2, True), output
+    begin = time.monotonic()
+    first.send_signal(signal.SIGINT)
+    assert told(first)[0] == 130
+    assert time.monotonic() - begin < 30
+    code, output = told(launch(tmp_path, "--check", *embedded(unused_port)))
+    assert code == 0, output
+
+
+@pytest.mark.slow
+def test_a_server_that_ends_later_is_told_with_its_log(tmp_path: Path, unused_port: int) -> None:
+    process = launch(tmp_path, *embedded(unused_port))
+    assert process.stdout is not None
+    while "Ctrl-C ends it" not in process.stdout.readline():
+        pass
+    (keeper,) = psutil.Process(process.pid).children()
+    keeper.children()[0].kill()
+    code, output = told(process)
+    assert code == 1
+    assert "ended by itself: it was killed by signal 9" in output
