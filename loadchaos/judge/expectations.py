@@ -20,7 +20,9 @@ _OPS: Mapping[str, Callable[[float, float], bool]] = {
 }  # fmt: skip
 _TEXT = re.compile(r"\s*([\w.-]+)\s*(==|!=|<=|>=|<|>)\s*(\S.*?)\s*$")
 _LATENCY = re.compile(r"(ttft|ttfo|itl|e2e)_(p50|p90|p95|p99|p999|mean)$")
-_COUNTS = ("engine_deaths", "hangs", "failures", "length_mismatch", "lost_requests", "restarts")
+_COUNTS = (
+    "engine_deaths", "hangs", "failures", "length_mismatch", "output_mismatch", "lost_requests", "restarts",
+)  # fmt: skip
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 
 

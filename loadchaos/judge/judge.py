@@ -17,9 +17,11 @@ from loadchaos.judge.book import Book, Entry, entries_of
 from loadchaos.judge.capacity import name_by_length
 from loadchaos.judge.creep import Creep
 from loadchaos.judge.episodes import Episodes
+from loadchaos.judge.exactness import Exactness
 from loadchaos.judge.expectations import Figures
 from loadchaos.judge.group import Failure
 from loadchaos.judge.idle import Idle
+from loadchaos.judge.image_dial import ImageDial
 from loadchaos.judge.incidents import Incident, Seen
 from loadchaos.judge.loglines import LogLines
 from loadchaos.judge.mechanisms import Check, Mechanisms
@@ -51,6 +53,7 @@ class Judge:
         self._episodes, self._book = Episodes(self._tally, self._attacks), Book()
         self._lengths, self._creep, self._silent = symptoms.Lengths(), Creep(), Silent()
         self._idle, self._leaked = Idle(), False
+        self._exactness, self._images = Exactness(), ImageDial()
         self._stalls: list[Seen] = []
         self._looked_ns = 0  # when the whole run was last looked at for what no single row says
         self._edges: dict[int, dict[str, int]] = {}
@@ -76,6 +79,7 @@ class Judge:
         self._creep.feed(row)
         self._silent.feed(row)
         self._idle.feed(row)
+        self._images.feed(row)
         if self._run.newest_ns - self._settled_ns > S // 4:
             self._settled_ns = self._run.newest_ns
             self._settle(self._run.newest_ns)
@@ -91,6 +95,7 @@ class Judge:
         sent = self._tally.end(row)
         self._mechanisms.end(row)
         self._lengths.feed(row)
+        self._exactness.feed(row)
         wrong = answers.wants_explaining(row)
         if row.get("edge") is not None:
             self._rung(int(row["edge"]), outcome, wrong)
@@ -404,8 +409,9 @@ class Judge:
         checks += [
             c for c in (self._mechanisms.exposed(terms.exposure), symptoms.near_limit(self._edges, against)) if c
         ]
-        if (idle_after := self._idle.check(self._dialect())) is not None:
-            checks.append(idle_after)
+        checks += self._exactness.checks(terms.expect)
+        told = self._images.check(required="mm_cache" in terms.requires), self._idle.check(self._dialect())
+        checks += [c for c in told if c is not None]
         idle = dict(self._attacks.without_effect(terms.attacks))
         for name in terms.attacks:
             fared = self._attacks.fared.get(name, {})
@@ -419,7 +425,7 @@ class Judge:
         why = [w for p in self._tally.phases.values() if (w := p.limited())]
         down = [i for i in episodes if i.kind in ("death", "hang", "restart", "terminated")]
         return Figures(
-            counts={"length_mismatch": self._tally.length_mismatches},
+            counts=dict(self._exactness.mismatches),
             ok_share=self._tally.ok_share(),
             outcomes={**self._tally.outcomes, "": self._tally.total()},
             latency={**self._tally.latency, "": self._tally.all_latency()},

@@ -114,7 +114,7 @@ class Tally:
         self.admitted: deque[Sent] = deque(maxlen=200)
         self.recent_ends: deque[tuple[int, Sent, bool]] = deque(maxlen=20_000)  # ended_ns, what, well
         self.missed: Counter[str] = Counter()
-        self.begun = self.image_requests = self.length_mismatches = 0
+        self.begun = self.image_requests = 0
         self.due_ok: Counter[str] = Counter()
         self.came_ok: Counter[str] = Counter()
         self.first_sent_ns: int | None = None
@@ -150,7 +150,6 @@ class Tally:
             phase.e2e.add(row["at_ns"] - (row.get("sent_ns") or row["at_ns"]))
             self.image_requests += int(row.get("images") or 0) > 0
         self.latency.setdefault(traffic, Latency()).add(row)
-        self.length_mismatches += bool(row.get("length_mismatch"))
         expect = row.get("expect") or ("ok",)
         if "ok" in expect and outcome not in _NOT_DUE_TO_SUCCEED:
             self.due_ok[traffic] += 1

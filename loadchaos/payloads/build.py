@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import orjson
 
-from loadchaos.dialects import DIALECTS
+from loadchaos.dialects import DIALECTS, Dialect
 from loadchaos.draws import Draws, mix
 from loadchaos.model import Facts, Output, Request, Step
 from loadchaos.payloads.draft import Draft, Payload
@@ -27,7 +27,7 @@ def build(step: Step, facts: Facts, shelf: Mapping[str, Payload]) -> Request:
         ready = draft.ready
         return Request(
             ready.path, ready.body, ready.stream, None, ready.images, max_tokens=ready.max_tokens, expect=draft.expect,
-            fitted="; ".join(draft.notes),
+            fitted="; ".join(draft.notes), image_names=None if ready.images else (),
         )  # fmt: skip
     if draft.text is None:
         prompt(draft, facts, _SHORTEST_PROMPT + (facts.text.overhead if facts.text else 0), rng)
@@ -77,7 +77,17 @@ def _request(draft: Draft, step: Step, facts: Facts) -> Request:
         edge=draft.edge,
         expect=draft.expect,
         fitted="; ".join(draft.notes),
+        exact=_exact(draft, dialect),
+        image_names=draft.image_names,
     )
+
+
+def _exact(draft: Draft, dialect: Dialect | None) -> int | None:
+    """The tokens of all answers together, where the dialect has the means to ask for them."""
+    if draft.output.exact is None or dialect is None or not dialect.exact_output:
+        return None
+    several = draft.extra.get("n", 1)
+    return draft.output.exact * (several if isinstance(several, int) else 1)
 
 
 def _body(draft: Draft, step: Step, facts: Facts) -> bytes:

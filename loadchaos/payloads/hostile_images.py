@@ -71,7 +71,7 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Draws) 
     entry = chosen[step.ordinal % len(chosen)]
     draft.pieces.append(_part(_folder(options.folder), entry))
     draft.images += 1
-    draft.image_tokens_known = False
+    draft.image_tokens_known, draft.image_names = False, None
     if tuple(step.expect) == ("ok",):
         draft.expect = _EXPECTED[entry.right]
 

@@ -145,6 +145,8 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.D
         draft.pieces.append(_OPENINGS[options.format])
         draft.pieces.extend(_pieces(options.format, size, identity(base, ordinal, place), twist))
         draft.pieces.append(_close(options, base, (ordinal, place, twist), (step.ordinal, slot)))
+        if options.new < 1 and draft.image_names is not None:
+            draft.image_names.append(_name(options, base, (ordinal, place, twist), (step.ordinal, slot)))
         each, measured = image_tokens.cost(facts, size.width, size.height)
         draft.image_tokens += each
         draft.image_tokens_known = draft.image_tokens_known and measured
@@ -162,6 +164,11 @@ def _close(options: Options, base: int, image: tuple[int, int, int], own: tuple[
         return _CLOSE
     name = image if options.uuid == "content" else own
     return b'"},"uuid":"lc-%016x-%s"},' % (base, "-".join(map(str, name)).encode())
+
+
+def _name(options: Options, base: int, image: tuple[int, int, int], own: tuple[int, int]) -> int:
+    """A number for the ledger: the same image by which the server knows it, the same number (of 53 bits, as JSON has)."""
+    return draws.mix(base, 8, *(own if options.uuid == "fresh" else image)) >> 11
 
 
 @functools.lru_cache(maxsize=256)

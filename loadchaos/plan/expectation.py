@@ -22,6 +22,7 @@ NAMES: dict[str, tuple[Kind, str]] = {
     "restarts": ("count", "times the server came back as a new process"),
     "lost_requests": ("count", "requests lost to a death of the engine"),
     "length_mismatch": ("count", "answers whose prompt length differs from the plan"),
+    "output_mismatch": ("count", "answers of another length than asked for with output: {exact}"),
     "recovers_within": ("duration", "longest time from going down to healthy again"),
 }
 """What the judge counts once a run, with what it means."""

@@ -24,7 +24,7 @@ def begin(step: Step, request: Request, call: Call, request_id: str, due_ns: int
         "hash": hashlib.blake2b(request.body, digest_size=8).hexdigest(), "tokens": request.tokens,
         "images": request.images, "image_tokens": request.image_tokens, "max_tokens": request.max_tokens,
         "behaviour": step.behaviour, "expect": expected(step, request), "edge": request.edge, "seed": step.seed,
-        "fitted": request.fitted,
+        "fitted": request.fitted, "image_names": request.image_names,
     }  # fmt: skip
 
 
@@ -42,7 +42,7 @@ def end(step: Step, request: Request, reply: Reply, request_id: str, due_ns: int
         "error_code": reply.error_code, "detail": reply.detail, "evidence": list(reply.evidence),
         "bytes_in": reply.bytes_in, "bytes_out": reply.bytes_out, "expect": expected(step, request),
         "planned_tokens": request.tokens, "length_mismatch": mismatch, "images": request.images,
-        "image_tokens": request.image_tokens, "edge": request.edge,
+        "image_tokens": request.image_tokens, "edge": request.edge, "exact_tokens": request.exact,
     }  # fmt: skip
 
 

@@ -1,0 +1,167 @@
+"""Lengths as planned, and images as new or known to the server as the plan says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from loadchaos.judge.exactness import Exactness
+from loadchaos.judge.image_dial import ImageDial
+from loadchaos.model import Row
+
+
+def end(**given: Any) -> dict[str, Any]:
+    return {"row": "end", "outcome": "ok", "traffic": "text", **given}
+
+
+def folded(rows: list[dict[str, Any]]) -> Exactness:
+    exactness = Exactness()
+    for row in rows:
+        exactness.feed(row)
+    return exactness
+
+
+def test_every_prompt_and_output_as_planned_passes() -> None:
+    rows = [end(planned_tokens=100, prompt_tokens=100, exact_tokens=8, completion_tokens=8)] * 3
+    told = [(c.name, c.actual, c.verdict) for c in folded(rows).checks(())]
+    assert told == [("exact_lengths", "3 of 3 prompts", "pass"), ("exact_outputs", "3 of 3 outputs", "pass")]
+
+
+def test_one_that_is_unlike_fails_and_says_where_and_by_how_much() -> None:
+    rows = [end(planned_tokens=100, prompt_tokens=100), end(planned_tokens=100, prompt_tokens=103, traffic="images")]
+    exactness = folded(rows)
+    (check,) = exactness.checks(())
+    assert (check.actual, check.verdict) == ("1 of 2 prompts (images: +3 in 1)", "fail")
+    assert dict(exactness.mismatches) == {"length_mismatch": 1}
+
+
+def test_a_bound_of_the_profiles_own_stands_in_its_place() -> None:
+    (check,) = folded([end(exact_tokens=8, completion_tokens=5)]).checks(("output_mismatch <= 2",))
+    assert (check.actual, check.verdict) == ("0 of 1 outputs (text: -3 in 1)", "pass")
+
+
+@pytest.mark.parametrize("row", [end(planned_tokens=None, prompt_tokens=5), end(planned_tokens=5, prompt_tokens=None),
+                                 end(outcome="aborted", planned_tokens=5, prompt_tokens=6)])  # fmt: skip
+def test_what_was_not_planned_or_not_told_or_not_answered_is_not_compared(row: Row) -> None:
+    assert folded([dict(row)]).checks(()) == []
+
+
+# --- images -------------------------------------------------------------------------------------------------------------
+
+
+class Story:
+    """Requests one after the other, each with images of these names, and the server's counters from time to time."""
+
+    def __init__(self) -> None:
+        self.dial = ImageDial()
+        self.n = 0
+        self.counted(0, 0)
+
+    def begin(self, *names: int, new: int = 0) -> int:
+        self.n += 1
+        images = len(names) + new
+        self.dial.feed({"row": "begin", "id": self.n, "images": images, "image_names": names, "traffic": "images"})
+        return self.n
+
+    def ends(self, n: int, outcome: str = "ok") -> None:
+        self.dial.feed({"row": "end", "id": n, "outcome": outcome})
+
+    def sent(self, *names: int, new: int = 0) -> None:
+        self.ends(self.begin(*names, new=new))
+
+    def counted(self, queries: int, hits: int, engine: str = "0") -> None:
+        values = {"mm_cache_queries_total": 7.0 + queries, "mm_cache_hits_total": 2.0 + hits}
+        self.dial.feed({"row": "metrics", "replica": "server", "engine": engine, "values": values})
+
+    def told(self, *, required: bool = False) -> tuple[str, str]:
+        check = self.dial.check(required=required)
+        return (check.verdict, check.actual) if check else ("", "")
+
+
+def repeated(times: int) -> Story:
+    """100 images sent one by one, then each again so often, and calibration's own images before."""
+    story = Story()
+    for _ in range(1 + times):
+        for name in range(100):
+            story.sent(name)
+    return story
+
+
+def test_hits_that_are_the_repeats_pass() -> None:
+    story = repeated(1)
+    story.counted(200, 99)
+    assert story.told() == ("pass", "99 hits in 200 queries, 100 repeats sent")
+
+
+def test_a_hit_on_an_image_never_sent_before_fails() -> None:
+    story = repeated(1)
+    story.counted(200, 106)
+    verdict, actual = story.told()
+    assert verdict == "fail"
+    assert "images never sent before were taken for known" in actual
+
+
+def test_fewer_hits_are_told_and_unknown_where_the_cache_is_required() -> None:
+    story = repeated(1)
+    story.counted(200, 40)
+    assert story.told()[0] == "pass"
+    assert "the server forgets sooner" in story.told()[1]
+    assert story.told(required=True)[0] == "unknown"
+
+
+def test_a_use_while_the_first_is_still_under_way_may_hit_or_miss() -> None:
+    story = Story()
+    for name in range(100):
+        first, second = story.begin(name), story.begin(name)
+        story.ends(first)
+        story.ends(second)
+    story.counted(200, 50)
+    assert story.told() == ("pass", "50 hits in 200 queries, 0 to 100 repeats sent")
+
+
+def test_what_failed_or_is_still_out_may_have_been_looked_up_or_not() -> None:
+    story = repeated(1)
+    story.ends(story.begin(0), "http_error")
+    story.begin(1)
+    story.counted(201, 101)
+    assert story.told() == ("pass", "101 hits in 201 queries, 100 to 102 repeats sent")
+
+
+def test_new_images_have_no_name() -> None:
+    story = Story()
+    for name in range(100):
+        story.sent(name, new=1)
+    story.counted(200, 0)
+    assert story.told() == ("pass", "0 hits in 200 queries, 0 repeats sent")
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ({"row": "attack", "what": "begin"}, "attacks were made"),
+        ({"row": "begin", "id": 9, "images": 1, "image_names": None, "traffic": "hostile"}, "does not tell apart"),
+        ({"row": "launch", "what": "exit", "asked": False}, "the server went down"),
+        ({"row": "metrics", "replica": "b", "engine": "0",
+          "values": {"mm_cache_queries_total": 900.0, "mm_cache_hits_total": 0.0}}, "2 engines have a cache each"),
+        ({"row": "metrics", "replica": "server", "engine": "0",
+          "values": {"mm_cache_queries_total": 500.0, "mm_cache_hits_total": 0.0}}, "200 to 200 of them ours"),
+    ],
+)  # fmt: skip
+def test_where_hits_say_nothing_they_are_not_compared(row: dict[str, Any], why: str) -> None:
+    story = repeated(1)
+    story.counted(200, 0)
+    story.dial.feed(row)
+    verdict, actual = story.told()
+    assert verdict == "pass"
+    assert actual.startswith("not compared: ")
+    assert why in actual
+
+
+def test_nothing_is_told_where_no_image_comes_again_or_nothing_is_counted() -> None:
+    story = Story()
+    for _ in range(100):
+        story.sent(new=1)
+    story.counted(100, 0)
+    assert story.told() == ("", "")
+    assert ImageDial().check(required=True) is None
