@@ -51,8 +51,8 @@ FAULTS = {
     "kill_engine": Fault("kill -9 of the engine core", ("dead",), "death", "engine_core", signal.SIGKILL),
     "kill_worker": Fault("kill -9 of a worker", ("dead",), "death", "worker", signal.SIGKILL),
     "kill_api": Fault("kill -9 of the API server", ("dead",), "death", "api_server", signal.SIGKILL),
-    # While it ends it loses its engine core as a dead one does: what it was, its log tells.
-    "term_api": Fault("SIGTERM of the API server", ("dead|terminated",), "terminated", "api_server", signal.SIGTERM),
+    # While it ends it loses its engine core as a dead one does: what it is, its log tells.
+    "term_api": Fault("SIGTERM of the API server", ("terminated",), "terminated", "api_server", signal.SIGTERM),
     "stop_engine": Fault("SIGSTOP of the engine core", _HANG, "hang", "engine_core", signal.SIGSTOP),
     "stop_worker": Fault("SIGSTOP of a worker", _HANG, "hang", "worker", signal.SIGSTOP),
     "stop_api": Fault("SIGSTOP of the API server", _HANG, "hang", "api_server", signal.SIGSTOP),

@@ -119,6 +119,7 @@ class Patient:
         await self._watch.start()
         if self.launched is not None:
             self._watch.set_process("server", self.launched.pid)
+            self._watch.listen("server", self._folder / "server.log")
 
     def _targets(self) -> list[Target]:
         if self._profile.target.replicas and self.place.kind == "external":
@@ -166,10 +167,14 @@ class Patient:
 
     def feed(self, row: Row) -> list[Row]:
         """Fold one row of the ledger; the state rows it gives are the caller's to write."""
+        if self._watch is not None and _speaks_of_an_end(row):
+            self._watch.hear()  # what the log says of it comes first: told to end, or dead
         return [change for machine in self._machines.values() for change in machine.feed(row)]
 
     def tick(self) -> list[Row]:
         """Let time pass without a row."""
+        if self._watch is not None:
+            self._watch.hear()
         now_ns = time.monotonic_ns()
         return [change for machine in self._machines.values() for change in machine.tick(now_ns)]
 
@@ -210,6 +215,12 @@ class Patient:
     def lost(self) -> bool:
         """Whether the keeper of the server is gone, so that neither its log nor its end is known."""
         return self.launched is not None and self.launched.lost
+
+
+def _speaks_of_an_end(row: Row) -> bool:
+    """Whether a row may be a sign of death."""
+    kind, what = row.get("row"), row.get("what")
+    return (kind == "process" and what == "gone") or (kind == "launch" and what == "exit") or row.get("ok") is False
 
 
 def _last_words(log: Path) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from loadchaos.judge import answers, mechanisms, symptoms
 from loadchaos.judge import verdict as rules
-from loadchaos.judge.answers import Answers, BadAnswer, seen_from
+from loadchaos.judge.answers import Answers, seen_from
 from loadchaos.judge.attribution import AttackLog
 from loadchaos.judge.book import Book, Entry, entries_of
 from loadchaos.judge.capacity import name_by_length
@@ -19,6 +19,7 @@ from loadchaos.judge.creep import Creep
 from loadchaos.judge.episodes import Episodes
 from loadchaos.judge.exactness import Exactness
 from loadchaos.judge.expectations import Figures
+from loadchaos.judge.explain import DEADLY, Explainer
 from loadchaos.judge.group import Failure
 from loadchaos.judge.idle import Idle
 from loadchaos.judge.image_dial import ImageDial
@@ -27,17 +28,12 @@ from loadchaos.judge.loglines import LogLines
 from loadchaos.judge.mechanisms import Check, Mechanisms
 from loadchaos.judge.runlog import RunLog
 from loadchaos.judge.silent import Silent
-from loadchaos.judge.tally import S, Sent, Tally
+from loadchaos.judge.tally import S, Tally
 from loadchaos.judge.versions import with_standing
 from loadchaos.model import Facts, Row, Terms
 
-_DEADLY = ("engine_death", "startup")
-_NEAR_NS = 5 * S
-_BURST_NS = 20 * S  # one failure stands for a burst of up to 10 s, and for 10 s of repeats that are only counted
-_HIDES_ITS_CAUSE = ("", "internal server error", "internal error happened", "internal error")
 _MOST_STATES = 10_000
 _LOOK_NS = 10 * S
-_MOST_EXAMPLES = 100
 
 
 class Judge:
@@ -60,13 +56,11 @@ class Judge:
         self._states: deque[Row] = deque(maxlen=_MOST_STATES)
         self._environment: dict[str, Any] = {}
         self._findings: list[Row] = []
-        self._recent: deque[tuple[int, Entry]] = deque(
-            maxlen=200
-        )  # named in the log, for answers that hide their cause
-        self._misfits: list[str] = []
         self._settled_ns = 0
         self._unfinished: int | None = None
         self._episodes.environment = self._environment
+        self._explainer = Explainer(self._episodes, self._record)
+        self._explainer.facts = facts
 
     # --- rows in --------------------------------------------------------------------------------------------------------
 
@@ -150,7 +144,7 @@ class Judge:
     def _on_facts(self, row: Row) -> None:
         self._environment["facts"] = row.get("facts")
         if self._facts is None and row.get("facts"):
-            self._facts = Facts.from_json(row["facts"])
+            self._facts = self._explainer.facts = Facts.from_json(row["facts"])
 
     def _on_log(self, row: Row) -> None:
         self._episodes.has_log = True
@@ -165,7 +159,7 @@ class Judge:
         while self._lines.stops:
             self._episodes.stopped_in_order(self._lines.stops.pop()[0])
         for bad in self._answers.ripe(now_ns):
-            self._answered_badly(bad)
+            self._explainer.take(bad)
         newest_ns, begin_ns = self._run.newest_ns, self._run.load_begin_ns or self._run.newest_ns
         # What grows slowly is looked at rarely, and the rarer the longer the run is.
         if now_ns is None or newest_ns - self._looked_ns > max(_LOOK_NS, (newest_ns - begin_ns) // 10):
@@ -196,7 +190,7 @@ class Judge:
     def _logged(self, failure: Failure) -> None:
         seen = seen_from(failure, self._run.newest_ns)
         replica = PurePath(str(seen.evidence.get("source") or "")).stem
-        if seen.severity in _DEADLY:
+        if seen.severity in DEADLY:
             self._episodes.deadly(seen, replica)
             return
         if seen.severity in ("hang", "node") and seen.role == "cause":
@@ -206,77 +200,7 @@ class Judge:
                 return
         entry = self._record(seen, replica, ids={seen.id})
         entry.in_log += 1 + failure.repeats
-        self._recent.append((seen.at_ns, entry))
-
-    def _answered_badly(self, bad: BadAnswer) -> None:
-        if bad.outcome == "unexpected_rejection" and (misfit := self._misfit(bad)):
-            self._misfits.append(misfit)
-            return
-        if answers.is_echo(bad):
-            if self._episodes.lost_to(bad) is None:
-                seen = answers.name(bad)
-                text = {"source": "client", "line": None, "text": bad.text}
-                title = "Clients were told that the engine is dead, and no log says why"
-                self._episodes.deadly(
-                    replace(
-                        seen, id="engine_dead_error", severity="engine_death", title=title, role="echo", evidence=text
-                    ),
-                    None,
-                )
-                self._episodes.lost_to(bad)
-            return
-        seen = answers.name(bad)
-        unnamed = seen.id.startswith("unexplained_")
-        if (unnamed or seen.severity in _DEADLY) and self._episodes.lost_to(bad) is not None:
-            return
-        if seen.severity in _DEADLY:
-            self._episodes.deadly(seen, None)
-            self._episodes.lost_to(bad)
-            return
-        if unnamed and (cause := self._hidden_cause(bad)) is not None:
-            cause.at_clients += bad.count
-            self._add_example(cause, bad)
-            return
-        entry = self._record(seen, None, ids={seen.id, bad.outcome})
-        entry.at_clients += bad.count
-        self._add_example(entry, bad)
-
-    def _add_example(self, entry: Entry, bad: BadAnswer) -> None:
-        """The request that met a failure belongs to its incident, whose own moment may have been another's."""
-        held, sample = entry.incident.in_flight, bad.sample
-        if entry.incident.kind != "failure" or len(held) >= _MOST_EXAMPLES or sample.get("id") is None:
-            return
-        if all(sent.id != sample["id"] for sent in held):
-            held.append(Sent(
-                str(sample["id"]), int(sample.get("step") or 0), bad.traffic, bad.sent_ns, sample.get("planned_tokens"),
-                int(sample.get("images") or 0), sample.get("edge"),
-            ))  # fmt: skip
-
-    def _hidden_cause(self, bad: BadAnswer) -> Entry | None:
-        """What the log named within 5 s of an answer that says nothing but `Internal Server Error`."""
-        if bad.outcome not in ("http_error", "stream_error", "finish_error", "truncated", "reset", "protocol_error"):
-            return None
-        said = bad.text.strip().strip('."{}').lower()
-        if bad.outcome == "http_error" and not any(said == h or (h and h in said[:200]) for h in _HIDES_ITS_CAUSE):
-            return None
-        near = [
-            (abs(at - bad.at_ns), e)
-            for at, e in self._recent
-            if at - _NEAR_NS <= bad.at_ns <= at + _NEAR_NS + _BURST_NS
-        ]
-        near = [(d, e) for d, e in near if e.seen.severity == "request" and e.seen.role == "cause"]
-        return min(near, key=lambda item: item[0])[1] if near else None
-
-    def _misfit(self, bad: BadAnswer) -> str | None:
-        """Why a refusal is our own fault: we sent more than the server says it takes."""
-        tokens, facts = bad.sample.get("planned_tokens"), self._facts
-        limit = (facts.input_limit or facts.max_model_len) if facts is not None else None
-        if tokens is not None and limit is not None and tokens >= limit and bad.sample.get("edge") is None:
-            return f"{bad.traffic}: {tokens} tokens were planned, the server takes {limit}"
-        images, most = int(bad.sample.get("images") or 0), facts.max_images if facts is not None else None
-        if most is not None and images > most:
-            return f"{bad.traffic}: {images} images were planned, the server takes {most}"
-        return None
+        self._explainer.logged(seen.at_ns, entry)
 
     def _record(self, seen: Seen, replica: str | None, ids: set[str]) -> Entry:
         attribution = self._attacks.attribute(ids, seen.at_ns)
@@ -417,8 +341,8 @@ class Judge:
             fared = self._attacks.fared.get(name, {})
             actual = idle.get(name) or f"{fared.get('ok', 0)} of {fared.get('begun', 0)} worked"
             checks.append(Check(f"attack {name}", "took effect", actual, "unknown" if name in idle else "pass"))
-        if self._misfits:
-            checks.append(Check("fit", "no request beyond the server's limits", self._misfits[0], "unknown"))
+        if self._explainer.misfits:
+            checks.append(Check("fit", "no request beyond the server's limits", self._explainer.misfits[0], "unknown"))
         return checks
 
     def _figures(self, episodes: list[Incident]) -> Figures:

@@ -7,7 +7,9 @@ server answers /health 200, so progress is measured by our own tokens first and 
 
 from __future__ import annotations
 
+from loadchaos.judge.deaths import Deaths
 from loadchaos.judge.engines import Engines
+from loadchaos.judge.identity import Identity
 from loadchaos.judge.signs import MS, Attacked, Counters, Network, Processes, S, Traffic
 from loadchaos.model import Row, State
 
@@ -18,17 +20,13 @@ _IDLE_FOR_NS = 5 * S
 _HUNG_BLIND_NS = 60 * S
 _HEALTH_SILENT_NS = 5 * S
 _UNREACHABLE_NS = 2 * S
-_TEXT_BESIDE_NS = 2 * S
-_TEXT_ALONE_NS = 10 * S  # a server that says its engine is dead, /health 200: the zombie of vLLM 0.8
 _BLIND_NS = 5 * S
 _BACK_NS = 1 * S
 _BACK_SURE_NS = 10 * S
-_BALANCER_NS = 10 * S
 _EXIT_WAITS_NS = 60 * S
 _PAUSED = frozenset({"paused", "asleep", "alive_but_hung"})
 _TERMINATED = frozenset({"terminated", "server_terminated"})
 
-Sign = tuple[int, str]  # when it was first there, and in words
 Verdict = tuple[State, int, list[str]]  # the state, since when its first sign was there, the signs in words
 
 
@@ -49,6 +47,8 @@ class StateMachine:
         self._launched, self._sole = launched, sole
         self._traffic, self._network, self._processes = Traffic(), Network(), Processes()
         self._counters, self._attacked = Counters(), Attacked()
+        self._deaths = Deaths(self._traffic, self._network, self._processes, sole=sole)
+        self._identity = Identity(self._counters)
         self._engines = Engines(replica)
         self._progress_ns: int | None = None
         self._worked_ns: int | None = None  # the newest progress of any kind, in flight or not
@@ -57,15 +57,10 @@ class StateMachine:
         self._since_ns: int | None = None
         self._exit: tuple[int, Verdict] | None = None
         self._relaunched_ns: int | None = None
-        self._log_death: tuple[int, str] | None = None
         self._was_up = False
         self._down_ns: int | None = None
         self._saw_it_gone_ns: int | None = None  # its listener was closed, so that an open one means: back
         self._engine_was_gone = False
-        self._start_before: float | None = None
-        self._settle_from_ns: int | None = None
-        self._moved_start: tuple[int, float] | None = None
-        self._told_balancer = False
         self._healthy_ns = 0
 
     def feed(self, row: Row) -> list[Row]:
@@ -117,8 +112,10 @@ class StateMachine:
         elif kind == "attack":
             self._attacked.feed(row)
         elif kind == "failure":
-            if row.get("severity") == "engine_death" and self._log_death is None:
-                self._log_death = (row["at_ns"], str(row.get("title") or row.get("id")))
+            if row.get("severity") == "engine_death" and self._deaths.log_death is None:
+                self._deaths.log_death = (row["at_ns"], f"the log says: {row.get('title') or row.get('id')}")
+        elif kind == "heard":
+            self._deaths.heard.feed(row)
         else:
             return False
         return True
@@ -132,12 +129,8 @@ class StateMachine:
 
     def _scraped(self, row: Row) -> None:
         self._network.scraped(row["at_ns"])
-        old = self._counters.start_time()
-        if self._counters.feed(row):
+        if self._identity.scraped(row):
             self._progressed(row["at_ns"])
-        new = self._counters.start_time()
-        if old is not None and new is not None and abs(new - old) > 0.5:
-            self._moved_start = (row["at_ns"], old)
 
     def _launch(self, row: Row) -> None:
         at_ns = row["at_ns"]
@@ -147,7 +140,9 @@ class StateMachine:
         elif row.get("what") == "exit":
             reason = str(row.get("reason") or f"exited with code {row.get('code')}")
             by_us = bool(row.get("asked")) or self._attacked.doing(_TERMINATED, at_ns, _EXIT_WAITS_NS)
-            state: State = "terminated" if by_us or row.get("signal") == 15 else "dead"
+            # vLLM ends with code 0 whether it died or was told to end.
+            told = row.get("signal") is None and self._deaths.heard.told_to_end(at_ns) is not None
+            state: State = "terminated" if by_us or told or row.get("signal") == 15 else "dead"
             self._exit = (at_ns, (state, at_ns, [f"its process has ended: {reason}"]))
 
     def _decide(self) -> list[Row]:
@@ -171,64 +166,20 @@ class StateMachine:
 
     def _death(self) -> Verdict | None:
         """Signs of death: a proof makes it dead, anything less makes it dying."""
-        proofs, signs = self._processes_gone()
+        worked_ns = self._worked_ns or 0
+        proofs, signs = self._deaths.gone(self._now_ns, worked_ns)
         if self._was_up and self.state != "restarting":  # before, refusing and saying 503 is what a start looks like
-            more_proofs, more_signs = self._told_by_others()
+            more_proofs, more_signs = self._deaths.told(self._now_ns, worked_ns, knows_death=self.knows_death)
             proofs, signs = proofs + more_proofs, signs + more_signs
         if not proofs and not signs:
             return None
         since_ns = min(at_ns for at_ns, _ in proofs + signs)
         words = [text for _, text in proofs + signs]
-        if self._attacked.doing(_TERMINATED, self._now_ns, _EXIT_WAITS_NS) and proofs:
+        if proofs and self._attacked.doing(_TERMINATED, self._now_ns, _EXIT_WAITS_NS):
             return "terminated", since_ns, [*words, "after a SIGTERM of our own"]
+        if (ending := self._deaths.heard.told_to_end(since_ns)) is not None:
+            return "terminated", min(since_ns, ending[0]), [*words, ending[1]]
         return ("dead" if proofs else "dying"), since_ns, words
-
-    def _processes_gone(self) -> tuple[list[Sign], list[Sign]]:
-        proofs: list[Sign] = []
-        signs: list[Sign] = []
-        for at_ns, pid, role, name in self._processes.gone:
-            sign = (at_ns, f"process {name or role} (pid {pid}, {role}) is gone")
-            if role in ("engine_core", "api_server"):
-                proofs.append(sign)
-            elif role == "worker" and not self._working_since(at_ns + _BACK_NS):
-                signs.append(sign)
-        return proofs, signs
-
-    def _told_by_others(self) -> tuple[list[Sign], list[Sign]]:
-        """What the network, the answers to our requests and the log say of a death."""
-        network, traffic = self._network, self._traffic
-        proofs: list[Sign] = []
-        signs: list[Sign] = []
-        if network.refused_ns is not None:
-            silent = self._no_token_since(network.refused_ns[0])
-            sign = (network.refused_ns[0], f"connections are refused ({network.refused_ns[2]} probes)")
-            (proofs if network.refused_twice() and silent else signs).append(sign)
-        if network.says_dead(self.knows_death) and network.unhealthy_ns is not None:
-            first, newest, n = network.unhealthy_ns
-            sign = (first, f"/health says {network.unhealthy_status} ({n} times)")
-            sure = newest - first >= 50 * MS and self._no_token_since(first)
-            (proofs if sure else signs).append(sign)
-        told = []
-        if traffic.dead_text_ns is not None and self._sole:
-            told.append(
-                (
-                    traffic.dead_text_ns,
-                    f"{traffic.dead_texts} answer{'s' * (traffic.dead_texts != 1)} said that the engine is dead",
-                )
-            )
-        if self._log_death is not None:
-            told.append((self._log_death[0], f"the log says: {self._log_death[1]}"))
-        for at_ns, text in told:
-            if self._working_since(at_ns + _BACK_NS):
-                continue  # tokens came long after it was told: not (or no longer) true
-            limit_ns = _TEXT_BESIDE_NS if len(told) + len(signs) > 1 else _TEXT_ALONE_NS
-            sure = self._now_ns - at_ns >= limit_ns
-            (proofs if sure else signs).append((at_ns, text))
-        return proofs, signs
-
-    def _no_token_since(self, ns: int) -> bool:
-        """No token of ours after `ns`; where our traffic does not speak for this replica it is taken as such."""
-        return not self._sole or self._traffic.silent_since(ns, self._now_ns)
 
     def _hang_or_silence(self) -> Verdict | None:
         silent = self._network.silent_since()
@@ -305,8 +256,8 @@ class StateMachine:
         down, network = self._down_ns, self._network
         if self._relaunched_ns is not None and self._relaunched_ns > down:
             return "restarting", self._relaunched_ns, ["it was started again"]
-        if self._moved_start is not None and self._moved_start[0] > down:
-            return "restarting", self._moved_start[0], ["its start time has changed"]
+        if (moved_ns := self._identity.moved_since(down)) is not None:
+            return "restarting", moved_ns, ["its start time has changed"]
         reached = network.last_ok_ns
         says_dead = network.says_dead(self.knows_death)
         if reached is None or reached <= down + _BACK_NS or network.refused_ns is not None or says_dead:
@@ -330,29 +281,27 @@ class StateMachine:
             "noticed_after_s": round(max(0, self._now_ns - (since_ns or self._now_ns)) / S, 3),
         }  # fmt: skip
         if self.state == "unreachable" and target in ("healthy", "degraded"):
-            self._settle_from_ns = self._now_ns
+            self._identity.settle(self._now_ns)
         was, self.state, self._since_ns = self.state, target, since_ns or self._now_ns
         if target in ("dead", "terminated"):
             self._engines.forget()
             self._down_ns = self._now_ns
-            self._start_before = self._counters.start_time()
+            self._identity.lost_sight()
             self._engine_was_gone = any(role == "engine_core" for _, _, role, _ in self._processes.gone)
             self._saw_it_gone_ns = self._now_ns if self._network.refused_ns is not None or self._exit else None
         elif target == "unreachable":
-            self._start_before = self._counters.start_time()
+            self._identity.lost_sight()
         elif target == "restarting":
             self._processes.forget_gone()
-            self._traffic.forget_death()
-            self._log_death = None
+            self._deaths.forget()
             self._progress_ns = self._now_ns
         elif target == "healthy":
             self._was_up, self._healthy_ns = True, self._now_ns
             if was == "restarting":
-                self._settle_from_ns = self._now_ns
+                self._identity.settle(self._now_ns)
                 self._network.refused_ns = None  # tokens may outrun the next probe
             if was == "dying":
-                self._traffic.forget_death()
-                self._log_death = None
+                self._deaths.forget()
         return row
 
     def _remark(self) -> list[Row]:
@@ -360,55 +309,15 @@ class StateMachine:
         rows: list[Row] = []
         if self.state in ("dead", "terminated") and self._network.refused_ns is not None:
             self._saw_it_gone_ns = self._now_ns
-        if self._settle_from_ns is not None and (self._counters.at_ns or 0) > self._settle_from_ns:
-            rows.append(self._note(self._settled()))
-            self._settle_from_ns = self._moved_start = None
-        if self._counters.alternates():
-            self._moved_start = None
-            if not self._told_balancer:
-                self._told_balancer = True
-                rows.append(self._note("start times alternate: several servers behind one address: name the replicas"))
-        elif self._moved_start is not None and self._now_ns - self._moved_start[0] > _BALANCER_NS:
-            moved_ns, self._moved_start = self._moved_start[0], None
-            if self.state in ("healthy", "degraded") and not self._told_balancer:
-                rows.append(self._enter("restarting", moved_ns, ["its start time has changed: restarted unseen"]))
+        up = self.state in ("healthy", "degraded")
+        for remark in self._identity.remarks(self._now_ns, up=up, healthy_ns=self._healthy_ns):
+            if remark.restarted_ns is None:
+                rows.append(self._note(remark.text))
+            else:
+                rows.append(self._enter("restarting", remark.restarted_ns, [remark.text]))
                 rows.append(self._enter("healthy", self._now_ns, ["it works"]))
-                self._settle_from_ns = None
-        return rows + self._counted_back()
-
-    def _counted_back(self) -> list[Row]:
-        """Counters that went back where no start time is told: restarted unseen, or, again and again, several servers."""
-        backs = self._counters.backs
-        if self._counters.start_time() is not None or self.state not in ("healthy", "degraded"):
-            backs.clear()
-        while backs and backs[0] - self._healthy_ns < 3 * S:  # the restart that was seen
-            backs.pop(0)
-        if not backs or self._now_ns - backs[0] <= _BALANCER_NS:
-            return []
-        first_ns, times = backs[0], len(backs)
-        backs.clear()
-        if times > 1:
-            if self._told_balancer:
-                return []
-            self._told_balancer = True
-            return [self._note("counters go back and forth: several servers behind one address: name the replicas")]
-        rows = [self._enter("restarting", first_ns, ["its counters went back: restarted unseen"])]
-        rows.append(self._enter("healthy", self._now_ns, ["it works"]))
-        self._settle_from_ns = None
+                self._identity.settled()
         return rows
-
-    def _settled(self) -> str:
-        start = self._counters.start_time()
-        if start is not None and self._start_before is not None:
-            moved = start - self._start_before
-            return (
-                f"restarted: its start time moved by {moved:.1f} s"
-                if abs(moved) > 0.5
-                else "the same process as before"
-            )
-        if self._counters.went_back_ns is not None and self._counters.went_back_ns >= (self._settle_from_ns or 0):
-            return "restarted: its counters went back"
-        return "whether it was restarted is not known: no start time in its metrics"
 
     def _note(self, text: str) -> Row:
         return {

@@ -30,6 +30,11 @@ class Follower:
         self._lost_bytes = 0
         self._lost_told = 0.0
 
+    @property
+    def path(self) -> Path:
+        """Where in the run folder the log is kept."""
+        return self._sink.path
+
     def start(self) -> None:
         """Begin to follow."""
         self._thread.start()

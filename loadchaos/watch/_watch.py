@@ -17,6 +17,7 @@ from loadchaos.model import Emit
 from loadchaos.redact import Redactor
 from loadchaos.watch._follow import Follower
 from loadchaos.watch._http import place
+from loadchaos.watch.ears import Ears
 from loadchaos.watch.footing import Footing
 from loadchaos.watch.logs import read_spec
 from loadchaos.watch.probe import Probe
@@ -72,6 +73,7 @@ class Watch:
         self._scrapes: dict[str, Scrape] = {}
         self._processes: dict[str, ProcessWatch] = {}
         self._followers: dict[str, list[Follower]] = {}
+        self._ears: list[Ears] = []
 
     async def start(self) -> None:
         """Open every eye; returns at once."""
@@ -104,6 +106,7 @@ class Watch:
             folder = self._folder / "watch" / "logs"
             follower = Follower(spec, target.name, label, folder, self._emit, self._redactor)
             self._followers.setdefault(target.name, []).append(follower)
+            self.listen(target.name, follower.path)
             follower.start()
 
     def _keep_running(self, replica: str, source: str, part: Part) -> None:
@@ -125,6 +128,16 @@ class Watch:
     def set_process(self, replica: str, pid: int | None) -> None:
         """This replica's processes are this pid and what it starts, from now on."""
         self._processes[replica].set_pid(pid)
+
+    def listen(self, replica: str, log: Path) -> None:
+        """This file of the run folder is (one of) its logs: `hear` looks into it, too."""
+        self._ears.append(Ears(log, replica, self._emit))
+        self._ears[-1].look()
+
+    def hear(self) -> None:
+        """Look at once for what the logs say of an end; done before a sign of death is weighed."""
+        for ears in self._ears:
+            ears.look()
 
     async def snapshot(self, why: str) -> None:
         """Keep the newest metrics page of every replica (at an incident)."""
@@ -150,5 +163,7 @@ class Watch:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
+        for ears in self._ears:
+            ears.close()
         followers = [follower for many in self._followers.values() for follower in many]
         await asyncio.gather(*(follower.stop() for follower in followers))

@@ -1,0 +1,56 @@
+"""The two words of a log that decide between an end in order and a death, heard while the log is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from loadchaos.watch.ears import Ears
+
+
+def heard(rows: Any) -> list[tuple[str, str]]:
+    return [(r["what"], r["text"]) for r in rows.of("heard")]
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a") as f:
+        f.write(text)
+
+
+def test_the_end_in_order_and_the_failure_are_heard_in_the_order_of_the_log(tmp_path: Path, rows: Any) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("(APIServer pid=1) ERROR old: of another life\n")
+    ears = Ears(log, "server", rows.append)
+    ears.look()
+    append(log, "INFO:     127.0.0.1 - GET /health\n(EngineCore pid=2) ERROR 11-20 [core.py:1] boom\nINFO:     Shut")
+    ears.look()
+    append(log, "ting down\n")
+    ears.look()
+    assert heard(rows) == [
+        ("listening", ""), ("failing", "(EngineCore pid=2) ERROR 11-20 [core.py:1] boom"),
+        ("ending", "INFO:     Shutting down"),
+    ]  # fmt: skip
+    ears.close()
+
+
+def test_a_log_that_is_not_there_yet_says_nothing_until_it_comes(tmp_path: Path, rows: Any) -> None:
+    ears = Ears(tmp_path / "server.log", "server", rows.append)
+    ears.look()
+    assert rows == []
+    append(tmp_path / "server.log", "")
+    ears.look()
+    append(tmp_path / "server.log", "(APIServer pid=1) INFO [launcher.py:110] Shutting down FastAPI HTTP server.\n")
+    ears.look()
+    assert [what for what, _ in heard(rows)] == ["listening", "ending"]
+    ears.close()
+
+
+def test_of_a_burst_only_the_end_is_looked_at(tmp_path: Path, rows: Any) -> None:
+    log = tmp_path / "server.log"
+    append(log, "")
+    ears = Ears(log, "server", rows.append)
+    ears.look()
+    append(log, "Traceback (most recent call last)\n" + "INFO nothing of note\n" * 50_000 + "INFO:     Shutting down\n")
+    ears.look()
+    assert [what for what, _ in heard(rows)] == ["listening", "ending"]
+    ears.close()
