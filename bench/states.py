@@ -119,10 +119,10 @@ class Run:
                     alive[row["pid"]] = row["role"]
         return next((pid for pid, has in reversed(alive.items()) if has == role), None)
 
-    def first(self, states: str, after_ns: int) -> Row | None:
-        """The first change to one of these states (`a|b`) after a time."""
+    def first(self, state: str, after_ns: int) -> Row | None:
+        """The first change to a state after a time."""
         changes = (r for r in self.rows() if r.get("row") == "state" and r["at_ns"] > after_ns)
-        return next((r for r in changes if r["to"] in states.split("|") and r["from"] != r["to"]), None)
+        return next((r for r in changes if r["to"] == state and r["from"] != r["to"]), None)
 
     def address(self) -> str:
         """Where the server is."""
