@@ -1,7 +1,7 @@
 """Reads the answer to a chat or text completion, streamed or whole: tokens with their times, usage, how it finished.
 
-Bytes are stamped by whoever received them and only kept here; they are parsed when enough have come together or when
-the answer is over, because parsing between two reads would make every other stream's stamp late. Sans-I/O.
+Bytes are stamped by whoever received them. Nearly every event of a stream is the one before it with another word in it:
+such events are known by their first and last bytes (wire/alike.py) and never parsed. Sans-I/O.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 import orjson
 
 from loadchaos.stats import bucket
+from loadchaos.wire.alike import Alike, string
 from loadchaos.wire.outcome import MAX_ERROR_CHARS, Decisive, ErrorObject, Rules, error_object, of_error_event
 from loadchaos.wire.sse import Event, SseParser
 
-_DIGEST_BYTES = 64 * 1024
 _PREFIX_BYTES = 300
 _SSE_BEGINS = (b"data:", b"event:", b":", b"id:", b"retry:", b"\xef\xbb\xbf")
 _TOKEN_KEYS = ("content", "reasoning", "reasoning_content", "refusal")
@@ -28,7 +28,7 @@ class Answer:
     """The body of one 2xx answer. `add` what arrived, then `close`, then read the attributes.
 
     `decisive` lists what would decide the outcome, in byte order. `finish` maps a choice's index to its finish_reason.
-    Times are monotonic ns of the packet that completed the event. `tokens` counts chunks with content so far digested.
+    Times are monotonic ns of the packet that completed the event. `chunks` counts those with content.
     """
 
     def __init__(self, rules: Rules, *, asked_stream: bool, declared_stream: bool) -> None:
@@ -54,35 +54,34 @@ class Answer:
         self._error_text = ""
         self._events = 0
         self._sse = SseParser()
-        self._pending: list[tuple[int, bytes]] = []
-        self._pending_bytes = 0
+        self._alike = Alike()
+        self._unsniffed: list[tuple[int, bytes]] = []
         self._body: list[bytes] = []
 
     def add(self, at_ns: int, piece: bytes) -> None:
-        """Keep bytes that arrived at `at_ns`."""
-        self._pending.append((at_ns, piece))
-        self._pending_bytes += len(piece)
+        """Take in bytes that arrived at `at_ns`."""
+        alike = self._alike
+        if alike.known and piece.startswith(alike.frame_begin) and piece.endswith(alike.frame_end):
+            text = string(piece[len(alike.frame_begin) : -len(alike.frame_end)])
+            if text and self._sse.between_events:
+                self._events += 1
+                self._text.append(text)
+                self._stamp(at_ns, answer=alike.is_answer)
+                return
         if len(self._prefix) < _PREFIX_BYTES:
             self._prefix += piece[:_PREFIX_BYTES]
-        if self._pending_bytes >= _DIGEST_BYTES:
-            self.digest()
-
-    def digest(self) -> None:
-        """Parse what is there; for whoever needs to know the tokens so far."""
-        if not self._sniffed and not self._sniff(final=False):
+        if self._sniffed:
+            self._read(at_ns, piece)
             return
-        pending, self._pending, self._pending_bytes = self._pending, [], 0
-        if self.is_stream:
-            for at_ns, piece in pending:
-                for event in self._sse.feed(piece):
-                    self._event(at_ns, event)
-        else:
-            self._body.extend(piece for _, piece in pending)
+        self._unsniffed.append((at_ns, piece))
+        if self._sniff(final=False):
+            self._read_unsniffed()
 
     def close(self, at_ns: int, *, complete: bool) -> None:
         """No more bytes; `complete` says that the body ended as promised, so that what it lacks is a fault."""
-        self._sniffed = self._sniffed or self._sniff(final=True)
-        self.digest()
+        if not self._sniffed:
+            self._sniff(final=True)
+            self._read_unsniffed()
         if self.is_stream:
             last = self._sse.close()
             # Some servers forget the last blank line; a cut frame is no such case.
@@ -137,6 +136,18 @@ class Answer:
         """Whether the body held no event and no JSON at all."""
         return self._events == 0
 
+    def _read_unsniffed(self) -> None:
+        early, self._unsniffed = self._unsniffed, []
+        for at_ns, piece in early:
+            self._read(at_ns, piece)
+
+    def _read(self, at_ns: int, piece: bytes) -> None:
+        if not self.is_stream:
+            self._body.append(piece)
+            return
+        for event in self._sse.feed(piece):
+            self._event(at_ns, event)
+
     def _count(self, key: str) -> int | None:
         value = (self.usage or {}).get(key)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
@@ -158,6 +169,11 @@ class Answer:
         if event.data == b"[DONE]":
             self._on_done()
             return
+        word = self._alike.word(event.data) if not event.name else None
+        if word:
+            self._text.append(word)
+            self._stamp(at_ns, answer=self._alike.is_answer)
+            return
         try:
             data = orjson.loads(event.data)
         except orjson.JSONDecodeError:
@@ -176,6 +192,9 @@ class Answer:
             self._chunk(at_ns, data)
         except _WrongShapeError as e:
             self.decisive.append(Decisive("protocol_error", f"{e}: {event.data[:300].decode('utf-8', 'replace')}"))
+            return
+        if self.chunks > 1:  # an answer of one token has no second like it
+            self._alike.learn(event.data, data)
 
     def _not_json(self, event: Event) -> None:
         text = event.data[:300].decode("utf-8", "replace")

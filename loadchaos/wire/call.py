@@ -13,7 +13,6 @@ import orjson
 
 from loadchaos.model import Reply
 from loadchaos.wire.answer import Answer, completion
-from loadchaos.wire.glance import token_chunks
 from loadchaos.wire.h1 import ResponseParser
 from loadchaos.wire.outcome import (
     MAX_ERROR_CHARS,
@@ -163,19 +162,13 @@ class Call:
 
     @property
     def tokens(self) -> int:
-        """Chunks with content so far; parses what has arrived."""
-        if self.answer is None:
-            return 0
-        self.answer.digest()
-        return self.answer.chunks
+        """Chunks with content so far."""
+        return 0 if self.answer is None else self.answer.chunks
 
     @property
     def answered(self) -> bool:
         """Whether the answer has said why it ended; its last bytes ([DONE], usage) may be still to come."""
-        if self.answer is None:
-            return False
-        self.answer.digest()
-        return self.answer.finished
+        return self.answer is not None and self.answer.finished
 
     # ---- from outside ----
 
@@ -262,8 +255,9 @@ class Call:
             if self.first_body_ns is None:
                 self.first_body_ns = at_ns
             if self.answer is not None:
+                before = self.answer.chunks
                 self.answer.add(at_ns, body)
-                self.progress.tokens += token_chunks(body)
+                self.progress.tokens += self.answer.chunks - before
             elif len(self._error_body) < _KEPT_ERROR_BYTES:
                 self._error_body += body
         if parser.broken is not None:
@@ -337,6 +331,8 @@ class Call:
             told = error.text if error else text
             return [Decisive(outcome, told or f"{status} {parser.reason}", error.code if error else None), *ending]
         self.answer.close(self.last_byte_ns or now_ns, complete=end == "complete")
+        if not self.answer.is_stream and self.answer.has_text:
+            self.progress.tokens += 1  # one that came whole is progress, too
         if not ending and not self.answer.done_seen:
             ending = [completion(self.answer)]
         return [*self.answer.decisive, *ending]

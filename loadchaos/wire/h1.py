@@ -170,9 +170,12 @@ class ResponseParser:
         return self._chunks(data)
 
     def _chunks(self, data: bytes) -> bytes:
-        # The usual packet is one whole chunk; joining a list of one costs nothing.
         if self._buffer:
             data, self._buffer = self._buffer + data, b""
+        if self._state == "size":
+            whole = _one_chunk(data)
+            if whole is not None:
+                return whole
         parts: list[bytes] = []
         at, size = 0, len(data)
         while at < size and not self.done and self.broken is None:
@@ -194,7 +197,7 @@ class ResponseParser:
                 break
             line, at = data[at:end].rstrip(b"\r"), end + 1
             self._chunk_line(line, data, at)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return b"".join(parts)
 
     def _chunk_line(self, line: bytes, data: bytes, at: int) -> None:
         if self._state == "after_chunk":
@@ -228,3 +231,18 @@ class ResponseParser:
         if self.done and not inflate.eof:
             self.broken, self.done = "the compressed body ends before its end", False
         return plain
+
+
+def _one_chunk(data: bytes) -> bytes | None:
+    """The chunk in bytes that are one chunk from its size to its end, as nearly every packet of a stream is."""
+    end = data.find(b"\r\n", 1, 12)
+    digits = data[:end] if end > 0 else b""
+    if not digits.isalnum():  # int() would also take signs, blanks and underscores
+        return None
+    try:
+        size = int(digits, 16)
+    except ValueError:
+        return None
+    if not size or len(data) != end + size + 4 or not data.endswith(b"\r\n"):
+        return None
+    return data[end + 2 : -2]

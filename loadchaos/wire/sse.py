@@ -51,6 +51,11 @@ class SseParser:
             return self._feed_lf(data)
         return self._feed_any(data)
 
+    @property
+    def between_events(self) -> bool:
+        """Whether the bytes so far ended with an event's end, so that what follows begins a new one."""
+        return not (self._rest or self._data or self._name or self._skip_lf or self._at_start)
+
     def close(self) -> Event | None:
         """What was begun and never ended by a blank line; the standard drops it, the caller may look at it."""
         rest, self._rest = self._rest, b""

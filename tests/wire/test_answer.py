@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from loadchaos.model import OUTCOMES
 from loadchaos.wire.answer import Answer, completion
-from loadchaos.wire.glance import token_chunks
 from loadchaos.wire.outcome import Rules, error_object, of_error_answer, of_error_event
 
 RULES = Rules(validation=(re.compile("too long"),), shed=(re.compile("busy"),), engine_dead=(re.compile("dead"),))
@@ -111,28 +110,8 @@ def test_every_choice_has_to_finish() -> None:
     assert outcome(chunk("a", 0, "stop") + chunk("b", 1, "stop") + done, stream=True) == "ok"
 
 
-def test_an_endless_answer_is_parsed_as_it_comes_and_not_kept() -> None:
+def test_an_endless_answer_is_parsed_as_it_comes() -> None:
     answer = Answer(RULES, asked_stream=True, declared_stream=True)
     for n in range(3000):
         answer.add(n, chunk("word"))
-    assert answer.chunks > 2000
-    assert len(answer._pending) < 1000
-
-
-@pytest.mark.parametrize(
-    ("piece", "count"),
-    [
-        (chunk("a"), 1),
-        (chunk("a") + chunk("b"), 2),
-        (chunk(""), 0),
-        (b'data: {"choices": [{"delta": {"content": "a"}}]}', 1),
-        (b'data: {"choices":[{"delta":{"reasoning":"a"}}]}', 1),
-        (b'data: {"choices":[{"text":"a"}]}', 1),
-        (b'data: {"choices":[{"delta":{"tool_calls":[{"index":0}]}}]}', 1),
-        (b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}', 0),
-        (b'data: {"choices":[],"usage":{}}', 0),
-        (b": ping\n\n", 0),
-    ],
-)
-def test_a_glance_counts_chunks_with_tokens(piece: bytes, count: int) -> None:
-    assert token_chunks(piece) == count
+    assert answer.chunks == 3000
