@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from loadchaos.judge.clean import Line, clean, expand, without_margin
 from loadchaos.judge.frames import HEADER, Frame, Trace, chains, guilty
-from loadchaos.judge.group import Failure, Match, group, name
+from loadchaos.judge.group import Failure, Match, group, name, put_stack
+from loadchaos.judge.native import Stack
 from loadchaos.judge.signatures import UNCAUGHT, UNKNOWN, Signature, SignatureError, Signatures, load
 
 __all__ = ["Classifier", "Failure", "Match", "SignatureError", "Signatures", "classify_text", "group", "load"]
@@ -24,6 +25,7 @@ _REPEAT_S = 10.0
 _REPEAT_LINES = 2_000
 _MOST_REPEATS_KEPT = 4_096
 _LONGEST_BODY = 1 << 20
+_STACK_COMES = 12  # lines between what names a crash and the stack printed of it, and within that stack
 _LAST_WORDS = 3  # lines after an uncaught exception that are still its message
 _TELLS = ("ERROR", "WARNING", "CRITICAL")  # a logger that tells of an exception does so in the line before it
 _ENDINGS = ("KeyboardInterrupt", "SystemExit", "CancelledError", "GeneratorExit")  # somebody ended it
@@ -63,6 +65,7 @@ class _Source:
     before: str = ""
     last_line: int = 0
     ending: tuple[Trace, Match] | None = None
+    crash: tuple[Match, Stack] | None = None
     repeats: OrderedDict[tuple[str, str, str], _Repeats] = field(default_factory=OrderedDict)
 
 
@@ -86,8 +89,35 @@ class Classifier:
             return []  # nine lines in ten end here
         found: list[Match] = []
         for text in expand(line):
+            if state.crash is not None and not state.open and self._in_stack(text, line_no, state):
+                continue
             found += self._line(text, line_no, at_ns, source, state, before)
+        for match in found:
+            if match.role in ("cause", "echo") and match.severity == "engine_death" and not match.frames:
+                self._crashed(match, line_no, state)
         return [m for m in found if self._tell(m, state)]
+
+    def _crashed(self, match: Match, line_no: int, state: _Source) -> None:
+        """A death without a traceback: the stack that may follow is its own, and not that of what is said of it later."""
+        stack = Stack()
+        if state.crash is not None and line_no <= state.attend_until:
+            if state.crash[0].role == "cause" or match.role == "echo":
+                match = state.crash[0]
+            stack = state.crash[1]
+        state.crash = (match, stack)
+        state.attend_until = max(state.attend_until, line_no + _STACK_COMES)
+
+    def _in_stack(self, text: str, line_no: int, state: _Source) -> bool:
+        """Whether the line belongs to the stack that a crashing process prints; its match gets the frames."""
+        assert state.crash is not None
+        match, stack = state.crash
+        if not stack.take(clean(text).text, line_no):
+            if line_no > state.attend_until:
+                state.crash = None
+            return False
+        put_stack(match, stack.outermost_first(), stack.blamed(self._signatures.skip))
+        state.attend_until = max(state.attend_until, line_no + _STACK_COMES)
+        return True
 
     def close(self, *, died: bool = False) -> list[Match]:
         """The log ends: a traceback without its last line is still one. With `died` (the process is known to be gone, or

@@ -29,8 +29,13 @@ class Frame:
         """`/opt/venv/lib/.../gpu_model_runner.py` -> `gpu_model_runner.py`."""
         return self.path.replace("\\", "/").rsplit("/", 1)[-1]
 
+    @property
+    def where(self) -> str:
+        """`gpu_model_runner.py _gather_mm_embeddings`; of native code that tells no file the function alone."""
+        return f"{self.file} {self.function}".strip()
+
     def __str__(self) -> str:
-        return f"{self.file}:{self.line} {self.function}"
+        return f"{self.file}:{self.line} {self.function}" if self.line else self.where
 
 
 @dataclass(slots=True)

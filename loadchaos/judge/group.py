@@ -42,6 +42,8 @@ class Match:
     facts: Mapping[str, float | str] = field(default_factory=dict)
     repeats: int = 0
     frame: str = ""
+    template: str = ""
+    values: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +97,15 @@ def name(
     values["exception"], values["message"] = exception[0] or "exception", normalise(exception[1])[:_TITLE]
     values["process"] = process
     if blamed is not None and not signature.asynchronous:  # an asynchronous fault's stack names the wrong place
-        values["frame"] = f"{blamed.file} {blamed.function}"
+        values["frame"] = blamed.where
     issues = (variant.known if variant else ()) or signature.known
+    template = variant.title if variant else signature.title
     return Match(
         signature=signature,
         id=signature.id,
         severity=signature.severity,
         role=signature.role,
-        title=_fill(variant.title if variant else signature.title, values),
+        title=_fill(template, values),
         alt=tuple(_fill(a, values) for a in signature.alt),
         remedy=_clauses(variant.remedy if variant and variant.remedy else signature.remedy, values),
         known=tuple({"issue": i, **known.get(i, {})} for i in issues),
@@ -116,7 +119,18 @@ def name(
         why=_clauses(variant.why if variant and variant.why else signature.why, values),
         facts=facts if signature.derive else {},
         frame=str(blamed) if blamed is not None and not signature.asynchronous else "",
+        template=template,
+        values=values,
     )
+
+
+def put_stack(match: Match, frames: Sequence[Frame], blamed: Frame | None) -> None:
+    """Give a match the stack that its process printed after it (outermost first), and its title the guilty frame."""
+    match.frames = tuple(str(f) for f in frames)
+    if blamed is None or match.signature.asynchronous:
+        return
+    match.frame = str(blamed)
+    match.title = _fill(match.template, {**match.values, "frame": blamed.where})
 
 
 def _number(text: str) -> float | str:
