@@ -6,30 +6,22 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(os.environ.get("LOADCHAOS_REAL", "~/.cache/loadchaos")).expanduser()
-PROJECT = Path(__file__).parent.parent.parent
+from tests.real import servers
+from tests.real.servers import PROJECT, Command
+
+__all__ = ["PROJECT", "Command", "Server", "Told", "launch", "lmdeploy_018", "running", "vllm_032", "vllm_032_mtp"]
 READY_S = 600.0
-
-
-@dataclass(frozen=True)
-class Command:
-    """What starts a server, and where it listens."""
-
-    argv: Sequence[str]
-    env: Mapping[str, str]
-    url: str
 
 
 @dataclass(frozen=True)
@@ -40,51 +32,20 @@ class Server:
     log: Path
 
 
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
+def skipping(make: Callable[..., Command]) -> Callable[..., Command]:
+    """The same, but a server that is not installed skips the test."""
+
+    def made(*args: Any, **kwargs: Any) -> Command:
+        try:
+            return make(*args, **kwargs)
+        except servers.NotInstalledError as e:
+            pytest.skip(str(e))
+
+    return made
 
 
-def vllm(
-    version: str, *flags: str, env: Mapping[str, str], model: str = "tiny-qwen3-vl", length: int = 4096
-) -> Command:
-    """A vLLM on the CPU; skips where that version is not installed."""
-    home = ROOT / f"vllm-{version}"
-    if not (home / "bin/vllm").is_file() or not (ROOT / "models" / model).is_dir():
-        pytest.skip(f"vLLM {version} is not installed in {home}: scripts/real/install.sh vllm-{version}")
-    port = free_port()
-    argv = [
-        str(home / "bin/vllm"), "serve", str(ROOT / "models" / model), "--host", "127.0.0.1", "--port", str(port),
-        "--load-format", "dummy", "--served-model-name", "tiny", "--max-model-len", str(length), "--enforce-eager", *flags,
-    ]  # fmt: skip
-    environment = {
-        "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
-        "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "2", "VLLM_CPU_OMP_THREADS_BIND": "0-1",
-        "PATH": f"{home / 'bin'}:{os.environ['PATH']}", "VLLM_SERVER_DEV_MODE": "1", **env,
-    }  # fmt: skip
-    return Command(argv, environment, f"http://127.0.0.1:{port}")
-
-
-def vllm_032(**env: str) -> Command:
-    """vLLM 0.32.0 with images, as most tests want it."""
-    return vllm(
-        "0.32.0", "--limit-mm-per-prompt", '{"image":2,"video":0}', "--max-num-seqs", "64",
-        "--max-num-batched-tokens", "2048", env=env,
-    )  # fmt: skip
-
-
-def lmdeploy_018(*flags: str, **env: str) -> Command:
-    """LMDeploy's own HTTP layer over the stand-in engine; skips where it is not installed."""
-    python = ROOT / "lmdeploy-0.18.0/bin/python"
-    if not python.is_file():
-        pytest.skip(
-            f"LMDeploy 0.18.0 is not installed in {python.parent.parent}: scripts/real/install.sh lmdeploy-0.18.0"
-        )
-    port = free_port()
-    script = str(PROJECT / "scripts/real/run_lmdeploy.py")
-    argv = [str(python), script, "--port", str(port), "--session-len", "8192", "--log-level", "INFO", *flags]
-    return Command(argv, env, f"http://127.0.0.1:{port}")
+vllm_032, vllm_032_mtp = skipping(servers.vllm_032), skipping(servers.vllm_032_mtp)
+lmdeploy_018 = skipping(servers.lmdeploy_018)
 
 
 @contextlib.contextmanager

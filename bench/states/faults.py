@@ -1,0 +1,220 @@
+"""The faults whose notice is measured: on which server, what is done, what states follow, what the verdict calls it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bench.states.run import Run
+
+Act = Callable[["Run"], int]
+"""Brings the fault about; CLOCK_MONOTONIC ns of when it was there."""
+
+_DEATH, _HANG = ("dead",), ("degraded", "hung")
+_LOST_S = 20.0
+
+
+class NotHereError(Exception):
+    """This server has nothing the fault could be done to."""
+
+
+def send(role: str, number: int) -> Act:
+    """A signal to the newest process of a role."""
+
+    def act(run: Run) -> int:
+        pid = run.pid_of(role)
+        if pid is None:
+            raise NotHereError(f"there is no {role} process")
+        if number == signal.SIGSTOP:
+            run.stopped.append(pid)
+        before_ns = time.monotonic_ns()
+        os.kill(pid, number)
+        return before_ns
+
+    return act
+
+
+def post(path: str, body: Mapping[str, Any] | None = None) -> Act:
+    """A POST by somebody else, whose answer nobody waits for."""
+
+    def act(run: Run) -> int:
+        data = b"" if body is None else json.dumps({"model": run.model(), **body}).encode()
+        request = urllib.request.Request(run.address() + path, data, {"Content-Type": "application/json"})
+
+        def ask() -> None:
+            with contextlib.suppress(OSError):
+                urllib.request.urlopen(request, timeout=60).read()
+
+        before_ns = time.monotonic_ns()
+        threading.Thread(target=ask, daemon=True).start()
+        return before_ns
+
+    return act
+
+
+def says(text: str, **more: Any) -> Act:
+    """A chat by somebody else."""
+    message = {"role": "user", "content": text}
+    return post("/v1/chat/completions", {"messages": [message], "max_tokens": 8, **more})
+
+
+def sabotage(order: str) -> Act:
+    """An order to the plugin in the engine; the fault is there when the log says so."""
+
+    def act(run: Run) -> int:
+        run.trigger.write_text(order)
+        return run.log_says("loadchaos-sabotage: act")
+
+    return act
+
+
+def told(word: str) -> Act:
+    """Nothing is done: it comes by itself, and the log says when."""
+    return lambda run: run.log_says(word)
+
+
+def again_and_again(path: str, word: str) -> Act:
+    """POSTs until the log says that it has happened."""
+
+    def act(run: Run) -> int:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            post(path)(run)
+            with contextlib.suppress(NotHereError):
+                return run.log_says(word, limit_s=0.1)
+        raise NotHereError(f"the log never said {word!r}")
+
+    return act
+
+
+def packets(run: Run) -> int:
+    """Every packet is lost for 20 s."""
+    assert run.place.path is not None
+    before_ns = time.monotonic_ns()
+
+    def lose() -> None:
+        assert run.place.path is not None
+        with run.place.path.nothing_passes():
+            time.sleep(_LOST_S)
+
+    threading.Thread(target=lose, daemon=True).start()
+    return before_ns
+
+
+def one_dies(run: Run) -> int:
+    """The engine core of the second of several servers is killed."""
+    before_ns = time.monotonic_ns()
+    run.place.servers[1].kill_engine()
+    return before_ns
+
+
+def roll(run: Run) -> int:
+    """Each server is ended in order and started anew, one after the other."""
+    before_ns = time.monotonic_ns()
+
+    def each() -> None:
+        for server in run.place.servers:
+            server.restart()
+            time.sleep(3.0)
+        run.rolled.set()
+
+    threading.Thread(target=each, daemon=True).start()
+    return before_ns
+
+
+def nothing(run: Run) -> int:
+    """Nothing at all happens for `--healthy` seconds."""
+    before_ns = time.monotonic_ns()
+    run.wait(lambda: None, run.healthy_s)
+    return before_ns
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`states` have to follow in this order; `kinds` are what the verdict calls the incidents."""
+
+    about: str
+    act: Act
+    states: tuple[str, ...]
+    kinds: tuple[str, ...]
+    on: tuple[str, ...] = ("embedded", "vllm", "lmdeploy")
+    place: str = "alone"
+    profile: Mapping[str, Any] = field(default_factory=dict)
+    before_load: bool = False
+    never: tuple[str, ...] = ()
+
+
+_IMAGES = [
+    {"name": "images", "payload": {"images": {"count": 2, "size": "64x64", "unique": "50%", "reuse_distance": 6}},
+     "output": {"exact": 24}},
+]  # fmt: skip
+_DESYNC = {"embedded": {"dialect": "vllm", "era": "0.13", "defects": ["mm_cache_desync"],
+                        "flags": {"mm_processor_cache_items": 8}}}  # fmt: skip
+_SATURATING = {
+    "traffic": [
+        {"name": "text", "weight": 6, "payload": {"text": {"tokens": "16..1024"}}, "output": {"max": 256}},
+        {"name": "long", "weight": 1, "payload": {"text": {"tokens": "2048..3500"}}, "output": {"max": 32}},
+        {"name": "images", "weight": 3, "payload": {"images": {"count": "1..2", "size": "512x512"},
+         "text": {"tokens": "32..128"}}, "output": {"max": 64}},
+    ],
+    "limits": {"first_byte": "10m", "between_bytes": "2m", "total": "20m"},
+}  # fmt: skip
+
+FAULTS: Mapping[str, Fault] = {
+    "kill_engine": Fault("kill -9 of the engine core", send("engine_core", signal.SIGKILL), _DEATH, ("death",)),
+    "kill_worker": Fault("kill -9 of a worker", send("worker", signal.SIGKILL), _DEATH, ("death",), ("vllm",)),
+    "kill_api": Fault("kill -9 of the API server", send("api_server", signal.SIGKILL), _DEATH, ("death",)),
+    "term_api": Fault(
+        "SIGTERM of the API server", send("api_server", signal.SIGTERM), ("terminated",), ("terminated",)
+    ),
+    "stop_engine": Fault("SIGSTOP of the engine core", send("engine_core", signal.SIGSTOP), _HANG, ("hang",)),
+    "stop_worker": Fault("SIGSTOP of a worker", send("worker", signal.SIGSTOP), _HANG, ("hang",), ("vllm",)),
+    "stop_api": Fault("SIGSTOP of the API server", send("api_server", signal.SIGSTOP), _HANG, ("hang",)),
+    "raise": Fault("an exception in a step", sabotage("step_raise step=5"), _DEATH, ("death",), ("vllm",)),
+    "step_hang": Fault("a step that never ends", sabotage("step_hang step=5"), _HANG, ("hang",), ("vllm",)),
+    "first_request": Fault(
+        "the first request kills (MTP on the CPU)", told("Worker failed with error"), _DEATH, ("death",), ("vllm",),
+        "mtp", before_load=True,
+    ),
+    **{
+        f"pause_{mode}": Fault(
+            f"/pause?mode={mode} by somebody else", post(f"/pause?mode={mode}"), _HANG, ("hang",), ("embedded", "vllm")
+        )
+        for mode in ("abort", "wait", "keep")
+    },
+    "logprobs": Fault(
+        "the first request with logprobs compiles", says("hello", logprobs=True, top_logprobs=3), ("healthy",), (),
+        ("vllm",), never=("hung", "dead"),
+    ),
+    "lmdeploy_die": Fault("[[DIE]]: the backend is gone", says("[[DIE]]"), _DEATH, ("death",), ("lmdeploy",)),
+    "lmdeploy_hang": Fault("[[HANG:1]]: the engine stands", says("[[HANG:1]]"), _HANG, ("hang",), ("lmdeploy",)),
+    "zombie": Fault(
+        "the input thread dies, /health stays 200 (vLLM 0.13)",
+        again_and_again("/reset_mm_cache", "Exception in thread"), _HANG, ("hang",), ("embedded",),
+        profile={"target": {**_DESYNC, "on_death": "wait"}, "traffic": _IMAGES, "load": [{"users": 16, "for": "12h"}]},
+    ),
+    "packets": Fault(
+        "every packet lost for 20 s", packets, ("unreachable", "healthy"), ("unreachable",), ("embedded",), "lossy",
+        never=("dead",),
+    ),
+    "one_of_three": Fault(
+        "one of three behind a balancer dies", one_dies, _DEATH, ("death",), ("embedded",), "balanced"
+    ),
+    "rolling": Fault(
+        "three behind a balancer are restarted in turn", roll, ("terminated", "restarting", "healthy"),
+        ("terminated",) * 3, ("embedded",), "balanced", never=("hung",),
+    ),
+    "healthy": Fault(
+        "nothing, under saturating load", nothing, (), (), profile={**_SATURATING, "load": [{"users": 300, "for": "12h"}]},
+        never=("hung", "dead", "unreachable", "terminated", "restarting"),
+    ),
+}  # fmt: skip

@@ -1,0 +1,137 @@
+"""Where the servers of a measurement are and what leads to them: launched by the run, behind a lossy path, balanced."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path as File
+from typing import Any
+
+import psutil
+
+from bench.states.paths import Path
+from tests.real import servers
+
+_READY_S = 30.0
+
+
+class Server:
+    """An embedded server that the measurement started by itself; for the run it is an external one."""
+
+    def __init__(self, log: File) -> None:
+        self.port, self.log = servers.free_port(), log
+        self._process = self._start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        argv = [sys.executable, "-m", "loadchaos.sim.server", "--dialect", "vllm", "--era", "0.18"]
+        with self.log.open("ab") as log:
+            process = subprocess.Popen([*argv, "--port", str(self.port)], stdout=log, stderr=log)
+        deadline = time.monotonic() + _READY_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/health", timeout=2):
+                return process
+            time.sleep(0.05)
+        raise RuntimeError(f"the embedded server did not start: {self.log.read_text()}")
+
+    def kill_engine(self) -> None:
+        for child in psutil.Process(self._process.pid).children():
+            child.send_signal(signal.SIGKILL)
+
+    def restart(self) -> None:
+        self._process.terminate()
+        self._process.wait(20)
+        self._process = self._start()
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@dataclass
+class Place:
+    """What a profile needs to get there: its `target`, options of `loadchaos run`, and what the fault may act on."""
+
+    target: Mapping[str, Any]
+    options: tuple[str, ...] = ()
+    servers: list[Server] = field(default_factory=list)
+    path: Path | None = None
+
+
+def _launched(command: servers.Command, **env: str) -> Place:
+    started = {"command": list(command.argv), "env": {**command.env, **env}, "url": command.url, "ready_within": "10m"}
+    return Place({"launch": started, "on_death": "wait"})
+
+
+@contextlib.contextmanager
+def place(kind: str, server: str, home: File) -> Iterator[Place]:
+    """The place of a fault (`alone`, `mtp`, `lossy`, `balanced`) on a server; NotInstalledError where it is not here."""
+    if kind == "mtp":
+        yield _launched(servers.vllm_032_mtp())
+    elif kind == "alone" and server == "vllm":
+        plugin = str(servers.PROJECT / "plugins/vllm")
+        yield _launched(
+            servers.vllm_032(PYTHONPATH=_plugin(home, plugin), LOADCHAOS_SABOTAGE_TRIGGER=str(home / "trigger"))
+        )
+    elif kind == "alone" and server == "lmdeploy":
+        quick = {
+            f"LMDEPLOY_HEALTH_{k}": v
+            for k, v in (("POLL_INTERVAL", "3"), ("PROBE_TIMEOUT", "2"), ("UNHEALTHY_AFTER", "6"))
+        }
+        yield _launched(servers.lmdeploy_018("--blocks", "256", **quick))
+    elif kind == "alone":
+        yield Place({"embedded": {"dialect": "vllm", "era": "0.18"}, "on_death": "wait"}, ("--embedded",))
+    else:
+        with _behind_a_path(3 if kind == "balanced" else 1, home) as found:
+            yield found
+
+
+def _plugin(home: File, source: str) -> str:
+    """loadchaos-vllm as pip lays it down, beside the server's environment and not in it."""
+    to = home / "plugin"
+    argv = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-build-isolation",
+        "--no-deps",
+        "--target",
+        str(to),
+        source,
+    ]
+    subprocess.run(argv, check=True, timeout=120, env={**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"})
+    return str(to)
+
+
+@contextlib.contextmanager
+def _behind_a_path(n: int, home: File) -> Iterator[Place]:
+    started = [Server(home / f"server-{name}.log") for name in "abc"[:n]]
+    path = Path([s.port for s in started])
+    path.start()
+    address = path.url.removeprefix("http://")
+    options = ["--target", path.url, "--authorize", address, "--shared"]
+    target: dict[str, Any] = {"on_death": "wait"}
+    if n > 1:
+        target["replicas"] = [
+            {"name": name, "url": s.url, "log": str(s.log)} for name, s in zip("abc", started, strict=False)
+        ]
+    else:
+        options += ["--server-log", str(started[0].log)]
+    try:
+        yield Place(target, tuple(options), started, path)
+    finally:
+        path.close()
+        for s in started:
+            s.close()

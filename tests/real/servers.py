@@ -1,0 +1,78 @@
+"""What starts the real servers that are installed here, for the tests and for `python -m bench.states`."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(os.environ.get("LOADCHAOS_REAL", "~/.cache/loadchaos")).expanduser()
+PROJECT = Path(__file__).parent.parent.parent
+
+
+class NotInstalledError(Exception):
+    """Says which server is not there, and how it is got."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """What starts a server, and where it listens."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    url: str
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+def vllm(
+    version: str, *flags: str, env: Mapping[str, str], model: str = "tiny-qwen3-vl", length: int = 4096
+) -> Command:
+    """A vLLM on the CPU. Raises NotInstalledError."""
+    home = ROOT / f"vllm-{version}"
+    if not (home / "bin/vllm").is_file() or not (ROOT / "models" / model).is_dir():
+        raise NotInstalledError(f"vLLM {version} is not installed in {home}: scripts/real/install.sh vllm-{version}")
+    port = free_port()
+    argv = [
+        str(home / "bin/vllm"), "serve", str(ROOT / "models" / model), "--host", "127.0.0.1", "--port", str(port),
+        "--load-format", "dummy", "--served-model-name", "tiny", "--max-model-len", str(length), "--enforce-eager", *flags,
+    ]  # fmt: skip
+    environment = {
+        "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "2", "VLLM_CPU_OMP_THREADS_BIND": "0-1",
+        "PATH": f"{home / 'bin'}:{os.environ['PATH']}", "VLLM_SERVER_DEV_MODE": "1", **env,
+    }  # fmt: skip
+    return Command(argv, environment, f"http://127.0.0.1:{port}")
+
+
+def vllm_032(**env: str) -> Command:
+    """vLLM 0.32.0 with images, as most tests want it."""
+    return vllm(
+        "0.32.0", "--limit-mm-per-prompt", '{"image":2,"video":0}', "--max-num-seqs", "64",
+        "--max-num-batched-tokens", "2048", env=env,
+    )  # fmt: skip
+
+
+def vllm_032_mtp() -> Command:
+    """vLLM 0.32.0 whose first request kills it: MTP on a hybrid model with prefix caching asks Triton of the CPU."""
+    speculative = '{"method":"mtp","num_speculative_tokens":2}'
+    return vllm("0.32.0", "--speculative-config", speculative, env={}, model="tiny-qwen3_5")
+
+
+def lmdeploy_018(*flags: str, **env: str) -> Command:
+    """LMDeploy's own HTTP layer over the stand-in engine. Raises NotInstalledError."""
+    python = ROOT / "lmdeploy-0.18.0/bin/python"
+    if not python.is_file():
+        raise NotInstalledError(
+            f"LMDeploy 0.18.0 is not installed in {python.parent.parent}: scripts/real/install.sh lmdeploy-0.18.0"
+        )
+    port = free_port()
+    script = str(PROJECT / "scripts/real/run_lmdeploy.py")
+    argv = [str(python), script, "--port", str(port), "--session-len", "8192", "--log-level", "INFO", *flags]
+    return Command(argv, env, f"http://127.0.0.1:{port}")
