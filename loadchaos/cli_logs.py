@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -73,23 +74,24 @@ def classify_one(path: str, *, as_json: bool) -> list[dict[str, Any]]:
 
 def _fold(diagnosis: Diagnosis, lines: Iterator[str]) -> list[Failure]:
     """All failures; a text that is one error body (a line, one JSON, a page) is read as such."""
-    head: list[str] = []
+    from loadchaos.judge.joined import joined
+
+    head: list[tuple[int, str]] = []
     size = 0
-    for line in lines:
-        head.append(line)
+    whole = joined(lines)
+    for count, line in whole:
+        head.append((count, line))
         size += len(line)
-        if size > _BODY_CHARS or (len(head) > 1 and head[0][:1] not in "{<"):
+        if size > _BODY_CHARS or (len(head) > 1 and head[0][1][:1] not in "{<"):
             break
     else:
         from loadchaos.judge.classify import classify_text
 
-        for line in head:
-            diagnosis.feed(line)
-        return classify_text("\n".join(head), source="") if head else []
-    for line in head:
-        diagnosis.feed(line)
-    for line in lines:
-        diagnosis.feed(line)
+        for count, line in head:
+            diagnosis.feed(line, count)
+        return classify_text("\n".join(line for _, line in head), source="") if head else []
+    for count, line in chain(head, whole):
+        diagnosis.feed(line, count)
     return diagnosis.finish()
 
 

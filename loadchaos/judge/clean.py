@@ -8,13 +8,23 @@ from dataclasses import dataclass
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07")
 
+# What a server's own line begins with; it has to follow a transport's mark that might be the server's own word.
+_OWN = (
+    r"(?=\([A-Za-z_][\w.]*,?(?: rank=\d+| pid=\d+)|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[ :]|Traceback \(|\s{2}"
+    r"|\[\d{4}-\d\d-\d\d |\d{4}-\d\d-\d\d \d\d:|(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)\b)"
+)
 # What transports put before a line; stripped again and again, because they nest (compose over journald over ...).
 _OUTER = re.compile(
-    r"[\w.-]+ +\| "  # docker compose: `vllm-1  | `
+    r"[\w.@-]+ +\| "  # docker compose: `vllm-1  | `; docker service: `llm_vllm.1.x@node | `
     r"|\[pod/[\w./-]+\] "  # kubectl logs --prefix
-    r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)? (?:(?:stdout|stderr) [FP] )?"  # kubelet
-    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ [\w.@/()-]+(?:\[\d+\])?: "  # journald and syslog
+    r"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?[ \t]"  # ISO: kubelet, CI, CloudWatch, journald
+    r"(?:(?:stdout|stderr) [FP] |[\w.-]+ [\w.@/()-]+\[\d+\]: )?"
+    r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)? (?:[\w.-]+ [\w.@/()-]+(?:\[\d+\])?: )?"  # journald, syslog, ts
     r"|<\d{1,3}>"  # a syslog priority
+    r"|> "  # quoted in a mail or an issue
+    rf"|[a-z0-9][a-z0-9.-]*-[a-z0-9]+ [a-z0-9][a-z0-9-]* {_OWN}"  # stern: pod and container
+    rf"|\[?\d{{1,4}}\]?: {_OWN}"  # srun --label
+    r"| +(?=\([A-Za-z_]\w*,? pid=|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d )"  # indented as a whole
 )
 _WRITER = re.compile(
     r"\((?P<process>[A-Za-z_][\w.:]*(?:,? +(?:rank|pid|ip)=[\w.:]+)*)\) ?"  # vLLM: `(EngineCore_DP0 pid=151) `; Ray too
@@ -29,7 +39,10 @@ _STAMP = re.compile(
     r"|\[ *\d+\.\d{4,6}\] "  # dmesg
 )
 _GROUP_BAR = re.compile(r"^ *[|+](?: |-\+-+ .*$|-+$)")  # the margin Python draws beside an ExceptionGroup
-_JSON_TEXTS = ("log", "message", "msg", "MESSAGE", "text", "event", "detail")
+_JSON_TEXTS = (
+    "log", "message", "msg", "MESSAGE", "text", "event", "detail", "textPayload", "line", "@message", "stringValue",
+)  # fmt: skip
+_JSON_INSIDE = ("error", "jsonPayload", "body", "Body")
 _JSON_TRACES = ("exc_info", "exception", "stack", "stack_trace", "traceback")
 _JSON_LIMIT = 1 << 20
 
@@ -76,7 +89,7 @@ def expand(raw: str) -> list[str]:
         record = json.loads(raw[start:])
     except (ValueError, RecursionError):  # no JSON: a line that happens to end so
         return [raw]
-    texts = _texts(record)
+    texts = [_ANSI.sub("", text) if "\x1b" in text else text for text in _texts(record)]
     return [line for text in texts for line in text.splitlines() if line] or [raw]
 
 
@@ -84,9 +97,10 @@ def _texts(record: object) -> list[str]:
     """The messages in a JSON record: a log record's, or an HTTP error body's wherever servers put it."""
     if not isinstance(record, dict):
         return []
+    for key in _JSON_INSIDE:
+        if isinstance(inside := record.get(key), dict):
+            return _texts(inside)
     error = record.get("error")
-    if isinstance(error, dict):
-        return _texts(error)
     found = [error] if isinstance(error, str) else []
     found += [record[k] for k in _JSON_TEXTS if isinstance(record.get(k), str)]
     found += [record[k] for k in _JSON_TRACES if isinstance(record.get(k), str)]
@@ -122,6 +136,13 @@ def clean(text: str) -> Line:
         if date and when is None:
             when = clock(date, time)
     return Line(text[at:], writer, level, when)
+
+
+def begins_anew(raw: str) -> bool:
+    """Whether a raw line begins a record of its own, by what transports, processes or loggers put before it."""
+    if "\x1b" in raw:
+        raw = _ANSI.sub("", raw)
+    return bool(_OUTER.match(raw) or _WRITER.match(raw) or _STAMP.match(raw) or raw.startswith(("Traceback (", "{")))
 
 
 def without_margin(text: str) -> str:

@@ -71,11 +71,11 @@ class Diagnosis:
         self._deaths: list[Failure] = []
         self._others: dict[tuple[str, str], Failure] = {}
 
-    def feed(self, line: str) -> None:
-        """The next line."""
-        self.lines += 1
-        self.landmarks.look(line, self.lines)
-        for match in self._classifier.feed(line, line_no=self.lines, source=self._source):
+    def feed(self, line: str, count: int = 1) -> None:
+        """The next line; `count` is how many lines of the file it was cut into."""
+        at, self.lines = self.lines + 1, self.lines + count
+        self.landmarks.look(line, at)
+        for match in self._classifier.feed(line, line_no=at, source=self._source):
             self._hold(match)
 
     def finish(self) -> list[Failure]:

@@ -40,9 +40,26 @@ FORMS: dict[str, Callable[[str], str]] = {
     "docker's JSON": each(
         lambda line: json.dumps({"log": line + "\n", "stream": "stderr", "time": "2026-04-02T11:15:40Z"})
     ),
+    "docker's JSON with colours": each(
+        lambda line: json.dumps({"log": f"\x1b[0;36m{line}\x1b[0m\n", "stream": "stderr"})
+    ),
     "colours": each(lambda line: f"\x1b[0;36m{line}\x1b[0m"),
     "Windows line ends": lambda text: text.replace("\n", "\r\n"),
     "compose over colours": each(lambda line: f"\x1b[36mvllm-1  |\x1b[0m {line}"),
+    "docker service logs": each(lambda line: f"llm_vllm.1.x3f9@gpu7    | {line}"),
+    "kubectl with prefix and time stamps": each(
+        lambda line: f"[pod/vllm-0/server] 2026-04-02T11:15:40.123456789Z {line}"
+    ),
+    "stern": each(lambda line: f"vllm-7c9d5b6f4-x2x9z server {line}"),
+    "CloudWatch": each(lambda line: f"2026-04-02T11:15:40.123Z\t{line}"),
+    "Google Cloud": each(lambda line: json.dumps({"textPayload": line, "severity": "ERROR"})),
+    "OpenTelemetry": each(lambda line: json.dumps({"body": {"stringValue": line}, "severityText": "ERROR"})),
+    "Loki": each(lambda line: json.dumps({"stream": {"pod": "vllm-0"}, "line": line})),
+    "journald's JSON": each(lambda line: json.dumps({"MESSAGE": line, "_PID": "4711", "SYSLOG_IDENTIFIER": "vllm"})),
+    "journald, ISO": each(lambda line: f"2026-04-02T11:15:40+0200 gpu7 vllm[4711]: {line}"),
+    "journald, precise": each(lambda line: f"Apr 02 11:15:40.123456 gpu7 vllm[4711]: {line}"),
+    "srun --label": each(lambda line: f"0: {line}"),
+    "quoted": each(lambda line: f"> {line}"),
 }
 
 
