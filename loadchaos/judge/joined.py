@@ -25,7 +25,7 @@ def joined(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
     """The whole lines, each with the number of raw lines it was made of."""
     rest = iter(lines)
     head = list(islice(rest, _HEAD_LINES))
-    raw = chain(head, rest)
+    raw: Iterator[str] = chain(head, rest)
     if any(_BLOB.match(line) for line in head):
         raw = (_text(line) for line in raw)
     if any(found["part"] == "P" for line in head if (found := _CRI.match(line)) is not None):
