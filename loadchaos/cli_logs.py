@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from loadchaos.judge.signatures import Signature
 
 _BODY_CHARS = 1 << 20
+_BODY_BEGINS = ("{", "<", "data:", "event:")
 
 
 @click.command()
@@ -82,17 +83,25 @@ def _fold(diagnosis: Diagnosis, lines: Iterator[str]) -> list[Failure]:
     for count, line in whole:
         head.append((count, line))
         size += len(line)
-        if size > _BODY_CHARS or (len(head) > 1 and head[0][1][:1] not in "{<"):
+        if size > _BODY_CHARS or (len(head) > 1 and not head[0][1].startswith(_BODY_BEGINS)):
             break
     else:
         from loadchaos.judge.classify import classify_text
 
         for count, line in head:
             diagnosis.feed(line, count)
-        return classify_text("\n".join(line for _, line in head), source="") if head else []
+        text = "\n".join(line for _, line in head)
+        return classify_text(text) or _answer_nobody_knows(text) if head else []
     for count, line in chain(head, whole):
         diagnosis.feed(line, count)
     return diagnosis.finish()
+
+
+def _answer_nobody_knows(text: str) -> list[Failure]:
+    from loadchaos.error_answers import unknown
+
+    found = unknown(text)
+    return [] if found is None else [found]
 
 
 def _told(failure: Failure, diagnosis: Diagnosis) -> dict[str, Any]:

@@ -40,6 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "demo": set(),
     "bodies": {"ledger", "plan", "payloads", "behaviours"},  # like `users`, it makes requests of a plan
     "logfiles": set(),
+    "error_answers": {"dialects", "judge", "wire"},
     "patient": {"asker", "attacks", "dialects", "judge", "launch", "plan", "record", "sim", "watch"},
     "users": {"ledger", "plan", "payloads", "behaviours", "wire", "dialects"},
     "locustfile": {"users", "ledger", "plan", "payloads", "behaviours", "wire", "dialects"},

@@ -81,6 +81,34 @@ def test_one_error_body_is_read_as_such() -> None:
     assert json.loads(call("classify", "--json", stdin=body).output)[0]["id"] == "over_context_length"
 
 
+@pytest.mark.parametrize(
+    ("body", "id_"),
+    [
+        (b'{"error":{"message":"banana in slot 3","param":null,"code":400}}', "unknown_error_answer"),
+        (b'{"object":"error","message":"strange","code":500}', "unknown_error_answer"),
+        (b'data: {"error": {"message": "slot 3 is gone", "code": 400}}\n\ndata: [DONE]\n', "unknown_error_answer"),
+        (b'data: {"error": {"message": "EngineCore encountered an issue.", "code": 500}}', "engine_dead_error"),
+        (b"Internal Server Error", "http_unhandled_500"),
+    ],
+)  # fmt: skip
+def test_an_error_answer_whose_text_is_no_known_refusal_is_flagged(body: bytes, id_: str) -> None:
+    result = call("classify", "--json", stdin=body)
+    assert (result.exit_code, [f["id"] for f in json.loads(result.output)]) == (1, [id_])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"detail":"Not Found"}',
+        b'{"error":{"message":"max_tokens must be at least 1, got 0. (parameter=max_tokens, value=0)","code":400}}',
+        b'{"id":"chatcmpl-1","choices":[{"message":{"content":"an error: banana"}}]}',
+        b'data: {"choices": [{"delta": {"content": "error"}}]}\n\ndata: [DONE]\n',
+    ],
+)
+def test_a_known_refusal_and_an_answer_are_nothing(body: bytes) -> None:
+    assert (call("classify", "--json", stdin=body).exit_code, call("classify", stdin=body).exit_code) == (0, 0)
+
+
 def test_what_cannot_be_read_is_exit_2_and_the_other_files_are_still_told(log: Path, tmp_path: Path) -> None:
     binary = tmp_path / "core"
     binary.write_bytes(b"\x7fELF\0\0\0\0")

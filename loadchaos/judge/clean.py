@@ -21,6 +21,7 @@ _OUTER = re.compile(
     r"(?:(?:stdout|stderr) [FP] |[\w.-]+ [\w.@/()-]+\[\d+\]: )?"
     r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d+)? (?:[\w.-]+ [\w.@/()-]+(?:\[\d+\])?: )?"  # journald, syslog, ts
     r"|<\d{1,3}>"  # a syslog priority
+    r"|data: ?(?=\{)"  # an event of a stream
     r"|> "  # quoted in a mail or an issue
     rf"|[a-z0-9][a-z0-9.-]*-[a-z0-9]+ [a-z0-9][a-z0-9-]* {_OWN}"  # stern: pod and container
     rf"|\[?\d{{1,4}}\]?: {_OWN}"  # srun --label
