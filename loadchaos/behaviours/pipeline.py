@@ -1,16 +1,19 @@
-"""A client that sends several requests at once on one connection, takes the first answer and leaves (RFC 9112, 9.3.2).
+"""A client that sends several requests at once on one connection and reads their answers in turn (RFC 9112, 9.3.2).
 
-The step is the first request; what follows is the same request again, and we hang up on it as planned. A server may
-serve pipelined requests one by one or close behind the first, but must neither mix answers up nor keep what we left.
+The step is the first request; those behind it ask the same again, each a request of its own in the ledger. A server may
+answer one by one or close behind any answer, but must not mix answers up: an id of another request is `wrong_output`.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
 from loadchaos.model import Reply
 from loadchaos.units import IntRange, Range
 from loadchaos.wire.call import Call
+from loadchaos.wire.following import Following
 
 FRESH = True
 
@@ -29,12 +32,34 @@ class Options(BaseModel):
             raise ValueError(f"a pipeline is 2 requests deep or more (got {value})")
         return value
 
+    def behind(self, seed: int) -> int:
+        """How many requests follow the step's own."""
+        return self.depth.low + seed % (self.depth.high - self.depth.low + 1) - 1
+
 
 def act(call: Call) -> Reply:
     """Connect, send all of them at once, read the first answer."""
-    options: Options = call.options
-    depth = options.depth.low + call.seed % (options.depth.high - options.depth.low + 1)
-    if call.connect() and call.send_piece((call.sending.head + call.sending.body) * depth):
+    sent = call.sending.head + call.sending.body + b"".join(c.sending.head + c.sending.body for c in call.behind)
+    if call.connect() and call.send_piece(sent):
         while call.receive():
             pass
-    return call.reply()
+    return _own(call, call)
+
+
+def act_behind(call: Following, first: Call) -> Reply:
+    """Read the answer that is due to a request further back."""
+    if call.take_over():
+        while call.receive():
+            pass
+    return _own(call, first)
+
+
+def _own(call: Call, first: Call) -> Reply:
+    """The reply, which must not name another of the requests on the connection."""
+    reply = call.reply()
+    named = [i for c in (first, *first.behind) if (i := c.sending.request_id) and i in (reply.request_id or "")]
+    if reply.outcome != "ok" or not named or max(named, key=len) == call.sending.request_id:
+        return reply
+    return replace(
+        reply, outcome="wrong_output", error=f"the word of another request is in the answer: {max(named, key=len)}"
+    )

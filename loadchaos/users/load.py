@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from loadchaos.behaviours import BEHAVIOURS
+from loadchaos.behaviours import BEHAVIOURS, pipeline
 from loadchaos.ledger import RunFolder, Tail
 from loadchaos.model import BLAMELESS, Reply, Request, Step
 from loadchaos.users.control import Control
@@ -19,6 +19,7 @@ from loadchaos.users.greenlets import flag, sleep, spawn
 from loadchaos.users.plan import Phase, WorkerPlan
 from loadchaos.users.record import Record
 from loadchaos.wire.call import Call, Sending
+from loadchaos.wire.following import Following
 from loadchaos.wire.sockets import Slot
 
 HEARTBEAT_S = 0.25
@@ -212,9 +213,10 @@ class Load:
         try:
             call = Call(made.sending, slot, self._record.progress)
             self._record.begin(step, request, call, made.request_id, due_ns)
-            reply = self.plan.redacted(BEHAVIOURS[step.behaviour].act(call))
-            self._record.end(step, request, reply, made.request_id, due_ns)
-            self._tell_locust(step, reply, due_ns)
+            behind = self._behind(made, call, due_ns) if step.behaviour == "pipeline" else ()
+            reply = self._over(made, made.request_id, BEHAVIOURS[step.behaviour].act(call), due_ns)
+            for other in behind:
+                self._over(made, other.sending.request_id, pipeline.act_behind(other, call), due_ns)
             if step.due_s is None and self.plan.is_gone(reply):
                 # A closed loop against a dead server would use up its whole plan before anybody can say pause.
                 self.control.stopping.wait(REST_S)
@@ -226,6 +228,22 @@ class Load:
             self._busy -= 1
             if not self._busy:
                 self._idle.set()
+
+    def _behind(self, made: Made, first: Call, due_ns: int) -> list[Following]:
+        """The calls whose requests go out behind the first, each a request of its own in the ledger."""
+        before, found = first, []
+        for sending in self.plan.behind(made.sending, made.request.path):
+            found.append(Following(sending, before, Slot(self.plan.target), self._record.progress))
+            self._record.begin(made.step, made.request, found[-1], sending.request_id, due_ns)
+            before = found[-1]
+        first.behind = found
+        return found
+
+    def _over(self, made: Made, request_id: str, told: Reply, due_ns: int) -> Reply:
+        reply = self.plan.redacted(told)
+        self._record.end(made.step, made.request, reply, request_id, due_ns)
+        self._tell_locust(made.step, reply, due_ns)
+        return reply
 
     def _tell_locust(self, step: Step, reply: Reply, due_ns: int) -> None:
         wrong = None if reply.outcome in BLAMELESS else reply.outcome

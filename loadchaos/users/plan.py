@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from loadchaos import __version__, payloads
-from loadchaos.behaviours import BEHAVIOURS
+from loadchaos.behaviours import BEHAVIOURS, pipeline
 from loadchaos.dialects import DIALECTS, Dialect
 from loadchaos.errors import LedgerError, OptionError
 from loadchaos.model import Facts, Reply, Request, Step
@@ -136,8 +136,20 @@ class WorkerPlan:
         judged_by = replace(self._rules, foreign_nonce=self._nonces.check_for(request.nonce))
         options = step.behaviour_options
         fresh = BEHAVIOURS[step.behaviour].FRESH
-        sending = Sending(head, request.body, request.stream, judged_by, self.limits, options, step.seed, fresh)
+        sending = Sending(
+            head, request.body, request.stream, judged_by, self.limits, options, step.seed, fresh, request_id
+        )
         return request, sending, request_id
+
+    def behind(self, sending: Sending, path: str) -> list[Sending]:
+        """What goes out behind it on the same connection: the same request under ids of their own."""
+        count = sending.options.behind(sending.seed) if isinstance(sending.options, pipeline.Options) else 0
+        ids = [f"{sending.request_id}.{n}" for n in range(1, count + 1)]
+        end = length_of(sending.body)
+        return [
+            replace(sending, request_id=i, head=b"%sX-Request-Id: %s\r\n%s" % (self._head(path), i.encode(), end))
+            for i in ids
+        ]
 
     def _head(self, path: str) -> bytes:
         """What is the same for every request of a path."""

@@ -7,6 +7,7 @@ to, so a step answers False when the exchange is over, and `reply` says how it e
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -53,6 +54,10 @@ class Call:
         self.over = False
         self.slowed = False
         """Set by a behaviour that is slow on purpose: what its times say is its own doing."""
+        self.behind: Sequence[Call] = ()
+        """Whose answers come behind ours; the connection, and what has come of them, is `left` to the next."""
+        self.followed = False
+        self.left: tuple[Connection, bytes] | None = None
         self._resting = False
         self._slot = slot
         self._parser = ResponseParser()
@@ -159,6 +164,11 @@ class Call:
     def hang_up_after(self, seconds: float) -> None:
         """Have the sweeper hang up then, whatever is going on."""
         self._hang_up_at_ns = time.monotonic_ns() + int(seconds * 1e9)
+
+    @property
+    def broke(self) -> End | None:
+        """How the exchange broke, where it was not its end nor our will: `cut` or `unreached`."""
+        return "cut" if self._end == "not_http" else self._end if self._end in {"cut", "unreached"} else None
 
     @property
     def tokens(self) -> int:
@@ -279,6 +289,8 @@ class Call:
             return False
         if end == "complete" and self._parser.reusable and not self._ended_from_outside and not self.sending.fresh:
             self._slot.give_back(connection, time.monotonic_ns())
+        elif end == "complete" and self.followed and not self._ended_from_outside:
+            self.left = connection, self._parser.excess
         else:
             connection.close()
         return False

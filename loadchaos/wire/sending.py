@@ -39,6 +39,7 @@ class Sending:
     seed: int = 0
     fresh: bool = False
     """A connection of its own, that nothing else uses before or behind it."""
+    request_id: str = ""
 
 
 def request_head(path: str, host: str, headers: Mapping[str, str]) -> bytes:

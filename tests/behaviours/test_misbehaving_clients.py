@@ -234,12 +234,6 @@ def test_a_half_open_client_is_woken_when_the_load_stops(server: Recorder) -> No
     stopper.join()
 
 
-def test_a_pipelining_client_sends_several_at_once_and_takes_the_first_answer(server: Recorder) -> None:
-    reply = ask(server, "pipeline", depth=3)
-    assert (reply.outcome, reply.chunks) == ("ok", 3)
-    assert only(server).data.count(BODY) == 3
-
-
 def test_an_abort_before_the_body_leaves_behind_the_head(server: Recorder) -> None:
     reply = ask(server, "abort", before="body")
     assert (reply.outcome, reply.first_byte_ns) == ("aborted", None)

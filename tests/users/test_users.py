@@ -64,6 +64,19 @@ def test_rounds_of_users_leave_a_begin_and_an_end_for_every_request(server: Any,
     assert all((r["prompt_tokens"], r["completion_tokens"], r["chunks"]) == (64, 20, 20) for r in usage)
 
 
+@pytest.mark.slow
+def test_what_is_pipelined_is_a_request_of_its_own_each(server: Any, child: Any) -> None:
+    pipelined = {"name": "pipelined", "payload": {"text": {"tokens": 64}}, "behaviour": {"pipeline": {"depth": 3}}}
+    child.plan(server, [{"users": 2, "requests": 4}], traffic=[pipelined])
+    assert child.run() == 0, child.log()
+    begins, ends = child.rows("begin"), child.rows("end")
+    assert outcomes(ends) == {"ok": 12}
+    assert sorted(r["id"] for r in begins) == sorted(r["id"] for r in ends)
+    assert Counter(r["step"] for r in begins) == {0: 3, 1: 3, 2: 3, 3: 3}
+    assert {r["id"].partition(".")[2] for r in begins} == {"", "1", "2"}
+    assert max(in_flight(child.rows())) == 6
+
+
 def in_flight(rows: list[dict[str, Any]]) -> list[int]:
     """How many were in flight after each row."""
     counts, now = [], 0
