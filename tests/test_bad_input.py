@@ -61,6 +61,8 @@ PROFILES = [
     ("a signal nobody knows", lambda t: t + "attacks: [{process: sigsegv, at: 1s}]\n", r"sigkill"),
     ("a kill that is to be taken back", lambda t: t + "attacks: [{process: sigkill, at: 1s, for: 2s}]\n", r"taken back"),
     ("a condition without a comparison", lambda t: t + "attacks: [{admin: pause, when: {requests_running: 8}}]\n", r"when"),
+    ("two clocks for one attack", lambda t: t + "attacks: [{admin: pause, after: resume, every: 1s}]\n", r"says when"),
+    ("a window that is none", lambda t: t + "attacks: [{admin: pause, every: 1s, during: 9s..3s}]\n", r"30s\.\.90s"),
     ("a role without a signal", lambda t: t + "attacks: [{admin: pause, role: worker}]\n", r"role goes with process"),
     ("an expectation that cannot be read", lambda t: t + 'expect: ["engine_deaths ==="]\n', r"small\.yaml:8:\d+"),
     ("an expectation nobody knows", lambda t: t + 'expect: ["engine_death == 0"]\n', r"engine_deaths"),

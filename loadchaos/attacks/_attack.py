@@ -75,6 +75,11 @@ class Attack(Protocol):
         """Whether there is something to take back."""
         ...
 
+    @property
+    def undone_by(self) -> str | None:
+        """The operation by which it is taken back, where that has a name of its own: wake_up."""
+        ...
+
     def about(self, replica: Replica) -> Mapping[str, Any]:
         """What its rows say beside its name, asked once before each `begin`: the pid and signal of a process attack."""
         ...

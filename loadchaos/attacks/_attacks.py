@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import httpx
@@ -13,6 +13,7 @@ import httpx
 from loadchaos.attacks._attack import Attack, Done, Replica
 from loadchaos.attacks._figures import Condition, Figures, conditions
 from loadchaos.attacks._schedule import Timetable, timetable
+from loadchaos.attacks._triggers import Triggers, Waiting
 from loadchaos.dialects import Dialect
 from loadchaos.errors import LoadchaosError, OptionError
 from loadchaos.model import Emit, Row
@@ -51,6 +52,8 @@ class Attacks:
         self._kinds: dict[int, str] = {}
         self._when: dict[int, list[Condition]] = {}
         self._figures = Figures()
+        self._triggers = Triggers()
+        self._waits: dict[int, Waiting] = {}
         for spec in specs:
             times = timetable(spec)
             kind, attack = _make(spec, times, dialect, self._client, redactor, version)
@@ -61,7 +64,11 @@ class Attacks:
                 )
             self._kinds[len(self._planned)] = kind
             self._when[len(self._planned)] = conditions(times.when, dialect)
+            if times.trigger is not None:
+                self._waits[len(self._planned)] = self._triggers.wait_for(times.trigger)
             self._planned.append((attack, times))
+        undone = (attack.undone_by for attack, _ in self._planned)
+        self._triggers.refuse_unheard(filter(None, (*self.names, *undone)))
         self._tasks: list[asyncio.Task[None]] = []
         self._holding: dict[tuple[int, str], tuple[Attack, Replica, int]] = {}
         self._about: dict[tuple[int, str], dict[str, Any]] = {}
@@ -121,12 +128,14 @@ class Attacks:
     async def _run(self, index: int, attack: Attack, times: Timetable, begin: float) -> None:
         rng = random.Random(f"{self._seed}/{index}/{attack.name}")
         skipped = 0.0
-        for n, moment in enumerate(times.moments(rng), 1):
-            late_s = time.monotonic() - begin - moment
-            if late_s > (times.every_s or late_s):
-                continue  # the call before took longer than an interval: no piling up
-            await asyncio.sleep(max(-late_s, 0.0))
-            chosen = self._choose(times.on, rng)
+        n = 0
+        async for triggered_on in self._due(index, times, rng, begin):
+            chosen = [r for r in self._choose(times.on, rng) if triggered_on is None or r.name in triggered_on]
+            if not chosen:
+                continue
+            if triggered_on is not None and n == times.times:
+                return
+            n += 1
             await self._figures.until(self._when[index], chosen[0].name)
             if self._running.is_set():
                 await asyncio.gather(*(self._once(index, attack, times, replica, n) for replica in chosen))
@@ -134,6 +143,20 @@ class Attacks:
                 skipped = time.monotonic()
                 for replica in chosen:
                     self._row(index, n, "skipped", replica, Done(None, text=self._why_paused))
+
+    async def _due(
+        self, index: int, times: Timetable, rng: random.Random, begin: float
+    ) -> AsyncIterator[list[str] | None]:
+        """Gives each time that it is due: the replicas on which another act calls for it, None where the clock does."""
+        if index in self._waits:
+            while True:
+                yield await self._waits[index].get()
+        for moment in times.moments(rng):
+            late_s = time.monotonic() - begin - moment
+            if late_s > (times.every_s or late_s):
+                continue  # the call before took longer than an interval: no piling up
+            await asyncio.sleep(max(-late_s, 0.0))
+            yield None
 
     def _choose(self, on: str, rng: random.Random) -> list[Replica]:
         if on == "each":
@@ -153,6 +176,7 @@ class Attacks:
                 self._holding[index, replica.name] = (attack, replica, n)
             done = await attack.begin(replica)
             if attack.holds and done.ok is not False:
+                self._triggers.fire(("during", attack.name), replica.name)
                 await asyncio.sleep(times.hold)
                 await self._undo(index, replica.name)
             elif done.ok is False:
@@ -163,6 +187,8 @@ class Attacks:
             done = Done(ok=None, text=f"loadchaos failed: {type(e).__name__}: {e}")
         finally:
             self._row(index, n, "end", replica, done)
+            if done.ok:
+                self._triggers.fire(("after", attack.name), replica.name)
 
     async def _undo(self, index: int, name: str) -> None:
         """Take it back; what could not be taken back stays noted, and is tried once more at the end."""
@@ -174,6 +200,8 @@ class Attacks:
             done = Done(ok=None, text=f"no answer within {_UNDO_S:g} s")
         if done.ok:
             self._holding.pop((index, name), None)
+            if attack.undone_by is not None:
+                self._triggers.fire(("after", attack.undone_by), name)
         self._row(index, n, "undo", replica, done)
 
     def _row(self, index: int, n: int, what: str, replica: Replica, done: Done) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import operator
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
 from loadchaos.dialects import Dialect
 from loadchaos.errors import OptionError
 from loadchaos.model import Row
 
-IN_FLIGHT = "in_flight"
-"""Our own requests out now; every other name is one of metrics.jsonl."""
+OURS = ("in_flight", "images_in_prefill", "aborts_per_s")
+"""What our own workers tell every 250 ms: requests out now; those with images of which no byte of the answer has come;
+requests that ended aborted, by the client or the server, within the last second. Other names are of metrics.jsonl."""
+_WAVE_NS = 1_000_000_000
 _OPS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, "<": operator.lt,
 }  # fmt: skip
@@ -22,7 +25,7 @@ Condition = tuple[str, Callable[[float, float], bool], float]
 
 def conditions(when: Mapping[str, str], dialect: Dialect) -> list[Condition]:
     """(figure, operation, bound) of each; OptionError for a figure the dialect does not have or a text nobody can read."""
-    known = {IN_FLIGHT, *(metric.ours for metric in dialect.metrics)}
+    known = {*OURS, *(metric.ours for metric in dialect.metrics)}
     found = []
     for name, text in when.items():
         said = _CONDITION.fullmatch(text)
@@ -39,7 +42,7 @@ class Figures:
 
     def __init__(self) -> None:
         self._values: dict[tuple[str, str], Mapping[str, float]] = {}
-        self._in_flight: dict[str, int] = {}
+        self._beats: dict[str, deque[Row]] = {}
         self._changed = asyncio.Event()
 
     def see(self, row: Row) -> None:
@@ -47,7 +50,10 @@ class Figures:
         if row.get("row") == "metrics":
             self._values[str(row.get("replica")), str(row.get("engine"))] = row["values"]
         elif row.get("row") == "heartbeat":
-            self._in_flight[str(row.get("file"))] = int(row.get("in_flight") or 0)
+            beats = self._beats.setdefault(str(row.get("file")), deque())
+            beats.append(row)
+            while len(beats) > 1 and beats[1]["at_ns"] <= row["at_ns"] - _WAVE_NS:
+                beats.popleft()
         else:
             return
         changed, self._changed = self._changed, asyncio.Event()
@@ -55,8 +61,8 @@ class Figures:
 
     def value(self, name: str, replica: str) -> float | None:
         """The newest; None where the server has not told it."""
-        if name == IN_FLIGHT:
-            return float(sum(self._in_flight.values())) if self._in_flight else None
+        if name in OURS:
+            return float(sum(_ours(name, beats) for beats in self._beats.values())) if self._beats else None
         told = [v[name] for (r, _), v in self._values.items() if r == replica and name in v]
         if not told:
             return None
@@ -67,3 +73,10 @@ class Figures:
         wanted = list(wanted)
         while not all((v := self.value(n, replica)) is not None and holds(v, bound) for n, holds, bound in wanted):
             await self._changed.wait()
+
+
+def _ours(name: str, beats: deque[Row]) -> int:
+    """One worker's, out of its heartbeats of the last second."""
+    if name == "aborts_per_s":
+        return int(beats[-1].get("aborted") or 0) - int(beats[0].get("aborted") or 0)
+    return int(beats[-1].get(name) or 0)

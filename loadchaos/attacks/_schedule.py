@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,14 +17,18 @@ class Timetable:
     """What a profile's attack entry says about time and place.
 
     `every_s` apart (from `after_s` on, default one interval), each moved by up to +-`jitter` of the interval; or at
-    each of `at_s`; without both, once at `after_s`. `hold_s` is how long what holds is left before it is taken back.
-    `on` is each, one, random, or a replica's name; `times` at most so often. Once due, an act waits for `when`, the
-    server's figures being such: {"requests_running": ">= 8"}.
+    each of `at_s`; without both, once at `after_s`. `during_s` is a window outside of which nothing begins. In place of
+    all these, `trigger` is what another act does: ("after", "wake_up"), ("during", "sleep").
+    `hold_s` is how long what holds is left before it is taken back. `on` is each, one, random, or a replica's name;
+    `times` at most so often. Once due, an act waits for `when`, the server's figures being such:
+    {"requests_running": ">= 8"}.
     """
 
     every_s: float | None = None
     after_s: float | None = None
     at_s: tuple[float, ...] = ()
+    during_s: tuple[float, float] | None = None
+    trigger: tuple[str, str] | None = None
     jitter: float = DEFAULT_JITTER
     hold_s: float | None = None
     times: int | None = None
@@ -33,18 +38,23 @@ class Timetable:
 
     def moments(self, rng: random.Random) -> Iterator[float]:
         """Seconds after the begin of the load, rising."""
-        for n, moment in enumerate(self._all(rng)):
-            if self.times is not None and n >= self.times:
+        begin, end = self.during_s or (0.0, math.inf)
+        n = 0
+        for moment in self._all(rng):
+            if (self.times is not None and n >= self.times) or moment > end:
                 return
-            yield moment
+            if moment >= begin:
+                n += 1
+                yield moment
 
     def _all(self, rng: random.Random) -> Iterator[float]:
         if self.at_s:
             yield from sorted(self.at_s)
         elif self.every_s is None:
-            yield self.after_s or 0.0
+            yield self.after_s or (self.during_s[0] if self.during_s else 0.0)
         else:
-            moment = self.every_s if self.after_s is None else self.after_s
+            begin = self.after_s if self.during_s is None else self.during_s[0]
+            moment = self.every_s if begin is None else begin
             while True:
                 yield max(moment + rng.uniform(-1, 1) * self.jitter * self.every_s, 0.0)
                 moment += self.every_s
@@ -71,6 +81,8 @@ def timetable(spec: Any) -> Timetable:
         every_s=get("every_s"),
         after_s=get("after_s"),
         at_s=moments,
+        during_s=get("during_s"),
+        trigger=get("trigger"),
         jitter=DEFAULT_JITTER if jitter is None else float(jitter),
         hold_s=get("for_s") if hold is None else hold,
         times=get("times"),

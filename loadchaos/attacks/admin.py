@@ -85,6 +85,11 @@ class AdminAttack:
         """See Attack."""
         return self._undo is not None
 
+    @property
+    def undone_by(self) -> str | None:
+        """See Attack."""
+        return self._undo.name if self._undo is not None else None
+
     def about(self, replica: Replica) -> Mapping[str, Any]:  # noqa: ARG002 - the protocol's; an endpoint needs no aim
         """See Attack."""
         return {}

@@ -78,6 +78,11 @@ class EngineAttack:
         """See Attack."""
         return True
 
+    @property
+    def undone_by(self) -> str | None:
+        """See Attack."""
+        return None
+
     def about(self, replica: Replica) -> Mapping[str, Any]:  # noqa: ARG002 - the protocol's; the file names the order
         """See Attack."""
         return {"order": self._order}

@@ -135,6 +135,11 @@ class NetworkAttack:
         """See Attack."""
         return True
 
+    @property
+    def undone_by(self) -> str | None:
+        """See Attack."""
+        return None
+
     def about(self, replica: Replica) -> Mapping[str, Any]:  # noqa: ARG002 - the protocol's; a path needs no aim
         """See Attack."""
         return {"toxic": asdict(self._toxic)}

@@ -103,6 +103,11 @@ class ProcessAttack:
         """See Attack."""
         return self._signal == "sigstop"
 
+    @property
+    def undone_by(self) -> str | None:
+        """See Attack."""
+        return None
+
     def about(self, replica: Replica) -> Mapping[str, Any]:
         """Choose the process now; the rows of the act carry its pid and the signal, so that nothing else is blamed on us."""
         target = next((t for t in self._processes(replica) if t.role == self._role), None)

@@ -157,11 +157,21 @@ def _attacks(profile: Profile) -> Iterator[str]:
 
 
 def _when(attack: AttackPlan) -> str:
-    if attack.every is None:
-        return f"once, {format_duration(attack.at if attack.at is not None else attack.after or 0.0)} after the load begins"
-    after = f" from {format_duration(attack.after)} on" if attack.after else ""
     times = f", {attack.times} times" if attack.times else ""
-    return f"every {format_duration(attack.every)}{after}{times}"
+    if attack.trigger is not None:
+        key, act = attack.trigger
+        return f"each time {act} {'is done' if key == 'after' else 'takes hold'}{times}"
+    if isinstance(attack.during, tuple):
+        begin, end = map(format_duration, attack.during)
+        window = f" from {begin} to {end}"
+    else:
+        window = f" from {format_duration(attack.after)} on" if isinstance(attack.after, float) and attack.after else ""
+    if attack.every is not None:
+        return f"every {format_duration(attack.every)}{window}{times}"
+    if isinstance(attack.during, tuple):
+        return f"once, {format_duration(attack.during[0])} after the load begins"
+    after = attack.after if isinstance(attack.after, float) else 0.0
+    return f"once, {format_duration(attack.at if attack.at is not None else after)} after the load begins"
 
 
 def _expectations(profile: Profile) -> Iterator[str]:

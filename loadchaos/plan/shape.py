@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, PrivateAttr, model_validator
 
 from loadchaos.model import Outcome
 from loadchaos.plan import trace
-from loadchaos.units import Bytes, DurationS, IntRange, Range, RatePerS, Share
+from loadchaos.units import Bytes, DurationS, IntRange, Range, RatePerS, Share, duration_s, format_duration
 
 Law = Literal["constant", "poisson", "gamma", "ramp", "step", "spike"]
 EngineFault = Literal[
@@ -327,8 +328,37 @@ Text = Annotated[str, BeforeValidator(_as_text)]
 Comparison = Annotated[str, Field(pattern=r"^\s*(>=|<=|==|!=|>|<)\s*\d+(\.\d+)?\s*%?\s*$")]
 
 
+def _time_or_act(read: Callable[[object], object]) -> Callable[[object], object]:
+    """`5s` (or `5s..20s`), or the name of an act of another attack."""
+
+    def either(value: object) -> object:
+        return value if isinstance(value, str) and re.fullmatch(r"[a-z][a-z_]*", value) else read(value)
+
+    return either
+
+
+def _window(value: object) -> object:
+    """`30s..90s` in seconds; as `to_json` gives it, too."""
+    low, dots, high = str(value).partition("..")
+    begin, end = duration_s(low), duration_s(high) if dots else 0.0
+    if not begin < end:
+        raise ValueError(
+            f"a window such as 30s..90s, or the name of an attack that holds, was expected (got {value!r})"
+        )
+    return begin, end
+
+
+def _after_text(value: float | str | None) -> str | None:
+    return format_duration(value) if isinstance(value, float) else value
+
+
+def _during_text(value: tuple[float, float] | str | None) -> str | None:
+    return "..".join(map(format_duration, value)) if isinstance(value, tuple) else value
+
+
 class AttackPlan(Part):
-    """One operation on the server and when: `at` once, or `every` (from `after` on, else from one interval on).
+    """One operation on the server and when: `at` once, or `every` (from `after` on, else from one interval on), within
+    `during`. `after: wake_up` is each time when another attack has done that, `during: sleep` when that takes hold.
 
     `admin` names an endpoint's operation, `process` a signal to the process of `role`, `engine` a fault inside a vLLM with
     loadchaos-vllm, `network` a fault of the network in toxiproxy's words, for a `share` of the connections. `for` is how
@@ -345,7 +375,10 @@ class AttackPlan(Part):
     stream: Literal["upstream", "downstream"] | None = None
     every: DurationS | None = None
     at: DurationS | None = None
-    after: DurationS | None = None
+    after: Annotated[float | str | None, BeforeValidator(_time_or_act(duration_s)), PlainSerializer(_after_text)] = None
+    during: Annotated[
+        tuple[float, float] | str | None, BeforeValidator(_time_or_act(_window)), PlainSerializer(_during_text)
+    ] = None
     times: int | None = Field(default=None, gt=0)
     for_: DurationS | None = Field(default=None, alias="for")
     on: str = "each"
@@ -376,7 +409,18 @@ class AttackPlan(Part):
             raise ValueError("every and at exclude each other")
         if self.every == 0:
             raise ValueError("every must be above 0")
+        called = [n for n in ("after", "during") if isinstance(getattr(self, n), str)]
+        if called and (len(called) > 1 or {"every", "at", "after", "during"} & self.model_fields_set - set(called)):
+            raise ValueError(f"{called[0]} names another act, which says when: no every, at, after or during beside it")
+        if isinstance(self.during, tuple) and (self.at is not None or self.after is not None):
+            raise ValueError("during is a window for every; at and after say by themselves when")
         return self
+
+    @property
+    def trigger(self) -> tuple[str, str] | None:
+        """What another act does, on which this one follows: ("after", "wake_up")."""
+        found = [(n, v) for n in ("after", "during") if isinstance(v := getattr(self, n), str)]
+        return found[0] if found else None
 
     @property
     def operation(self) -> str:
@@ -391,7 +435,9 @@ class AttackPlan(Part):
         """As the room of attacks takes it; durations in seconds, None where not given."""
         return {
             "admin": self.admin, "process": self.process, "engine": self.engine, "network": self.network,
-            "every_s": self.every, "at_s": self.at, "after_s": self.after, "times": self.times, "for_s": self.for_,
+            "every_s": self.every, "at_s": self.at, "times": self.times, "for_s": self.for_, "trigger": self.trigger,
+            "after_s": self.after if isinstance(self.after, float) else None,
+            "during_s": self.during if isinstance(self.during, tuple) else None,
             "on": self.on, "jitter": self.jitter, "when": dict(self.when), "params": {**self.params, **self._params()},
         }  # fmt: skip
 

@@ -12,6 +12,8 @@ from loadchaos.model import Reply, Request, Step
 from loadchaos.users import rows
 from loadchaos.wire.call import Call, Progress
 
+_ABORTED = ("aborted", "finish_abort")
+
 
 class Record:
     """One writer a worker. Any method may raise LedgerError; the load must then stop, as nothing it does is proved."""
@@ -20,6 +22,8 @@ class Record:
         self._writer = Writer(path, f"locust-{worker}")
         self.progress = Progress()
         self.in_flight: dict[str, Call] = {}
+        self._pictured: dict[str, Call] = {}  # those of them that carry images
+        self._aborted = 0
         self.begun = 0
         self.ended = 0
         self.lag_ns = 0
@@ -31,12 +35,16 @@ class Record:
         """A request goes out now."""
         self._writer.write(rows.begin(step, request, call, request_id, due_ns))
         self.in_flight[request_id] = call
+        if request.images:
+            self._pictured[request_id] = call
         self.begun += 1
 
     def end(self, step: Step, request: Request, reply: Reply, request_id: str, due_ns: int) -> None:
         """It is over."""
         self.in_flight.pop(request_id, None)
+        self._pictured.pop(request_id, None)
         self.ended += 1
+        self._aborted += reply.outcome in _ABORTED
         self._writer.write(rows.end(step, request, reply, request_id, due_ns))
 
     def miss(self, step: Step, why: str) -> None:
@@ -70,7 +78,8 @@ class Record:
         self._writer.write({
             "row": "heartbeat", "at_ns": now, "in_flight": len(self.in_flight), "tokens": self.progress.tokens,
             "bytes": self.progress.bytes_in, "oldest_silence_ns": max(silences, default=0), "lag_ns": self.lag_ns,
-            "users": users, "begun": self.begun, "ended": self.ended,
+            "users": users, "begun": self.begun, "ended": self.ended, "aborted": self._aborted,
+            "images_in_prefill": sum(call.first_body_ns is None for call in self._pictured.values()),
             "cpu_share": round((cpu_s - self._cpu_s) / max((now - self._beat_ns) / 1e9, 1e-9), 3),
         })  # fmt: skip
         self.progress.tokens = self.progress.bytes_in = self.lag_ns = 0

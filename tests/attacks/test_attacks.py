@@ -141,6 +141,56 @@ def test_what_still_holds_at_the_stop_is_taken_back(server: Any, rows: Any) -> N
     asyncio.run(story())
 
 
+def test_an_act_follows_each_time_another_was_done_or_took_hold(server: Any, rows: Any) -> None:
+    async def story() -> None:
+        server.answers |= {"/sleep": OK, "/wake_up": OK, "/reset_mm_cache": OK, "/reset_encoder_cache": OK}
+        specs = [
+            {"admin": "sleep", "every_s": 0.3, "hold_s": 0.1, "times": 2},
+            {"admin": "reset_mm_cache", "trigger": ("after", "wake_up")},
+            {"admin": "reset_encoder_cache", "trigger": ("during", "sleep"), "times": 1},
+        ]
+        replicas = [Replica("a", server.url), Replica("b", server.url)]
+        async with attacking(server, rows, *specs, replicas=replicas) as attacks:
+            await attacks.start()
+            await rows.until(lambda: len(rows.of(attack="reset_mm_cache", what="end")) == 4)
+        asleep = [(r["attack"], r["what"]) for r in rows if r["replica"] == "a"]
+        assert asleep.index(("sleep", "undo")) < asleep.index(("reset_mm_cache", "begin"))
+        assert len(rows.of(attack="reset_encoder_cache", what="end")) == 1
+        where = rows.of(attack="reset_encoder_cache", what="end")[0]["replica"]
+        held = [(r["attack"], r["what"]) for r in rows if r["replica"] == where]
+        assert (
+            held.index(("sleep", "begin")) < held.index(("reset_encoder_cache", "begin")) < held.index(("sleep", "end"))
+        )
+
+    asyncio.run(story())
+
+
+def test_waiting_for_an_act_that_nobody_does_is_refused(server: Any, rows: Any) -> None:
+    async def story() -> None:
+        async with attacking(
+            server, rows, {"admin": "pause"}, {"admin": "abort_requests", "trigger": ("after", "wake_up")}
+        ):
+            pass
+
+    with pytest.raises(
+        OptionError, match="no attack of this profile does that; there are: abort_requests, pause, resume"
+    ):
+        asyncio.run(story())
+
+
+def test_a_random_replica_is_each_of_them_some_time(server: Any, rows: Any) -> None:
+    async def story() -> None:
+        server.answers["/reset_mm_cache"] = OK
+        replicas = [Replica(name, server.url) for name in "abc"]
+        spec = {"admin": "reset_mm_cache", "on": "random", "every_s": 0.02}
+        async with attacking(server, rows, spec, replicas=replicas) as attacks:
+            await attacks.start()
+            await rows.until(lambda: {r["replica"] for r in rows.of(what="end")} == {"a", "b", "c"})
+        assert all(len({r["replica"] for r in rows.of(n=n)}) == 1 for n in {r["n"] for r in rows})
+
+    asyncio.run(story())
+
+
 def test_a_call_without_an_answer_is_taken_back_too(server: Any, rows: Any) -> None:
     async def story() -> None:
         server.answers |= {"/pause": OK, "/resume": OK}

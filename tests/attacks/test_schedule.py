@@ -31,6 +31,11 @@ def test_after_moves_the_first_one() -> None:
     assert first(Timetable(every_s=2, after_s=0.5, jitter=0), 3) == [0.5, 2.5, 4.5]
 
 
+def test_a_window_holds_all_moments() -> None:
+    assert list(Timetable(every_s=10, during_s=(30, 55), jitter=0).moments(random.Random(1))) == [30, 40, 50]
+    assert list(Timetable(during_s=(30, 55)).moments(random.Random(1))) == [30]
+
+
 def test_given_moments_are_kept_and_sorted() -> None:
     assert first(Timetable(at_s=(9, 3)), 5) == [3, 9]
 
@@ -116,3 +121,29 @@ def test_a_figure_that_comes_true_later_is_seen_at_once() -> None:
 def test_a_condition_nobody_can_judge_is_our_users_mistake(when: dict[str, str]) -> None:
     with pytest.raises(OptionError, match="requests_running"):
         conditions(when, VLLM)
+
+
+def test_our_own_figures_are_summed_over_workers_and_a_wave_of_aborts_lasts_a_second() -> None:
+    async def story() -> None:
+        figures = Figures()
+
+        def beat(file: str, at_s: float, pictured: int, aborted: int) -> None:
+            row = {"row": "heartbeat", "file": file, "at_ns": int(at_s * 1e9), "in_flight": 9, "aborted": aborted}
+            figures.see({**row, "images_in_prefill": pictured})
+
+        beat("0", 1.0, 2, 0)
+        beat("1", 1.0, 3, 5)
+        assert figures.value("images_in_prefill", "a") == 5
+        assert figures.value("aborts_per_s", "a") == 0
+        beat("0", 1.25, 1, 4)
+        beat("1", 1.5, 0, 9)
+        assert figures.value("aborts_per_s", "a") == 8
+        waiting = asyncio.create_task(figures.until(conditions({"images_in_prefill": ">= 4"}, VLLM), "a"))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        for n in range(1, 6):
+            beat("0", 1.25 + n * 0.25, 4, 4)
+        await asyncio.wait_for(waiting, 5)
+        assert figures.value("aborts_per_s", "a") == 4  # worker 1 has said nothing since
+
+    asyncio.run(story())

@@ -22,6 +22,7 @@ END_KEYS = {
 }  # fmt: skip
 BEAT_KEYS = {
     "row", "at_ns", "in_flight", "tokens", "bytes", "oldest_silence_ns", "lag_ns", "users", "begun", "ended", "cpu_share",
+    "aborted", "images_in_prefill",
 }  # fmt: skip
 ABORTS = {
     "name": "aborts", "weight": 1, "payload": {"text": {"tokens": 64}},
