@@ -95,12 +95,10 @@ class Locust(Child):
         self._folder = folder
         self._emit = emit
 
-    async def begin(self, processes: int = 1, variables: Mapping[str, str] | None = None) -> None:
-        """Start the load; `variables` hold what plan.json only names."""
-        argv = [sys.executable, "-m", "locust", "-f", str(_LOCUSTFILE), "--headless", "--only-summary"]
+    async def begin(self, argv: Sequence[str] = (), variables: Mapping[str, str] | None = None) -> None:
+        """Start the load; `argv`: more of Locust's options; `variables` hold what plan.json only names."""
+        argv = [sys.executable, "-m", "locust", "-f", str(_LOCUSTFILE), "--headless", "--only-summary", *argv]
         argv += ["--loglevel", "WARNING"]
-        if processes > 1:
-            argv += ["--processes", str(processes)]
         env = {**(variables or {}), "LOADCHAOS_PLAN": str(self._folder.plan)}
         await self.start(argv, env, self._folder.path / "locust.log")
         self._emit({"row": "locust", "at_ns": time.monotonic_ns(), "what": "start", "pid": self.pid, "code": None})

@@ -16,6 +16,7 @@ from loadchaos.cli_logs import classify, signatures
 from loadchaos.cli_runs import compare, export, follow, judge, report, runs
 from loadchaos.cli_soak import soak, trend
 from loadchaos.cli_stack import stack
+from loadchaos.cli_worker import master, worker
 from loadchaos.errors import LoadchaosError, OptionError
 
 if TYPE_CHECKING:
@@ -91,6 +92,13 @@ def _profile_argument(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--processes", type=click.IntRange(min=1), default=1, show_default=True, help="Load-generating processes."
 )
+@click.option("--master", is_flag=True, help="Let workers on other machines drive the load (`loadchaos worker`).")
+@click.option(
+    "--expect-workers", type=click.IntRange(min=1), metavar="N", help="So many; the load begins with the last."
+)
+@click.option("--master-bind-host", default="*", metavar="HOST", help="Where they connect; every address otherwise.")
+@click.option("--master-bind-port", type=click.IntRange(1, 65535), default=5557, show_default=True)
+@click.option("--wait-workers", callback=duration, metavar="TIME", help="How long they may take to come; 5m otherwise.")
 @click.option("--no-live", is_flag=True, help="Plain lines in place of the live view.")
 @click.option(
     "--headless", is_flag=True, hidden=True, help="Accepted for Locust's sake: a run has no web UI of its own."
@@ -128,6 +136,7 @@ def run(profile: str, overrides: tuple[str, ...], **options: Any) -> None:
         seed=options["seed"], duration_s=options["duration"], authorize=options["authorize"],
         shared=options["shared"], wait_ready_s=options["wait_ready"], embedded=options["embedded"],
         exporter_port=_exporter_port(options["exporter_port"]), live=live, processes=options["processes"],
+        master=master(options),
         argv=_without(sys.argv, options["notify"]),
     )))  # fmt: skip
     if result.verdict is not None and result.folder is not None:
@@ -360,7 +369,7 @@ def list_images(folder: Path | None) -> None:
 # --- commands that have files of their own ------------------------------------------------------------------------------
 
 for _command in (
-    judge, report, compare, runs, export, follow, soak, trend, classify, signatures, stack, launch,
+    judge, report, compare, runs, export, follow, soak, trend, classify, signatures, stack, launch, worker,
 ):  # fmt: skip
     main.add_command(_command)
 

@@ -1,7 +1,8 @@
 """What Locust runs: `LOADCHAOS_PLAN=<run folder>/plan.json python -m locust -f loadchaos/locustfile.py --headless`.
 
-Locust gives the process, `--processes`, the web UI and its statistics; the requests are made by `users.load`, one per
-worker. The single Locust user of a worker only stands for it, because slots follow the plan's phases, not a number.
+Locust gives the process, `--processes`, workers on other machines, the web UI and its statistics; the requests are made by
+`users.load`, one per worker. The single Locust user of a worker only stands for it, because slots follow the plan's
+phases, not a number.
 """
 
 from __future__ import annotations
@@ -14,20 +15,30 @@ from pathlib import Path
 from typing import Any, cast
 
 import locust
-from locust import User, task
+from locust import User, runners, task
 from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 
 from loadchaos.errors import LedgerError
+from loadchaos.users.gather import Gatherer
 from loadchaos.users.greenlets import sleep, spawn
 from loadchaos.users.load import Load
 from loadchaos.users.plan import WorkerPlan
+from loadchaos.users.ship import SILENT_S, Link
 
 PLAN_VARIABLE = "LOADCHAOS_PLAN"
+REMOTE_VARIABLE = "LOADCHAOS_WAIT_FOR_WORKERS_S"
+"""Set for a master of workers on other machines: how long they may take to come."""
+TOKEN_VARIABLE = "LOADCHAOS_TOKEN"  # noqa: S105 - a name, and what it names is no secret
+"""Set for such a worker: what the master knows it by."""
 _SIGNAL_GRACE_S = 1.0
 _PARENT_S = 0.5
+_ARRIVAL_S = 30.0
+_QUIT_S = 10.0
+_NEVER = 1 << 30
 _FAILED = "loadchaos_failed"
 _loads: list[Load] = []
+_links: list[Link] = []
 _events = cast("Any", locust.events)  # its hooks carry no types
 
 # A shell without job control starts its background jobs with SIGINT ignored, and that is inherited: Locust's own way to
@@ -46,22 +57,68 @@ class Worker(User):
 
 
 def _on_init(environment: Environment, **_: Any) -> None:
-    options = environment.parsed_options
-    if options is not None and not isinstance(environment.runner, WorkerRunner):
+    options, runner = environment.parsed_options, environment.runner
+    if options is not None and not isinstance(runner, WorkerRunner):
         # One Locust user for each worker, at once: the ramp is the plan's business.
-        workers = options.expect_workers if isinstance(environment.runner, MasterRunner) else 1
+        workers = options.expect_workers if isinstance(runner, MasterRunner) else 1
         options.num_users, options.spawn_rate = workers, float(workers)
-    if not isinstance(environment.runner, WorkerRunner):
+    if TOKEN_VARIABLE in os.environ:
+        _join(environment, cast("Any", runner))
+    else:
         spawn(_end_with_parent, environment, os.getppid())
     environment.process_exit_code = 0  # the verdict is not Locust's
-    if isinstance(environment.runner, MasterRunner):
+    if isinstance(runner, MasterRunner):
+        if REMOTE_VARIABLE in os.environ:
+            _gather(environment, cast("Any", runner))
+            return
+
         # Workers' exit codes are lost behind a master: one that failed says so, and the load ends everywhere.
         def failed(environment: Environment, **_: Any) -> None:
             environment.process_exit_code = LedgerError.exit_code
             if environment.runner is not None:
                 environment.runner.quit()
 
-        cast("Any", environment.runner).register_message(_FAILED, failed, concurrent=True)
+        cast("Any", runner).register_message(_FAILED, failed, concurrent=True)
+
+
+def _gather(environment: Environment, runner: Any) -> None:
+    """Be the master of workers on other machines: who they are and when the load begins and ends is ours to say."""
+    options = cast("Any", environment.parsed_options)
+    places, options.expect_workers = options.expect_workers, _NEVER
+    runners.HEARTBEAT_LIVENESS = int(SILENT_S)  # Locust would end the load for a worker that stands still for 3 s
+
+    def begin(workers: int) -> None:
+        options.num_users, options.spawn_rate, options.expect_workers = workers, float(workers), 1
+
+    def over(failure: LedgerError | None) -> None:
+        if failure is not None:
+            environment.process_exit_code = LedgerError.exit_code
+            _complain(str(failure))
+        spawn(runner.quit)
+        options.expect_workers = 0
+
+    folder = Path(os.environ[PLAN_VARIABLE]).parent
+    Gatherer(runner, folder, places, float(os.environ[REMOTE_VARIABLE]), begin, over)
+
+
+def _join(environment: Environment, runner: Any) -> None:
+    """Be a worker on another machine: without its master it ends, for nobody would watch what it does."""
+    plan = WorkerPlan.read(Path(os.environ[PLAN_VARIABLE]), None)
+
+    def lost() -> None:
+        if not any(load.over.is_set() for load in _loads):
+            _complain(
+                f"the master has been silent for {SILENT_S:g} s: the load ends here; its rows lie in {plan.folder}"
+            )
+            environment.process_exit_code = LedgerError.exit_code
+        for load in _loads:
+            load.stop(_SIGNAL_GRACE_S)
+        if not _loads:
+            runner.quit()
+
+    link = Link(runner, plan.folder, plan.worker, os.environ[TOKEN_VARIABLE], lost)
+    cast("Any", environment.events).heartbeat_received.add_listener(lambda **_: link.heard())
+    _links.append(link)
 
 
 def _end_with_parent(environment: Environment, parent: int) -> None:
@@ -79,7 +136,7 @@ def _on_start(environment: Environment, **_: Any) -> None:
     runner = environment.runner
     if isinstance(runner, MasterRunner) or runner is None:
         return
-    worker = runner.worker_index if isinstance(runner, WorkerRunner) else 0
+    worker = None if _links else runner.worker_index if isinstance(runner, WorkerRunner) else 0
 
     request = cast("Any", environment.events.request)
 
@@ -91,21 +148,42 @@ def _on_start(environment: Environment, **_: Any) -> None:
 
     def drive() -> None:
         load = None
+        link = _links[0] if _links else None
         try:
-            load = Load(WorkerPlan.read(Path(os.environ[PLAN_VARIABLE]), worker), fire)
+            if link is not None:
+                link.known.wait(SILENT_S)
+            plan = WorkerPlan.read(Path(os.environ[PLAN_VARIABLE]), worker)
+            load = Load(plan, fire, None if link is None else link.clock)
             _loads.append(load)
+            if link is not None:
+                link.noting(load.note)
             load.run()
         finally:
             failed = load is None or load.failure is not None
-            environment.process_exit_code = LedgerError.exit_code if failed else 0
+            environment.process_exit_code = environment.process_exit_code or (LedgerError.exit_code if failed else 0)
             if load is not None and load.failure is not None:
-                with contextlib.suppress(OSError):  # our output is a file on what may be the same full disk
-                    print(f"loadchaos: {_in_words(load.failure)}", file=sys.stderr, flush=True)
-            if failed and isinstance(runner, WorkerRunner):
+                _complain(_in_words(load.failure))
+            if link is not None:
+                _deliver(link, "failed" if failed or load is None else load.control.why, environment)
+            elif failed and isinstance(runner, WorkerRunner):
                 cast("Any", runner).send_message(_FAILED)
             runner.quit()
 
     spawn(drive)
+
+
+def _deliver(link: Link, why: str, environment: Environment) -> None:
+    """See the last rows off; then the master, which knows when all are done, has us quit."""
+    if not link.finish(why, _ARRIVAL_S):
+        environment.process_exit_code = LedgerError.exit_code
+        _complain(f"the master did not get all rows; they lie in {os.environ[PLAN_VARIABLE]}")
+        return
+    sleep(_QUIT_S)
+
+
+def _complain(text: str) -> None:
+    with contextlib.suppress(OSError):  # our output is a file on what may be the same full disk
+        print(f"loadchaos: {text}", file=sys.stderr, flush=True)
 
 
 def _in_words(failure: BaseException) -> str:
@@ -120,10 +198,12 @@ def _on_stop(**_: Any) -> None:
 
 
 def _on_quitting(**_: Any) -> None:
-    """A signal ended us: the rows of what was in flight are written first."""
+    """A signal ended us: the rows of what was in flight are written first, and sent where they go to a master."""
     for load in _loads:
         load.stop(_SIGNAL_GRACE_S)
         load.over.wait(_SIGNAL_GRACE_S + 6)
+    for link in _links:
+        link.finish("stopped", _SIGNAL_GRACE_S)
 
 
 _events.init.add_listener(_on_init)

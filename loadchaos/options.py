@@ -19,6 +19,16 @@ _HEADER_VARIABLE = "LOADCHAOS_HEADER_"
 
 
 @dataclass(frozen=True)
+class Master:
+    """The load is driven by workers on other machines: how many, where they connect, how long they may take to come."""
+
+    workers: int
+    bind_host: str = "*"
+    bind_port: int = 5557
+    wait_s: float = 300.0
+
+
+@dataclass(frozen=True)
 class Options:
     """What the command line adds to a profile; texts are as the user gave them."""
 
@@ -39,12 +49,20 @@ class Options:
     exporter_port: int | None = None
     live: bool = True
     processes: int = 1
+    master: Master | None = None
     argv: Sequence[str] = ()
+
+
+def drivers(options: Options) -> int:
+    """How many workers share the plan."""
+    return options.processes if options.master is None else options.master.workers
 
 
 def place(profile: Profile, options: Options) -> Place:
     """The server that is meant, authorised where it can be harmed. OptionError or AuthorizationError, before anything."""
     kind = target_kind(profile, options)
+    if options.master is not None:
+        _refuse_for_workers(options)
     url = parse_target(options.target) if options.target is not None else None
     admin_url = parse_target(options.admin_url) if options.admin_url else None
     if url is not None:
@@ -56,6 +74,18 @@ def place(profile: Profile, options: Options) -> Place:
         trust = Trust(profile.target.ca, profile.target.insecure)
     trust.context()  # a file that is none is told before anything exists
     return Place(kind, url, admin_url, options.server_log, request_headers(options), trust)
+
+
+def _refuse_for_workers(options: Options) -> None:
+    """What cannot be with workers on other machines, said before anything exists."""
+    if options.processes > 1:
+        raise OptionError("--processes is for this machine alone; with --master each `loadchaos worker` is a process")
+    texts = [name for name, value in options.headers.items() if not value.startswith("env:")]
+    if texts:
+        raise OptionError(
+            f"--header {texts[0]}: its value would travel to the workers in the open; write {texts[0]}=env:VAR and set VAR "
+            "for each worker"
+        )
 
 
 def _refuse_unreadable(spec: str, *, may_come: bool) -> None:
@@ -106,6 +136,16 @@ def planned_headers(options: Options) -> dict[str, str]:
         name: value if value.startswith("env:") else f"env:{_HEADER_VARIABLE}{n}"
         for n, (name, value) in enumerate(options.headers.items())
     }
+
+
+def locust_arguments(options: Options) -> tuple[list[str], dict[str, str]]:
+    """What of Locust's own options, and which variables, its child gets."""
+    variables = header_variables(options)
+    if (master := options.master) is not None:
+        argv = ["--master", "--expect-workers", str(master.workers), "--master-bind-host", master.bind_host]
+        argv += ["--master-bind-port", str(master.bind_port)]
+        return argv, {**variables, "LOADCHAOS_WAIT_FOR_WORKERS_S": str(master.wait_s)}
+    return ["--processes", str(options.processes)] if options.processes > 1 else [], variables
 
 
 def header_variables(options: Options) -> dict[str, str]:

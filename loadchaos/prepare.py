@@ -18,7 +18,7 @@ from loadchaos.attacks import Attacks, ProxyPath, Replica
 from loadchaos.dialects import DIALECTS, Dialect
 from loadchaos.errors import TargetError
 from loadchaos.model import Facts
-from loadchaos.options import Options, planned_headers
+from loadchaos.options import Options, drivers, planned_headers
 from loadchaos.patient import DOWN, Patient
 from loadchaos.plan.profile import Profile
 from loadchaos.record import Record
@@ -163,7 +163,8 @@ class Preparation:
         plan = {
             "profile": profile, "seed": self._options.seed, "base_url": base_url,
             "api_key_env": self._options.api_key_env, "headers": planned_headers(self._options),
-            "folder": str(folder.path.resolve()), "workers": self._options.processes, "tls": self._place.trust.to_json(),
+            "folder": str(folder.path.resolve()), "workers": drivers(self._options),
+            "tls": self._place.trust.to_json(),
         }  # fmt: skip
         self._record.keep(folder.facts, json.dumps(facts.to_json(), indent=1))
         self._record.keep(folder.plan, json.dumps(plan, indent=1))

@@ -26,7 +26,7 @@ from loadchaos.follow import conclude
 from loadchaos.gate import Gate
 from loadchaos.ledger import RunFolder, Tail
 from loadchaos.model import Row
-from loadchaos.options import Options, header_variables, place
+from loadchaos.options import Master, Options, locust_arguments, place
 from loadchaos.patient import Patient, Place
 from loadchaos.plan.profile import Profile
 from loadchaos.prepare import Preparation
@@ -112,6 +112,7 @@ class _Run:
         self._silent_turns = 0  # turns and not time: who was stopped himself has heard nothing either
         self._loading = False
         self._sent_load = False
+        self._assembled = False
         self._shortened = False
         self._error: LoadchaosError | None = None
         self._mistake: str | None = None
@@ -174,10 +175,12 @@ class _Run:
         """Drive and attack until Locust is done or somebody ends it."""
         assert self._attacks is not None
         self._loading = self._sent_load = True
-        self._record.run("load_begin")
         self._silent_turns = 0
         await self._follower.begin(self._options.exporter_port, live=self._options.live)
-        await self._locust.begin(self._options.processes, header_variables(self._options))
+        await self._locust.begin(*locust_arguments(self._options))
+        if self._options.master is not None:
+            await self._assemble(self._options.master)
+        self._record.run("load_begin")
         await self._attacks.start()
         begin = time.monotonic()
         stopping_since: float | None = None
@@ -197,6 +200,16 @@ class _Run:
                 await self._locust.end(self._pace.locust_term_s)
         self._locust.ended()
         self._loading = False
+
+    async def _assemble(self, master: Master) -> None:
+        """Wait for the workers on other machines; how long, the load process knows."""
+        where = f"{'every address here' if master.bind_host == '*' else master.bind_host}, port {master.bind_port}"
+        self._say(f"waiting for {master.workers} workers on {where} (nothing protects that port: docs/scale.md)")
+        if self._place.kind != "external":
+            self._say(f"note: workers on other machines cannot reach {self._patient.url}")
+        while self._locust.alive and not self._interrupts and not self._assembled:
+            await asyncio.sleep(_LOOP_S)
+            self._housekeeping()
 
     async def _end(self) -> None:
         """Whatever happened: undo attacks, stop what we started, let the follower read to the end."""
@@ -349,7 +362,17 @@ class _Run:
         for path in self.folder.request_files():
             for row in self._tails.setdefault(path.name, Tail(path)).rows():
                 self._silent_turns = 0
+                if row.get("row") == "worker":
+                    self._on_worker(row)
                 self._feed({**row, "file": path.name})  # heartbeats are a worker's: the file says whose
+
+    def _on_worker(self, row: Row) -> None:
+        """What the master saw of its workers, for the person at the terminal."""
+        self._assembled = self._assembled or row["what"] == "begin"
+        if row["what"] != "awaited":
+            who = "" if row["worker"] is None else f"worker {row['worker']} "
+            host = f"({row['host']}) " if row["host"] else ""
+            self._say(f"{who}{host}{row['what']}{': ' + row['why'] if row['why'] else ''}")
 
     def _why_stop(self, loaded_s: float) -> str | None:
         """Why the load has to end now, None while it may go on."""

@@ -54,7 +54,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "soak": {"ledger", "plan", "tell"},
 }  # fmt: skip
 # Lazily: see test_help_imports_nothing_heavy.
-EVERYTHING = {"cli", "cli_common", "cli_launch", "cli_logs", "cli_runs", "cli_soak", "cli_stack", "__main__"}
+EVERYTHING = {
+    "cli",
+    "cli_common",
+    "cli_launch",
+    "cli_logs",
+    "cli_runs",
+    "cli_soak",
+    "cli_stack",
+    "cli_worker",
+    "__main__",
+}
 ONLY_THESE_IMPORT_LOCUST = {"users", "locustfile"}
 
 

@@ -21,6 +21,11 @@ _GAP_S = 10.0
 _GAP_SHARE = 0.05
 _DELIVERED = 0.95
 _SHED = 0.01
+_MOST_SEEN = 50
+_TOLD_OF_WORKERS = {
+    "lost": "was lost", "back": "came back", "slow": "was slow", "late": "came too late", "absent": "never came",
+    "refused": "was refused", "failed": "failed",
+}  # fmt: skip
 
 
 class RunLog:
@@ -49,6 +54,8 @@ class RunLog:
         self._log_lines = 0  # of the logs that --server-log names
         self._gaps: list[tuple[str, int, float, str]] = []
         self._preflight: list[Row] = []
+        self._seen_of_workers: Counter[str] = Counter()
+        self._absent = False
 
     def feed(self, row: Row) -> None:
         """Fold one row; other kinds only move the clock."""
@@ -86,6 +93,15 @@ class RunLog:
 
     def _on_load(self, row: Row) -> None:
         self._workers[str(row.get("file", row.get("worker", "")))] = str(row.get("what"))
+
+    def _on_worker(self, row: Row) -> None:
+        """What the master of workers on other machines saw of one of them."""
+        who = f"worker {row.get('worker')}" if row.get("worker") is not None else "a worker"
+        if row.get("host"):
+            who += f" on {row['host']}"
+        self._absent = self._absent or row.get("what") == "absent"
+        if row.get("what") in _TOLD_OF_WORKERS and len(self._seen_of_workers) < _MOST_SEEN:
+            self._seen_of_workers[f"{who} {_TOLD_OF_WORKERS[str(row['what'])]}"] += 1
 
     def _on_locust(self, row: Row) -> None:
         if row.get("what") == "exit":
@@ -144,6 +160,10 @@ class RunLog:
         ]  # fmt: skip
         if self.begin.get("server_logs"):
             found.append(self._logged())
+        if self._seen_of_workers:
+            seen = "; ".join(f"{text} ({n} times)" if n > 1 else text for text, n in self._seen_of_workers.items())
+            # What a lost one cost is counted as missed; a user who never came is nowhere else to be seen.
+            found.append(Check("workers", "in time and to the end", seen, "unknown" if self._absent else "pass"))
         found += self._told_fitted()
         found += [
             Check(f"preflight {row.get('name')}", "ok", str(row.get("text")), "unknown")

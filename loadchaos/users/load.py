@@ -8,12 +8,14 @@ a timer per read. What takes time is done before a request is due or after it is
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from loadchaos.behaviours import BEHAVIOURS, pipeline
 from loadchaos.ledger import RunFolder, Tail
 from loadchaos.model import BLAMELESS, Reply, Request, Step
+from loadchaos.users.clock import MasterClock
 from loadchaos.users.control import Control
 from loadchaos.users.greenlets import flag, sleep, spawn
 from loadchaos.users.plan import Phase, WorkerPlan
@@ -48,14 +50,14 @@ class Made:
 class Load:
     """One worker's load, from its first to its last row. `run` blocks its greenlet until all is over."""
 
-    def __init__(self, plan: WorkerPlan, fire: Fire) -> None:
+    def __init__(self, plan: WorkerPlan, fire: Fire, clock: MasterClock | None = None) -> None:
         self.plan = plan
         folder = RunFolder(plan.folder)
         self.control = Control(Tail(folder.control))
         self.failure: BaseException | None = None
         self.over = flag()
         self._fire = fire
-        self._record = Record(folder.requests(plan.worker), plan.worker)
+        self._record = Record(folder.requests(plan.worker), plan.worker, clock)
         self._slots: list[Slot] = []
         self._free: list[Slot] = []
         self._freed = flag()
@@ -89,6 +91,10 @@ class Load:
     def stop(self, grace_s: float) -> None:
         """End in order, as a `stop` of the run would; for signals and for Locust's own Stop."""
         self.control.obey("stop", grace_s)
+
+    def note(self, row: Mapping[str, Any]) -> None:
+        """Write a row about the load beside those of its requests."""
+        self._record.write(row)
 
     # ---- phases ----
 

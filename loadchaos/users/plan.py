@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from loadchaos.plan.profile import Profile, Shelves, from_mapping
 from loadchaos.plan.steps import of_phase
 from loadchaos.redact import Redactor
 from loadchaos.trust import Trust
+from loadchaos.users import luggage
 from loadchaos.users.nonces import Nonces
 from loadchaos.wire.call import Limits, Sending, length_of, request_head
 from loadchaos.wire.outcome import Rules, matches
@@ -80,7 +80,8 @@ class WorkerPlan:
         self.workers = int(plan.get("workers") or 1)
         self.seed = int(plan["seed"])
         self.facts = facts
-        self.folder = Path(plan["folder"])
+        # A worker on another machine has a folder of its own; the ids of requests are the run's all the same.
+        self.folder = Path(plan.get("spool") or plan["folder"])
         self.target = Target(plan["base_url"], Trust.from_json(plan.get("tls")).context())
         shelves = Shelves(
             payloads={name: payload.Options for name, payload in payloads.PAYLOADS.items()},
@@ -92,8 +93,7 @@ class WorkerPlan:
         dialect = DIALECTS.get(facts.dialect, DIALECTS["openai"]).at(facts.version)
         self._rules = rules(dialect)
         self._nonces = Nonces()
-        # Ids name the run, so that a server's log tells two runs apart.
-        self._tag = hashlib.blake2b(str(self.folder).encode(), digest_size=3).hexdigest()
+        self._tag = str(plan.get("tag") or luggage.tag(str(self.folder)))
         given: Mapping[str, str] = plan.get("headers") or {}
         ours = header_values(given, plan.get("api_key_env"), env)
         secrets = [value.removeprefix("Bearer ") for name, value in ours.items() if given.get(name) != value]
@@ -104,14 +104,14 @@ class WorkerPlan:
         }  # fmt: skip
 
     @classmethod
-    def read(cls, path: Path, worker: int, env: Mapping[str, str] | None = None) -> WorkerPlan:
-        """From the run folder's plan.json, with facts.json beside it."""
+    def read(cls, path: Path, worker: int | None, env: Mapping[str, str] | None = None) -> WorkerPlan:
+        """From the run folder's plan.json, with facts.json beside it; `worker` None: the one that the plan was sent to."""
         try:
             plan = orjson.loads(path.read_bytes())
             facts = Facts.from_json(orjson.loads((path.parent / "facts.json").read_bytes()))
         except (OSError, orjson.JSONDecodeError) as e:
             raise LedgerError(f"{path}: the plan cannot be read: {e}") from e
-        return cls(plan, facts, worker, os.environ if env is None else env)
+        return cls(plan, facts, int(plan["worker"]) if worker is None else worker, os.environ if env is None else env)
 
     def phases(self) -> Iterator[tuple[Phase, Iterator[Step]]]:
         """Each phase with this worker's steps of it; those of a closed phase with `for_s` never end."""

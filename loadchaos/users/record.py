@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from loadchaos.ledger import Writer
 from loadchaos.model import Reply, Request, Step
 from loadchaos.users import rows
+from loadchaos.users.clock import MasterClock
 from loadchaos.wire.call import Call, Progress
 
 _ABORTED = ("aborted", "finish_abort")
@@ -18,8 +20,11 @@ _ABORTED = ("aborted", "finish_abort")
 class Record:
     """One writer a worker. Any method may raise LedgerError; the load must then stop, as nothing it does is proved."""
 
-    def __init__(self, path: Path, worker: int) -> None:
-        self._writer = Writer(path, f"locust-{worker}")
+    def __init__(self, path: Path, worker: int, clock: MasterClock | None = None) -> None:
+        # A worker on another machine writes moments in its master's clock, so that its rows need no more work there.
+        self._clock = clock
+        extra = None if clock is None else {"host": socket.gethostname(), "mono_ns": clock.now_ns()}
+        self._writer = Writer(path, f"locust-{worker}", extra)
         self.progress = Progress()
         self.in_flight: dict[str, Call] = {}
         self._pictured: dict[str, Call] = {}  # those of them that carry images
@@ -33,7 +38,7 @@ class Record:
 
     def begin(self, step: Step, request: Request, call: Call, request_id: str, due_ns: int) -> None:
         """A request goes out now."""
-        self._writer.write(rows.begin(step, request, call, request_id, due_ns))
+        self._put(rows.begin(step, request, call, request_id, due_ns))
         self.in_flight[request_id] = call
         if request.images:
             self._pictured[request_id] = call
@@ -45,7 +50,7 @@ class Record:
         self._pictured.pop(request_id, None)
         self.ended += 1
         self._aborted += reply.outcome in _ABORTED
-        self._writer.write(rows.end(step, request, reply, request_id, due_ns))
+        self._put(rows.end(step, request, reply, request_id, due_ns))
 
     def miss(self, step: Step, why: str) -> None:
         """It was due and is not sent; written with others by `fold`."""
@@ -56,7 +61,7 @@ class Record:
         """Write what was missed since the last time."""
         missed, self._missed = self._missed, {}
         for (traffic, phase, why), count in missed.items():
-            self._writer.write(rows.missed(traffic, phase, why, count, time.monotonic_ns()))
+            self._put(rows.missed(traffic, phase, why, count, time.monotonic_ns()))
 
     def phase(self, phase: int, round_: int, what: str) -> None:
         """A round of a phase begins or ends."""
@@ -64,7 +69,7 @@ class Record:
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Any other row, stamped now."""
-        self._writer.write({**row, "at_ns": time.monotonic_ns()})
+        self._put({**row, "at_ns": time.monotonic_ns()})
 
     def late(self, lag_ns: int) -> None:
         """The dispatcher was this late."""
@@ -75,7 +80,7 @@ class Record:
         now = time.monotonic_ns()
         cpu_s = time.process_time()
         silences = [call.silence_ns(now) for call in self.in_flight.values()]
-        self._writer.write({
+        self._put({
             "row": "heartbeat", "at_ns": now, "in_flight": len(self.in_flight), "tokens": self.progress.tokens,
             "bytes": self.progress.bytes_in, "oldest_silence_ns": max(silences, default=0), "lag_ns": self.lag_ns,
             "users": users, "begun": self.begun, "ended": self.ended, "aborted": self._aborted,
@@ -84,6 +89,9 @@ class Record:
         })  # fmt: skip
         self.progress.tokens = self.progress.bytes_in = self.lag_ns = 0
         self._cpu_s, self._beat_ns = cpu_s, now
+
+    def _put(self, row: Mapping[str, Any]) -> None:
+        self._writer.write(row if self._clock is None else self._clock.translated(row))
 
     def close(self) -> None:
         """Sync and close the file."""

@@ -1,0 +1,319 @@
+"""Workers on other machines: places, rows in order and once, orders, clocks, what a lost one leaves undone."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from loadchaos import __version__
+from loadchaos.errors import LedgerError
+from loadchaos.users import gather, luggage, messages, ship
+from loadchaos.users.clock import MasterClock
+from loadchaos.users.greenlets import sleep
+from loadchaos.users.shares import Begins, lost_share
+
+TEXT = {"name": "text", "payload": {"text": {"tokens": 64}}, "output": {"max": 8}}
+ROW = b'{"row":"heartbeat","at_ns":1}\n'
+
+
+class Wire:
+    """Stands for Locust's runner: what is sent can be looked at, what comes is handed in."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, dict[str, Any], str | None]] = []
+        self.listeners: dict[str, Callable[..., None]] = {}
+
+    def send_message(self, msg_type: str, data: dict[str, Any] | None = None, client_id: str | None = None) -> None:
+        self.sent.append((msg_type, data or {}, client_id))
+
+    def register_message(self, msg_type: str, listener: Callable[..., None], concurrent: bool = False) -> None:
+        self.listeners[msg_type] = listener
+
+    def comes(self, kind: str, client: str = "w", **data: Any) -> tuple[str, dict[str, Any]]:
+        """A message arrives; what is answered last."""
+        self.listeners[kind](environment=None, msg=SimpleNamespace(data=data, node_id=client))
+        return self.sent[-1][:2]
+
+    def kinds(self) -> Counter[str]:
+        return Counter(kind for kind, _, _ in self.sent)
+
+
+def lay_out(folder: Path, load: list[dict[str, Any]], workers: int, traffic: dict[str, Any] = TEXT) -> None:
+    """A run folder as the preparation leaves it."""
+    plan = {
+        "profile": {"name": "t", "traffic": [traffic], "load": load}, "seed": 1, "base_url": "http://127.0.0.1:1",
+        "api_key_env": None, "headers": {}, "folder": str(folder), "workers": workers,
+    }  # fmt: skip
+    facts = {"base_url": "http://127.0.0.1:1", "admin_url": "http://127.0.0.1:1", "dialect": "vllm", "model": "m"}
+    (folder / "plan.json").write_text(json.dumps(plan))
+    (folder / "facts.json").write_text(json.dumps(facts))
+
+
+class Master:
+    """A gatherer of a small run."""
+
+    def __init__(self, folder: Path, workers: int = 2, wait_s: float = 60.0) -> None:
+        lay_out(folder, [{"rate": "10/s", "for": "10s"}], workers)
+        self.folder, self.wire = folder, Wire()
+        self.begun: list[int] = []
+        self.over: list[LedgerError | None] = []
+        self.gatherer = gather.Gatherer(self.wire, folder, workers, wait_s, self.begun.append, self.over.append)
+
+    def hello(self, token: str, **versions: str) -> tuple[str, dict[str, Any]]:
+        return self.wire.comes(messages.HELLO, token=token, host=token, versions={**messages.versions(), **versions})
+
+    def joined(self, *tokens: str) -> None:
+        for place, token in enumerate(tokens):
+            assert self.hello(token)[0] == messages.WELCOME
+            self.wire.comes(messages.PING, client=token, place=place, token=token, mine_ns=7, orders=0)
+
+    def seen(self, what: str) -> list[dict[str, Any]]:
+        rows = map(json.loads, (self.folder / "requests-master.jsonl").read_bytes().splitlines())
+        return [r for r in rows if r.get("what") == what]
+
+
+def turn_until(condition: Callable[[], Any]) -> None:
+    """Let greenlets run until it is true."""
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true"
+        sleep(0.01)
+
+
+@pytest.fixture
+def master(tmp_path: Path) -> Master:
+    return Master(tmp_path)
+
+
+def test_each_worker_gets_a_place_and_the_plan_and_the_load_begins_with_the_last(master: Master) -> None:
+    kind, welcome = master.hello("a")
+    assert (kind, welcome["place"], welcome["plan"]["seed"]) == (messages.WELCOME, 0, 1)
+    assert master.hello("a")[1]["place"] == 0, "asked again, it has the same place"
+    master.joined("a")
+    sleep(0.2)
+    assert master.begun == []
+    master.joined("a", "b")
+    turn_until(lambda: master.begun)
+    assert master.begun == [2]
+    assert [r["worker"] for r in master.seen("joined")] == [0, 1]
+
+
+@pytest.mark.parametrize(("which", "theirs"), [("loadchaos", "0.0.9"), ("locust", "2.1.0")])
+def test_a_worker_of_another_version_is_refused_in_words(master: Master, which: str, theirs: str) -> None:
+    kind, answer = master.hello("old", **{which: theirs})
+    assert kind == messages.REFUSED
+    assert theirs in answer["why"]
+    assert "install the same version" in answer["why"]
+    assert [r["what"] for r in master.seen("refused")] == ["refused"]
+    assert master.hello("new")[1]["place"] == 0, "it has taken no place"
+
+
+def test_a_worker_that_comes_late_stands_by_and_is_told_of_once(master: Master) -> None:
+    master.joined("a", "b")
+    turn_until(lambda: master.begun)
+    assert master.hello("c")[0] == messages.WAIT
+    assert master.hello("c")[0] == messages.WAIT
+    assert [r["host"] for r in master.seen("late")] == ["c"]
+
+
+def test_rows_are_written_once_and_in_order_whatever_the_way_does(master: Master) -> None:
+    master.joined("a", "b")
+    first, second = ROW * 3, ROW * 2
+    now_ns = time.monotonic_ns()
+
+    def send(offset: int, rows: bytes) -> dict[str, Any]:
+        packed = messages.packed(rows)
+        return master.wire.comes(messages.ROWS, place=1, token="b", offset=offset, rows=packed, sent_ns=now_ns)[1]
+
+    assert send(len(first), second) == {"have": 0, "again": True}, "one before it is missing"
+    assert send(0, first) == {"have": len(first), "again": False}
+    assert send(0, first) == {"have": len(first), "again": False}, "it came twice"
+    assert send(len(first), second)["have"] == len(first + second)
+    assert (master.folder / "requests-1.jsonl").read_bytes() == first + second
+
+
+def test_rows_of_strangers_are_nobodys(master: Master) -> None:
+    master.joined("a", "b")
+    before = len(master.wire.sent)
+    for more in ({"place": 0, "token": "x"}, {"place": 9, "token": "a"}, {"place": None, "token": "a"}):
+        packed = messages.packed(ROW)
+        master.wire.listeners[messages.ROWS](
+            environment=None, msg=SimpleNamespace(data={"offset": 0, "rows": packed, "sent_ns": 0, **more}, node_id="s")
+        )
+    assert len(master.wire.sent) == before
+    assert not (master.folder / "requests-0.jsonl").exists()
+
+
+def test_rows_that_take_long_make_a_worker_slow_once(master: Master) -> None:
+    master.joined("a", "b")
+    for n in range(2):
+        long_ago = time.monotonic_ns() - 3 * gather.SLOW_NS
+        master.wire.comes(
+            messages.ROWS, place=0, token="a", offset=n * len(ROW), rows=messages.packed(ROW), sent_ns=long_ago
+        )  # fmt: skip
+    assert [r["worker"] for r in master.seen("slow")] == [0]
+
+
+def test_orders_reach_every_worker_and_again_those_that_missed_some(master: Master) -> None:
+    master.joined("a", "b")
+    with (master.folder / "control.jsonl").open("w") as f:
+        f.write('{"row":"control","at_ns":1,"what":"pause","why":""}\n')
+    turn_until(lambda: master.wire.kinds()[messages.CONTROL] == 2)
+    kind, data = master.wire.comes(messages.PING, client="a", place=0, token="a", mine_ns=7, orders=0)
+    assert (kind, data["first"], data["rows"][0]["what"]) == (messages.CONTROL, 0, "pause")
+    assert master.wire.comes(messages.PING, client="a", place=0, token="a", mine_ns=7, orders=1)[0] == messages.PONG
+
+
+def test_when_all_are_done_the_load_is_over(master: Master) -> None:
+    master.joined("a", "b")
+    turn_until(lambda: master.begun)
+    master.wire.comes(messages.DONE, place=0, token="a", why="done")
+    master.wire.comes(messages.DONE, place=1, token="b", why="done")
+    turn_until(lambda: master.over)
+    assert master.over == [None]
+    assert not [r for r in master.seen("begin") if r["row"] == "missed"]
+
+
+def test_without_any_worker_it_is_over_and_says_so(tmp_path: Path) -> None:
+    master = Master(tmp_path, wait_s=0.1)
+    turn_until(lambda: master.over)
+    assert "no worker came within 0.1 s" in str(master.over[0])
+
+
+def test_who_never_comes_is_absent_and_his_share_is_missed(tmp_path: Path) -> None:
+    master = Master(tmp_path, wait_s=0.3)
+    master.joined("a")
+    turn_until(lambda: master.begun)
+    assert master.begun == [1]
+    assert [r["worker"] for r in master.seen("absent")] == [1]
+    master.wire.comes(messages.DONE, place=0, token="a", why="done")
+    turn_until(lambda: master.over)
+    rows = [json.loads(line) for line in (tmp_path / "requests-master.jsonl").read_bytes().splitlines()]
+    assert [(r["traffic"], r["why"], r["count"]) for r in rows if r["row"] == "missed"] == [("text", "worker_lost", 50)]
+
+
+# --- the worker's side ----------------------------------------------------------------------------------------------------
+
+
+def test_a_link_ships_whole_rows_measures_the_clock_and_sends_again_what_was_lost(tmp_path: Path) -> None:
+    wire, file = Wire(), tmp_path / "requests-3.jsonl"
+    link = ship.Link(wire, tmp_path, 3, "t", lambda: None)
+    file.write_bytes(ROW * 2 + b'{"row":"begin","id"')
+    turn_until(lambda: wire.kinds()[messages.ROWS])
+    _, data, _ = next(s for s in wire.sent if s[0] == messages.ROWS)
+    assert (data["offset"], messages.unpacked(data["rows"]), data["place"]) == (0, ROW * 2, 3)
+    wire.comes(messages.ACK, have=0, again=True)
+    turn_until(lambda: wire.kinds()[messages.ROWS] == 2)
+    assert wire.sent[-1][1]["offset"] == 0
+    for _ in range(8):
+        wire.comes(messages.PONG, mine_ns=time.monotonic_ns(), theirs_ns=time.monotonic_ns() + 10**12)
+    assert link.known.is_set()
+    assert abs(link.clock.offset_ns - 10**12) < 50_000_000
+
+
+def test_a_link_ends_only_when_the_master_has_every_row(tmp_path: Path) -> None:
+    wire, file = Wire(), tmp_path / "requests-0.jsonl"
+    link = ship.Link(wire, tmp_path, 0, "t", lambda: None)
+    file.write_bytes(ROW)
+    assert not link.finish("done", 0.3)
+    assert wire.kinds()[messages.DONE] == 0
+    wire.comes(messages.ACK, have=len(ROW), again=False)
+    assert link.finish("done", 0.3)
+    assert wire.sent[-1][1] == {"why": "done", "size": len(ROW), "place": 0, "token": "t"}
+
+
+def test_orders_are_obeyed_once_and_in_turn(tmp_path: Path) -> None:
+    wire = Wire()
+    ship.Link(wire, tmp_path, 0, "t", lambda: None)
+    pause, resume = ({"row": "control", "what": w} for w in ("pause", "resume"))
+    for first, rows in ((1, [resume]), (0, [pause]), (0, [pause, resume]), (1, [resume])):
+        wire.listeners[messages.CONTROL](environment=None, msg=SimpleNamespace(data={"first": first, "rows": rows}))
+    written = [json.loads(line)["what"] for line in (tmp_path / "control.jsonl").read_bytes().splitlines()]
+    assert written == ["pause", "resume"]
+
+
+# --- clocks, shares, luggage ----------------------------------------------------------------------------------------------
+
+
+def test_the_shortest_round_trip_says_the_offset_and_a_minute_later_it_is_forgotten() -> None:
+    clock, second = MasterClock(), 10**9
+    clock.sample(0, 100 * second + 40, 100)
+    clock.sample(second, 101 * second + 500_000, second + 2_000_000)
+    assert (clock.offset_ns, clock.rtt_ns) == (100 * second - 10, 100)
+    clock.sample(70 * second, 170 * second + 3_001_000, 70 * second + 2_000_000)
+    assert clock.rtt_ns == 2_000_000
+    moved = clock.translated({"row": "end", "at_ns": 5, "due_ns": 1, "first_token_ns": None, "largest_gap_ns": 3})
+    assert moved == {
+        "row": "end", "at_ns": 5 + clock.offset_ns, "due_ns": 1 + clock.offset_ns, "first_token_ns": None,
+        "largest_gap_ns": 3,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("load", "stop_after_s", "begun", "undone"),
+    [
+        ({"rate": "10/s", "for": "10s"}, None, 20, 30),
+        ({"rate": "10/s", "for": "10s"}, 6.0, 20, 10),
+        ({"users": 4, "requests": 30, "rounds": 2}, None, 5, 25),
+        ({"users": 4, "requests": 30, "rounds": 2}, 6.0, 5, 0),
+        ({"users": 4, "for": "10s"}, None, 5, 0),
+    ],
+)
+def test_a_lost_worker_has_missed_what_was_its_own_and_due(
+    tmp_path: Path, load: dict[str, Any], stop_after_s: float | None, begun: int, undone: int
+) -> None:
+    lay_out(tmp_path, [load], 2)
+    rows = tmp_path / "requests-0.jsonl"
+    rows.write_text(
+        "".join(json.dumps({"row": "begin", "traffic": "text", "phase": 0, "step": i}) + "\n" for i in range(begun))
+    )
+    begins = Begins()
+    begins.feed(b'{"row":"phase","phase":0,"round":0,"what":"begin","at_ns":1000}\n')
+    if stop_after_s is not None:
+        begins.obey([{"what": "stop", "at_ns": int(stop_after_s * 1e9) + 500}])
+    assert sum(lost_share(tmp_path / "plan.json", 0, rows, begins).values()) == undone
+
+
+def test_files_that_a_profile_names_travel_with_it(tmp_path: Path) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    there.mkdir()
+    here.mkdir()
+    (there / "a.png").write_bytes(b"png")
+    (there / "asked.jsonl").write_text('{"text": "what?", "image": "a.png"}\n')
+    traffic = {**TEXT, "payload": {"requests": {"file": str(there / "asked.jsonl")}}}
+    lay_out(tmp_path, [{"rate": "1/s", "for": "1s"}], 1, traffic)
+    packed = luggage.pack(tmp_path)
+    (there / "asked.jsonl").unlink()
+    path = luggage.unpack(packed, here, 4)
+    plan = json.loads(path.read_text())
+    asked = Path(plan["profile"]["traffic"][0]["payload"]["requests"]["file"])
+    assert asked.is_relative_to(here)
+    assert (asked.parent / "a.png").read_bytes() == b"png"
+    assert (plan["worker"], plan["spool"], plan["tag"]) == (4, str(here), luggage.tag(str(tmp_path)))
+
+
+def test_a_master_cannot_write_outside_the_workers_folder(tmp_path: Path) -> None:
+    lay_out(tmp_path, [{"rate": "1/s", "for": "1s"}], 1)
+    packed = {**luggage.pack(tmp_path), "files": {"../../evil": b"x"}}
+    with pytest.raises(LedgerError, match="outside"):
+        luggage.unpack(packed, tmp_path / "here", 0)
+
+
+def test_versions_are_those_that_run() -> None:
+    assert messages.versions()["loadchaos"] == __version__
+    assert messages.mismatch(messages.versions()) is None
+    assert "differ" not in str(messages.mismatch({}))
+
+
+def test_a_piece_larger_than_any_is_refused() -> None:
+    with pytest.raises(ValueError, match="larger"):
+        messages.unpacked(messages.packed(b"x" * (8 * messages.PIECE_BYTES)))
+    with pytest.raises(ValueError, match="unpacked"):
+        messages.unpacked(b"nonsense")
