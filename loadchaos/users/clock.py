@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 _WINDOW_NS = 60_000_000_000
-_TIMES = ("at_ns", "due_ns", "sent_ns", "first_byte_ns", "first_token_ns", "first_answer_ns", "last_byte_ns")
+TIMES = ("at_ns", "due_ns", "sent_ns", "first_byte_ns", "first_token_ns", "first_answer_ns", "last_byte_ns")
 """Keys of rows that are moments; what else ends in `_ns` is a length of time and the same on every clock."""
 
 
@@ -44,7 +44,7 @@ class MasterClock:
     def translated(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """The row with its moments in the master's clock, all by one offset, so that lengths of time stay exact."""
         found = dict(row)
-        for key in _TIMES:
+        for key in TIMES:
             if found.get(key) is not None:
                 found[key] += self.offset_ns
         return found

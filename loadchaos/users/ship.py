@@ -55,7 +55,7 @@ class Link:
         self._control = RunFolder(folder).control
         self._sent = self._acked = 0
         self._sent_at = self._heard_at = time.monotonic()
-        self._noted_at = -_CLOCK_ROW_S
+        self._noted_at = 0.0
         self._orders = 0
         self._acks = flag()
         self._note: Callable[[dict[str, Any]], None] | None = None
@@ -70,6 +70,7 @@ class Link:
     def noting(self, note: Callable[[dict[str, Any]], None]) -> None:
         """Where rows about the clock go from now on."""
         self._note = note
+        self._note_clock()
 
     def finish(self, why: str, limit_s: float) -> bool:
         """The load is over: wait until the master has every row, then tell it; False when it did not get them."""
@@ -139,8 +140,12 @@ class Link:
         self.clock.sample(int(msg.data["mine_ns"]), int(msg.data["theirs_ns"]), time.monotonic_ns())
         if self.clock.samples >= _FIRST_PINGS:
             self.known.set()
-        if self._note is not None and self._heard_at - self._noted_at > _CLOCK_ROW_S:
-            self._noted_at = self._heard_at
+        if time.monotonic() - self._noted_at > _CLOCK_ROW_S:
+            self._note_clock()
+
+    def _note_clock(self) -> None:
+        if self._note is not None:
+            self._noted_at = time.monotonic()
             self._note({"row": "clock", "offset_ns": self.clock.offset_ns, "rtt_ns": self.clock.rtt_ns})
 
     def _on_control(self, msg: Any, **_: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import pytest
 from loadchaos import __version__
 from loadchaos.errors import LedgerError
 from loadchaos.users import gather, luggage, messages, ship
-from loadchaos.users.clock import MasterClock
+from loadchaos.users.clock import TIMES, MasterClock
 from loadchaos.users.greenlets import sleep
 from loadchaos.users.shares import Begins, lost_share
 
@@ -297,6 +298,12 @@ def test_files_that_a_profile_names_travel_with_it(tmp_path: Path) -> None:
     assert asked.is_relative_to(here)
     assert (asked.parent / "a.png").read_bytes() == b"png"
     assert (plan["worker"], plan["spool"], plan["tag"]) == (4, str(here), luggage.tag(str(tmp_path)))
+
+
+def test_every_moment_of_a_row_is_translated_and_no_length_of_time() -> None:
+    lengths = {"largest_gap_ns", "oldest_silence_ns", "lag_ns", "mono_ns", "offset_ns", "rtt_ns"}
+    written = "".join((Path(gather.__file__).parent / name).read_text() for name in ("rows.py", "record.py"))
+    assert set(re.findall(r'"(\w+_ns)":', written)) - lengths <= set(TIMES)
 
 
 def test_a_master_cannot_write_outside_the_workers_folder(tmp_path: Path) -> None:
