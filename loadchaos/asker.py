@@ -109,11 +109,13 @@ class Asker:
 class Wanted:
     """What the profile will send, so that only that is measured.
 
+    `videos` are kinds of video, each with a content part to measure it by (JSON with a comma behind it).
     `quick` is a look without a load to come: three words in place of sixty, and at most three generations.
     """
 
     image_sizes: Sequence[tuple[int, int]] = ()
     images_per_request: int = 0
+    videos: Sequence[tuple[str, bytes]] = ()
     dialect: str = "auto"
     model: str | None = None
     api_key_env: str | None = None

@@ -17,7 +17,7 @@ from loadchaos.asker import Answer, Asker, Wanted, parse_target
 from loadchaos.dialects import DIALECTS, Dialect, version_key
 from loadchaos.dialects.detect import PATHS, Page, detect
 from loadchaos.errors import TargetError
-from loadchaos.measure import check_text, image_facts, text_facts
+from loadchaos.measure import check_text, image_facts, text_facts, video_facts
 from loadchaos.model import Facts
 
 __all__ = ["Answer", "Asker", "Wanted", "calibrate", "look", "parse_target", "with_log"]
@@ -191,4 +191,6 @@ async def calibrate(asker: Asker, facts: Facts, wanted: Wanted) -> Facts:
         facts = await check_text(asker, facts)
     if wanted.images_per_request:
         facts = await image_facts(asker, facts, wanted)
+    if wanted.videos:
+        facts = await video_facts(asker, facts, wanted)
     return facts

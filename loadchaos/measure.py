@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
+import json
 import random
 import re
 from collections.abc import Sequence
@@ -236,3 +237,25 @@ async def _max_images(asker: Asker, facts: Facts, wanted: Wanted, sample: str) -
         return facts
     sources = {**facts.sources, "max_images": "the server's refusal of more"}
     return replace(facts, max_images=int(limit[1]), sources=sources)
+
+
+async def video_facts(asker: Asker, facts: Facts, wanted: Wanted) -> Facts:
+    """Whether videos are taken, and what one of each kind costs in prompt tokens."""
+    if facts.text is None:
+        return facts
+    sample, expected = _sample(facts.text.words, facts.text.unit, seed=4, length=8)
+    tokens: dict[str, int] = {}
+    for kind, part in wanted.videos:
+        content = [json.loads(part.rstrip(b",")), {"type": "text", "text": sample}]
+        answer = await asker.generate(facts.model, content)
+        data = answer.json()
+        used = (data.get("usage") or {}).get("prompt_tokens") if isinstance(data, dict) else None
+        if answer.status == 200 and isinstance(used, int):
+            tokens[kind] = used - expected - facts.text.overhead
+        elif not tokens:
+            said = f"refused with {answer.status}: {answer.text[:160]}"
+            return replace(facts, videos=False, sources={**facts.sources, "videos": said})
+    if all(cost <= 0 for cost in tokens.values()):
+        said = "a video adds no prompt token: the server drops it"
+        return replace(facts, videos=False, sources={**facts.sources, "videos": said})
+    return replace(facts, videos=True, video_tokens=tokens, sources={**facts.sources, "videos": "a request with one"})

@@ -57,9 +57,10 @@ class TextFacts:
 class Facts:
     """What is known of the server under test before the load; workers only read it (facts.json). None is: not known.
 
-    `image_tokens` maps "1024x1024" to the prompt tokens one such image costs. `capacity_tokens` is what the KV cache
-    holds in all, `max_model_len` the longest sequence one request may have, `input_limit` the longest prompt the server
-    should take where that is less (LMDeploy's blocks x block_size). `sources` says where each fact was learned.
+    `image_tokens` maps "1024x1024" to the prompt tokens one such image costs, `video_tokens` kinds of video to theirs.
+    `capacity_tokens` is what the KV cache holds in all, `max_model_len` the longest sequence one request may have,
+    `input_limit` the longest prompt the server should take where that is less (LMDeploy's blocks x block_size). `sources`
+    says where each fact was learned.
     """
 
     base_url: str
@@ -75,6 +76,8 @@ class Facts:
     images: bool | None = None
     max_images: int | None = None
     image_tokens: Mapping[str, int] = field(default_factory=dict)
+    videos: bool | None = None
+    video_tokens: Mapping[str, int] = field(default_factory=dict)
     text: TextFacts | None = None
     speculative_decoding: bool | None = None
     development_endpoints: bool | None = None

@@ -100,8 +100,8 @@ class Preparation:
         profile = self._profile
         sizes, most_images = profile.image_sizes()
         wanted = calibrate.Wanted(
-            image_sizes=sizes, images_per_request=most_images, dialect=profile.target.dialect, model=self._options.model,
-            api_key_env=self._options.api_key_env,
+            image_sizes=sizes, images_per_request=most_images, videos=profile.video_kinds(),
+            dialect=profile.target.dialect, model=self._options.model, api_key_env=self._options.api_key_env,
         )  # fmt: skip
         facts = calibrate.with_log(await calibrate.look(asker, wanted), await self._patient.read_head())
         if self._patient.launched is not None:

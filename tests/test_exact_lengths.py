@@ -30,6 +30,9 @@ IMAGES = """
      text: {tokens: 30..200}}, output: {max: 2}}
   - {name: jpeg, payload: {images: {size: 100x60, format: jpeg, uuid: content}, text: {tokens: 30..90}}, output: {max: 2}}
   - {name: photo, payload: {images: {size: 300x200, format: photo}, text: {tokens: 30..90}}, output: {max: 2}}
+  - {name: avi, payload: {video: {size: 64x48, frames: 6, count: 1..2}, text: {tokens: 30..90}}, output: {max: 2}}
+  - {name: frames, payload: {video: {size: 64x64, frames: 3, format: frames}, images: {size: 64x64}, text: {tokens: 30..90}},
+     output: {max: 2}}
 """
 LADDER = """
   - {name: edge, weight: 2, payload: {near_limit: {band: -200..-1, step: 40, output: [one]}}}
@@ -63,7 +66,7 @@ async def counted(url: str, asked: Profile) -> tuple[Facts, list[tuple[Request, 
     async with httpx.AsyncClient(trust_env=False, timeout=30, limits=httpx.Limits(max_connections=8)) as client:
         asker = calibrate.Asker(client, url, url)
         sizes, most = asked.image_sizes()
-        wanted = calibrate.Wanted(sizes, most)
+        wanted = calibrate.Wanted(sizes, most, asked.video_kinds())
         facts = await calibrate.calibrate(asker, await calibrate.look(asker, wanted), wanted)
         turns, scripts = asked.text_needs()
         facts = await counting.more(asker, facts, turns=turns, scripts=scripts)

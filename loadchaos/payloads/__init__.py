@@ -20,6 +20,7 @@ from loadchaos.payloads import (
     structured,
     text,
     tools,
+    video,
 )
 from loadchaos.payloads.build import build as _build
 from loadchaos.payloads.draft import Draft, Payload
@@ -29,6 +30,7 @@ __all__ = ["PAYLOADS", "Draft", "Payload", "build"]
 PAYLOADS: Mapping[str, Payload] = {
     "text": cast("Payload", text),
     "images": cast("Payload", images),
+    "video": cast("Payload", video),
     "hostile_images": cast("Payload", hostile_images),
     "conversation": cast("Payload", conversation),
     "near_limit": cast("Payload", near_limit),

@@ -6,7 +6,7 @@ import functools
 import math
 import struct
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, field_validator, model_validator
 
@@ -134,7 +134,7 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.D
         draft.notes.append("the model takes no images: sent as text only")
         return
     base = _base(step.run_seed, step.phase, step.traffic)
-    wanted = _count(options, base, step.ordinal)
+    wanted = count_of(options, base, step.ordinal)
     count = wanted if facts.max_images is None else min(wanted, facts.max_images)
     if count < wanted:
         draft.notes.append(f"{count} images in place of {wanted}: the server takes no more in one prompt")
@@ -176,12 +176,33 @@ def _base(run_seed: int, phase: int, traffic: str) -> int:
     return draws.mix(run_seed, phase, draws.of_text(traffic))
 
 
-def _count(options: Options, base: int, ordinal: int) -> int:
+class Dial(Protocol):
+    """What decides how many there are, and which of them come again."""
+
+    @property
+    def count(self) -> Range:
+        """How many a request."""
+
+    @property
+    def new(self) -> float:
+        """The share never sent before."""
+
+    @property
+    def near_duplicates(self) -> float:
+        """The share that differs a little from one sent before."""
+
+    @property
+    def reuse_distance(self) -> int:
+        """How many requests ago."""
+
+
+def count_of(options: Dial, base: int, ordinal: int) -> int:
+    """How many stand in this request of the traffic."""
     low, high = options.count.low, options.count.high
     return low if low == high else low + draws.mix(base, 3, ordinal) % (high - low + 1)
 
 
-def source(options: Options, base: int, ordinal: int, slot: int) -> tuple[int, int, int]:
+def source(options: Dial, base: int, ordinal: int, slot: int) -> tuple[int, int, int]:
     """(ordinal, slot, twist) of the image that stands here: its own, or of what it repeats, found by going back.
 
     Every step of the way is drawn from (base, ordinal, slot) alone, so any worker finds the same image. A twist other
@@ -193,7 +214,7 @@ def source(options: Options, base: int, ordinal: int, slot: int) -> tuple[int, i
         if share < options.new:
             break
         before = ordinal - options.reuse_distance
-        there = _count(options, base, before)
+        there = count_of(options, base, before)
         if there == 0:
             break
         if not twist and share < options.new + options.near_duplicates:

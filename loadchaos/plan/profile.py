@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel, Field, ValidationError
 from ruamel.yaml import YAML
@@ -48,6 +48,17 @@ class Shelves:
     attacks: Mapping[str, frozenset[str]] | None = None
     defects: Mapping[str, frozenset[str]] | None = None
     dialects: frozenset[str] = field(default_factory=frozenset)
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """Payload options whose prompt tokens have to be measured on the server."""
+
+    def kind(self) -> str:
+        """What decides them."""
+
+    def sample(self) -> bytes:
+        """A content part of that kind."""
 
 
 class Profile(Part):
@@ -128,6 +139,11 @@ class Profile(Part):
         sizes = dict.fromkeys((s.width, s.height) for o in options for s in getattr(o, "sizes", tuple)())
         counts = [c.high for o in options if (c := getattr(o, "count", None)) is not None]
         return list(sizes), max(counts, default=0)
+
+    def video_kinds(self) -> list[tuple[str, bytes]]:
+        """Each kind of video that is sent, with one to measure by."""
+        options = [t.payload_options["video"] for t in self.traffic if "video" in t.payload_options]
+        return list({o.kind(): o.sample() for o in options if isinstance(o, Measured)}.items())
 
     def text_needs(self) -> tuple[bool, list[str]]:
         """(whether conversations are sent, the scripts beside Latin that texts are written in)."""

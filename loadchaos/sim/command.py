@@ -22,9 +22,10 @@ def command(
     for name in wanted:
         argv += ["--defect", name]
     for key, value in flags.items():
-        # A mapping is limit_mm_per_prompt's own form; the server's command line takes the number.
-        shown = options.server.limit_mm_per_prompt if isinstance(value, Mapping) else value
-        argv += ["--flag", f"{key}={shown}"]
+        # A mapping is limit_mm_per_prompt's own form; the server's command line takes the numbers.
+        named = {f"{key}.{part}": n for part, n in value.items()} if isinstance(value, Mapping) else {key: value}
+        for name, shown in named.items():
+            argv += ["--flag", f"{name}={shown}"]
     if not images:
         argv.append("--no-images")
     if not dev_mode:

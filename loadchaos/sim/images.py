@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from PIL import Image
 
+VIDEO = "data:video/"
 _CACHE_ITEMS = 4096
 _THREADS = 2
 _DATA_URL = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),", re.ASCII)
@@ -98,9 +99,13 @@ class ImageReader:
         self._pool.submit(_pillow)
 
     async def read(self, url: str) -> Picture:
-        """The image behind a data URL. Raises ImageError with the words and status of vLLM."""
-        payload = _payload(url)
+        """The image, or the video, behind a data URL. Raises ImageError with the words and status of vLLM."""
         loop = asyncio.get_running_loop()
+        if url.startswith(VIDEO):
+            from loadchaos.sim import videos  # it is made of what is here
+
+            return await loop.run_in_executor(self._pool, videos.read, url, self._processor)
+        payload = _payload(url)
         return await loop.run_in_executor(self._pool, self._read, payload)
 
     def _read(self, payload: str) -> Picture:

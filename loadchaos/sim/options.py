@@ -38,6 +38,7 @@ _ALIASES = {
     "gpu_memory_utilisation": "gpu_memory_utilization",
     "served_model_name": "model",
     "limit_mm_per_prompt.image": "limit_mm_per_prompt",
+    "limit_mm_per_prompt.video": "limit_mm_videos",
 }
 
 
@@ -45,15 +46,16 @@ _ALIASES = {
 class ServerConfig:
     """What the API server itself is told; the rest of the flags goes to the engine.
 
-    `limit_mm_per_prompt`: images a prompt may have. `min_pixels`, `max_pixels`, `patch`: the Qwen-VL image processor's
-    (patch 16 is Qwen3-VL, 14 is Qwen2-VL). `max_num_queued_reqs` 0 means no limit. `enforce_eager`,
-    `kv_cache_dtype` and the like are not modelled and therefore refused by name.
+    `limit_mm_per_prompt`: images a prompt may have, `limit_mm_videos` videos. `min_pixels`, `max_pixels`, `patch`: the
+    Qwen-VL image processor's (patch 16 is Qwen3-VL, 14 is Qwen2-VL). `max_num_queued_reqs` 0 means no limit.
+    `enforce_eager`, `kv_cache_dtype` and the like are not modelled and therefore refused by name.
     """
 
     model: str = "sim"
     images: bool = True
     dev_mode: bool = True
     limit_mm_per_prompt: int = 999
+    limit_mm_videos: int = 999
     min_pixels: int = 65536
     max_pixels: int = 16777216
     patch: int = 16
@@ -139,8 +141,10 @@ def _set(name: str, value: object, engine: dict[str, object], server: dict[str, 
     if key.startswith(("no_enable_", "no_async_")):
         key, given = key.removeprefix("no_"), False
     key = _ALIASES.get(key, key)
-    if key == "limit_mm_per_prompt" and isinstance(given, Mapping):
-        given = given.get("image", 999)
+    if isinstance(given, Mapping):  # limit_mm_per_prompt's own form
+        for part, most in given.items():
+            _set(f"{key}.{part}", most, engine, server)
+        return
     of_engine = {f.name: f for f in fields(EngineConfig) if f.name not in _NOT_FLAGS}
     of_server = {f.name: f for f in fields(ServerConfig)}
     if key in of_engine:

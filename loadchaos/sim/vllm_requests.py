@@ -11,7 +11,7 @@ import orjson
 
 from loadchaos.sim import tokenizer, vllm_errors
 from loadchaos.sim.httpd import Exchange
-from loadchaos.sim.images import Picture
+from loadchaos.sim.images import VIDEO, Picture
 from loadchaos.sim.options import Options, release
 from loadchaos.sim.vllm_errors import Refusal, bad_parameter, validation
 
@@ -213,21 +213,25 @@ def _part(part: Any, urls: list[str], options: Options) -> str:
     kind = part.get("type") if isinstance(part, Mapping) else None
     if kind in {"text", "input_text", "refusal"} and isinstance(part.get("text"), str):
         return str(part["text"]).replace(_IMAGE_MARK, "")
-    if kind in {"video_url", "input_audio", "audio_url"}:
-        name = "video" if kind == "video_url" else "audio"
-        raise bad_parameter(f"At most 0 {name}(s) may be provided in one prompt.", name)
-    if kind != "image_url":
+    if kind in {"input_audio", "audio_url"}:
+        raise bad_parameter("At most 0 audio(s) may be provided in one prompt.", "audio")
+    if kind not in {"image_url", "video_url"}:
         raise Refusal(_bad_part(part))
     if not options.server.images:
         raise Refusal(f"{options.server.model} is not a multimodal model")
-    if len(urls) + 1 > options.server.limit_mm_per_prompt:
-        text = f"At most {options.server.limit_mm_per_prompt} image(s) may be provided in one prompt."
-        raise bad_parameter(text, "image")
-    image = part.get("image_url")
+    _check_count(str(kind).removesuffix("_url"), urls, options)
+    image = part.get(kind)
     if not isinstance(image, Mapping):
         raise Refusal(_bad_image(part, image))
     urls.append(str(image.get("url", "")))
     return f"<|vision_start|>{_IMAGE_MARK}<|vision_end|>"
+
+
+def _check_count(what: str, urls: Sequence[str], options: Options) -> None:
+    videos = sum(url.startswith(VIDEO) for url in urls)
+    most = options.server.limit_mm_videos if what == "video" else options.server.limit_mm_per_prompt
+    if (videos if what == "video" else len(urls) - videos) + 1 > most:
+        raise bad_parameter(f"At most {most} {what}(s) may be provided in one prompt.", what)
 
 
 _PYDANTIC = "    For further information visit https://errors.pydantic.dev/2.14/v/"

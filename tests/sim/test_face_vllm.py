@@ -14,7 +14,12 @@ import pytest
 @pytest.fixture(scope="module")
 def server(start: Any) -> Any:
     return start(
-        model="tiny", max_model_len=4096, limit_mm_per_prompt=2, num_speculative_tokens=2, draft_acceptance=0.9, speed=4
+        model="tiny",
+        max_model_len=4096,
+        limit_mm_per_prompt={"image": 2, "video": 0},
+        num_speculative_tokens=2,
+        draft_acceptance=0.9,
+        speed=4,
     )
 
 
