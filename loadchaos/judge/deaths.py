@@ -57,17 +57,18 @@ class Deaths:
     def __init__(self, traffic: Traffic, network: Network, processes: Processes, *, sole: bool) -> None:
         self._traffic, self._network, self._processes, self._sole = traffic, network, processes, sole
         self.log_death: Sign | None = None
+        self.supervised: Sign | None = None  # the end that a supervisor tells
         self.heard = Heard()
 
     def forget(self) -> None:
         """It is back: what spoke for its death is over."""
         self._traffic.forget_death()
-        self.log_death = None
+        self.log_death = self.supervised = None
         self.heard.forget()
 
     def gone(self, now_ns: int, worked_ns: int) -> tuple[list[Sign], list[Sign]]:
-        """(proofs, signs) of processes that are gone; `worked_ns` is when it was last seen to make progress."""
-        proofs: list[Sign] = []
+        """(proofs, signs) of processes and containers that are gone; `worked_ns`: when progress was last seen."""
+        proofs = [self.supervised] if self.supervised is not None else []
         signs: list[Sign] = []
         for at_ns, pid, role, name in self._processes.gone:
             sign = (at_ns, f"process {name or role} (pid {pid}, {role}) is gone")

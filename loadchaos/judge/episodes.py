@@ -37,6 +37,7 @@ class Episodes:
         self._open: dict[str, Incident] = {}
         self._closed: deque[Incident] = deque(maxlen=50)
         self._exits: dict[str, Row] = {}
+        self._supervised: dict[str, Row] = {}  # the newest end that a supervisor told
         self._stops: deque[int] = deque(maxlen=1000)
         self._asked: dict[str, int] = {}  # when a server was gone that we ended
         self._replicas: set[str] = set()
@@ -82,6 +83,24 @@ class Episodes:
         incident = self._open.get(replica)
         if incident is not None:
             self._attach_exit(incident, row)
+
+    def supervised(self, row: Row) -> None:
+        """Fold an end that a supervisor tells (docker, Kubernetes, systemd): how a server ended that we did not launch.
+
+        It is asked every other second, so that the server may be back by now: then it explains the episode before.
+        """
+        at_ns, replica, source = int(row["at_ns"]), str(row.get("replica")), row.get("source")
+        exit_row = {
+            "at_ns": at_ns,
+            "code": row.get("exit_code"),
+            "signal": None,
+            "reason": f"{row['reason']} ({source})",
+        }
+        self._supervised[replica] = exit_row
+        past = (i for i in reversed(self._closed) if i.replica == replica and at_ns - i.opened_ns < _SAME_DEATH_NS)
+        incident = self._open.get(replica) or next((i for i in past if i.kind != "unreachable"), None)
+        if incident is not None:
+            self._attach_exit(incident, exit_row)
 
     def deadly(self, seen: Seen, replica: str | None) -> None:
         """A log line, or an answer, that tells of a death or names its cause."""
@@ -246,7 +265,7 @@ class Episodes:
     def _begin(self, kind: Kind, replica: str, opened_ns: int, now_ns: int) -> Incident:
         incident = self._new(kind, replica, opened_ns)
         self._open[replica] = incident
-        exited = self._exits.get(replica)
+        exited = self._exits.get(replica) or self._supervised.get(replica)
         if exited is not None and abs(int(exited["at_ns"]) - opened_ns) < _EXIT_NEAR_NS:
             self._attach_exit(incident, exited)
         self.findings.append(finding(incident, "open", now_ns))

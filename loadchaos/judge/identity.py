@@ -28,6 +28,11 @@ class Identity:
         self._start_before: float | None = None
         self._settle_from_ns: int | None = None
         self._told_balancer = False
+        self._replaced: Remark | None = None
+
+    def replaced(self, at_ns: int, words: str) -> None:
+        """Its supervisor says that another process runs in its place since then."""
+        self._replaced = Remark(f"{words}: restarted unseen", at_ns)
 
     def scraped(self, row: Row) -> bool:
         """Fold a `metrics` row; True when one of the counters of work has grown."""
@@ -56,7 +61,10 @@ class Identity:
 
     def remarks(self, now_ns: int, *, up: bool, healthy_ns: int) -> list[Remark]:
         """What has become clear by now; `up`: it is healthy or degraded, `healthy_ns`: since when."""
-        found: list[Remark] = []
+        found = [self._replaced] if self._replaced is not None else []
+        if found:
+            self._replaced = self._moved = None
+            self._counters.backs.clear()
         if self._settle_from_ns is not None and (self._counters.at_ns or 0) > self._settle_from_ns:
             found.append(Remark(self._compared()))
             self._settle_from_ns = self._moved = None

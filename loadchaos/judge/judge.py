@@ -15,6 +15,7 @@ from loadchaos.judge.answers import Answers, seen_from
 from loadchaos.judge.attribution import AttackLog
 from loadchaos.judge.book import Book, Entry, entries_of
 from loadchaos.judge.capacity import name_by_length
+from loadchaos.judge.classify import classify_text
 from loadchaos.judge.creep import Creep
 from loadchaos.judge.episodes import Episodes
 from loadchaos.judge.exactness import Exactness
@@ -130,6 +131,17 @@ class Judge:
             self._lines.forget(str(row.get("replica")), sole=self._episodes.sole)
             self._environment["command"] = list(row.get("command") or ())
             self._lines.remember(" ".join(map(str, row.get("command") or ())))
+
+    def _on_supervisor(self, row: Row) -> None:
+        """What supervises the server knows how it ended; its words are as good as a line of a log."""
+        if row.get("what") != "ended":
+            return
+        for failure in classify_text(str(row.get("reason"))):
+            if failure.severity in DEADLY:
+                evidence = {"source": row.get("source"), "line": None, "text": row.get("reason")}
+                seen = replace(seen_from(failure, int(row["at_ns"])), evidence=evidence)
+                self._episodes.deadly(seen, str(row.get("replica")))
+        self._episodes.supervised(row)
 
     def _on_run(self, row: Row) -> None:
         if row.get("what") == "begin":

@@ -24,6 +24,7 @@ _BLIND_NS = 5 * S
 _BACK_NS = 1 * S
 _BACK_SURE_NS = 10 * S
 _EXIT_WAITS_NS = 60 * S
+_SUPERVISED_NS = 30 * S
 _PAUSED = frozenset({"paused", "asleep", "alive_but_hung"})
 _TERMINATED = frozenset({"terminated", "server_terminated"})
 
@@ -116,6 +117,8 @@ class StateMachine:
                 self._deaths.log_death = (row["at_ns"], f"the log says: {row.get('title') or row.get('id')}")
         elif kind == "heard":
             self._deaths.heard.feed(row)
+        elif kind == "supervisor":
+            self._supervised(row)
         else:
             return False
         return True
@@ -144,6 +147,17 @@ class StateMachine:
             told = row.get("signal") is None and self._deaths.heard.told_to_end(at_ns) is not None
             state: State = "terminated" if by_us or told or row.get("signal") == 15 else "dead"
             self._exit = (at_ns, (state, at_ns, [f"its process has ended: {reason}"]))
+
+    def _supervised(self, row: Row) -> None:
+        """Whoever supervises it says that it ended: a proof while it is down; later, that it was restarted unseen."""
+        if row.get("what") != "ended":
+            return
+        at_ns, words = int(row["at_ns"]), f"{row.get('source')} says that it {row.get('reason')}"
+        seen = self._down_ns is not None and at_ns - self._down_ns < _SUPERVISED_NS
+        if not row.get("running"):
+            self._deaths.supervised = (at_ns, words)
+        elif self.state in ("healthy", "degraded") and not seen:
+            self._identity.replaced(at_ns, words)
 
     def _decide(self) -> list[Row]:
         rows: list[Row] = []

@@ -37,6 +37,7 @@ class Place:
 class Answer:
     """What came of one GET. `error` is None, or one of refused, timeout, reset, dns, unreachable, tls, protocol, then
     `: ` and more. With an error `status` may still be known (half a body); `took_ns` counts from before the connect.
+    `whole`: its length was told, so that nothing is missing; else its connection ended it, and may have cut it.
     """
 
     status: int | None
@@ -44,6 +45,7 @@ class Answer:
     body: bytes
     took_ns: int
     error: str | None
+    whole: bool = True
 
 
 def place(url: str, tls: ssl.SSLContext | None = None) -> Place:
@@ -65,6 +67,11 @@ class _Collector:
     body: list[bytes] = field(default_factory=list)
     size: int = 0
     done: bool = False
+
+    @property
+    def framed(self) -> bool:
+        """Whether the answer says where it ends."""
+        return "content-length" in self.headers or "chunked" in self.headers.get("transfer-encoding", "")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
@@ -132,17 +139,15 @@ async def get(where: Place, headers: Mapping[str, str], limit_s: float) -> Answe
         if writer is not None:
             writer.transport.abort()
     status = parser.get_status_code() or None
-    return Answer(status, collector.headers, b"".join(collector.body), time.monotonic_ns() - begin, error)
+    took_ns = time.monotonic_ns() - begin
+    return Answer(status, collector.headers, b"".join(collector.body), took_ns, error, collector.framed)
 
 
 async def _read(reader: asyncio.StreamReader, parser: httptools.HttpResponseParser, collector: _Collector) -> None:
     while not collector.done:
         data = await reader.read(_READ_BYTES)
         if not data:
-            framed = "content-length" in collector.headers or "chunked" in collector.headers.get(
-                "transfer-encoding", ""
-            )
-            if framed or not parser.get_status_code():
+            if collector.framed or not parser.get_status_code():
                 raise ConnectionResetError("the connection ended inside the answer")
             return  # a body without a length ends with its connection
         parser.feed_data(data)

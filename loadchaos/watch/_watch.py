@@ -23,6 +23,7 @@ from loadchaos.watch.logs import read_spec
 from loadchaos.watch.probe import Probe
 from loadchaos.watch.process import ProcessWatch
 from loadchaos.watch.scrape import Pages, Scrape
+from loadchaos.watch.supervisor import Supervisor
 
 Part = Callable[[], Coroutine[Any, Any, None]]
 
@@ -108,6 +109,9 @@ class Watch:
             self._followers.setdefault(target.name, []).append(follower)
             self.listen(target.name, follower.path)
             follower.start()
+            supervisor = Supervisor(target.name, spec, self._emit)
+            if supervisor.exists:
+                self._keep_running(target.name, "supervisor", supervisor.run)
 
     def _keep_running(self, replica: str, source: str, part: Part) -> None:
         self._tasks.append(asyncio.create_task(self._guard(replica, source, part)))

@@ -83,14 +83,16 @@ class Scrape:
         at_ns = time.monotonic_ns()
         if answer.took_ns > _SLOW_S * 1e9:
             self._gap.once(answer.took_ns / 1e9, "the page came late")
-        for engine, values in self._parser.parse(answer.body).items():
+        # A number that was cut would look like a counter that went back.
+        page = answer.body if answer.whole else answer.body[: answer.body.rfind(b"\n") + 1]
+        for engine, values in self._parser.parse(page).items():
             self._emit({
                 "row": "metrics", "at_ns": at_ns, "replica": self._replica, "engine": engine,
                 "took_ns": answer.took_ns, "values": values,
             })  # fmt: skip
         if self._parser.bad_lines:
             self._gap.once(0.0, f"{self._parser.bad_lines} lines of the page could not be read")
-        self._last_page = answer.body
+        self._last_page = page
         if self._kept_at is None or time.monotonic() - self._kept_at > _PAGE_EVERY_S:
             await self.keep("start" if self._kept_at is None else "periodic")
 

@@ -284,3 +284,46 @@ def test_an_end_in_order_after_nothing_but_echoes_is_still_a_death(history: Any)
     ids = history.begin().work(5).send(3)
     history.log(history.MISS.splitlines()[-1] + "\n" + STOP).die(ids).idle(5).end()
     assert [f["severity"] for f in history.verdict()["failures"]] == ["engine_death"]
+
+
+def supervised(history: Any, **more: Any) -> None:
+    row = {"what": "ended", "running": False, "exit_code": 137, "oom_killed": True, "restarts": 0, "signal": None}
+    words = "OOMKilled, exited with code 137"
+    history.add("supervisor", **{"replica": "server", "source": "docker:vllm", **row, "reason": words, **more})
+
+
+@pytest.mark.parametrize("asked_s", [0.2, 3.0], ids=["before the probes saw it", "after they did"])
+def test_a_death_that_docker_explains_by_oom_is_named_so(history: Any, asked_s: float) -> None:
+    ids = history.begin().work(5).send(3)
+    history.answer(ids, "reset", error="Connection reset by peer").close().run(asked_s)
+    supervised(history)
+    history.run(20)
+    verdict = history.end().verdict()
+    deaths = [f for f in verdict["failures"] if f["severity"] == "engine_death"]
+    assert [(f["id"], f["count"]) for f in deaths] == [("container_oom_killed", 1)]
+    assert deaths[0]["evidence"]["source"] == "docker:vllm"
+    assert deaths[0]["evidence"]["text"] == "OOMKilled, exited with code 137"
+    assert any("docker:vllm says that it OOMKilled" in s for s in deaths[0]["signs"]) or asked_s > 1
+    assert len(verdict["incidents"]) == 1
+
+
+def test_a_container_that_its_supervisor_restarted_between_two_looks_was_restarted_and_says_why(history: Any) -> None:
+    history.begin().work(5)
+    supervised(history, running=True, restarts=1)
+    verdict = history.work(15).end().verdict()
+    deaths = [f for f in verdict["failures"] if f["severity"] == "engine_death"]
+    assert [(f["id"], f["count"]) for f in deaths] == [("container_oom_killed", 1)]
+    states = [s["state"] for s in verdict["states"] if s["state"] != s["from"]]
+    assert states[:3] == ["healthy", "restarting", "healthy"]
+    assert "dead" not in states
+
+
+def test_an_end_that_a_supervisor_tells_of_a_death_seen_before_is_no_second_one(history: Any) -> None:
+    ids = history.begin().work(5).send(3)
+    history.answer(ids, "reset", error="Connection reset by peer").close().run(2)
+    history.open().work(3)
+    supervised(history, running=True, restarts=1, exit_code=0, oom_killed=False, reason="exited with code 0")
+    verdict = history.work(10).end().verdict()
+    deaths = [f for f in verdict["failures"] if f["severity"] == "engine_death"]
+    assert [f["count"] for f in deaths] == [1]
+    assert "exited with code 0 (docker:vllm)" in deaths[0]["title"]

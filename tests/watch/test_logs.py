@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import stat
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from loadchaos.ledger import LogTail
 from loadchaos.redact import Redactor
 from loadchaos.watch._follow import Follower
 from loadchaos.watch.logs import read_spec
+from loadchaos.watch.logs.file import FileSource
 
 
 @contextlib.asynccontextmanager
@@ -89,6 +91,41 @@ def test_a_truncated_file_is_read_from_its_beginning_again(tmp_path: Path, rows:
             assert "truncated" in rows.of("gap", source="log")[0]["why"]
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("hole", [False, True], ids=["appended", "written on at its old place"])
+def test_a_file_that_was_truncated_and_has_grown_past_its_old_length_is_read_from_its_beginning(
+    hole: bool, tmp_path: Path
+) -> None:
+    """As logrotate's copytruncate does it under a server that writes much."""
+    log = tmp_path / "vllm.log"
+    log.write_text("before we came\n" * 10)
+    source, fed, told = FileSource(log), list[bytes](), list[str]()
+    turns = iter(["one\n", "two\n"])
+
+    class Turns(threading.Event):
+        """A stop that comes after two turns, in each of which the file was written."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            text = next(turns, None)
+            if text is None:
+                self.set()
+            elif text == "one\n":
+                append(log, text)
+            else:
+                old = log.stat().st_size
+                os.truncate(log, 0)
+                with log.open("r+b") as f:
+                    f.seek(old + 4096 if hole else 0)
+                    f.write(b"new\n" * (old // 2))
+            return self.is_set()
+
+    source.follow(fed.append, lambda _, why: told.append(why), Turns())
+    text = b"".join(fed)
+    assert text.startswith(b"one\n")
+    assert text.removeprefix(b"one\n").strip(b"\0") == b"new\n" * (154 // 2)
+    assert len(text) < 8192
+    assert ["truncated" in why for why in told] == [True]
 
 
 def test_a_file_that_comes_later_is_read_whole(tmp_path: Path, rows: Any) -> None:

@@ -83,6 +83,26 @@ def test_a_page_that_does_not_come_is_a_gap_that_ends(server: Any, rows: Any, tm
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("framed", [True, False], ids=["with its length", "without"])
+def test_half_a_page_of_a_server_that_was_killed_gives_no_number_that_was_cut(
+    framed: bool, server: Any, rows: Any, tmp_path: Path
+) -> None:
+    head = b"HTTP/1.1 200 OK\r\n" + (b"Content-Length: 5000\r\n" if framed else b"") + b"\r\n"
+
+    async def story() -> None:
+        server.pages["/metrics"] = (200, b"vllm:generation_tokens_total 12345\n")
+        await server.start()
+        async with watching(server, rows, tmp_path):
+            await rows.until(lambda: rows.of("metrics") and rows.of("probe", what="health", ok=True))
+            server.raw = head + b"vllm:num_requests_running 3\nvllm:generation_tokens_total 12"  # of 12346
+            await rows.until(lambda: rows.of("gap", source="scrape") if framed else rows.of("metrics")[1:])
+
+    asyncio.run(story())
+    told = [r["values"] for r in rows.of("metrics")]
+    assert told[0] == {"generation_tokens_total": 12345}
+    assert all("generation_tokens_total" not in values for values in told[1:])
+
+
 def test_a_server_that_is_down_is_not_scraped(
     server: Any, rows: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,8 @@ from loadchaos.watch.logs._source import Feed, Told
 _POLL_S = 0.1
 _CHUNK_BYTES = 1 << 16
 """Small, because redacting a chunk holds the interpreter: probes run beside us in the same process."""
+_KNOWN_BYTES = 64
+"""So much of what was read last is kept: a file that was truncated and has grown again has something else there."""
 
 
 class FileSource:
@@ -20,6 +22,7 @@ class FileSource:
         self._path = path
         self._fd: int | None = None
         self._position = 0
+        self._newest = b""
         self._inode: tuple[int, int] | None = None
         # From the moment we were made, not from when the thread gets its turn: lines between are not lost.
         self._begin_at_end = self._open()
@@ -39,8 +42,8 @@ class FileSource:
         try:
             while True:
                 last = stop.is_set()
-                self._read_on(feed, stop if not last else None)
                 self._check(feed, told)
+                self._read_on(feed, stop if not last else None)
                 if last:
                     return
                 stop.wait(_POLL_S)
@@ -55,6 +58,7 @@ class FileSource:
             return False
         status = os.fstat(self._fd)
         self._position = os.lseek(self._fd, 0, os.SEEK_END)
+        self._newest = os.pread(self._fd, _KNOWN_BYTES, max(0, self._position - _KNOWN_BYTES))
         self._inode = (status.st_dev, status.st_ino)
         return True
 
@@ -70,6 +74,7 @@ class FileSource:
             if not data:
                 return
             self._position += len(data)
+            self._newest = (self._newest + data)[-_KNOWN_BYTES:]
             feed(data)
             if stop is not None and stop.is_set():
                 return
@@ -85,9 +90,21 @@ class FileSource:
             renewed = self._fd is not None
             self._read_on(feed, None)  # what was written to the old one before the writer changed over
             self._close()
-            if self._open() and self._fd is not None:
-                self._position = os.lseek(self._fd, 0, os.SEEK_SET)
+            if self._open():
+                self._begin_again()
                 told(0.0, "rotated: another file has its name" if renewed else "it is there now")
         elif status.st_size < self._position:
             told(0.0, f"truncated from {self._position} to {status.st_size} bytes; what was in between is lost")
+            self._begin_again()
+        elif os.pread(self._fd, len(self._newest), self._position - len(self._newest)) != self._newest:
+            told(0.0, f"truncated at {self._position} bytes, and it has grown again; what was in between is lost")
+            self._begin_again()
+
+    def _begin_again(self) -> None:
+        """Read from the file's first byte; a writer that kept its place in a truncated file has left a hole before it."""
+        assert self._fd is not None
+        try:
+            self._position = os.lseek(self._fd, 0, getattr(os, "SEEK_DATA", os.SEEK_SET))
+        except OSError:  # nothing but a hole, or a system that does not know holes
             self._position = os.lseek(self._fd, 0, os.SEEK_SET)
+        self._newest = b""

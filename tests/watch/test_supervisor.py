@@ -1,0 +1,220 @@
+"""Who supervises a server tells how it ended: docker, Kubernetes and systemd, played by stand-ins on the PATH."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import stat
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadchaos.redact import Redactor
+from loadchaos.watch import supervisor as asking
+from loadchaos.watch._follow import Follower
+from loadchaos.watch.supervisor import Supervisor
+
+# Each prints what lies in a file, as the real command would for the same question, and fails as the real one does.
+DOCKER = """#!/bin/sh
+cd "$(dirname "$0")"
+case "$*" in
+  "inspect --type container vllm") cat inspect.json ;;
+  inspect*) echo "[]"; echo "Error: No such container: $4" >&2; exit 1 ;;
+  events*--filter\\ container=vllm*--since*--until*) cat events.jsonl ;;
+  *) echo "docker: unknown command: $*" >&2; exit 125 ;;
+esac
+"""
+KUBECTL = """#!/bin/sh
+cd "$(dirname "$0")"
+case "$*" in
+  "get pod -n ml vllm-0 -o json") cat pod.json ;;
+  "get pod"*) echo 'Error from server (NotFound): pods "'$5'" not found' >&2; exit 1 ;;
+  "logs -n ml vllm-0 --previous"*) cat previous.log 2>/dev/null ||
+    { echo 'Error from server (BadRequest): previous terminated container "x" in pod "vllm-0" not found' >&2; exit 1; } ;;
+  "logs -n ml vllm-0 --follow --tail=0") cat first.log; while [ ! -e dead ]; do sleep 0.05; done ;;
+  "logs -n ml vllm-0 --follow --since-time="*) [ -e second.log ] || {
+    echo 'Error from server (BadRequest): container "x" in pod "vllm-0" is waiting to start: CrashLoopBackOff' >&2
+    exit 1; }; cat second.log; exec sleep 1000 ;;
+esac
+"""
+SYSTEMCTL = """#!/bin/sh
+cd "$(dirname "$0")"
+cat show.txt
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the stand-ins and their files lie."""
+    home = tmp_path / "bin"
+    home.mkdir()
+    for name, script in (("docker", DOCKER), ("kubectl", KUBECTL), ("systemctl", SYSTEMCTL)):
+        (home / name).write_text(script)
+        (home / name).chmod(0o755 | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{home}:{os.environ['PATH']}")
+    monkeypatch.setattr(asking, "_EVERY_S", 0.05)
+    return home
+
+
+def put(path: Path, text: str) -> None:
+    """Written whole at once, as a reader may come at any time."""
+    part = path.with_suffix(".part")
+    part.write_text(text)
+    part.replace(path)
+
+
+@contextlib.asynccontextmanager
+async def asked(spec: str, rows: Any) -> AsyncIterator[None]:
+    task = asyncio.create_task(Supervisor("a", spec, rows.append).run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def docker(running: bool, *, code: int = 0, oom: bool = False, began: str = "10:00", restarts: int = 0) -> str:
+    state = {
+        "Status": "running" if running else "exited", "Running": running, "Restarting": False, "OOMKilled": oom,
+        "ExitCode": code, "Error": "", "StartedAt": f"2026-11-20T{began}:00Z", "FinishedAt": "0001-01-01T00:00:00Z",
+    }  # fmt: skip
+    return json.dumps([{"Id": "1f", "Name": "/vllm", "RestartCount": restarts, "State": state}])
+
+
+def pod(restarts: int, state: Mapping[str, Any], last: Mapping[str, Any] | None = None, number: str = "1") -> str:
+    mine = {"name": "server", "restartCount": restarts, "state": state, "containerID": f"containerd://{number}"}
+    sidecar = {"name": "istio-proxy", "restartCount": 9, "state": {"running": {}}, "containerID": "containerd://x"}
+    return json.dumps(
+        {"status": {"phase": "Running", "containerStatuses": [sidecar, {**mine, "lastState": last or {}}]}}
+    )
+
+
+def systemd(active: str, pid: int, **more: object) -> str:
+    said = {"LoadState": "loaded", "ActiveState": active, "MainPID": pid, "Result": "success", "ExecMainCode": 0}
+    said |= {"ExecMainStatus": 0, "NRestarts": 0, "InvocationID": "aa"} | more
+    return "".join(f"{k}={v}\n" for k, v in said.items())
+
+
+def test_a_container_that_docker_kept_down_tells_its_code_and_that_it_was_killed_for_memory(
+    place: Path, rows: Any
+) -> None:
+    async def story() -> None:
+        put(place / "inspect.json", docker(True))
+        async with asked("docker:vllm", rows):
+            await rows.until(lambda: rows.of("supervisor", what="seen", running=True))
+            put(place / "inspect.json", docker(False, code=137, oom=True))
+            await rows.until(lambda: rows.of("supervisor", what="ended"))
+
+    asyncio.run(story())
+    ended = rows.of("supervisor", what="ended")[0]
+    assert (ended["exit_code"], ended["oom_killed"], ended["running"]) == (137, True, False)
+    assert ended["reason"] == "OOMKilled, exited with code 137"
+    assert ended["source"] == "docker:vllm"
+
+
+def test_a_container_that_runs_again_at_the_next_look_tells_its_end_from_dockers_events(place: Path, rows: Any) -> None:
+    async def story() -> None:
+        put(place / "inspect.json", docker(True))
+        attributes = {"exitCode": "137", "name": "vllm"}
+        died = [{"Action": action, "Actor": {"Attributes": attributes}} for action in ("oom", "die")]
+        (place / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in died))
+        async with asked("docker:vllm", rows):
+            await rows.until(lambda: rows.of("supervisor", what="seen"))
+            put(place / "inspect.json", docker(True, began="10:05", restarts=1))
+            await rows.until(lambda: rows.of("supervisor", what="started"))
+
+    asyncio.run(story())
+    told = [(r["what"], r["exit_code"], r["restarts"], r["running"]) for r in rows.of("supervisor")]
+    assert told == [("seen", None, 0, True), ("ended", 137, 1, True), ("started", None, 1, True)]
+    assert rows.of("supervisor", what="ended")[0]["reason"] == "OOMKilled, exited with code 137"
+
+
+def test_a_container_of_a_pod_tells_how_its_last_life_ended(place: Path, rows: Any) -> None:
+    async def story() -> None:
+        put(place / "pod.json", pod(2, {"running": {"startedAt": "x"}}))
+        async with asked("k8s:ml/vllm-0/server", rows):
+            await rows.until(lambda: rows.of("supervisor", what="seen", running=True, restarts=2))
+            killed = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+            put(place / "pod.json", pod(3, {"running": {"startedAt": "y"}}, killed, "2"))
+            await rows.until(lambda: rows.of("supervisor", what="started"))
+
+    asyncio.run(story())
+    ended = rows.of("supervisor", what="ended")[0]
+    assert (ended["reason"], ended["oom_killed"], ended["restarts"]) == ("OOMKilled, exited with code 137", True, 3)
+
+
+def test_a_pod_that_was_evicted_says_why(place: Path, rows: Any) -> None:
+    async def story() -> None:
+        put(place / "pod.json", pod(0, {"running": {}}))
+        async with asked("k8s:ml/vllm-0/server", rows):
+            await rows.until(lambda: rows.of("supervisor", what="seen"))
+            gone = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
+            put(place / "pod.json", json.dumps({"status": gone}))
+            await rows.until(lambda: rows.of("supervisor", what="ended"))
+
+    asyncio.run(story())
+    assert rows.of("supervisor", what="ended")[0]["reason"] == "Evicted: The node was low on resource: memory."
+
+
+def test_a_unit_of_systemd_tells_signal_and_oom_kill(place: Path, rows: Any) -> None:
+    async def story() -> None:
+        put(place / "show.txt", systemd("active", 4711))
+        async with asked("journal:vllm.service", rows):
+            await rows.until(lambda: rows.of("supervisor", what="seen", running=True))
+            put(place / "show.txt", systemd("failed", 0, Result="oom-kill", ExecMainCode=2, ExecMainStatus=9))
+            await rows.until(lambda: rows.of("supervisor", what="ended"))
+
+    asyncio.run(story())
+    ended = rows.of("supervisor", what="ended")[0]
+    assert (ended["signal"], ended["oom_killed"]) == (9, True)
+    assert ended["reason"] == "killed by the OOM killer, was ended by signal 9"
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [("docker:other", "No such container: other"), ("k8s:ml/other", 'pods "other" not found')],
+)
+def test_a_supervisor_that_does_not_know_the_server_is_told_once(spec: str, why: str, place: Path, rows: Any) -> None:
+    async def story() -> None:
+        supervisor = Supervisor("a", spec, rows.append)
+        for _ in range(3):
+            await supervisor._ask()
+
+    asyncio.run(story())
+    gaps = rows.of("gap", source="supervisor")
+    assert [g["seconds"] for g in gaps] == [0.0]
+    assert why in gaps[0]["why"]
+
+
+def test_a_log_that_nobody_supervises_asks_nobody() -> None:
+    assert not Supervisor("a", "/var/log/vllm.log", lambda _: None).exists
+
+
+def test_after_a_restart_the_last_words_come_from_the_previous_container_and_only_once(
+    place: Path, tmp_path: Path, rows: Any
+) -> None:
+    opening = "".join(f"(EngineCore pid=1) INFO step {n} of the first life\n" for n in range(5))
+    (place / "first.log").write_text(opening)
+
+    async def story() -> None:
+        follower = Follower("k8s:ml/vllm-0", "a", "a", tmp_path / "logs", rows.append, Redactor())
+        follower.start()
+        kept = follower.path
+        try:
+            await rows.until(lambda: kept.exists() and kept.read_text() == opening)
+            (place / "dead").touch()
+            await rows.until(lambda: "waiting to start" in kept.read_text())
+            put(place / "previous.log", opening + "(EngineCore pid=1) ERROR AssertionError: the cause\n")
+            await rows.until(lambda: "the cause" in kept.read_text())
+            put(place / "second.log", "(EngineCore pid=1) INFO step 0 of the second life\n")
+            await rows.until(lambda: "second life" in kept.read_text(), 20)
+        finally:
+            await follower.stop()
+        assert kept.read_text().count("the cause") == 1
+        assert kept.read_text().count("step 4 of the first life") == 1
+
+    asyncio.run(story())
