@@ -85,6 +85,10 @@ def _profile_argument(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.option("-u", "--users", "--concurrency", "users", type=click.IntRange(min=1), help="Users in every phase.")
 @click.option("--authorize", multiple=True, metavar="HOST:PORT", help="This server may be harmed; repeatable.")
+@click.option("--pid", type=click.IntRange(min=1), help="The process of a server on this machine, for signals to it.")
+@click.option(
+    "--toxiproxy", metavar="URL", help="The API of a toxiproxy to use for network attacks, in place of our own."
+)
 @click.option("--shared", is_flag=True, help="Go on although others use the server.")
 @click.option("--wait-ready", callback=duration, metavar="TIME", help="How long a server may take to become healthy.")
 @click.option("--embedded", is_flag=True, help="Use the embedded server, also under CI=true.")
@@ -134,7 +138,8 @@ def run(profile: str, overrides: tuple[str, ...], **options: Any) -> None:
         api_key_env=options["api_key_env"], headers=_headers(options["headers"]),
         trust=Trust(options["ca"], options["insecure"]), server_log=options["server_log"], out=options["out"],
         seed=options["seed"], duration_s=options["duration"], authorize=options["authorize"],
-        shared=options["shared"], wait_ready_s=options["wait_ready"], embedded=options["embedded"],
+        shared=options["shared"], pid=options["pid"], toxiproxy=options["toxiproxy"],
+        wait_ready_s=options["wait_ready"], embedded=options["embedded"],
         exporter_port=_exporter_port(options["exporter_port"]), live=live, processes=options["processes"],
         master=master(options),
         argv=_without(sys.argv, options["notify"]),

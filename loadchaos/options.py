@@ -45,6 +45,8 @@ class Options:
     authorize: Sequence[str] = ()
     shared: bool = False
     wait_ready_s: float | None = None
+    pid: int | None = None
+    toxiproxy: str | None = None
     embedded: bool = False
     exporter_port: int | None = None
     live: bool = True
@@ -73,7 +75,23 @@ def place(profile: Profile, options: Options) -> Place:
     if trust == Trust():
         trust = Trust(profile.target.ca, profile.target.insecure)
     trust.context()  # a file that is none is told before anything exists
-    return Place(kind, url, admin_url, options.server_log, request_headers(options), trust)
+    _refuse_pid(profile, options.pid, [u for u in (url, admin_url) if u is not None])
+    toxiproxy = options.toxiproxy or profile.target.toxiproxy
+    return Place(
+        kind, url, admin_url, options.server_log, request_headers(options), trust, options.pid,
+        parse_target(toxiproxy) if toxiproxy else None,
+    )  # fmt: skip
+
+
+def _refuse_pid(profile: Profile, pid: int | None, urls: Sequence[str]) -> None:
+    """A pid that is not the server's would have another program signalled in its place."""
+    if pid is None:
+        return
+    if not urls:
+        raise OptionError("--pid goes with --target: of a server that loadchaos starts it knows the pid")
+    if profile.target.replicas:
+        raise OptionError("--pid names one process, and the profile names several replicas")
+    authority.refuse_stranger(pid, urls)
 
 
 def _refuse_for_workers(options: Options) -> None:

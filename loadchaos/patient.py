@@ -9,8 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 from loadchaos.asker import parse_target
-from loadchaos.attacks import ProxyPath, authority
+from loadchaos.attacks import ProxyPath, ToxiproxyPath, WholePath, authority
 from loadchaos.dialects import DIALECTS, Dialect
 from loadchaos.errors import OptionError
 from loadchaos.judge.states import StateMachine
@@ -30,7 +32,10 @@ _DEFAULT_ERA = {"vllm": "0.18", "lmdeploy": "0.18"}
 
 @dataclass(frozen=True)
 class Place:
-    """Where the server is and what is known by hand: URLs, logs, headers, certificates; embedded, launched or external."""
+    """Where the server is and what is known by hand: URLs, logs, headers, certificates; embedded, launched or external.
+
+    `pid` is its process as the user gave it, `toxiproxy` the API of one that is to stand in the path of network attacks.
+    """
 
     kind: str
     url: str | None
@@ -38,6 +43,8 @@ class Place:
     server_log: Sequence[str]
     headers: Mapping[str, str]
     trust: Trust = field(default_factory=Trust)
+    pid: int | None = None
+    toxiproxy: str | None = None
 
 
 class Patient:
@@ -51,7 +58,7 @@ class Patient:
         self.url = place.url or ""
         self._dialect = _guess(profile)
         self._machines = self._new_machines()
-        self._path: ProxyPath | None = None
+        self._path: WholePath | None = None
 
     # --- start and end --------------------------------------------------------------------------------------------------
 
@@ -127,12 +134,13 @@ class Patient:
                 Target(r.name, parse_target(r.url), logs=[r.log] if r.log else [], pid=authority.listener_pid(r.url))
                 for r in self._profile.target.replicas
             ]
-        pid = authority.listener_pid(self.url) if self.place.kind == "external" else None
+        pid = self.pid_of("server") if self.place.kind == "external" else None
         return [Target("server", self.place.admin_url or self.url, logs=tuple(self.place.server_log), pid=pid)]
 
-    async def lay_path(self) -> ProxyPath:
-        """Put a proxy between the clients and the server; it ends with the server's watch."""
-        self._path = ProxyPath(self.url)
+    async def lay_path(self) -> WholePath:
+        """Put a proxy between the clients and the server, ours or in somebody's toxiproxy; it ends with the watch."""
+        api = self.place.toxiproxy
+        self._path = ProxyPath(self.url) if api is None else ToxiproxyPath(api, self.url)
         await self._path.open()
         return self._path
 
@@ -200,6 +208,8 @@ class Patient:
         """The root of a replica's processes as of now; None where it is gone, or not plainly a process on this machine."""
         if self.place.kind != "external":
             return None if self.launched is None or self.launched.exit.done() else self.launched.pid
+        if self.place.pid is not None and psutil.pid_exists(self.place.pid):
+            return self.place.pid
         return authority.listener_pid(self.replicas[name])
 
     def gone(self) -> str | None:

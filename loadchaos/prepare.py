@@ -14,7 +14,7 @@ from functools import partial
 import httpx
 
 from loadchaos import calibrate, counting, preflight
-from loadchaos.attacks import Attacks, ProxyPath, Replica
+from loadchaos.attacks import Attacks, Replica, WholePath
 from loadchaos.dialects import DIALECTS, Dialect
 from loadchaos.errors import TargetError
 from loadchaos.model import Facts
@@ -127,19 +127,19 @@ class Preparation:
         self._write_plan(facts, path.url if path is not None else self._patient.url)
         return await self._aim(dialect, facts, path)
 
-    async def _lay_path(self, dialect: Dialect) -> ProxyPath | None:
+    async def _lay_path(self, dialect: Dialect) -> WholePath | None:
         """The proxy that the profile's network attacks need; without such attacks there is none in the path."""
         if not any(a.network for a in self._profile.attacks):
             return None
         path = await self._patient.lay_path()
         added_s = await path.added_delay_s(dialect.health_path)
         told = "its own delay is not known" if added_s is None else f"it adds {added_s * 1000:.1f} ms to an answer"
-        text = f"requests pass a proxy for the network attacks ({told}); probes go past it"
+        text = f"requests pass {path.what} for the network attacks ({told}); probes go past it"
         self._say(f"note: {text}")
         self._record.event(preflight.row("network proxy", ok=True, text=text))
         return path
 
-    async def _aim(self, dialect: Dialect, facts: Facts, path: ProxyPath | None) -> Attacks:
+    async def _aim(self, dialect: Dialect, facts: Facts, path: WholePath | None) -> Attacks:
         """The attacks, each of which can be done here: TargetError where one would signal a process nobody sees."""
         pid_of = self._patient.pid_of
         replicas = [Replica(name, url, partial(pid_of, name), path) for name, url in self._patient.replicas.items()]
@@ -148,7 +148,7 @@ class Preparation:
             headers=self._place.headers, seed=self._options.seed, version=facts.version,
             verify=self._place.trust.context(),
         )  # fmt: skip
-        for name, found in [*await attacks.preflight("process"), *await attacks.preflight("engine")]:
+        for name, found in [one for kind in ("process", "engine", "host") for one in await attacks.preflight(kind)]:
             if found.ok is False:
                 await attacks.stop()
                 raise TargetError(f"the attack {name} cannot be done: {found.text}")

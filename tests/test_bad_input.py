@@ -57,7 +57,7 @@ PROFILES = [
     ("no traffic", replaced("  - {name: text, payload: {text: {tokens: 16..32}}, output: {max: 4}}", "  []"), r"traffic"),
     ("an attack the dialect does not have", lambda t: t + "attacks: [{admin: reset_mm_cash, every: 2s}]\n",
      r"reset_mm_cash.*did you mean.*reset_mm_cache"),
-    ("an attack of no kind", lambda t: t + "attacks: [{every: 2s}]\n", r"admin, process, engine or network"),
+    ("an attack of no kind", lambda t: t + "attacks: [{every: 2s}]\n", r"admin, process, engine, network or host"),
     ("a signal nobody knows", lambda t: t + "attacks: [{process: sigsegv, at: 1s}]\n", r"sigkill"),
     ("a kill that is to be taken back", lambda t: t + "attacks: [{process: sigkill, at: 1s, for: 2s}]\n", r"taken back"),
     ("a condition without a comparison", lambda t: t + "attacks: [{admin: pause, when: {requests_running: 8}}]\n", r"when"),

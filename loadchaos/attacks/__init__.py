@@ -11,17 +11,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from loadchaos.attacks import admin, engine, network, process
+from loadchaos.attacks import admin, engine, host, network, process
 from loadchaos.attacks._attack import Attack, Done, Make, Replica
 from loadchaos.attacks._attacks import Attacks
 from loadchaos.attacks.admin import operation_named
-from loadchaos.attacks.network import ProxyPath
+from loadchaos.attacks.network import ProxyPath, WholePath
+from loadchaos.attacks.toxiproxy import ToxiproxyPath
 
-__all__ = ["ATTACKS", "Attack", "Attacks", "Done", "ProxyPath", "Replica", "operation_named"]
+__all__ = [
+    "ATTACKS",
+    "Attack",
+    "Attacks",
+    "Done",
+    "ProxyPath",
+    "Replica",
+    "ToxiproxyPath",
+    "WholePath",
+    "operation_named",
+]
 
 ATTACKS: Mapping[str, Make] = {
     "admin": admin.make,
     "process": process.make,
     "engine": engine.make,
+    "host": host.make,
     "network": network.make,
 }

@@ -16,8 +16,8 @@ from loadchaos.redact import Redactor
 class Path(Protocol):
     """The way from our clients to the server, on which toxics are laid. OSError where that could not be done."""
 
-    async def add(self, one: Toxic) -> tuple[int, int]:
-        """From now on; how many connections it hits now, of how many."""
+    async def add(self, one: Toxic) -> tuple[int, int] | None:
+        """From now on; how many connections it hits now, of how many, where that is told."""
         ...
 
     async def remove(self, name: str) -> None:

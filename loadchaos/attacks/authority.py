@@ -51,7 +51,7 @@ def _given(text: str) -> str:
 def address(url: str) -> str:
     """`HOST:PORT` of a URL with the default port filled in, as `--authorize` names it."""
     parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
+    port = _port(url)
     host = (parts.hostname or "").lower()
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -59,7 +59,7 @@ def address(url: str) -> str:
 def _why_not_local(url: str) -> str | None:
     """Why this is not plainly a server process on this machine; None when it is."""
     parts = urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
+    port = _port(url)
     if not _is_loopback(parts.hostname or ""):
         return "It is not on this machine's loopback."
     owners = _listeners(port)
@@ -116,7 +116,7 @@ def listener_pid(url: str) -> int | None:
     parts = urlsplit(url)
     if not _is_loopback(parts.hostname or ""):
         return None
-    port = parts.port or (443 if parts.scheme == "https" else 80)
+    port = _port(url)
     # Watching harms nobody: any process here that is no known forwarder will do.
     owners = _owners(port)
     pids = {pid for pid, command in owners if pid is not None and not _FORWARDERS.search(command.split(" ", 1)[0])}
@@ -127,6 +127,27 @@ def listener_pid(url: str) -> int | None:
         children = {child.pid for pid in pids for child in _children(pid)}
         pids -= children
     return min(pids) if pids else None
+
+
+def refuse_stranger(pid: int, urls: Sequence[str]) -> None:
+    """OptionError unless the process `pid`, or one that it started, listens where the server is asked for."""
+    if not psutil.pid_exists(pid):
+        raise OptionError(f"--pid {pid}: there is no such process on this machine")
+    tree = {pid, *(child.pid for child in _children(pid))}
+    ports = {_port(url) for url in urls}
+    owners = {owner: command for port in ports for owner, command in _owners(port)}
+    if tree & set(owners):
+        return
+    there = "; ".join(f"{owner or 'somebody who cannot be seen'}: {command[:80]}" for owner, command in owners.items())
+    raise OptionError(
+        f"--pid {pid} is not the server's: neither it nor a process it started listens on port "
+        f"{' or '.join(map(str, sorted(ports)))} (there listens {there or 'nobody on this machine'})"
+    )
+
+
+def _port(url: str) -> int:
+    parts = urlsplit(url)
+    return parts.port or (443 if parts.scheme == "https" else 80)
 
 
 def _children(pid: int) -> list[psutil.Process]:

@@ -10,12 +10,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from typing import Any, Protocol
+from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 import httpx
 
-from loadchaos.attacks._attack import Done, Replica
+from loadchaos.attacks._attack import Done, Path, Replica
 from loadchaos.attacks._toxics import TYPES, Toxic, toxic
 from loadchaos.dialects import Dialect
 from loadchaos.errors import OptionError, TargetError
@@ -26,16 +26,57 @@ _ORDER_S = 5.0
 _MEASURED = 9
 
 
+class WholePath(Path, Protocol):
+    """A path as the run has it: laid before the load, taken up at the end; `what` it is, in words."""
+
+    url: str
+    what: str
+
+    async def open(self) -> None:
+        """Have clients pass it from now on; TargetError where it does not come up."""
+        ...
+
+    async def added_delay_s(self, path: str) -> float | None:
+        """What it adds by itself."""
+        ...
+
+    async def close(self) -> None:
+        """Take it away."""
+        ...
+
+
+def plain_address(url: str) -> SplitResult:
+    """The parts of an http URL; OptionError for https, whose certificate names another host than the proxy's."""
+    parts = urlsplit(url)
+    if parts.scheme != "http":
+        raise OptionError(f"network attacks pass plain HTTP through a proxy; {url} is {parts.scheme}")
+    return parts
+
+
+async def added_delay_s(target: SplitResult, url: str, path: str) -> float | None:
+    """What the proxy at `url` adds: medians of 9 requests through it and past it; None where none was answered."""
+    direct = urlunsplit((*target[:2], "", "", ""))
+    took: dict[str, list[float]] = {direct: [], url.removesuffix(target.path or "\0"): []}
+    async with httpx.AsyncClient(trust_env=False) as client:
+        for _ in range(_MEASURED + 1):
+            for base, times in took.items():
+                begin = time.monotonic()
+                with contextlib.suppress(httpx.HTTPError):
+                    await client.get(base + path, timeout=_ORDER_S)
+                    times.append(time.monotonic() - begin)
+    past, through = (times[1:] for times in took.values())  # the first of each opens its connection
+    return max(0.0, statistics.median(through) - statistics.median(past)) if past and through else None
+
+
 class ProxyPath:
     """Our own proxy as a child in the path; `url` is what clients use in place of the server's."""
 
     def __init__(self, url: str) -> None:
-        self._target = urlsplit(url)
-        if self._target.scheme != "http":
-            raise OptionError(f"network attacks pass plain HTTP through a proxy; {url} is {self._target.scheme}")
+        self._target = plain_address(url)
         self._child: asyncio.subprocess.Process | None = None
         self._order = asyncio.Lock()
         self.url = ""
+        self.what = "a proxy"
 
     async def open(self) -> None:
         """Start it; TargetError when it does not come up."""
@@ -51,18 +92,8 @@ class ProxyPath:
         self.url = urlunsplit(("http", f"127.0.0.1:{said['port']}", self._target.path, "", ""))
 
     async def added_delay_s(self, path: str) -> float | None:
-        """What the proxy itself adds: medians of 9 requests through it and past it; None where none was answered."""
-        direct = urlunsplit((*self._target[:2], "", "", ""))
-        took: dict[str, list[float]] = {direct: [], self.url.removesuffix(self._target.path or "\0"): []}
-        async with httpx.AsyncClient(trust_env=False) as client:
-            for _ in range(_MEASURED + 1):
-                for base, times in took.items():
-                    begin = time.monotonic()
-                    with contextlib.suppress(httpx.HTTPError):
-                        await client.get(base + path, timeout=_ORDER_S)
-                        times.append(time.monotonic() - begin)
-        past, through = (times[1:] for times in took.values())  # the first of each opens its connection
-        return max(0.0, statistics.median(through) - statistics.median(past)) if past and through else None
+        """See the function."""
+        return await added_delay_s(self._target, self.url, path)
 
     async def add(self, one: Toxic) -> tuple[int, int]:
         """See Path (_attack.py)."""
@@ -150,12 +181,13 @@ class NetworkAttack:
             return Done(ok=False, text="there is no proxy in the path")
         begin = time.monotonic_ns()
         try:
-            hit, there = await replica.path.add(self._toxic)
+            hits = await replica.path.add(self._toxic)
         except OSError as e:
             return Done(ok=False, text=str(e))
         share = f" for {self._toxic.share:.0%} of the connections" if self._toxic.share < 1 else ""
         values = ", ".join(f"{k} {v:g}" for k, v in self._toxic.attributes.items())
-        text = f"{self._toxic.stream}{share}{': ' if values else ''}{values}; {hit} of {there} connections hit at once"
+        hit = "" if hits is None else f"; {hits[0]} of {hits[1]} connections hit at once"
+        text = f"{self._toxic.stream}{share}{': ' if values else ''}{values}{hit}"
         return Done(ok=True, text=text, took_ns=time.monotonic_ns() - begin)
 
     async def undo(self, replica: Replica) -> Done:

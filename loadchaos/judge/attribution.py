@@ -12,7 +12,13 @@ from loadchaos.judge.tally import S
 from loadchaos.model import OUTCOMES, Attribution, Row
 
 _AFTER_NS = 10 * S
-_HARMS = {"process": "expected", "network": "expected", "engine": "injected", "sabotage": "injected"}
+_HARMS = {
+    "process": "expected",
+    "network": "expected",
+    "host": "expected",
+    "engine": "injected",
+    "sabotage": "injected",
+}
 # What loadchaos-vllm says of each act, behind at most the prefix that vLLM puts before a process's lines.
 _SABOTAGE = re.compile(r"^(?:\x1b\[[\d;]*m)*(?:\([^()]*\)\s*(?:\x1b\[[\d;]*m)*\s*)?loadchaos-sabotage: act (\w+) ")
 _SABOTAGE_NS = 50 * S  # an entry that is gone is missed when its request comes to it; a slow step takes long to be seen

@@ -22,6 +22,7 @@ EngineFault = Literal[
 NetworkFault = Literal[
     "latency", "bandwidth", "slow_close", "timeout", "reset_peer", "slicer", "limit_data", "down",
 ]  # fmt: skip
+_KINDS = ("admin", "process", "engine", "network", "host")
 DEFAULT_IN_FLIGHT = 256
 """Slots of an open phase that names none."""
 
@@ -139,6 +140,7 @@ class Target(Part):
     embedded: Embedded | None = None
     launch: Launch | None = None
     replicas: tuple[Replica, ...] = ()
+    toxiproxy: str | None = None
     ca: str | None = None
     insecure: bool = False
 
@@ -361,8 +363,9 @@ class AttackPlan(Part):
     `during`. `after: wake_up` is each time when another attack has done that, `during: sleep` when that takes hold.
 
     `admin` names an endpoint's operation, `process` a signal to the process of `role`, `engine` a fault inside a vLLM with
-    loadchaos-vllm, `network` a fault of the network in toxiproxy's words, for a `share` of the connections. `for` is how
-    long what holds (a sleep, a stopped process, a fault) is left before it is taken back.
+    loadchaos-vllm, `network` a fault of the network in toxiproxy's words, for a `share` of the connections, `host` what
+    else runs on its machine. `for` is how long what holds (a sleep, a stopped process, a fault) is left before it is
+    taken back.
     `when` lets an act that is due wait for figures of the server: {requests_running: ">= 8"}, {kv_usage_ratio: "> 80%"}.
     """
 
@@ -371,6 +374,7 @@ class AttackPlan(Part):
     role: Literal["engine_core", "api_server", "worker"] | None = None
     engine: EngineFault | None = None
     network: NetworkFault | None = None
+    host: Literal["cpu"] | None = None
     share: Share | None = None
     stream: Literal["upstream", "downstream"] | None = None
     every: DurationS | None = None
@@ -388,17 +392,17 @@ class AttackPlan(Part):
 
     @model_validator(mode="after")
     def _one_kind(self) -> AttackPlan:
-        given = [n for n in ("admin", "process", "engine", "network") if getattr(self, n) is not None]
+        given = [n for n in _KINDS if getattr(self, n) is not None]
         if len(given) != 1:
             raise ValueError(
-                f"an attack is one of admin, process, engine or network (got {' and '.join(given) or 'none'})"
+                f"an attack is one of {', '.join(_KINDS[:-1])} or {_KINDS[-1]} (got {' and '.join(given) or 'none'})"
             )
         if self.process is None and self.role is not None:
             raise ValueError("role goes with process: the process that gets the signal")
         if self.network is None and (self.share is not None or self.stream is not None):
             raise ValueError("share and stream go with network: which connections, in which direction")
         if self.process is not None and self.params:
-            raise ValueError("params go with admin, engine and network; a signal takes none")
+            raise ValueError("params go with admin, engine, network and host; a signal takes none")
         if self.process in ("sigkill", "sigterm") and self.for_ is not None:
             raise ValueError(f"{self.process} cannot be taken back: for goes with sigstop")
         return self
@@ -429,12 +433,15 @@ class AttackPlan(Part):
             return f"engine_{self.engine}"
         if self.network is not None:
             return f"network_{self.network}"
+        if self.host is not None:
+            return f"host_{self.host}"
         return self.admin or f"{self.process}_{self.role or 'engine_core'}"
 
     def spec(self) -> dict[str, Any]:
         """As the room of attacks takes it; durations in seconds, None where not given."""
         return {
             "admin": self.admin, "process": self.process, "engine": self.engine, "network": self.network,
+            "host": self.host,
             "every_s": self.every, "at_s": self.at, "times": self.times, "for_s": self.for_, "trigger": self.trigger,
             "after_s": self.after if isinstance(self.after, float) else None,
             "during_s": self.during if isinstance(self.during, tuple) else None,

@@ -1,5 +1,6 @@
 """Nothing is harmed without the user's word for that very address, except a plain server process on this machine."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -91,3 +92,15 @@ def test_a_listener_that_is_not_known_to_be_a_server_is_asked_for(proxy_port: in
 def test_an_authorisation_that_names_no_address_is_a_mistake(text: str) -> None:
     with pytest.raises(OptionError, match="HOST:PORT"):
         authority.check("http://llm.example.com", [], [text])
+
+
+def test_a_pid_must_be_that_of_the_server_or_of_who_started_it(local_port: int, proxy_port: int) -> None:
+    pid = authority.listener_pid(f"http://127.0.0.1:{local_port}")
+    assert pid is not None
+    authority.refuse_stranger(pid, [f"http://127.0.0.1:{local_port}"])
+    authority.refuse_stranger(os.getpid(), [f"http://127.0.0.1:{local_port}"])  # the test started it
+    authority.refuse_stranger(pid, [f"http://127.0.0.1:{proxy_port}", f"http://127.0.0.1:{local_port}"])
+    with pytest.raises(OptionError, match=rf"--pid {pid} is not the server's.*port {proxy_port} \(there listens \d+: "):
+        authority.refuse_stranger(pid, [f"http://127.0.0.1:{proxy_port}"])
+    with pytest.raises(OptionError, match="no such process"):
+        authority.refuse_stranger(1 << 30, [f"http://127.0.0.1:{local_port}"])

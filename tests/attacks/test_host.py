@@ -1,0 +1,69 @@
+"""Processes beside the server that take its processors: there while it holds, gone afterwards, and with us."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from loadchaos.attacks import Attacks, Replica
+from loadchaos.attacks.host import _SPIN
+from loadchaos.dialects import DIALECTS
+from loadchaos.errors import OptionError
+from loadchaos.redact import Redactor
+
+
+def hogs() -> list[psutil.Process]:
+    return [p for p in psutil.Process().children() if p.is_running() and _SPIN in p.cmdline()]
+
+
+def test_a_hog_runs_while_it_holds_and_is_gone_afterwards() -> None:
+    async def story() -> None:
+        rows: list[object] = []
+        spec = {"host": "cpu", "for_s": 600.0, "params": {"processes": "2"}}
+        here = Replica("a", "http://127.0.0.1:9", pid=os.getpid)
+        attacks = Attacks([spec], DIALECTS["vllm"], [here], rows.append, Redactor())
+        await attacks.start()
+        deadline = time.monotonic() + 20
+        while len(hogs()) < 2:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.02)
+        assert await attacks.stop() == []
+        assert hogs() == []
+        assert [r["what"] for r in rows] == ["begin", "end", "undo"]  # type: ignore[index]  # rows of the ledger
+
+    asyncio.run(story())
+
+
+def test_a_hog_does_not_outlive_the_one_who_started_it() -> None:
+    popen = f"subprocess.Popen([sys.executable, '-c', {_SPIN!r}, str(os.getpid())])"
+    starts = f"import os, subprocess, sys\nprint({popen}.pid)"
+    done = subprocess.run([sys.executable, "-c", starts], capture_output=True, text=True, check=True, timeout=60)
+    deadline = time.monotonic() + 20
+    while psutil.pid_exists(int(done.stdout)):
+        assert time.monotonic() < deadline, "it still runs"
+        time.sleep(0.02)
+
+
+def test_beside_a_server_elsewhere_nothing_is_run() -> None:
+    async def story() -> None:
+        attacks = Attacks([{"host": "cpu"}], DIALECTS["vllm"], [Replica("a", "http://h:1")], lambda _: None, Redactor())
+        ((name, found),) = await attacks.preflight("host")
+        await attacks.stop()
+        assert (name, found.ok) == ("host_cpu", False)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("params", [{"processes": "0"}, {"processes": "many"}, {"threads": "2"}])
+def test_what_no_hog_can_be_is_refused(params: dict[str, str]) -> None:
+    async def story() -> None:
+        Attacks([{"host": "cpu", "params": params}], DIALECTS["vllm"], [], lambda _: None, Redactor())
+
+    with pytest.raises(OptionError, match="processes"):
+        asyncio.run(story())
