@@ -65,20 +65,20 @@ class Idle:
         engine.busy = float(values["requests_running"]) + float(values.get("requests_waiting") or 0)
         engine.kv = float(values["kv_usage_ratio"]) if "kv_usage_ratio" in values else None
 
-    def leaks(self, dialect: str) -> dict[str, str]:
-        """What is still held, in words, by replica; empty where all is at rest or nothing can be said."""
-        found: dict[str, str] = {}
+    def leaks(self, dialect: str) -> dict[str, tuple[str, str]]:
+        """What is still held by replica: the failure's id, and in words; empty where all is at rest or nothing is known."""
+        found: dict[str, tuple[str, str]] = {}
         if self._load_end_ns is None or not self._hung_up or self._others:
             return found
         for (replica, _), engine in self._engines.items():
             if engine.at_ns - self._load_end_ns < _REFRESH_NS.get(dialect, _SOON_NS):
                 continue
             if engine.busy:
-                found[replica] = f"{engine.busy:g} requests are still there"
+                found[replica] = "lost_requests_held", f"{engine.busy:g} requests are still there"
             elif dialect in _KV_IS_FREED and engine.kv is not None and engine.kv_before is not None:
                 kept = engine.kv - engine.kv_before
                 if kept > _KV_SLACK:
-                    found[replica] = f"{kept:.0%} of the KV cache is held by no request"
+                    found[replica] = "kv_leak", f"{kept:.0%} of the KV cache is held by no request"
         return found
 
     def check(self, dialect: str) -> Check | None:
@@ -87,7 +87,7 @@ class Idle:
         if not self._hung_up or not read or self._others:
             return None
         leaks = self.leaks(dialect)
-        left = "; ".join(f"{replica}: {text}" for replica, text in leaks.items())
+        left = "; ".join(f"{replica}: {text}" for replica, (_, text) in leaks.items())
         still = sum(e.busy for e in read)
         actual = left or ("0 requests" if not still else f"{still:g} requests, too soon to tell")
         return Check("idle after the load", "0 requests, KV use back", actual, "fail" if leaks else "pass")

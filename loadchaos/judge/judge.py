@@ -35,6 +35,7 @@ from loadchaos.model import Facts, Row, Terms
 
 _MOST_STATES = 10_000
 _LOOK_NS = 10 * S
+_RELEASE = "requests whose client left are not let go: they hold KV cache and a place in the batch"
 
 
 class Judge:
@@ -292,11 +293,12 @@ class Judge:
 
     def _name_leaks(self) -> None:
         leaks, self._leaked = ({} if self._leaked else self._idle.leaks(self._dialect())), True
-        for replica, text in leaks.items():
+        for replica, (name, text) in leaks.items():
             title = f"After clients hung up and the load was over, {text}"
             evidence = {"source": "metrics", "line": None, "text": text}
-            seen = Seen("requests_leaked", "degraded", title, "cause", evidence, self._run.newest_ns)
-            self._record(seen, replica, ids={seen.id})
+            seen = Seen(name, "degraded", title, "cause", evidence, self._run.newest_ns, remedy=_RELEASE)
+            entry = self._record(seen, replica, ids={seen.id})  # what was told while the load ran is told once
+            entry.in_log = max(entry.in_log, 1)
 
     def _dialect(self) -> str:
         return self._facts.dialect if self._facts is not None else ""

@@ -50,9 +50,12 @@ def test_a_server_at_rest_passes() -> None:
 
 @pytest.mark.parametrize(
     ("given", "told"),
-    [({"running": 2}, "2 requests are still there"), ({"kv": 0.2}, "19% of the KV cache is held by no request")],
+    [
+        ({"running": 2}, ("lost_requests_held", "2 requests are still there")),
+        ({"kv": 0.2}, ("kv_leak", "19% of the KV cache is held by no request")),
+    ],
 )
-def test_what_is_kept_is_told(given: dict[str, Any], told: str) -> None:
+def test_what_is_kept_is_told(given: dict[str, Any], told: tuple[str, str]) -> None:
     idle = folded(rows(**given))
     assert idle.leaks("vllm") == {"server": told}
     check = idle.check("vllm")
@@ -81,7 +84,19 @@ def test_a_leak_is_a_failure_of_the_run() -> None:
     for row in rows(running=2):
         judge.feed(row)
     verdict = judge.verdict()
-    assert [f["id"] for f in verdict["failures"]] == ["requests_leaked"]
+    assert [f["id"] for f in verdict["failures"]] == ["lost_requests_held"]
     assert "2 requests are still there" in verdict["failures"][0]["title"]
     assert verdict["verdict"] == "fail"
-    assert [f["id"] for f in judge.verdict()["failures"]] == ["requests_leaked"], "and only once"
+    assert [f["id"] for f in judge.verdict()["failures"]] == ["lost_requests_held"], "and only once"
+
+
+def test_requests_held_while_the_load_runs_and_after_it_are_one_failure() -> None:
+    judge = Judge(Terms("p"), Facts("http://x", "http://x", "vllm"))
+    nobody = {"row": "heartbeat", "file": "requests-0", "in_flight": 0}
+    for row in rows()[:-1]:
+        judge.feed(row)
+    for second in range(11, 60):
+        judge.feed({**nobody, "at_ns": second * S})
+        judge.feed(metrics(second, running=2))
+    failures = judge.verdict()["failures"]
+    assert [(f["id"], f["count"]) for f in failures] == [("lost_requests_held", 1)]
