@@ -121,7 +121,7 @@ class Attacks:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
         for index, name in list(self._holding):
-            await self._undo(index, name)
+            await self._undo(index, name, _UNDO_S)
         await self._client.aclose()
         return [f"{attack.name} on {replica.name}" for attack, replica, _ in self._holding.values()]
 
@@ -190,14 +190,14 @@ class Attacks:
             if done.ok:
                 self._triggers.fire(("after", attack.name), replica.name)
 
-    async def _undo(self, index: int, name: str) -> None:
-        """Take it back; what could not be taken back stays noted, and is tried once more at the end."""
+    async def _undo(self, index: int, name: str, limit_s: float | None = None) -> None:
+        """Take it back, in its own time or `limit_s`; what could not be is noted, and tried once more at the end."""
         attack, replica, n = self._holding[index, name]
         try:
-            async with asyncio.timeout(_UNDO_S):
+            async with asyncio.timeout(limit_s):
                 done = await attack.undo(replica)
         except TimeoutError:
-            done = Done(ok=None, text=f"no answer within {_UNDO_S:g} s")
+            done = Done(ok=None, text=f"no answer within {limit_s:g} s")
         if done.ok:
             self._holding.pop((index, name), None)
             if attack.undone_by is not None:

@@ -17,6 +17,7 @@ from loadchaos.redact import Redactor
 
 _TEXT_CHARS = 300
 _PREFLIGHT_S = 5.0
+_NO_SUCH_PATH = '"detail":"Not Found"'  # FastAPI's; a 404 of the operation itself says what it did not find
 
 
 def operation_named(name: str, dialect: Dialect) -> AdminOperation:
@@ -131,7 +132,7 @@ class AdminAttack:
         self, operation: AdminOperation, replica: Replica, params: Mapping[str, str], body: Mapping[str, Any] | None
     ) -> Done:
         done = await self._send(operation.method, operation.path, replica, operation.limit_s, params, body)
-        if done.status == 404 and operation.gate:
+        if done.status == 404 and operation.gate and _NO_SUCH_PATH in done.text:
             text = f"{done.text} ({operation.gate})"
             return Done(ok=False, status=404, text=text, took_ns=done.took_ns)
         return done
@@ -168,6 +169,8 @@ def _went_well(answer: httpx.Response) -> bool:
     return not (isinstance(data, dict) and data.get("success") is False)
 
 
-def _text(value: Any) -> str:
-    """As a query parameter: true, not True."""
+def _text(value: Any) -> Any:
+    """As a query parameter: true, not True; several values of one name as a list."""
+    if isinstance(value, list | tuple):
+        return [_text(part) for part in value]
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -131,7 +131,10 @@ _OPERATIONS = (
         "collective_rpc", "POST", "/collective_rpc", body={"method": "check_health"}, gate=_DEV, since="0.10.2",
         allowed={"method": ("check_health", "list_loras")},  # it can call any method of a worker, and ruin anything
     ),
-    AdminOperation("release_kv_cache_memory", "POST", "/release_kv_cache_memory", gate=_SLEEP, since="0.31.0"),
+    AdminOperation(
+        "release_kv_cache_memory", "POST", "/release_kv_cache_memory", gate=_SLEEP, since="0.31.0",
+        effects=("http_unhandled_500", "alive_but_hung"),  # 500 unless a pause is complete (measured, 0.32)
+    ),
     AdminOperation(
         "scale_elastic_ep", "POST", "/scale_elastic_ep", body={}, gate="start the server with --enable-elastic-ep",
         since="0.10.0", effects=("http_scaling", "shed"), limit_s=300.0,
@@ -141,8 +144,12 @@ _OPERATIONS = (
         effects=("lora_load_failed",), limit_s=120.0,
     ),
     AdminOperation("unload_lora_adapter", "POST", "/v1/unload_lora_adapter", body={}, gate=_LORA),
-    AdminOperation("start_profile", "POST", "/start_profile", gate=_PROFILE, undo="stop_profile", limit_s=120.0),
-    AdminOperation("stop_profile", "POST", "/stop_profile", gate=_PROFILE, limit_s=300.0),
+    # Steps are traced in memory, and the engine stands still while the trace is written (minutes; measured, 0.32).
+    AdminOperation(
+        "start_profile", "POST", "/start_profile", gate=_PROFILE, undo="stop_profile", limit_s=120.0,
+        effects=(*_FROZEN, "api_server_leak", "memory_leak", "rpc_timeout", "shm_broadcast_stall"),
+    ),
+    AdminOperation("stop_profile", "POST", "/stop_profile", gate=_PROFILE, limit_s=300.0, effects=_FROZEN),
     AdminOperation("is_sleeping", "GET", "/is_sleeping", gate=_DEV, since="0.8.5", destructive=False),
     AdminOperation("is_paused", "GET", "/is_paused", gate=_DEV, since="0.12.0", destructive=False),
     AdminOperation("server_info", "GET", "/server_info", gate=_DEV, since="0.8.5", destructive=False),

@@ -319,14 +319,7 @@ class Limits(Part):
     total: DurationS = 600.0
 
 
-def _as_text(value: object) -> object:
-    """A number or true as a parameter is written: 5, 0.3, true."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value) if isinstance(value, int | float) else value
-
-
-Text = Annotated[str, BeforeValidator(_as_text)]
+Scalar = bool | int | float | str
 Comparison = Annotated[str, Field(pattern=r"^\s*(>=|<=|==|!=|>|<)\s*\d+(\.\d+)?\s*%?\s*$")]
 
 
@@ -386,7 +379,7 @@ class AttackPlan(Part):
     times: int | None = Field(default=None, gt=0)
     for_: DurationS | None = Field(default=None, alias="for")
     on: str = "each"
-    params: Mapping[str, Text] = {}
+    params: Mapping[str, Scalar | tuple[Scalar, ...]] = {}
     when: Mapping[str, Comparison] = {}
     jitter: Share | None = None
 

@@ -39,6 +39,7 @@ class AdminServer(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.asked: list[tuple[str, str, dict[str, str], Any, dict[str, str]]] = []
         self.answers: dict[str, tuple[int, bytes]] = {}
+        self.queries: dict[str, str] = {}
         self.slow_s: dict[str, float] = {}
 
     def paths(self) -> list[str]:
@@ -53,6 +54,7 @@ class _Handler(BaseHTTPRequestHandler):
         raw = self.rfile.read(int(self.headers.get("content-length") or 0))
         body = json.loads(raw) if raw else None
         self.server.asked.append(("POST", parts.path, dict(parse_qsl(parts.query)), body, dict(self.headers)))
+        self.server.queries[parts.path] = parts.query
         time.sleep(self.server.slow_s.get(parts.path, 0))
         self._answer(*self.server.answers.get(parts.path, (404, b'{"detail":"Not Found"}')))
 

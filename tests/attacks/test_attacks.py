@@ -13,6 +13,7 @@ import pytest
 from loadchaos.attacks import Attacks, Replica
 from loadchaos.dialects import DIALECTS
 from loadchaos.errors import OptionError
+from loadchaos.plan.shape import AttackPlan
 from loadchaos.redact import Redactor
 
 OK = (200, b"")
@@ -108,6 +109,36 @@ def test_parameters_of_an_operation_with_a_body_go_there(server: Any, rows: Any)
             await rows.until(lambda: len(rows.of(what="end")) == 2)
         assert {"abort_all": True} in [asked[3] for asked in server.asked]
         assert {"request_ids": ["x"]} in [asked[3] for asked in server.asked]
+
+    asyncio.run(story())
+
+
+def test_a_profile_s_parameters_keep_their_kind_in_a_body_and_repeat_in_a_query(server: Any, rows: Any) -> None:
+    def planned(**entry: Any) -> dict[str, Any]:
+        return AttackPlan.model_validate(entry).spec()
+
+    async def story() -> None:
+        server.answers |= {"/scale_elastic_ep": OK, "/wake_up": OK}
+        specs = [
+            planned(admin="scale_elastic_ep", params={"new_data_parallel_size": 2}),
+            planned(admin="wake_up", params={"tags": ["weights", "kv_cache"]}),
+        ]
+        async with attacking(server, rows, *specs) as attacks:
+            await attacks.start()
+            await rows.until(lambda: len(rows.of(what="end")) == 2)
+        assert {"new_data_parallel_size": 2} in [asked[3] for asked in server.asked]
+        assert server.queries["/wake_up"] == "tags=weights&tags=kv_cache"
+
+    asyncio.run(story())
+
+
+def test_a_404_of_the_operation_itself_is_no_missing_endpoint(server: Any, rows: Any) -> None:
+    async def story() -> None:
+        server.answers["/v1/load_lora_adapter"] = (404, b'{"error":{"message":"No adapter found for /nonexistent"}}')
+        async with attacking(server, rows, {"admin": "load_lora_adapter", "params": {"lora_name": "x"}}) as attacks:
+            await attacks.start()
+            await rows.until(lambda: rows.of(what="end"))
+        assert rows.of(what="end")[0]["text"] == '{"error":{"message":"No adapter found for /nonexistent"}}'
 
     asyncio.run(story())
 
