@@ -44,6 +44,8 @@ def _errors(text: str) -> Iterator[tuple[int, ErrorObject]]:
 
 
 def _error(text: str) -> ErrorObject | None:
+    if text.strip() == "Internal Server Error":  # all that Starlette says of an exception nobody handled
+        return ErrorObject(text.strip(), 500, "")
     try:
         return error_object(json.loads(text))
     except (ValueError, RecursionError):  # no JSON

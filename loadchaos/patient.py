@@ -177,14 +177,22 @@ class Patient:
         """Fold one row of the ledger; the state rows it gives are the caller's to write."""
         if self._watch is not None and _speaks_of_an_end(row):
             self._watch.hear()  # what the log says of it comes first: told to end, or dead
-        return [change for machine in self._machines.values() for change in machine.feed(row)]
+        return self._told([change for machine in self._machines.values() for change in machine.feed(row)])
 
     def tick(self) -> list[Row]:
         """Let time pass without a row."""
         if self._watch is not None:
             self._watch.hear()
         now_ns = time.monotonic_ns()
-        return [change for machine in self._machines.values() for change in machine.tick(now_ns)]
+        return self._told([change for machine in self._machines.values() for change in machine.tick(now_ns)])
+
+    def _told(self, changes: list[Row]) -> list[Row]:
+        """A server of others that came back is another process: that one is watched from now on."""
+        for change in changes:
+            back = change["from"] == "restarting" and change["to"] == "healthy"
+            if back and self._watch is not None and self.place.kind == "external":
+                self._watch.set_process(change["replica"], self.pid_of(change["replica"]))
+        return changes
 
     @property
     def state(self) -> str:

@@ -88,7 +88,7 @@ def test_one_error_body_is_read_as_such() -> None:
         (b'{"object":"error","message":"strange","code":500}', "unknown_error_answer"),
         (b'data: {"error": {"message": "slot 3 is gone", "code": 400}}\n\ndata: [DONE]\n', "unknown_error_answer"),
         (b'data: {"error": {"message": "EngineCore encountered an issue.", "code": 500}}', "engine_dead_error"),
-        (b"Internal Server Error", "http_unhandled_500"),
+        (b"Internal Server Error", "unknown_error_answer"),
     ],
 )  # fmt: skip
 def test_an_error_answer_whose_text_is_no_known_refusal_is_flagged(body: bytes, id_: str) -> None:

@@ -21,6 +21,8 @@ Act = Callable[["Run"], int]
 
 _DEATH, _HANG = ("dead",), ("degraded", "hung")
 _LOST_S = 20.0
+SLOTS = 8
+"""Requests that LMDeploy works on at a time; four are ours."""
 
 
 class NotHereError(Exception):
@@ -65,6 +67,11 @@ def says(text: str, **more: Any) -> Act:
     """A chat by somebody else."""
     message = {"role": "user", "content": text}
     return post("/v1/chat/completions", {"messages": [message], "max_tokens": 8, **more})
+
+
+def each(act: Act, times: int) -> Act:
+    """The same several times; the fault is there with the last."""
+    return lambda run: max(act(run) for _ in range(times))
 
 
 def sabotage(order: str) -> Act:
@@ -196,7 +203,9 @@ FAULTS: Mapping[str, Fault] = {
         ("vllm",), never=("hung", "dead"),
     ),
     "lmdeploy_die": Fault("[[DIE]]: the backend is gone", says("[[DIE]]"), _DEATH, ("death",), ("lmdeploy",)),
-    "lmdeploy_hang": Fault("[[HANG:1]]: the engine stands", says("[[HANG:1]]"), _HANG, ("hang",), ("lmdeploy",)),
+    "lmdeploy_hang": Fault(
+        "[[HANG:1]] in every slot of the engine", each(says("[[HANG:1]]"), SLOTS), _HANG, ("hang",), ("lmdeploy",)
+    ),
     "zombie": Fault(
         "the input thread dies, /health stays 200 (vLLM 0.13)",
         again_and_again("/reset_mm_cache", "Exception in thread"), _HANG, ("hang",), ("embedded",),

@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from bench.states.faults import SLOTS
 from bench.states.paths import Path
 from tests.real import servers
 
@@ -88,7 +89,7 @@ def place(kind: str, server: str, home: File) -> Iterator[Place]:
             f"LMDEPLOY_HEALTH_{k}": v
             for k, v in (("POLL_INTERVAL", "3"), ("PROBE_TIMEOUT", "2"), ("UNHEALTHY_AFTER", "6"))
         }
-        yield _launched(servers.lmdeploy_018("--blocks", "256", **quick))
+        yield _launched(servers.lmdeploy_018("--blocks", "256", "--max-batch-size", str(SLOTS), **quick))
     elif kind == "alone":
         yield Place({"embedded": {"dialect": "vllm", "era": "0.18"}, "on_death": "wait"}, ("--embedded",))
     else:

@@ -207,7 +207,9 @@ class Episodes:
             return False
         if incident.exit is not None and incident.exit.get("signal") not in (None, 15):
             return False
-        return any(-_EXIT_NEAR_NS <= at_ns - incident.opened_ns <= 2 * _EXIT_NEAR_NS for at_ns in self._stops)
+        others = [i.closed_ns or 0 for i in self._closed if i.replica == incident.replica and i.kind != "failure"]
+        since_ns = max(incident.opened_ns - _EXIT_NEAR_NS, *others, 0)  # a stop before belongs to the life before
+        return any(since_ns < at_ns <= incident.opened_ns + 2 * _EXIT_NEAR_NS for at_ns in self._stops)
 
     @property
     def sole(self) -> bool:
@@ -314,14 +316,16 @@ class Episodes:
 
     def _about(self, seen: Seen, replica: str | None) -> Incident | None:
         """The episode that a log line of this time and place belongs to."""
+        mine = [i for i in self._closed if replica not in self._replicas or i.replica == replica]
         names = [replica] if replica in self._replicas else list(self._open)
+        during = [i for i in (*mine, *(self._open[n] for n in names if n in self._open)) if i.lasted_at(seen.at_ns)]
+        if during:  # where deaths follow fast a line may be read when the next one has begun
+            return max(during, key=lambda i: i.opened_ns)
         for name in names:
             incident = self._open.get(name or "")
             if incident is not None:
                 return incident
-        for incident in reversed(self._closed):
-            if replica in self._replicas and incident.replica != replica:
-                continue
+        for incident in reversed(mine):
             until_ns = (incident.closed_ns or 0) + (0 if incident.back_ns else _LATE_LOG_NS)
             if incident.opened_ns - _LATE_LOG_NS <= seen.at_ns <= until_ns:
                 return incident

@@ -168,6 +168,10 @@ class Incident:
         until_ns = self.back_ns or self.closed_ns
         return ended_ns >= self.opened_ns - 2 * S and (until_ns is None or sent_ns <= until_ns + 2 * S)
 
+    def lasted_at(self, at_ns: int) -> bool:
+        """Whether it was going on at a time."""
+        return self.opened_ns <= at_ns and (self.closed_ns is None or at_ns <= self.closed_ns)
+
     def tell(self, at_ns: int, text: str) -> None:
         """A line of its timeline; after 50 only the newest is kept."""
         if len(self.timeline) >= _MOST_TOLD:

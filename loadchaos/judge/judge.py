@@ -119,17 +119,15 @@ class Judge:
     def _on_state(self, row: Row) -> None:
         self._states.append(row)
         if row.get("to") == "restarting" and row.get("engine") is None:
-            self._lines.forget(str(row.get("replica")), sole=self._episodes.sole)
+            self._life_is_over(str(row.get("replica")))
         self._episodes.state(row)
 
     def _on_launch(self, row: Row) -> None:
         if row.get("what") == "exit":
             self._episodes.exit(row)
         elif row.get("what") == "start":
-            if self._episodes.sole:  # the old life has said all it will say, however soon the new one dies
-                self._settle(None)
+            self._life_is_over(str(row.get("replica")))
             self._episodes.started(str(row.get("replica")))
-            self._lines.forget(str(row.get("replica")), sole=self._episodes.sole)
             self._environment["command"] = list(row.get("command") or ())
             self._lines.remember(" ".join(map(str, row.get("command") or ())))
 
@@ -166,11 +164,22 @@ class Judge:
 
     # --- settling: what needs a moment until it can be told ---------------------------------------------------------------
 
-    def _settle(self, now_ns: int | None) -> None:
-        for failure in self._lines.ready(now_ns, died=self._episodes.any_down()):
+    def _life_is_over(self, replica: str) -> None:
+        """The old life has said all it will say, however soon the new one dies."""
+        if self._episodes.sole:
+            self._settle(None)
+        else:
+            self._read_logs(self._run.newest_ns, at_once=True)
+        self._lines.forget(replica, sole=self._episodes.sole)
+
+    def _read_logs(self, now_ns: int | None, *, at_once: bool = False) -> None:
+        for failure in self._lines.ready(now_ns, died=self._episodes.any_down(), at_once=at_once):
             self._logged(failure)
         while self._lines.stops:
             self._episodes.stopped_in_order(self._lines.stops.pop()[0])
+
+    def _settle(self, now_ns: int | None) -> None:
+        self._read_logs(now_ns)
         for bad in self._answers.ripe(now_ns):
             self._explainer.take(bad)
         newest_ns, begin_ns = self._run.newest_ns, self._run.load_begin_ns or self._run.newest_ns

@@ -52,18 +52,15 @@ class LogLines:
         at_ns = row.get("at_ns")
         return self._hold(self._classifier.feed(text, line_no=int(row["line"]), at_ns=at_ns, source=source), now_ns)
 
-    def ready(self, now_ns: int | None, *, died: bool = False) -> list[Failure]:
+    def ready(self, now_ns: int | None, *, died: bool = False, at_once: bool = False) -> list[Failure]:
         """Failures of what has been said; None: the run is over, and everything is given.
 
         `died`: the server is known to be gone, so that a traceback at the very end of its log is what it died of.
+        `at_once`: nothing is held back, because what is to come is of another life.
         """
         if now_ns is None:
             self._hold(self._classifier.close(died=died), self._newest_ns)
-        elif not self._matches or (
-            now_ns - self._newest_ns < _QUIET_NS
-            and now_ns - self._first_ns < _LONGEST_NS
-            and len(self._matches) < _MOST_MATCHES
-        ):
+        elif not self._matches or (not at_once and self._may_go_on(now_ns)):
             return []
         matches, self._matches = self._matches, []
         while self._context and self._newest_ns - self._context[0][0] > _CONTEXT_NS:
@@ -71,6 +68,11 @@ class LogLines:
         found = group(matches, context=[match for _, match in self._context])
         self._context.extend((self._newest_ns, match) for match in matches)
         return found
+
+    def _may_go_on(self, now_ns: int) -> bool:
+        """Whether what is being said is worth waiting for."""
+        short = now_ns - self._first_ns < _LONGEST_NS and len(self._matches) < _MOST_MATCHES
+        return short and now_ns - self._newest_ns < _QUIET_NS
 
     def forget(self, replica: str, *, sole: bool) -> None:
         """A server was started anew: what was said before explains nothing of its new life.

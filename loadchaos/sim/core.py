@@ -156,7 +156,10 @@ class Core:
         ready, _, _ = select.select([self._pipe], [], [], timeout_s)
         if not ready:
             return
-        data = self._pipe.recv(1 << 20)
+        try:
+            data = self._pipe.recv(1 << 20)
+        except ConnectionError as broken:  # the API server was killed with something of ours unread
+            raise _Gone from broken
         if not data:
             raise _Gone
         self._pending.extend(self._splitter.feed(data))

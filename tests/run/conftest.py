@@ -220,16 +220,17 @@ def sim(tmp_path: Path) -> Iterator[Callable[..., Sim]]:
     """Starts embedded servers by hand, with flags as `python -m loadchaos.sim.server` takes them."""
     sims: list[Sim] = []
 
-    def go(*flags: str) -> Sim:
-        log = tmp_path / f"sim-{len(sims) + 1}.log"
-        with log.open("wb") as output:
+    def go(*flags: str, log: Path | None = None) -> Sim:
+        log = log or tmp_path / f"sim-{len(sims) + 1}.log"
+        before = log.stat().st_size if log.exists() else 0
+        with log.open("ab") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "loadchaos.sim.server", "--port", "0", *flags], stdout=output, stderr=output,
                 stdin=subprocess.DEVNULL,
             )  # fmt: skip
 
         def listening() -> str | None:
-            found = re.search(r"http://\S+?:(\d+)", log.read_text())
+            found = re.search(r"http://\S+?:(\d+)", log.read_text()[before:])
             return f"http://127.0.0.1:{found[1]}" if found else None
 
         sims.append(Sim(process, "", log))
