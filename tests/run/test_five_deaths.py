@@ -104,14 +104,14 @@ def test_a_run_that_starts_its_server_again_tells_each_death_by_itself(start: An
 
 
 def test_a_run_that_waits_for_its_server_tells_each_death_by_itself(start: Any, sim: Any, unused_port: int) -> None:
-    flags = ("--defect", "near_max_oob", "--flag", "max_model_len=2048", "--flag", "num_speculative_tokens=0")
-    flags += ("--port", str(unused_port))
-    servers = [sim(*flags)]
+    flags = ("--flag", "max_model_len=2048", "--flag", "num_speculative_tokens=0", "--port", str(unused_port))
+    planted = ("--defect", "near_max_oob", *flags)
+    servers = [sim(*planted)]
     log = servers[0].log
 
     def start_again() -> None:
         servers[-1].process.wait(30)
-        servers.append(sim(*flags, log=log))
+        servers.append(sim(*planted, log=log))
 
     run = start(
         "--target", servers[0].url, "--server-log", str(log), target={"on_death": "wait"}, traffic=TEXT, load=LOAD,
