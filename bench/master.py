@@ -115,8 +115,9 @@ class Crowd:
     def listen(self, seconds: float) -> None:
         """Take what the master says for so long."""
         until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            for s, _ in self.poller.poll(int(left * 1000) + 1):
+        left = seconds
+        while left >= 0:  # once at least: who is behind must hear, too
+            for s, _ in self.poller.poll(int(left * 1000)):
                 worker = self.by_socket[s]
                 kind, data, _ = msgpack.loads(s.recv())
                 if kind == messages.WELCOME:
@@ -125,6 +126,7 @@ class Crowd:
                     worker.acked = data["have"]
                     if (at := worker.shipped_at.pop(worker.acked, None)) is not None:
                         self.waits.append(time.monotonic() - at)
+            left = until - time.monotonic() if seconds else -1.0
 
     def work(self, seconds: float) -> None:
         """What the workers do, each at its own moment of each interval."""
