@@ -156,12 +156,20 @@ def _lmdeploy_limits(blocks: int, block_size: int, version: str | None) -> dict[
 
 
 _BLOCKS_IN_LOG = re.compile(r"num_gpu_blocks=(\d+)|\bblock num: (\d+)|Initialize cache engine with (\d+) gpu blocks")
+_SESSION_IN_LOG = re.compile(r"\bsession_len=(\d+)")
 _BLOCK_SIZE_IN_LOG = re.compile(r"\bblock_size=(\d+)")
 
 
 def with_log(facts: Facts, log: str) -> Facts:
-    """What the head of the server's log tells and its endpoints do not: LMDeploy's KV capacity (--log-level INFO)."""
-    if facts.dialect != "lmdeploy" or facts.kv_blocks is not None:
+    """What the head of the log tells and no endpoint does: LMDeploy's context and KV capacity (--log-level INFO)."""
+    if facts.dialect != "lmdeploy":
+        return facts
+    if facts.max_model_len is None and (told := _SESSION_IN_LOG.findall(log)):
+        sources = {**facts.sources, "max_model_len": "the server's log"}
+        facts = replace(
+            facts, max_model_len=int(told[-1]), sources=sources
+        )  # the last one is after its own adjustments
+    if facts.kv_blocks is not None:
         return facts
     blocks, size = _BLOCKS_IN_LOG.search(log), _BLOCK_SIZE_IN_LOG.search(log)
     if blocks is None or size is None:

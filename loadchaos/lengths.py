@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from loadchaos.asker import Asker
+from loadchaos.asker import Answer, Asker
 from loadchaos.model import Facts, TextFacts
 
 MOST_GENERATIONS = 40
@@ -33,7 +33,9 @@ async def longest_prompt(asker: Asker, facts: Facts) -> Facts:
 
     async def takes(tokens: int) -> str | None:
         answer = await asker.generate(facts.model, _prompt(text, tokens))
-        return None if answer.status == 200 else f"{answer.status} {answer.text[:160]}".strip()
+        if answer.status == 200 and _has_token(answer):
+            return None
+        return f"{answer.status} {answer.text[:160]}".strip()
 
     known = facts.input_limit or facts.max_model_len
     found = await search(takes, text.overhead + 1, known, MOST_GENERATIONS - asker.generations)
@@ -43,6 +45,13 @@ async def longest_prompt(asker: Asker, facts: Facts) -> Facts:
     if found.refused is not None:
         source = f"{found.longest} tokens were answered, {found.refused} not: {found.said}"
     return replace(facts, input_limit=found.longest, sources={**facts.sources, "input_limit": source})
+
+
+def _has_token(answer: Answer) -> bool:
+    """LMDeploy up to 0.15 answers what is too long with 200 and nothing."""
+    data = answer.json()
+    usage = data.get("usage") if isinstance(data, dict) else None
+    return not isinstance(usage, dict) or usage.get("completion_tokens") != 0
 
 
 def _prompt(text: TextFacts, tokens: int) -> str:

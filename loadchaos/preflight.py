@@ -102,17 +102,25 @@ def require(facts: Facts, requires: Sequence[str], attacks: Sequence[str], image
 
 
 async def refuse_to_disturb(asker: Asker, dialect: Dialect, *, shared: bool, emit: Emit) -> None:
-    """Look for 5 s whether others use the server (running or waiting requests that are not ours); needs --shared then."""
+    """Look for 5 s whether others use the server (requests that are not ours); needs --shared then.
+
+    Where a gauge may be old, what it says counts only once it must have been renewed.
+    """
     running = next((m for m in dialect.metrics if m.ours == "requests_running"), None)
     if running is None or dialect.metrics_path is None:
         return
     names = "|".join(re.escape(n) for n in running.theirs)
     pattern = re.compile(rf"^(?:{names})(?:\{{[^}}]*\}})? ([0-9.e+]+)$", re.MULTILINE)
     busiest = 0.0
-    deadline = time.monotonic() + _OTHERS_S
-    while time.monotonic() < deadline:
+    begin = time.monotonic()
+    until = begin + _OTHERS_S
+    while time.monotonic() < until:
         page = await asker.ask("GET", dialect.metrics_path, admin=True)
-        busiest = max([busiest, *(float(v) for v in pattern.findall(page.text))])
+        now = max((float(v) for v in pattern.findall(page.text)), default=0.0)
+        if now and time.monotonic() - begin < dialect.metrics_refresh_s:
+            until = max(until, begin + dialect.metrics_refresh_s + 1.0)  # the gauge may tell of those who have left
+        else:
+            busiest = max(busiest, now)
         if busiest and not shared:
             raise AuthorizationError(
                 f"others use {asker.base_url} now ({busiest:g} requests running that are not ours): this run would "

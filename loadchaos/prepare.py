@@ -13,7 +13,7 @@ from functools import partial
 
 import httpx
 
-from loadchaos import calibrate, counting, preflight
+from loadchaos import calibrate, counting, lengths, preflight
 from loadchaos.attacks import Attacks, Replica, WholePath
 from loadchaos.dialects import DIALECTS, Dialect
 from loadchaos.errors import TargetError
@@ -114,6 +114,8 @@ class Preparation:
         attacks = [a.admin for a in profile.attacks if a.admin is not None]
         preflight.require(facts, profile.requires, attacks, ())
         facts = await calibrate.calibrate(asker, facts, wanted)
+        if facts.max_model_len is None and profile.looks_for_limit():
+            facts = await lengths.longest_prompt(asker, facts)
         turns, scripts = profile.text_needs()
         if turns or scripts:
             facts = await counting.more(asker, facts, turns=turns, scripts=scripts)

@@ -31,7 +31,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "gate": {"attacks", "patient", "plan", "record"},
     "voice": set(),
     "launch_alone": {"asker", "calibrate", "launch", "ledger", "preflight"},
-    "prepare": {"attacks", "calibrate", "counting", "dialects", "options", "patient", "plan", "preflight", "record"},
+    "prepare": {
+        "attacks", "calibrate", "counting", "dialects", "lengths", "options", "patient", "plan", "preflight", "record",
+    },
     "preflight": {"asker", "dialects"},
     "lengths": {"asker"},
     "probe": {"calibrate", "dialects", "lengths", "payloads", "plan"},

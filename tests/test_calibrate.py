@@ -94,6 +94,16 @@ def test_an_old_lmdeploy_tells_its_blocks_in_the_log_alone(version: str, limit: 
     assert facts.sources["capacity_tokens"] == "the server's log"
 
 
+def test_an_lmdeploy_tells_its_context_in_the_log_alone() -> None:
+    line = "2026-01-01 10:00:00,000 - lmdeploy - INFO - async_engine.py:1 - {} backend_config=PytorchEngineConfig({})\n"
+    log = line.format("input", "tp=1, session_len=None") + line.format(
+        "updated", "tp=1, session_len=8192, block_size=64"
+    )
+    facts = calibrate.with_log(Facts("u", "u", "lmdeploy", version="0.18", kv_blocks=200, input_limit=12672), log)
+    assert (facts.max_model_len, facts.input_limit) == (8192, 12672)
+    assert facts.sources["max_model_len"] == "the server's log"
+
+
 @pytest.mark.parametrize(
     ("text", "url"),
     [

@@ -15,7 +15,7 @@ _VALIDATION = patterns(
     r"The requested feature is not supported",
     r"Request preprocessing failed",
     r"Multimodal input is not supported by this model",
-    r"Invalid (?:data URL|multimodal item)",
+    r"Invalid (?:data URL|multimodal item)|Invalid number of data characters|Non-base64 digit found|Incorrect padding",
     r"The URL must be either a HTTP, data or file URL",
     r"URL is blocked for security reasons",
     r"The model .{0,200} does not exist",

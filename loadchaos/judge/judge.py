@@ -55,6 +55,7 @@ class Judge:
         self._stalls: list[Seen] = []
         self._looked_ns = 0  # when the whole run was last looked at for what no single row says
         self._edges: dict[int, dict[str, int]] = {}
+        self._limit: int | None = None
         self._states: deque[Row] = deque(maxlen=_MOST_STATES)
         self._environment: dict[str, Any] = {}
         self._findings: list[Row] = []
@@ -95,6 +96,7 @@ class Judge:
         wrong = answers.wants_explaining(row)
         if row.get("edge") is not None:
             self._rung(int(row["edge"]), outcome, wrong)
+            self._limit = int(row["planned_tokens"]) - int(row["edge"]) if row.get("planned_tokens") else None
         if wrong is not None:
             self._answers.add(row, wrong)
         elif outcome == "ok" and sent is not None:
@@ -354,7 +356,9 @@ class Judge:
         worked = sum(fared["ok"] for fared in self._attacks.fared.values())
         checks += self._mechanisms.required(terms.requires, self._facts, worked)
         checks += [
-            c for c in (self._mechanisms.exposed(terms.exposure), symptoms.near_limit(self._edges, against)) if c
+            c
+            for c in (self._mechanisms.exposed(terms.exposure), symptoms.near_limit(self._edges, self._limit, against))
+            if c
         ]
         checks += self._exactness.checks(terms.expect)
         told = self._images.check(required="mm_cache" in terms.requires), self._idle.check(self._dialect())

@@ -37,7 +37,8 @@ class Rung(BaseModel):
 class Options(BaseModel):
     """`band` in steps of `step`, its last value always, then each of `plus`; every length with each of `output`.
 
-    `limit` is for a server that does not tell its own (an LMDeploy whose KV cache holds less than its context).
+    `limit`, the shortest prompt that is too long, is for a server that does not tell its own; without it the limit is
+    searched for before the load, with at most 40 one-token answers.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -111,8 +112,9 @@ def _output(reach: Reach, left: int) -> Output:
 
 
 def _limit(facts: Facts) -> int | None:
-    limits = [n for n in (facts.max_model_len, facts.input_limit) if n is not None]
-    return min(limits, default=None)
+    """The shortest prompt that is too long: the context itself, or one more than the longest that is taken."""
+    limits = [facts.max_model_len, facts.input_limit + 1 if facts.input_limit is not None else None]
+    return min((n for n in limits if n is not None), default=None)
 
 
 def expected(rung: Rung, facts: Facts) -> Sequence[Outcome]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from loadchaos.draws import Draws
 from loadchaos.model import Facts, Step
@@ -13,10 +13,10 @@ ORDER = 30
 
 
 class Options(BaseModel):
-    """`n` answers a request; `logprobs` of that many candidates a token; `prompt_logprobs` likewise (vLLM).
+    """`n` answers a request, at a temperature of 1 where none is given; `logprobs` of that many candidates a token.
 
-    `models` are names the server serves (LoRA adapters), with weights: each request draws one. Seeds are the steps'
-    own, so a temperature above 0 is repeatable where the server keeps to it.
+    `prompt_logprobs` likewise (vLLM). `models` are names the server serves (LoRA adapters), with weights: each request
+    draws one. Seeds are the steps' own, so a temperature above 0 is repeatable where the server keeps to it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -35,6 +35,12 @@ class Options(BaseModel):
             raise ValueError(f"0 or more was expected (got {value})")
         return value
 
+    @model_validator(mode="after")
+    def _not_greedy(self) -> Options:
+        if self.n is not None and self.n.high > 1 and self.temperature == 0:
+            raise ValueError("n above 1 needs a temperature above 0: servers refuse several greedy answers")
+        return self
+
     @field_validator("models")
     @classmethod
     def _weights(cls, value: dict[str, float]) -> dict[str, float]:
@@ -52,7 +58,9 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Draws) 
     """Add the fields to the body; what was not given is not sent."""
     assert isinstance(options, Options)
     if options.n is not None:
-        draft.extra["n"] = rng.between(options.n.low, options.n.high)
+        draft.extra["n"] = n = rng.between(options.n.low, options.n.high)
+        if n > 1:
+            draft.extra["temperature"] = 1.0  # equal answers to one question are refused
     if options.logprobs is not None:
         draft.extra |= {"logprobs": True, "top_logprobs": rng.between(options.logprobs.low, options.logprobs.high)}
     given = {"prompt_logprobs": options.prompt_logprobs, "temperature": options.temperature, "top_p": options.top_p}

@@ -140,6 +140,11 @@ class Profile(Part):
         counts = [c.high for o in options if (c := getattr(o, "count", None)) is not None]
         return list(sizes), max(counts, default=0)
 
+    def looks_for_limit(self) -> bool:
+        """Whether a ladder is sent whose limit the profile does not tell."""
+        options = [t.payload_options["near_limit"] for t in self.traffic if "near_limit" in t.payload_options]
+        return any(getattr(o, "limit", None) is None for o in options)
+
     def video_kinds(self) -> list[tuple[str, bytes]]:
         """Each kind of video that is sent, with one to measure by."""
         options = [t.payload_options["video"] for t in self.traffic if "video" in t.payload_options]

@@ -15,6 +15,7 @@ from loadchaos.sim.images import VIDEO, Picture
 from loadchaos.sim.options import Options, release
 from loadchaos.sim.vllm_errors import Refusal, bad_parameter, validation
 
+_GREEDY_BELOW = 1e-5
 _IMAGE_MARK = "\0image\0"  # cannot come from a client: blanked out below
 
 
@@ -156,6 +157,8 @@ def _check_ranges(data: Mapping[str, Any], temperature: float, top_p: float, cou
         raise bad_parameter(f"top_p must be in (0, 1], got {top_p}.", "top_p", top_p)
     if count < 1:
         raise Refusal(f"n must be at least 1, got {count}.")
+    if count > 1 and temperature < _GREEDY_BELOW:
+        raise Refusal(f"n must be 1 when using greedy sampling, got {count}.")
     most = int(os.environ.get("VLLM_MAX_N_SEQUENCES", "16384"))
     if count > most:
         raise Refusal(

@@ -72,6 +72,7 @@ def test_the_text_of_a_dead_vllm_engine_is_known() -> None:
         "Request preprocessing failed.",
         "Multimodal input is not supported by this model.",
         "Invalid data URL: data:image/png;base64,",
+        "Invalid number of data characters",
         "URL is blocked for security reasons: Blocked non-global IP detected: 127.0.0.1",
         '{"detail":[{"type":"int_parsing","loc":["body","max_tokens"]}]}',
     ],

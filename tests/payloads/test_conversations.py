@@ -127,6 +127,12 @@ def test_sampling_fields_are_sent_and_what_is_not_given_is_not(facts: Facts, ste
     assert "n 2..3" in options.words()
 
 
+def test_several_answers_are_asked_for_with_a_temperature(facts: Facts, step: Steps) -> None:
+    """vLLM: `n must be 1 when using greedy sampling, got 2.`"""
+    assert body(step({"sampling": sampling.Options.model_validate({"n": 2})}), facts)["temperature"] == 1.0
+    assert body(step({"sampling": sampling.Options.model_validate({"n": 1})}), facts)["temperature"] == 0
+
+
 def test_models_are_drawn_by_their_weight(facts: Facts, step: Steps) -> None:
     options = sampling.Options(models={"base": 1, "lora-a": 3, "never": 0})
     sent = [body(step({"sampling": options}, n), facts)["model"] for n in range(400)]
@@ -155,6 +161,7 @@ def test_tools_stand_in_the_body_and_make_the_length_unknown(facts: Facts, step:
     ("model", "given", "told"),
     [
         (sampling.Options, {"n": "-1..2"}, "0 or more"),
+        (sampling.Options, {"n": "1..2", "temperature": 0}, "a temperature above 0"),
         (sampling.Options, {"models": {"a": 0}}, "above 0"),
         (tools.Options, {"count": 0}, "at least one tool"),
         (conversation.Options, {"tokens": 0}, "at least 1 token"),
