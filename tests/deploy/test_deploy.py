@@ -1,0 +1,125 @@
+"""deploy/: every manifest is what Kubernetes takes, and the image's entrypoint says in our words what Locust is told."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from ruamel.yaml import YAML
+
+from loadchaos import __version__
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+MANIFESTS = sorted(p for d in ("base", "nightly") for p in (DEPLOY / d).glob("*.yaml"))
+NO_MANIFESTS = ("kustomization.yaml", "profile.yaml")
+
+
+@cache
+def schema() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((Path(__file__).parent / "kubernetes-1.34.json").read_text())
+    return found
+
+
+def documents(text: str) -> list[dict[str, Any]]:
+    return list(YAML(typ="safe", pure=True).load_all(text))
+
+
+def check(document: dict[str, Any]) -> None:
+    """Raises where Kubernetes would refuse it, an unknown key included."""
+    kind = schema()["kinds"][f"{document['apiVersion']}/{document['kind']}"]
+    whole = {"$ref": f"#/definitions/{kind}", "definitions": schema()["definitions"]}
+    jsonschema.Draft202012Validator(whole).validate(document)
+
+
+@pytest.mark.parametrize("path", [p for p in MANIFESTS if p.name not in NO_MANIFESTS], ids=lambda p: p.name)
+def test_kubernetes_takes(path: Path) -> None:
+    for document in documents(path.read_text()):
+        check(document)
+
+
+def test_a_mistake_would_be_seen() -> None:
+    (job,) = documents((DEPLOY / "base" / "workers.yaml").read_text())
+    job["spec"]["template"]["spec"]["containers"][0]["imagge"] = "x"
+    with pytest.raises(jsonschema.ValidationError, match="imagge"):
+        check(job)
+
+
+@pytest.mark.parametrize("name", ["base", "nightly"])
+def test_kustomize_builds(name: str) -> None:
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("kubectl is not here, which has kustomize in it")
+    built = subprocess.run([kubectl, "kustomize", str(DEPLOY / name)], capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    kinds = []
+    for document in documents(built.stdout):
+        check(document)
+        kinds.append(document["kind"])
+    assert kinds.count("Job" if name == "base" else "CronJob") == 2
+
+
+def test_what_is_shipped_agrees_with_itself() -> None:
+    base = {p.stem: documents(p.read_text())[0] for p in (DEPLOY / "base").glob("*.yaml")}
+    literals = dict(x.split("=", 1) for x in base["kustomization"]["configMapGenerator"][1]["literals"])
+    assert int(literals["WORKERS"]) == base["workers"]["spec"]["completions"] == base["workers"]["spec"]["parallelism"]
+    assert {i["newTag"] for i in base["kustomization"]["images"]} == {__version__}
+    worker = base["workers"]["spec"]["template"]["spec"]["containers"][0]
+    assert f"--master-host={base['service']['metadata']['name']}" in worker["args"]
+    nightly = documents((DEPLOY / "nightly" / "cronjobs.yaml").read_text())
+    for job, now in zip(nightly, (base["master"], base["workers"]), strict=True):
+        assert job["spec"]["jobTemplate"]["spec"]["template"] == now["spec"]["template"], "the nights are the same run"
+
+
+def test_the_profile_is_a_good_one() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "loadchaos", "check", str(DEPLOY / "base" / "profile.yaml")], capture_output=True, text=True,
+        check=False, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "env", "becomes"),
+    [
+        ("probe http://x", {}, "probe http://x"),
+        ("--help", {}, "--help"),
+        (
+            "--worker --master-port=5557 --master-host=load-master",
+            {},
+            "worker --master-host load-master --master-port 5557",
+        ),
+        ("--headless --worker --master-host m --master-port 7", {}, "worker --master-host m --master-port 7"),
+        (
+            "--master --master-port=5557 --expect-workers=3 --autostart",
+            {"LOADCHAOS_ARGS": "smoke --target http://x"},
+            "run smoke --target http://x --master --expect-workers 3 --master-bind-port 5557",
+        ),
+        (
+            "",
+            {"LOCUST_MODE_WORKER": "true", "LOCUST_MASTER_NODE_HOST": "m"},
+            "worker --master-host m --master-port 5557",
+        ),
+        (
+            "--headless",
+            {"LOCUST_MODE_MASTER": "1", "LOCUST_EXPECT_WORKERS": "4", "LOADCHAOS_ARGS": "smoke"},
+            "run smoke --master --expect-workers 4 --master-bind-port 5557",
+        ),
+    ],
+)
+def test_the_entrypoint(tmp_path: Path, args: str, env: dict[str, str], becomes: str) -> None:
+    stand_in = tmp_path / "loadchaos"
+    stand_in.write_text('#!/bin/sh\necho "$@"\n')
+    stand_in.chmod(0o755)
+    done = subprocess.run(
+        ["sh", str(DEPLOY / "entrypoint.sh"), *args.split()], capture_output=True, text=True, check=False,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", **env},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.strip()) == (0, becomes), done.stderr
