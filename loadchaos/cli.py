@@ -13,6 +13,7 @@ import click
 from loadchaos.cli_common import duration, tell, terminal
 from loadchaos.cli_launch import launch
 from loadchaos.cli_logs import classify, signatures
+from loadchaos.cli_resume import again, point
 from loadchaos.cli_runs import compare, export, follow, judge, report, runs
 from loadchaos.cli_soak import soak, trend
 from loadchaos.cli_stack import stack
@@ -49,15 +50,21 @@ def main() -> None:
 # --- run ---------------------------------------------------------------------------------------------------------------
 
 
+_set_option = click.option(
+    "--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Override the profile: load.0.users=20."
+)
+
+
 def _profile_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    command = click.option(
-        "--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Override the profile: load.0.users=20."
-    )(command)
-    return click.argument("profile")(command)
+    return click.argument("profile")(_set_option(command))
 
 
 @main.command()
-@_profile_argument
+@click.pass_context
+@_set_option
+@click.argument("profile", required=False)
+@click.option("--resume", type=click.Path(path_type=Path, exists=True, file_okay=False), metavar="RUN",
+              help="Go on with an interrupted run: its profile, options and seed, from its plan's next step.")  # fmt: skip
 @click.option(
     "-H", "--target", "--host", "--base-url", "target", metavar="URL", help="The server, with or without /v1."
 )
@@ -112,16 +119,23 @@ def _profile_argument(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--notify", multiple=True, metavar="URL", help="A webhook for the verdict, also env:VAR or an apprise URL."
 )
-def run(profile: str, overrides: tuple[str, ...], **options: Any) -> None:
+def run(ctx: click.Context, /, profile: str | None, overrides: tuple[str, ...], **options: Any) -> None:
     """Run a profile (a path, or a shipped name) against the embedded server, a launched one, or --target."""
     import asyncio
 
     from loadchaos.plan.explain import explain
 
+    resumed = None
+    if (folder := options["resume"]) is not None:
+        profile, overrides, options = again(ctx, folder)
+    elif profile is None:
+        raise OptionError("which profile? A path, or a shipped name: loadchaos profiles")
     users = options["users"]
     loaded = _load(profile, [*overrides, *([f"load.*.users={users}"] if users else [])])
     if options["launch"]:
         loaded, options["target"] = _launching(loaded, options["launch"], options["target"]), None
+    if folder is not None:
+        resumed = point(folder, loaded, options["seed"])
     if options["dry_run"]:
         click.echo(explain(loaded, seed=options["seed"]))
         return
@@ -141,7 +155,7 @@ def run(profile: str, overrides: tuple[str, ...], **options: Any) -> None:
         shared=options["shared"], pid=options["pid"], toxiproxy=options["toxiproxy"],
         wait_ready_s=options["wait_ready"], embedded=options["embedded"],
         exporter_port=_exporter_port(options["exporter_port"]), live=live, processes=options["processes"],
-        master=master(options),
+        master=master(options), resume=resumed,
         argv=_without(sys.argv, options["notify"]),
     )))  # fmt: skip
     if result.verdict is not None and result.folder is not None:

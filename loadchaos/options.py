@@ -12,6 +12,7 @@ from loadchaos.attacks import authority
 from loadchaos.errors import OptionError
 from loadchaos.patient import Place
 from loadchaos.plan.profile import Profile
+from loadchaos.resume import Point
 from loadchaos.trust import Trust
 from loadchaos.watch.logs import read_spec
 
@@ -52,6 +53,7 @@ class Options:
     live: bool = True
     processes: int = 1
     master: Master | None = None
+    resume: Point | None = None
     argv: Sequence[str] = ()
 
 

@@ -167,6 +167,7 @@ class Preparation:
             "api_key_env": self._options.api_key_env, "headers": planned_headers(self._options),
             "folder": str(folder.path.resolve()), "workers": drivers(self._options),
             "tls": self._place.trust.to_json(),
+            "resume": self._options.resume.to_json() if self._options.resume is not None else None,
         }  # fmt: skip
         self._record.keep(folder.facts, json.dumps(facts.to_json(), indent=1))
         self._record.keep(folder.plan, json.dumps(plan, indent=1))

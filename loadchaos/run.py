@@ -15,7 +15,7 @@ import signal
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from loadchaos import __version__, bodies
@@ -25,7 +25,7 @@ from loadchaos.errors import LedgerError, LoadchaosError
 from loadchaos.follow import conclude
 from loadchaos.gate import Gate
 from loadchaos.ledger import RunFolder, Tail
-from loadchaos.model import Row
+from loadchaos.model import Row, Terms
 from loadchaos.options import Master, Options, locust_arguments, place
 from loadchaos.patient import Patient, Place
 from loadchaos.plan.profile import Profile
@@ -80,6 +80,12 @@ async def run(profile: Profile, options: Options) -> Result:
         return await _Run(profile, options, where, folder, voice.say).go()
     finally:
         voice.close()
+
+
+def _terms(profile: Profile, options: Options) -> Terms:
+    """What the verdict is judged by; a run that goes on with another one has only the rest of its requests to send."""
+    terms = profile.terms(options.seed)
+    return terms if options.resume is None else replace(terms, planned_requests=options.resume.left)
 
 
 class _Run:
@@ -147,7 +153,7 @@ class _Run:
             "begin", profile=profile.name, argv=self._redactor.argv(list(options.argv)), version=__version__,
             target={"kind": self._place.kind, "url": self._place.url}, seed=options.seed,
             server_logs=[self._redactor.text(spec) for spec in options.server_log],
-            terms=profile.terms(options.seed).to_json(),
+            terms=_terms(profile, options).to_json(), resumes=options.resume.run if options.resume is not None else None,
         )  # fmt: skip
         self._record.keep(self.folder.profile, self._redactor.text(profile.to_yaml()))
 

@@ -109,7 +109,7 @@ class Load:
     def _open(self, phase: Phase, steps: Iterator[Step]) -> None:
         """Each step at its due time, whatever the server does; without a free slot it is missed."""
         self._size(phase.slots)
-        begin_ns = time.monotonic_ns()
+        begin_ns = time.monotonic_ns() - int(phase.behind_s * 1e9)
         round_: int | None = None
         for step in steps:
             if step.round != round_:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -33,7 +34,8 @@ _PLAIN_VALIDATION = frozenset({400, 413, 422})
 class Phase:
     """What the dispatcher has to know of a phase. `slots` are this worker's users; `for_s` bounds a closed phase.
 
-    `open`: steps have due times. `drain`: before a new round nothing may be in flight.
+    `open`: steps have due times. `drain`: before a new round nothing may be in flight. `behind_s`: how much of the phase
+    an earlier run has had, which this one goes on with.
     """
 
     index: int
@@ -41,6 +43,7 @@ class Phase:
     slots: int
     drain: bool = False
     for_s: float | None = None
+    behind_s: float = 0.0
 
 
 def rules(dialect: Dialect) -> Rules:
@@ -79,6 +82,10 @@ class WorkerPlan:
         self.worker = worker
         self.workers = int(plan.get("workers") or 1)
         self.seed = int(plan["seed"])
+        resumed = plan.get("resume") or {}
+        self._resumed = (
+            int(resumed.get("phase", 0)), int(resumed.get("step", 0)), float(resumed.get("behind_s", 0.0)),
+        )  # fmt: skip
         self.facts = facts
         # A worker on another machine has a folder of its own; the ids of requests are the run's all the same.
         self.folder = Path(plan.get("spool") or plan["folder"])
@@ -115,7 +122,11 @@ class WorkerPlan:
 
     def phases(self) -> Iterator[tuple[Phase, Iterator[Step]]]:
         """Each phase with this worker's steps of it; those of a closed phase with `for_s` never end."""
+        from_phase, from_step, behind_s = self._resumed
         for number, phase in enumerate(self.profile.load):
+            if number < from_phase:
+                continue
+            gone_s = behind_s if number == from_phase else 0.0
             mine = Phase(
                 number,
                 open=phase.kind != "closed",
@@ -124,9 +135,11 @@ class WorkerPlan:
                 if phase.kind == "burst"
                 else share(phase.slots, self.worker, self.workers),
                 drain=phase.kind != "open" and phase.between == "drain",
-                for_s=phase.for_ if phase.kind == "closed" else None,
+                for_s=phase.for_ - gone_s if phase.kind == "closed" and phase.for_ is not None else None,
+                behind_s=gone_s,
             )
-            yield mine, of_phase(self.profile, self.seed, number, self.worker, self.workers)
+            steps = of_phase(self.profile, self.seed, number, self.worker, self.workers)
+            yield mine, itertools.dropwhile(lambda step: step.index < from_step, steps)
 
     def make(self, step: Step) -> tuple[Request, Sending, str]:
         """The request of a step, the bytes to send and its id, which the server may log (X-Request-Id)."""

@@ -52,7 +52,7 @@ def lost_share(plan: Path, worker: int, rows: Path, begins: Begins) -> Share:
         if begins.stopped_ns is not None and (begin_ns is None or not phase.open):
             continue  # nobody knows how far the others would have got
         for step in steps:
-            due_ns = (begin_ns or 0) + int((step.due_s or 0.0) * 1e9)
+            due_ns = (begin_ns or 0) + int(((step.due_s or 0.0) - phase.behind_s) * 1e9)
             if begins.stopped_ns is not None and due_ns > begins.stopped_ns:
                 break
             undone[step.traffic, phase.index] += 1

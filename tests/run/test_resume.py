@@ -1,0 +1,91 @@
+"""`loadchaos run --resume RUN` goes on with the next step of an interrupted run's plan, once, and with nothing twice."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadchaos.cli import shelves
+from loadchaos.errors import OptionError
+from loadchaos.ledger import RunFolder, Tail, Writer
+from loadchaos.plan.profile import Profile, from_mapping
+from loadchaos.resume import point
+
+
+def steps_of(folder: Path) -> list[int]:
+    """The numbers of all steps that were sent, in order."""
+    return sorted(r["step"] for r in Tail(folder / "requests-0.jsonl").rows() if r["row"] == "begin")
+
+
+TEXT = {"name": "text", "payload": {"text": {"tokens": 16}}, "output": {"max": 8}}
+
+
+def profile(*load: dict[str, Any]) -> Profile:
+    return from_mapping({"name": "p", "traffic": [TEXT], "load": list(load)}, shelves())
+
+
+def interrupted(folder: Path, phase: int, steps: range, *, lasted_s: float = 1.0, why: str | None = None) -> RunFolder:
+    """What a worker left of a run that was cut off."""
+    run = RunFolder(folder)
+    writer = Writer(run.requests(0), "locust-0")
+    writer.write({"row": "load", "what": "begin", "at_ns": 0})
+    writer.write({"row": "phase", "phase": phase, "round": 0, "what": "begin", "at_ns": 1_000_000_000})
+    for step in steps:
+        writer.write({"row": "begin", "phase": phase, "step": step, "at_ns": 1_000_000_000})
+    writer.write({"row": "heartbeat", "at_ns": int((1 + lasted_s) * 1e9)})
+    if why is not None:
+        writer.write({"row": "load", "what": "end", "why": why, "at_ns": int((1 + lasted_s) * 1e9)})
+    return run
+
+
+def test_an_open_phase_goes_on_at_its_due_time(tmp_path: Path) -> None:
+    found = point(interrupted(tmp_path, 0, range(30)), profile({"rate": "10/s", "for": "10s"}), 0)
+    assert (found.phase, found.step, found.behind_s, found.left) == (0, 30, 3.0, 70)
+
+
+def test_users_that_had_a_time_have_the_rest_of_it(tmp_path: Path) -> None:
+    found = point(interrupted(tmp_path, 0, range(7), lasted_s=4.0), profile({"users": 2, "for": "10s"}), 0)
+    assert (found.phase, found.step, found.behind_s, found.left) == (0, 7, 4.0, None)
+
+
+def test_a_phase_that_was_through_is_followed_by_the_next(tmp_path: Path) -> None:
+    both = profile({"users": 2, "requests": 5}, {"users": 2, "requests": 9})
+    found = point(interrupted(tmp_path, 0, range(5), why="stopped"), both, 0)
+    assert (found.phase, found.step, found.left) == (1, 1_000_000_000, 9)
+
+
+@pytest.mark.parametrize(
+    ("steps", "why", "told"), [(range(0), None, "it sent nothing"), (range(5), "done", "nothing of it is left")]
+)
+def test_where_there_is_nothing_to_go_on_with_it_says_so(
+    tmp_path: Path, steps: range, why: str | None, told: str
+) -> None:
+    with pytest.raises(OptionError, match=told):
+        point(interrupted(tmp_path, 0, steps, why=why), profile({"users": 2, "requests": 5}), 0)
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_where_it_was(start: Any) -> None:
+    run = start("--seed", "7", load=[{"rate": "10/s", "law": "poisson", "for": "12s", "max_in_flight": 32}])
+    run.loaded(40)
+    run.signal(signal.SIGKILL)
+    run.process.wait()
+    run.all_gone(12)
+    first = run.folder
+    before = steps_of(first)
+    clean = {k: v for k, v in os.environ.items() if k != "CI"}
+    done = subprocess.run(
+        [sys.executable, "-m", "loadchaos", "run", "--resume", str(first), "--no-live"], cwd=run.home,
+        capture_output=True, text=True, timeout=90, check=False, env=clean,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (second,) = [p for p in run.home.glob("runs/*") if p != first]
+    after = steps_of(second)
+    assert after == list(range(before[-1] + 1, after[-1] + 1)), "the next step, and each of the rest"
+    begin = next(r for r in Tail(second / "events.jsonl").rows() if r.get("what") == "begin")
+    assert (begin["resumes"], begin["seed"]) == (str(first.resolve()), 7)
+    assert begin["terms"]["planned_requests"] == len(after)
