@@ -23,6 +23,7 @@ from loadchaos.errors import LedgerError
 from loadchaos.users.gather import Gatherer
 from loadchaos.users.greenlets import sleep, spawn
 from loadchaos.users.load import Load
+from loadchaos.users.local import note_lost
 from loadchaos.users.plan import WorkerPlan
 from loadchaos.users.ship import SILENT_S, Link
 
@@ -197,13 +198,19 @@ def _on_stop(**_: Any) -> None:
         load.stop(_SIGNAL_GRACE_S)
 
 
-def _on_quitting(**_: Any) -> None:
+def _on_quitting(environment: Environment, **_: Any) -> None:
     """A signal ended us: the rows of what was in flight are written first, and sent where they go to a master."""
     for load in _loads:
         load.stop(_SIGNAL_GRACE_S)
         load.over.wait(_SIGNAL_GRACE_S + 6)
     for link in _links:
         link.finish("stopped", _SIGNAL_GRACE_S)
+    if isinstance(environment.runner, MasterRunner) and REMOTE_VARIABLE not in os.environ:
+        try:
+            note_lost(Path(os.environ[PLAN_VARIABLE]), cast("Any", environment.parsed_options).processes)
+        except LedgerError as e:
+            environment.process_exit_code = LedgerError.exit_code
+            _complain(_in_words(e))
 
 
 _events.init.add_listener(_on_init)
