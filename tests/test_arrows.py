@@ -62,6 +62,7 @@ EVERYTHING = {
     "cli_common",
     "cli_launch",
     "cli_logs",
+    "cli_resume",
     "cli_runs",
     "cli_soak",
     "cli_stack",
