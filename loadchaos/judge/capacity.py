@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from loadchaos.judge.book import Entry
 from loadchaos.model import Facts
 
 _CAPACITY = "lmdeploy_input_length_error"
+_LENGTH_FLAGS = {"vllm": "--max-model-len", "lmdeploy": "--session-len", "sglang": "--context-length"}
 _UNNAMED = ("unexplained_http_error", "unexplained_finish_error")
 
 
@@ -39,3 +41,14 @@ def name_by_length(
             entry.title = (
                 f"prompts of {boundary[1]} tokens or more fail, up to {boundary[0]} pass: what the KV cache holds"
             )
+
+
+def moved_by(facts: Facts | None) -> str:
+    """Which flag of the server moves its longest prompt, in words; empty where that is not known."""
+    if facts is None:
+        return ""
+    if facts.input_limit is not None and facts.input_limit < (facts.max_model_len or math.inf) and facts.kv_blocks:
+        held = f"{facts.kv_blocks} blocks of {facts.kv_block_size}"
+        return f"{held} hold a prompt of {facts.input_limit:,}: --num-gpu-blocks or --cache-max-entry-count moves it"
+    flag = _LENGTH_FLAGS.get(facts.dialect)
+    return f"{flag} moves it" if flag and facts.max_model_len else ""

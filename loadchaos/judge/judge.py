@@ -14,7 +14,7 @@ from loadchaos.judge import verdict as rules
 from loadchaos.judge.answers import Answers, seen_from
 from loadchaos.judge.attribution import AttackLog
 from loadchaos.judge.book import Book, Entry, entries_of
-from loadchaos.judge.capacity import name_by_length
+from loadchaos.judge.capacity import moved_by, name_by_length
 from loadchaos.judge.classify import classify_text
 from loadchaos.judge.creep import Creep
 from loadchaos.judge.episodes import Episodes
@@ -355,11 +355,8 @@ class Judge:
         checks = self._run.checks(terms, self._tally, self._unfinished or 0, episodes, bad_rows)
         worked = sum(fared["ok"] for fared in self._attacks.fared.values())
         checks += self._mechanisms.required(terms.requires, self._facts, worked)
-        checks += [
-            c
-            for c in (self._mechanisms.exposed(terms.exposure), symptoms.near_limit(self._edges, self._limit, against))
-            if c
-        ]
+        ladder = symptoms.near_limit(self._edges, self._limit, against, moved_by(self._facts))
+        checks += [c for c in (self._mechanisms.exposed(terms.exposure), ladder) if c]
         checks += self._exactness.checks(terms.expect)
         told = self._images.check(required="mm_cache" in terms.requires), self._idle.check(self._dialect())
         checks += [c for c in told if c is not None]

@@ -58,13 +58,15 @@ def kv_capacity(blocks: int, block_size: int, tokens: int, ratio: float | None) 
     return title, f"--cache-max-entry-count of at least {least:g} ({ratio:g} now), or a shorter input"
 
 
-def near_limit(edges: Mapping[int, Mapping[str, int]], limit: int | None, against: bool) -> Check | None:
+def near_limit(
+    edges: Mapping[int, Mapping[str, int]], limit: int | None, against: bool, moves: str = ""
+) -> Check | None:
     """Where trouble began on the ladder of lengths near the limit; None when there was no ladder.
 
     `against`: some failure counts against the run (where all are accepted, trouble on the ladder is told, not held).
 
-    `limit` is the shortest prompt that is too long, as the plan has it. `edges` maps the margin (prompt tokens minus limit,
-    negative below it) to `{"ok", "refused", "bad"}` counts.
+    `limit` is the shortest prompt that is too long, as the plan has it, and `moves` says by which flag. `edges` maps the
+    margin (prompt tokens minus limit, negative below it) to `{"ok", "refused", "bad"}` counts.
     """
     if not edges:
         return None
@@ -72,7 +74,7 @@ def near_limit(edges: Mapping[int, Mapping[str, int]], limit: int | None, agains
     bad = [e for e in ordered if edges[e].get("bad")]
     answered = [e for e in ordered if edges[e].get("ok") and not edges[e].get("bad")]
     refused = [e for e in ordered if edges[e].get("refused") and not edges[e].get("bad")]
-    told = [] if limit is None else [f"the limit is {limit:,} tokens"]
+    told = [] if limit is None else [f"the limit is {limit:,} tokens" + (f" ({moves})" if moves else "")]
     if answered:
         told.append(f"longest that passed: {answered[-1]:+d}")
     if refused:

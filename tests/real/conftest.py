@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -20,7 +21,20 @@ import pytest
 from tests.real import servers
 from tests.real.servers import PROJECT, Command
 
-__all__ = ["PROJECT", "Command", "Server", "Told", "launch", "lmdeploy_018", "running", "vllm_032", "vllm_032_mtp"]
+__all__ = [
+    "PROJECT",
+    "Command",
+    "Server",
+    "Told",
+    "launch",
+    "lmdeploy_018",
+    "running",
+    "typed",
+    "vllm_0221_mtp",
+    "vllm_032",
+    "vllm_032_mtp",
+    "vllm_032_topk",
+]  # fmt: skip
 READY_S = 600.0
 
 
@@ -45,6 +59,7 @@ def skipping(make: Callable[..., Command]) -> Callable[..., Command]:
 
 
 vllm_032, vllm_032_mtp = skipping(servers.vllm_032), skipping(servers.vllm_032_mtp)
+vllm_032_topk, vllm_0221_mtp = skipping(servers.vllm_032_topk), skipping(servers.vllm_0221_mtp)
 lmdeploy_018 = skipping(servers.lmdeploy_018)
 
 
@@ -122,6 +137,23 @@ def loadchaos(tmp_path: Path) -> Callable[..., Told]:
         return Told(done.returncode, done.stdout + done.stderr, json.loads(found[-1].read_text()))
 
     return run
+
+
+@pytest.fixture(scope="session")
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """loadchaos-vllm as pip lays it down, beside the server's environment and not in it."""
+    place = tmp_path_factory.mktemp("plugin")
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "-q", "--no-build-isolation", "--no-deps", "--target", str(place),
+         str(PROJECT / "plugins/vllm")], check=True, timeout=300,
+    )  # fmt: skip
+    return place
+
+
+def typed(command: Command) -> tuple[str, ...]:
+    """The options that start this server as a person would."""
+    words = [*(f"{name}={value}" for name, value in command.env.items()), *command.argv]
+    return ("--launch", shlex.join(words))
 
 
 def launch(command: Command, **target: Any) -> dict[str, Any]:

@@ -59,6 +59,22 @@ def vllm_032(**env: str) -> Command:
     )  # fmt: skip
 
 
+def vllm_032_topk() -> Command:
+    """vLLM 0.32.0 whose first request with top_k kills it: the model's own default has top_k, and MTP drafts meet it."""
+    speculative = '{"method":"mtp","num_speculative_tokens":2}'
+    flags = ("--speculative-config", speculative, "--no-enable-prefix-caching", "--limit-mm-per-prompt", '{"image":2}')
+    return vllm("0.32.0", *flags, env={}, model="tiny-qwen3_5-full")
+
+
+def vllm_0221_mtp(**env: str) -> Command:
+    """vLLM 0.22.1 that drafts by MTP, with images and an encoder cache of 2048 tokens, as #38551 was hunted with."""
+    return vllm(
+        "0.22.1", "--limit-mm-per-prompt", '{"image":8,"video":0}', "--max-num-seqs", "128", "--max-num-batched-tokens",
+        "2048", "--no-enable-prefix-caching", "--generation-config", "vllm", "--speculative-config",
+        '{"method":"mtp","num_speculative_tokens":2}', env=env, model="tiny-qwen3_5-full", length=8192,
+    )  # fmt: skip
+
+
 def vllm_032_mtp() -> Command:
     """vLLM 0.32.0 whose first request kills it: MTP on a hybrid model with prefix caching asks Triton of the CPU."""
     speculative = '{"method":"mtp","num_speculative_tokens":2}'

@@ -33,9 +33,9 @@ def test_the_ladder_finds_1216_of_21_blocks(shared_lmdeploy: Server, loadchaos: 
     told = loadchaos(
         {"name": "ladder", "traffic": [ladder], "load": [{"users": 2, "requests": 15}]}, *on(shared_lmdeploy)
     )
-    assert "the limit is 1,217 tokens; longest that passed: -1; shortest refused: +0" in told.check("near_limit"), (
-        told.output
-    )
+    said = told.check("near_limit")
+    assert "the limit is 1,217 tokens (21 blocks of 64 hold a prompt of 1,216: --num-gpu-blocks" in said, told.output
+    assert "longest that passed: -1; shortest refused: +0" in said
     assert told.verdict["verdict"] == "pass", told.output
 
 
@@ -51,16 +51,17 @@ def faulty(tmp_path: Path, directive: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("directive", "outcome"),
+    ("directive", "outcome", "name"),
     [
-        ("[[ERR:INTERNAL_ENGINE_ERROR]]", "stream_error"),
-        ("[[MID:OUT_OF_MEMORY:5]]", "stream_error"),
-        ("[[RAISE:2]]", "stream_error"),
-        ("[[EMPTY]]", "stream_error"),  # LMDeploy itself finds an engine that said nothing
+        ("[[ERR:INTERNAL_ENGINE_ERROR]]", "stream_error", "lmdeploy_internal_engine_error"),
+        ("[[ERR:INPUT_LENGTH_ERROR]]", "rejected", "unexpected_rejection"),
+        ("[[MID:OUT_OF_MEMORY:5]]", "stream_error", "lmdeploy_internal_engine_error"),
+        ("[[RAISE:2]]", "stream_error", "lmdeploy_request_exception"),
+        ("[[EMPTY]]", "stream_error", "lmdeploy_internal_engine_error"),  # an engine that said nothing
     ],
 )
-def test_a_fault_ends_in_the_right_outcome_and_fails_the_run(
-    shared_lmdeploy: Server, loadchaos: Run, tmp_path: Path, directive: str, outcome: str
+def test_a_fault_ends_in_the_right_outcome_and_has_its_name(
+    shared_lmdeploy: Server, loadchaos: Run, tmp_path: Path, directive: str, outcome: str, name: str
 ) -> None:
     told = loadchaos(
         {"name": "faults", "traffic": faulty(tmp_path, directive), "load": [{"users": 2, "requests": 16}]},
@@ -69,11 +70,17 @@ def test_a_fault_ends_in_the_right_outcome_and_fails_the_run(
     assert set(told.verdict["by_traffic"]["faulty"]) == {outcome}, told.output
     assert set(told.verdict["by_traffic"]["plain"]) == {"ok"}
     assert told.verdict["verdict"] == "fail"
+    assert name in told.failures, told.output
     assert {f["attribution"] for f in told.failures.values()} == {"server"}
+    assert {s["state"] for s in told.verdict["states"]} == {"healthy"}, "it lives on"
 
 
-@pytest.mark.parametrize(("directive", "severity"), [("[[HANG:1]]", "hang"), ("[[DIE]]", "engine_death")])
-def test_a_hang_and_a_death_are_told_apart(loadchaos: Run, tmp_path: Path, directive: str, severity: str) -> None:
+@pytest.mark.parametrize(
+    ("directive", "severity", "state"), [("[[HANG:1]]", "hang", "hung"), ("[[DIE]]", "engine_death", "dead")]
+)
+def test_a_hang_and_a_death_are_told_apart(
+    loadchaos: Run, tmp_path: Path, directive: str, severity: str, state: str
+) -> None:
     command = lmdeploy_018("--blocks", "64", **QUICK_HEALTH)
     told = loadchaos({
         "name": "ending", "target": launch(command), "traffic": faulty(tmp_path, directive),
@@ -81,3 +88,5 @@ def test_a_hang_and_a_death_are_told_apart(loadchaos: Run, tmp_path: Path, direc
     })  # fmt: skip
     assert severity in {f["severity"] for f in told.failures.values()}, told.output
     assert told.verdict["verdict"] == "fail"
+    assert state in {s["state"] for s in told.verdict["states"]}, told.output
+    assert not {"hung", "dead"} - {state} & {s["state"] for s in told.verdict["states"]}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.real.conftest import PROJECT, Server, Told, launch, vllm_032
+from tests.real.conftest import Server, Told, launch, vllm_032
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1500)]
 Run = Callable[..., Told]
@@ -73,22 +73,12 @@ def test_a_stopped_engine_core_hangs_and_goes_on(loadchaos: Run, shared_vllm: Se
     assert told.verdict["verdict"] == "pass", told.output
 
 
-@pytest.fixture(scope="module")
-def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """loadchaos-vllm as pip lays it down, beside the server's environment and not in it."""
-    place = tmp_path_factory.mktemp("plugin")
-    subprocess.run(
-        [sys.executable, "-m", "pip", "install", "-q", "--no-build-isolation", "--no-deps", "--target", str(place),
-         str(PROJECT / "plugins/vllm")], check=True, timeout=120,
-    )  # fmt: skip
-    return place
-
-
 @pytest.mark.parametrize(
     ("fault", "options", "name"),
     [
         ("encoder_pop", {}, "encoder_cache_miss"),
         ("step_raise", {"step": "5"}, None),
+        ("step_exit", {"step": "5"}, None),
         ("step_segv", {"step": "5"}, None),
     ],
 )

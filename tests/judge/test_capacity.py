@@ -1,0 +1,27 @@
+"""Which flag of a server moves its longest prompt."""
+
+import pytest
+
+from loadchaos.judge.capacity import moved_by
+from loadchaos.model import Facts
+
+
+def facts(dialect: str, **more: int) -> Facts:
+    return Facts("http://s", "http://s", dialect, **more)  # type: ignore[arg-type]  # numbers only
+
+
+@pytest.mark.parametrize(
+    ("known", "says"),
+    [
+        (facts("lmdeploy", kv_blocks=21, kv_block_size=64, input_limit=1216),
+         "21 blocks of 64 hold a prompt of 1,216: --num-gpu-blocks or --cache-max-entry-count moves it"),
+        (facts("lmdeploy", kv_blocks=210, kv_block_size=64, input_limit=13312, max_model_len=8192),
+         "--session-len moves it"),
+        (facts("vllm", max_model_len=4096), "--max-model-len moves it"),
+        (facts("openai", max_model_len=4096), ""),
+        (facts("vllm"), ""),
+        (None, ""),
+    ],
+)  # fmt: skip
+def test_the_flag_that_moves_the_longest_prompt_is_told(known: Facts | None, says: str) -> None:
+    assert moved_by(known) == says

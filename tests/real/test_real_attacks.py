@@ -1,0 +1,136 @@
+"""Every attack on vLLM itself under 30 users of mixed traffic: what the server answers is told, and whose doing it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.real.conftest import Told, launch, typed, vllm_0221_mtp, vllm_032, vllm_032_mtp, vllm_032_topk
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(1500)]
+Run = Callable[..., Told]
+MIXED = [
+    {"name": "images", "weight": 4, "output": {"max": 24},
+     "payload": {"images": {"count": "1..2", "size": "256x256", "unique": "60%", "reuse_distance": 20},
+                 "text": {"tokens": "16..200"}}},
+    {"name": "text", "weight": 8, "payload": {"text": {"tokens": "16..400"}}, "output": {"max": 48},
+     "behaviour": {"abort": {"share": "10%", "at_token": "1..10"}}},
+]  # fmt: skip
+NEVER_STALLED = {"first_byte": "2m", "between_bytes": "90s", "total": "5m"}
+RESETS: Sequence[Mapping[str, Any]] = [
+    {"admin": "reset_mm_cache", "every": "2s"},
+    {"admin": "reset_mm_cache", "every": "1s", "when": {"images_in_prefill": ">= 4"}},
+    {"admin": "reset_prefix_cache", "every": "3s"},
+    {"admin": "reset_prefix_cache", "every": "9s", "params": {"reset_external": True}},
+    {"admin": "reset_encoder_cache", "every": "5s"},
+    {"admin": "collective_rpc", "every": "6s"},
+    {"admin": "abort_requests", "every": "11s"},
+]
+STOPS: Sequence[Mapping[str, Any]] = [
+    {"admin": "sleep", "at": "4s", "for": "2s", "params": {"level": 1, "mode": "abort"}},
+    {"admin": "sleep", "at": "14s", "for": "2s", "params": {"level": 2, "mode": "wait"}},
+    {"admin": "sleep", "at": "26s", "for": "3s", "params": {"level": 0, "mode": "keep"}},
+    {"admin": "wake_up", "during": "sleep", "params": {"tags": ["weights"]}},
+    {"admin": "reset_mm_cache", "after": "wake_up"},
+    {"admin": "pause", "at": "36s", "for": "2s", "params": {"mode": "abort"}},
+    {"admin": "pause", "at": "44s", "for": "2s", "params": {"mode": "wait"}},
+    {"admin": "pause", "at": "52s", "for": "2s", "params": {"mode": "keep"}},
+]
+REST: Sequence[Mapping[str, Any]] = [
+    {"admin": "load_lora_adapter", "at": "5s", "for": "3s", "params": {"lora_name": "x", "lora_path": "/nonexistent"}},
+    {"admin": "collective_rpc", "at": "10s", "params": {"method": "list_loras"}},
+    {"admin": "scale_elastic_ep", "at": "15s", "params": {"new_data_parallel_size": 2}},
+    {"admin": "release_kv_cache_memory", "at": "20s"},
+    {"admin": "start_profile", "at": "30s"},  # no profiler is configured
+]
+
+
+def mixed(attacks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {"name": "attacked", "traffic": MIXED, "load": [{"users": 30, "for": "60s"}], "limits": NEVER_STALLED,
+            "attacks": list(attacks)}  # fmt: skip
+
+
+def blamed(told: Told) -> Mapping[str, str]:
+    return {f["id"]: f["attribution"] for f in told.verdict["failures"]}
+
+
+def fared(told: Told) -> dict[str, tuple[int, int]]:
+    return {name: (a["ok"], a["failed"]) for name, a in told.verdict["attacks"].items()}
+
+
+def test_resets_and_aborts_are_survived_and_what_they_break_is_ours(loadchaos: Run) -> None:
+    told = loadchaos(mixed(RESETS), *typed(vllm_032()))
+    assert "server" not in blamed(told).values(), told.output
+    done = fared(told)
+    assert min(done[name][0] for name in ("reset_mm_cache", "reset_encoder_cache", "abort_requests")) > 1, done
+    assert done["reset_prefix_cache"][1] > 0, "while blocks are held it answers 200 with success: false"
+
+
+def test_sleeps_and_pauses_in_every_mode_are_taken_back(loadchaos: Run) -> None:
+    told = loadchaos(mixed(STOPS), *typed(vllm_032()))
+    assert "server" not in blamed(told).values(), told.output
+    done = fared(told)
+    assert (done["sleep"], done["pause"]) == ((3, 0), (3, 0))
+    assert done["reset_mm_cache"][0] >= 3, "each time after wake_up"
+    assert told.verdict["outcomes"]["ok"] > 0
+
+
+def test_what_is_refused_is_told_with_its_reason(loadchaos: Run) -> None:
+    told = loadchaos(mixed(REST), *typed(vllm_032()))
+    assert "server" not in blamed(told).values(), told.output
+    done = fared(told)
+    assert done["collective_rpc"] == (1, 0)
+    assert {name for name, (ok, _) in done.items() if not ok} == {
+        "load_lora_adapter", "scale_elastic_ep", "release_kv_cache_memory", "start_profile",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("server", "frame"), [(vllm_032_mtp, "run_fused_precopy"), (vllm_032_topk, "top_k")], ids=["hybrid-mtp", "top-k"]
+)
+def test_a_natural_death_is_found_by_mtp_mm_and_named(loadchaos: Run, server: Any, frame: str) -> None:
+    told = loadchaos("mtp_mm", *typed(server()))
+    (death,) = [f for f in told.verdict["failures"] if f["severity"] == "engine_death"]
+    assert (told.code, death["attribution"]) == (4, "server"), told.output
+    assert frame in f"{death['title']} {death['evidence']}", told.output
+    assert "died before the load" in told.output
+
+
+def test_faults_that_kill_nobody_are_done_and_called_injected(loadchaos: Run, plugin: Path, tmp_path: Path) -> None:
+    command = vllm_032(PYTHONPATH=str(plugin), LOADCHAOS_SABOTAGE_TRIGGER=str(tmp_path / "trigger"))
+    told = loadchaos({
+        "name": "hurt", "target": launch(command), "traffic": MIXED, "load": [{"users": 12, "for": "100s"}],
+        "limits": NEVER_STALLED,
+        "attacks": [
+            {"engine": "slow_steps", "at": "5s", "for": "10s", "params": {"factor": 3}},
+            {"engine": "preempt", "at": "25s", "for": "5s", "params": {"times": 3}},
+            {"engine": "nan_logits", "at": "35s", "for": "5s", "params": {"times": 20}},
+            {"engine": "step_sleep", "at": "45s", "for": "12s", "params": {"seconds": 6}},
+            {"engine": "step_hang", "at": "65s", "for": "20s"},
+        ],
+    })  # fmt: skip
+    assert all(ok == 1 for ok, _ in fared(told).values()), fared(told)
+    assert set(blamed(told).values()) <= {"injected", "expected"}, told.output
+    assert blamed(told).get("alive_but_hung") == "injected", told.output
+    log = next(tmp_path.glob("runs/*/server.log")).read_text()
+    for fault in ("slow_steps", "preempt", "nan_logits", "step_sleep", "step_hang"):
+        assert f"loadchaos-sabotage: act {fault} " in log, fault
+    assert "vllm-project/vllm#" not in told.output
+
+
+def test_an_entry_gone_before_the_draft_shows_the_stack_of_38551(loadchaos: Run, plugin: Path, tmp_path: Path) -> None:
+    command = vllm_0221_mtp(PYTHONPATH=str(plugin), LOADCHAOS_SABOTAGE_TRIGGER=str(tmp_path / "trigger"))
+    sabotage = "{engine: encoder_pop_draft, at: 10s, for: 5m, params: {probability: 0.3}}"
+    attacks = f"[{{admin: reset_mm_cache, every: 2s}}, {sabotage}]"
+    told = loadchaos(
+        "mtp_mm", *typed(command), "--set", f"attacks={attacks}", "--set", "target.on_death=stop", "-u", "12"
+    )
+    death = told.failures["encoder_cache_miss"]
+    assert (death["severity"], death["attribution"], death["known"]) == ("engine_death", "injected", []), told.output
+    stack = next(tmp_path.glob("runs/*/incidents/*encoder_cache_miss*/server.log.excerpt")).read_text()
+    assert stack.index("in propose_draft_token_ids") < stack.index("in _gather_mm_embeddings")
+    assert "AssertionError: Encoder cache miss for" in stack
+    assert fared(told)["reset_mm_cache"][0] > 0
