@@ -99,16 +99,20 @@ _OPERATIONS = (
         "reset_mm_cache", "POST", "/reset_mm_cache", gate=_DEV, since="0.11.2",
         effects=(
             "mm_cache_desync_request", "mm_cache_desync_thread_death", "mm_cache_keyerror_v08",
-            "cache_reset_inflight_warning",
+            "cache_reset_inflight_warning", "mm_encoder_gave_nothing",
         ),
     ),
     AdminOperation(
         "reset_encoder_cache", "POST", "/reset_encoder_cache", gate=_DEV, since="0.16.0",
-        effects=("encoder_cache_miss", "encoder_cache_miss_skipped", "cache_reset_inflight_warning"),
+        effects=(
+            "encoder_cache_miss", "encoder_cache_miss_skipped", "cache_reset_inflight_warning", "mm_encoder_gave_nothing",
+        ),
     ),
     AdminOperation(
         "reset_prefix_cache", "POST", "/reset_prefix_cache", gate=_DEV, since="0.8.5",
-        effects_when={"reset_running_requests=true": ("preemption_storm", "async_placeholder_underflow")},
+        effects_when={"reset_running_requests=true": (
+            "preemption_storm", "async_placeholder_underflow", "mm_encoder_gave_nothing",
+        )},
     ),
     AdminOperation(
         "sleep", "POST", "/sleep", params={"level": "1", "mode": "abort"}, gate=_SLEEP, since="0.8.5", undo="wake_up",
