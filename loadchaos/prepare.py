@@ -15,6 +15,7 @@ import httpx
 
 from loadchaos import calibrate, counting, lengths, preflight
 from loadchaos.attacks import Attacks, Replica, WholePath
+from loadchaos.configuration import configuration, flags_in_log
 from loadchaos.dialects import DIALECTS, Dialect
 from loadchaos.errors import TargetError
 from loadchaos.model import Facts
@@ -103,7 +104,8 @@ class Preparation:
             image_sizes=sizes, images_per_request=most_images, videos=profile.video_kinds(),
             dialect=profile.target.dialect, model=self._options.model, api_key_env=self._options.api_key_env,
         )  # fmt: skip
-        facts = calibrate.with_log(await calibrate.look(asker, wanted), await self._patient.read_head())
+        head = await self._patient.read_head()
+        facts = calibrate.with_log(await calibrate.look(asker, wanted), head)
         if self._patient.launched is not None:
             await preflight.require_an_answer(asker, facts.model)
             self._patient.launched.ready()
@@ -125,9 +127,17 @@ class Preparation:
             self._record.event(preflight.row("requires", ok=False, text=told))
         self._record.event({"row": "facts", "at_ns": time.monotonic_ns(), "facts": facts.to_json()})
         self._say(_facts_line(facts))
+        await self._tell_configuration(asker, facts, head)
         path = await self._lay_path(dialect)
         self._write_plan(facts, path.url if path is not None else self._patient.url)
         return await self._aim(dialect, facts, path)
+
+    async def _tell_configuration(self, asker: calibrate.Asker, facts: Facts, head: str) -> None:
+        """Its flags and its machine go into the record: whoever reads an incident asks for them first."""
+        settings, system = await configuration(asker, facts)
+        values = {name: value for name, (value, _) in settings.items()}
+        told = {"flags": flags_in_log(head), "settings": values, "system": dict(system)}
+        self._record.event({"row": "configuration", "at_ns": time.monotonic_ns(), **self._redactor.data(told)})
 
     async def _lay_path(self, dialect: Dialect) -> WholePath | None:
         """The proxy that the profile's network attacks need; without such attacks there is none in the path."""

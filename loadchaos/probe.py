@@ -5,12 +5,12 @@ At most 20 reads and tokenizer calls and 3 generations of one token each, none l
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from loadchaos.calibrate import Answer, Asker, Wanted, calibrate, look
+from loadchaos.configuration import configuration
 from loadchaos.dialects import DIALECTS, Dialect, version_key
 from loadchaos.errors import TargetError
 from loadchaos.lengths import longest_prompt
@@ -23,22 +23,6 @@ MOST_GENERATIONS = 3
 _SIZES = (1024, 512, 256)
 _SMALL_IMAGE_TOKENS = 66  # what the small images cost that are sent to find how many a prompt may have
 _MOST_IMAGES_ASKED = 9
-_SERVER_INFO_S = 30.0  # vLLM collects its environment on the first call, which runs a dozen programs
-
-# Ours: (the server's own names for it, newest first, anywhere in its configuration).
-_CONFIGURED: Mapping[str, Sequence[str]] = {
-    "prefix_caching": ("enable_prefix_caching",),
-    "mm_processor_cache_gb": ("mm_processor_cache_gb",),
-    "max_num_batched_tokens": ("max_num_batched_tokens",),
-    "max_num_seqs": ("max_num_seqs",),
-    "async_scheduling": ("async_scheduling",),
-    "chunked_prefill": ("enable_chunked_prefill", "chunked_prefill_enabled"),
-    "sleep_mode": ("enable_sleep_mode",),
-    "speculative_method": ("method",),
-    "speculative_tokens": ("num_speculative_tokens",),
-    "tensor_parallel_size": ("tensor_parallel_size",),
-    "pipeline_parallel_size": ("pipeline_parallel_size",),
-}
 
 
 @dataclass(frozen=True)
@@ -85,7 +69,7 @@ async def probe(asker: Asker, wanted: Wanted, profiles: Mapping[str, Profile], *
     `lengths` searches the longest prompt, too, which is no small thing to ask: the caller has authorisation for it.
     """
     facts = await look(asker, wanted)
-    configured = await _configuration(asker, facts)
+    configured, _ = await configuration(asker, facts)
     trouble = None
     size, most = _images_to_send(facts)
     try:
@@ -109,60 +93,6 @@ def _images_to_send(facts: Facts) -> tuple[int, int]:
     quarter = min(limits, default=4096) // 4
     side = next((s for s in _SIZES if qwen(s, s) <= quarter), _SIZES[-1])
     return side, max(1, min(_MOST_IMAGES_ASKED, quarter // _SMALL_IMAGE_TOKENS))
-
-
-# --- the server's own configuration -----------------------------------------------------------------------------------
-
-
-async def _configuration(asker: Asker, facts: Facts) -> dict[str, tuple[Any, str]]:
-    """What vLLM's /metrics and, in development mode, /server_info tell of its configuration."""
-    found: dict[str, tuple[Any, str]] = {}
-    if facts.dialect == "vllm":
-        found.update(_from_metrics(asker.pages.get("/metrics")))
-        if facts.development_endpoints:
-            path = "/server_info?config_format=json"
-            answer = await asker.ask("GET", path, admin=True, limit_s=_SERVER_INFO_S)
-            found.update(_from_server_info(answer))
-    return found
-
-
-def _from_metrics(page: Answer | None) -> dict[str, tuple[Any, str]]:
-    line = re.search(r"^vllm:cache_config_info\{(.*)\}", page.text, re.MULTILINE) if page is not None else None
-    labels = dict(re.findall(r'(\w+)="([^"]*)"', line[1])) if line is not None else {}
-    value = labels.get("enable_prefix_caching")
-    return {"prefix_caching": (value == "True", "vllm:cache_config_info")} if value in ("True", "False") else {}
-
-
-def _from_server_info(answer: Answer) -> dict[str, tuple[Any, str]]:
-    data = answer.json() if answer.status == 200 else None
-    config = data.get("vllm_config") if isinstance(data, dict) else None
-    if not isinstance(config, dict):
-        return {}
-    found: dict[str, tuple[Any, str]] = {}
-    drafts = config.get("speculative_config")
-    for name, keys in _CONFIGURED.items():
-        inside: Any = (drafts or {}) if name.startswith("speculative") else config
-        value = next((v for k in keys if (v := _anywhere(inside, k)) is not None), None)
-        if isinstance(value, bool | int | float | str):
-            found[name] = (value, "/server_info")
-    limit = _anywhere(config, "limit_mm_per_prompt") or _anywhere(config, "limit_per_prompt")
-    images = limit.get("image") if isinstance(limit, dict) else limit
-    images = images.get("count") if isinstance(images, dict) else images
-    if isinstance(images, int) and not isinstance(images, bool):
-        found["max_images"] = (images, "/server_info")
-    return found
-
-
-def _anywhere(data: Any, key: str) -> Any:
-    """The value of `key` in nested mappings, nearest to the root; None where there is none."""
-    level = [data]
-    while level:
-        mappings = [d for d in level if isinstance(d, dict)]
-        for mapping in mappings:
-            if mapping.get(key) is not None:
-                return mapping[key]
-        level = [v for mapping in mappings for v in mapping.values()]
-    return None
 
 
 def _limit_from_configuration(facts: Facts, configured: Mapping[str, tuple[Any, str]]) -> Facts:

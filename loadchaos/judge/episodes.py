@@ -281,6 +281,7 @@ class Episodes:
         if len(self.incidents) < _MOST_SNAPSHOTS:
             incident.in_flight = self._tally.out_at(opened_ns)
             incident.admitted = list(self._tally.admitted)
+            incident.sent_before = self._tally.so_far()
         self.incidents.append(incident)
         return incident
 

@@ -89,6 +89,7 @@ class Incident:
     lost: Counter[str] = field(default_factory=Counter)
     in_flight: list[Sent] = field(default_factory=list)
     admitted: list[Sent] = field(default_factory=list)
+    sent_before: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     attacks: list[dict[str, Any]] = field(default_factory=list)
     log_lines: dict[str, list[int]] = field(default_factory=dict)
     timeline: list[tuple[int, str]] = field(default_factory=list)
@@ -225,6 +226,7 @@ class Incident:
             "beside": list(self.beside), "lost_requests": sum(self.lost.values()), "lost": dict(self.lost),
             "in_flight_at_death": len(self.in_flight), "in_flight": [s.to_json(self.opened_ns) for s in self.in_flight],
             "admitted": [s.to_json(self.opened_ns) for s in self.admitted], "attacks": list(self.attacks),
+            "sent_before": dict(self.sent_before),
             "log_lines": {file: {"first": w[0], "last": w[1]} for file, w in self.log_lines.items()},
             "metrics_window_ns": [self.opened_ns - _WINDOW_NS, (self.closed_ns or self.opened_ns) + _WINDOW_NS],
             "timeline": [{"at_s": at_s(ns), "text": text} for ns, text in sorted(self.timeline)],

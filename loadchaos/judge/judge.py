@@ -159,6 +159,9 @@ class Judge:
         if self._facts is None and row.get("facts"):
             self._facts = self._explainer.facts = Facts.from_json(row["facts"])
 
+    def _on_configuration(self, row: Row) -> None:
+        self._environment |= {k: row.get(k) for k in ("flags", "settings", "system")}
+
     def _on_log(self, row: Row) -> None:
         self._episodes.has_log = True
         self._attacks.heard(str(row.get("text", "")), int(row.get("at_ns") or self._run.newest_ns))

@@ -115,6 +115,7 @@ class Tally:
         self.recent_ends: deque[tuple[int, Sent, bool]] = deque(maxlen=20_000)  # ended_ns, what, well
         self.missed: Counter[str] = Counter()
         self.begun = self.image_requests = 0
+        self.begun_by: Counter[str] = Counter()
         self.due_ok: Counter[str] = Counter()
         self.came_ok: Counter[str] = Counter()
         self.first_sent_ns: int | None = None
@@ -126,6 +127,7 @@ class Tally:
             row.get("tokens"), int(row.get("images") or 0), row.get("edge"),
         )  # fmt: skip
         self.begun += 1
+        self.begun_by[sent.traffic] += 1
         self.in_flight[sent.id] = sent
         self.admitted.append(sent)
         self.first_sent_ns = self.first_sent_ns or sent.sent_ns
@@ -188,6 +190,10 @@ class Tally:
         }
         due = self.due_ok.total()
         return {**shares, "": self.came_ok.total() / due if due else None}
+
+    def so_far(self) -> dict[str, dict[str, int]]:
+        """`{traffic: {"begun": n, "ok": n}}` up to now."""
+        return {t: {"begun": n, "ok": self.outcomes.get(t, Counter())["ok"]} for t, n in self.begun_by.items()}
 
     def all_latency(self) -> Latency:
         """Latency of all traffic together."""

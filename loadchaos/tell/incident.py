@@ -14,11 +14,13 @@ from typing import Any
 import orjson
 
 from loadchaos.ledger import RunFolder
-from loadchaos.tell.incident_page import page
-from loadchaos.tell.words import clean
+from loadchaos.tell.incident_log import LINES_AFTER as LINES_AFTER_IT
+from loadchaos.tell.incident_log import LINES_BEFORE as LINES_BEFORE_IT
+from loadchaos.tell.incident_log import batch, decisive
+from loadchaos.tell.incident_page import Told, page
+from loadchaos.tell.words import clean, clean_line
 
 LINES_BEFORE, LINES_AFTER, _MOST_LINES = 200, 100, 2000
-_MD_LINES_BEFORE, _MD_LINES_AFTER = 12, 25
 FILES = frozenset({"incident.json", "incident.md", "server.log.excerpt", "requests.jsonl"})
 """What this module writes; anything else in such a folder was put there by another hand and is never removed."""
 
@@ -36,8 +38,25 @@ def write(folder: RunFolder, incident: Mapping[str, Any], requests: Sequence[Map
         _put(home / "server.log.excerpt", b"\n".join(excerpts))
     if requests is not None:
         _put(home / "requests.jsonl", b"".join(orjson.dumps(r, option=orjson.OPT_APPEND_NEWLINE) for r in requests))
-    _put(home / "incident.md", page(incident, _evidence_lines(folder, incident), requests or ()).encode())
+    around = _around(folder, incident)
+    lines = decisive(*around, traceback=bool(incident.get("frames")))
+    told = Told(lines, batch((*around[0], *around[2])), _profile(folder), _earlier(folder, home, incident))
+    _put(home / "incident.md", page(incident, told, requests or ()).encode())
     return home
+
+
+def _profile(folder: RunFolder) -> list[str]:
+    """The profile as resolved."""
+    try:
+        return [clean_line(line, 300) for line in folder.profile.read_text("utf-8").splitlines()]
+    except OSError:  # a run that was refused before it came to that
+        return []
+
+
+def _earlier(folder: RunFolder, home: Path, incident: Mapping[str, Any]) -> list[str]:
+    """The folders of earlier incidents of this run with the same name."""
+    same = sorted(p.name for p in folder.incidents.glob(f"*-{home.name.split('-', 1)[1]}") if p.is_dir())
+    return [name for name in same if name[:3].isdigit() and int(name.split("-", 1)[0]) < int(incident["n"])]
 
 
 def folder_of(folder: RunFolder, incident: Mapping[str, Any]) -> Path:
@@ -112,11 +131,15 @@ def _excerpt(folder: RunFolder, name: str, first: int, last: int) -> bytes:
     return b"\n".join([f"# {name}, {told}".encode(), *(line for _, line in found)]) + b"\n"
 
 
-def _evidence_lines(folder: RunFolder, incident: Mapping[str, Any]) -> list[str]:
-    """The decisive lines for the page: the evidence with a little around it, without what would break the page."""
+def _around(folder: RunFolder, incident: Mapping[str, Any]) -> tuple[list[str], str, list[str]]:
+    """The evidence's own line with those before and after it; a text alone where it is no line of a log."""
     evidence = incident.get("evidence") or {}
     path, line = _log_path(folder, str(evidence.get("source"))), evidence.get("line")
     if path is None or not path.exists() or not isinstance(line, int):
-        return [clean(evidence["text"], 400)] if evidence.get("text") else []
-    found = _lines(path, max(1, line - _MD_LINES_BEFORE), line + _MD_LINES_AFTER)
-    return [clean(text.decode("utf-8", "replace"), 400) for _, text in found]
+        return [], str(evidence.get("text") or ""), []
+    found = {
+        n: text.decode("utf-8", "replace")
+        for n, text in _lines(path, max(1, line - LINES_BEFORE_IT), line + LINES_AFTER_IT)
+    }
+    before, after = [t for n, t in found.items() if n < line], [t for n, t in found.items() if n > line]
+    return before, found.get(line, ""), after

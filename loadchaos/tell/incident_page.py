@@ -8,35 +8,61 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from loadchaos.tell.phrases import known_text, remedy_text
-from loadchaos.tell.words import BLAME, SEVERITY, clean, number, plural, seconds
+from loadchaos.tell.words import BLAME, SEVERITY, TARGET, clean, number, plural, seconds
 
-_MOST_REQUESTS = 40
-_OUR_FACTS = frozenset({"text", "sources", "image_tokens", "base_url", "admin_url"})
-_ELSEWHERE = frozenset({"facts", "profile", "argv", "version", "seed"})  # told in the replay, or below
+_MOST_REQUESTS = 200
+_MOST_PROFILE = 150
+_MOST_TIMES = 8
+_HAPPENED = {
+    "death": "died", "hang": "stopped making progress", "unreachable": "could not be reached any more",
+    "terminated": "was ended in order", "restart": "was restarted",
+}  # fmt: skip
+_FEATURES = {
+    "images": "images", "videos": "videos", "speculative_decoding": "speculative decoding",
+    "development_endpoints": "development endpoints", "metrics": "metrics",
+}  # fmt: skip
+_OURS_ALONE = frozenset({"--no-live", "--exporter-port", "--out", "--quiet", "--ci", "--notify"})
+_WITH_VALUE = frozenset({"--exporter-port", "--out", "--ci", "--notify"})
 
 
-def page(incident: Mapping[str, Any], log: Sequence[str], requests: Sequence[Mapping[str, Any]] = ()) -> str:
-    """The page; `log` are the decisive lines, `requests` where the bodies of what was out are kept."""
+@dataclass(frozen=True)
+class Told:
+    """What the run folder adds to an incident: the decisive lines, the batch that a dying engine dumped, the profile as
+    resolved, and the folders of earlier incidents of the same name.
+    """
+
+    log: Sequence[str] = ()
+    batch: Sequence[str] = ()
+    profile: Sequence[str] = ()
+    earlier: Sequence[str] = ()
+
+
+def page(incident: Mapping[str, Any], told: Told, requests: Sequence[Mapping[str, Any]] = ()) -> str:
+    """The page; `requests` tells where the bodies of what was out are kept."""
     name = clean(incident.get("id"), 80)
-    severity = SEVERITY.get(str(incident.get("severity")), clean(incident.get("severity"), 30))
+    environment = incident.get("environment") or {}
     parts = [
         f"# {_plain(incident.get('title') or name)}",
-        "\n".join(_summary(incident, name, severity)),
-        *_section("What the log says", _fence(log)),
-        *_section("Environment", _environment(incident.get("environment") or {})),
+        _prose(incident, environment),
+        "\n".join(_summary(incident, name)),
+        *_section("What the log says", _fence(told.log)),
+        *_section("The batch that killed it", _fence(told.batch)),
+        *_section("Environment", _environment(environment)),
         *_section("What was sent", _sent(incident)),
         *_section("What happened", _timeline(incident)),
         *_section("Attacks in force, or shortly before", _attacks(incident)),
         *_section("Which of them was it? Requests in flight", _in_flight(incident)),
         *_section("Their bodies", _bodies(requests)),
-        *_section("How to repeat it", _replay(incident.get("environment") or {})),
+        *_section("How to repeat it", _replay(environment, told.profile)),
+        *_section("What was tried", _tried(incident, told.earlier)),
         *_section("What to do", _todo(incident)),
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(p for p in parts if p) + "\n"
 
 
 def _section(title: str, lines: Sequence[str]) -> list[str]:
@@ -48,9 +74,9 @@ def _plain(text: object) -> str:
     return re.sub(r"([\\`*_{}\[\]<>#|!~@])", r"\\\1", clean(text, 400))
 
 
-def _span(text: object) -> str:
+def _span(text: object, limit: int = 400) -> str:
     """Foreign text as a code span; backticks become quotes, since nothing else ends a span."""
-    return "`" + clean(text, 400).replace("`", "'") + "`"
+    return "`" + clean(text, limit).replace("`", "'") + "`"
 
 
 def _fence(lines: Sequence[str]) -> list[str]:
@@ -60,7 +86,26 @@ def _fence(lines: Sequence[str]) -> list[str]:
     return [mark + "text", *lines, mark] if lines else []
 
 
-def _summary(incident: Mapping[str, Any], name: str, severity: str) -> list[str]:
+def _prose(incident: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
+    """What happened, in a sentence or two."""
+    facts = environment.get("facts") or {}
+    who = " ".join(clean(facts[k], 60) for k in ("dialect", "version") if facts.get(k)) or "The server"
+    happened = _HAPPENED.get(str(incident.get("kind")))
+    if happened is None:
+        return ""
+    flying, opened = incident.get("in_flight_at_death"), incident.get("opened_at_s")
+    under = f" with {plural(flying, 'request')} in flight" if flying else ""
+    when = f" {seconds(opened)} after the load began" if isinstance(opened, int | float) else ""
+    ended = incident.get("exit") or {}
+    rest = [f"Its process {clean(ended.get('reason'), 100)}."] if ended.get("reason") else []
+    back = incident.get("recovered_after_s")
+    rest.append(f"It was healthy again after {seconds(back)}." if back is not None else "It did not come back.")
+    said = clean((incident.get("evidence") or {}).get("text") or "", 200)
+    return f"{_plain(who)} {happened}{under}{when}" + (f": {_span(said)}. " if said else ". ") + " ".join(rest)
+
+
+def _summary(incident: Mapping[str, Any], name: str) -> list[str]:
+    severity = SEVERITY.get(str(incident.get("severity")), clean(incident.get("severity"), 30))
     blame = str(incident.get("attribution") or "server")
     opened, noticed = incident.get("opened_at_s"), incident.get("noticed_at_s")
     replica = f" on replica {_span(incident['replica'])}" if incident.get("replica") else ""
@@ -91,32 +136,41 @@ def _cost(incident: Mapping[str, Any]) -> str:
 
 
 def _environment(environment: Mapping[str, Any]) -> list[str]:
-    """Target, command and facts; what only loadchaos needs to know of the model's vocabulary is left out."""
-    facts = {k: v for k, v in (environment.get("facts") or {}).items() if k not in _OUR_FACTS}
-    told = {**{k: v for k, v in environment.items() if k not in _ELSEWHERE}, "facts": facts}
-    rows = [f"- {_plain(k)}: {_span(v)}" for k, v in _flat("", told) if v not in (None, "", [], {})]
-    if environment.get("version"):
-        plan = f"profile {_span(environment.get('profile'))}, seed {_span(environment.get('seed'))}"
-        rows.append(f"- loadchaos {_span(environment['version'])}, {plan}")
-    return rows[:80]
-
-
-def _flat(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Nested facts as `target.kind`; a command line is one fact."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _flat(f"{prefix}.{key}" if prefix else str(key), inner)
-    elif isinstance(value, list | tuple):
-        yield prefix, shlex.join(str(v) for v in value)
-    else:
-        yield prefix, value
+    """What upstream asks for first: version, flags, what it runs on."""
+    facts, target = environment.get("facts") or {}, environment.get("target") or {}
+    server = " ".join(clean(facts[k], 60) for k in ("dialect", "version") if facts.get(k)) or "of unknown make"
+    blocks, size, tokens = facts.get("kv_blocks"), facts.get("kv_block_size"), facts.get("capacity_tokens")
+    cache = f"{number(blocks)} blocks of {number(size)} tokens" if blocks and size else ""
+    cache += (": " if cache else "") + f"{number(tokens)} tokens in all" if tokens else ""
+    context = f", context {number(facts['max_model_len'])} tokens" if facts.get("max_model_len") else ""
+    limit = f", prompts of at most {number(facts['input_limit'])}" if facts.get("input_limit") else ""
+    settings = ", ".join(f"{k} {v}" for k, v in (environment.get("settings") or {}).items())
+    command = environment.get("command")
+    ours = f"profile {_span(environment.get('profile'))}, seed {_span(environment.get('seed'))}"
+    rows = [
+        f"- server: {_plain(server)}, {TARGET.get(str(target.get('kind')), _span(target.get('kind')))}",
+        f"- model: {_span(facts['model'])}{context}{limit}" if facts.get("model") else "",
+        f"- command: {_span(shlex.join(str(c) for c in command))}" if command else "",
+        f"- flags, as its log tells them: {_span(environment['flags'], 2000)}" if environment.get("flags") else "",
+        f"- settings: {_span(settings)}" if settings else "",
+        f"- KV cache: {cache}" if cache else "",
+        *(f"- {_plain(k)}: {_span(v)}" for k, v in (environment.get("system") or {}).items()),
+        "- it has: " + ", ".join(w for k, w in _FEATURES.items() if facts.get(k)) if facts else "",
+        f"- loadchaos {_span(environment['version'])}, {ours}" if environment.get("version") else "",
+    ]
+    return [r for r in rows if r]
 
 
 def _sent(incident: Mapping[str, Any]) -> list[str]:
     flying = [r for r in incident.get("in_flight") or [] if isinstance(r, Mapping)]
-    if not flying:
-        return []
+    before = incident.get("sent_before") or {}
     rows = []
+    if before:
+        mix = [f"{number(n['begun'])} x {_span(t)} ({number(n['ok'])} answered)" for t, n in before.items()]
+        rows += [f"Until then: {', '.join(mix)}; {plural(len(flying), 'request')} at a time when it happened.", ""]
+    if not flying:
+        return rows[:1]
+    rows += ["In flight when it happened:", ""]
     for traffic in dict.fromkeys(str(r.get("traffic")) for r in flying):
         group = [r for r in flying if str(r.get("traffic")) == traffic]
         tokens = [r["tokens"] for r in group if isinstance(r.get("tokens"), int)]
@@ -126,7 +180,7 @@ def _sent(incident: Mapping[str, Any]) -> list[str]:
         rows.append(
             f"- {number(len(group))} x {_span(traffic)}{size}" + (f", {plural(images, 'image')}" if images else "")
         )
-    return ["In flight when it happened:", "", *rows]
+    return rows
 
 
 def _timeline(incident: Mapping[str, Any]) -> list[str]:
@@ -149,7 +203,10 @@ def _attacks(incident: Mapping[str, Any]) -> list[str]:
         before = [a["began_before_s"] for a in ran if isinstance(a.get("began_before_s"), int | float)]
         times = f" {number(len(ran))} times" if len(ran) > 1 else ""
         when = f", the last begun {seconds(min(before))} before" if before else ""
-        rows.append(f"- {_span(name)}{times}{when}" + (f"; it may cause {effects}" if effects else ""))
+        others = [seconds(s) for s in sorted(before)[1:_MOST_TIMES]]
+        when += f" (and {', '.join(others)})" if others else ""
+        anything = "anything" if effects == "`*`" else effects
+        rows.append(f"- {_span(name)}{times}{when}" + (f"; it may cause {anything}" if effects else ""))
     return rows
 
 
@@ -157,7 +214,8 @@ def _in_flight(incident: Mapping[str, Any]) -> list[str]:
     flying = [r for r in incident.get("in_flight") or [] if isinstance(r, Mapping)]
     if not flying:
         return []
-    rows = ["| id | step | traffic | prompt tokens | images | out for |", "|---|---|---|---|---|---|"]
+    rows = [f"<details><summary>{plural(len(flying), 'request')}</summary>", ""]
+    rows += ["| id | step | traffic | prompt tokens | images | out for |", "|---|---|---|---|---|---|"]
     rows += [
         f"| {_span(r.get('id'))} | {r.get('step', '')} | {_span(r.get('traffic'))} | {number(r.get('tokens'))} "
         f"| {number(r.get('images') or 0)} | {seconds(r.get('age_s'))} |"
@@ -165,7 +223,7 @@ def _in_flight(incident: Mapping[str, Any]) -> list[str]:
     ]
     if len(flying) > _MOST_REQUESTS:
         rows += ["", f"{number(len(flying) - _MOST_REQUESTS)} more are in incident.json."]
-    return rows
+    return [*rows, "", "</details>"]
 
 
 def _bodies(requests: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -190,14 +248,38 @@ def replay_command(run: Mapping[str, Any]) -> str:
     seed = run.get("seed")
     if not argv:
         argv = ["loadchaos", "run", str(run.get("profile") or "PROFILE")]
+    argv = _without_our_own(argv)
     argv[0] = "loadchaos"  # however it was started: `python -m loadchaos` is the same program
     if seed is not None and not any(a == "--seed" or a.startswith("--seed=") for a in argv):
         argv += ["--seed", str(seed)]
     return clean(shlex.join(argv), 2000)
 
 
-def _replay(run: Mapping[str, Any]) -> list[str]:
-    return [*_fence([replay_command(run)]), "", "The same profile and seed send the same requests in the same order."]
+def _without_our_own(argv: Sequence[str]) -> list[str]:
+    """A command line without options that only say how loadchaos shows and keeps what it does."""
+    kept: list[str] = []
+    skip = False
+    for word in argv:
+        name = word.split("=", 1)[0]
+        if not skip and name not in _OURS_ALONE:
+            kept.append(word)
+        skip = not skip and name in _WITH_VALUE and "=" not in word
+    return kept
+
+
+def _replay(run: Mapping[str, Any], profile: Sequence[str]) -> list[str]:
+    rows = [*_fence([replay_command(run)]), "", "The same profile and seed send the same requests in the same order."]
+    if 0 < len(profile) <= _MOST_PROFILE:
+        rows += ["", "<details><summary>the profile, as resolved</summary>", "", *_fence(profile), "", "</details>"]
+    return rows
+
+
+def _tried(incident: Mapping[str, Any], earlier: Sequence[str]) -> list[str]:
+    back = incident.get("recovered_after_s")
+    rows = [f"- the same load on the same server after a start anew: it had happened before ({', '.join(earlier)})"]
+    rows = rows if earlier else []
+    rows += [f"- waiting: it was healthy again after {seconds(back)}"] if back is not None else []
+    return [*rows, "- none of the remedies below"] if incident.get("remedy") else rows
 
 
 def _todo(incident: Mapping[str, Any]) -> list[str]:

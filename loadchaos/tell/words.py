@@ -35,6 +35,11 @@ def clean(text: object, limit: int = 2000) -> str:
     return plain if len(plain) <= limit else plain[: limit - 1] + "…"
 
 
+def clean_line(text: str, limit: int = 2000) -> str:
+    """The same with its indentation: a line of a log or of a file, to stand in a fence."""
+    return text[: len(text) - len(text.lstrip(" "))] + clean(text, limit)
+
+
 def seconds(value: float | None) -> str:
     """`0.0123` as `12.3 ms`: three digits and a unit; a dash where there is no value."""
     if value is None:

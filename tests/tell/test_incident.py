@@ -7,6 +7,7 @@ import pytest
 
 from loadchaos.ledger import RunFolder
 from loadchaos.tell import incident
+from loadchaos.tell.incident_log import batch, decisive
 from loadchaos.tell.incident_page import replay_command
 
 
@@ -50,10 +51,56 @@ def test_the_page_is_ready_to_paste(run_folder: RunFolder, death: dict[str, Any]
         "https://github.com/vllm-project/vllm/issues/38551, fixed in 0.27.1", "(EngineCore pid=7) AssertionError",
         "60 x `images`, prompts of 400 to 459 tokens, 120 images", "`reset_mm_cache`, the last begun 300 ms before; it may",
         "cause `mm_cache_desync`",
-        "20 more are in incident.json", "loadchaos run mtp_mm --seed 7", "- upgrade", "- no MTP",
+        "<summary>60 requests</summary>", "loadchaos run mtp_mm --seed 7", "- upgrade", "- no MTP",
         "--model 'a b'",
     ):  # fmt: skip
         assert part in page, part
+
+
+def test_the_page_says_in_a_sentence_what_happened_and_what_it_runs_on(
+    run_folder: RunFolder, death: dict[str, Any]
+) -> None:
+    death["exit"] = {"reason": "exited with code 0"}
+    death["sent_before"] = {"images": {"begun": 280, "ok": 200}}
+    death["environment"] |= {"flags": "{'port': 1}", "settings": {"max_num_seqs": 64}, "system": {"GPU": "GPU 0: H200"}}
+    page = (incident.write(run_folder, death) / "incident.md").read_text()
+    for part in (
+        "vllm 0.18.0 died with 60 requests in flight 30.0 s after the load began: `Encoder cache miss`.",
+        "Its process exited with code 0. It did not come back.",
+        "- server: vllm 0.18.0, a server loadchaos launched", "as its log tells them: `{'port': 1}`", "max_num_seqs 64",
+        "- GPU: `GPU 0: H200`", "Until then: 280 x `images` (200 answered); 60 requests at a time when it happened.",
+        "- none of the remedies below",
+    ):  # fmt: skip
+        assert part in page, part
+
+
+def test_the_log_is_shown_from_the_head_of_its_traceback_to_where_it_repeats_itself() -> None:
+    trace = ["Traceback (most recent call last):", *(f'  File "m.py", line {n}, in f' for n in range(30))]
+    before = ["noise"] * 50 + ["EngineCore encountered a fatal error.", *trace]
+    after = ["told once more", *trace, "FooError: bar"]
+    shown = decisive(before, "FooError: bar", after, traceback=True)
+    assert shown[:3] == ["noise", "EngineCore encountered a fatal error.", trace[0]]
+    assert shown[-2:] == ["FooError: bar", "told once more"]
+    assert '  File "m.py", line 0, in f' in shown
+    assert "... 27 more lines like these" in shown
+    assert len(decisive(before, "x", [], traceback=False)) < 20
+
+
+def test_what_the_dying_engine_dumped_stands_by_itself() -> None:
+    dump = "ERROR [dump_input.py:79] Dumping scheduler output for model execution: SchedulerOutput(...)"
+    assert batch(["a", dump]) == [dump]
+    assert decisive([dump, "b"], "c", [], traceback=False) == ["b", "c"]
+
+
+def test_an_earlier_incident_of_the_same_name_is_told(run_folder: RunFolder, death: dict[str, Any]) -> None:
+    incident.write(run_folder, death)
+    page = (incident.write(run_folder, {**death, "n": 2}) / "incident.md").read_text()
+    assert "it had happened before (001-encoder_cache_miss)" in page
+
+
+def test_the_command_to_repeat_has_none_of_what_only_shows_things() -> None:
+    argv = ["loadchaos", "run", "p", "--no-live", "--exporter-port", "0", "--out=x", "--set", "a=1"]
+    assert replay_command({"argv": argv, "seed": 1}) == "loadchaos run p --set a=1 --seed 1"
 
 
 def test_no_text_of_the_server_leaves_its_fence_or_becomes_markup(run_folder: RunFolder, death: dict[str, Any]) -> None:
