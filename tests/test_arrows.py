@@ -34,8 +34,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "voice": set(),
     "launch_alone": {"asker", "calibrate", "launch", "ledger", "preflight"},
     "prepare": {
-        "attacks", "calibrate", "configuration", "counting", "dialects", "lengths", "options", "patient", "plan", "preflight",
-        "record",
+        "attacks", "calibrate", "configuration", "counting", "dialects", "lengths", "options", "patient", "plan",
+        "preflight", "record",
     },
     "preflight": {"asker", "dialects"},
     "lengths": {"asker"},
