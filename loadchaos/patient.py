@@ -17,13 +17,13 @@ from loadchaos.dialects import DIALECTS, Dialect
 from loadchaos.errors import OptionError
 from loadchaos.judge.states import StateMachine
 from loadchaos.launch import Command, Launched, last_line, refuse_taken_port
-from loadchaos.model import Row
+from loadchaos.model import Facts, Row
 from loadchaos.plan.profile import Profile
 from loadchaos.record import Record
 from loadchaos.redact import Redactor
 from loadchaos.sim.command import command as embedded_command
 from loadchaos.trust import Trust
-from loadchaos.watch import Target, Watch
+from loadchaos.watch import Canary, Target, Watch
 
 _HEAD_BYTES = 1 << 16
 DOWN = frozenset({"dying", "dead", "restarting", "unreachable", "terminated"})
@@ -54,6 +54,7 @@ class Patient:
         self._profile, self.place = profile, place
         self._folder, self._redactor = folder, redactor
         self._watch: Watch | None = None
+        self._canary: Canary | None = None
         self.launched: Launched | None = None
         self.url = place.url or ""
         self._dialect = _guess(profile)
@@ -127,6 +128,26 @@ class Patient:
         if self.launched is not None:
             self._watch.set_process("server", self.launched.pid)
             self._watch.listen("server", self._folder / "server.log")
+
+    async def learn(self, record: Record, facts: Facts) -> None:
+        """Where the profile wants a canary: hear what it is answered while nobody else asks. It passes no proxy of ours."""
+        wanted = self._profile.watch.canary
+        if wanted is not None:
+            self._canary = Canary(
+                self.url, facts.model, record.event, self._redactor, every_s=wanted.every, headers=self.place.headers,
+                tls=self.place.trust.context(),
+            )  # fmt: skip
+            await self._canary.learn()
+
+    def ask_on(self) -> None:
+        """The load begins: the canary asks beside it, but nobody who is down."""
+        if self._canary is not None:
+            self._canary.start(lambda: self.down)
+
+    async def ask_no_more(self) -> None:
+        """The load is over, or nearly so: a server at rest has no canary either."""
+        if self._canary is not None:
+            await self._canary.stop()
 
     def _targets(self) -> list[Target]:
         if self._profile.target.replicas and self.place.kind == "external":

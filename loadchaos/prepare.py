@@ -128,6 +128,7 @@ class Preparation:
         self._record.event({"row": "facts", "at_ns": time.monotonic_ns(), "facts": facts.to_json()})
         self._say(_facts_line(facts))
         await self._tell_configuration(asker, facts, head)
+        await self._patient.learn(self._record, facts)
         path = await self._lay_path(dialect)
         self._write_plan(facts, path.url if path is not None else self._patient.url)
         return await self._aim(dialect, facts, path)

@@ -188,6 +188,7 @@ class _Run:
             await self._assemble(self._options.master)
         self._record.run("load_begin")
         await self._attacks.start()
+        self._patient.ask_on()
         begin = time.monotonic()
         stopping_since: float | None = None
         while self._locust.alive:
@@ -221,8 +222,9 @@ class _Run:
         """Whatever happened: undo attacks, stop what we started, let the follower read to the end."""
         self._loading = False
         self._gate.ending = True
-        parts = [self._end_locust, self._take_back, self._load_ended, self._settle, self._gate.close]
-        for part in [*parts, self._stop_server, self._close_record, self._end_follower]:
+        parts = [self._patient.ask_no_more, self._end_locust, self._take_back, self._load_ended, self._settle]
+        parts += [self._gate.close, self._stop_server, self._close_record, self._end_follower]
+        for part in parts:
             try:
                 await part()
             except LoadchaosError as e:

@@ -17,6 +17,7 @@ from loadchaos.model import BLAMELESS, Row
 
 WAIT_NS = 15 * S
 """How long a bad answer waits for the state and the log to catch up before it is a failure of its own."""
+MIXED_UP = "Another request's words are in an answer: the server mixes requests up"
 _MOST_TEXT = 2_000
 _TITLE = 160
 _WORDS = {
@@ -117,7 +118,7 @@ def name(bad: BadAnswer) -> Seen:
         title = f"{words}: {_short(bad.text)[:_TITLE]}" if bad.text else words
         return Seen(bad.outcome, "request", title, "cause", evidence, bad.at_ns)
     if bad.outcome == "wrong_output" and bad.text.startswith("the word of another request"):
-        title = "Another request's words are in an answer: the server mixes requests up"
+        title = MIXED_UP
         remedy = "whose data came back to whom is in the incident: stop serving users who must not see each other's"
         return Seen("answer_of_another_request", "request", title, "cause", evidence, bad.at_ns, remedy=remedy)
     words = _WORDS.get(bad.outcome, bad.outcome)

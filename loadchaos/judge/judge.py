@@ -14,6 +14,7 @@ from loadchaos.judge import verdict as rules
 from loadchaos.judge.answers import Answers, seen_from
 from loadchaos.judge.attribution import AttackLog
 from loadchaos.judge.book import Book, Entry, entries_of
+from loadchaos.judge.canary import Canaries
 from loadchaos.judge.capacity import moved_by, name_by_length
 from loadchaos.judge.classify import classify_text
 from loadchaos.judge.creep import Creep
@@ -50,7 +51,7 @@ class Judge:
         self._mechanisms, self._lines, self._answers = Mechanisms(), LogLines(), Answers()
         self._episodes, self._book = Episodes(self._tally, self._attacks), Book()
         self._lengths, self._creep, self._silent = symptoms.Lengths(), Creep(), Silent()
-        self._idle, self._leaked = Idle(), False
+        self._idle, self._leaked, self._canaries = Idle(), False, Canaries()
         self._exactness, self._images = Exactness(), ImageDial()
         self._stalls: list[Seen] = []
         self._looked_ns = 0  # when the whole run was last looked at for what no single row says
@@ -110,6 +111,11 @@ class Judge:
             counts["ok" if outcome == "ok" else "refused"] += 1
             if outcome == "rejected":
                 self._mechanisms.over_limit()
+
+    def _on_canary(self, row: Row) -> None:
+        self._canaries.feed(row)
+        for seen in self._canaries.found():
+            self._record(seen, None, ids={seen.id, "wrong_output"}).in_log += 1
 
     def _on_metrics(self, row: Row) -> None:
         self._mechanisms.metrics(row)
@@ -361,7 +367,10 @@ class Judge:
         ladder = symptoms.near_limit(self._edges, self._limit, against, moved_by(self._facts))
         checks += [c for c in (self._mechanisms.exposed(terms.exposure), ladder) if c]
         checks += self._exactness.checks(terms.expect)
-        told = self._images.check(required="mm_cache" in terms.requires), self._idle.check(self._dialect())
+        told = (
+            self._images.check(required="mm_cache" in terms.requires), self._idle.check(self._dialect()),
+            self._canaries.check(),
+        )  # fmt: skip
         checks += [c for c in told if c is not None]
         idle = dict(self._attacks.without_effect(terms.attacks))
         for name in terms.attacks:

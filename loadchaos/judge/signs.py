@@ -36,6 +36,22 @@ class Traffic:
         self.last_token_ns: int | None = None
         self.dead_text_ns: int | None = None
         self.dead_texts = 0
+        self._canaries: dict[int, int] = {}  # those that are out: number, and since when
+
+    def canary(self, row: Row) -> bool:
+        """Fold a `canary` row; True when it was answered."""
+        if row.get("what") == "ask":
+            self._canaries[int(row["n"])] = row["at_ns"]
+            return False
+        self._canaries.pop(int(row["n"]), None)
+        if row.get("status") != 200:
+            return False
+        self.last_token_ns = max(self.last_token_ns or 0, row["at_ns"])
+        return True
+
+    def canary_since(self) -> int | None:
+        """Since when the oldest canary is out; None while there is none."""
+        return min(self._canaries.values(), default=None)
 
     def heartbeat(self, row: Row) -> bool:
         """Fold a worker's heartbeat; True when tokens came with it."""

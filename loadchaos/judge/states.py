@@ -117,6 +117,9 @@ class StateMachine:
                 self._deaths.log_death = (row["at_ns"], f"the log says: {row.get('title') or row.get('id')}")
         elif kind == "heard":
             self._deaths.heard.feed(row)
+        elif kind == "canary":
+            if self._traffic.canary(row) and self._sole:
+                self._progressed(row["at_ns"])
         elif kind == "supervisor":
             self._supervised(row)
         else:
@@ -233,6 +236,9 @@ class StateMachine:
                 return None, ""
             since = max(self._traffic.busy_since_ns, self._progress_ns or 0)
             return since, f"{n} requests out, and nothing has moved for {(now - since) / S:.1f} s"
+        if (asked_ns := self._traffic.canary_since()) is not None and self._sole:
+            since = max(asked_ns, self._progress_ns or 0)
+            return since, f"the canary has waited for its answer for {(now - since) / S:.1f} s"
         running = self._counters.gauge("requests_running")
         fresh = self._counters.at_ns is not None and now - self._counters.at_ns < 3 * S
         if running and fresh and self._counters.moved_ns is not None and now - self._counters.moved_ns > 15 * S:

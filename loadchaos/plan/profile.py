@@ -28,6 +28,7 @@ from loadchaos.plan.shape import (
     Target,
     Traffic,
 )
+from loadchaos.plan.watching import Watching
 from loadchaos.units import share
 
 DEFAULT_EXPECT = ("failures == 0", "engine_deaths == 0", "hangs == 0", "ok_share >= 95%")
@@ -72,6 +73,7 @@ class Profile(Part):
     load: tuple[Phase, ...] = Field(min_length=1)
     limits: Limits = Limits()
     attacks: tuple[AttackPlan, ...] = ()
+    watch: Watching = Watching()
     exposure: Exposure | None = None
     expect: tuple[str, ...] = ()
     accept: tuple[Accepted, ...] = ()

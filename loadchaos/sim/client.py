@@ -11,11 +11,14 @@ from dataclasses import asdict
 from typing import Any, Protocol
 
 from loadchaos.sim import frames
+from loadchaos.sim.answers import Answer
 from loadchaos.sim.nouns import EngineConfig, EngineRequest, EngineStats, RequestOutput
 
 
 class Sink(Protocol):
-    """Who waits for one request's outputs."""
+    """Who waits for one request's outputs, and the text that they are tokens of."""
+
+    answer: Answer
 
     def output(self, output: RequestOutput) -> None:
         """What one step gave."""
@@ -142,6 +145,11 @@ class EngineClient:
     def _give(self, output: RequestOutput) -> None:
         sink = self._sinks.get(output.request_id)
         if sink is None:
+            return
+        if output.swapped_with is not None:
+            other = self._sinks.get(output.swapped_with)
+            if other is not None:
+                sink.answer, other.answer = other.answer, sink.answer
             return
         if output.finish_reason is not None:
             del self._sinks[output.request_id]

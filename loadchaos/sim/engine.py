@@ -90,6 +90,8 @@ class Engine:
         for request_id in request_ids:
             request = self._requests.get(request_id)
             if request is not None:
+                if self._rules.rows_slip_on_abort:
+                    self._slip(request)
                 if left := min(self._rules.left_behind_on_abort, len(request.blocks)):
                     del request.blocks[-left:]
                 self._take_out(request)
@@ -205,7 +207,7 @@ class Engine:
     def _account(self, batch: Batch) -> None:
         self._iterations += 1
         for request, drafts, rejected, given in self._runner.run(batch, self._log):
-            first = request.outputs == 0
+            first, preempted = request.outputs == 0, request.epoch > 0
             self._scheduler.give_back(request, drafts, rejected, given)
             if not given:
                 continue
@@ -218,7 +220,8 @@ class Engine:
                 self._finished[reason] += 1
                 self._take_out(request)
             cached = request.cached_tokens if first else 0
-            self._outputs.append(RequestOutput(request.id, given, reason, None, cached))
+            derailed = self._rules.stale_after_preemption and preempted
+            self._outputs.append(RequestOutput(request.id, given, reason, None, cached, derailed))
 
     def _take_out(self, request: Request) -> None:
         self._scheduler.finish(request)
@@ -228,6 +231,12 @@ class Engine:
     def _end(self, request_id: str, reason: str, error: str | None = None) -> None:
         self._finished[reason] += 1
         self._outputs.append(RequestOutput(request_id, 0, reason, error))
+
+    def _slip(self, gone: Request) -> None:
+        running = self._scheduler.running
+        behind = running[running.index(gone) + 1 :][:2] if gone in running else []
+        if len(behind) == 2:
+            self._outputs.append(RequestOutput(behind[0].id, 0, swapped_with=behind[1].id))
 
     def _receive_images(self, request: EngineRequest) -> str | None:
         try:

@@ -101,7 +101,10 @@ def request_from_list(values: list[Any]) -> EngineRequest:
 
 def outputs_to_list(result: StepResult) -> list[list[Any]]:
     """One step's outputs."""
-    return [[o.request_id, o.new_tokens, o.finish_reason, o.error, o.cached_tokens] for o in result.outputs]
+    return [
+        [o.request_id, o.new_tokens, o.finish_reason, o.error, o.cached_tokens, o.derailed, o.swapped_with]
+        for o in result.outputs
+    ]
 
 
 def output_from_list(values: list[Any]) -> RequestOutput:

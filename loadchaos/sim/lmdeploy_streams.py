@@ -46,7 +46,7 @@ class Generation:
         self._chat = chat
         self._stream = stream
         self._include_usage = include_usage
-        self._answer = Answer(seed)
+        self.answer = Answer(seed)
         self._began = self._last = time.monotonic()
         self._tokens = self._pending = self._cached = 0
         self.over = False
@@ -160,7 +160,7 @@ class Generation:
 
     def _text(self) -> str:
         tokens, self._pending = self._pending, 0
-        return self._answer.take(tokens) if tokens else ""
+        return self.answer.take(tokens) if tokens else ""
 
     def _flush(self) -> None:
         if self._stream and self._pending and not self.over:

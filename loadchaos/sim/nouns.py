@@ -72,6 +72,8 @@ class RequestOutput:
     """What one step gave one request: how many new tokens, and how it ended if it did.
 
     `finish_reason` is stop, length, abort or error; `error` says why, in the words the server's log would use.
+    `derailed`: computed from a context that is not the request's own; `swapped_with`: from here on the tokens of this
+    request go to that one, and the other way round.
     """
 
     request_id: str
@@ -79,6 +81,8 @@ class RequestOutput:
     finish_reason: str | None = None
     error: str | None = None
     cached_tokens: int = 0
+    derailed: bool = False
+    swapped_with: str | None = None
 
 
 @dataclass(frozen=True)

@@ -47,5 +47,9 @@ class Rules:
     reset_in_order: bool = True
     # how many blocks of the KV cache stay behind, held by nobody, when a running request is aborted
     left_behind_on_abort: int = 0
+    # a request that was preempted and comes back reads KV blocks that are somebody else's by now
+    stale_after_preemption: bool = False
+    # the row of an aborted request is taken out of the batch, and the two rows behind it come back in each other's place
+    rows_slip_on_abort: bool = False
     # what may kill a step before it runs: raises EngineFault
     before_step: list[Callable[[Batch, EngineConfig], None]] = field(default_factory=list)

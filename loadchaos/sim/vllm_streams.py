@@ -10,7 +10,7 @@ from typing import Protocol
 import orjson
 
 from loadchaos.sim import vllm_errors
-from loadchaos.sim.answers import Answer
+from loadchaos.sim.answers import Answer, obeyed
 from loadchaos.sim.httpd import Exchange
 from loadchaos.sim.nouns import RequestOutput
 from loadchaos.sim.vllm_errors import DONE, Refusal, Release
@@ -37,19 +37,34 @@ class Server(Protocol):
 class Choice:
     """One of the n answers: its text so far, how it ended, and what was not written yet."""
 
-    __slots__ = ("answer", "finish", "id", "index", "owner", "parts", "pending", "stop_text", "tokens", "written")
+    __slots__ = (
+        "answer",
+        "derailed",
+        "finish",
+        "id",
+        "index",
+        "owner",
+        "parts",
+        "pending",
+        "stop_text",
+        "tokens",
+        "written",
+    )
 
-    def __init__(self, owner: Generation, index: int, request_id: str, seed: int) -> None:
+    def __init__(
+        self, owner: Generation, index: int, request_id: str, seed: int, opening: tuple[int, ...] = ()
+    ) -> None:
         self.owner = owner
         self.index = index
         self.id = request_id
-        self.answer = Answer(seed)
+        self.answer = Answer(seed, opening)
         self.parts: list[str] = []
         self.tokens = 0
         self.pending = 0
         self.finish: str | None = None
         self.stop_text: str | None = None
         self.written = False
+        self.derailed = False
 
     def output(self, output: RequestOutput) -> None:
         """From the engine client."""
@@ -75,7 +90,8 @@ class Generation:
         self.over = False
         wanted = asked.sampling
         ids = [engine_id] if wanted.n == 1 else [f"{i}_{engine_id}" for i in range(wanted.n)]
-        self.choices = [Choice(self, i, ids[i], seeds[i]) for i in range(wanted.n)]
+        opening = obeyed(asked.ids)
+        self.choices = [Choice(self, i, ids[i], seeds[i], opening) for i in range(wanted.n)]
         kind = "chat.completion.chunk" if asked.chat else "text_completion"
         head = {"id": asked.request_id, "object": kind, "created": self._created, "model": server.model}
         self._head = orjson.dumps(head)[:-1]
@@ -103,6 +119,9 @@ class Generation:
             self.fail(Refusal("Internal server error", "InternalServerError", None, 500))
             return
         self._measure(output)
+        if output.derailed and not choice.derailed:
+            choice.derailed = True
+            choice.answer.derail(after=choice.pending)
         choice.tokens += output.new_tokens
         choice.pending += output.new_tokens
         choice.finish = output.finish_reason

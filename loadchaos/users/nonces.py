@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable
 
 _SHORTEST_CHARS = 24
 """A shorter opening could be in an answer by chance."""
 _RECENT = 128
+_CANARY = re.compile(r"\bcanary-\d{10}\b")
+"""What `watch/canary.py` has the model repeat: no prompt of the load holds such a word."""
 _LOOKED_AT_CHARS = 4000
+_CANARY_CHARS = 17
 
 
 class Nonces:
@@ -23,9 +27,11 @@ class Nonces:
             self._recent.append(own)
 
         def foreign(text: str) -> str | None:
-            if len(text) < _SHORTEST_CHARS:
+            if len(text) < _CANARY_CHARS:
                 return None
             seen = text[:_LOOKED_AT_CHARS]
+            if (canary := _CANARY.search(seen)) is not None and canary[0] not in own:
+                return canary[0]
             return next((n for n in self._recent if n in seen and n != own), None)
 
         return foreign

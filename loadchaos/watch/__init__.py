@@ -1,4 +1,4 @@
-"""Watching the server as a doctor watches a patient: probe, scrape, logs, processes.
+"""Watching the server as a doctor watches a patient: probe, scrape, logs, processes, supervisors; and a canary that asks.
 
     watch = Watch(targets, dialect, emit_event, emit_metrics, folder, redactor, headers)
     await watch.start() ... await watch.stop()
@@ -9,5 +9,6 @@ Rows of kind probe, process, gap go to `emit_event`, rows of kind metrics and pa
 from __future__ import annotations
 
 from loadchaos.watch._watch import Target, Watch
+from loadchaos.watch.canary import Canary
 
-__all__ = ["Target", "Watch"]
+__all__ = ["Canary", "Target", "Watch"]

@@ -277,3 +277,45 @@ def test_clients_that_leave_take_blocks_with_them_until_nothing_fits() -> None:
             engine.abort([f"r{n}"])
             engine.step()
         assert round(engine.stats().kv_usage * 200) == left
+
+
+# stale_kv_on_resume
+
+
+@pytest.mark.parametrize(
+    ("defects", "blocks"), [(["stale_kv_on_resume"], 100), (["stale_kv_on_resume"], 8192), ([], 100)]
+)
+def test_an_answer_goes_wrong_where_its_request_was_preempted_and_nowhere_else(defects: list[str], blocks: int) -> None:
+    engine = Engine(EngineConfig(num_gpu_blocks=blocks, enable_prefix_caching=False, defects=frozenset(defects)))
+    for n in range(12):
+        engine.add(EngineRequest(f"r{n}", 100, 120))
+    outputs = [output for _ in range(2_000) if engine.has_work for output in engine.step().outputs]
+    wrong = {o.request_id for o in outputs if o.derailed}
+    preempted = engine.stats().counters["preemptions"] > 0
+    assert bool(wrong) == (preempted and bool(defects))
+    assert len({o.request_id for o in outputs if o.finish_reason == "length"}) == 12
+    assert "r0" not in wrong, "the oldest is never the one that makes room"
+
+
+# rows_slip_on_abort
+
+
+def test_an_abort_swaps_the_two_younger_requests_behind_it() -> None:
+    for defects, swapped in ((frozenset[str](), []), (frozenset(["rows_slip_on_abort"]), [("r1", "r2")])):
+        engine = Engine(EngineConfig(defects=defects))
+        for n in range(4):
+            engine.add(EngineRequest(f"r{n}", 50, 50))
+        engine.step()
+        engine.step()
+        engine.abort(["r0"])
+        outputs = engine.step().outputs
+        assert [(o.request_id, o.swapped_with) for o in outputs if o.swapped_with] == swapped
+
+
+def test_an_abort_with_fewer_than_two_behind_it_swaps_nobody() -> None:
+    engine = Engine(EngineConfig(defects=frozenset(["rows_slip_on_abort"])))
+    for n in range(2):
+        engine.add(EngineRequest(f"r{n}", 50, 50))
+    engine.step()
+    engine.abort(["r0"])
+    assert [o for o in engine.step().outputs if o.swapped_with] == []

@@ -22,6 +22,8 @@ from loadchaos.sim.defects import (
     mm_chunk_split,
     near_max_oob,
     pp_illegal_access,
+    rows_slip_on_abort,
+    stale_kv_on_resume,
 )
 from loadchaos.sim.rules import Rules
 
@@ -64,6 +66,8 @@ _ALL = (
     _defect("vllm", pp_illegal_access),
     _defect("vllm", near_max_oob),
     _defect("vllm", kv_leak_on_abort),
+    _defect("vllm", stale_kv_on_resume),
+    _defect("vllm", rows_slip_on_abort),
 )
 DEFECTS: Mapping[str, Defect] = {defect.name: defect for defect in _ALL}
 

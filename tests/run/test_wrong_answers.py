@@ -1,0 +1,41 @@
+"""Bugs that no log tells and no status: wrong answers and answers of others, found by the canary in whole runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+EVERY: dict[str, Any] = {"canary": {"every": "300ms"}}
+TEXT = {"name": "text", "payload": {"text": {"tokens": "32..64"}}, "output": {"exact": 120}}
+SMALL_CACHE = {"num_gpu_blocks": 120, "enable_prefix_caching": False}
+LEAVING = {**TEXT, "name": "leaving", "behaviour": {"abort": {"share": "100%", "at_token": "2..10"}}}
+
+
+def embedded(*defects: str, **flags: Any) -> dict[str, Any]:
+    return {"embedded": {"dialect": "vllm", "era": "0.18", "defects": list(defects), "flags": flags}}
+
+
+def ids(run: Any) -> set[str]:
+    run.ends(120)
+    return {f["id"] for f in run.verdict()["failures"]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("defects", [["stale_kv_on_resume"], []])
+def test_answers_that_go_wrong_under_pressure_are_found_by_the_canary(defects: list[str], start: Any) -> None:
+    load = [{"users": 2, "for": "3s"}, {"users": 24, "for": "10s"}]
+    run = start(target=embedded(*defects, **SMALL_CACHE), watch=EVERY, traffic=[TEXT], load=load)
+    assert ids(run) == ({"canary_changed"} if defects else set())
+    assert run.check("canary")["verdict"] == "pass"
+    assert run.rows("metrics.jsonl")[-1]["values"]["preemptions_total"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("defects", [["rows_slip_on_abort"], []])
+def test_answers_of_others_are_found_by_the_words_that_only_one_request_has(defects: list[str], start: Any) -> None:
+    load = [{"users": 12, "for": "10s"}]
+    run = start(target=embedded(*defects), watch=EVERY, traffic=[TEXT, LEAVING], load=load)
+    found = ids(run)
+    assert ("answer_of_another_request" in found) == bool(defects)
+    assert found <= {"answer_of_another_request", "canary_changed"}
