@@ -16,7 +16,8 @@ WITHOUT_A_LINE = {
     "kv_capacity_deadlock", "preempt_thrash_deadlock", "dp_lockstep_hang", "exit_zero_after_death", "alive_but_hung",
     "api_server_leak", "grammar_freeze", "kv_offload_sched_deadlock", "pd_kv_leak", "duplicate_request_id", "nan_logits",
     "fd_leak", "thread_leak",
-    "latency_drift", "memory_leak", "kv_leak", "silent_truncation", "lost_requests_held", "answer_of_another_request", "canary_changed",
+    "latency_drift", "memory_leak", "kv_leak", "silent_truncation", "lost_requests_held", "answer_of_another_request",
+    "canary_changed",
 }  # fmt: skip
 GOOD = '[[signature]]\nid="a"\ntitle="t"\nseverity="request"\nfind="some words"\npattern="some words"\n'
 
