@@ -289,7 +289,7 @@ class Judge:
             "started": self._run.utc(self._run.begin_ns), "ended": self._run.utc(self._run.newest_ns or None),
             "target": self._target(), "outcomes": dict(totals),
             "by_traffic": {t: dict(c) for t, c in sorted(self._tally.outcomes.items())},
-            "failures": failures, "states": self._told_states(),
+            "failures": failures, "failure_counts": rules.failure_counts(failures), "states": self._told_states(),
             "latency": {t: latency.to_json() for t, latency in sorted(self._tally.latency.items())},
             "expectations": [j.to_json() for j in judged], "checks": [c.to_json() for c in checks],
             "worth": rules.worth(

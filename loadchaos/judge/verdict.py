@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any
@@ -16,6 +17,8 @@ SCHEMA = 1
 _EXIT: Mapping[Decision, int] = {"pass": 0, "fail": 1, "unknown": 3}
 _BY_SIGNAL = (130, 143)
 _BEFORE_LOAD = (2, 4)
+_UNEXPLAINED = re.compile(r"^(?:unexplained|unknown|unexpected)_|_unexplained$|^alive_but_hung$")
+"""Ids that say that something was seen, and not why."""
 
 
 def accept(failures: Sequence[dict[str, Any]], terms: Terms, today: date | None) -> None:
@@ -49,6 +52,20 @@ def _refusal(entry: Mapping[str, Any], count: int, today: date | None) -> str | 
 def counts(failure: Mapping[str, Any]) -> bool:
     """Whether a failure counts against the run: neither accepted nor exactly what an attack was for."""
     return not failure["accepted"] and failure["attribution"] != "expected"
+
+
+def failure_counts(failures: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """How often there was a failure of each standing: expected of an attack, brought about by us otherwise, known by
+    name, and unexplained.
+    """
+    found = {"expected": 0, "ours": 0, "known": 0, "unexplained": 0}
+    for failure in failures:
+        if failure["attribution"] != "server":
+            standing = "expected" if failure["attribution"] == "expected" else "ours"
+        else:
+            standing = "unexplained" if _UNEXPLAINED.search(failure["id"]) else "known"
+        found[standing] += failure["count"]
+    return found
 
 
 def figures_of(failures: Sequence[Mapping[str, Any]], episodes: Sequence[Incident], base: Figures) -> Figures:

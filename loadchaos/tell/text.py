@@ -110,6 +110,9 @@ def _headline(page: _Page, verdict: Mapping[str, Any]) -> None:
     first = f"{page.paint(word, color, 'bold')}  {page.paint(clean(verdict.get('profile'), 60), 'bold')}  "
     page.wrap(f"{one_line(verdict)} (exit code {verdict.get('exit_code', '?')})", len(word) + 2, first)
     page.wrap("on " + target_in_words(verdict), len(word) + 2)
+    standing = [f"{number(n)} {what}" for what, n in (verdict.get("failure_counts") or {}).items() if n]
+    if standing:
+        page.wrap(f"failures: {', '.join(standing)}", len(word) + 2)
     for note in verdict.get("notes") or []:
         page.wrap(clean(note, 400), len(word) + 2)
 

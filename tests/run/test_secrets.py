@@ -36,8 +36,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
             card = {"id": "m", "object": "model", "owned_by": "vllm", "max_model_len": 2048}
             self.answer(200, {"object": "list", "data": [card]})
         elif p == "/metrics": self.answer(200, b"vllm:num_requests_running{engine=\\"0\\"} 0\\n", "text/plain")
+        elif p == "/reset_mm_cache": self.answer(405, {"detail": "Method Not Allowed"})
         elif p == "/server_info":
-            self.answer(200, {"vllm_config": {"api_key": "SECRETinfo5555555", "hf_token": "SECRETinfo5555555"}})
+            config = {"api_key": "SECRETinfo5555555", "max_num_seqs": 8, "method": "Bearer SECRETinfo5555555"}
+            system = {"nvidia_gpu_models": "GPU 0: H200 https://x:SECRETinfo5555555@gpu/"}
+            self.answer(200, {"vllm_config": config, "system_env": system})
         else: self.answer(404, {"error": {"message": "no"}})
     def do_POST(self):
         global n
@@ -96,3 +99,7 @@ def test_no_planted_secret_is_in_any_file_of_the_run(start: Any, unused_port: in
     log = (run.folder / "server.log").read_text()
     assert log.count("[redacted]") >= 6
     assert "request failed" in log
+    (told,) = run.rows(row="configuration")
+    assert (told["settings"]["max_num_seqs"], "GPU 0: H200" in told["system"]["GPU"]) == (8, True)
+    page = next(run.folder.glob("incidents/0*/incident.md")).read_text()
+    assert "flags, as its log tells them" in page
