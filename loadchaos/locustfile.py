@@ -205,7 +205,8 @@ def _on_quitting(environment: Environment, **_: Any) -> None:
         load.over.wait(_SIGNAL_GRACE_S + 6)
     for link in _links:
         link.finish("stopped", _SIGNAL_GRACE_S)
-    if isinstance(environment.runner, MasterRunner) and REMOTE_VARIABLE not in os.environ:
+    local = isinstance(environment.runner, MasterRunner) and REMOTE_VARIABLE not in os.environ
+    if local and not environment.process_exit_code:  # where a ledger failed, nothing more is proved
         try:
             note_lost(Path(os.environ[PLAN_VARIABLE]), cast("Any", environment.parsed_options).processes)
         except LedgerError as e:

@@ -10,7 +10,7 @@ from pathlib import Path
 from loadchaos.asker import parse_target
 from loadchaos.attacks import authority
 from loadchaos.errors import OptionError
-from loadchaos.patient import Place
+from loadchaos.patient import Place, free_port
 from loadchaos.plan.profile import Profile
 from loadchaos.resume import Point
 from loadchaos.trust import Trust
@@ -165,7 +165,20 @@ def locust_arguments(options: Options) -> tuple[list[str], dict[str, str]]:
         argv = ["--master", "--expect-workers", str(master.workers), "--master-bind-host", master.bind_host]
         argv += ["--master-bind-port", str(master.bind_port)]
         return argv, {**variables, "LOADCHAOS_WAIT_FOR_WORKERS_S": str(master.wait_s)}
-    return ["--processes", str(options.processes)] if options.processes > 1 else [], variables
+    if options.processes == 1:
+        return [], variables
+    port = str(free_port())  # Locust's own is taken where two runs go on at a time
+    here = [
+        "--master-bind-host",
+        "127.0.0.1",
+        "--master-bind-port",
+        port,
+        "--master-host",
+        "127.0.0.1",
+        "--master-port",
+        port,
+    ]
+    return ["--processes", str(options.processes), *here], variables
 
 
 def header_variables(options: Options) -> dict[str, str]:

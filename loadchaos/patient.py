@@ -90,7 +90,7 @@ class Patient:
     def _embedded(self) -> tuple[Command, str]:
         embedded = self._profile.target.embedded
         assert embedded is not None
-        port = int(self.url.rsplit(":", 1)[1]) if self.url else _free_port()
+        port = int(self.url.rsplit(":", 1)[1]) if self.url else free_port()
         self.url = f"http://127.0.0.1:{port}"
         era = embedded.era or _DEFAULT_ERA[embedded.dialect]
         flags = dict(embedded.flags)
@@ -275,7 +275,8 @@ def _guess(profile: Profile) -> Dialect:
     return DIALECTS[profile.target.embedded.dialect if profile.target.embedded else "vllm"]
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine that nobody listens on now."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return int(s.getsockname()[1])

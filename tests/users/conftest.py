@@ -144,6 +144,10 @@ class Child:
 
     def start(self, *args: str, env: dict[str, str] | None = None, through_parent: bool = False) -> None:
         argv = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--headless", "--only-summary", *args]
+        if "--processes" in args:
+            with socket.create_server(("127.0.0.1", 0)) as listener:
+                port = str(listener.getsockname()[1])
+            argv += ["--master-bind-port", port, "--master-port", port]
         if through_parent:  # a process in between, which can be killed as `loadchaos run` can
             argv = [sys.executable, "-c", "import subprocess, sys; subprocess.run(sys.argv[1:])", *argv]
         environment = {**os.environ, "LOADCHAOS_PLAN": str(self.folder / "plan.json"), **(env or {})}
