@@ -1,7 +1,7 @@
 """The run folder: append, read back, follow. The only thing that doing and judging share.
 
-One writer a file, append only, one row one write(2), first row a header. A row torn by a full disk or a kill never
-hides the next one: the writer ends the line before it goes on, the reader skips what it cannot parse and counts it.
+One writer a file, append only, whole rows in one write(2), first row a header. A row torn by a full disk or a kill
+never hides the next one: the writer ends the line before it goes on, the reader skips what it cannot parse and counts it.
 """
 
 from __future__ import annotations
@@ -35,12 +35,15 @@ class Writer:
     """Appends rows to one file of the run folder; nobody else may write that file.
 
     A failed write raises LedgerError (disk full, folder gone): a run whose record is lost proves nothing. `lost` counts
-    the rows that did not get through. After a short write the torn line is ended before the next row.
+    the rows that did not get through. After a short write the torn line is ended before the next row. While it is
+    `holding`, rows wait for the next `flush` and share its write(2); a kill in between loses them.
     """
 
     def __init__(self, path: Path, writer: str, extra: Mapping[str, Any] | None = None) -> None:
         self.path = path
         self.lost = 0
+        self.holding = False
+        self._held: list[bytes] = []
         self._torn = False
         try:
             self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -58,22 +61,30 @@ class Writer:
         })  # fmt: skip
 
     def write(self, row: Row) -> None:
-        """Append one row with one write(2)."""
+        """Append one row, at once unless they are held."""
         try:
             data = orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
         except TypeError:
             # A process title or an argument that is no UTF-8 (lone surrogates), or a value of a foreign type.
             data = json.dumps(row, ensure_ascii=False, default=str).encode("utf-8", "replace") + b"\n"
-        if self._torn:
-            data = b"\n" + data
+        self._held.append(data)
+        if not self.holding:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is held, with one write(2)."""
+        if not self._held:
+            return
+        rows, self._held = self._held, []
+        data = b"".join((b"\n", *rows)) if self._torn else b"".join(rows)
         try:
             done = os.write(self._fd, data)
         except OSError as e:
-            self.lost += 1
+            self.lost += len(rows)
             raise LedgerError(f"{self.path}: a row could not be written: {e.strerror}") from e
         self._torn = done < len(data)
         if self._torn:
-            self.lost += 1
+            self.lost += data[done:].count(b"\n")
             raise LedgerError(f"{self.path}: only {done} of {len(data)} bytes of a row could be written")
 
     def sync(self) -> None:
@@ -84,7 +95,8 @@ class Writer:
             raise LedgerError(f"{self.path}: {e.strerror}") from e
 
     def close(self) -> None:
-        """Close the file; the writer is of no use afterwards."""
+        """Write what is held and close the file; the writer is of no use afterwards."""
+        self.flush()
         os.close(self._fd)
 
 

@@ -64,10 +64,8 @@ def act(call: Call) -> Reply:
         return call.reply()
     if options.after is not None:
         call.hang_up_after(options.after)
-    moment = _moment(call, options)
-    while call.receive():
-        if moment():
-            call.hang_up(reset=reset)
+    if call.receive_all(_moment(call, options)):
+        call.hang_up(reset=reset)
     return call.reply()
 
 

@@ -19,6 +19,5 @@ class Options(BaseModel):
 def act(call: Call) -> Reply:
     """Connect, send, read to the end; the call closes what was its own."""
     if call.connect() and call.send():
-        while call.receive():
-            pass
+        call.receive_all()
     return call.reply()

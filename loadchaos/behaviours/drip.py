@@ -46,6 +46,5 @@ def act(call: Call) -> Reply:
         pauses -= 1
         if at < len(whole) and options.pause and not call.rest(options.pause):
             break
-    while call.receive():
-        pass
+    call.receive_all()
     return call.reply()

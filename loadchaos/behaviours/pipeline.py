@@ -41,16 +41,14 @@ def act(call: Call) -> Reply:
     """Connect, send all of them at once, read the first answer."""
     sent = call.sending.head + call.sending.body + b"".join(c.sending.head + c.sending.body for c in call.behind)
     if call.connect() and call.send_piece(sent):
-        while call.receive():
-            pass
+        call.receive_all()
     return _own(call, call)
 
 
 def act_behind(call: Following, first: Call) -> Reply:
     """Read the answer that is due to a request further back."""
     if call.take_over():
-        while call.receive():
-            pass
+        call.receive_all()
     return _own(call, first)
 
 

@@ -47,3 +47,23 @@ def spawn(work: Callable[..., None], *args: object) -> Greenlet:
 def sleep(seconds: float) -> None:
     """Let others run for so long; 0 lets each have its turn."""
     _gevent.sleep(seconds)
+
+
+def current() -> Any:
+    """The greenlet that runs now."""
+    return _gevent.getcurrent()
+
+
+def hub() -> Any:
+    """The greenlet that polls; `hub().switch()` waits until somebody switches back."""
+    return _gevent.get_hub()
+
+
+def loop() -> Any:
+    """The hub's libev loop: its watchers call back inside the hub, where nothing may wait."""
+    return _gevent.get_hub().loop
+
+
+def resume(greenlet: Any) -> None:
+    """Have a greenlet that waits in the hub go on when the caller next waits."""
+    _gevent.get_hub().loop.run_callback(greenlet.switch)

@@ -1,8 +1,8 @@
 """Drives one worker's share of the plan: the dispatcher, and beside it sweeper, heartbeats and the reader of orders.
 
-The dispatcher makes each request before it is due and hands it to a free slot; an open phase counts from due times and
-never waits for the server, a closed one sends when a user is free. Limits of silence are kept by one sweeper instead of
-a timer per read. What takes time is done before a request is due or after it is over.
+In an open phase the dispatcher makes each request before it is due and hands it to a free user; it counts from due
+times and never waits for the server. In a closed one users take the next step themselves when they are free. Limits of
+silence are kept by one sweeper instead of a timer per read, and answers are read by one reader (users/arrivals.py).
 """
 
 from __future__ import annotations
@@ -10,16 +10,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from loadchaos.behaviours import BEHAVIOURS, pipeline
+from loadchaos.errors import LedgerError
 from loadchaos.ledger import RunFolder, Tail
 from loadchaos.model import BLAMELESS, Reply, Request, Step
+from loadchaos.users.alarm import Alarm
+from loadchaos.users.arrivals import Arrivals
 from loadchaos.users.clock import MasterClock
 from loadchaos.users.control import Control
-from loadchaos.users.greenlets import flag, sleep, spawn
+from loadchaos.users.greenlets import Greenlet, flag, hub, resume, sleep, spawn
 from loadchaos.users.plan import Phase, WorkerPlan
 from loadchaos.users.record import Record
+from loadchaos.users.turns import Turns
 from loadchaos.wire.call import Call, Sending
 from loadchaos.wire.following import Following
 from loadchaos.wire.sockets import Slot
@@ -47,6 +52,17 @@ class Made:
     request_id: str
 
 
+class User:
+    """A slot and the greenlet that sends from it; it waits in the hub until there is `work`, which gets the slot."""
+
+    __slots__ = ("greenlet", "slot", "work")
+
+    def __init__(self, slot: Slot) -> None:
+        self.slot = slot
+        self.greenlet: Greenlet | None = None
+        self.work: Callable[[Slot], None] | None = None
+
+
 class Load:
     """One worker's load, from its first to its last row. `run` blocks its greenlet until all is over."""
 
@@ -58,9 +74,10 @@ class Load:
         self.over = flag()
         self._fire = fire
         self._record = Record(folder.requests(plan.worker), plan.worker, clock)
-        self._slots: list[Slot] = []
-        self._free: list[Slot] = []
-        self._freed = flag()
+        self._arrivals = Arrivals(self._around)
+        self._alarm = Alarm()
+        self._users: list[User] = []
+        self._free: list[User] = []
         self._idle = flag()
         self._idle.set()
         self._busy = 0
@@ -78,14 +95,15 @@ class Load:
                     chore.kill()
                 self._hang_up("stopped")
             self._record.fold()
-            self._record.heartbeat(len(self._slots))
+            self._record.heartbeat(len(self._users))
             self._record.write({"row": "load", "what": "end", "why": self.control.why})
             self._record.close()
         except Exception as e:  # noqa: BLE001 - whatever broke here, the run must hear of it by our exit code
             self._fail(e)
         finally:
-            for slot in self._slots:
-                slot.close()
+            self._size(0)
+            self._arrivals.close()
+            self._alarm.close()
             self.over.set()
 
     def stop(self, grace_s: float) -> None:
@@ -120,11 +138,7 @@ class Load:
                 round_ = step.round
             due_ns = begin_ns + int((step.due_s or 0.0) * 1e9)
             made = None if self.control.paused else self._make(step)
-            wait_s = (due_ns - time.monotonic_ns()) / 1e9
-            if wait_s > 0:
-                self.control.stopping.wait(wait_s)
-            else:
-                sleep(0)  # late: let the answers in before the next goes out
+            self._wait_until(due_ns)
             if self.control.stopping.is_set():
                 break
             if self.control.paused:
@@ -133,23 +147,41 @@ class Load:
                 self._record.miss(step, "no_slot")
             else:
                 self._record.late(time.monotonic_ns() - due_ns)
-                self._send(made or self._make(step), due_ns)
+                self._assign(partial(self._one, made or self._make(step), due_ns))
+                sleep(0)  # it goes out now, not when the next one has been made
         self._turn(phase, round_, None)
+
+    def _wait_until(self, due_ns: int) -> None:
+        """Wait, unless the load is to end; what is late already lets the answers in before it goes out."""
+        now_ns = time.monotonic_ns()
+        if now_ns >= due_ns:
+            self._arrivals.breathe()
+        while now_ns < due_ns and not self.control.stopping.is_set():
+            self._alarm.wait_until(min(due_ns, now_ns + int(CONTROL_S * 1e9)))
+            now_ns = time.monotonic_ns()
 
     def _closed(self, phase: Phase, steps: Iterator[Step]) -> None:
         """A step whenever a user is free; `drain` waits between rounds until nothing is in flight."""
         self._size(phase.slots)
-        begin_ns, paused_ns = time.monotonic_ns(), self.control.paused_ns()
-        round_: int | None = None
-        for step in steps:
-            if step.round != round_:
-                self._turn(phase, round_, step.round)
-                round_ = step.round
+        begin_ns = time.monotonic_ns() - self.control.paused_ns()
+        turns = Turns(steps, partial(self._record.phase, phase.index), drain=phase.drain)
+        while self._goes_on(phase, begin_ns) and turns.begin():
+            while self._free:
+                self._assign(partial(self._use, phase, turns, begin_ns))
+            self._drain()
+        turns.end()
+
+    def _use(self, phase: Phase, turns: Turns, begin_ns: int, slot: Slot) -> None:
+        """One user's part of a closed round."""
+        while self._goes_on(phase, begin_ns) and (step := turns.take()) is not None:
             made = self._make(step)
-            if not self._wait_for_slot(phase, begin_ns - paused_ns):
-                break
-            self._send(made, time.monotonic_ns())
-        self._turn(phase, round_, None)
+            self._one(made, time.monotonic_ns(), slot)
+
+    def _goes_on(self, phase: Phase, begin_ns: int) -> bool:
+        """Whether a closed phase does, once it is not paused any more; time spent paused is not counted."""
+        if not self.control.wait():
+            return False
+        return phase.for_s is None or time.monotonic_ns() - self.control.paused_ns() - begin_ns < phase.for_s * 1e9
 
     def _turn(self, phase: Phase, over: int | None, next_: int | None) -> None:
         """From one round to the next; behind the last one (None) everything is waited for."""
@@ -159,22 +191,6 @@ class Load:
             self._record.phase(phase.index, over, "end")
         if next_ is not None:
             self._record.phase(phase.index, next_, "begin")
-
-    def _wait_for_slot(self, phase: Phase, begin_ns: int) -> bool:
-        """Whether a user is free and the phase still goes on; time spent paused is not counted."""
-        while True:
-            if not self.control.wait():
-                return False
-            left_s: float | None = None
-            if phase.for_s is not None:
-                left_s = phase.for_s - (time.monotonic_ns() - self.control.paused_ns() - begin_ns) / 1e9
-                if left_s <= 0:
-                    return False
-            if self._free:
-                return True
-            self._freed.clear()
-            # Not for ever: a pause or a stop may come meanwhile.
-            self._freed.wait(CONTROL_S if left_s is None else min(left_s, CONTROL_S))
 
     def _drain(self) -> None:
         """Wait until nothing is in flight; after a stop only for its grace."""
@@ -191,55 +207,66 @@ class Load:
         for call in list(self._record.in_flight.values()):
             call.end("hung_up", why)
 
-    def _size(self, slots: int) -> None:
+    def _size(self, users: int) -> None:
         """Have that many users; those that are too many go when they are free."""
-        while len(self._slots) < slots:
-            slot = Slot(self.plan.target)
-            self._slots.append(slot)
-            self._free.append(slot)
-        while len(self._slots) > slots and self._free:
-            slot = self._free.pop()
-            slot.close()
-            self._slots.remove(slot)
+        while len(self._users) < users:
+            user = User(Slot(self.plan.target, self._arrivals.collect))
+            self._users.append(user)
+            self._free.append(user)
+        while len(self._users) > users and self._free:
+            user = self._free.pop()
+            user.slot.close()
+            self._users.remove(user)
+            if user.greenlet is not None:
+                resume(user.greenlet)  # to its end: there is no work
+
+    def _assign(self, work: Callable[[Slot], None]) -> None:
+        """Have a free user do that; it begins when the caller next waits."""
+        user = self._free.pop()
+        self._busy += 1
+        self._idle.clear()
+        user.work = work
+        if user.greenlet is None:
+            user.greenlet = spawn(self._serve, user)  # and kept: a greenlet costs ten times what waking it costs
+        else:
+            resume(user.greenlet)
+
+    def _serve(self, user: User) -> None:
+        while user.work is not None:
+            try:
+                user.work(user.slot)
+            except Exception as e:  # noqa: BLE001 - a greenlet's exception would be printed and the load go on unproved
+                self._fail(e)
+            user.work = None
+            self._free.append(user)
+            self._busy -= 1
+            if not self._busy:
+                self._idle.set()
+            hub().switch()
 
     # ---- one request ----
 
     def _make(self, step: Step) -> Made:
         return Made(step, *self.plan.make(step))
 
-    def _send(self, made: Made, due_ns: int) -> None:
-        slot = self._free.pop()
-        self._busy += 1
-        self._idle.clear()
-        spawn(self._one, slot, made, due_ns)
-        sleep(0)  # it goes out now, not when the next one has been made
-
-    def _one(self, slot: Slot, made: Made, due_ns: int) -> None:
+    def _one(self, made: Made, due_ns: int, slot: Slot) -> None:
         step, request = made.step, made.request
-        try:
-            call = Call(made.sending, slot, self._record.progress)
-            self._record.begin(step, request, call, made.request_id, due_ns)
-            behind = self._behind(made, call, due_ns) if step.behaviour == "pipeline" else ()
-            reply = self._over(made, made.request_id, BEHAVIOURS[step.behaviour].act(call), due_ns)
-            for other in behind:
-                self._over(made, other.sending.request_id, pipeline.act_behind(other, call), due_ns)
-            if step.due_s is None and self.plan.is_gone(reply):
-                # A closed loop against a dead server would use up its whole plan before anybody can say pause.
-                self.control.stopping.wait(REST_S)
-        except Exception as e:  # noqa: BLE001 - a greenlet's exception would be printed and the load go on unproved
-            self._fail(e)
-        finally:
-            self._free.append(slot)
-            self._freed.set()
-            self._busy -= 1
-            if not self._busy:
-                self._idle.set()
+        call = Call(made.sending, slot, self._record.progress)
+        self._record.begin(step, request, call, made.request_id, due_ns)
+        behind = self._behind(made, call, due_ns) if step.behaviour == "pipeline" else ()
+        reply = self._over(made, made.request_id, BEHAVIOURS[step.behaviour].act(call), due_ns)
+        for other in behind:
+            self._over(made, other.sending.request_id, pipeline.act_behind(other, call), due_ns)
+        if step.due_s is None and self.plan.is_gone(reply):
+            # A closed loop against a dead server would use up its whole plan before anybody can say pause.
+            self.control.stopping.wait(REST_S)
 
     def _behind(self, made: Made, first: Call, due_ns: int) -> list[Following]:
         """The calls whose requests go out behind the first, each a request of its own in the ledger."""
         before, found = first, []
+        slot = Slot(self.plan.target, self._arrivals.collect)  # it keeps no connection
         for sending in self.plan.behind(made.sending, made.request.path):
-            found.append(Following(sending, before, Slot(self.plan.target), self._record.progress))
+            found.append(Following(sending, before, slot, self._record.progress))
             self._record.begin(made.step, made.request, found[-1], sending.request_id, due_ns)
             before = found[-1]
         first.behind = found
@@ -261,7 +288,7 @@ class Load:
         return [
             (SWEEP_S, self._sweep),
             (CONTROL_S, self.control.read),
-            (HEARTBEAT_S, lambda: self._record.heartbeat(len(self._slots))),
+            (HEARTBEAT_S, lambda: self._record.heartbeat(len(self._users))),
             (1.0, self._record.fold),
         ]
 
@@ -275,6 +302,13 @@ class Load:
                 next_s = max(next_s + every_s, time.monotonic())
                 work()
         except Exception as e:  # noqa: BLE001 - without its heartbeats or limits the load must not go on
+            self._fail(e)
+
+    def _around(self, begins: bool) -> None:
+        """The rows of what ends within one slice of arrivals are written together."""
+        try:
+            self._record.hold() if begins else self._record.release()
+        except LedgerError as e:
             self._fail(e)
 
     def _sweep(self) -> None:

@@ -37,8 +37,9 @@ class Record:
         self._beat_ns = time.monotonic_ns()
 
     def begin(self, step: Step, request: Request, call: Call, request_id: str, due_ns: int) -> None:
-        """A request goes out now."""
+        """A request goes out now: its row is on its way to disk before its first byte."""
         self._put(rows.begin(step, request, call, request_id, due_ns))
+        self._writer.flush()
         self.in_flight[request_id] = call
         if request.images:
             self._pictured[request_id] = call
@@ -51,6 +52,15 @@ class Record:
         self.ended += 1
         self._aborted += reply.outcome in _ABORTED
         self._put(rows.end(step, request, reply, request_id, due_ns))
+
+    def hold(self) -> None:
+        """Ends that follow are written together, by the next begin or by `release`."""
+        self._writer.holding = True
+
+    def release(self) -> None:
+        """Write what was held."""
+        self._writer.holding = False
+        self._writer.flush()
 
     def miss(self, step: Step, why: str) -> None:
         """It was due and is not sent; written with others by `fold`."""

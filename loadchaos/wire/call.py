@@ -7,7 +7,7 @@ to, so a step answers False when the exchange is over, and `reply` says how it e
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import orjson
@@ -24,7 +24,7 @@ from loadchaos.wire.outcome import (
     of_error_answer,
 )
 from loadchaos.wire.sending import Limits, Progress, Sending, length_of, request_head
-from loadchaos.wire.sockets import RECEIVE_BYTES, Connection, Slot
+from loadchaos.wire.sockets import RECEIVE_BYTES, Connection, Slot, Take
 
 __all__ = ["CONNECT_AGAIN_S", "Call", "Limits", "Progress", "Sending", "length_of", "request_head"]
 
@@ -133,17 +133,21 @@ class Call:
         try:
             at_ns, data = self._connection.receive(most)
         except OSError as e:
-            if self._retry_as_stale():
-                return True
-            return self._finish("cut", _words(e))
-        if not data:
-            if self._retry_as_stale():
-                return True
-            self._parser.eof()
-            if self._parser.done and not self._ended_from_outside:
-                return self._complete()
-            return self._finish("cut", "the server closed the connection before the end of its answer")
-        return self._take(at_ns, data)
+            return self._broke_off(e)
+        return self._take(at_ns, data) if data else self._closed()
+
+    def receive_all(self, until: Callable[[], bool] | None = None) -> bool:
+        """Take in what comes until the exchange is over (False) or `until`, asked after each read, says so (True)."""
+        while not self.over:
+            assert self._connection is not None, "connect() comes first"
+            try:
+                if self._slot.collect(self._connection, self._take if until is None else self._take_until(until)):
+                    self._closed()
+                elif not self.over:
+                    return True
+            except OSError as e:
+                self._broke_off(e)
+        return False
 
     def rest(self, seconds: float) -> bool:
         """Do nothing for so long, not even read; silence is ours then. False when it was ended from outside."""
@@ -248,6 +252,22 @@ class Call:
         )
 
     # ---- inside ----
+
+    def _take_until(self, until: Callable[[], bool]) -> Take:
+        return lambda at_ns, data: self._take(at_ns, data) and not until()
+
+    def _broke_off(self, error: OSError) -> bool:
+        """Reading failed; True when it goes on with a new connection."""
+        return self._retry_as_stale() or self._finish("cut", _words(error))
+
+    def _closed(self) -> bool:
+        """The peer closed; True when it goes on with a new connection."""
+        if self._retry_as_stale():
+            return True
+        self._parser.eof()
+        if self._parser.done and not self._ended_from_outside:
+            return self._complete()
+        return self._finish("cut", "the server closed the connection before the end of its answer")
 
     def _take(self, at_ns: int, data: bytes) -> bool:
         self._bytes_in += len(data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from loadchaos.wire.call import Call
+from loadchaos.wire.outcome import End
 from loadchaos.wire.sending import Progress, Sending
 from loadchaos.wire.sockets import Slot
 
@@ -45,9 +46,8 @@ class Following(Call):
         """While it waits, that of the answer before."""
         return super().silence_ns(now_ns) if self._before is None else self._before.silence_ns(now_ns)
 
-    def receive(self, most: int = 65536) -> bool:
+    def _finish(self, end: End, why: str) -> bool:
         """As any call, but for a close before its first byte."""
-        goes_on = super().receive(most)
-        if not goes_on and self._end == "cut" and self.first_byte_ns is None and not self._ended_from_outside:
-            self._end, self._why = "hung_up", _LET_GO
-        return goes_on
+        if end == "cut" and self.first_byte_ns is None and self._connection is not None:
+            end, why = "hung_up", _LET_GO
+        return super()._finish(end, why)

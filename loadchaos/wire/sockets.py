@@ -5,11 +5,14 @@ For behaviours and users only: everybody else reads the same bytes through the s
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 import struct
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 from urllib.parse import urlsplit
 
 RECEIVE_BYTES = 64 * 1024
@@ -59,16 +62,28 @@ class Target:
         self._addresses = []
 
 
+class Watch(Protocol):
+    """Who reads a connection for its call, from elsewhere (see `Collect`)."""
+
+    @property
+    def gone(self) -> bool | None:
+        """Whether the peer closed or sent something while nobody asked; None where it was not looked after."""
+
+    def stop(self) -> None:
+        """Let go of it: somebody else reads, or it is closed."""
+
+
 class Connection:
     """One connection. Errors are OSError (ssl.SSLError is one), an end by the peer is b"" from `receive`."""
 
-    __slots__ = ("_sock", "idle_since_ns", "number", "uses")
+    __slots__ = ("_sock", "idle_since_ns", "number", "tls", "watch")
 
     def __init__(self, sock: socket.socket, number: int) -> None:
         self._sock = sock
         self.number = number
-        self.uses = 0
         self.idle_since_ns = 0
+        self.tls = isinstance(sock, ssl.SSLSocket)
+        self.watch: Watch | None = None
 
     @classmethod
     def open(
@@ -98,17 +113,46 @@ class Connection:
         target.forget_addresses()
         raise failure or OSError(f"{target.host} has no address")
 
+    def fileno(self) -> int:
+        """Its file descriptor."""
+        return self._sock.fileno()
+
     def send(self, data: bytes) -> None:
         """Send all of it."""
-        self._sock.sendall(data)
+        if self.tls:
+            self._sock.sendall(data)
+            return
+        # Nearly always the kernel takes all of it at once, and whatever makes a socket cooperative can be passed by.
+        try:
+            done = os.write(self._sock.fileno(), data)
+        except BlockingIOError:
+            done = 0
+        if done < len(data):
+            self._sock.sendall(memoryview(data)[done:])
 
     def receive(self, most: int = RECEIVE_BYTES) -> tuple[int, bytes]:
         """What came, `most` bytes of it, with its arrival in monotonic ns taken at once; b"" when the peer closed."""
+        if self.watch is not None:
+            self.watch.stop()
         data = self._sock.recv(most)
         return time.monotonic_ns(), data
 
+    def read_now(self, most: int = RECEIVE_BYTES) -> bytes:
+        """What has come already; raises BlockingIOError where nothing has. For sockets that gevent made cooperative."""
+        if not self.tls:
+            return os.read(self._sock.fileno(), most)
+        self._sock.settimeout(0)
+        try:
+            return self._sock.recv(most)
+        except ssl.SSLWantReadError as e:
+            raise BlockingIOError from e
+        finally:
+            self._sock.settimeout(None)
+
     def is_stale(self) -> bool:
         """Whether the peer has closed, or sent what nobody asked for, while we were not looking."""
+        if self.watch is not None and self.watch.gone is not None:
+            return self.watch.gone
         self._sock.settimeout(0)
         try:
             if isinstance(self._sock, ssl.SSLSocket):
@@ -133,6 +177,8 @@ class Connection:
 
     def close(self) -> None:
         """Close; unread bytes make the kernel send a reset, as a client that walks away does."""
+        if self.watch is not None:
+            self.watch.stop()
         try:
             self._sock.close()
         except OSError:
@@ -151,11 +197,28 @@ class Connection:
         self._sock.shutdown(socket.SHUT_WR)
 
 
-class Slot:
-    """One user's place: at most one idle connection, kept for the next request."""
+Take = Callable[[int, bytes], bool]
+"""Takes in what arrived at a time (monotonic ns); whether more is wanted."""
+Collect = Callable[[Connection, Take], bool]
+"""Hands over everything that comes, until no more is wanted (False) or the peer closed (True); raises OSError."""
 
-    def __init__(self, target: Target) -> None:
+
+def collect(connection: Connection, take: Take) -> bool:
+    """By blocking reads: see `Collect`."""
+    while True:
+        at_ns, data = connection.receive()
+        if not data:
+            return True
+        if not take(at_ns, data):
+            return False
+
+
+class Slot:
+    """One user's place: at most one idle connection, kept for the next request; `collect` is how its answers are read."""
+
+    def __init__(self, target: Target, collect: Collect = collect) -> None:
         self.target = target
+        self.collect = collect
         self.opened = 0
         self._idle: Connection | None = None
 

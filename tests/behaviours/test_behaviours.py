@@ -19,7 +19,7 @@ from loadchaos.model import Reply
 from loadchaos.units import Range
 from loadchaos.wire.call import Call, Progress, Sending, length_of, request_head
 from loadchaos.wire.outcome import Rules
-from loadchaos.wire.sockets import Slot, Target
+from loadchaos.wire.sockets import Collect, Connection, Slot, Take, Target
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -87,24 +87,25 @@ def server() -> Iterator[Stepping]:
 
 
 def act(behaviour: str, options: BaseModel, server: Stepping, seed: int = 1) -> tuple[Reply, Call]:
-    slot = Slot(Target(server.url))
+    slot = Slot(Target(server.url), _stepped(server))
     head = request_head("/v1/chat/completions", slot.target.host_header, {}) + length_of(b"{}")
-    call = _Stepped(Sending(head, b"{}", True, Rules(), options=options, seed=seed), slot, server)
+    call = Call(Sending(head, b"{}", True, Rules(), options=options, seed=seed), slot, Progress())
     reply = BEHAVIOURS[behaviour].act(call)
     slot.close()
     return reply, call
 
 
-class _Stepped(Call):
+def _stepped(server: Stepping) -> Collect:
     """Lets the server go on before each read."""
 
-    def __init__(self, sending: Sending, slot: Slot, server: Stepping) -> None:
-        super().__init__(sending, slot, Progress())
-        self._server = server
+    def collect(connection: Connection, take: Take) -> bool:
+        while True:
+            server.go.release()
+            at_ns, data = connection.receive()
+            if not data or not take(at_ns, data):
+                return not data
 
-    def receive(self, most: int = 65536) -> bool:
-        self._server.go.release()
-        return super().receive(most)
+    return collect
 
 
 def test_a_plain_client_reads_to_the_end(server: Stepping) -> None:

@@ -1,0 +1,163 @@
+"""Reads all connections of a worker from gevent's hub: a stamp the moment bytes are there, everything else behind it.
+
+A greenlet that reads is woken for each packet, reads, finds nothing more and waits again. Here the hub's own callback
+reads and stamps; what arrived is handed to the calls when nothing more is to be read, in slices, so that no stamp waits
+for somebody's parsing. The greenlet of a call wakes up when its exchange is over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from loadchaos.users.greenlets import current, hub, loop
+from loadchaos.wire.sockets import Connection, Take
+
+_SLICE_NS = 300_000
+"""So long arrivals are handed over before the next ones are read and stamped."""
+_BEHIND_READING = -2  # libev's lowest priority
+
+
+class Arrivals:
+    """One a hub. `collect` is for the worker's slots; `around` brackets each slice (True before, False behind it)."""
+
+    def __init__(self, around: Callable[[bool], None]) -> None:
+        self._around = around
+        self._arrived: deque[tuple[int, _Watch, bytes | OSError]] = deque()
+        self._turns: list[Any] = []
+        self._switch = hub().switch
+        self._check = loop().check(ref=False, priority=_BEHIND_READING)
+        self._check.start(self._hand_over)
+        self._not_now = loop().idle(ref=False)  # while it is started, polling does not wait
+
+    def close(self) -> None:
+        """Read no more."""
+        self._check.stop()
+        self._not_now.stop()
+
+    def collect(self, connection: Connection, take: Take) -> bool:
+        """See wire.sockets.Collect."""
+        watch = connection.watch
+        if not isinstance(watch, _Watch):
+            watch = connection.watch = _Watch(connection, self._arrived)
+        watch.take, watch.greenlet, watch.end = take, current(), None
+        if not watch.over_with_what_was_kept():
+            watch.start()
+            self._switch()
+        if isinstance(watch.end, Exception):
+            raise watch.end
+        return watch.end is not None
+
+    def breathe(self) -> None:
+        """Let in what has arrived meanwhile. (`sleep(0)` only lets other greenlets run, for up to 5 ms.)"""
+        self._turns.append(current())
+        self._not_now.start(_nothing)
+        self._switch()
+
+    def _hand_over(self) -> None:
+        arrived = self._arrived
+        if arrived:
+            self._around(True)
+            until_ns = time.monotonic_ns() + _SLICE_NS
+            left = len(arrived) // 2  # at least half of it, or under too much load it would only pile up
+            while len(arrived) > left or (arrived and time.monotonic_ns() < until_ns):
+                at_ns, watch, data = arrived.popleft()
+                watch.give(at_ns, data)
+            self._around(False)
+        turns, self._turns = self._turns, []
+        for greenlet in turns:
+            greenlet.switch()
+        if arrived or self._turns:
+            self._not_now.start(_nothing)
+        else:
+            self._not_now.stop()
+
+
+class _Watch:
+    """Reads one connection, from its first `collect` to its end; between two calls it sees the peer go."""
+
+    __slots__ = ("_arrived", "_connection", "_io", "_kept", "_started", "_tls", "_unasked", "end", "greenlet", "take")
+
+    def __init__(self, connection: Connection, arrived: deque[tuple[int, _Watch, bytes | OSError]]) -> None:
+        self.take: Take | None = None
+        self.greenlet: Any = None
+        self.end: bytes | Exception | None = None
+        self._arrived = arrived
+        self._kept: list[tuple[int, bytes | OSError]] = []
+        self._connection = connection
+        self._tls = connection.tls
+        self._io = loop().io(connection.fileno(), 1)
+        self._started = False
+        self._unasked = False
+
+    @property
+    def gone(self) -> bool | None:
+        """See wire.sockets.Watch. Inside TLS something may come that is no answer (session tickets): not looked at."""
+        if self._tls or not (self._started or self._unasked):
+            return None
+        return self._unasked
+
+    def start(self) -> None:
+        self._unasked = False
+        if not self._started:
+            self._started = True
+            self._io.start(self._readable)
+
+    def stop(self) -> None:
+        if self._started:
+            self._started = False
+            self._io.stop()
+
+    def _readable(self) -> None:
+        if self.take is None:
+            self._unasked = True
+            self.stop()
+            return
+        try:
+            data: bytes | OSError = self._connection.read_now()
+            self._arrived.append((time.monotonic_ns(), self, data))
+            while data and self._tls:  # what TLS has decrypted ahead makes no descriptor readable
+                data = self._connection.read_now()
+                self._arrived.append((time.monotonic_ns(), self, data))
+        except BlockingIOError:
+            return
+        except OSError as e:
+            data = e
+            self._arrived.append((time.monotonic_ns(), self, e))
+        if not isinstance(data, bytes) or not data:
+            self.stop()  # an end stays readable
+
+    def give(self, at_ns: int, data: bytes | OSError) -> None:
+        """Hand over what arrived, and wake the greenlet when it is the end or no more is wanted."""
+        if self.take is None:
+            # Behind what its call wanted. Where that was pipelined, another call will want it.
+            self._unasked = True
+            self._kept.append((at_ns, data))
+        elif self._is_over(at_ns, data):
+            self.greenlet.switch()
+
+    def over_with_what_was_kept(self) -> bool:
+        """Hand over what came before anybody asked; whether that is all that is wanted."""
+        while self._kept:
+            if self._is_over(*self._kept.pop(0)):
+                return True
+        return False
+
+    def _is_over(self, at_ns: int, data: bytes | OSError) -> bool:
+        assert self.take is not None, "a call collects"
+        try:
+            if data and isinstance(data, bytes):
+                if self.take(at_ns, data):
+                    return False
+            else:
+                self.end = data
+        except Exception as e:  # noqa: BLE001 - a mistake of ours belongs to the greenlet, not to the hub
+            self.end = e
+        self.take = None
+        return True
+
+
+def _nothing() -> None:
+    pass
