@@ -11,10 +11,20 @@ _UNIT = 2.0**-53
 
 def mix(seed: int, *more: int) -> int:
     """A 64-bit number that depends on every argument (splitmix64: Steele, Lea, Flood 2014, `SplittableRandom`)."""
+    return _scramble((begun(seed, *more) + _GOLDEN) & _MASK)
+
+
+def begun(seed: int, *more: int) -> int:
+    """What `mix(seed, *more, n)` has in common for every n: `mixed(begun(seed, *more), n)` is the same number."""
     state = seed & _MASK
     for value in more:
         state = _scramble((state + (value & _MASK) * _GOLDEN + _GOLDEN) & _MASK)
-    return _scramble((state + _GOLDEN) & _MASK)
+    return state
+
+
+def mixed(begun: int, value: int) -> int:
+    """See `begun`."""
+    return _scramble((_scramble((begun + (value & _MASK) * _GOLDEN + _GOLDEN) & _MASK) + _GOLDEN) & _MASK)
 
 
 def _scramble(z: int) -> int:

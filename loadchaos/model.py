@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
+from loadchaos.nouns import made_often
+
 Row = Mapping[str, Any]
 Emit = Callable[[Row], None]
 """Where a watching or attacking room puts its rows; the caller decides which file of the ledger that is."""
@@ -111,7 +113,7 @@ class Output:
     exact: int | None = None
 
 
-@dataclass(frozen=True)
+@made_often(frozen=True)
 class Step:
     """One request as the plan has it, before it is a request: same profile and seed, same steps.
 
@@ -137,7 +139,7 @@ class Step:
     run_seed: int = 0
 
 
-@dataclass(frozen=True)
+@made_often(frozen=True)
 class Request:
     """What goes to the wire. `tokens` are the prompt tokens the plan means the server to count (None: not known).
 
@@ -162,7 +164,7 @@ class Request:
     image_names: Sequence[int] | None = ()
 
 
-@dataclass(frozen=True)
+@made_often(frozen=True)
 class Reply:
     """What one request came to, as the wire saw it; times are monotonic ns, None where it never happened.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "loadchaos"
-LEAVES = {"model", "errors", "units", "stats", "redact", "shipped", "draws", "trust"}
+LEAVES = {"model", "nouns", "errors", "units", "stats", "redact", "shipped", "draws", "trust"}
 MAY_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(LEAVES, LEAVES),
     "ledger": set(),

@@ -15,13 +15,15 @@ from loadchaos.payloads.text import prompt
 
 _DEFAULT_MAX_TOKENS = 128
 _SHORTEST_PROMPT = 16
+_ENDLESS = 1 << 62
 
 
 def build(step: Step, facts: Facts, shelf: Mapping[str, Payload]) -> Request:
     """Pure: the same step and facts, the same bytes."""
     draft = Draft(step.output, step.expect)
     rng = Draws(mix(step.seed, 7))
-    for name in sorted(step.payload, key=lambda n: shelf[n].ORDER):
+    names = step.payload if len(step.payload) < 2 else sorted(step.payload, key=lambda n: shelf[n].ORDER)
+    for name in names:
         shelf[name].add(draft, step.payload[name], step, facts, rng)
     if draft.ready is not None:
         ready = draft.ready
@@ -43,19 +45,19 @@ def _asked(output: Output) -> int:
 
 def _fit(draft: Draft, facts: Facts, rng: Draws) -> None:
     """Cut the output, then the text, until prompt and output are within the context and the KV cache."""
-    sequence = min((n for n in (facts.max_model_len, facts.capacity_tokens) if n is not None), default=None)
     if draft.text_tokens is None:
         return
+    sequence = min(facts.max_model_len or _ENDLESS, facts.capacity_tokens or _ENDLESS)
+    limit = min(sequence - 1, _ENDLESS if facts.input_limit is None else facts.input_limit)
     overhead = facts.text.overhead if facts.text else 0
     least = overhead + draft.history_tokens + draft.image_tokens + _SHORTEST_PROMPT
     prompt_tokens = draft.text_tokens + draft.image_tokens
-    limits = [n for n in (sequence - 1 if sequence else None, facts.input_limit) if n is not None]
-    if limits and prompt_tokens > min(limits) >= least:
-        allowed = min(limits) - draft.image_tokens
+    if prompt_tokens > limit >= least:
+        allowed = limit - draft.image_tokens
         draft.notes.append(f"{allowed} tokens of text in place of {draft.text_tokens}: the server's limit")
         prompt(draft, facts, allowed, rng)
         prompt_tokens = allowed + draft.image_tokens
-    if sequence and prompt_tokens + _asked(draft.output) > sequence > prompt_tokens:
+    if prompt_tokens + _asked(draft.output) > sequence > prompt_tokens:
         room = sequence - prompt_tokens
         draft.notes.append(f"{room} tokens of output in place of {_asked(draft.output)}: the server's limit")
         draft.output = replace(draft.output, **{"exact" if draft.output.exact else "max": room})

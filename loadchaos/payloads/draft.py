@@ -23,7 +23,7 @@ class Ready:
     images: int = 0
 
 
-@dataclass
+@dataclass(slots=True)
 class Draft:
     """Mutable, of one request only. `text_tokens` counts template and text, None where the server's count is unknown.
 

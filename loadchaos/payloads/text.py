@@ -126,7 +126,7 @@ def prompt(draft: Draft, facts: Facts, tokens: int, rng: draws.Draws) -> None:
         draft.notes.append(f"{inner + around} prompt tokens in place of {tokens}: the chat template costs that")
     if way.script != "latin" and way.script not in dict(known.scripts):
         draft.notes.append(f"Latin in place of {way.script}: what its words cost here is not known")
-    corpus = _corpus(known, way.script)
+    corpus = _known_corpus(known, way.script)
     parts = _opening(corpus, known, way, inner - 1, rng) if facts.text is not None else []
     inner -= sum(cost for _, cost in parts)
     draft.nonce, spent = corpus.nonce(inner, rng)
@@ -161,10 +161,10 @@ class _Corpus:
         """(words, their tokens): an order that no other prompt has, as far as there is room."""
         bits = rng.bits()
         mask = _OPENINGS - 1
-        chosen = [self.openings[(bits >> shift) & mask] for shift in _SHIFTS]
-        spent = sum(cost for _, cost in chosen)
+        a, b, c, d, e = [self.openings[(bits >> shift) & mask] for shift in _SHIFTS]
+        spent = a[1] + b[1] + c[1] + d[1] + e[1]
         if spent <= room:
-            return "".join([text for text, _ in chosen]), spent
+            return a[0] + b[0] + c[0] + d[0] + e[0], spent
         words: list[str] = []
         spent = 0
         while True:
@@ -196,6 +196,19 @@ class _Corpus:
 def corpus_of(known: TextFacts | None) -> _Corpus:
     """The words of this server, to take runs of an exact number of tokens from."""
     return _corpus(known or _GUESS)
+
+
+_corpora: dict[tuple[int, str], tuple[TextFacts, _Corpus]] = {}
+"""By identity: hashing some hundred words for each prompt would cost more than the prompt."""
+
+
+def _known_corpus(facts: TextFacts, script: str) -> _Corpus:
+    found = _corpora.get((id(facts), script))
+    if found is None:
+        if len(_corpora) >= 16:
+            _corpora.clear()
+        found = _corpora[id(facts), script] = facts, _corpus(facts, script)
+    return found[1]
 
 
 @functools.lru_cache(maxsize=16)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any, Protocol, cast, runtime_checkable
 
-from loadchaos.draws import Draws, mix
+from loadchaos.draws import Draws, begun, mix, mixed
 from loadchaos.model import Output, Step
 from loadchaos.plan import pace, trace
 from loadchaos.plan.profile import Profile
@@ -40,11 +40,12 @@ def of_phase(profile: Profile, seed: int, number: int, worker: int = 0, workers:
     makers = [_Maker(traffic, seed, number) for traffic in profile.traffic]
     edges = list(accumulate(t.weight for t in profile.traffic))
     phase_seed = mix(seed, number)
+    phase_steps = begun(phase_seed, 2)
     base = number * PHASE_STRIDE
     last = len(edges) - 1
     recorded = trace.read(phase.trace) if phase.trace is not None else None
     for i, (round_, due_s) in enumerate(_pacing(phase, mix(phase_seed, 1))):
-        step_seed = mix(phase_seed, 2, i)
+        step_seed = mixed(phase_steps, i)
         maker = makers[min(last, bisect_right(edges, (step_seed >> 11) * 2.0**-53 * edges[-1]))]
         ordinal = maker.count
         maker.count += 1
@@ -117,8 +118,8 @@ class _Maker:
 
     def step(self, index: int, round_: int, due_s: float | None, seed: int, ordinal: int) -> Step:
         traffic = self._traffic
-        draws = Draws(seed)
         behaviour, options = "plain", traffic.plain_options
+        draws = Draws(seed)
         if self._edges:
             at = bisect_right(self._edges, draws.share())
             if at < len(self._edges):

@@ -146,7 +146,7 @@ class WorkerPlan:
         request = payloads.build(step, self.facts)
         request_id = f"lc-{self._tag}-{step.index}"
         head = b"%sX-Request-Id: %s\r\n%s" % (self._head(request.path), request_id.encode(), length_of(request.body))
-        judged_by = replace(self._rules, foreign_nonce=self._nonces.check_for(request.nonce))
+        judged_by = self._rules.for_one(self._nonces.check_for(request.nonce))
         options = step.behaviour_options
         fresh = BEHAVIOURS[step.behaviour].FRESH
         sending = Sending(

@@ -7,11 +7,14 @@ close was promised so, whether the last chunk came, what stood there when it was
 from __future__ import annotations
 
 import zlib
-from typing import Protocol
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
 
 MAX_HEAD_BYTES = 1 << 20
 """A head longer than this is an answer of nobody's; 100 kB are met in the wild (cookies, traces)."""
 _MAX_CHUNK_LINE = 4096
+_MOST_HEADS = 64
+_LONGEST_KEPT_HEAD = 4096
 
 
 class _BrokenError(Exception):
@@ -24,6 +27,24 @@ class _Inflater(Protocol):
     def eof(self) -> bool: ...
 
 
+class _Head(NamedTuple):
+    """What a head says. `framing`: length (0 where there is no body), chunked, close; None for the `fault`."""
+
+    version: tuple[int, int]
+    status: int
+    reason: str
+    headers: Mapping[str, str]
+    framing: str | None = None
+    length: int = 0
+    packed: bool = False
+    lasting: bool = False
+    fault: str = ""
+
+
+_heads: dict[bytes, _Head] = {}
+"""Heads parsed before: a server's answers differ in their date and length, and often not even in these."""
+
+
 class ResponseParser:
     """One answer. `feed` bytes and get body bytes back (chunking and gzip undone); `eof` when the peer closed.
 
@@ -34,15 +55,15 @@ class ResponseParser:
     """
 
     __slots__ = (
-        "_buffer", "_framing", "_inflate", "_left", "_state", "broken", "done", "excess", "has_head", "headers", "interim",
-        "reason", "status", "version",
+        "_buffer", "_framing", "_inflate", "_lasting", "_left", "_state", "broken", "done", "excess", "has_head", "headers",
+        "interim", "reason", "status", "version",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.status: int | None = None
         self.reason = ""
         self.version = (1, 1)
-        self.headers: dict[str, str] = {}
+        self.headers: Mapping[str, str] = {}
         self.interim: list[int] = []
         self.has_head = False
         self.done = False
@@ -51,6 +72,7 @@ class ResponseParser:
         self._buffer = b""
         self._state = "head"  # head | length | size | chunk | after_chunk | trailer | until_close
         self._framing = ""
+        self._lasting = False
         self._left = 0
         self._inflate: _Inflater | None = None
 
@@ -86,8 +108,7 @@ class ResponseParser:
         """Whether the connection may carry another request."""
         if not self.done or self.excess or self._framing == "close" or (self.status or 0) < 200:
             return False
-        tokens = {t.strip().lower() for t in self.headers.get("connection", "").split(",")}
-        return "close" not in tokens and (self.version >= (1, 1) or "keep-alive" in tokens)
+        return self._lasting
 
     def _read_heads(self) -> bool:
         """Whether the final head is whole; interim ones (100, 103) are noted and left behind."""
@@ -102,61 +123,30 @@ class ResponseParser:
                 return False
             end, size = (crlf, 4) if lf < 0 or 0 <= crlf < lf else (lf, 2)
             head, self._buffer = self._buffer[:end], self._buffer[end + size :]
-            self._parse_head(head)
+            parsed = _heads.get(head) or _parsed(head)
+            self._lasting = parsed.lasting
+            self.version, self.status, self.reason, self.headers = parsed[:4]
             if self.status is not None and 100 <= self.status < 200 and self.status != 101:
                 self.interim.append(self.status)
                 continue
             self.has_head = True
-            self._choose_framing()
+            self._choose_framing(parsed)
             return True
 
-    def _parse_head(self, head: bytes) -> None:
-        first, *lines = head.decode("latin-1").replace("\r\n", "\n").split("\n")
-        parts = first.split(" ", 2)
-        version = parts[0].removeprefix("HTTP/1.")
-        if len(parts) < 2 or len(parts[1]) != 3 or not parts[1].isascii() or not parts[1].isdigit():
-            raise _BrokenError(f"not a status line: {first[:80]!r}")
-        if version not in {"0", "1"} or int(parts[1]) < 100:
-            raise _BrokenError(f"not a status line: {first[:80]!r}")
-        self.version, self.status = (1, int(version)), int(parts[1])
-        self.reason = parts[2] if len(parts) > 2 else ""
-        headers: dict[str, str] = {}
-        for line in lines:
-            name, colon, value = line.partition(":")
-            if not colon or not name or name != name.strip():
-                raise _BrokenError(f"not a header line: {line[:80]!r}")
-            name, value = name.lower(), value.strip()
-            headers[name] = f"{headers[name]}, {value}" if name in headers else value
-        self.headers = headers
-
-    def _choose_framing(self) -> None:
-        coding = self.headers.get("transfer-encoding", "").lower()
-        length = self.headers.get("content-length")
-        if self.status in {204, 304}:
-            self._framing = "none"
-            self._finish()
-            return
-        if coding and coding.split(",")[-1].strip() == "chunked":
-            self._framing, self._state = "chunked", "size"
-        elif coding:
-            self._framing, self._state = "close", "until_close"
-        elif length is not None:
-            first, *others = {part.strip() for part in length.split(",")}
-            if others or not first.isascii() or not first.isdigit():
-                raise _BrokenError(f"content-length is no number: {length[:80]!r}")
-            self._framing, self._state, self._left = "length", "length", int(first)
-        else:
-            self._framing, self._state = "close", "until_close"
-        self._choose_decoding()
-        if self._state == "length" and self._left == 0:
-            self._finish()
-
-    def _choose_decoding(self) -> None:
-        encoding = self.headers.get("content-encoding", "identity").strip().lower()
-        if encoding in {"gzip", "x-gzip", "deflate"}:
+    def _choose_framing(self, head: _Head) -> None:
+        if head.framing is None:
+            raise _BrokenError(head.fault)
+        self._framing = head.framing
+        if head.packed:
             self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: gzip or zlib, found by its header
-        elif encoding not in {"", "identity"}:
-            raise _BrokenError(f"content-encoding {encoding[:40]!r}, which nobody asked for")
+        if head.framing == "chunked":
+            self._state = "size"
+        elif head.framing == "close":
+            self._state = "until_close"
+        else:
+            self._state, self._left = "length", head.length
+            if not head.length:
+                self._finish()
 
     def _body(self, data: bytes) -> bytes:
         if self._state == "until_close":
@@ -246,3 +236,48 @@ def _one_chunk(data: bytes) -> bytes | None:
     if not size or len(data) != end + size + 4 or not data.endswith(b"\r\n"):
         return None
     return data[end + 2 : -2]
+
+
+def _parsed(raw: bytes) -> _Head:
+    first, *lines = raw.decode("latin-1").replace("\r\n", "\n").split("\n")
+    parts = first.split(" ", 2)
+    version = parts[0].removeprefix("HTTP/1.")
+    if len(parts) < 2 or len(parts[1]) != 3 or not parts[1].isascii() or not parts[1].isdigit():
+        raise _BrokenError(f"not a status line: {first[:80]!r}")
+    if version not in {"0", "1"} or int(parts[1]) < 100:
+        raise _BrokenError(f"not a status line: {first[:80]!r}")
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon or not name or name != name.strip():
+            raise _BrokenError(f"not a header line: {line[:80]!r}")
+        name, value = name.lower(), value.strip()
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    head = _framed(_Head((1, int(version)), int(parts[1]), parts[2] if len(parts) > 2 else "", headers))
+    if len(raw) <= _LONGEST_KEPT_HEAD:
+        if len(_heads) >= _MOST_HEADS:
+            _heads.clear()
+        _heads[raw] = head
+    return head
+
+
+def _framed(head: _Head) -> _Head:
+    """With how its body is framed."""
+    headers = head.headers
+    tokens = {t.strip().lower() for t in headers.get("connection", "").split(",")}
+    head = head._replace(lasting="close" not in tokens and (head.version >= (1, 1) or "keep-alive" in tokens))
+    if head.status in {204, 304}:
+        return head._replace(framing="length")
+    encoding = headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in {"gzip", "x-gzip", "deflate", "", "identity"}:
+        return head._replace(fault=f"content-encoding {encoding[:40]!r}, which nobody asked for")
+    head = head._replace(packed=encoding not in {"", "identity"})
+    coding, length = headers.get("transfer-encoding", "").lower(), headers.get("content-length")
+    if coding:
+        return head._replace(framing="chunked" if coding.split(",")[-1].strip() == "chunked" else "close")
+    if length is None:
+        return head._replace(framing="close")
+    first, *others = {part.strip() for part in length.split(",")}
+    if others or not first.isascii() or not first.isdigit():
+        return head._replace(fault=f"content-length is no number: {length[:80]!r}")
+    return head._replace(framing="length", length=int(first))

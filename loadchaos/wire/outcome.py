@@ -7,13 +7,13 @@ they differ from server to server; everything else here is HTTP and the OpenAI p
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from re import Pattern
 from typing import Any, Literal, NamedTuple
 
 import orjson
 
 from loadchaos.model import Outcome
+from loadchaos.nouns import made_often
 
 End = Literal["complete", "cut", "unreached", "stalled", "timeout", "hung_up", "not_http"]
 """How the exchange ended: the body ended as promised (`complete`); the connection was closed or reset before
@@ -26,7 +26,7 @@ _OF_END: Mapping[End, Outcome] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
+@made_often(frozen=True)
 class Rules:
     """What an answer is judged by. The regexes are searched in error texts as the server sent them.
 
@@ -42,6 +42,13 @@ class Rules:
     sends_done: bool = True
     allow_empty: bool = False
     foreign_nonce: Callable[[str], str | None] | None = None
+
+    def for_one(self, foreign_nonce: Callable[[str], str | None]) -> Rules:
+        """The same rules with the check of one request's answer."""
+        return Rules(
+            self.validation, self.shed, self.engine_dead, self.plain_validation, self.sends_done, self.allow_empty,
+            foreign_nonce,
+        )  # fmt: skip
 
 
 class Decisive(NamedTuple):

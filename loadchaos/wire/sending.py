@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from loadchaos.nouns import made_often
 from loadchaos.wire.outcome import Rules
 
 
@@ -26,7 +27,7 @@ class Progress:
     bytes_in: int = 0
 
 
-@dataclass(frozen=True)
+@made_often(frozen=True)
 class Sending:
     """What a call sends, by which rules its answer is judged, and what its behaviour was told."""
 

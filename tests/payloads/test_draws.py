@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from loadchaos.draws import Draws, mix, of_text
+from loadchaos.draws import Draws, begun, mix, mixed, of_text
 
 
 def test_numbers_of_a_seed_never_change() -> None:
@@ -15,3 +15,7 @@ def test_whole_numbers_reach_both_ends_evenly() -> None:
     counts = Counter(draws.between(1, 4) for _ in range(40_000))
     assert set(counts) == {1, 2, 3, 4}
     assert max(counts.values()) - min(counts.values()) < 600
+
+
+def test_what_many_numbers_have_in_common_is_drawn_once() -> None:
+    assert [mixed(begun(7, 2), n) for n in range(5)] == [mix(7, 2, n) for n in range(5)]

@@ -1,0 +1,17 @@
+"""How the nouns are made that every request needs several of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+__all__ = ["made_often"]
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as made_often
+else:
+    from dataclasses import dataclass
+
+    def made_often(*, frozen: bool):
+        """A dataclass that is frozen for the type checker alone: at run time that would cost 2 us for each."""
+        assert frozen, "as far as anybody is concerned who reads or checks the code"
+        return dataclass(slots=True)
