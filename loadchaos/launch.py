@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from loadchaos import gpus
 from loadchaos.errors import OptionError
 from loadchaos.model import Emit
 
@@ -50,6 +51,7 @@ class Typed:
     url: str
 
 
+_FREED_WITHIN_S = 3.0
 _TAIL_BYTES = 4096
 _LINE_CHARS = 200
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
@@ -133,11 +135,13 @@ class Launched:
         self.pid: int | None = None
         self._output: int | None = None
         self.lost = False  # the keeper is gone without a word: what became of the server is not known
+        self._gpus: list[int] | None = None
         self._started = asyncio.Event()
         self.exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
 
     async def start(self) -> None:
         """Start the keeper and the server; returns when the server's process exists or could not be started."""
+        self._gpus = await gpus.used_mib()
         # We keep the reading end, too: a server whose keeper is killed must not break over its own log.
         self._output, output = os.pipe()
         hidden = {f"{HIDDEN_VARIABLE}{n}": value for n, value in enumerate(self._command.secrets)}
@@ -205,18 +209,27 @@ class Launched:
     async def over(self, limit_s: float = 10.0) -> None:
         """Wait until a server that has ended by itself is recorded to its last line and its keeper is gone."""
         await self._wait_for_keeper(limit_s)
+        await self._look_at_gpus()
 
     async def stop(self, grace_s: float = 10.0) -> None:
         """End the server in order (SIGTERM, then SIGKILL of all it started) and wait until the keeper is gone."""
         self._asked = True
         await self._order({"what": "term", "grace_s": grace_s})
         await self._wait_for_keeper(grace_s + 8.0)
+        await self._look_at_gpus()
 
     async def kill(self) -> None:
         """End everything at once."""
         self._asked = True
         await self._order({"what": "kill"})
         await self._wait_for_keeper(5.0)
+
+    async def _look_at_gpus(self) -> None:
+        """Record whether what it used of them is free again: what it leaves behind there, the next server lacks."""
+        before, self._gpus = self._gpus, None
+        found = await gpus.freed(before, _FREED_WITHIN_S) if before else None
+        if found is not None:
+            self._row("end", time.monotonic_ns(), reason=found[1], gpu_memory_freed=found[0])
 
     async def _order(self, order: Mapping[str, object]) -> None:
         if self._keeper is None or self._keeper.stdin is None or self._keeper.returncode is not None:

@@ -21,7 +21,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "behaviours": {"wire"},
     "attacks": {"wire", "dialects"},
     "watch": {"wire", "dialects"},
-    "launch": {"wire", "dialects"},
+    "launch": {"wire", "dialects", "gpus"},
+    "gpus": set(),
     "keeper": {"ledger", "wire", "dialects"},  # it writes server.log, which belongs to the run folder
     "asker": set(),
     "measure": {"asker", "dialects"},

@@ -1,0 +1,65 @@
+"""Whether a server's GPU memory is free again after its end; a program that prints a file stands in for nvidia-smi."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadchaos import gpus, launch
+from loadchaos.launch import Command, Launched
+
+
+@pytest.fixture
+def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file whose text the stand-in prints."""
+    told = tmp_path / "told"
+    script = tmp_path / "bin/nvidia-smi"
+    script.parent.mkdir()
+    script.write_text(f'#!/bin/sh\n[ "$1" = --query-gpu=memory.used ] && cat {told}\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{script.parent}:/usr/bin:/bin")
+    return told
+
+
+def test_memory_that_is_used_and_freed_is_told(smi: Path) -> None:
+    smi.write_text("10\n2000\n")
+    assert asyncio.run(gpus.used_mib()) == [10, 2000]
+    assert asyncio.run(gpus.freed([0, 1990], 0.0)) == (True, "the memory of 2 GPUs is free again")
+    held = asyncio.run(gpus.freed([0, 1000], 0.0))
+    assert held == (False, "more is used than before its start: 1000 MiB of GPU 1")
+
+
+def test_what_is_no_figure_is_not_known(smi: Path) -> None:
+    smi.write_text("[N/A]\n")
+    assert asyncio.run(gpus.used_mib()) is None
+    assert asyncio.run(gpus.freed([0], 0.0)) is None
+
+
+def test_without_a_gpu_nothing_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert asyncio.run(gpus.used_mib()) is None
+
+
+@pytest.mark.parametrize("left", [0, 3000])
+def test_the_end_of_a_server_says_whether_its_memory_is_free(
+    smi: Path, tmp_path: Path, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "_FREED_WITHIN_S", 0.1)
+    rows: list[Any] = []
+    (tmp_path / "run").mkdir()
+    smi.write_text("500\n")
+
+    async def story() -> None:
+        argv = [sys.executable, "-c", "import time; time.sleep(60)"]
+        server = Launched(Command(argv), tmp_path / "run", rows.append, argv)
+        await server.start()
+        await asyncio.to_thread(smi.write_text, f"{500 + left}\n")
+        await server.stop(grace_s=2.0)
+
+    asyncio.run(story())
+    end = rows[-1]
+    assert (end["row"], end["what"], end["gpu_memory_freed"]) == ("launch", "end", left == 0)
