@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from loadchaos.asker import Asker
-from loadchaos.dialects import DIALECTS, Dialect
+from loadchaos.dialects import DIALECTS, Dialect, version_key
 from loadchaos.errors import AuthorizationError, TargetError
 from loadchaos.model import Emit, Facts
 
@@ -90,7 +90,11 @@ def require(facts: Facts, requires: Sequence[str], attacks: Sequence[str], image
             raise TargetError(
                 f"the attack {name} is unknown to {dialect.title}; it has {', '.join(sorted(dialect.admin)) or 'none'}"
             )
-    gated = [name for name in attacks if dialect.admin[name].gate]
+        since = dialect.admin[name].since
+        if _is_before(facts.version, since):
+            raise TargetError(f"the attack {name} came with {dialect.title} {since}; this server is {facts.version}")
+    gate = dialect.development_gate
+    gated = [name for name in attacks if gate and dialect.admin[name].gate.startswith(gate)]
     if gated and facts.development_endpoints is False:
         raise TargetError(
             f"the attack {gated[0]} needs the server's development endpoints, which are off: {dialect.admin[gated[0]].gate}"
@@ -99,6 +103,12 @@ def require(facts: Facts, requires: Sequence[str], attacks: Sequence[str], image
     if "speculative_decoding" in requires and facts.speculative_decoding is False:
         told.append("the server runs without speculative decoding, which this profile is about: a pass will be unknown")
     return told
+
+
+def _is_before(version: str | None, since: str) -> bool:
+    """Whether a version that the server itself told is an older one; `0.9 to 0.15`, found by its paths, is none."""
+    mine, theirs = version_key(version), version_key(since)
+    return mine is not None and theirs is not None and " " not in (version or "") and mine < theirs
 
 
 async def refuse_to_disturb(asker: Asker, dialect: Dialect, *, shared: bool, emit: Emit) -> None:

@@ -165,6 +165,9 @@ class Preparation:
             if found.ok is False:
                 await attacks.stop()
                 raise TargetError(f"the attack {name} cannot be done: {found.text}")
+        for name, found in await attacks.preflight("admin"):
+            if found.ok is False:
+                self._say(f"note: the attack {name} will be refused: {found.text}")
         return attacks
 
     def _write_plan(self, facts: Facts, base_url: str) -> None:

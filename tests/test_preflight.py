@@ -1,0 +1,39 @@
+"""What a profile needs and a server does not have is told before the load."""
+
+import pytest
+
+from loadchaos.errors import TargetError
+from loadchaos.model import Facts
+from loadchaos.preflight import require
+
+
+def facts(dialect: str, version: str | None, development: bool | None = True) -> Facts:
+    return Facts("http://s", "http://s", dialect, model="m", version=version, development_endpoints=development)
+
+
+@pytest.mark.parametrize(
+    ("server", "attack", "says"),
+    [
+        (facts("vllm", "0.11.0"), "reset_mm_cache", "reset_mm_cache came with vLLM 0.11.2; this server is 0.11.0"),
+        (facts("vllm", "0.10.2.post1"), "pause", "pause came with vLLM 0.12.0"),
+        (facts("lmdeploy", "0.9.2"), "sleep", "sleep came with LMDeploy 0.10.0"),
+        (facts("lmdeploy", "0.18.0"), "reset_mm_cache", "unknown to LMDeploy; it has abort_request"),
+        (facts("vllm", "0.32.0", development=False), "sleep", "development endpoints, which are off"),
+    ],
+)
+def test_an_attack_that_the_server_cannot_take_ends_the_run(server: Facts, attack: str, says: str) -> None:
+    with pytest.raises(TargetError, match=says):
+        require(server, (), [attack], ())
+
+
+@pytest.mark.parametrize(
+    ("server", "attack"),
+    [
+        (facts("vllm", "0.11.2"), "reset_mm_cache"),
+        (facts("vllm", None), "reset_mm_cache"),
+        (facts("lmdeploy", "0.9 to 0.15"), "sleep"),  # its paths told the version: it may be new enough
+        (facts("vllm", "0.32.0", development=False), "load_lora_adapter"),  # another gate opens that one
+    ],
+)
+def test_an_attack_that_it_may_take_goes_on(server: Facts, attack: str) -> None:
+    assert require(server, (), [attack], ()) == []
