@@ -12,7 +12,7 @@ Fault directives, put anywhere in the prompt text (or `FAULT` env for all reques
     [[RAISE:<n>]]                n tokens, then the engine generator raises RuntimeError (what a dead RPC/CUDA error does)
     [[HANG:<n>]]                 n tokens, then never again (scheduler_tick stops advancing -> /health turns 503)
     [[EMPTY]]                    engine generator ends without any output
-    [[OUT:<n>]]                  generate n tokens then stop (default 16, or max_tokens)
+    [[OUT:<n>]]                  generate n tokens then stop (default 16; max_tokens where the end is ignored)
     [[DIE]]                      the backend process "dies": all running requests fail, health_probe reports not alive
 """
 
@@ -149,7 +149,9 @@ class FakeInstance:
         if "DIE" in d:
             eng.dead = True
             raise RuntimeError("PyTorch ZMQ engine process is not alive.")
-        n_out = min(gen_config.max_new_tokens, d.get("OUT", (None, 16))[1])
+        # Told to ignore the end, an engine goes on to the last token asked for.
+        usual = gen_config.max_new_tokens if gen_config.ignore_eos else 16
+        n_out = min(gen_config.max_new_tokens, d.get("OUT", (None, usual))[1])
         n_out = max(1, min(n_out, eng.max_session_len - n_in + 1))
         blocks = math.ceil((n_in + n_out) / eng.block_size)
         t_queue = time.time()
