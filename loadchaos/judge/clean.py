@@ -43,7 +43,7 @@ _GROUP_BAR = re.compile(r"^ *[|+](?: |-\+-+ .*$|-+$)")  # the margin Python draw
 _JSON_TEXTS = (
     "log", "message", "msg", "MESSAGE", "text", "event", "detail", "textPayload", "line", "@message", "stringValue",
 )  # fmt: skip
-_JSON_INSIDE = ("error", "jsonPayload", "body", "Body")
+_JSON_INSIDE = ("jsonPayload", "body", "Body")
 _JSON_TRACES = ("exc_info", "exception", "stack", "stack_trace", "traceback")
 _JSON_LIMIT = 1 << 20
 
@@ -98,13 +98,14 @@ def _texts(record: object) -> list[str]:
     """The messages in a JSON record: a log record's, or an HTTP error body's wherever servers put it."""
     if not isinstance(record, dict):
         return []
-    for key in _JSON_INSIDE:
-        if isinstance(inside := record.get(key), dict):
-            return _texts(inside)
     error = record.get("error")
+    if isinstance(error, dict):
+        return _texts(error)
     found = [error] if isinstance(error, str) else []
     found += [record[k] for k in _JSON_TEXTS if isinstance(record.get(k), str)]
     found += [record[k] for k in _JSON_TRACES if isinstance(record.get(k), str)]
+    if not found:
+        found = [text for k in _JSON_INSIDE for text in _texts(record.get(k))]
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -127,6 +128,20 @@ def test_a_failure_is_found_again_from_its_own_line() -> None:
                 continue
             again = [s.id for s, _ in load().scan(failure.evidence["text"])]
             assert failure.id in again, f"{path.name}: {failure.evidence['text']}"
+
+
+@pytest.mark.parametrize(
+    "path", sorted(p for p in CRASHES.rglob("*.log") if p.parent.name != "benign"), ids=lambda p: p.stem
+)
+def test_who_wrote_a_line_and_when_does_not_change_what_it_says(path: Path) -> None:
+    log = path.read_text("utf-8").partition("\n\n")[2]
+    chance = random.Random(path.name)
+    pids = {pid: str(chance.randrange(2, 4_000_000)) for pid in re.findall(r"pid=(\d+)", log)}
+    later = re.sub(r"pid=(\d+)", lambda m: f"pid={pids[m[1]]}", log)
+    later = re.sub(
+        r"(?<![\d-])(\d\d)-(\d\d) (?=\d\d:\d\d:\d\d)", lambda m: f"{m[1]}-{(int(m[2]) + 3) % 28 + 1:02d} ", later
+    )
+    assert [f[:3] for f in gist(classify_text(later))] == [f[:3] for f in gist(classify_text(log))]
 
 
 def test_what_a_prompt_quotes_is_not_believed() -> None:

@@ -59,7 +59,8 @@ def test_an_expectation_has_a_verdict_of_its_own(text: str, decision: str) -> No
 def test_failures_are_counted_by_their_standing() -> None:
     rows = [
         ("encoder_cache_miss", "server", 1), ("unexplained_http_error", "server", 4),
-        ("engine_death_unexplained", "server", 1), ("engine_core_proc_died", "expected", 2), ("encoder_cache_miss", "self-inflicted", 3),
+        ("engine_death_unexplained", "server", 1), ("engine_core_proc_died", "expected", 2),
+        ("encoder_cache_miss", "self-inflicted", 3),
         ("unknown_exception", "injected", 1), ("alive_but_hung", "server", 1),
     ]  # fmt: skip
     told = rules.failure_counts([{"id": i, "attribution": a, "count": n} for i, a, n in rows])

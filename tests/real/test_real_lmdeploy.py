@@ -58,6 +58,22 @@ def faulty(tmp_path: Path, directive: str) -> list[dict[str, Any]]:
         ("[[MID:OUT_OF_MEMORY:5]]", "stream_error", "lmdeploy_internal_engine_error"),
         ("[[RAISE:2]]", "stream_error", "lmdeploy_request_exception"),
         ("[[EMPTY]]", "stream_error", "lmdeploy_internal_engine_error"),  # an engine that said nothing
+        ("[[RAISE:0]]", "stream_error", "lmdeploy_request_exception"),
+        ("[[MID:INTERNAL_ENGINE_ERROR:1]]", "stream_error", "lmdeploy_internal_engine_error"),
+        ("[[MID:CANCEL:3]]", "finish_abort", "unexplained_finish_abort"),
+        *(
+            (f"[[ERR:{kind}]]", "stream_error", "lmdeploy_internal_engine_error")
+            for kind in (
+                "ENGINE_STOP_ERROR",
+                "SESSION_REPEAT",
+                "SESSION_NOT_EXIST",
+                "HANDLER_NOT_EXIST",
+                "PREFIX_CACHE_CONFLICT",
+                "NO_QUEUE",
+                "NOT_SUPPORTED",
+                "OUT_OF_MEMORY",
+            )
+        ),
     ],
 )
 def test_a_fault_ends_in_the_right_outcome_and_has_its_name(
@@ -73,6 +89,14 @@ def test_a_fault_ends_in_the_right_outcome_and_has_its_name(
     assert name in told.failures, told.output
     assert {f["attribution"] for f in told.failures.values()} == {"server"}
     assert {s["state"] for s in told.verdict["states"]} == {"healthy"}, "it lives on"
+
+
+def test_a_short_answer_is_no_fault(shared_lmdeploy: Server, loadchaos: Run, tmp_path: Path) -> None:
+    told = loadchaos(
+        {"name": "short", "traffic": faulty(tmp_path, "[[OUT:3]]"), "load": [{"users": 2, "requests": 16}]},
+        *on(shared_lmdeploy),
+    )
+    assert told.verdict["verdict"] == "pass", told.output
 
 
 @pytest.mark.parametrize(
