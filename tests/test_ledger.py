@@ -308,3 +308,14 @@ def test_a_watched_log_with_the_name_of_the_keepers_is_read_too(tmp_path: Path) 
     (logs / "server.log").write_text("from the watch\n")
     found = {r["file"]: r["text"] for r in Reader(folder).new(final=True) if r["row"] == "log"}
     assert found == {"server.log": "from the keeper", "watch/logs/server.log": "from the watch"}
+
+
+def test_many_rows_of_several_files_come_in_order_of_time_and_are_not_all_held(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    for worker in (0, 1):
+        writer = Writer(folder.requests(worker), f"locust-{worker}")
+        for n in range(3000):  # ends are written where they come, up to 40 rows out of their place
+            writer.write({"row": "end", "at_ns": 10**18 + (2 * n + worker + (n * 7919) % 40) * 1000, "n": n})
+    times = [row["at_ns"] for row in Reader(folder).new() if row["row"] == "end"]
+    assert len(times) == 6000
+    assert times == sorted(times)
