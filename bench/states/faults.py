@@ -176,14 +176,19 @@ _SATURATING = {
     "limits": {"first_byte": "10m", "between_bytes": "2m", "total": "20m"},
 }  # fmt: skip
 
+_TWO_PROCESSES = ("embedded", "vllm")
 FAULTS: Mapping[str, Fault] = {
-    "kill_engine": Fault("kill -9 of the engine core", send("engine_core", signal.SIGKILL), _DEATH, ("death",)),
+    "kill_engine": Fault(
+        "kill -9 of the engine core", send("engine_core", signal.SIGKILL), _DEATH, ("death",), _TWO_PROCESSES
+    ),
     "kill_worker": Fault("kill -9 of a worker", send("worker", signal.SIGKILL), _DEATH, ("death",), ("vllm",)),
     "kill_api": Fault("kill -9 of the API server", send("api_server", signal.SIGKILL), _DEATH, ("death",)),
     "term_api": Fault(
         "SIGTERM of the API server", send("api_server", signal.SIGTERM), ("terminated",), ("terminated",)
     ),
-    "stop_engine": Fault("SIGSTOP of the engine core", send("engine_core", signal.SIGSTOP), _HANG, ("hang",)),
+    "stop_engine": Fault(
+        "SIGSTOP of the engine core", send("engine_core", signal.SIGSTOP), _HANG, ("hang",), _TWO_PROCESSES
+    ),
     "stop_worker": Fault("SIGSTOP of a worker", send("worker", signal.SIGSTOP), _HANG, ("hang",), ("vllm",)),
     "stop_api": Fault("SIGSTOP of the API server", send("api_server", signal.SIGSTOP), _HANG, ("hang",)),
     "raise": Fault("an exception in a step", sabotage("step_raise step=5"), _DEATH, ("death",), ("vllm",)),

@@ -63,17 +63,13 @@ def faulty(tmp_path: Path, directive: str) -> list[dict[str, Any]]:
         ("[[MID:CANCEL:3]]", "finish_abort", "unexplained_finish_abort"),
         *(
             (f"[[ERR:{kind}]]", "stream_error", "lmdeploy_internal_engine_error")
-            for kind in (
-                "ENGINE_STOP_ERROR",
-                "SESSION_REPEAT",
-                "SESSION_NOT_EXIST",
-                "HANDLER_NOT_EXIST",
-                "PREFIX_CACHE_CONFLICT",
-                "NO_QUEUE",
-                "NOT_SUPPORTED",
-                "OUT_OF_MEMORY",
-            )
+            for kind in ("ENGINE_STOP_ERROR", "HANDLER_NOT_EXIST", "NO_QUEUE", "OUT_OF_MEMORY")
         ),
+        *(
+            (f"[[ERR:{kind}]]", "rejected", "unexpected_rejection")  # it blames the client for its own state
+            for kind in ("SESSION_REPEAT", "PREFIX_CACHE_CONFLICT", "NOT_SUPPORTED")
+        ),
+        ("[[ERR:SESSION_NOT_EXIST]]", "stream_error", "unexplained_stream_error"),  # its log has no word of it
     ],
 )
 def test_a_fault_ends_in_the_right_outcome_and_has_its_name(
@@ -88,7 +84,7 @@ def test_a_fault_ends_in_the_right_outcome_and_has_its_name(
     assert told.verdict["verdict"] == "fail"
     assert name in told.failures, told.output
     assert {f["attribution"] for f in told.failures.values()} == {"server"}
-    assert {s["state"] for s in told.verdict["states"]} == {"healthy"}, "it lives on"
+    assert {s["state"] for s in told.verdict["states"]} <= {"healthy", "degraded"}, "it lives on"
 
 
 def test_a_short_answer_is_no_fault(shared_lmdeploy: Server, loadchaos: Run, tmp_path: Path) -> None:

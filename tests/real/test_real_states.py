@@ -1,0 +1,31 @@
+"""Each fault of `python -m bench.states` on the real servers: the states that have to follow come, and the verdict fits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.states.faults import FAULTS, NotHereError
+from bench.states.run import measure
+from tests.real.servers import NotInstalledError
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(1500)]
+ONES = [
+    (name, server)
+    for name, fault in FAULTS.items()
+    for server in fault.on
+    if server != "embedded" and name != "healthy"
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "server"), ONES, ids=[f"{server}-{name}" for name, server in ONES])
+def test_a_fault_is_told_by_its_states_and_its_kind(name: str, server: str, tmp_path: Path) -> None:
+    fault = FAULTS[name]
+    try:
+        measured = measure(fault, server, tmp_path, 0.0)
+    except (NotInstalledError, NotHereError) as e:
+        pytest.skip(str(e))
+    assert [state for state, s in measured.took.items() if s is None] == []
+    assert measured.kinds == fault.kinds
+    assert measured.wrong == ()
