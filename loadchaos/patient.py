@@ -23,7 +23,7 @@ from loadchaos.record import Record
 from loadchaos.redact import Redactor
 from loadchaos.sim.command import command as embedded_command
 from loadchaos.trust import Trust
-from loadchaos.watch import Canary, Target, Watch
+from loadchaos.watch import DCGM, NODE, Canary, Exporter, Target, Watch
 
 _HEAD_BYTES = 1 << 16
 DOWN = frozenset({"dying", "dead", "restarting", "unreachable", "terminated"})
@@ -122,12 +122,16 @@ class Patient:
             await self._watch.stop()
         self._watch = Watch(
             self._targets(), self._dialect, record.event, record.metric, self._folder, self._redactor,
-            headers=self.place.headers, tls=self.place.trust.context(),
+            headers=self.place.headers, tls=self.place.trust.context(), devices=self._devices(),
         )  # fmt: skip
         await self._watch.start()
         if self.launched is not None:
             self._watch.set_process("server", self.launched.pid)
             self._watch.listen("server", self._folder / "server.log")
+
+    def _devices(self) -> list[tuple[Exporter, str]]:
+        watch = self._profile.watch
+        return [(DCGM, url) for url in watch.dcgm] + [(NODE, url) for url in watch.node]
 
     async def learn(self, record: Record, facts: Facts) -> None:
         """Where the profile wants a canary: hear what it is answered while nobody else asks. It passes no proxy of ours."""
@@ -156,7 +160,9 @@ class Patient:
                 for r in self._profile.target.replicas
             ]
         pid = self.pid_of("server") if self.place.kind == "external" else None
-        return [Target("server", self.place.admin_url or self.url, logs=tuple(self.place.server_log), pid=pid)]
+        here = self.place.kind == "launched"
+        url = self.place.admin_url or self.url
+        return [Target("server", url, logs=tuple(self.place.server_log), pid=pid, here=here)]
 
     async def lay_path(self) -> WholePath:
         """Put a proxy between the clients and the server, ours or in somebody's toxiproxy; it ends with the watch."""

@@ -14,29 +14,24 @@ from loadchaos.judge import verdict as rules
 from loadchaos.judge.answers import Answers, seen_from
 from loadchaos.judge.attribution import AttackLog
 from loadchaos.judge.book import Book, Entry, entries_of
-from loadchaos.judge.canary import Canaries
 from loadchaos.judge.capacity import moved_by, name_by_length
 from loadchaos.judge.classify import classify_text
-from loadchaos.judge.creep import Creep
 from loadchaos.judge.episodes import Episodes
 from loadchaos.judge.exactness import Exactness
 from loadchaos.judge.expectations import Figures
 from loadchaos.judge.explain import DEADLY, Explainer
 from loadchaos.judge.group import Failure
-from loadchaos.judge.idle import Idle
 from loadchaos.judge.image_dial import ImageDial
 from loadchaos.judge.incidents import Incident, Seen
 from loadchaos.judge.loglines import LogLines
 from loadchaos.judge.mechanisms import Check, Mechanisms
 from loadchaos.judge.runlog import RunLog
-from loadchaos.judge.silent import Silent
 from loadchaos.judge.tally import S, Tally
+from loadchaos.judge.unsaid import Unsaid
 from loadchaos.judge.versions import with_standing
 from loadchaos.model import Facts, Row, Terms
 
 _MOST_STATES = 10_000
-_LOOK_NS = 10 * S
-_RELEASE = "requests whose client left are not let go: they hold KV cache and a place in the batch"
 
 
 class Judge:
@@ -50,11 +45,7 @@ class Judge:
         self._run, self._tally, self._attacks = RunLog(), Tally(), AttackLog()
         self._mechanisms, self._lines, self._answers = Mechanisms(), LogLines(), Answers()
         self._episodes, self._book = Episodes(self._tally, self._attacks), Book()
-        self._lengths, self._creep, self._silent = symptoms.Lengths(), Creep(), Silent()
-        self._idle, self._leaked, self._canaries = Idle(), False, Canaries()
-        self._exactness, self._images = Exactness(), ImageDial()
-        self._stalls: list[Seen] = []
-        self._looked_ns = 0  # when the whole run was last looked at for what no single row says
+        self._lengths, self._exactness, self._images = symptoms.Lengths(), Exactness(), ImageDial()
         self._edges: dict[int, dict[str, int]] = {}
         self._limit: int | None = None
         self._states: deque[Row] = deque(maxlen=_MOST_STATES)
@@ -64,6 +55,7 @@ class Judge:
         self._unfinished: int | None = None
         self._episodes.environment = self._environment
         self._explainer = Explainer(self._episodes, self._record)
+        self._unsaid = Unsaid(self._episodes, self._record)
         self._explainer.facts = facts
 
     # --- rows in --------------------------------------------------------------------------------------------------------
@@ -74,9 +66,7 @@ class Judge:
         handler = getattr(self, f"_on_{row.get('row')}", None)
         if handler is not None:
             handler(row)
-        self._creep.feed(row)
-        self._silent.feed(row)
-        self._idle.feed(row)
+        self._unsaid.feed(row)
         self._images.feed(row)
         if self._run.newest_ns - self._settled_ns > S // 4:
             self._settled_ns = self._run.newest_ns
@@ -111,11 +101,6 @@ class Judge:
             counts["ok" if outcome == "ok" else "refused"] += 1
             if outcome == "rejected":
                 self._mechanisms.over_limit()
-
-    def _on_canary(self, row: Row) -> None:
-        self._canaries.feed(row)
-        for seen in self._canaries.found():
-            self._record(seen, None, ids={seen.id, "wrong_output"}).in_log += 1
 
     def _on_metrics(self, row: Row) -> None:
         self._mechanisms.metrics(row)
@@ -193,32 +178,8 @@ class Judge:
         self._read_logs(now_ns)
         for bad in self._answers.ripe(now_ns):
             self._explainer.take(bad)
-        newest_ns, begin_ns = self._run.newest_ns, self._run.load_begin_ns or self._run.newest_ns
-        # What grows slowly is looked at rarely, and the rarer the longer the run is.
-        if now_ns is None or newest_ns - self._looked_ns > max(_LOOK_NS, (newest_ns - begin_ns) // 10):
-            self._looked_ns = newest_ns
-            self._look(newest_ns)
-
-    def _look(self, now_ns: int) -> None:
-        """What no single row says: figures that creep, queues that stand, answers cut short."""
-        self._silent.room = self._facts.max_model_len if self._facts is not None else None
-        for seen in (*self._silent.found(now_ns), *self._creep.found(now_ns)):
-            if seen.severity == "hang":
-                self._stalls.append(seen)  # it names a hang, which the states are slower to see
-            else:
-                self._record(seen, None, ids={seen.id}).in_log += 1
-        self._name_hangs(final=False)
-
-    def _name_hangs(self, *, final: bool) -> None:
-        stalls, self._stalls = self._stalls, []
-        for seen in stalls:
-            hang = self._episodes.hang_at(seen.at_ns)
-            if hang is not None:
-                self._episodes.explain(hang, seen)
-            elif final:
-                self._record(seen, None, ids={seen.id}).in_log += 1
-            else:
-                self._stalls.append(seen)
+        newest_ns = self._run.newest_ns
+        self._unsaid.settle(newest_ns, self._run.load_begin_ns or newest_ns, self._facts, final=now_ns is None)
 
     def _logged(self, failure: Failure) -> None:
         seen = seen_from(failure, self._run.newest_ns)
@@ -305,20 +266,10 @@ class Judge:
 
     def _finish(self) -> None:
         self._settle(None)
-        self._name_hangs(final=True)
-        self._name_leaks()
+        self._unsaid.finish(self._run.newest_ns, self._dialect())
         self._episodes.finish(self._run.newest_ns)
         if self._unfinished is None or self._tally.in_flight:
             self._unfinished = (self._unfinished or 0) + self._tally.finish()
-
-    def _name_leaks(self) -> None:
-        leaks, self._leaked = ({} if self._leaked else self._idle.leaks(self._dialect())), True
-        for replica, (name, text) in leaks.items():
-            title = f"After clients hung up and the load was over, {text}"
-            evidence = {"source": "metrics", "line": None, "text": text}
-            seen = Seen(name, "degraded", title, "cause", evidence, self._run.newest_ns, remedy=_RELEASE)
-            entry = self._record(seen, replica, ids={seen.id})  # what was told while the load ran is told once
-            entry.in_log = max(entry.in_log, 1)
 
     def _dialect(self) -> str:
         return self._facts.dialect if self._facts is not None else ""
@@ -367,11 +318,8 @@ class Judge:
         ladder = symptoms.near_limit(self._edges, self._limit, against, moved_by(self._facts))
         checks += [c for c in (self._mechanisms.exposed(terms.exposure), ladder) if c]
         checks += self._exactness.checks(terms.expect)
-        told = (
-            self._images.check(required="mm_cache" in terms.requires), self._idle.check(self._dialect()),
-            self._canaries.check(),
-        )  # fmt: skip
-        checks += [c for c in told if c is not None]
+        images = self._images.check(required="mm_cache" in terms.requires)
+        checks += [*([images] if images is not None else []), *self._unsaid.checks(self._dialect())]
         idle = dict(self._attacks.without_effect(terms.attacks))
         for name in terms.attacks:
             fared = self._attacks.fared.get(name, {})

@@ -37,7 +37,7 @@ def _slowed(end: Mapping[str, Any]) -> bool:
 class Bucket:
     """One stretch of time. Gauges are kept per worker or replica, so that several add up; the last one counts."""
 
-    __slots__ = ("begun", "in_flight", "lag_ns", "latency", "outcomes", "server", "tokens", "users")
+    __slots__ = ("begun", "devices", "in_flight", "lag_ns", "latency", "outcomes", "server", "tokens", "users")
 
     def __init__(self) -> None:
         self.begun = 0
@@ -48,6 +48,7 @@ class Bucket:
         self.users: dict[str, int] = {}  # by worker
         self.lag_ns = 0
         self.server: dict[str, dict[str, float]] = {}  # by replica and engine: our metric names
+        self.devices: dict[str, dict[str, float]] = {}  # by host and device
 
     def merge(self, later: Bucket) -> None:
         """Add a later stretch to this one."""
@@ -60,6 +61,7 @@ class Bucket:
         self.users.update(later.users)
         self.lag_ns = max(self.lag_ns, later.lag_ns)
         self.server.update(later.server)
+        self.devices.update(later.devices)
 
     def heartbeat(self, row: Mapping[str, Any]) -> None:
         """A worker's sign of life: what it received since the last one, and how late it is."""
@@ -75,3 +77,25 @@ class Bucket:
         if not values:
             return None
         return sum(values) if how == "sum" else max(values)
+
+    def fullest(self, used: str, *others: str) -> float | None:
+        """The largest share of `used` among `used` and `others` of any device; None when nobody said."""
+        shares = [
+            v[used] / sum(v[name] for name in (used, *others))
+            for v in self.devices.values()
+            if all(name in v for name in (used, *others)) and any(v[name] for name in (used, *others))
+        ]
+        return max(shares, default=None)
+
+    def busiest(self, name: str) -> float | None:
+        """The highest figure of this name of any device; None when nobody said."""
+        return max((v[name] for v in self.devices.values() if name in v), default=None)
+
+    def host_memory(self) -> float | None:
+        """The share of memory in use on the fullest host; None when nobody said."""
+        shares = [
+            1 - v["host_memory_available_bytes"] / v["host_memory_total_bytes"]
+            for v in self.devices.values()
+            if v.get("host_memory_total_bytes") and "host_memory_available_bytes" in v
+        ]
+        return max(shares, default=None)

@@ -202,7 +202,29 @@ def _charts(axis: Axis, points: Points, width_s: int) -> list[Chart | None]:
         ], lambda v: f"{v:.0%}", top=1.0, empty="") if any(
             b is not None and b.gauge("kv_usage_ratio", "max") is not None for _, b in points
         ) else None,
+        *_machines(axis, times, each),
     ]  # fmt: skip
+
+
+def _machines(
+    axis: Axis, times: Sequence[float], each: Callable[[Callable[[Bucket], Value]], list[Value]]
+) -> list[Chart]:
+    """What dcgm-exporter, node-exporter or NVML told; nothing where nobody did."""
+    shares = [
+        ("GPU memory (fullest)", "first", each(lambda b: b.fullest("gpu_memory_used_bytes", "gpu_memory_free_bytes"))),
+        ("GPU busy (busiest)", "second", each(lambda b: b.busiest("gpu_utilisation_ratio"))),
+        ("host memory (fullest)", "ours", each(Bucket.host_memory)),
+    ]
+    heat = [
+        ("temperature (hottest), C", "second", each(lambda b: b.busiest("gpu_temperature_c"))),
+        ("power (highest), W", "first", each(lambda b: b.busiest("gpu_power_w"))),
+    ]
+    found = []
+    if told := [line for line in shares if any(v is not None for v in line[2])]:
+        found.append(_lines("The machines: memory and GPUs in use", axis, times, told, lambda v: f"{v:.0%}", top=1.0))
+    if told := [line for line in heat if any(v is not None for v in line[2])]:
+        found.append(_lines("The GPUs: temperature and power", axis, times, told, _short))
+    return found
 
 
 def _outcomes(axis: Axis, points: Points, width_s: int) -> Chart:

@@ -17,6 +17,7 @@ from loadchaos.tell.buckets import Bucket, Latencies, e2e_ns, latencies, ttft_ns
 from loadchaos.tell.snapshot import AttackInForce, Percentiles, ReplicaState, Snapshot, TrafficLine
 
 WINDOW_S = 10
+_MOST_DEVICES = 256
 STALE_S = 5
 _NS = 1_000_000_000
 
@@ -100,6 +101,7 @@ class Fold:
         self._server_ns: dict[tuple[str, str], int] = {}
         self.workers: dict[str, dict[str, Any]] = {}  # newest heartbeat of each
         self.processes: dict[tuple[str, int], tuple[str, int]] = {}  # (replica, pid): role, resident bytes
+        self.devices: dict[tuple[str, str], dict[str, float]] = {}  # (host, device): the newest figures
         self.gaps_s: dict[str, float] = {}
         self._gap_told_ns: dict[tuple[str, str], int] = {}  # (replica, source): up to when
         self.missed: Counter[str] = Counter()  # by why
@@ -198,6 +200,12 @@ class Fold:
         values = {k: v for k, v in (row.get("values") or {}).items() if isinstance(v, int | float)}
         key = str(row.get("replica") or ""), str(row.get("engine") or "0")
         self.server[key], self._server_ns[key] = values, int(row.get("at_ns") or 0)
+
+    def _on_device(self, row: Mapping[str, Any]) -> None:
+        key = str(row.get("host") or ""), str(row.get("device") or "")
+        values = {k: v for k, v in (row.get("values") or {}).items() if isinstance(v, int | float)}
+        if key in self.devices or len(self.devices) < _MOST_DEVICES:
+            self.devices[key] = self.devices.get(key, {}) | values
 
     def _on_gap(self, row: Mapping[str, Any]) -> None:
         # A long gap is told again and again with its length so far: only what no earlier row told is added.

@@ -10,7 +10,7 @@ import re
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -46,7 +46,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,60}")
 _SERVER_NAMES = 40
 _WHYS = ("no_slot", "server_down", "stopped", "worker_lost")
 # Reserved for what is no traffic, no replica and no server metric, so that the room for engines never shrinks in a run.
-_RESERVED = 24 + INCIDENTS + FAILURES + 6 + (ATTACKS + 1) * 4
+_RESERVED = 32 + INCIDENTS + FAILURES + 6 + (ATTACKS + 1) * 4
 _A_REPLICA = len(STATES) + 4
 
 Group = tuple[str, list[Traffic]]
@@ -173,6 +173,7 @@ def families(fold: Fold, run: str, now_ns: int | None = None) -> list[Metric]:
     _findings(page, fold)
     _attacks(page, fold)
     _generator(page, fold)
+    _devices(page, fold)
     _run(page, fold)
     _server(page, fold, now_ns)
     return page.families()
@@ -296,6 +297,26 @@ def _generator(page: _Page, fold: Fold) -> None:
         gaps[source if n < GAP_SOURCES - 1 else OTHER] += gap
     for source, gap in gaps.items():
         page.add("loadchaos_watch_gap_seconds", [source], gap)
+
+
+_OF_DEVICES: Mapping[str, tuple[str, Callable[[Iterable[float]], float]]] = {
+    "loadchaos_gpu_memory_used_bytes": ("gpu_memory_used_bytes", sum),
+    "loadchaos_gpu_memory_free_bytes": ("gpu_memory_free_bytes", sum),
+    "loadchaos_gpu_utilisation_ratio": ("gpu_utilisation_ratio", max),
+    "loadchaos_gpu_temperature_celsius": ("gpu_temperature_c", max),
+    "loadchaos_gpu_power_watts": ("gpu_power_w", sum),
+    "loadchaos_gpu_xids": ("gpu_xids_total", sum),
+    "loadchaos_host_memory_available_bytes": ("host_memory_available_bytes", min),
+    "loadchaos_host_oom_kills": ("host_oom_kills_total", sum),
+}
+
+
+def _devices(page: _Page, fold: Fold) -> None:
+    """All machines together: who wants each GPU has its exporter in Prometheus already."""
+    for name, (ours, together) in _OF_DEVICES.items():
+        values = [v[ours] for v in fold.devices.values() if ours in v]
+        if values:
+            page.add(name, [], together(values))
 
 
 def _run(page: _Page, fold: Fold) -> None:

@@ -84,6 +84,11 @@ class Series:
             k: v for k, v in (row.get("values") or {}).items() if isinstance(v, int | float)
         }  # fmt: skip
 
+    def _on_device(self, row: Mapping[str, Any], at: int) -> None:
+        self._bucket(at).devices[f"{row.get('host')}/{row.get('device')}"] = {
+            k: v for k, v in (row.get("values") or {}).items() if isinstance(v, int | float)
+        }  # fmt: skip
+
     def _on_state(self, row: Mapping[str, Any], at: int) -> None:
         replica = str(row.get("replica") or "server")
         text = "; ".join(str(s) for s in row.get("signs") or [])

@@ -1,4 +1,4 @@
-"""Watching the server as a doctor watches a patient: probe, scrape, logs, processes, supervisors; and a canary that asks.
+"""Watching the server as a doctor watches a patient: probe, scrape, logs, processes, supervisors, machines, a canary.
 
     watch = Watch(targets, dialect, emit_event, emit_metrics, folder, redactor, headers)
     await watch.start() ... await watch.stop()
@@ -10,5 +10,6 @@ from __future__ import annotations
 
 from loadchaos.watch._watch import Target, Watch
 from loadchaos.watch.canary import Canary
+from loadchaos.watch.device import DCGM, NODE, Exporter
 
-__all__ = ["Canary", "Target", "Watch"]
+__all__ = ["DCGM", "NODE", "Canary", "Exporter", "Target", "Watch"]

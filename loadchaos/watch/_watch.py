@@ -17,9 +17,11 @@ from loadchaos.model import Emit
 from loadchaos.redact import Redactor
 from loadchaos.watch._follow import Follower
 from loadchaos.watch._http import place
+from loadchaos.watch.device import DeviceWatch, Exporter
 from loadchaos.watch.ears import Ears
 from loadchaos.watch.footing import Footing
 from loadchaos.watch.logs import read_spec
+from loadchaos.watch.nvml import NvmlWatch
 from loadchaos.watch.probe import Probe
 from loadchaos.watch.process import ProcessWatch
 from loadchaos.watch.scrape import Pages, Scrape
@@ -32,7 +34,8 @@ Part = Callable[[], Coroutine[Any, Any, None]]
 class Target:
     """One replica to watch. `url` is its root (no /v1); health and metrics may live elsewhere, as whole URLs.
 
-    `logs` are specs as `--server-log` takes them, `pid` the root of its processes where they are on this machine.
+    `logs` are specs as `--server-log` takes them, `pid` the root of its processes where they are on this machine;
+    `here`: it runs on this machine, whether or not its processes are known yet.
     """
 
     name: str
@@ -41,6 +44,7 @@ class Target:
     metrics_url: str | None = None
     logs: Sequence[str] = ()
     pid: int | None = None
+    here: bool = False
 
 
 class Watch:
@@ -59,8 +63,10 @@ class Watch:
         redactor: Redactor,
         headers: Mapping[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
+        devices: Sequence[tuple[Exporter, str]] = (),
     ) -> None:
         """OptionError for a log spec that cannot be read, ValueError for a URL that is none."""
+        self._devices = [DeviceWatch(exporter, url, emit_metrics, emit_event, tls) for exporter, url in devices]
         self._targets, self._dialect = list(targets), dialect
         for target in targets:  # a mistake in an option is told before anything was started
             place(target.url)
@@ -75,12 +81,18 @@ class Watch:
         self._processes: dict[str, ProcessWatch] = {}
         self._followers: dict[str, list[Follower]] = {}
         self._ears: list[Ears] = []
+        self._nvml: NvmlWatch | None = None
 
     async def start(self) -> None:
         """Open every eye; returns at once."""
         pages = Pages(self._folder, self._redactor)
         footing = Footing(self._emit)
         self._keep_running("", "watch", footing.run)
+        for device in self._devices:
+            self._keep_running("", "device", device.run)
+        self._nvml = NvmlWatch(self._emit_metrics) if any(t.here or t.pid is not None for t in self._targets) else None
+        if self._nvml is not None:
+            self._nvml.start()
         for target in self._targets:
             self._start_one(target, pages)
 
@@ -169,5 +181,7 @@ class Watch:
         self._tasks.clear()
         for ears in self._ears:
             ears.close()
+        if self._nvml is not None:
+            await self._nvml.stop()
         followers = [follower for many in self._followers.values() for follower in many]
         await asyncio.gather(*(follower.stop() for follower in followers))

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -28,10 +28,18 @@ class _Series:
     value: float | None  # of an info metric: its label is the value, whatever the sample says
 
 
-class PageParser:
-    """Parses pages of one server. `bad_lines` counts lines of the last page that are no exposition."""
+def _engine(labels: Mapping[str, str]) -> str:
+    return labels.get("engine", EVERY_ENGINE)
 
-    def __init__(self, names: Sequence[MetricName]) -> None:
+
+class PageParser:
+    """Parses pages of one server. `bad_lines` counts lines of the last page that are no exposition.
+
+    `whose` says by its labels what a series belongs to: an engine as a rule; None leaves it out.
+    """
+
+    def __init__(self, names: Sequence[MetricName], whose: Callable[[Mapping[str, str]], str | None] = _engine) -> None:
+        self._whose = whose
         self._wanted: dict[str, list[tuple[MetricName, int]]] = {}
         for name in names:
             for rank, theirs in enumerate(name.theirs):
@@ -93,8 +101,10 @@ class PageParser:
         return number, series
 
     def _series(self, sample: Sample) -> list[_Series]:
-        engine = sample.labels.get("engine", EVERY_ENGINE)
-        found = []
+        engine = self._whose(sample.labels)
+        found: list[_Series] = []
+        if engine is None:
+            return found
         for name, rank in self._wanted.get(sample.name, ()):
             value = None
             if name.label:

@@ -1,0 +1,93 @@
+"""Everything no line of a log says, in one place: figures that creep, silent wrongs, what is held, canaries, machines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from loadchaos.judge.canary import Canaries
+from loadchaos.judge.creep import Creep
+from loadchaos.judge.devices import Devices
+from loadchaos.judge.episodes import Episodes
+from loadchaos.judge.explain import Record
+from loadchaos.judge.idle import Idle
+from loadchaos.judge.incidents import Seen
+from loadchaos.judge.mechanisms import Check
+from loadchaos.judge.silent import Silent
+from loadchaos.judge.tally import S
+from loadchaos.model import Facts, Row
+
+_LOOK_NS = 10 * S
+_RELEASE = "requests whose client left are not let go: they hold KV cache and a place in the batch"
+
+
+class Unsaid:
+    """Folds every row. `settle` is called now and then, `finish` when the run is over."""
+
+    def __init__(self, episodes: Episodes, record: Record) -> None:
+        self._episodes, self._record = episodes, record
+        self._creep, self._silent, self._idle = Creep(), Silent(), Idle()
+        self._canaries, self._devices = Canaries(), Devices()
+        self._stalls: list[Seen] = []
+        self._looked_ns = 0  # when the whole run was last looked at
+        self._finished = False
+
+    def feed(self, row: Row) -> None:
+        """Fold one row; kinds that nobody needs are ignored."""
+        for part in (self._creep, self._silent, self._idle, self._canaries, self._devices):
+            part.feed(row)
+
+    def settle(self, now_ns: int, begin_ns: int, facts: Facts | None, *, final: bool) -> None:
+        """Tell what has become clear. What grows slowly is looked at rarely, and the rarer the longer the run is."""
+        for seen in self._canaries.found():
+            self._count(seen, {seen.id, "wrong_output"})
+        for seen in self._devices.ripe(None if final else now_ns):
+            self._of_a_machine(seen)
+        if final or now_ns - self._looked_ns > max(_LOOK_NS, (now_ns - begin_ns) // 10):
+            self._looked_ns = now_ns
+            self._look(now_ns, facts)
+
+    def finish(self, now_ns: int, dialect: str) -> None:
+        """The run is over: stalls that no hang took are failures, and so is what the server still holds."""
+        self._name_hangs(final=True)
+        leaks, self._finished = ({} if self._finished else self._idle.leaks(dialect)), True
+        for replica, (name, text) in leaks.items():
+            title = f"After clients hung up and the load was over, {text}"
+            evidence = {"source": "metrics", "line": None, "text": text}
+            seen = Seen(name, "degraded", title, "cause", evidence, now_ns, remedy=_RELEASE)
+            entry = self._record(seen, replica, {seen.id})  # what was told while the load ran is told once
+            entry.in_log = max(entry.in_log, 1)
+
+    def checks(self, dialect: str) -> list[Check]:
+        """For verdict.json: whether the server came back to rest, and what its canary was held to."""
+        return [c for c in (self._idle.check(dialect), self._canaries.check()) if c is not None]
+
+    def _look(self, now_ns: int, facts: Facts | None) -> None:
+        self._silent.room = facts.max_model_len if facts is not None else None
+        for seen in (*self._silent.found(now_ns), *self._creep.found(now_ns), *self._devices.leaks(now_ns)):
+            if seen.severity == "hang":
+                self._stalls.append(seen)  # it names a hang, which the states are slower to see
+            else:
+                self._count(seen, {seen.id})
+        self._name_hangs(final=False)
+
+    def _name_hangs(self, *, final: bool) -> None:
+        stalls, self._stalls = self._stalls, []
+        for seen in stalls:
+            hang = self._episodes.hang_at(seen.at_ns)
+            if hang is not None:
+                self._episodes.explain(hang, seen)
+            elif final:
+                self._count(seen, {seen.id})
+            else:
+                self._stalls.append(seen)
+
+    def _of_a_machine(self, seen: Seen) -> None:
+        """It explains a death that nobody else did; alone it is a trouble of the node, and whose process it hit is open."""
+        about = self._episodes.beside(seen, None)
+        if about is not None and about.kind in ("death", "hang", "restart") and not about.causes:
+            self._episodes.deadly(seen, about.replica)
+        else:
+            self._count(replace(seen, severity="node"), {seen.id})
+
+    def _count(self, seen: Seen, ids: set[str]) -> None:
+        self._record(seen, None, ids).in_log += 1

@@ -1,0 +1,66 @@
+"""GPU and host figures in /metrics and in the report's charts; nothing of them where nobody told any."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from loadchaos.tell.charts import picture
+from loadchaos.tell.fold import Fold
+from loadchaos.tell.prometheus import families
+from loadchaos.tell.series import Series
+
+S = 1_000_000_000
+GB = 2.0**30
+
+
+def rows() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [{"row": "run", "at_ns": 0, "what": "load_begin"}]
+    for second in range(1, 20):
+        for n, used in enumerate((70, 35)):
+            values = {"gpu_memory_used_bytes": used * GB, "gpu_memory_free_bytes": (80 - used) * GB, "gpu_power_w": 300}
+            values |= {"gpu_utilisation_ratio": used / 100, "gpu_temperature_c": used, "gpu_xids_total": n}
+            base = {"row": "device", "at_ns": second * S, "source": "dcgm", "host": "h:9400"}
+            found.append({**base, "device": f"gpu{n}", "values": values})
+        host = {"host_memory_available_bytes": 25 * GB, "host_memory_total_bytes": 100 * GB, "host_oom_kills_total": 2}
+        found.append({**found[-1], "source": "node", "host": "h:9100", "device": "host", "values": host})
+    return found
+
+
+def samples(given: list[dict[str, Any]]) -> dict[str, float]:
+    fold = Fold()
+    for row in given:
+        fold.feed(row)
+    return {
+        s.name: s.value
+        for family in families(fold, "run")
+        for s in family.samples
+        if "_gpu_" in s.name or "_host_" in s.name
+    }
+
+
+def test_the_exporter_tells_all_machines_together() -> None:
+    assert samples(rows()) == {
+        "loadchaos_gpu_memory_used_bytes": 105 * GB, "loadchaos_gpu_memory_free_bytes": 55 * GB,
+        "loadchaos_gpu_utilisation_ratio": 0.7, "loadchaos_gpu_temperature_celsius": 70,
+        "loadchaos_gpu_power_watts": 600, "loadchaos_gpu_xids_total": 1,
+        "loadchaos_host_memory_available_bytes": 25 * GB, "loadchaos_host_oom_kills_total": 2,
+    }  # fmt: skip
+    assert samples(rows()[:1]) == {}
+
+
+def charted(given: list[dict[str, Any]]) -> dict[str, list[str]]:
+    series = Series()
+    for row in given:
+        series.feed(row)
+    return {chart.title: [line.label for line in chart.lines] for chart in picture(series).charts}
+
+
+def test_the_report_draws_the_machines_where_somebody_told_of_them() -> None:
+    charts = charted(rows())
+    assert charts["The machines: memory and GPUs in use"] == [
+        "GPU memory (fullest)", "GPU busy (busiest)", "host memory (fullest)",
+    ]  # fmt: skip
+    assert len(charts["The GPUs: temperature and power"]) == 2
+    assert not [
+        title for title in charted([*rows()[:1], {"row": "gap", "at_ns": 9 * S, "source": "x"}]) if "GPU" in title
+    ]
