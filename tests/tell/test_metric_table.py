@@ -156,4 +156,15 @@ def full_fold(traffics: int, replicas: int) -> Fold:
         fold.feed({"row": "incident", "n": n, "what": "close", "id": "x", "folder": f"incidents/{n}-x"})
         fold.feed({"row": "gap", "source": f"s{n}", "seconds": 1})
     fold.feed({"row": "heartbeat", "file": "requests-0.jsonl", "users": 1, "lag_ns": 1})
+    told = dict.fromkeys(
+        (
+            "gpu_memory_used_bytes", "gpu_memory_free_bytes", "gpu_utilisation_ratio", "gpu_temperature_c", "gpu_power_w",
+            "gpu_xids_total", "host_memory_available_bytes", "host_oom_kills_total",
+        ),
+        1.0,
+    )  # fmt: skip
+    for n in range(8 * replicas):
+        fold.feed(
+            {"row": "device", "at_ns": 1, "source": "dcgm", "host": f"h{n // 8}", "device": f"gpu{n}", "values": told}
+        )
     return fold
