@@ -43,7 +43,7 @@ from loadchaos.tell.metric_table import (
 
 _NS = 1_000_000_000
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,60}")
-_SERVER_NAMES = 32
+_SERVER_NAMES = 40
 _WHYS = ("no_slot", "server_down", "stopped", "worker_lost")
 # Reserved for what is no traffic, no replica and no server metric, so that the room for engines never shrinks in a run.
 _RESERVED = 32 + INCIDENTS + FAILURES + 6 + (ATTACKS + 1) * 4
