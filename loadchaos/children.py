@@ -10,13 +10,15 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import psutil
 
 from loadchaos.errors import LedgerError
 from loadchaos.ledger import RunFolder
+from loadchaos.model import Row
 
-_LOCUSTFILE = Path(__file__).parent / "locustfile.py"
+LOCUSTFILE = Path(__file__).parent / "locustfile.py"
 _LOOK_S = 0.2
 
 
@@ -87,6 +89,35 @@ class Child:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
 
+class Load(Protocol):
+    """Who drives the load of one run: a Locust process of its own, or the web UI's."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether the load goes on."""
+        ...
+
+    async def begin(self, argv: Sequence[str] = (), variables: Mapping[str, str] | None = None) -> None:
+        """Start the load."""
+        ...
+
+    def see(self, row: Row) -> None:
+        """A row of a worker's."""
+        ...
+
+    async def end(self, grace_s: float) -> None:
+        """End it by force; it was told to stop before."""
+        ...
+
+    def ended(self) -> None:
+        """Record that it is over."""
+        ...
+
+    def how_it_failed(self) -> str | None:
+        """In words, None when it did what it should."""
+        ...
+
+
 class Locust(Child):
     """python -m locust with our locustfile; reads plan.json and facts.json of the run folder."""
 
@@ -97,11 +128,14 @@ class Locust(Child):
 
     async def begin(self, argv: Sequence[str] = (), variables: Mapping[str, str] | None = None) -> None:
         """Start the load; `argv`: more of Locust's options; `variables` hold what plan.json only names."""
-        argv = [sys.executable, "-m", "locust", "-f", str(_LOCUSTFILE), "--headless", "--only-summary", *argv]
+        argv = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--headless", "--only-summary", *argv]
         argv += ["--loglevel", "WARNING"]
         env = {**(variables or {}), "LOADCHAOS_PLAN": str(self._folder.plan)}
         await self.start(argv, env, self._folder.path / "locust.log")
         self._emit({"row": "locust", "at_ns": time.monotonic_ns(), "what": "start", "pid": self.pid, "code": None})
+
+    def see(self, row: Row) -> None:
+        """Its process ends with its load: no row tells more."""
 
     def ended(self) -> None:
         """Record its exit, and end what a killed one has left behind: nobody would watch workers without a master."""
@@ -139,13 +173,15 @@ class Follower(Child):
         self._folder = folder
         self._told_lost = False
 
-    async def begin(self, exporter_port: int | None, *, live: bool) -> None:
-        """Start telling; the live view gets our terminal."""
+    async def begin(self, exporter_port: int | None, *, live: bool, cockpit: bool) -> None:
+        """Start telling; the live view gets our terminal, the web UI its pages."""
         argv = [sys.executable, "-m", "loadchaos.follow", str(self._folder.path)]
         if exporter_port is not None:
             argv += ["--exporter-port", str(exporter_port)]
         if not live:
             argv += ["--no-live"]
+        if cockpit:
+            argv += ["--cockpit"]
         await self.start(argv, {}, None)
 
     async def finish(self, limit_s: float) -> None:

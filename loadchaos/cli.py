@@ -21,7 +21,9 @@ from loadchaos.cli_worker import master, worker
 from loadchaos.errors import LoadchaosError, OptionError
 
 if TYPE_CHECKING:
+    from loadchaos.cockpit import Address
     from loadchaos.plan.profile import Profile, Shelves
+    from loadchaos.run import Result
 
 _EXIT_CODES = """\b
 Exit codes: 0 pass, 1 fail, 2 profile, options, ports, folder or authorisation, 3 unknown (nothing was proved),
@@ -111,9 +113,12 @@ def _profile_argument(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--master-bind-port", type=click.IntRange(1, 65535), default=5557, show_default=True)
 @click.option("--wait-workers", callback=duration, metavar="TIME", help="How long they may take to come; 5m otherwise.")
 @click.option("--no-live", is_flag=True, help="Plain lines in place of the live view.")
+@click.option("--web", is_flag=True, help="Locust's web UI as the cockpit: each Start...Stop in it is a run.")
+@click.option("--web-port", type=click.IntRange(0, 65535), help="Its port; 8089 otherwise, 0: a free one.")
 @click.option(
-    "--headless", is_flag=True, hidden=True, help="Accepted for Locust's sake: a run has no web UI of its own."
+    "--web-host", metavar="HOST", help="Where it listens; 127.0.0.1 otherwise. Elsewhere it asks for a login."
 )
+@click.option("--headless", is_flag=True, hidden=True, help="Accepted for Locust's sake: the default.")
 @click.option("--dry-run", is_flag=True, help="Print what would be sent and when, and send nothing.")
 @click.option("--ci", type=click.Choice(["github"]), help="Annotations and a step summary for GitHub Actions.")
 @click.option(
@@ -141,35 +146,57 @@ def run(ctx: click.Context, /, profile: str | None, overrides: tuple[str, ...], 
         return
     from loadchaos.options import Options
     from loadchaos.run import run as go
-    from loadchaos.tell import github, notify
-    from loadchaos.tell.text import render
+    from loadchaos.tell import notify
     from loadchaos.trust import Trust
 
     addresses = [notify.address(a) for a in options["notify"]]
-    live = not options["no_live"]
-    result = asyncio.run(go(loaded, Options(
+    asked = Options(
         target=options["target"], admin_url=options["admin_url"], model=options["model"],
         api_key_env=options["api_key_env"], headers=_headers(options["headers"]),
         trust=Trust(options["ca"], options["insecure"]), server_log=options["server_log"], out=options["out"],
         seed=options["seed"], duration_s=options["duration"], authorize=options["authorize"],
         shared=options["shared"], pid=options["pid"], toxiproxy=options["toxiproxy"],
         wait_ready_s=options["wait_ready"], embedded=options["embedded"],
-        exporter_port=_exporter_port(options["exporter_port"]), live=live, processes=options["processes"],
+        exporter_port=_exporter_port(options["exporter_port"]), live=not options["no_live"], processes=options["processes"],
         master=master(options), resume=resumed,
         argv=_without(sys.argv, options["notify"]),
-    )))  # fmt: skip
-    if result.verdict is not None and result.folder is not None:
+    )  # fmt: skip
+
+    def told(result: Result) -> None:
+        _tell_result(result, profile, options["ci"], addresses)
+
+    if options["web"]:
+        from loadchaos.cockpit import cockpit
+
+        sys.exit(asyncio.run(cockpit(loaded, asked, _web_address(options), lambda words: tell(words, err=True), told)))
+    result = asyncio.run(go(loaded, asked))
+    told(result)
+    sys.exit(result.exit_code)
+
+
+def _web_address(options: Mapping[str, Any]) -> Address:
+    from loadchaos.cockpit import Address
+
+    standard = Address()
+    port = options["web_port"]
+    return Address(options["web_host"] or standard.host, standard.port if port is None else port)
+
+
+def _tell_result(result: Result, profile: str, ci: str | None, addresses: Sequence[str]) -> None:
+    from loadchaos.tell import github, notify
+    from loadchaos.tell.text import render
+
+    if result.verdict is not None:
         verdict, home = dict(result.verdict), result.folder.path
         color, width = terminal()
-        told = render(verdict, home, color=color, width=width)
-        tell(told if options["ci"] is None else github.fenced(told))
-        if options["ci"] == "github":
+        words = render(verdict, home, color=color, width=width)
+        tell(words if ci is None else github.fenced(words))
+        if ci == "github":
             _tell_github(verdict, home, profile)
         for trouble in filter(None, (notify.send(a, notify.message(verdict, home)) for a in addresses)):
             tell(f"loadchaos: {trouble}", err=True)
     if result.error:
         tell(f"loadchaos: {result.error}", err=True)
-    sys.exit(result.exit_code)
 
 
 def _launching(profile: Profile, command: str, url: str | None) -> Profile:

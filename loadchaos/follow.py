@@ -28,6 +28,7 @@ from loadchaos.judge.judge import Judge
 from loadchaos.ledger import Reader, RunFolder, Tail, Writer, boot_id
 from loadchaos.model import Row
 from loadchaos.tell import html, incident, junit
+from loadchaos.tell.cockpit import Pages
 from loadchaos.tell.fold import Fold
 from loadchaos.tell.incident_page import replay_command
 from loadchaos.tell.live import Screen, View
@@ -52,6 +53,7 @@ class Follower:
     """Follows one run folder; `run` returns when the run has ended and all was read.
 
     `stopped`: once set, what is there is read once more, then `run` returns. `live` False: plain lines on a terminal, too.
+    `cockpit`: make the pages of the web UI.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Follower:
         live: bool = True,
         stream: TextIO | None = None,
         stopped: threading.Event | None = None,
+        cockpit: bool = False,
     ) -> None:
         self._folder = folder
         self._reader, self._judge, self._fold = Reader(folder), Judge(), Fold()
@@ -73,6 +76,7 @@ class Follower:
         self._screen = Screen(View(stream, plain=None if live else True, head=self._head))
         self._stop = stopped or threading.Event()
         self._writer = WriterOfRun()
+        self._pages = Pages(folder) if cockpit else None
 
     def run(self) -> bool:
         """Follow to the end; False when the terminal was stuck and its thread had to be left behind."""
@@ -84,6 +88,8 @@ class Follower:
             self._step(final=True)
             if over:
                 self._finish()
+            if self._pages:
+                self._pages.renew(self._fold.snapshot(), now=True)
             return self._screen.close(self._fold.snapshot())
         finally:
             if self._exporter:
@@ -106,12 +112,17 @@ class Follower:
             for row in chunk:
                 self._judge.feed(row)
                 self._writer.feed(row)
+                if self._pages:
+                    self._pages.feed(row)
             with self._lock:
                 for row in chunk:
                     self._fold.feed(row)
         self._tell(self._judge.findings())
         now_ns = time.monotonic_ns() if self._writer.this_boot and not self._fold.ended else None
-        self._screen.show(self._fold.snapshot(now_ns))
+        snapshot = self._fold.snapshot(now_ns)
+        self._screen.show(snapshot)
+        if self._pages:
+            self._pages.renew(snapshot)
 
     def _tell(self, findings: list[Row]) -> None:
         """Findings to their file, incidents to their folders, both to the live numbers.
@@ -286,14 +297,17 @@ class IncidentFolders:
 
 
 def follow(
-    folder: RunFolder, *, exporter_port: int | None = None, live: bool = True, stream: TextIO | None = None
-) -> int:
+    folder: RunFolder, *, exporter_port: int | None = None, live: bool = True, stream: TextIO | None = None,
+    cockpit: bool = False,
+) -> int:  # fmt: skip
     """Follow a run to its end or until SIGTERM or SIGINT; the exit code, 0. `stream`: where to tell (default stderr)."""
     # Before anything is opened: a SIGTERM that comes while the follower sets itself up must end it in order, too.
     stopped = threading.Event()
     before = {s: signal.signal(s, lambda *_: stopped.set()) for s in (signal.SIGTERM, signal.SIGINT)}
     try:
-        drawn = Follower(folder, exporter_port=exporter_port, live=live, stream=stream, stopped=stopped).run()
+        drawn = Follower(
+            folder, exporter_port=exporter_port, live=live, stream=stream, stopped=stopped, cockpit=cockpit
+        ).run()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -383,11 +397,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("run", type=Path, help="the run folder")
     parser.add_argument("--exporter-port", type=int, help="serve /metrics on 127.0.0.1 (0: a free port)")
     parser.add_argument("--no-live", action="store_true", help="plain lines in place of the live view")
+    parser.add_argument("--cockpit", action="store_true", help="make the pages of the web UI's tabs")
     options = parser.parse_args(argv)
     folder = RunFolder(options.run)
     if not folder.path.is_dir():
         parser.error(f"{path_of(folder.path, '.')} is no folder")
-    return follow(folder, exporter_port=options.exporter_port, live=not options.no_live)
+    return follow(folder, exporter_port=options.exporter_port, live=not options.no_live, cockpit=options.cockpit)
 
 
 if __name__ == "__main__":

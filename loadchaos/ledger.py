@@ -216,6 +216,8 @@ class RunFolder:
         self.events = path / "events.jsonl"
         self.metrics = path / "metrics.jsonl"
         self.control = path / "control.jsonl"
+        self.commands = path / "commands.jsonl"
+        self.cockpit = path / "cockpit"
         self.findings = path / "findings.jsonl"
         self.server_log = path / "server.log"
         self.server_index = path / "server.index.jsonl"

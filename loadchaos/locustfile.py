@@ -3,6 +3,8 @@
 Locust gives the process, `--processes`, workers on other machines, the web UI and its statistics; the requests are made by
 `users.load`, one per worker. The single Locust user of a worker only stands for it, because slots follow the plan's
 phases, not a number.
+With LOADCHAOS_SESSION=<folder> instead, and Locust's web UI, the process outlives runs: session.jsonl there says when a
+load begins and where its plan lies; Locust's users are the slots as soon as somebody edits their number.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import contextlib
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,10 +22,14 @@ from locust import User, runners, task
 from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 
+from loadchaos import webui
 from loadchaos.errors import LedgerError
+from loadchaos.ledger import Tail
+from loadchaos.model import Reply
+from loadchaos.users import figures
 from loadchaos.users.gather import Gatherer
 from loadchaos.users.greenlets import sleep, spawn
-from loadchaos.users.load import Load
+from loadchaos.users.load import CONTROL_S, Load
 from loadchaos.users.local import note_lost
 from loadchaos.users.plan import WorkerPlan
 from loadchaos.users.ship import SILENT_S, Link
@@ -32,6 +39,7 @@ REMOTE_VARIABLE = "LOADCHAOS_WAIT_FOR_WORKERS_S"
 """Set for a master of workers on other machines: how long they may take to come."""
 TOKEN_VARIABLE = "LOADCHAOS_TOKEN"  # noqa: S105 - a name, and what it names is no secret
 """Set for such a worker: what the master knows it by."""
+SESSION_VARIABLE = "LOADCHAOS_SESSION"
 _SIGNAL_GRACE_S = 1.0
 _PARENT_S = 0.5
 _ARRIVAL_S = 30.0
@@ -49,7 +57,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 class Worker(User):
-    """Stands for this worker's slots in Locust's counts."""
+    """Stands for this worker's slots in Locust's counts, and is one of them where a hand edits their number."""
+
+    crew = 0
+
+    def on_start(self) -> None:
+        """One more."""
+        Worker.crew += 1
+
+    def on_stop(self) -> None:
+        """One less."""
+        Worker.crew -= 1
 
     @task
     def wait(self) -> None:
@@ -59,6 +77,9 @@ class Worker(User):
 
 def _on_init(environment: Environment, **_: Any) -> None:
     options, runner = environment.parsed_options, environment.runner
+    if session := os.environ.get(SESSION_VARIABLE):
+        _on_init_of_session(environment, Path(session))
+        return
     if options is not None and not isinstance(runner, WorkerRunner):
         # One Locust user for each worker, at once: the ramp is the plan's business.
         workers = options.expect_workers if isinstance(runner, MasterRunner) else 1
@@ -122,6 +143,26 @@ def _join(environment: Environment, runner: Any) -> None:
     _links.append(link)
 
 
+def _on_init_of_session(environment: Environment, home: Path) -> None:
+    environment.process_exit_code = 0
+    if not isinstance(environment.runner, WorkerRunner):
+        spawn(_end_with_parent, environment, os.getppid())
+        webui.extend(cast("webui.Environment", environment), home)
+    if not isinstance(environment.runner, MasterRunner):
+        spawn(_serve, environment, home)
+
+
+def _serve(environment: Environment, home: Path) -> None:
+    """A worker of a session: each time a run has made its plan, drive its load."""
+    session = Tail(home / "session.jsonl")
+    while True:
+        for row in session.rows():
+            if row.get("what") == "load":
+                _loads.clear()
+                spawn(_drive, environment, Path(str(row["folder"])) / "plan.json", lambda _: None)
+        sleep(CONTROL_S)
+
+
 def _end_with_parent(environment: Environment, parent: int) -> None:
     """A load whose `loadchaos run` was killed must not go on unwatched against somebody's server."""
     while os.getppid() == parent:
@@ -135,42 +176,43 @@ def _end_with_parent(environment: Environment, parent: int) -> None:
 
 def _on_start(environment: Environment, **_: Any) -> None:
     runner = environment.runner
-    if isinstance(runner, MasterRunner) or runner is None:
+    if isinstance(runner, MasterRunner) or runner is None or SESSION_VARIABLE in os.environ:
         return
+
+    def over(load: Load | None) -> None:
+        failed = load is None or load.failure is not None
+        environment.process_exit_code = environment.process_exit_code or (LedgerError.exit_code if failed else 0)
+        if _links:
+            _deliver(_links[0], "failed" if failed or load is None else load.control.why, environment)
+        elif failed and isinstance(runner, WorkerRunner):
+            cast("Any", runner).send_message(_FAILED)
+        runner.quit()
+
+    spawn(_drive, environment, Path(os.environ[PLAN_VARIABLE]), over)
+
+
+def _drive(environment: Environment, plan: Path, over: Callable[[Load | None], None]) -> None:
+    """One load, from its first to its last row; `over` gets it, or None where the plan could not be read."""
+    runner = environment.runner
     worker = None if _links else runner.worker_index if isinstance(runner, WorkerRunner) else 0
+    link = _links[0] if _links else None
 
-    request = cast("Any", environment.events.request)
+    def fire(traffic: str, reply: Reply, due_ns: int) -> None:
+        figures.tell(environment, traffic, reply, due_ns, tokens=SESSION_VARIABLE in os.environ)
 
-    def fire(name: str, ms: float, size: int, wrong: str | None) -> None:
-        request.fire(
-            request_type="POST", name=name, response_time=ms, response_length=size, context={}, response=None,
-            exception=Exception(wrong) if wrong else None,
-        )  # fmt: skip
-
-    def drive() -> None:
-        load = None
-        link = _links[0] if _links else None
-        try:
-            if link is not None:
-                link.known.wait(SILENT_S)
-            plan = WorkerPlan.read(Path(os.environ[PLAN_VARIABLE]), worker)
-            load = Load(plan, fire, None if link is None else link.clock)
-            _loads.append(load)
-            if link is not None:
-                link.noting(load.note)
-            load.run()
-        finally:
-            failed = load is None or load.failure is not None
-            environment.process_exit_code = environment.process_exit_code or (LedgerError.exit_code if failed else 0)
-            if load is not None and load.failure is not None:
-                _complain(_in_words(load.failure))
-            if link is not None:
-                _deliver(link, "failed" if failed or load is None else load.control.why, environment)
-            elif failed and isinstance(runner, WorkerRunner):
-                cast("Any", runner).send_message(_FAILED)
-            runner.quit()
-
-    spawn(drive)
+    load = None
+    try:
+        if link is not None:
+            link.known.wait(SILENT_S)
+        load = Load(WorkerPlan.read(plan, worker), fire, None if link is None else link.clock, lambda: Worker.crew)
+        _loads.append(load)
+        if link is not None:
+            link.noting(load.note)
+        load.run()
+    finally:
+        if load is not None and load.failure is not None:
+            _complain(_in_words(load.failure))
+        over(load)
 
 
 def _deliver(link: Link, why: str, environment: Environment) -> None:

@@ -20,7 +20,8 @@ from typing import Any
 
 from loadchaos import __version__, bodies
 from loadchaos.attacks import Attacks
-from loadchaos.children import Follower, Locust
+from loadchaos.children import Follower, Load, Locust
+from loadchaos.commands import Commands
 from loadchaos.errors import LedgerError, LoadchaosError
 from loadchaos.follow import conclude
 from loadchaos.gate import Gate
@@ -32,6 +33,7 @@ from loadchaos.plan.profile import Profile
 from loadchaos.prepare import Preparation
 from loadchaos.record import Record, create_folder
 from loadchaos.redact import Redactor
+from loadchaos.session import Ui, UiLoad
 from loadchaos.voice import Voice
 
 _LOOP_S = 0.1
@@ -71,13 +73,23 @@ class Result:
     error: str | None = None
 
 
-async def run(profile: Profile, options: Options) -> Result:
+@dataclass(frozen=True)
+class Pressed:
+    """Start, pressed in the web UI `ui`: the command's row says with which users."""
+
+    ui: Ui
+    start: Row
+
+
+async def run(profile: Profile, options: Options, pressed: Pressed | None = None) -> Result:
     """Run a profile to its end. Raises LoadchaosError for what is wrong before a run folder exists."""
     where = place(profile, options)
     folder = create_folder(options.out, profile.name)
+    if pressed is not None:
+        pressed.ui.tell("run", folder=str(folder.path.resolve()))
     voice = Voice()
     try:
-        return await _Run(profile, options, where, folder, voice.say).go()
+        return await _Run(profile, options, where, folder, voice.say, pressed).go()
     finally:
         voice.close()
 
@@ -92,8 +104,9 @@ class _Run:
     """The state of one run; `go` tells it in order."""
 
     def __init__(
-        self, profile: Profile, options: Options, where: Place, folder: RunFolder, say: Callable[[str], None]
-    ) -> None:
+        self, profile: Profile, options: Options, where: Place, folder: RunFolder, say: Callable[[str], None],
+        pressed: Pressed | None,
+    ) -> None:  # fmt: skip
         self._profile, self._options, self._place, self._say = profile, options, where, say
         self.folder = folder
         self._redactor = Redactor.from_environment(os.environ)
@@ -110,7 +123,11 @@ class _Run:
         self._attacks: Attacks | None = None
         self._undone: asyncio.Task[list[str]] | None = None
         self._left_over: list[str] = []
-        self._locust = Locust(folder, self._record.event)
+        self._locust: Load = Locust(folder, self._record.event)
+        self._commands: Commands | None = None
+        if pressed is not None:
+            self._locust = UiLoad(pressed.ui, folder, self._record.event)
+            self._commands = Commands(self._record, where, options.authorize, pressed.start)
         self._follower = Follower(folder)
         self._interrupts: list[int] = []
         self._synced = 0.0
@@ -164,7 +181,7 @@ class _Run:
             while not work.done():
                 await asyncio.wait([work], timeout=_LOOP_S)
                 self._housekeeping()
-                if self._interrupts:
+                if self._interrupts or self._stop_pressed:
                     return False
             await work
             return True
@@ -182,7 +199,11 @@ class _Run:
         assert self._attacks is not None
         self._loading = self._sent_load = True
         self._silent_turns = 0
-        await self._follower.begin(self._options.exporter_port, live=self._options.live)
+        await self._follower.begin(
+            self._options.exporter_port, live=self._options.live, cockpit=self._commands is not None
+        )
+        if self._commands is not None:
+            self._commands.load_begins(self._attacks)
         await self._locust.begin(*locust_arguments(self._options))
         if self._options.master is not None:
             await self._assemble(self._options.master)
@@ -296,6 +317,8 @@ class _Run:
             end = {"exit_code": LedgerError.exit_code, "why": self._mistake}
         elif failed := self._locust.how_it_failed():
             end = {"why": failed}
+        elif self._stop_pressed and not self._sent_load:
+            end = {"why": "Stop was pressed before the load began"}
         if self._record.lost:
             end["ledger_lost"] = self._record.lost
         return end
@@ -338,8 +361,14 @@ class _Run:
     def _pace(self) -> Pace:
         return (_IN_PEACE, _IN_HASTE, _AT_ONCE)[min(len(self._interrupts), 2)]
 
+    @property
+    def _stop_pressed(self) -> bool:
+        return self._commands is not None and self._commands.stop_asked
+
     def _housekeeping(self) -> None:
         self._read_requests()
+        if self._commands is not None:
+            self._commands.turn()
         for change in self._patient.tick():
             self._record.event(change)
         if self._loading:
@@ -370,9 +399,11 @@ class _Run:
         for path in self.folder.request_files():
             for row in self._tails.setdefault(path.name, Tail(path)).rows():
                 self._silent_turns = 0
+                row["file"] = path.name  # heartbeats are a worker's: the file says whose
+                self._locust.see(row)
                 if row.get("row") == "worker":
                     self._on_worker(row)
-                self._feed({**row, "file": path.name})  # heartbeats are a worker's: the file says whose
+                self._feed(row)
 
     def _on_worker(self, row: Row) -> None:
         """What the master saw of its workers, for the person at the terminal."""
@@ -391,6 +422,9 @@ class _Run:
         if self._options.duration_s is not None and loaded_s > self._options.duration_s:
             self._shortened = True
             return "the duration asked for is over"
+        if self._stop_pressed:
+            self._shortened = True
+            return "Stop was pressed"
         return self._gate.why_give_up()
 
     # --- small ------------------------------------------------------------------------------------------------------------

@@ -43,20 +43,24 @@ MAY_IMPORT: dict[str, set[str]] = {
     "probe": {"calibrate", "configuration", "dialects", "lengths", "payloads", "plan"},
     "record": {"ledger"},
     "children": {"ledger"},
+    "session": {"children", "ledger"},
+    "commands": {"attacks", "ledger", "patient", "record"},
     "demo": set(),
     "bodies": {"ledger", "plan", "payloads", "behaviours"},  # like `users`, it makes requests of a plan
     "logfiles": set(),
     "error_answers": {"dialects", "judge", "wire"},
     "patient": {"asker", "attacks", "dialects", "judge", "launch", "plan", "record", "sim", "watch"},
     "users": {"ledger", "plan", "payloads", "behaviours", "wire", "dialects"},
-    "locustfile": {"users", "ledger", "plan", "payloads", "behaviours", "wire", "dialects"},
-    "webui": {"ledger"},
+    "locustfile": {"webui", "users", "ledger", "plan", "payloads", "behaviours", "wire", "dialects"},
+    "webui": {"ledger", "webguard"},
+    "webguard": set(),
     "tell": {"ledger"},
     "follow": {"ledger", "judge", "tell"},
     "run": {
-        "attacks", "bodies", "children", "follow", "gate", "ledger", "options", "patient", "plan", "prepare", "record",
-        "voice",
+        "attacks", "bodies", "children", "commands", "follow", "gate", "ledger", "options", "patient", "plan", "prepare",
+        "record", "session", "voice",
     },
+    "cockpit": {"options", "plan", "run", "session"},
     "soak": {"ledger", "plan", "tell"},
 }  # fmt: skip
 # Lazily: see test_help_imports_nothing_heavy.

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from loadchaos.attacks import admin, engine, host, network, process
 from loadchaos.attacks._attack import Attack, Done, Make, Replica
 from loadchaos.attacks._attacks import Attacks
+from loadchaos.attacks._offers import Offer, offers
 from loadchaos.attacks.admin import operation_named
 from loadchaos.attacks.network import ProxyPath, WholePath
 from loadchaos.attacks.toxiproxy import ToxiproxyPath
@@ -23,10 +24,12 @@ __all__ = [
     "Attack",
     "Attacks",
     "Done",
+    "Offer",
     "ProxyPath",
     "Replica",
     "ToxiproxyPath",
     "WholePath",
+    "offers",
     "operation_named",
 ]
 

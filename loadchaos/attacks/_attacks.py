@@ -12,6 +12,7 @@ import httpx
 
 from loadchaos.attacks._attack import Attack, Done, Replica
 from loadchaos.attacks._figures import Condition, Figures, conditions
+from loadchaos.attacks._offers import Offer, offers
 from loadchaos.attacks._schedule import Timetable, timetable
 from loadchaos.attacks._triggers import Triggers, Waiting
 from loadchaos.dialects import Dialect
@@ -48,7 +49,10 @@ class Attacks:
         # No proxies out of the environment: attacks go where the probes go.
         self._client = httpx.AsyncClient(headers=dict(headers or {}), limits=limits, verify=verify, trust_env=False)
         self._replicas, self._emit, self._seed = list(replicas), emit, seed
+        self._known = (dialect, self._client, redactor, version)
         self._planned: list[tuple[Attack, Timetable]] = []
+        self._fired: dict[tuple[str, str, str], int] = {}  # by what is fired: its place in `_planned`
+        self._acts_by_hand = 0
         self._kinds: dict[int, str] = {}
         self._when: dict[int, list[Condition]] = {}
         self._figures = Figures()
@@ -56,7 +60,7 @@ class Attacks:
         self._waits: dict[int, Waiting] = {}
         for spec in specs:
             times = timetable(spec)
-            kind, attack = _make(spec, times, dialect, self._client, redactor, version)
+            kind, attack = _make(spec, times, *self._known)
             if times.on not in ("each", "one", "random", *(r.name for r in self._replicas)):
                 names = ", ".join(r.name for r in self._replicas)
                 raise OptionError(
@@ -81,6 +85,10 @@ class Attacks:
         """The attacks, in the profile's order."""
         return [attack.name for attack, _ in self._planned]
 
+    def offers(self) -> list[Offer]:
+        """What `fire` may be asked for here."""
+        return offers(self._known[0], self._replicas, self._known[3])
+
     async def preflight(self, kind: str | None = None) -> list[tuple[str, Done]]:
         """Each attack (of this kind) on each replica: name, and whether it can be done (`ok` None: no answer)."""
         return [
@@ -104,6 +112,29 @@ class Attacks:
             asyncio.create_task(self._run(index, attack, times, begin))
             for index, (attack, times) in enumerate(self._planned)
         ]
+
+    def fire(self, kind: str, name: str, params: Mapping[str, Any]) -> None:
+        """Do one act now, on each replica, beside the timetable; its `n` is negative, unlike those of planned acts.
+
+        OptionError for what the dialect does not have. While paused it is recorded as skipped, as a planned one is.
+        """
+        key = kind, name, repr(sorted(params.items()))
+        if key not in self._fired:
+            spec = {kind: name, "params": dict(params)}
+            times = timetable(spec)
+            kind, attack = _make(spec, times, *self._known)
+            self._fired[key] = len(self._planned)
+            self._kinds[len(self._planned)] = kind
+            self._planned.append((attack, times))
+        index = self._fired[key]
+        attack, times = self._planned[index]
+        self._acts_by_hand += 1
+        for replica in self._replicas:
+            if not self._running.is_set():
+                self._row(index, -self._acts_by_hand, "skipped", replica, Done(None, text=self._why_paused))
+            elif (index, replica.name) not in self._holding:
+                act = self._once(index, attack, times, replica, -self._acts_by_hand)
+                self._tasks.append(asyncio.create_task(act))
 
     def pause(self, why: str = "the server is down") -> None:
         """Leave the server alone until `resume`; what would have been due is recorded as skipped."""

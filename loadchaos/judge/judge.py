@@ -262,6 +262,7 @@ class Judge:
                 {"n": i.n, "id": i.id, "folder": i.folder, "kind": i.kind, "replica": i.replica} for i in self.incidents
             ],
             "attacks": {name: dict(fared) for name, fared in sorted(self._attacks.fared.items())},
+            **_handmade(self._run.by_hand),
         }  # fmt: skip
 
     def _finish(self) -> None:
@@ -350,3 +351,9 @@ class Judge:
 
 EXPOSURES = mechanisms.EXPOSURES
 """What an `exposure:` of a profile may count."""
+
+
+def _handmade(by_hand: list[str]) -> dict[str, Any]:
+    if not by_hand:
+        return {}
+    return {"by_hand": by_hand, "notes": [f"edited by hand while it went: {'; '.join(by_hand)}"]}

@@ -18,6 +18,7 @@ _MOST_FITTED = 20
 _NUMBER = re.compile(r"\d+")
 _PROBE_HOLE_S = 30.0
 _GAP_S = 10.0
+_MOST_BY_HAND = 50
 _GAP_SHARE = 0.05
 _DELIVERED = 0.95
 _SHED = 0.01
@@ -56,6 +57,7 @@ class RunLog:
         self._preflight: list[Row] = []
         self._seen_of_workers: Counter[str] = Counter()
         self._absent = False
+        self._by_hand: list[str] = []
 
     def feed(self, row: Row) -> None:
         """Fold one row; other kinds only move the clock."""
@@ -90,6 +92,10 @@ class RunLog:
             self.interrupted = str(row.get("why") or row.get("signal") or "interrupted")
         elif what == "end":
             self.end = row
+
+    def _on_command(self, row: Row) -> None:
+        if row.get("ok") and len(self._by_hand) < _MOST_BY_HAND:
+            self._by_hand.append(f"{self._at(int(row['at_ns']))}: {row.get('text')}")
 
     def _on_load(self, row: Row) -> None:
         self._workers[str(row.get("file", row.get("worker", "")))] = str(row.get("what"))
@@ -147,6 +153,11 @@ class RunLog:
         if row.get("lag_ns") is not None:
             self.lag.add(float(row["lag_ns"]))
         self.cpu_share = max(self.cpu_share, float(row.get("cpu_share") or 0.0))
+
+    @property
+    def by_hand(self) -> list[str]:
+        """What somebody did in the web UI, in order: such a run is not the profile's, and not like another one."""
+        return list(self._by_hand)
 
     # --- what it comes to ---------------------------------------------------------------------------------------------
 

@@ -117,14 +117,14 @@ def _failure(verdict: Mapping[str, Any], f: Mapping[str, Any], folder: Path) -> 
     ]  # fmt: skip
     incidents = incident_paths(f)
     incident = incidents[0] if incidents else ""
-    excerpt = _excerpt(folder / incident / "server.log.excerpt") if incident else ""
+    log = excerpt(folder / incident / "server.log.excerpt") if incident else ""
     return {
         "id": clean(f.get("id"), 80), "title": clean(f.get("title") or "", 600),
         "severity": SEVERITY.get(str(f.get("severity")), clean(f.get("severity"), 30)),
         "times": f"{number(f['count'])} times" if (f.get("count") or 0) > 1 else "",
         "blamed": blame == "server" and not f.get("accepted"), "fields": [(k, v) for k, v in fields if v],
         "evidence": evidence_text(f.get("evidence")), "known": [_link(known_text(k)) for k in f.get("known") or []],
-        "incident": incident, "incidents": incidents[1:20], "excerpt": excerpt,
+        "incident": incident, "incidents": incidents[1:20], "excerpt": log,
     }  # fmt: skip
 
 
@@ -133,7 +133,8 @@ def _link(text: str) -> dict[str, str]:
     return {"url": url, "text": rest} if url.startswith("https://") else {"url": "", "text": text}
 
 
-def _excerpt(path: Path) -> str:
+def excerpt(path: Path) -> str:
+    """The head of an incident's log excerpt, cleaned; empty where there is none."""
     try:
         with path.open("rb") as f:
             text = f.read(_EXCERPT_CHARACTERS + 1).decode("utf-8", "replace")

@@ -9,12 +9,16 @@ from loadchaos.users.greenlets import flag
 
 
 class Control:
-    """The newest word of the run. `running` is set while requests may be sent; `stopping` ends the load."""
+    """The newest word of the run. `running` is set while requests may be sent; `stopping` ends the load.
+
+    `by_hand`: somebody edits the users in the web UI, so that their number is no longer the plan's.
+    """
 
     def __init__(self, tail: Tail) -> None:
         self.stopping = flag()
         self.why = "done"
         self.grace_s: float | None = None
+        self.by_hand = False
         self._tail = tail
         self._running = flag()
         self._running.set()
@@ -37,6 +41,8 @@ class Control:
             self._paused_ns += now - self._paused_since_ns
             self._paused_since_ns = None
             self._running.set()
+        elif what == "by_hand":
+            self.by_hand = True
         elif what == "stop" and not self.stopping.is_set():
             self.why, self.grace_s = "stopped", grace_s
             self.stopping.set()

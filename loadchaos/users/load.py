@@ -16,7 +16,7 @@ from typing import Any
 from loadchaos.behaviours import BEHAVIOURS, pipeline
 from loadchaos.errors import LedgerError
 from loadchaos.ledger import RunFolder, Tail
-from loadchaos.model import BLAMELESS, Reply, Request, Step
+from loadchaos.model import Reply, Request, Step
 from loadchaos.users.alarm import Alarm
 from loadchaos.users.arrivals import Arrivals
 from loadchaos.users.clock import MasterClock
@@ -38,8 +38,11 @@ GRACE_S = 4.0
 REST_S = 0.5
 """How long a user of a closed phase rests when nobody is there, or only what is left of a dead server."""
 
-Fire = Callable[[str, float, int, str | None], None]
-"""Tells Locust of one request: name, milliseconds from due to end, bytes, what was wrong or None."""
+Fire = Callable[[str, Reply, int], None]
+"""Tells Locust of one request: its traffic, what it came to, when it was due."""
+
+Crew = Callable[[], int]
+"""How many of Locust's users this worker has: where a hand edits their number, they are the slots."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +69,18 @@ class User:
 class Load:
     """One worker's load, from its first to its last row. `run` blocks its greenlet until all is over."""
 
-    def __init__(self, plan: WorkerPlan, fire: Fire, clock: MasterClock | None = None) -> None:
+    def __init__(
+        self, plan: WorkerPlan, fire: Fire, clock: MasterClock | None = None, crew: Crew | None = None
+    ) -> None:
         self.plan = plan
         folder = RunFolder(plan.folder)
         self.control = Control(Tail(folder.control))
         self.failure: BaseException | None = None
         self.over = flag()
-        self._fire = fire
+        self._fire, self._crew = fire, crew
+        self._planned = 0  # users of the phase that goes on
+        self._too_many = 0  # who have to go as soon as they have their answer
+        self._join: Callable[[Slot], None] | None = None  # what a user does who comes in the middle of a closed phase
         self._record = Record(folder.requests(plan.worker), plan.worker, clock)
         self._arrivals = Arrivals(self._around)
         self._alarm = Alarm()
@@ -165,17 +173,26 @@ class Load:
         self._size(phase.slots)
         begin_ns = time.monotonic_ns() - self.control.paused_ns()
         turns = Turns(steps, partial(self._record.phase, phase.index), drain=phase.drain)
+        self._join = partial(self._use, phase, turns, begin_ns)
         while self._goes_on(phase, begin_ns) and turns.begin():
             while self._free:
-                self._assign(partial(self._use, phase, turns, begin_ns))
+                self._assign(self._join)
             self._drain()
+            while not self._users and self._goes_on(phase, begin_ns):
+                self.control.stopping.wait(CONTROL_S)  # a hand has taken all users away
+        self._join = None
         turns.end()
 
     def _use(self, phase: Phase, turns: Turns, begin_ns: int, slot: Slot) -> None:
         """One user's part of a closed round."""
-        while self._goes_on(phase, begin_ns) and (step := turns.take()) is not None:
+        while self._goes_on(phase, begin_ns) and not self._leaves() and (step := turns.take()) is not None:
             made = self._make(step)
             self._one(made, time.monotonic_ns(), slot)
+
+    def _leaves(self) -> bool:
+        """Whether this user is one too many."""
+        self._too_many -= (one := self._too_many > 0)
+        return one
 
     def _goes_on(self, phase: Phase, begin_ns: int) -> bool:
         """Whether a closed phase does, once it is not paused any more; time spent paused is not counted."""
@@ -208,7 +225,10 @@ class Load:
             call.end("hung_up", why)
 
     def _size(self, users: int) -> None:
-        """Have that many users; those that are too many go when they are free."""
+        """Have that many users, or as many as a hand says; those that are too many go when they are free."""
+        self._planned = users
+        if users and self.control.by_hand and self._crew is not None and not self.control.stopping.is_set():
+            users = self._crew()
         while len(self._users) < users:
             user = User(Slot(self.plan.target, self._arrivals.collect))
             self._users.append(user)
@@ -219,6 +239,14 @@ class Load:
             self._users.remove(user)
             if user.greenlet is not None:
                 resume(user.greenlet)  # to its end: there is no work
+        self._too_many = max(0, len(self._users) - users)
+
+    def _listen(self) -> None:
+        self.control.read()
+        if self.control.by_hand:
+            self._size(self._planned)
+            while self._free and self._join is not None:
+                self._assign(self._join)
 
     def _assign(self, work: Callable[[Slot], None]) -> None:
         """Have a free user do that; it begins when the caller next waits."""
@@ -275,19 +303,15 @@ class Load:
     def _over(self, made: Made, request_id: str, told: Reply, due_ns: int) -> Reply:
         reply = self.plan.redacted(told)
         self._record.end(made.step, made.request, reply, request_id, due_ns)
-        self._tell_locust(made.step, reply, due_ns)
+        self._fire(made.step.traffic, reply, due_ns)
         return reply
-
-    def _tell_locust(self, step: Step, reply: Reply, due_ns: int) -> None:
-        wrong = None if reply.outcome in BLAMELESS else reply.outcome
-        self._fire(step.traffic, (reply.end_ns - due_ns) / 1e6, reply.bytes_in, wrong)
 
     # ---- beside the dispatcher ----
 
     def _chores(self) -> list[tuple[float, Callable[[], None]]]:
         return [
             (SWEEP_S, self._sweep),
-            (CONTROL_S, self.control.read),
+            (CONTROL_S, self._listen),
             (HEARTBEAT_S, lambda: self._record.heartbeat(len(self._users))),
             (1.0, self._record.fold),
         ]

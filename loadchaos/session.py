@@ -1,0 +1,126 @@
+"""The web UI's process as a run sees it. It outlives runs: each Start...Stop is one load in it, told by session.jsonl.
+
+The UI writes what was pressed: Start into the session's commands.jsonl, everything else into that of the run that goes on.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loadchaos.children import LOCUSTFILE, Child
+from loadchaos.ledger import RunFolder, Tail, Writer
+from loadchaos.model import Row
+
+SESSION_VARIABLE = "LOADCHAOS_SESSION"
+PASSWORD_VARIABLE = "LOADCHAOS_WEB_PASSWORD"  # noqa: S105 - the name of a variable
+
+
+@dataclass(frozen=True)
+class Web:
+    """Where the UI listens, and what it shows before the first run. `users` are the profile's own."""
+
+    host: str
+    port: int
+    profile: str
+    about: str
+    target: str
+    users: int
+    processes: int = 1
+    password: str | None = None
+
+
+class Ui(Child):
+    """The Locust process with its web UI."""
+
+    def __init__(self, home: Path, web: Web) -> None:
+        super().__init__("web UI")
+        self.home, self.web = home, web
+        self._writer = Writer(home / "session.jsonl", "run")
+        self._commands = Tail(home / "commands.jsonl")
+
+    async def begin(self, variables: Mapping[str, str]) -> None:
+        """Start it; `variables` hold header values that no file may hold."""
+        web = self.web
+        self.tell(
+            "web", profile=web.profile, about=web.about, target=web.target, users=web.users, processes=web.processes
+        )
+        argv = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--loglevel", "WARNING"]
+        argv += ["--web-host", web.host, "--web-port", str(web.port), "--host", web.target]
+        argv += ["--users", str(web.users), "--spawn-rate", str(web.users)]
+        if web.processes > 1:
+            argv += ["--processes", str(web.processes)]
+        env = {**variables, SESSION_VARIABLE: str(self.home)}
+        if web.password is not None:
+            argv.append("--web-login")
+            env[PASSWORD_VARIABLE] = web.password
+        await self.start(argv, env, self.log)
+
+    @property
+    def log(self) -> Path:
+        """What it printed."""
+        return self.home / "locust.log"
+
+    def tell(self, what: str, **more: object) -> None:
+        """One row of session.jsonl: web, run, load, load_over, over."""
+        self._writer.write({"row": "session", "at_ns": time.monotonic_ns(), "what": what, **more})
+
+    def commands(self) -> Iterator[dict[str, Any]]:
+        """What was pressed since the last call, outside of any run."""
+        return (row for row in self._commands.rows() if row.get("row") == "command")
+
+    def close(self) -> None:
+        """No more rows."""
+        self._writer.close()
+
+
+class UiLoad:
+    """One run's load in the UI's process; see children.Load. It is over when each worker's load has ended."""
+
+    def __init__(self, ui: Ui, folder: RunFolder, emit: Callable[[Row], None]) -> None:
+        self._ui, self._folder, self._emit = ui, folder, emit
+        self._ended: set[str] = set()
+        self._begun = False
+
+    @property
+    def pid(self) -> int | None:
+        """The UI's."""
+        return self._ui.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the load goes on, and somebody drives it."""
+        return self._begun and self._ui.alive and len(self._ended) < self._ui.web.processes
+
+    async def begin(self, argv: Sequence[str] = (), variables: Mapping[str, str] | None = None) -> None:  # noqa: ARG002 - both were given to the UI's process when it was started
+        """plan.json is there: drive."""
+        self._begun = True
+        self._ui.tell("load", folder=str(self._folder.path.resolve()))
+        self._emit({"row": "locust", "at_ns": time.monotonic_ns(), "what": "start", "pid": self.pid, "code": None})
+
+    def see(self, row: Row) -> None:
+        """A row of a worker."""
+        if row.get("row") == "load" and row.get("what") == "end":
+            self._ended.add(str(row.get("file")))
+
+    async def end(self, grace_s: float) -> None:
+        """The load did not hear its `stop`: nothing but the end of its process ends it."""
+        await self._ui.end(grace_s)
+
+    def ended(self) -> None:
+        """Record that it is over; the process goes on and may drive the next run."""
+        self._ui.tell("load_over")
+        code = 0 if self._ui.alive else self._ui.code
+        self._emit({"row": "locust", "at_ns": time.monotonic_ns(), "what": "exit", "pid": self.pid, "code": code})
+
+    def how_it_failed(self) -> str | None:
+        """In words, None while its process lives."""
+        if not self._begun or self._ui.alive:
+            return None
+        return (
+            f"the web UI's process ended (code {self._ui.code}) and the load with it; what it said is in {self._ui.log}"
+        )

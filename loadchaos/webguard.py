@@ -1,0 +1,113 @@
+"""Who may use the web UI: the browser of whoever started it, or of whoever knows the password; no other page in it.
+
+A page from elsewhere that is open in the same browser can send requests to 127.0.0.1, so each request must name us as
+its Host (a name that was made to resolve to us does not), what changes something must come from our own pages (Origin),
+and our own buttons carry a token that only our page knows.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from flask import Flask, Response, abort, redirect, request, session, url_for
+from flask_login import UserMixin, login_user
+
+PASSWORD_VARIABLE = "LOADCHAOS_WEB_PASSWORD"  # noqa: S105 - the name of a variable
+TOKEN_HEADER = "X-Loadchaos-Token"  # noqa: S105 - the name of a header
+_USER = "loadchaos"
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_HARMLESS = ("GET", "HEAD", "OPTIONS")
+_WRONG_PASSWORD_S = 1.0
+
+
+class _User(UserMixin):
+    id = _USER
+
+
+class WebUi(Protocol):
+    """Locust's web UI, as far as it is used here and in webui.py."""
+
+    app: Flask
+    host: str
+    port: int
+    web_login: bool
+    template_args: dict[str, Any]
+    auth_args: Any
+
+    @property
+    def login_manager(self) -> Any:
+        """Flask-Login's."""
+        ...
+
+    def auth_required_if_enabled(self, view: Callable[..., Any]) -> Callable[..., Any]:
+        """The view behind the login, where there is one."""
+        ...
+
+
+def guard(web_ui: WebUi) -> str:
+    """Set everything up; returns the token that our page gives to our buttons."""
+    app = web_ui.app
+    app.config.update(
+        SECRET_KEY=secrets.token_hex(), SESSION_COOKIE_SAMESITE="Strict", SESSION_COOKIE_HTTPONLY=True,
+        SESSION_COOKIE_NAME=f"loadchaos-{web_ui.port}", MAX_CONTENT_LENGTH=1 << 20,
+    )  # fmt: skip
+    app.debug = False
+    local = web_ui.host in _LOOPBACK
+    hosts = {f"{h}:{web_ui.port}" for h in ("127.0.0.1", "localhost", "[::1]")}
+
+    @app.before_request
+    def check() -> None:
+        if local and request.host not in hosts:
+            abort(403, "this address is not ours: open http://127.0.0.1 in place of a name")
+        if request.method not in _HARMLESS:
+            _own_page()
+
+    def harden(response: Response) -> Response:
+        # Locust allows every page to read its answers (CORS); nobody needs that here.
+        for name in ("Access-Control-Allow-Origin", "Access-Control-Allow-Credentials"):
+            response.headers.pop(name, None)
+        response.headers.update(
+            {"X-Frame-Options": "DENY", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin"}
+        )
+        return response
+
+    app.after_request_funcs.setdefault(None, []).insert(0, harden)  # the first of them runs last, after CORS
+    if web_ui.web_login:
+        _login(web_ui, os.environ.pop(PASSWORD_VARIABLE))
+    return secrets.token_urlsafe()
+
+
+def need(token: str) -> None:
+    """403 without the token of our page."""
+    if not hmac.compare_digest(request.headers.get(TOKEN_HEADER, "").encode(), token.encode()):
+        abort(403, "the token of the page is missing: reload it")
+
+
+def _own_page() -> None:
+    origin, site = request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site")
+    if origin is not None and origin.partition("://")[2] != request.host:
+        abort(403, "a request from another page")
+    if site not in (None, "same-origin", "none"):
+        abort(403, "a request from another page")
+
+
+def _login(web_ui: WebUi, password: str) -> None:
+    """Locust's own login page; each wrong password costs its sender a second."""
+    web_ui.login_manager.user_loader(lambda name: _User() if name == _USER else None)
+    web_ui.auth_args = {"username_password_callback": "./loadchaos/login"}
+
+    @web_ui.app.route("/loadchaos/login", methods=["POST"])
+    def login() -> Any:
+        given = request.form.get("password", "")
+        right = hmac.compare_digest(given.encode(), password.encode())
+        if right and request.form.get("username") == _USER:
+            login_user(_User())  # type: ignore[no-untyped-call]  # flask_login ships no types
+            return redirect(url_for("locust.index"))
+        time.sleep(_WRONG_PASSWORD_S)
+        session["auth_error"] = "wrong user or password"
+        return redirect(url_for("locust.login"))

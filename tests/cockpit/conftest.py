@@ -1,0 +1,202 @@
+"""The web UI over a fake Locust (a Flask app, no process), and a real `loadchaos run --web`."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask import Flask, jsonify
+from flask.testing import FlaskClient
+from flask_cors import CORS
+
+from loadchaos import webui
+from loadchaos.ledger import RunFolder, Tail, Writer
+
+PORT = 8089
+
+
+class Runner:
+    state = "ready"
+    stops = 0
+
+    def stop(self) -> None:
+        self.state = "stopped"
+        self.stops += 1
+
+
+class Hook:
+    def __init__(self) -> None:
+        self.listeners: list[Callable[..., None]] = []
+
+    def add_listener(self, listener: Callable[..., None]) -> None:
+        self.listeners.append(listener)
+
+
+class Events:
+    def __init__(self) -> None:
+        self.test_stop = Hook()
+
+
+class FakeUi:
+    """As much of locust.web.WebUI as is extended: its routes are Locust's, in a line each."""
+
+    web_login = False
+    port = PORT
+    login_manager: Any = None
+
+    def __init__(self, host: str, runner: Runner) -> None:
+        self.host = host
+        self.app = Flask("fake")
+        CORS(self.app)
+        self.template_args: dict[str, Any] = {}
+        self.auth_args: Any = {}
+
+        @self.app.route("/")
+        def index() -> str:
+            return "<html><body><div id=root></div></body></html>"
+
+        @self.app.route("/swarm", methods=["POST"])
+        def swarm() -> Any:
+            runner.state = "running"
+            return jsonify({"success": True})
+
+        @self.app.route("/stats/requests")
+        def stats() -> Any:
+            return jsonify({"stats": [], "errors": [{"error": "a raw text"}]})
+
+    def auth_required_if_enabled(self, view: Callable[..., Any]) -> Callable[..., Any]:
+        return view
+
+
+@dataclass
+class Environment:
+    web_ui: Any
+    runner: Runner
+    events: Events = field(default_factory=Events)
+
+
+@dataclass
+class Extended:
+    """An extended UI, what it writes, and a session to tell it things."""
+
+    home: Path
+    session: Writer
+    client: FlaskClient
+    environment: Environment
+
+    def tell(self, what: str, **more: Any) -> None:
+        self.session.write({"row": "session", "what": what, **more})
+
+    def until(self, condition: Callable[[], Any]) -> Any:
+        deadline = time.monotonic() + 20
+        while not (value := condition()):
+            assert time.monotonic() < deadline, "waited in vain"
+            time.sleep(0.01)
+        return value
+
+    def state(self) -> dict[str, Any]:
+        told: dict[str, Any] = self.get("/loadchaos/state").get_json()
+        return told
+
+    def get(self, path: str, **headers: str) -> Any:
+        return self.client.get(path, headers={"Host": f"127.0.0.1:{PORT}", **headers}, buffered=True)
+
+    def post(self, path: str, headers: dict[str, str] | None = None, **more: Any) -> Any:
+        return self.client.post(path, headers={"Host": f"127.0.0.1:{PORT}", **(headers or {})}, buffered=True, **more)
+
+    def token(self) -> str:
+        found = re.search(r'token:"([^"]+)"', self.get("/").get_data(as_text=True))
+        assert found is not None
+        return found[1]
+
+    def run_begins(self) -> RunFolder:
+        """A run with a load, as the session tells of it."""
+        folder = RunFolder(self.home / "runs" / "small-1")
+        folder.path.mkdir(parents=True)
+        self.tell("run", folder=str(folder.path))
+        self.tell("load", folder=str(folder.path))
+        self.until(lambda: self.state()["phase"] == "load")
+        return folder
+
+    def commands(self, path: Path) -> list[dict[str, Any]]:
+        return [row for row in Tail(path).rows() if row["row"] == "command"]
+
+
+@pytest.fixture
+def ui(tmp_path: Path) -> Extended:
+    runner = Runner()
+    session = Writer(tmp_path / "session.jsonl", "test")
+    target = "http://embedded-server"
+    session.write({"row": "session", "what": "web", "profile": "small", "about": "x", "target": target, "users": 10})
+    environment = Environment(FakeUi("127.0.0.1", runner), runner)
+    webui.extend(environment, tmp_path)
+    return Extended(tmp_path, session, environment.web_ui.app.test_client(), environment)
+
+
+# -- the real thing --------------------------------------------------------------------------------------------------
+
+SMALL: dict[str, Any] = {
+    "name": "small",
+    "about": "short answers by ten users",
+    "target": {"embedded": {"dialect": "vllm", "era": "0.18"}, "on_death": "restart"},
+    "traffic": [{"name": "text", "payload": {"text": {"tokens": "16..32"}}, "output": {"exact": 24}}],
+    "load": [{"users": 10, "for": "10m"}],
+    "limits": {"first_byte": "30s", "between_bytes": "30s", "total": "60s"},
+}
+
+
+@dataclass
+class Session:
+    """`loadchaos run --web` as a user starts it."""
+
+    home: Path
+    process: subprocess.Popen[bytes]
+
+    @property
+    def told(self) -> str:
+        return (self.home / "out.txt").read_text()
+
+    @property
+    def url(self) -> str:
+        deadline = time.monotonic() + 60
+        while (found := re.search(r"web UI: (http://\S+)", self.told)) is None:
+            assert time.monotonic() < deadline and self.process.poll() is None, self.told
+            time.sleep(0.05)
+        return found[1]
+
+    def runs(self) -> list[Path]:
+        return sorted(self.home.glob("runs/*"))
+
+    def end(self) -> int:
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(60)
+
+
+@pytest.fixture
+def web(tmp_path: Path) -> Iterator[Callable[..., Session]]:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*options: str) -> Session:
+        (tmp_path / "small.yaml").write_text(json.dumps(SMALL))
+        with (tmp_path / "out.txt").open("wb") as out:
+            argv = [sys.executable, "-m", "loadchaos", "run", "small.yaml", "--web", "--web-port", "0", "--no-live"]
+            process = subprocess.Popen(
+                [*argv, "--exporter-port", "0", *options], cwd=tmp_path, stdout=out, stderr=out, start_new_session=True
+            )
+        started.append(process)
+        return Session(tmp_path, process)
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.terminate()
+            process.wait(60)

@@ -1,0 +1,138 @@
+"""Commands of the web UI as a run obeys them: by the rules of every attack, and answered in events."""
+
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from loadchaos.attacks import Attacks, Offer
+from loadchaos.commands import Commands
+from loadchaos.errors import OptionError
+from loadchaos.judge.judge import Judge
+from loadchaos.ledger import RunFolder, Tail, Writer
+from loadchaos.patient import Place
+from loadchaos.record import Record
+
+Row = dict[str, Any]
+
+
+class FakeAttacks:
+    def __init__(self) -> None:
+        self.fired: list[str] = []
+
+    def offers(self) -> list[Offer]:
+        return [Offer("admin", "sleep", "sleep", "POST /sleep")]
+
+    def fire(self, kind: str, name: str, params: Row) -> None:
+        if name == "nonsense":
+            raise OptionError("there is no such operation")
+        self.fired.append(f"{kind} {name}")
+
+
+class Bench:
+    def __init__(self, home: Path, kind: str = "embedded", authorized: tuple[str, ...] = (), **start: Any) -> None:
+        self.folder = RunFolder(home)
+        self.record = Record(self.folder, lambda row: None)
+        url = "http://10.1.2.3:8000" if kind == "external" else None
+        self.commands = Commands(self.record, Place(kind, url, None, (), {}), authorized, start)
+        self.writer = Writer(self.folder.commands, "web")
+        self.attacks = FakeAttacks()
+
+    def load_begins(self) -> None:
+        self.commands.load_begins(cast("Attacks", self.attacks))
+
+    def press(self, what: str, **more: Any) -> None:
+        self.writer.write({"row": "command", "at_ns": time.monotonic_ns(), "what": what, "n": 1, **more})
+        self.commands.turn()
+
+    def rows(self, kind: str) -> list[Row]:
+        return [row for row in Tail(self.folder.events).rows() if row["row"] == kind]
+
+    def control(self) -> list[str]:
+        return [row["what"] for row in Tail(self.folder.control).rows() if row["row"] == "control"]
+
+
+def test_an_attack_on_a_server_of_ours_is_fired(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.load_begins()
+    bench.press("attack", kind="admin", name="sleep", params={})
+    assert bench.attacks.fired == ["admin sleep"]
+    assert [(r["ok"], r["text"]) for r in bench.rows("command")] == [(True, "sleep fired")]
+    assert bench.rows("offers")[0]["refused"] is None
+
+
+def test_an_attack_on_a_server_nobody_authorised_is_refused_and_says_how(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "external")
+    bench.load_begins()
+    bench.press("attack", kind="admin", name="sleep", params={})
+    assert bench.attacks.fired == []
+    (row,) = bench.rows("command")
+    assert not row["ok"]
+    assert "--authorize 10.1.2.3:8000" in row["text"]
+    assert "--authorize 10.1.2.3:8000" in bench.rows("offers")[0]["refused"]
+
+
+def test_an_authorised_one_is_fired(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "external", ("10.1.2.3:8000",))
+    bench.load_begins()
+    bench.press("attack", kind="admin", name="sleep", params={})
+    assert bench.attacks.fired == ["admin sleep"]
+
+
+def test_what_the_dialect_does_not_have_is_answered(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.load_begins()
+    bench.press("attack", kind="admin", name="nonsense", params="no mapping")
+    assert [(r["ok"], r["text"]) for r in bench.rows("command")] == [(False, "there is no such operation")]
+
+
+def test_before_the_load_there_is_nothing_to_edit_but_stop_is_heard(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.press("attack", kind="admin", name="sleep")
+    assert not bench.rows("command")[0]["ok"]
+    assert not bench.commands.stop_asked
+    bench.press("stop")
+    assert bench.commands.stop_asked
+
+
+@pytest.mark.parametrize("edited", [True, False])
+def test_a_start_with_edited_users_puts_the_load_into_the_hand_at_once(tmp_path: Path, edited: bool) -> None:
+    bench = Bench(tmp_path, what="start", users=3, rate=1.0, planned=10, edited=edited)
+    bench.load_begins()
+    assert bench.control() == (["by_hand"] if edited else [])
+    assert [r["text"] for r in bench.rows("command")] == (["3 users at 1 a second (planned: 10)"] if edited else [])
+
+
+def test_users_go_into_the_hand_once_and_each_edit_is_told(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.load_begins()
+    bench.press("users", users=20, rate=5, planned=10)
+    bench.press("users", users=0, rate=5, planned=10)
+    assert bench.control() == ["by_hand"]
+    assert [r["text"] for r in bench.rows("command")] == [
+        "20 users at 5 a second (planned: 10)",
+        "0 users at 5 a second (planned: 10)",
+    ]
+
+
+def test_what_was_done_by_hand_stands_in_the_verdict() -> None:
+    judge = Judge()
+    s = 1_000_000_000
+    for row in (
+        {"row": "run", "at_ns": s, "what": "begin", "profile": "small"},
+        {"row": "run", "at_ns": 2 * s, "what": "load_begin"},
+        {"row": "command", "at_ns": 5 * s, "what": "users", "n": 1, "ok": True, "text": "4 users"},
+        {"row": "command", "at_ns": 6 * s, "what": "attack", "n": 2, "ok": False, "text": "refused"},
+        {"row": "run", "at_ns": 9 * s, "what": "end"},
+    ):
+        judge.feed(row)
+    told = judge.verdict()
+    assert told["by_hand"] == ["3.0 s: 4 users"]
+    assert told["notes"] == ["edited by hand while it went: 3.0 s: 4 users"]
+
+
+def test_a_run_nobody_touched_says_nothing_of_hands() -> None:
+    judge = Judge()
+    judge.feed({"row": "run", "at_ns": 1, "what": "begin", "profile": "small"})
+    assert "by_hand" not in judge.verdict()
