@@ -28,7 +28,7 @@ from loadchaos.ledger import Tail
 from loadchaos.model import Reply
 from loadchaos.users import figures
 from loadchaos.users.gather import Gatherer
-from loadchaos.users.greenlets import sleep, spawn
+from loadchaos.users.greenlets import on_signal, sleep, spawn
 from loadchaos.users.load import CONTROL_S, Load
 from loadchaos.users.local import note_lost
 from loadchaos.users.plan import WorkerPlan
@@ -49,11 +49,6 @@ _FAILED = "loadchaos_failed"
 _loads: list[Load] = []
 _links: list[Link] = []
 _events = cast("Any", locust.events)  # its hooks carry no types
-
-# A shell without job control starts its background jobs with SIGINT ignored, and that is inherited: Locust's own way to
-# end on it (KeyboardInterrupt) would then be silently off.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Worker(User):
@@ -77,6 +72,9 @@ class Worker(User):
 
 def _on_init(environment: Environment, **_: Any) -> None:
     options, runner = environment.parsed_options, environment.runner
+    # As KeyboardInterrupt it would end whichever greenlet runs just then, the load itself with all its rows; and under a
+    # shell without job control, which starts its background jobs with SIGINT ignored, it would do nothing.
+    on_signal(signal.SIGINT, cast("Any", runner).quit)
     if session := os.environ.get(SESSION_VARIABLE):
         _on_init_of_session(environment, Path(session))
         return

@@ -67,3 +67,8 @@ def loop() -> Any:
 def resume(greenlet: Any) -> None:
     """Have a greenlet that waits in the hub go on when the caller next waits."""
     _gevent.get_hub().loop.run_callback(greenlet.switch)
+
+
+def on_signal(number: int, work: Callable[[], None]) -> None:
+    """Run `work()` in a greenlet of its own when the signal comes, in place of what it would do."""
+    _gevent.signal_handler(number, work)
