@@ -7,6 +7,7 @@ be paths beside the file, data URLs or URLs.
 from __future__ import annotations
 
 import base64
+import copy
 import functools
 import json
 import mimetypes
@@ -25,30 +26,37 @@ from loadchaos.payloads.draft import Draft, Ready
 ORDER = 0
 _CHAT, _COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 _ELSEWHERE = ("data:", "http://", "https://", "file:", "ftp:")
+_SHAREGPT = {
+    "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "chatgpt": "assistant",
+    "bard": "assistant", "bing": "assistant", "system": "system",
+}  # fmt: skip
+_MADE_UP = {"role": "assistant", "content": "I see. Please go on."}
 _LIMITS = ("max_completion_tokens", "max_tokens")
 
 
 class Options(BaseModel):
     """`file` holds one request a line (.jsonl) or all of them (.json); `in_order` begins again behind the last.
 
-    `keep_model` sends the model that stands in the file.
+    A conversation (ShareGPT, AIPerf's multi_turn) is a request for each of its questions, with all that was said before;
+    `turns: first` takes only the first question, as most benchmarks do. `keep_model` sends the model in the file.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     file: str
     order: Literal["in_order", "sampled"] = "in_order"
+    turns: Literal["all", "first"] = "all"
     keep_model: bool = False
 
     @model_validator(mode="after")
     def _readable(self) -> Options:
-        if not read(self.file):
+        if not read(self.file, self.turns):
             raise ValueError(f"{self.file} holds no request")
         return self
 
     def words(self) -> str:
         """For `explain`."""
-        return f"the {len(read(self.file))} requests of {self.file}, {self.order.replace('_', ' ')}"
+        return f"the {len(read(self.file, self.turns))} requests of {self.file}, {self.order.replace('_', ' ')}"
 
 
 @dataclass(frozen=True)
@@ -69,7 +77,7 @@ class Given:
 def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Draws) -> None:
     """The whole request; nothing of it is fitted to the server."""
     assert isinstance(options, Options)
-    found = read(options.file)
+    found = read(options.file, options.turns)
     given = found[rng.bits() % len(found) if options.order == "sampled" else step.ordinal % len(found)]
     stream = step.stream if given.stream is None else given.stream
     model = given.model if options.keep_model and given.model is not None else facts.model
@@ -87,14 +95,14 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Draws) 
 
 
 @functools.lru_cache(maxsize=8)
-def read(file: str) -> tuple[Given, ...]:
+def read(file: str, turns: Literal["all", "first"] = "all") -> tuple[Given, ...]:
     """Every request of a file. Raises ValueError with file and line of what is none, or of an image that is not there."""
     path = Path(file)
     found: list[Given] = []
     try:
         for where, record in _records(path):
             try:
-                found += [_given(body, url, path.parent, own) for url, body, own in _bodies(record)]
+                found += [_given(body, url, path.parent, own) for url, body, own in _bodies(record, turns == "all")]
             except (ValueError, KeyError, TypeError, AttributeError) as e:
                 raise ValueError(f"{where}: {e}") from e
             except OSError as e:
@@ -127,7 +135,7 @@ def _records(path: Path) -> Iterator[tuple[str, Any]]:
             raise ValueError(f"{path}:{number}: no JSON: {e}") from e
 
 
-def _bodies(record: Any) -> Iterator[tuple[str | None, dict[str, Any], bool]]:
+def _bodies(record: Any, all_turns: bool) -> Iterator[tuple[str | None, dict[str, Any], bool]]:
     """(path, body, whether it is an OpenAI body) of a record in any of the known forms."""
     if not isinstance(record, dict):
         raise ValueError(f"an object was expected (got {type(record).__name__})")
@@ -135,22 +143,36 @@ def _bodies(record: Any) -> Iterator[tuple[str | None, dict[str, Any], bool]]:
         yield record.get("url"), record["body"], True
     elif "messages" in record or ("prompt" in record and not isinstance(record["prompt"], Mapping)):
         yield None, record, True
-    elif "conversations" in record:  # ShareGPT: the first question, as benchmarks take it
-        said = [t for t in record["conversations"] if t.get("from") in ("human", "user")]
-        if said:
-            yield None, _chat(str(said[0]["value"]), []), False
+    elif "conversations" in record:  # ShareGPT
+        said = [{"role": _role(t["from"]), "content": str(t["value"])} for t in record["conversations"]]
+        while said and said[0]["role"] == "assistant":  # cut out of a longer one; templates want a question first
+            said.pop(0)
+        yield from _questions(said, all_turns)
     elif "payloads" in record:  # AIPerf's inputs.json
         for body in record["payloads"]:
             yield None, body, True
-    elif "turns" in record:  # AIPerf's multi_turn: each question by itself, as no answers are in it
-        for turn in record["turns"]:
-            yield None, _of_aiperf(turn), False
+    elif "turns" in record:  # AIPerf's multi_turn has no answers: what was said in between is made up
+        asked = [message for turn in record["turns"] for message in _of_aiperf(turn)["messages"]]
+        yield from _questions([m for question in asked for m in (question, _MADE_UP)][:-1], all_turns)
     elif {"text", "texts", "image", "images"} & record.keys():  # AIPerf's single_turn and random_pool
         yield None, _of_aiperf(record), False
     else:
         raise ValueError(
             f"no request: it has {', '.join(sorted(record)[:6]) or 'nothing'}, but no messages and no prompt"
         )
+
+
+def _role(name: object) -> str:
+    if name not in _SHAREGPT:
+        raise ValueError(f"from: {', '.join(_SHAREGPT)} was expected (got {name!r})")
+    return _SHAREGPT[str(name)]
+
+
+def _questions(said: list[dict[str, Any]], all_turns: bool) -> Iterator[tuple[str | None, dict[str, Any], bool]]:
+    """A request for each question, with everything before it."""
+    asked = [i for i, message in enumerate(said) if message["role"] == "user"]
+    for i in asked if all_turns else asked[:1]:
+        yield None, {"messages": copy.deepcopy(said[: i + 1])}, False
 
 
 def _of_aiperf(record: Mapping[str, Any]) -> dict[str, Any]:

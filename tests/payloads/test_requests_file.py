@@ -73,15 +73,20 @@ def test_images_by_path_become_data_urls_and_urls_stay(tmp_path: Path, facts: Fa
     assert {f["detail"] for f in found} == {"low"}
 
 
-def test_sharegpt_gives_its_first_question_with_the_output_of_the_traffic(
-    tmp_path: Path, facts: Facts, step: Steps
-) -> None:
-    said = [{"from": "human", "value": "héllo"}, {"from": "gpt", "value": "hi"}, {"from": "human", "value": "and?"}]
+def test_sharegpt_sends_each_question_with_all_that_was_said_before(tmp_path: Path, facts: Facts, step: Steps) -> None:
+    said = [{"from": "gpt", "value": "cut off"}, {"from": "human", "value": "héllo"}, {"from": "gpt", "value": "hi"},
+            {"from": "human", "value": "and?"}, {"from": "gpt", "value": "bye"}]  # fmt: skip
     file = tmp_path / "sharegpt.json"
     file.write_text(json.dumps([{"id": "a", "conversations": said}, {"id": "b", "conversations": []}]))
-    _, body = sent(str(file), step, facts)
-    assert body["messages"] == [{"role": "user", "content": "héllo"}]
-    assert body["max_tokens"] == 33
+    first, second, again = (sent(str(file), step, facts, n)[1] for n in range(3))
+    assert first["messages"] == [{"role": "user", "content": "héllo"}]
+    assert second["messages"] == [
+        {"role": "user", "content": "héllo"}, {"role": "assistant", "content": "hi"}, {"role": "user", "content": "and?"},
+    ]  # fmt: skip
+    assert again == first
+    assert first["max_tokens"] == 33
+    only = requests.Options(file=str(file), turns="first")
+    assert json.loads(build(step({"requests": only}, 1), facts).body)["messages"] == first["messages"]
 
 
 def test_aiperf_inputs_of_every_kind(tmp_path: Path, facts: Facts, step: Steps) -> None:
@@ -95,10 +100,12 @@ def test_aiperf_inputs_of_every_kind(tmp_path: Path, facts: Facts, step: Steps) 
         {"texts": [{"name": "t", "contents": ["one", "two"]}]},
         {"session_id": "m", "turns": [{"text": "first"}, {"text": "second"}]},
     )
-    contents = [sent(single, step, facts, n)[1]["messages"][0]["content"] for n in range(4)]
+    asked = [sent(single, step, facts, n)[1]["messages"] for n in range(4)]
+    contents = [messages[-1]["content"] for messages in asked]
     assert contents[0][0]["image_url"]["url"].startswith("data:image/png;base64,")
     assert contents[0][1] == {"type": "text", "text": "what is this?"}
     assert contents[1:] == ["one two", "first", "second"]
+    assert [m["role"] for m in asked[3]] == ["user", "assistant", "user"], "its answer is made up: the file has none"
 
 
 @pytest.mark.parametrize(
@@ -108,6 +115,7 @@ def test_aiperf_inputs_of_every_kind(tmp_path: Path, facts: Facts, step: Steps) 
         ('{"prompt": "a"}\n{"prompt": \n', r"r\.jsonl:2: no JSON"),
         ('{"prompt": "a"}\n\n{"timestamp": 3}\n', r"r\.jsonl:3: no request: it has timestamp"),
         ("[1]\n", r"r\.jsonl:1: an object was expected"),
+        ('{"conversations": [{"from": "dog", "value": "x"}]}\n', r"r\.jsonl:1: from: human, .* \(got 'dog'\)"),
         ('{"body": {"input": "x"}}\n', r"r\.jsonl:1: a body with messages or a prompt"),
         ('{"url": "/v1/x HTTP/1.1", "body": {"prompt": "x"}}\n', r"a path such as"),
         ('{"messages": [{"content": [{"type": "image_url", "image_url": "no.png"}]}]}', r"r\.jsonl:1: .*no\.png"),
