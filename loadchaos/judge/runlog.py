@@ -273,7 +273,7 @@ class RunLog:
         return f"{(ns - (self.load_begin_ns or self.begin_ns or ns)) / S:.1f} s"
 
     def generator(self, tally: Tally) -> dict[str, Any]:
-        """`{"limited", "why", "lag_p99_s", "send_lag_p99_s", "cpu_share_max"}`: whether we were the bottleneck."""
+        """`{"limited", "why", "lag_p99_s", "send_lag_p99_s", "cpu_share_max", "stale_connections"}`: were we the limit?"""
         reasons = [f"phase {n}: {why}" for n, p in sorted(tally.phases.items()) if (why := p.limited())]
         send = LogHistogram()
         for phase in tally.phases.values():
@@ -281,6 +281,7 @@ class RunLog:
         return {
             "limited": bool(reasons), "why": reasons, "lag_p99_s": _seconds(self.lag.quantile(0.99)),
             "send_lag_p99_s": _seconds(send.quantile(0.99)), "cpu_share_max": round(self.cpu_share, 3),
+            "stale_connections": tally.stale,
         }  # fmt: skip
 
 

@@ -114,6 +114,8 @@ class Tally:
         self.admitted: deque[Sent] = deque(maxlen=200)
         self.recent_ends: deque[tuple[int, Sent, bool]] = deque(maxlen=20_000)  # ended_ns, what, well
         self.missed: Counter[str] = Counter()
+        self.stale = 0
+        """Times a connection kept alive had been closed meanwhile, and the request went out on a new one."""
         self.begun = self.image_requests = 0
         self.begun_by: Counter[str] = Counter()
         self.due_ok: Counter[str] = Counter()
@@ -146,6 +148,7 @@ class Tally:
         sent = self.in_flight.pop(str(row.get("id")), None)
         if sent is not None:
             self.recent_ends.append((int(row["at_ns"]), sent, outcome in BLAMELESS))
+        self.stale += int((row.get("detail") or {}).get("stale_retry") or 0)
         phase = self._phase(row)
         phase.ended += 1
         if outcome == "ok":

@@ -156,6 +156,8 @@ def generator_text(verdict: Mapping[str, Any]) -> str:
         return ""
     lag = generator.get("send_lag_p99_s", generator.get("lag_p99_s"))
     text = f"requests left {seconds(lag)} late at the 99th percentile" if lag is not None else "lateness not known"
+    if stale := generator.get("stale_connections"):
+        text += f"; {stale:,} kept connections had been closed by the server, and were replaced"
     if not generator.get("limited"):
         return text
     why = "; ".join(clean(w, 200) for w in generator.get("why") or []) or "see verdict.json"

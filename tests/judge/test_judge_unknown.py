@@ -9,6 +9,7 @@ import pytest
 
 from loadchaos.judge.judge import Judge
 from loadchaos.model import Terms
+from loadchaos.tell.phrases import generator_text
 
 S = 1_000_000_000
 
@@ -168,6 +169,15 @@ def test_attacks_that_all_failed_prove_nothing(history: Any) -> None:
     history.add("attack", what="end", ok=False, status=404, **base)
     history.work(30).end()
     assert history.unknowns(history.verdict(attacks=["reset_mm_cache"])) == {"attack reset_mm_cache"}
+
+
+def test_connections_that_had_gone_stale_are_counted_and_blamed_on_nobody(history: Any) -> None:
+    history.begin().work(5)
+    for _ in range(3):
+        history.answer(history.send(1), "ok", detail={"stale_retry": 1})
+    verdict = history.end().verdict()
+    assert (verdict["generator"]["stale_connections"], verdict["failures"]) == (3, [])
+    assert "3 kept connections had been closed by the server" in generator_text(verdict)
 
 
 def test_a_slow_generator_voids_latency_and_nothing_else(history: Any) -> None:

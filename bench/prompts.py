@@ -1,0 +1,42 @@
+"""CPU of one prompt of an exact length, after calibration, with its request's body: `python -m bench.prompts`."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+from loadchaos.model import Facts, Output, Step, TextFacts
+from loadchaos.payloads import PAYLOADS, build
+
+WORDS = tuple(
+    (f" {word}", 1 + n % 3) for n, word in enumerate(("the", "of", "and", "to", "in", "is", "that", "it", "was"))
+)
+FACTS = Facts("http://x", "http://x", "vllm", "m", "0.32.0", 1 << 20, text=TextFacts(9, WORDS, " the", "tokenize"))
+TIMES = 50
+
+
+def micros(tokens: int) -> list[float]:
+    options = PAYLOADS["text"].Options.model_validate({"tokens": tokens})
+
+    def step(n: int) -> Step:
+        return Step(n, 0, 0, None, "t", 1000 + n, {"text": options}, "plain", None, Output(max=8), ordinal=n)
+
+    build(step(0), FACTS)
+    found = []
+    for n in range(1, TIMES + 1):
+        begin = time.process_time_ns()
+        request = build(step(n), FACTS)
+        found.append((time.process_time_ns() - begin) / 1e3)
+        assert request.tokens == tokens
+    return found
+
+
+def main() -> None:
+    print(f"{'prompt tokens':>14} {'median us':>10} {'p90 us':>8}")
+    for tokens in (64, 1_024, 16_384, 131_072):
+        took = sorted(micros(tokens))
+        print(f"{tokens:14,} {statistics.median(took):10.0f} {took[int(0.9 * TIMES)]:8.0f}")
+
+
+if __name__ == "__main__":
+    main()
