@@ -90,7 +90,9 @@ def main() -> None:
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--streams", type=int, default=200)
     parser.add_argument("--for", dest="seconds", type=float, default=20.0)
-    parser.add_argument("--rounds", type=int, default=3, help="by turns; the cheapest counts: others only add to a cost")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="by turns; the cheapest counts: others only add to a cost"
+    )
     options = parser.parse_args()
     best: dict[int, dict[str, Any]] = {}
     for n in options.processes * options.rounds:
