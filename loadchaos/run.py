@@ -20,6 +20,7 @@ from typing import Any
 
 from loadchaos import __version__, bodies
 from loadchaos.attacks import Attacks
+from loadchaos.checkpoint import Checkpoint
 from loadchaos.children import Follower, Load, Locust
 from loadchaos.commands import Commands
 from loadchaos.errors import LedgerError, LoadchaosError
@@ -136,6 +137,7 @@ class _Run:
         self._loading = False
         self._sent_load = False
         self._assembled = False
+        self._checkpoint = Checkpoint()
         self._shortened = False
         self._error: LoadchaosError | None = None
         self._mistake: str | None = None
@@ -376,6 +378,9 @@ class _Run:
             if told := self._follower.lost():
                 self._say(told)
         now = time.monotonic()
+        if self._loading and (so_far := self._checkpoint.due(now)) is not None:
+            self._record.run("checkpoint", **so_far)
+            self._say(self._checkpoint.words(so_far))
         if now - self._synced > _SYNC_S:
             self._synced = now
             self._record.sync()
@@ -401,6 +406,7 @@ class _Run:
                 self._silent_turns = 0
                 row["file"] = path.name  # heartbeats are a worker's: the file says whose
                 self._locust.see(row)
+                self._checkpoint.feed(row)
                 if row.get("row") == "worker":
                     self._on_worker(row)
                 self._feed(row)

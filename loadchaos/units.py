@@ -60,6 +60,18 @@ def byte_count(text: object) -> int:
     return int(float(match[1]) * _SIZES[match[2]])
 
 
+def growth(text: object) -> float:
+    """A growth an hour from `1%/h`: 0.01. Raises ValueError for anything else."""
+    try:
+        number, _, per = str(text).replace(" ", "").partition("%/")
+        value = float(number) / 100
+    except ValueError:
+        value, per = -1.0, ""
+    if per != "h" or not value >= 0:
+        raise ValueError(f"a growth such as 1%/h was expected (got {text!r})")
+    return value
+
+
 def share(text: object) -> float:
     """A share between 0 and 1 from `5%` or `0.05`."""
     try:

@@ -31,6 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "counting": {"asker"},
     "resume": {"ledger", "plan"},
     "options": {"asker", "attacks", "patient", "plan", "resume", "watch"},
+    "checkpoint": set(),
     "gate": {"attacks", "patient", "plan", "record"},
     "voice": set(),
     "launch_alone": {"asker", "calibrate", "launch", "ledger", "preflight"},
@@ -57,8 +58,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tell": {"ledger"},
     "follow": {"ledger", "judge", "tell"},
     "run": {
-        "attacks", "bodies", "children", "commands", "follow", "gate", "ledger", "options", "patient", "plan", "prepare",
-        "record", "session", "voice",
+        "attacks", "bodies", "checkpoint", "children", "commands", "follow", "gate", "ledger", "options", "patient", "plan",
+        "prepare", "record", "session", "voice",
     },
     "cockpit": {"options", "plan", "run", "session"},
     "soak": {"ledger", "plan", "tell"},

@@ -5,13 +5,14 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from loadchaos.judge.drift import FIGURES, Drift
 from loadchaos.judge.tally import Latency
 from loadchaos.model import OUTCOMES, Decision
 from loadchaos.stats import LogHistogram
-from loadchaos.units import duration_s, format_duration, share
+from loadchaos.units import duration_s, format_duration, growth, share
 
 DEFAULT = ("failures == 0", "engine_deaths == 0", "hangs == 0", "ok_share >= 95%")
 
@@ -40,6 +41,7 @@ class Figures:
     latency: Mapping[str, Latency]
     recoveries_s: Sequence[float | None]
     void: str | None = None
+    drifts: Mapping[str, Drift | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,9 @@ def judge(text: str, figures: Figures) -> Judged:
 def _figure(name: str, figures: Figures) -> tuple[float | None, str, str]:
     """The figure, how it is told, and the unit its limit is written in. KeyError when there is no such figure."""
     traffic, dot, rest = name.partition(".")
+    if traffic == "drift" and rest in FIGURES:
+        seen = figures.drifts.get(rest)
+        return (None, "too little was seen of it", "growth") if seen is None else (seen.per_hour, seen.told(), "growth")
     if not dot or traffic == "outcomes":
         traffic, rest = "", name
     if rest in _COUNTS:
@@ -140,4 +145,6 @@ def _latency(traffic: str, what: str, how: str, figures: Figures) -> tuple[float
 def _wanted(text: str, unit: str) -> float:
     if unit == "duration":
         return duration_s(text)
+    if unit == "growth":
+        return growth(text)
     return share(text) if unit == "share" else float(text)

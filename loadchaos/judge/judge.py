@@ -16,6 +16,7 @@ from loadchaos.judge.attribution import AttackLog
 from loadchaos.judge.book import Book, Entry, entries_of
 from loadchaos.judge.capacity import moved_by, name_by_length
 from loadchaos.judge.classify import classify_text
+from loadchaos.judge.drift import Drifts
 from loadchaos.judge.episodes import Episodes
 from loadchaos.judge.exactness import Exactness
 from loadchaos.judge.expectations import Figures
@@ -46,6 +47,7 @@ class Judge:
         self._mechanisms, self._lines, self._answers = Mechanisms(), LogLines(), Answers()
         self._episodes, self._book = Episodes(self._tally, self._attacks), Book()
         self._lengths, self._exactness, self._images = symptoms.Lengths(), Exactness(), ImageDial()
+        self._drifts = Drifts()
         self._edges: dict[int, dict[str, int]] = {}
         self._limit: int | None = None
         self._states: deque[Row] = deque(maxlen=_MOST_STATES)
@@ -67,6 +69,7 @@ class Judge:
         if handler is not None:
             handler(row)
         self._unsaid.feed(row)
+        self._drifts.feed(row)
         self._images.feed(row)
         if self._run.newest_ns - self._settled_ns > S // 4:
             self._settled_ns = self._run.newest_ns
@@ -340,6 +343,7 @@ class Judge:
             latency={**self._tally.latency, "": self._tally.all_latency()},
             recoveries_s=[i.recovered_after_s() for i in down],
             void=f"we were too slow ourselves: {why[0]}" if why else None,
+            drifts=self._drifts.found(),
         )
 
     def _target(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -84,7 +85,7 @@ def figures_of(failures: Sequence[Mapping[str, Any]], episodes: Sequence[Inciden
         "restarts": sum(i.kind == "restart" for i in met),
         "lost_requests": sum(i.lost.total() for i in met),
     }
-    return Figures(told, base.ok_share, base.outcomes, base.latency, base.recoveries_s, base.void)
+    return replace(base, counts=told)
 
 
 def expectations(terms: Terms, figures: Figures) -> list[Judged]:

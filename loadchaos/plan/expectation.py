@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from loadchaos.model import OUTCOMES
-from loadchaos.units import duration_s, share
+from loadchaos.units import duration_s, growth, share
 
-Kind = Literal["count", "share", "duration"]
+Kind = Literal["count", "share", "duration", "growth"]
 
 NAMES: dict[str, tuple[Kind, str]] = {
     "engine_deaths": ("count", "deaths of the engine"),
@@ -23,6 +23,13 @@ NAMES: dict[str, tuple[Kind, str]] = {
     "lost_requests": ("count", "requests lost to a death of the engine"),
     "length_mismatch": ("count", "answers whose prompt length differs from the plan"),
     "output_mismatch": ("count", "answers of another length than asked for with output: {exact}"),
+    "drift.rss": ("growth", "growth of the memory of the server's processes, a part of where it began, in an hour"),
+    "drift.threads": ("growth", "growth of their threads"),
+    "drift.fds": ("growth", "growth of their open files"),
+    "drift.kv": ("growth", "growth of the KV cache in use with nothing running, in points"),
+    "drift.gpu_memory": ("growth", "growth of the memory in use on the GPUs"),
+    "drift.ttft": ("growth", "growth of the time to first token"),
+    "drift.error_rate": ("growth", "growth of the share of requests that end badly, in points"),
     "recovers_within": ("duration", "longest time from going down to healthy again"),
 }
 """What the judge counts once a run, with what it means."""
@@ -40,7 +47,7 @@ _TEXT = re.compile(r"\s*([A-Za-z_][\w.-]*)\s*(==|!=|<=|>=|<|>|=)\s*(.*?)\s*")
 
 @dataclass(frozen=True)
 class Expectation:
-    """`name op value`; `value` is a count, a share from 0 to 1 or seconds, as `kind` says. `traffic` "" is all."""
+    """`name op value`; `value` is a count, a share from 0 to 1, seconds, or growth an hour (`kind`). `traffic` "" is all."""
 
     text: str
     name: str
@@ -108,6 +115,8 @@ def _value(name: str, kind: Kind, text: str) -> float:
             return duration_s(int(text) if text.isdigit() else text)
         if kind == "share":
             return share(text)
+        if kind == "growth":
+            return growth(text)
         if not text.isdigit():
             raise ValueError(f"a whole number was expected (got {text!r})")
         return float(text)

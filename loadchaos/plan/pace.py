@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+
+_PARTS_OF_A_DAY = 96
 
 Segment = tuple[float, float]
 """Seconds long, requests per second."""
@@ -63,11 +65,31 @@ def spike(rate: float, to: float, at: float, width: float, for_s: float) -> Iter
     return piecewise([(at, rate), (end - at, to), (for_s - end, rate)])
 
 
-def piecewise(segments: Sequence[Segment]) -> Iterator[float]:
+def day(rate: float, to: float, peak: float, period: float, for_s: float) -> Iterator[float]:
+    """A day's curve, again and again: a cosine from `to`, `peak` seconds after the begin, down to `rate` half a day later.
+
+    Arrivals are evenly spaced within each of the 96 parts of a day.
+    """
+    length, mean, swing = period / _PARTS_OF_A_DAY, (rate + to) / 2, (to - rate) / 2
+    # A day may have next to no requests at night: the area under a part decides, not the rate in its middle.
+    whole = math.ceil(for_s / length)
+    parts = ((n * length, min((n + 1) * length, for_s)) for n in range(whole))
+    turn = 2 * math.pi / period
+
+    def area(begin: float, end: float) -> float:
+        return mean * (end - begin) + swing / turn * (math.sin(turn * (end - peak)) - math.sin(turn * (begin - peak)))
+
+    return piecewise((end - begin, max(area(begin, end) / (end - begin), 0.0)) for begin, end in parts if end > begin)
+
+
+def piecewise(segments: Iterable[Segment]) -> Iterator[float]:
     """Evenly spaced within each segment; what a segment's end cuts off counts on in the next."""
     begin, owed = 0.0, 0.0  # `owed`: how much of the next arrival's wait is still to come, in arrivals
     for length, rate in segments:
         if length <= 0:
+            continue
+        if rate <= 0:
+            begin += length
             continue
         planned = rate * length
         k = 0

@@ -14,7 +14,7 @@ from loadchaos.model import Outcome
 from loadchaos.plan import trace
 from loadchaos.units import Bytes, DurationS, IntRange, Range, RatePerS, Share, duration_s, format_duration
 
-Law = Literal["constant", "poisson", "gamma", "ramp", "step", "spike"]
+Law = Literal["constant", "poisson", "gamma", "ramp", "step", "spike", "day"]
 EngineFault = Literal[
     "encoder_pop", "encoder_pop_draft", "step_raise", "step_sleep", "step_hang", "step_exit", "step_segv", "slow_steps",
     "preempt", "nan_logits",
@@ -234,6 +234,7 @@ class Phase(Part):
     steps: int = Field(default=5, gt=1)
     at: DurationS | None = None
     width: DurationS | None = None
+    period: DurationS = 86_400.0
     max_in_flight: int | None = Field(default=None, gt=0)
     burst: int | None = Field(default=None, gt=0)
     repeat: int = Field(default=1, gt=0)
@@ -279,14 +280,16 @@ def _closed(phase: Phase) -> None:
 def _open(phase: Phase) -> None:
     if not phase.for_:
         raise ValueError("a phase with rate needs for: how long, e.g. for: 10m")
-    if phase.law in ("ramp", "step", "spike") and phase.to is None:
+    if phase.law in ("ramp", "step", "spike", "day") and phase.to is None:
         raise ValueError(f"the law {phase.law} needs to: the rate it goes to, e.g. to: 50/s")
+    if phase.law == "day" and not phase.period:
+        raise ValueError("period: how long a day of the law day is, e.g. 24h")
     if phase.law == "spike":
         if phase.at is None or not phase.width:
             raise ValueError("the law spike needs at (when) and width (how long)")
         if phase.at + phase.width > phase.for_:
             raise ValueError("the spike (at + width) ends after the phase (for)")
-    _only(phase, {"rate", "law", "burstiness", "to", "steps", "at", "width", "for_", "max_in_flight"})
+    _only(phase, {"rate", "law", "burstiness", "to", "steps", "at", "width", "period", "for_", "max_in_flight"})
 
 
 def _burst(phase: Phase) -> None:

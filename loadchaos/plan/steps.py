@@ -101,6 +101,8 @@ def due_times(phase: Phase, seed: int) -> Iterator[float]:
         return pace.step(rate, to, phase.steps, for_s)
     if phase.law == "spike":
         return pace.spike(rate, to, phase.at or 0.0, phase.width or 0.0, for_s)
+    if phase.law == "day":
+        return pace.day(rate, to, phase.at or 0.0, phase.period, for_s)
     return pace.constant(rate, for_s)
 
 

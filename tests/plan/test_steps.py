@@ -59,6 +59,20 @@ def test_gamma_keeps_the_mean_rate_and_is_the_same_for_a_seed(rate: float, burst
     assert abs(len(due) - planned) < 6 * (planned / burstiness) ** 0.5 + 2 / burstiness + 2
 
 
+def test_a_days_curve_is_dense_at_its_peak_and_comes_again() -> None:
+    due = list(pace.day(0, 20, 6 * 60, 24 * 60, 48 * 60))
+    assert len(due) == pytest.approx(10 * 48 * 60, abs=2), "the mean of both rates, over whole days"
+    assert due == sorted(due)
+
+    def rate(at: float) -> float:
+        return sum(at - 15 <= d < at + 15 for d in due) / 30
+
+    assert rate(6 * 60) == pytest.approx(20, rel=0.02)
+    assert rate(30 * 60) == pytest.approx(20, rel=0.02)
+    assert rate(18 * 60) < 0.2, "half a day from the peak there is next to nobody"
+    assert rate(12 * 60) == pytest.approx(10, rel=0.1)
+
+
 def test_a_spike_is_dense_only_while_it_lasts() -> None:
     due = list(pace.spike(2, 50, 4, 2, 10))
     assert sum(4 <= t < 6 for t in due) == 100
