@@ -22,12 +22,14 @@ from loadchaos.model import Facts
 
 __all__ = ["Answer", "Asker", "Wanted", "calibrate", "look", "parse_target", "with_log"]
 
+_FIRST_READ_S = 30.0  # a server that has just come up on a busy machine takes its time with the first one
+
 
 async def look(asker: Asker, wanted: Wanted) -> Facts:
     """Reads only: dialect, version, model, limits, development endpoints. Raises TargetError where a run is impossible."""
     paths = tuple(path for path in PATHS if path != "/v1/models")
     answers = await asyncio.gather(
-        asker.ask("GET", "/v1/models"), *(asker.ask("GET", path, admin=True) for path in paths)
+        asker.ask("GET", "/v1/models", limit_s=_FIRST_READ_S), *(asker.ask("GET", path, admin=True) for path in paths)
     )
     pages = dict(zip(("/v1/models", *paths), answers, strict=True))
     models = pages["/v1/models"]

@@ -64,7 +64,7 @@ _OPERATIONS = (
     ),
     AdminOperation(
         "terminate", "GET", "/terminate", gate="start the server with --allow-terminate-by-client", since="0.9.0",
-        effects=("connect_error", "reset", "stream_error", "truncated", "http_error"),
+        effects=("connect_error", "reset", "stream_error", "truncated", "http_error", "server_terminated"),
     ),
     AdminOperation("is_sleeping", "GET", "/is_sleeping", since="0.11.0", destructive=False),
     AdminOperation("engine_info", "GET", "/distserve/engine_info", since="0.9.0", destructive=False),

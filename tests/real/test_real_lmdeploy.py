@@ -110,3 +110,20 @@ def test_a_hang_and_a_death_are_told_apart(
     assert told.verdict["verdict"] == "fail"
     assert state in {s["state"] for s in told.verdict["states"]}, told.output
     assert not {"hung", "dead"} - {state} & {s["state"] for s in told.verdict["states"]}
+
+
+def test_its_own_admin_endpoints_are_attacked_and_what_they_do_is_expected(loadchaos: Run) -> None:
+    command = lmdeploy_018("--blocks", "210", "--enable-abort-handling", "--allow-terminate-by-client")
+    told = loadchaos({
+        "name": "attacked", "target": launch(command), "load": [{"users": 8, "for": "40s"}],
+        "traffic": [{"name": "text", "payload": {"text": {"tokens": "16..200"}}, "output": {"max": 16}}],
+        "attacks": [
+            {"admin": "sleep", "at": "5s", "for": "4s", "params": {"level": 2}},
+            {"admin": "wakeup", "during": "sleep", "params": {"tags": ["weights"]}},
+            {"admin": "abort_request", "at": "16s"},
+            {"admin": "terminate", "at": "28s"},
+        ],
+    })  # fmt: skip
+    assert {a["ok"] for a in told.verdict["attacks"].values()} == {1}, told.output
+    assert {f["attribution"] for f in told.failures.values()} == {"expected"}, told.output
+    assert "server_terminated" in told.failures
