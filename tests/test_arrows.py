@@ -53,6 +53,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "patient": {"asker", "attacks", "dialects", "judge", "launch", "plan", "record", "sim", "watch"},
     "users": {"ledger", "plan", "payloads", "behaviours", "wire", "dialects"},
     "locustfile": {"webui", "users", "ledger", "plan", "payloads", "behaviours", "wire", "dialects"},
+    "learn": {"calibrate", "counting", "plan", "payloads", "behaviours"},
     "webui": {"ledger", "webguard"},
     "webguard": set(),
     "tell": {"ledger"},
