@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -99,7 +100,8 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.D
     script: str = options.script
     if script == "mixed":
         script = _SCRIPTS[rng.bits() % len(_SCRIPTS)]
-    draft.way = Way(options.shared_prefix, script, options.blocks, options.block_tokens)
+    if options.shared_prefix is not None or options.blocks or script != _PLAIN.script:
+        draft.way = Way(options.shared_prefix, script, options.blocks, options.block_tokens)
     prompt(draft, facts, wanted, rng)
 
 
@@ -153,8 +155,8 @@ class _Corpus:
     words: tuple[tuple[str, int], ...]
     unit: str
     text: str
-    chars: list[int]
-    sums: list[int]
+    chars: array[int]
+    sums: array[int]
     openings: list[tuple[str, int]]
 
     def nonce(self, room: int, rng: draws.Draws) -> tuple[str, int]:
@@ -182,7 +184,8 @@ class _Corpus:
         whole = self.sums[-1]
         while tokens > 0:
             reach = self.sums[start] + tokens
-            end = min(bisect_right(self.sums, reach) - 1, len(self.sums) - 1)
+            # A word costs a token or more, so the end is near; looking elsewhere would only miss the caches.
+            end = bisect_right(self.sums, reach, start, min(start + tokens + 1, len(self.sums))) - 1
             if end == start:
                 break
             parts.append(self.text[self.chars[start] : self.chars[end]])
@@ -216,7 +219,7 @@ def _corpus(facts: TextFacts, script: str = "latin") -> _Corpus:
     rng = draws.Draws(20260701)
     words = dict(facts.scripts).get(script) or facts.words
     chosen = [words[rng.bits() % len(words)] for _ in range(_CORPUS_WORDS)]
-    chars, sums = [0], [0]
+    chars, sums = array("q", [0]), array("q", [0])
     for word, cost in chosen:
         chars.append(chars[-1] + len(word))
         sums.append(sums[-1] + cost)

@@ -117,18 +117,22 @@ class _Maker:
         self._payloads = _variants(traffic)
         self._edges = list(accumulate(b.share for b in traffic.behaviours))
         self._output = _fixed(traffic.output)
+        # Looked up once: attributes of a pydantic model that are properties are slow.
+        self._plain, self._name, self._stream, self._expect = (
+            traffic.plain_options, traffic.name, traffic.stream, traffic.expect,
+        )  # fmt: skip
 
     def step(self, index: int, round_: int, due_s: float | None, seed: int, ordinal: int) -> Step:
         traffic = self._traffic
-        behaviour, options = "plain", traffic.plain_options
+        behaviour, options = "plain", self._plain
         draws = Draws(seed)
         if self._edges:
             at = bisect_right(self._edges, draws.share())
             if at < len(self._edges):
                 behaviour, options = traffic.behaviours[at].name, traffic.behaviours[at].options
         return Step(
-            index, self._phase, round_, due_s, traffic.name, seed, self._payloads[ordinal % len(self._payloads)],
-            behaviour, options, self._output or _drawn(traffic.output, draws), traffic.stream, traffic.expect,
+            index, self._phase, round_, due_s, self._name, seed, self._payloads[ordinal % len(self._payloads)],
+            behaviour, options, self._output or _drawn(traffic.output, draws), self._stream, self._expect,
             ordinal, self._run_seed,
         )  # fmt: skip
 

@@ -60,5 +60,6 @@ class Control:
 
     def wait(self) -> bool:
         """Wait until requests may be sent; False when the load is to end."""
-        self._running.wait()
+        if self._paused_since_ns is not None:
+            self._running.wait()
         return not self.stopping.is_set()

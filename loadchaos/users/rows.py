@@ -9,10 +9,14 @@ from typing import Any
 from loadchaos.model import Reply, Request, Step
 from loadchaos.wire.call import Call
 
+_OK = ("ok",)
+_ONLY_OK = ["ok"]
+
 
 def expected(step: Step, request: Request) -> list[str]:
     """The outcomes that are right: what the payload knows better (a rung above the limit) stands over the step."""
-    return list(request.expect if tuple(request.expect) != ("ok",) else step.expect)
+    expect = step.expect if request.expect == _OK else request.expect
+    return _ONLY_OK if expect == _OK else list(expect)
 
 
 def begin(step: Step, request: Request, call: Call, request_id: str, due_ns: int) -> dict[str, Any]:

@@ -111,13 +111,16 @@ class Answer:
     @property
     def cached_tokens(self) -> int | None:
         """Prompt tokens the server took from its prefix cache."""
-        details = (self.usage or {}).get("prompt_tokens_details")
+        details = self.usage.get("prompt_tokens_details") if self.usage else None
         value = details.get("cached_tokens") if isinstance(details, dict) else None
         return value if isinstance(value, int) else None
 
     @property
     def finish_reason(self) -> str | None:
         """Of the first choice, or of the one that finished badly."""
+        if len(self.finish) == 1:
+            (reason,) = self.finish.values()
+            return reason
         reasons = [r for r in self.finish.values() if r is not None]
         bad = [r for r in reasons if r in {"error", "abort"}]
         return bad[0] if bad else reasons[0] if reasons else None
@@ -149,7 +152,7 @@ class Answer:
             self._event(at_ns, event)
 
     def _count(self, key: str) -> int | None:
-        value = (self.usage or {}).get(key)
+        value = self.usage.get(key) if self.usage else None
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def _sniff(self, *, final: bool) -> bool:
