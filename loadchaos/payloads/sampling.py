@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from loadchaos.draws import Draws
@@ -16,7 +18,9 @@ class Options(BaseModel):
     """`n` answers a request, at a temperature of 1 where none is given; `logprobs` of that many candidates a token.
 
     `prompt_logprobs` likewise (vLLM). `models` are names the server serves (LoRA adapters), with weights: each request
-    draws one. Seeds are the steps' own, so a temperature above 0 is repeatable where the server keeps to it.
+    draws one. `thinking` (Qwen's and DeepSeek's templates) and `reasoning_effort` are for models that reason, whose
+    prompts then have a length nobody knows beforehand. Seeds are the steps' own, so a temperature above 0 is repeatable
+    where the server keeps to it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -27,6 +31,8 @@ class Options(BaseModel):
     temperature: float | None = Field(default=None, ge=0)
     top_p: float | None = Field(default=None, gt=0, le=1)
     models: dict[str, float] = {}
+    thinking: bool | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
 
     @field_validator("n", "logprobs")
     @classmethod
@@ -65,6 +71,12 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Draws) 
         draft.extra |= {"logprobs": True, "top_logprobs": rng.between(options.logprobs.low, options.logprobs.high)}
     given = {"prompt_logprobs": options.prompt_logprobs, "temperature": options.temperature, "top_p": options.top_p}
     draft.extra |= {name: value for name, value in given.items() if value is not None}
+    if options.thinking is not None:
+        draft.extra["chat_template_kwargs"] = {"enable_thinking": options.thinking}
+    if options.reasoning_effort is not None:
+        draft.extra["reasoning_effort"] = options.reasoning_effort
+    if options.thinking is not None or options.reasoning_effort is not None:
+        draft.countable = False  # a template says it in words of its own
     if options.models:
         draft.model = _chosen(options.models, rng.share())
 

@@ -133,6 +133,13 @@ def test_several_answers_are_asked_for_with_a_temperature(facts: Facts, step: St
     assert body(step({"sampling": sampling.Options.model_validate({"n": 1})}), facts)["temperature"] == 0
 
 
+def test_a_model_that_reasons_is_told_how_much_and_its_prompt_has_no_known_length(facts: Facts, step: Steps) -> None:
+    given = sampling.Options.model_validate({"thinking": False, "reasoning_effort": "low"})
+    sent = body(step({"sampling": given}), facts)
+    assert (sent["chat_template_kwargs"], sent["reasoning_effort"]) == ({"enable_thinking": False}, "low")
+    assert build(step({"sampling": given}), facts).tokens is None
+
+
 def test_models_are_drawn_by_their_weight(facts: Facts, step: Steps) -> None:
     options = sampling.Options(models={"base": 1, "lora-a": 3, "never": 0})
     sent = [body(step({"sampling": options}, n), facts)["model"] for n in range(400)]

@@ -1,0 +1,96 @@
+"""What is sent, against a real vLLM 0.32 and LMDeploy's own layer: exact lengths, images as a dial, each kind of payload."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.real.conftest import PROJECT, Server, Told
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(1500)]
+Run = Callable[..., Told]
+
+
+def on(server: Server) -> tuple[str, ...]:
+    address = server.url.removeprefix("http://")
+    return ("--target", server.url, "--server-log", str(server.log), "--authorize", address)
+
+
+def traffic(name: str, payload: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"name": name, "payload": payload, "output": {"max": 2}, **more}
+
+
+TEXTS = [
+    traffic("text", {"text": {"tokens": "20..900"}}, output={"exact": 4}),
+    traffic("long", {"text": {"tokens": "2000..4000"}}),
+    traffic("shared", {"text": {"tokens": "150..400", "shared_prefix": {"tokens": 128, "groups": 2}}}),
+    traffic("scripts", {"text": {"tokens": "30..300", "script": "mixed"}}, weight=2),
+    traffic("talk", {"conversation": {"turns": 5, "tokens": "300..800", "parallel": 2}}, weight=2),
+    traffic("png", {"images": {"size": "64x64", "count": "1..2", "aspect": ["1:1", "3:1"]}, "text": {"tokens": 40}}),
+    traffic("photo", {"images": {"size": "300x200", "format": "photo"}, "text": {"tokens": 40}}),
+]
+
+
+@pytest.mark.parametrize("server", ["shared_vllm", "shared_lmdeploy"])
+def test_usage_is_the_plan_in_every_answer(server: str, loadchaos: Run, request: pytest.FixtureRequest) -> None:
+    it: Server = request.getfixturevalue(server)
+    sent = TEXTS if server == "shared_vllm" else [t for t in TEXTS if t["name"] != "long"]
+    told = loadchaos({"name": "exact", "traffic": sent, "load": [{"users": 4, "requests": 120}]}, *on(it))
+    assert told.verdict["outcomes"] == {"ok": 120}, told.output
+    assert told.check("exact_lengths") == "120 of 120 prompts"
+
+
+def test_cache_hits_are_the_repeats_that_were_sent(shared_vllm: Server, loadchaos: Run) -> None:
+    images = {"count": "1..2", "size": "256x256", "unique": "50%", "near_duplicates": "20%", "reuse_distance": 20}
+    told = loadchaos(
+        {"name": "dial", "requires": ["mm_cache"], "load": [{"users": 8, "requests": 200}],
+         "traffic": [traffic("images", {"images": images, "text": {"tokens": "16..64"}})]},
+        *on(shared_vllm),
+    )  # fmt: skip
+    (dial,) = [c for c in told.verdict["checks"] if c["name"] == "image_dial"]
+    assert dial["verdict"] == "pass"
+    assert " hits in " in dial["actual"]
+    assert "forgets" not in dial["actual"]
+
+
+def test_what_only_newer_requests_have_is_answered(shared_vllm: Server, loadchaos: Run) -> None:
+    text = {"text": {"tokens": 40}}
+    sent = [
+        *(traffic(f"tools_{c}", {**text, "tools": {"count": 2, "choice": c}}, output={"max": 24})
+          for c in ("auto", "required", "named", "none")),
+        *(traffic(f"schema_{s}", {**text, "structured": {"json_schema": s}}, output={"max": 32})
+          for s in ("small", "deep", "wide", "choice")),
+        traffic("logprobs", {**text, "sampling": {"logprobs": 5}}, output={"exact": 8}),
+        traffic("several", {**text, "sampling": {"n": 3}}, output={"exact": 8}),
+        traffic("whole", {**text, "sampling": {"n": 2, "logprobs": 2}}, output={"exact": 8}, stream=False),
+        traffic("avi", {**text, "video": {"frames": 6, "size": "128x96"}}),
+        traffic("frames", {**text, "video": {"frames": 5, "size": "128x128", "format": "frames"}}),
+        traffic("pipelined", text, behaviour={"pipeline": {"depth": 3}}),
+    ]  # fmt: skip
+    told = loadchaos({"name": "features", "traffic": sent, "load": [{"users": 4, "requests": 100}]}, *on(shared_vllm))
+    assert set(told.verdict["outcomes"]) == {"ok"}, told.output
+    assert set(told.verdict["by_traffic"]) == {t["name"] for t in sent}
+    for name in ("exact_lengths", "exact_outputs"):
+        right, _, of = told.check(name).partition(" of ")
+        assert right == of.split()[0]
+
+
+def test_hostile_images_fail_on_two_counts_that_a_profile_may_accept(
+    shared_vllm: Server, loadchaos: Run, tmp_path: Path
+) -> None:
+    told = loadchaos("hostile", *on(shared_vllm))
+    assert set(told.failures) == {"image_pixel_limit", "data_url_not_base64"}, told.output
+    accepting = (PROJECT / "profiles/hostile.yaml").read_text().replace("# accept:", "accept:").replace("#   -", "  -")
+    (tmp_path / "accepting.yaml").write_text(accepting)
+    told = loadchaos(str(tmp_path / "accepting.yaml"), *on(shared_vllm))
+    assert (told.code, told.verdict["verdict"]) == (0, "pass"), told.output
+    assert json.dumps(told.verdict["failures"]).count('"accepted": true') == 2
+
+
+def test_hostile_images_are_refused_or_answered_by_lmdeploy(shared_lmdeploy: Server, loadchaos: Run) -> None:
+    told = loadchaos("hostile", *on(shared_lmdeploy))
+    assert told.verdict["verdict"] == "pass", told.output
