@@ -1,0 +1,100 @@
+"""Times are right: what the rows say beside what a server of known first token and gaps did, on one clock."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+FIRST_S, GAP_S, TOKENS = 0.05, 0.02, 5
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+S = 1_000_000_000
+
+
+@dataclass
+class Paced:
+    """Answers requests one after the other, and notes when each of their tokens left."""
+
+    url: str
+    left_ns: list[list[int]] = field(default_factory=list)
+
+
+def event(text: str) -> bytes:
+    data = f"data: {text}\n\n".encode()
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+@pytest.fixture
+def paced() -> Iterator[Paced]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    it = Paced(f"http://127.0.0.1:{listener.getsockname()[1]}")
+    one_at_a_time = threading.Lock()
+    threads: list[threading.Thread] = []
+
+    def answer(peer: socket.socket) -> None:
+        left = []
+        peer.sendall(HEAD + event('{"choices":[{"index":0,"delta":{"role":"assistant"}}]}'))
+        time.sleep(FIRST_S)
+        for n in range(TOKENS):
+            finish = '"stop"' if n + 1 == TOKENS else "null"
+            left.append(time.monotonic_ns())
+            peer.sendall(event(f'{{"choices":[{{"index":0,"delta":{{"content":"a"}},"finish_reason":{finish}}}]}}'))
+            time.sleep(GAP_S)
+        peer.sendall(event("[DONE]") + b"0\r\n\r\n")
+        it.left_ns.append(left)
+
+    def serve(peer: socket.socket) -> None:
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with peer:
+            data = b""
+            while piece := peer.recv(65536):
+                data += piece
+                if b'"messages"' in data and data.endswith(b"}"):
+                    data = b""
+                    with one_at_a_time:
+                        answer(peer)
+
+    def accept() -> None:
+        while True:
+            try:
+                peer, _ = listener.accept()
+            except OSError:
+                return
+            threads.append(threading.Thread(target=serve, args=(peer,)))
+            threads[-1].start()
+
+    acceptor = threading.Thread(target=accept)
+    acceptor.start()
+    yield it
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    for thread in (acceptor, *threads):
+        thread.join(10)
+
+
+def test_times_are_the_servers_and_behind_a_slow_server_they_show_the_queue(paced: Paced, child: Any) -> None:
+    """One user first; then 40 requests a second into a server that answers 6: the wait grows, the plan does not bend."""
+    child.plan(
+        paced, [{"users": 1, "requests": 10}, {"rate": "40/s", "law": "constant", "for": "0.5s", "max_in_flight": 64}]
+    )
+    child.start()
+    assert child.wait(120) == 0, child.log()
+    ends = sorted(child.rows("end"), key=lambda r: int(r["first_token_ns"]))
+    assert [r["outcome"] for r in ends] == ["ok"] * 30
+    late = [r["first_token_ns"] - left[0] for r, left in zip(ends, paced.left_ns, strict=True)]
+    assert min(late) >= 0, "no token comes before it was sent"
+    assert min(late) < 5_000_000, "at its best the figure is the server's own"
+    for row, left in zip(ends, paced.left_ns, strict=True):
+        assert row["first_token_ns"] - row["sent_ns"] >= FIRST_S * S
+        assert row["last_byte_ns"] >= left[-1]
+        assert sum(row["itl_hist"].values()) <= TOKENS - 1
+    assert max(r["largest_gap_ns"] for r in ends) >= 0.9 * GAP_S * S
+    queued = sorted((r for r in ends if r["phase"] == 1), key=lambda r: int(r["due_ns"]))
+    assert queued[-1]["due_ns"] - queued[0]["due_ns"] < 0.6 * S, "due times follow the plan, not the server"
+    waited_s = max((r["first_token_ns"] - r["due_ns"]) / S for r in queued)
+    assert waited_s > 19 * (FIRST_S + (TOKENS - 1) * GAP_S) - 0.5, "whoever comes last has waited for all the others"
