@@ -68,7 +68,8 @@ def typed(words: str | Sequence[str]) -> Typed:
     env = {}
     while parts and _ASSIGNMENT.match(parts[0]):
         name, _, value = parts.pop(0).partition("=")
-        env[name] = value
+        env[name] = os.path.expanduser(value)
+    parts = [os.path.expanduser(part) for part in parts]
     if not parts:
         raise OptionError("a command was expected, e.g. 'vllm serve MODEL --port 8000'")
     default = next((port for word, port in _DEFAULT_PORTS.items() if any(word in part for part in parts)), 8000)

@@ -27,6 +27,7 @@ NO_MEMORY = (
         ("vllm serve m", ("vllm", "serve", "m"), {}, "http://127.0.0.1:8000"),
         ("A=1 B='x y' vllm serve m --port 9", ("vllm", "serve", "m", "--port", "9"), {"A": "1", "B": "x y"}, "http://127.0.0.1:9"),
         (["vllm", "serve", "--host=::1", "--port=9"], ("vllm", "serve", "--host=::1", "--port=9"), {}, "http://[::1]:9"),
+        ("H=~/h ~/bin/vllm", (f"{Path.home()}/bin/vllm",), {"H": f"{Path.home()}/h"}, "http://127.0.0.1:8000"),
         ("lmdeploy serve api_server m", ("lmdeploy", "serve", "api_server", "m"), {}, "http://127.0.0.1:23333"),
         ("lmdeploy serve api_server m --server-port 7", ("lmdeploy", "serve", "api_server", "m", "--server-port", "7"), {},
          "http://127.0.0.1:7"),
