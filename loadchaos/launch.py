@@ -68,8 +68,8 @@ def typed(words: str | Sequence[str]) -> Typed:
     env = {}
     while parts and _ASSIGNMENT.match(parts[0]):
         name, _, value = parts.pop(0).partition("=")
-        env[name] = os.path.expanduser(value)
-    parts = [os.path.expanduser(part) for part in parts]
+        env[name] = _at_home(value)
+    parts = [_at_home(part) for part in parts]
     if not parts:
         raise OptionError("a command was expected, e.g. 'vllm serve MODEL --port 8000'")
     default = next((port for word, port in _DEFAULT_PORTS.items() if any(word in part for part in parts)), 8000)
@@ -79,6 +79,11 @@ def typed(words: str | Sequence[str]) -> Typed:
     host = _option(parts, "--host", "--server-name") or "127.0.0.1"
     host = "127.0.0.1" if host in _EVERYWHERE else f"[{host}]" if ":" in host else host
     return Typed(tuple(parts), env, f"http://{host}:{port}")
+
+
+def _at_home(word: str) -> str:
+    """`~/x` as a shell reads it; every other word as it is (a URL or JSON is no path)."""
+    return str(Path(word).expanduser()) if word.startswith("~") else word
 
 
 def refuse_taken_port(url: str) -> None:
