@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from loadchaos.judge.judge import Judge
+
 S = 1_000_000_000
 
 
@@ -327,3 +329,15 @@ def test_an_end_that_a_supervisor_tells_of_a_death_seen_before_is_no_second_one(
     deaths = [f for f in verdict["failures"] if f["severity"] == "engine_death"]
     assert [f["count"] for f in deaths] == [1]
     assert "exited with code 0 (docker:vllm)" in deaths[0]["title"]
+
+
+def test_a_death_with_exit_code_0_says_so_beside_its_cause_and_a_routine_end_does_not(history: Any) -> None:
+    ids = history.begin().work(5).send(3)
+    history.log(history.MISS).die(ids, code=0).run(5)
+    judge = Judge()
+    for row in history.end().rows:
+        judge.feed(row)
+    judge.verdict()
+    (incident,) = judge.incidents
+    assert incident.to_json()["beside"] == ["exit_zero_after_death"]
+    assert incident.id == "encoder_cache_miss"

@@ -150,10 +150,24 @@ def compile_pool_while_engine_waits(w: Any, rng: random.Random) -> None:
     w.serve(2)
 
 
+def canary_beside_nothing(w: Any, rng: random.Random) -> None:
+    """Nobody but the canary asks, and the first of its answers compiles for a while."""
+    w.idle(1)
+    for n in range(rng.randint(2, 6)):
+        base = {"n": rng.randint(1, 10**9), "kind": "exact", "when": "load", "word": ""}
+        w.add("canary", what="ask", **base)
+        w.working = True
+        for _ in range(rng.randint(1, 15) if n == 0 else 1):
+            w.generated += 40
+            w.run(1)
+        w.add("canary", what="answer", status=200, text="1 2 3", error="", **base)
+        w.idle(rng.uniform(1, 5))
+
+
 EVENTS: list[Callable[[Any, random.Random], None]] = [
     saturate, rest, compile_first_request, prefill_128k, stale_gauges, partition, late_health, gateway_says_503,
     one_refusal, drains_its_listener, we_sleep, rollout_behind_a_service, scrape_fails, pause_attack,
-    worker_of_a_pool_ends, compile_pool_while_engine_waits,
+    worker_of_a_pool_ends, compile_pool_while_engine_waits, canary_beside_nothing,
 ]  # fmt: skip
 
 

@@ -162,6 +162,26 @@ def test_a_loop_that_was_held_up_is_told_as_a_gap(server: Any, rows: Any, tmp_pa
     asyncio.run(story())
 
 
+def test_a_wall_clock_that_was_set_is_told_and_shifts_no_time_of_ours(
+    server: Any, rows: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        await server.start()
+        async with watching(server, rows, tmp_path):
+            await rows.until(lambda: rows.of("probe", ok=True))
+            real = time.time
+            monkeypatch.setattr("time.time", lambda: real() - 3600)
+            await rows.until(lambda: any("wall clock" in g["why"] for g in rows.of("gap", source="watch")))
+            before = len(rows)
+            await rows.until(lambda: any(r["row"] == "probe" for r in rows[before:]))
+
+    asyncio.run(story())
+    told = [g["why"] for g in rows.of("gap", source="watch") if "wall clock" in g["why"]]
+    assert told == ["the wall clock was set by -3600.0 s"]
+    times = [r["at_ns"] for r in rows]
+    assert max(times) - min(times) < 3600 * 10**9
+
+
 def test_a_part_that_fails_is_told_and_started_again(
     server: Any, rows: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
