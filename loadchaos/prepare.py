@@ -13,7 +13,7 @@ from functools import partial
 
 import httpx
 
-from loadchaos import calibrate, counting, lengths, preflight
+from loadchaos import calibrate, counting, lengths, preflight, room
 from loadchaos.attacks import Attacks, Replica, WholePath
 from loadchaos.configuration import configuration, flags_in_log
 from loadchaos.dialects import DIALECTS, Dialect
@@ -50,6 +50,10 @@ class Preparation:
 
     async def run(self) -> Attacks:
         """Server, watch, preflight, calibration, facts.json and plan.json."""
+        space = room.predicted(self._profile, self._options.seed, self._record.folder.path, self._options.duration_s)
+        self._record.event(preflight.row("disk", ok=space.fits, text=space.told()))
+        if not space.fits:
+            self._say(f"note: {space.told()}")
         if self._place.kind != "external":
             self._say(await self._patient.launch(self._record))
         elif not self._place.server_log and not any(r.log for r in self._profile.target.replicas):

@@ -1,0 +1,208 @@
+"""What befalls us and not the server: no folder to write, no file handles, a clock that jumps, networks that are cut."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FEW_FILES = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]), int(sys.argv[1])))
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+CLOCK = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <time.h>
+/* The wall clock of every process jumps an hour back, ten seconds after STEP_FROM (a monotonic second). */
+int clock_gettime(clockid_t which, struct timespec *t) {
+    static int (*real)(clockid_t, struct timespec *);
+    if (!real) real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
+    int done = real(which, t);
+    if (which == CLOCK_REALTIME && getenv("STEP_FROM")) {
+        struct timespec now;
+        real(CLOCK_MONOTONIC, &now);
+        if (now.tv_sec > atol(getenv("STEP_FROM")) + 10) t->tv_sec -= 3600;
+    }
+    return done;
+}
+"""
+
+
+class Way:
+    """A network path to a port here that can be cut: connections stay open and nothing passes."""
+
+    def __init__(self, port: int) -> None:
+        self.open = threading.Event()
+        self.open.set()
+        self.closing = threading.Event()
+        self._to = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        self._socks: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while not self.closing.is_set():
+            try:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(("127.0.0.1", self._to), timeout=5)
+            except OSError:
+                continue
+            far.settimeout(None)
+            self._socks += [near, far]
+            for a, b in ((near, far), (far, near)):
+                threading.Thread(target=self._pump, args=(a, b), daemon=True).start()
+
+    def _pump(self, a: socket.socket, b: socket.socket) -> None:
+        try:
+            while data := a.recv(65536):
+                while not self.open.wait(0.1) and not self.closing.is_set():
+                    pass
+                b.sendall(data)
+        except OSError:
+            pass
+        for s in (a, b):
+            try:
+                s.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue
+
+    def close(self) -> None:
+        self.closing.set()
+        self.open.set()
+        for s in (self._listener, *self._socks):
+            s.close()
+
+
+@pytest.fixture
+def path() -> Iterator[Callable[[int], Way]]:
+    made: list[Way] = []
+
+    def go(port: int) -> Way:
+        made.append(Way(port))
+        return made[-1]
+
+    yield go
+    for it in made:
+        it.close()
+
+
+@pytest.mark.slow
+def test_a_folder_that_may_not_be_written_is_said_before_anything(start: Any, tmp_path: Path) -> None:
+    place = tmp_path / "read-only"
+    place.mkdir()
+    mounted = False
+    if os.geteuid() == 0:  # whom no permission stops
+        mount = shutil.which("mount") or "mount"
+        done = subprocess.run([mount, "-t", "tmpfs", "-o", "ro", "tmpfs", str(place)], capture_output=True, check=False)
+        if done.returncode:
+            pytest.skip(f"no tmpfs could be mounted: {done.stderr.decode().strip()}")
+        mounted = True
+    else:
+        place.chmod(0o555)
+    try:
+        run = start(out=str(place))
+        assert run.process.wait(60) == 2
+        assert "cannot be made: " in run.told
+        assert str(place) in run.told
+    finally:
+        if mounted:
+            subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+@pytest.mark.slow
+def test_file_handles_that_run_out_here_are_no_failure_of_the_server(start: Any, sim: Any) -> None:
+    it = sim()
+    slow = [{"name": "text", "payload": {"text": {"tokens": "16..32"}}, "output": {"exact": 200}}]
+    load = [{"rate": "40/s", "law": "constant", "for": "6s", "max_in_flight": 200}]
+    run = start("--target", it.url, "--authorize", it.address, prefix=(sys.executable, "-c", FEW_FILES, "60"), load=load,
+                traffic=slow)  # fmt: skip
+    assert run.ends(120) in (1, 3)
+    verdict = run.verdict()
+    assert verdict["verdict"] == "unknown", verdict["failures"]
+    assert verdict["failures"] == []
+    assert (run.folder / "report.html").exists()
+
+
+@pytest.mark.slow
+def test_a_wall_clock_that_jumps_back_an_hour_changes_nothing(start: Any, tmp_path: Path) -> None:
+    cc = shutil.which("cc")
+    if cc is None:
+        pytest.skip("no C compiler: nothing to move the clock with")
+    (tmp_path / "clock.c").write_text(CLOCK)
+    shim = tmp_path / "clock.so"
+    subprocess.run([cc, "-shared", "-fPIC", "-o", str(shim), str(tmp_path / "clock.c"), "-ldl"], check=True)
+    env = {"LD_PRELOAD": str(shim), "STEP_FROM": str(int(time.monotonic()))}
+    run = start(load=[{"rate": "10/s", "law": "constant", "for": "15s", "max_in_flight": 32}], env=env)
+    assert run.ends(120) == 0, run.told
+    verdict = run.verdict()
+    assert verdict["outcomes"] == {"ok": 150}
+    begin, end = (run.rows(row="run", what=w)[0]["at_ns"] for w in ("load_begin", "load_end"))
+    assert 14 < (end - begin) / 1e9 < 60
+    assert verdict["started"] < verdict["ended"]
+
+
+@pytest.mark.slow
+def test_a_path_to_the_target_that_is_cut_is_no_death_of_the_server(start: Any, sim: Any, path: Any) -> None:
+    it = sim()
+    cut = path(int(it.url.rsplit(":", 1)[1]))
+    load = [{"rate": "10/s", "law": "constant", "for": "20s", "max_in_flight": 64}]
+    limits = {"first_byte": "3s", "between_bytes": "3s", "total": "20s"}
+    run = start(
+        "--target", f"http://127.0.0.1:{cut.port}", "--authorize", f"127.0.0.1:{cut.port}", load=load, limits=limits
+    )
+    run.wait_for("requests-*.jsonl", 20, 120, row="end")
+    cut.open.clear()
+    run.wait(
+        lambda: [r for r in run.rows("requests-*.jsonl", row="end") if r["outcome"] != "ok"], "what the cut does", 120
+    )
+    cut.open.set()
+    assert run.ends(120) in (1, 3)
+    verdict = run.verdict()
+    assert verdict["verdict"] != "pass"
+    assert not [f for f in verdict["failures"] if f["severity"] == "engine_death"]
+    assert (run.folder / "report.html").exists()
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_cut_off_comes_back_with_every_row(
+    start: Any, path: Any, unused_port: int, tmp_path: Path
+) -> None:
+    load = [{"rate": "20/s", "law": "constant", "for": "20s", "max_in_flight": 64}]
+    run = start("--master", "--expect-workers", "1", "--master-bind-port", str(unused_port), load=load)
+    run.wait(lambda: listens(unused_port), "the master's port", 120)
+    cut = path(unused_port)
+    argv = [sys.executable, "-m", "loadchaos", "worker", "--master-host", "127.0.0.1", "--master-port", str(cut.port)]
+    with (tmp_path / "told").open("wb") as told:
+        worker = subprocess.Popen(argv, cwd=tmp_path, stdout=told, stderr=told, stdin=subprocess.DEVNULL)
+    try:
+        run.wait_for("requests-0.jsonl", 40, 120, row="end")
+        cut.open.clear()
+        run.wait_for("requests-master.jsonl", what="lost")
+        cut.open.set()
+        run.wait_for("requests-master.jsonl", what="back")
+        assert run.ends(120) == 0, run.told
+        assert run.verdict()["outcomes"] == {"ok": 400}
+        (own,) = tmp_path.glob("worker-runs/*/requests-0.jsonl")
+        assert own.read_bytes() == (run.folder / "requests-0.jsonl").read_bytes()
+        assert worker.wait(30) == 0
+    finally:
+        worker.kill()
+        worker.wait()
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as s:
+        return s.connect_ex(("127.0.0.1", port)) == 0

@@ -1,0 +1,39 @@
+"""The disk a run will need is told before it begins, from its plan."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadchaos.cli import shelves
+from loadchaos.plan.profile import Profile, from_mapping
+from loadchaos.room import REQUEST_BYTES, SECOND_BYTES, Room, predicted
+
+TEXT = {"name": "text", "payload": {"text": {"tokens": 16}}, "output": {"max": 8}}
+
+
+def profile(*load: dict[str, Any]) -> Profile:
+    return from_mapping({"name": "p", "traffic": [TEXT], "load": list(load)}, shelves())
+
+
+@pytest.mark.parametrize(
+    ("load", "duration_s", "requests", "seconds"),
+    [
+        ({"rate": "10/s", "for": "1000s"}, None, 10_000, 1000),
+        ({"rate": "10/s", "for": "1000s"}, 100.0, 1_000, 100),
+        ({"users": 4, "requests": 50, "rounds": 2}, None, 100, 0),
+        ({"users": 4, "for": "100s"}, None, 400, 100),
+    ],
+)
+def test_it_follows_from_requests_and_time(
+    tmp_path: Path, load: dict[str, Any], duration_s: float | None, requests: int, seconds: int
+) -> None:
+    found = predicted(profile(load), 0, tmp_path, duration_s)
+    assert found.needed == requests * REQUEST_BYTES + seconds * SECOND_BYTES
+    assert found.free > 0
+
+
+def test_a_tenth_stays_free() -> None:
+    assert Room(90, 100).fits
+    assert not Room(91, 100).fits
+    assert Room(3 << 30, 2 << 30).told() == "the record will take about 3.0 GB, 2.0 GB are free: too little"
