@@ -86,7 +86,7 @@ def test_workers_share_the_load_and_the_run_holds_every_row_of_theirs(
     ahead = with_a_clock_of_its_own(3)
     workers = [worker(unused_port), worker(unused_port, *ahead)]
     run = start("--master", "--expect-workers", "2", "--master-bind-port", str(unused_port))
-    assert run.ends() == 0, run.told
+    assert run.ends(100) == 0, run.told
     assert [w.process.wait(20) for w in workers] == [0, 0], [w.told for w in workers]
     assert run.verdict()["outcomes"] == {"ok": 20}
     for it in workers:
