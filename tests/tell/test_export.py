@@ -11,6 +11,7 @@ from pathlib import Path
 import orjson
 import pytest
 from click.testing import CliRunner
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as strictly
 
 from loadchaos.cli import main
 from loadchaos.errors import OptionError
@@ -35,6 +36,17 @@ def text_of(folder: RunFolder, step_s: float = 1.0) -> str:
     out = io.StringIO()
     openmetrics(folder, out, step_s)
     return out.getvalue()
+
+
+def test_each_moment_of_it_is_what_the_strict_parser_takes(make_run: Callable[..., RunFolder], tmp_path: Path) -> None:
+    """Moment by moment: of several in one group prometheus_client drops all but the first sample, as duplicates."""
+    lines = text_of(make_run(tmp_path / "short", seconds=6, death_s=4)).splitlines()
+    moments = {line.rsplit(" ", 1)[1] for line in lines if not line.startswith("#")}
+    assert len(moments) > 5
+    for at in moments:
+        then = [line for line in lines if line.startswith("#") or line.endswith(f" {at}")]
+        parsed = {family.name: family.type for family in strictly("\n".join(then) + "\n")}
+        assert parsed["loadchaos_ttft_seconds"] == "histogram"
 
 
 LINE = re.compile(r"(?P<name>\w+)\{(?P<labels>.*)\} (?P<value>\S+) (?P<at>\d+\.\d+)")
