@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleDimensions, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
@@ -46,6 +46,7 @@ class View:
         self._next_line_ns = 0
         self._told: set[object] = set()
         self._live: Live | None = None
+        self._size = ConsoleDimensions(0, 0)
 
     def show(self, snapshot: Snapshot) -> None:
         """Draw this moment: the whole view, or whatever the plain log has not told yet."""
@@ -53,7 +54,11 @@ class View:
         for line in head:
             self._say(line)
         if not self.plain:
-            self._picture().update(draw(snapshot), refresh=True)
+            picture = self._picture()
+            if picture.console.size != self._size:  # lines that were wrapped anew cannot be found again to be overdrawn
+                self._size = picture.console.size
+                picture.console.clear()
+            picture.update(draw(snapshot), refresh=True)
             return
         for key, line in plain_events(snapshot):
             if key not in self._told:
@@ -68,6 +73,7 @@ class View:
         if self._live is None:
             console = Console(file=self._stream)
             self._live = Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+            self._size = console.size
             self._live.start()
         return self._live
 

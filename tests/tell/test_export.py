@@ -45,7 +45,8 @@ def test_each_moment_of_it_is_what_the_strict_parser_takes(make_run: Callable[..
     assert len(moments) > 5
     for at in moments:
         then = [line for line in lines if line.startswith("#") or line.endswith(f" {at}")]
-        parsed = {family.name: family.type for family in strictly("\n".join(then) + "\n")}
+        page = strictly("\n".join(then) + "\n")  # type: ignore[no-untyped-call]  # prometheus_client has no types there
+        parsed = {family.name: family.type for family in page}
         assert parsed["loadchaos_ttft_seconds"] == "histogram"
 
 

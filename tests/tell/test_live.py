@@ -1,7 +1,9 @@
 """The live view: drawn where there is a terminal, plain lines where there is none."""
 
 import io
+import os
 
+import pytest
 from rich.console import Console
 
 from loadchaos.ledger import Reader, RunFolder
@@ -73,3 +75,28 @@ def test_the_plain_log_tells_each_failure_once() -> None:
         view.show(fold.snapshot())
     view.close(fold.snapshot())
     assert stream.getvalue().count("hang: boom: stood still") == 1
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_resized_terminal_is_wiped_once_so_that_no_stale_line_stays(
+    run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("COLUMNS", "LINES", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    size = os.terminal_size((100, 40))
+    monkeypatch.setattr(os, "get_terminal_size", lambda *_: size)
+    screen = Terminal()
+    view, snapshot = View(screen), at_the_end(run_folder).snapshot()
+    view.show(snapshot)
+    view.show(snapshot)
+    assert "\x1b[2J" not in screen.getvalue()
+    size = os.terminal_size((60, 40))
+    view.show(snapshot)
+    view.show(snapshot)
+    assert screen.getvalue().count("\x1b[2J") == 1
+    view.close()
