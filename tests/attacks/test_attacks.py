@@ -176,14 +176,16 @@ def test_an_act_follows_each_time_another_was_done_or_took_hold(server: Any, row
     async def story() -> None:
         server.answers |= {"/sleep": OK, "/wake_up": OK, "/reset_mm_cache": OK, "/reset_encoder_cache": OK}
         specs = [
-            {"admin": "sleep", "every_s": 0.3, "hold_s": 0.1, "times": 2},
+            {"admin": "sleep", "hold_s": 1.0},
             {"admin": "reset_mm_cache", "trigger": ("after", "wake_up")},
             {"admin": "reset_encoder_cache", "trigger": ("during", "sleep"), "times": 1},
         ]
         replicas = [Replica("a", server.url), Replica("b", server.url)]
         async with attacking(server, rows, *specs, replicas=replicas) as attacks:
             await attacks.start()
-            await rows.until(lambda: len(rows.of(attack="reset_mm_cache", what="end")) == 4)
+            await rows.until(
+                lambda: {r["replica"] for r in rows.of(attack="reset_mm_cache", what="end")} == {"a", "b"}, 30
+            )
         asleep = [(r["attack"], r["what"]) for r in rows if r["replica"] == "a"]
         assert asleep.index(("sleep", "undo")) < asleep.index(("reset_mm_cache", "begin"))
         assert {r["n"] for r in rows.of(attack="reset_encoder_cache")} == {1}
