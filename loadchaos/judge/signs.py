@@ -192,6 +192,7 @@ class Processes:
         self._alive: dict[int, _Process] = {}
         self.gone: list[tuple[int, int, str, str]] = []  # at_ns, pid, role, name
         self._busy_ns = 0  # when something behind the API server was last seen to use CPU, or ended
+        self._api_busy_ns = 0
         self.engine_seen_ns = 0  # when the newest engine core was first seen
 
     def feed(self, row: Row) -> None:
@@ -230,6 +231,13 @@ class Processes:
         fresh = any(p.role == "engine_core" and now_ns - p.seen_ns <= 3 * S for p in self._alive.values())
         return self._busy_ns if fresh and self._busy_ns and now_ns - self._busy_ns >= for_ns else None
 
+    def all_idle_since(self, now_ns: int, for_ns: int) -> int | None:
+        """The same of the API server, too; what it uses for probes and pages (under half a core) is no work on requests."""
+        idle = self.idle_since(now_ns, for_ns)
+        if idle is None or now_ns - self._api_busy_ns < for_ns:
+            return None
+        return max(idle, self._api_busy_ns)
+
     def forget_gone(self) -> None:
         """Start anew once the server is back."""
         self.gone.clear()
@@ -237,6 +245,8 @@ class Processes:
     def _worked(self, process: _Process, at_ns: int, cpu_s: float) -> None:
         before, process.cpu = process.cpu, (at_ns, cpu_s)
         if process.role == "api_server":
+            if before is None or (cpu_s - before[1]) * S > 0.5 * (at_ns - before[0]):
+                self._api_busy_ns = at_ns
             return
         # More than 2 % of wall time and one tick of the kernel's CPU clock (10 ms) is work; one that is new has worked.
         if before is None or (cpu_s - before[1]) * S > 0.02 * (at_ns - before[0]) + 10 * MS:

@@ -16,6 +16,7 @@ from loadchaos.model import Row, State
 _DEGRADED_NS = 4 * S  # the design asks for 5 s; a second is left for probes and heartbeats to come by
 _HUNG_STOPPED_NS = 5 * S
 _HUNG_IDLE_NS = 8 * S
+_HUNG_UNHEARD_NS = 10 * S  # an API server may wait for an image's URL; vLLM gives that 5 s
 _IDLE_FOR_NS = 5 * S
 _HUNG_BLIND_NS = 60 * S
 _HEALTH_SILENT_NS = 5 * S
@@ -217,8 +218,11 @@ class StateMachine:
             return "degraded", stuck_ns, [why, f"paused by our own attack {paused}"]
         limit_ns = max(_HUNG_BLIND_NS, 3 * self._longest_gap_ns)
         idle = self._processes.idle_since(self._now_ns, _IDLE_FOR_NS)
-        if idle is not None and quiet_ns >= _HUNG_IDLE_NS and self._counters.work() != 0:
+        if idle is not None and quiet_ns >= _HUNG_IDLE_NS and self._counters.work():
             return "hung", stuck_ns, [why, "its engine processes use no CPU"]
+        resting = self._processes.all_idle_since(self._now_ns, _IDLE_FOR_NS)
+        if resting is not None and quiet_ns >= _HUNG_UNHEARD_NS:
+            return "hung", stuck_ns, [why, "neither its engine nor its API server uses CPU"]
         if quiet_ns >= _HUNG_BLIND_NS // 6 and self._network.says_hung():
             return "hung", stuck_ns, [why, f"/health says: {self._network.unhealthy_body[:120]}"]
         if quiet_ns >= limit_ns and silent is None:

@@ -182,6 +182,27 @@ def test_an_engine_that_uses_no_cpu_with_work_to_do_is_hung_within_ten_seconds(w
     assert hung["at_ns"] - stopped <= 10 * S
 
 
+def test_requests_that_the_engine_never_heard_of_are_a_hang_once_the_api_server_rests(world: Any) -> None:
+    world.pids = {10: ("api_server", "S"), 11: ("engine_core", "S")}
+    world.serve(10)
+    stopped = world.now
+    world.gauges_stale, world.running = True, 0.0
+    world.stall(13)
+    hung = row_to(watch(world), "hung")
+    assert hung["at_ns"] - stopped <= 12 * S
+    assert hung["signs"][1] == "neither its engine nor its API server uses CPU"
+
+
+def test_an_api_server_that_prepares_a_long_prompt_does_not_hang(world: Any) -> None:
+    world.pids = {10: ("api_server", "R"), 11: ("engine_core", "S")}
+    world.serve(10)
+    world.gauges_stale, world.running = True, 0.0
+    for _ in range(30):
+        world.stall(1)
+        world.cpu[10] += 0.9
+    assert path(watch(world))[-1] == "degraded"
+
+
 def test_an_engine_that_computes_without_a_token_is_not_hung_before_a_minute(world: Any) -> None:
     world.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
     world.serve(10)

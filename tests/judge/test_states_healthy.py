@@ -164,10 +164,31 @@ def canary_beside_nothing(w: Any, rng: random.Random) -> None:
         w.idle(rng.uniform(1, 5))
 
 
+def api_server_prepares_a_long_prompt(w: Any, rng: random.Random) -> None:
+    """Before the engine hears of a request, the API server tokenises it and decodes its images."""
+    w.serve(2)
+    w.in_flight, w.tokens, w.working, w.gauges_stale, w.running = 3, 0, False, True, 0.0
+    for _ in range(rng.randint(10, 25)):
+        w.cpu[10] = w.cpu.get(10, 0.0) + rng.uniform(0.7, 1.0)
+        w.run(1)
+    w.gauges_stale = False
+    w.serve(2)
+
+
+def waits_for_an_image(w: Any, rng: random.Random) -> None:
+    """The API server fetches an image from somewhere slow; nobody computes meanwhile."""
+    w.serve(2)
+    w.in_flight, w.tokens, w.working, w.gauges_stale, w.running = 1, 0, False, True, 0.0
+    w.run(rng.uniform(3, 8))
+    w.gauges_stale = False
+    w.serve(2)
+
+
 EVENTS: list[Callable[[Any, random.Random], None]] = [
     saturate, rest, compile_first_request, prefill_128k, stale_gauges, partition, late_health, gateway_says_503,
     one_refusal, drains_its_listener, we_sleep, rollout_behind_a_service, scrape_fails, pause_attack,
-    worker_of_a_pool_ends, compile_pool_while_engine_waits, canary_beside_nothing,
+    worker_of_a_pool_ends, compile_pool_while_engine_waits, canary_beside_nothing, api_server_prepares_a_long_prompt,
+    waits_for_an_image,
 ]  # fmt: skip
 
 
