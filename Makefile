@@ -50,5 +50,9 @@ dashboards: $(READY)
 docs: $(READY)
 	$(BIN)/python -m loadchaos.tell.metric_table > docs/metrics.md
 
+# CPU a request and a token, and how true the clock is, beside other clients; writes docs/performance.*. Half an hour.
+bench: $(READY)
+	$(BIN)/python -m bench.cost $(BENCH)
+
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

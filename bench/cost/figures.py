@@ -1,0 +1,142 @@
+"""Medians of the trials, and the targets with what stands between us and those that are not met."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Trial = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What was asked for, what was measured (None: not measured), whether that is enough, and what is in the way."""
+
+    asked: str
+    measured: str | None
+    met: bool
+    between: str
+
+
+class Figures:
+    """All trials of one performance.json, by scenario and contender."""
+
+    def __init__(self, trials: Sequence[Trial]) -> None:
+        self._by: dict[tuple[str, str], list[Trial]] = {}
+        for trial in trials:
+            self._by.setdefault((trial["scenario"], trial["contender"]), []).append(trial)
+
+    def good(self, scenario: str, contender: str) -> list[Trial]:
+        """Those that came to a figure."""
+        return [t for t in self._by.get((scenario, contender), []) if "us" in t]
+
+    def why_not(self, scenario: str, contender: str) -> str | None:
+        """Why there is no figure, None where there is one or nobody asked."""
+        trials = self._by.get((scenario, contender), [])
+        if not trials or self.good(scenario, contender):
+            return None
+        return str(trials[0].get("absent") or trials[0].get("broken"))
+
+    def median(self, scenario: str, contender: str, key: str) -> float | None:
+        """Over the trials that have it."""
+        found = [t[key] for t in self.good(scenario, contender) if key in t]
+        return statistics.median(found) if found else None
+
+    def said(self, scenario: str, contender: str, key: str) -> float | None:
+        """Of what the contender said of itself."""
+        found = [t["said"][key] for t in self.good(scenario, contender) if key in t["said"]]
+        return statistics.median(found) if found else None
+
+    def ratio(self, scenario: str, contender: str, to: str) -> float | None:
+        """Median over the repeats of the ratio within one repeat."""
+        ours = {t["repeat"]: t["us"] for t in self.good(scenario, contender)}
+        theirs = {t["repeat"]: t["us"] for t in self.good(scenario, to)}
+        found = [ours[n] / theirs[n] for n in ours if n in theirs]
+        return statistics.median(found) if found else None
+
+    def worst(self, scenario: str, contender: str, key: str) -> int:
+        """The largest over the repeats."""
+        return max((int(t[key]) for t in self.good(scenario, contender)), default=0)
+
+
+_LEDGER = (
+    "what is ours alone is the ledger (two rows a request, each one write), making and hashing each body anew, the plan's "
+    "step, parsing and judging the answer, and Locust's event; FastHttpUser does none of the first four"
+)
+_WAKE = (
+    "each token is a wake-up of its own: kernel, gevent's loop and a greenlet switch come before any code of ours. A bare "
+    "uvloop protocol saves the switch, but Locust's process belongs to gevent"
+)
+_LEADING = ("vllm", "guidellm", "aiperf")
+
+
+def targets(figures: Figures) -> list[Target]:
+    """In the order of the page."""
+    return [
+        _at_most(
+            "small request: at most 40 % of FastHttpUser's CPU",
+            figures.ratio("small", "loadchaos", "fast_raw"), 0.4, _LEDGER,
+        ),
+        _at_most(
+            "streamed token at 512 streams: at most 4 times a C client's CPU",
+            figures.ratio("streams_512", "loadchaos", "c"), 4.0, _WAKE,
+        ),
+        *(
+            _late(figures, scenario, key, limit)
+            for scenario, key, limit in (
+                ("streams_512", "ttft_p50", 0.5), ("streams_512", "ttft_p99", 2.0), ("streams_1000", "ttft_p99", 10.0),
+            )
+        ),
+        _none_lost(figures),
+        _marginal(figures),
+    ]  # fmt: skip
+
+
+def _at_most(asked: str, ratio: float | None, limit: float, between: str) -> Target:
+    measured = None if ratio is None else f"{ratio:.2f} times"
+    return Target(asked, measured, ratio is not None and ratio <= limit, between)
+
+
+def _late(figures: Figures, scenario: str, key: str, limit: float) -> Target:
+    late = figures.median(scenario, "loadchaos", key)
+    streams, percentile = scenario.rpartition("_")[2], "median" if key.endswith("50") else "p99"
+    core = figures.median(scenario, "loadchaos", "core")
+    wait = "what comes while another is served waits its turn; other work on the machine was not ruled out"
+    full = "" if core is None else f"the core is {core:.0%} busy: {wait}"
+    trials = len(figures.good(scenario, "loadchaos"))
+    asked = f"TTFT at {int(streams):,} streams: {percentile} error at most {limit:g} ms"
+    return Target(
+        asked, None if late is None else f"{late:.2f} ms ({trials} trials)", late is not None and late <= limit, full
+    )
+
+
+def _none_lost(figures: Figures) -> Target:
+    scenario, asked = "streams_2000", "2,000 streams in one process: none lost, lag reported"
+    if not figures.good(scenario, "loadchaos"):
+        return Target(asked, None, met=False, between="")
+    failed, missed = figures.worst(scenario, "loadchaos", "failed"), figures.said(scenario, "loadchaos", "missed") or 0
+    rate, lag = (
+        figures.median(scenario, "loadchaos", "rate") or 0,
+        figures.said(scenario, "loadchaos", "lag_max_ms") or 0,
+    )
+    late = figures.median(scenario, "loadchaos", "ttft_p99") or 0
+    said = f"{failed} failed, {missed:.0f} missed, {rate:,.0f} tokens/s; lag {lag:.0f} ms, TTFT p99 {late:.0f} ms"
+    between = "one core is full: more processes (`--processes`) carry the rest, and the lag in the heartbeats says so"
+    return Target(asked, said, failed == 0 and missed == 0, between)
+
+
+def _marginal(figures: Figures) -> Target:
+    asked = "marginal CPU a request (128 streams of 64 tokens): a tenth of the best LLM benchmark client's"
+    ratios = {name: figures.median("marginal", name, "us") for name in _LEADING}
+    there = {name: us for name, us in ratios.items() if us is not None}
+    ours = figures.median("marginal", "loadchaos", "us")
+    if ours is None or not there:
+        return Target(asked, None, met=False, between="no LLM benchmark client is installed")
+    best = min(there, key=lambda name: there[name])
+    said = f"{ours / there[best]:.2f} times that of {best}, the best of {len(there)}"
+    bare = figures.median("marginal", "c", "us")
+    alone = "" if bare is None else f": a C client alone needs {bare / there[best]:.2f} times"
+    between = f"64 wake-ups of the kernel a request{alone}"
+    return Target(asked, said, ours <= there[best] / 10, between)
