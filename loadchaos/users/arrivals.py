@@ -7,17 +7,24 @@ for somebody's parsing. The greenlet of a call wakes up when its exchange is ove
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from loadchaos.users.greenlets import current, hub, loop
-from loadchaos.wire.sockets import Connection, Take
+from loadchaos.users.greenlets import current, hub, loop, stand_still
+from loadchaos.wire.sockets import RECEIVE_BYTES, Connection, Take
 
-_SLICE_NS = 300_000
+_SLICE_NS = 500_000
 """So long arrivals are handed over before the next ones are read and stamped."""
+_MOST_WAITING = 4096
+"""Where more waits to be handed over, at least half of it is: under too much load it would only pile up."""
 _BEHIND_READING = -2  # libev's lowest priority
+_GATHER_NS = 200_000
+"""Where arrivals come thick, polls are that far apart: a wake-up costs more than reading, and stamps may be so late."""
+_THICK_PER_S = 5_000
+_WINDOW_NS = 50_000_000
 
 
 class Arrivals:
@@ -31,6 +38,9 @@ class Arrivals:
         self._check = loop().check(ref=False, priority=_BEHIND_READING)
         self._check.start(self._hand_over)
         self._not_now = loop().idle(ref=False)  # while it is started, polling does not wait
+        self._polled_ns = self._window_ns = time.monotonic_ns()
+        self._in_window = 0
+        self._thick = False
 
     def close(self) -> None:
         """Read no more."""
@@ -59,9 +69,11 @@ class Arrivals:
     def _hand_over(self) -> None:
         arrived = self._arrived
         if arrived:
+            now_ns = time.monotonic_ns()
+            self._count(now_ns)
             self._around(True)
-            until_ns = time.monotonic_ns() + _SLICE_NS
-            left = len(arrived) // 2  # at least half of it, or under too much load it would only pile up
+            until_ns = now_ns + _SLICE_NS
+            left = len(arrived) // 2 if len(arrived) > _MOST_WAITING else len(arrived)
             while len(arrived) > left or (arrived and time.monotonic_ns() < until_ns):
                 at_ns, watch, data = arrived.popleft()
                 watch.give(at_ns, data)
@@ -73,12 +85,42 @@ class Arrivals:
             self._not_now.start(_nothing)
         else:
             self._not_now.stop()
+            if self._thick:
+                self._gather()
+
+    def _count(self, now_ns: int) -> None:
+        """Learn every 50 ms how thick arrivals come."""
+        self._in_window += len(self._arrived)
+        if now_ns - self._window_ns > _WINDOW_NS:
+            self._thick = self._in_window * 1_000_000_000 > _THICK_PER_S * (now_ns - self._window_ns)
+            self._window_ns, self._in_window = now_ns, 0
+
+    def _gather(self) -> None:
+        """Let more arrive before the next poll."""
+        now_ns = time.monotonic_ns()
+        left_ns = self._polled_ns + _GATHER_NS - now_ns
+        if left_ns > 0:
+            stand_still(left_ns / 1e9)
+            now_ns += left_ns
+        self._polled_ns = now_ns
 
 
 class _Watch:
     """Reads one connection, from its first `collect` to its end; between two calls it sees the peer go."""
 
-    __slots__ = ("_arrived", "_connection", "_io", "_kept", "_started", "_tls", "_unasked", "end", "greenlet", "take")
+    __slots__ = (
+        "_arrived",
+        "_connection",
+        "_fd",
+        "_io",
+        "_kept",
+        "_started",
+        "_tls",
+        "_unasked",
+        "end",
+        "greenlet",
+        "take",
+    )
 
     def __init__(self, connection: Connection, arrived: deque[tuple[int, _Watch, bytes | OSError]]) -> None:
         self.take: Take | None = None
@@ -88,7 +130,8 @@ class _Watch:
         self._kept: list[tuple[int, bytes | OSError]] = []
         self._connection = connection
         self._tls = connection.tls
-        self._io = loop().io(connection.fileno(), 1)
+        self._fd = connection.fileno()  # good until `stop`, which comes before closing
+        self._io = loop().io(self._fd, 1)
         self._started = False
         self._unasked = False
 
@@ -116,7 +159,7 @@ class _Watch:
             self.stop()
             return
         try:
-            data: bytes | OSError = self._connection.read_now()
+            data: bytes | OSError = self._connection.read_now() if self._tls else os.read(self._fd, RECEIVE_BYTES)
             self._arrived.append((time.monotonic_ns(), self, data))
             while data and self._tls:  # what TLS has decrypted ahead makes no descriptor readable
                 data = self._connection.read_now()

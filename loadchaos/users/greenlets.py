@@ -7,8 +7,10 @@ from typing import Any, Protocol, cast
 
 import gevent
 import gevent.event
+import gevent.monkey
 
 _gevent = cast("Any", gevent)
+_sleep = cast("Callable[[float], None]", cast("Any", gevent.monkey).get_original("time", "sleep"))
 
 
 class Flag(Protocol):
@@ -72,3 +74,8 @@ def resume(greenlet: Any) -> None:
 def on_signal(number: int, work: Callable[[], None]) -> None:
     """Run `work()` in a greenlet of its own when the signal comes, in place of what it would do."""
     _gevent.signal_handler(number, work)
+
+
+def stand_still(seconds: float) -> None:
+    """Let the whole process sleep, hub and all."""
+    _sleep(seconds)

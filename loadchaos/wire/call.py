@@ -66,6 +66,7 @@ class Call:
         self._ended_from_outside: End | None = None
         self._outside_why = ""
         self._hang_up_at_ns: int | None = None
+        self._quiet_until_ns = 0
         self._error_body = b""
         self._bytes_in = 0
         self._bytes_out = 0
@@ -167,6 +168,7 @@ class Call:
 
     def hang_up_after(self, seconds: float) -> None:
         """Have the sweeper hang up then, whatever is going on."""
+        self._quiet_until_ns = 0
         self._hang_up_at_ns = time.monotonic_ns() + int(seconds * 1e9)
 
     @property
@@ -188,7 +190,7 @@ class Call:
 
     def sweep(self, now_ns: int) -> None:
         """End it when a limit has passed; whoever waits in a step wakes up."""
-        if self.over or self._ended_from_outside:
+        if now_ns < self._quiet_until_ns or self.over or self._ended_from_outside:
             return
         limits = self.sending.limits
         if self._hang_up_at_ns is not None and now_ns >= self._hang_up_at_ns:
@@ -200,6 +202,10 @@ class Call:
             if self.silence_ns(now_ns) > bound:
                 what = "no byte of the answer" if self.first_body_ns is None else "no further byte"
                 self.end("stalled", f"{what} for {bound / 1e9:g} s")
+            elif self._hang_up_at_ns is None:
+                # Nothing can pass before this: neither the silence that goes on nor one that begins now.
+                silence_ns = min(bound - self.silence_ns(now_ns), limits.first_byte_ns, limits.between_bytes_ns)
+                self._quiet_until_ns = min(now_ns + silence_ns, self.begun_ns + limits.total_ns)
 
     def end(self, end: End, why: str) -> None:
         """End it from another greenlet, with what that means."""

@@ -137,13 +137,11 @@ class Connection:
         data = self._sock.recv(most)
         return time.monotonic_ns(), data
 
-    def read_now(self, most: int = RECEIVE_BYTES) -> bytes:
-        """What has come already; raises BlockingIOError where nothing has. For sockets that gevent made cooperative."""
-        if not self.tls:
-            return os.read(self._sock.fileno(), most)
+    def read_now(self) -> bytes:
+        """What TLS has for us already; raises BlockingIOError where that is nothing."""
         self._sock.settimeout(0)
         try:
-            return self._sock.recv(most)
+            return self._sock.recv(RECEIVE_BYTES)
         except ssl.SSLWantReadError as e:
             raise BlockingIOError from e
         finally:
