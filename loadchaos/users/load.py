@@ -117,6 +117,7 @@ class Load:
         except Exception as e:  # noqa: BLE001 - whatever broke here, the run must hear of it by our exit code
             self._fail(e)
         finally:
+            gc.unfreeze()  # what Locust's sockets still hold is sent when they are collected at exit
             self._size(0)
             self._arrivals.close()
             self._alarm.close()
