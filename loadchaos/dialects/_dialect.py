@@ -74,6 +74,7 @@ class Dialect:
     texts of admission control; `engine_dead` are texts by which the server says its engine is gone. `health_ok` are the
     statuses of /health that mean healthy; `health_knows_death` is False where /health is a constant.
     `exact_output` are body fields that make an answer exactly N tokens long: field -> "true" or "tokens" (put N).
+    `context_fits` is False where a prompt within the context may still be too long, for the KV cache holds less.
     `metrics_refresh_s` is how old a gauge may be on a healthy server. `process_roles` maps a regex over a process's
     title and command line to its role in rows of kind `process`. `development_gate` says how to turn admin endpoints
     on; `development_path` is a POST endpoint of them, which answers a GET with 405 where it exists and 404 where not.
@@ -98,6 +99,7 @@ class Dialect:
     admin: Mapping[str, AdminOperation] = field(default_factory=dict)
     development_gate: str = ""
     over_length: Sequence[Outcome] = ("rejected",)
+    context_fits: bool = True
     exact_output: Mapping[str, str] = field(default_factory=dict)
     development_path: str | None = None
     metrics_refresh_s: float = 0.0

@@ -87,6 +87,7 @@ LMDEPLOY = Dialect(
     ),
     metrics=_METRICS,
     admin={operation.name: operation for operation in _OPERATIONS},
+    context_fits=False,
     exact_output={"ignore_eos": "true", "min_new_tokens": "tokens"},
     metrics_refresh_s=10.0,
     process_roles=(

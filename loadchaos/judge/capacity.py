@@ -43,12 +43,12 @@ def name_by_length(
             )
 
 
-def moved_by(facts: Facts | None) -> str:
-    """Which flag of the server moves its longest prompt, in words; empty where that is not known."""
+def moved_by(facts: Facts | None, limit: int | None) -> str:
+    """Which flag of the server moves `limit`, its shortest prompt that is too long, in words; empty where not known."""
     if facts is None:
         return ""
     if facts.input_limit is not None and facts.input_limit < (facts.max_model_len or math.inf) and facts.kv_blocks:
         held = f"{facts.kv_blocks} blocks of {facts.kv_block_size}"
         return f"{held} hold a prompt of {facts.input_limit:,}: --num-gpu-blocks or --cache-max-entry-count moves it"
     flag = _LENGTH_FLAGS.get(facts.dialect)
-    return f"{flag} moves it" if flag and facts.max_model_len else ""
+    return f"{flag} moves it" if flag and limit is not None and limit == facts.max_model_len else ""

@@ -319,7 +319,7 @@ class Judge:
         checks = self._run.checks(terms, self._tally, self._unfinished or 0, episodes, bad_rows)
         worked = sum(fared["ok"] for fared in self._attacks.fared.values())
         checks += self._mechanisms.required(terms.requires, self._facts, worked)
-        ladder = symptoms.near_limit(self._edges, self._limit, against, moved_by(self._facts))
+        ladder = symptoms.near_limit(self._edges, self._limit, against, moved_by(self._facts, self._limit))
         checks += [c for c in (self._mechanisms.exposed(terms.exposure), ladder) if c]
         checks += self._exactness.checks(terms.expect)
         images = self._images.check(required="mm_cache" in terms.requires)

@@ -37,8 +37,8 @@ class Rung(BaseModel):
 class Options(BaseModel):
     """`band` in steps of `step`, its last value always, then each of `plus`; every length with each of `output`.
 
-    `limit`, the shortest prompt that is too long, is for a server that does not tell its own; without it the limit is
-    searched for before the load, with at most 40 one-token answers.
+    `limit`, the shortest prompt that is too long, is for a server that does not tell its own (an LMDeploy whose KV cache
+    holds less than its context); without it the limit is searched for before the load, with at most 40 one-token answers.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -88,7 +88,7 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Draws) 
     """Set text, output and what is expected for one rung; a plain short prompt where the limit is not known."""
     assert isinstance(options, Options)
     rung = options.rung or options.rungs()[step.ordinal % len(options.rungs())]
-    limit = _limit(facts) or options.limit
+    limit = _limit(facts, options.limit)
     draft.final = True
     if limit is None or facts.text is None or limit + rung.margin - draft.image_tokens <= facts.text.overhead:
         prompt(draft, facts, _UNKNOWN_LIMIT_TOKENS, rng)
@@ -111,10 +111,15 @@ def _output(reach: Reach, left: int) -> Output:
     return Output(exact=left) if reach == "edge" else Output(max=left + _OVER)
 
 
-def _limit(facts: Facts) -> int | None:
-    """The shortest prompt that is too long: the context itself, or one more than the longest that is taken."""
-    limits = [facts.max_model_len, facts.input_limit + 1 if facts.input_limit is not None else None]
-    return min((n for n in limits if n is not None), default=None)
+def _limit(facts: Facts, told: int | None) -> int | None:
+    """The shortest prompt that is too long: the context itself, or one more than the longest that is taken.
+
+    What the profile told holds where the server does not tell it: no context, or one its KV cache may not hold.
+    """
+    dialect = DIALECTS.get(facts.dialect)
+    context_fits = facts.max_model_len is not None and (dialect is None or dialect.context_fits)
+    longest = facts.input_limit + 1 if facts.input_limit is not None else None if context_fits else told
+    return min((n for n in (facts.max_model_len, longest) if n is not None), default=None)
 
 
 def expected(rung: Rung, facts: Facts) -> Sequence[Outcome]:

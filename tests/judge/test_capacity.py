@@ -11,17 +11,18 @@ def facts(dialect: str, **more: int) -> Facts:
 
 
 @pytest.mark.parametrize(
-    ("known", "says"),
+    ("known", "limit", "says"),
     [
-        (facts("lmdeploy", kv_blocks=21, kv_block_size=64, input_limit=1216),
+        (facts("lmdeploy", kv_blocks=21, kv_block_size=64, input_limit=1216), 1217,
          "21 blocks of 64 hold a prompt of 1,216: --num-gpu-blocks or --cache-max-entry-count moves it"),
-        (facts("lmdeploy", kv_blocks=210, kv_block_size=64, input_limit=13312, max_model_len=8192),
+        (facts("lmdeploy", kv_blocks=210, kv_block_size=64, input_limit=13312, max_model_len=8192), 8192,
          "--session-len moves it"),
-        (facts("vllm", max_model_len=4096), "--max-model-len moves it"),
-        (facts("openai", max_model_len=4096), ""),
-        (facts("vllm"), ""),
-        (None, ""),
+        (facts("lmdeploy", max_model_len=16384), 1344, ""),
+        (facts("vllm", max_model_len=4096), 4096, "--max-model-len moves it"),
+        (facts("openai", max_model_len=4096), 4096, ""),
+        (facts("vllm"), None, ""),
+        (None, 4096, ""),
     ],
 )  # fmt: skip
-def test_the_flag_that_moves_the_longest_prompt_is_told(known: Facts | None, says: str) -> None:
-    assert moved_by(known) == says
+def test_the_flag_that_moves_the_longest_prompt_is_told(known: Facts | None, limit: int | None, says: str) -> None:
+    assert moved_by(known, limit) == says

@@ -220,6 +220,8 @@ def test_the_smaller_limit_counts_and_one_given_where_none_is_known(facts: Facts
     given = near_limit.Options(limit=1344).turns()[0]
     assert build(step({"near_limit": given}), replace(facts, max_model_len=None)).tokens == 244
     assert build(step({"near_limit": given}), facts).tokens == 2996
+    blocks_untold = replace(facts, dialect="lmdeploy", version="0.6.0")
+    assert build(step({"near_limit": given}), blocks_untold).tokens == 244
 
 
 def test_without_a_known_limit_a_short_prompt_is_sent_and_told(facts: Facts, step: Steps) -> None:
