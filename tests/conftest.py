@@ -5,7 +5,12 @@
 
 from collections import Counter
 
+import hypothesis
 import pytest
+
+# A busy machine is not a fault of the code: how long one example takes is measured in bench/, never asserted.
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
 
 _skipped: Counter[str] = Counter()
 

@@ -32,7 +32,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[str]:
         yield url
     finally:
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
 
 
 def learn(url: str, wanted: calibrate.Wanted) -> tuple[Facts, calibrate.Asker]:

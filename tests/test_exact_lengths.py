@@ -52,7 +52,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[str]:
         yield line.split("running on ")[1].split()[0]
     finally:
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
 
 
 def profile(path: Path, text: str) -> Profile:

@@ -29,7 +29,7 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-u", "-c", code]
 
 
-async def until(condition: Any, limit_s: float = 10.0) -> None:
+async def until(condition: Any, limit_s: float = 60.0) -> None:
     deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline, "waited too long"
@@ -140,7 +140,7 @@ asyncio.run(main())
     starter.kill()
     starter.wait()
     starter.stdout.close()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not gone(pid):
         assert time.monotonic() < deadline, "the server outlived its run"
         time.sleep(0.05)

@@ -22,7 +22,7 @@ class Rows(list[Row]):
     def of(self, **more: Any) -> list[Row]:
         return [r for r in self if all(r.get(k) == v for k, v in more.items())]
 
-    async def until(self, condition: Callable[[], object], limit_s: float = 10.0) -> None:
+    async def until(self, condition: Callable[[], object], limit_s: float = 60.0) -> None:
         deadline = time.monotonic() + limit_s
         while not condition():
             assert time.monotonic() < deadline, f"never came true; rows: {self[-20:]}"

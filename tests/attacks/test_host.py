@@ -29,7 +29,7 @@ def test_a_hog_runs_while_it_holds_and_is_gone_afterwards() -> None:
         here = Replica("a", "http://127.0.0.1:9", pid=os.getpid)
         attacks = Attacks([spec], DIALECTS["vllm"], [here], rows.append, Redactor())
         await attacks.start()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while len(hogs()) < 2:
             assert time.monotonic() < deadline
             await asyncio.sleep(0.02)
@@ -44,7 +44,7 @@ def test_a_hog_does_not_outlive_the_one_who_started_it() -> None:
     popen = f"subprocess.Popen([sys.executable, '-c', {_SPIN!r}, str(os.getpid())])"
     starts = f"import os, subprocess, sys\nprint({popen}.pid)"
     done = subprocess.run([sys.executable, "-c", starts], capture_output=True, text=True, check=True, timeout=60)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while psutil.pid_exists(int(done.stdout)):
         assert time.monotonic() < deadline, "it still runs"
         time.sleep(0.02)

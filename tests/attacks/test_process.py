@@ -42,7 +42,7 @@ class Tree:
         return self.server.pid
 
 
-def until(condition: Callable[[], object], limit_s: float = 5.0) -> None:
+def until(condition: Callable[[], object], limit_s: float = 60.0) -> None:
     deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline, "never came true"

@@ -97,7 +97,7 @@ class Extended:
         self.session.write({"row": "session", "what": what, **more})
 
     def until(self, condition: Callable[[], Any]) -> Any:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not (value := condition()):
             assert time.monotonic() < deadline, "waited in vain"
             time.sleep(0.01)

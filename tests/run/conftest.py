@@ -51,7 +51,7 @@ def gone(pid: int) -> bool:
         return True
 
 
-def wait(condition: Callable[[], Any], what: str, limit_s: float = 40.0) -> Any:
+def wait(condition: Callable[[], Any], what: str, limit_s: float = 60.0) -> Any:
     """The condition's first true value; fails when it does not come."""
     deadline = time.monotonic() + limit_s
     while not (value := condition()):
@@ -90,7 +90,7 @@ class Run:
                         found.append(row)
         return found
 
-    def wait_for(self, file: str = "events.jsonl", n: int = 1, limit_s: float = 40.0, **like: Any) -> list[Row]:
+    def wait_for(self, file: str = "events.jsonl", n: int = 1, limit_s: float = 60.0, **like: Any) -> list[Row]:
         """Wait for at least `n` rows that have these values."""
 
         def there() -> list[Row]:
@@ -152,11 +152,11 @@ class Run:
         """Whether the server, locust, follow or the keeper has ended."""
         return gone(self.pids[name])
 
-    def wait(self, condition: Callable[[], Any], what: str, limit_s: float = 40.0) -> Any:
+    def wait(self, condition: Callable[[], Any], what: str, limit_s: float = 60.0) -> Any:
         """The condition's first true value."""
         return wait(condition, what, limit_s)
 
-    def all_gone(self, limit_s: float = 10.0) -> None:
+    def all_gone(self, limit_s: float = 60.0) -> None:
         """Wait until nothing that it started is left."""
         for name, pid in self.pids.items():
             wait(partial(gone, pid), f"the end of the {name}", limit_s)
@@ -241,7 +241,7 @@ def sim(tmp_path: Path) -> Iterator[Callable[..., Sim]]:
     for it in sims:
         it.process.terminate()
         try:
-            it.process.wait(10)
+            it.process.wait(60)
         except subprocess.TimeoutExpired:
             it.process.kill()
             it.process.wait()

@@ -110,7 +110,7 @@ def test_a_run_that_waits_for_its_server_tells_each_death_by_itself(start: Any, 
     log = servers[0].log
 
     def start_again() -> None:
-        servers[-1].process.wait(30)
+        servers[-1].process.wait(60)
         servers.append(sim(*planted, log=log))
 
     run = start(

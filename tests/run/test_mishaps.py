@@ -115,7 +115,7 @@ def test_a_terminal_that_takes_nothing_more_stops_neither_the_load_nor_the_verdi
         assert (verdict["verdict"], verdict["outcomes"]) == ("pass", {"ok": 40})
         reader = threading.Thread(target=_read_all, args=(ours,), daemon=True)
         reader.start()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
         process.wait()
@@ -155,7 +155,7 @@ def test_a_judge_that_takes_long_can_be_left_by_ctrl_c_twice(tmp_path: Path) -> 
         _until(lambda: b"again to end at once" in (tmp_path / "told").read_bytes())
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
+        assert process.wait(60) == 130
         assert b"not judged yet: loadchaos judge runs/small-" in (tmp_path / "told").read_bytes()
     finally:
         process.kill()

@@ -32,13 +32,13 @@ def test_while_the_server_is_down_it_says_that_it_waits_and_how_to_end_it(start:
 
 
 def test_a_duration_ends_the_load_and_where_the_metrics_are_is_said(start: Any, for_long: Any) -> None:
-    run = start("--duration", "3s", **for_long).loaded()
+    run = start("--duration", "3s", **for_long).loaded(1)
     url = run.wait(lambda: re.search(r"^metrics: (http://127\.0\.0\.1:\d+/metrics)$", run.told, re.MULTILINE), "URL")[1]
     with urllib.request.urlopen(url, timeout=5) as answer:
         assert b"loadchaos_" in answer.read()
     assert run.ends() == 0
     outcomes = run.verdict()["outcomes"]
-    assert outcomes["ok"] > 5
+    assert outcomes["ok"] > 0
     ends = run.rows("requests-*.jsonl", row="end")
     missed = sum(row["count"] for row in run.rows("requests-*.jsonl", row="missed"))
     assert sum(outcomes.values()) == len(ends) + missed

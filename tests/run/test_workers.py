@@ -87,7 +87,7 @@ def test_workers_share_the_load_and_the_run_holds_every_row_of_theirs(
     workers = [worker(unused_port), worker(unused_port, *ahead)]
     run = start("--master", "--expect-workers", "2", "--master-bind-port", str(unused_port))
     assert run.ends(100) == 0, run.told
-    assert [w.process.wait(20) for w in workers] == [0, 0], [w.told for w in workers]
+    assert [w.process.wait(60) for w in workers] == [0, 0], [w.told for w in workers]
     assert run.verdict()["outcomes"] == {"ok": 20}
     for it in workers:
         assert it.rows().read_bytes() == (run.folder / it.rows().name).read_bytes()
@@ -179,7 +179,7 @@ def test_ctrl_c_ends_the_load_of_all_in_order(start: Any, worker: Any, unused_po
     run.loaded()
     run.signal(signal.SIGINT)
     assert run.ends() == 130
-    assert [w.process.wait(20) for w in workers] == [0, 0], [w.told for w in workers]
+    assert [w.process.wait(60) for w in workers] == [0, 0], [w.told for w in workers]
     for it in workers:
         assert it.rows().read_bytes() == (run.folder / it.rows().name).read_bytes()
 
@@ -194,5 +194,5 @@ def test_a_key_has_to_be_known_where_it_is_used(start: Any, worker: Any, unused_
     assert "THE_KEY, and that variable is not set here" in without.told
     run.ends()
     refused = start(*args, "--header", "X-Token=hush-hush")
-    assert refused.process.wait(30) == 2
+    assert refused.process.wait(60) == 2
     assert "would travel to the workers in the open" in refused.told

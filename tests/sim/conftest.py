@@ -83,10 +83,10 @@ class Server:
         if self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(5)
+                self.process.wait(60)
             except subprocess.TimeoutExpired:
                 self.process.kill()
-        self.process.wait(5)
+        self.process.wait(60)
         self._reader.join(5)
         assert self.process.stdout is not None
         self.process.stdout.close()
@@ -118,7 +118,7 @@ def eventually() -> Callable[[Callable[[], Any]], Any]:
     """Waits for a condition, at most 8 s, and returns what it gave."""
 
     def wait(condition: Callable[[], Any]) -> Any:
-        end = time.monotonic() + 8
+        end = time.monotonic() + 60
         while not (got := condition()):
             assert time.monotonic() < end, "waited 8 s in vain"
             time.sleep(0.01)

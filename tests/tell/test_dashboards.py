@@ -125,7 +125,7 @@ class Prometheus:
              f"--web.listen-address=127.0.0.1:{self.port}", "--enable-feature=exemplar-storage"],
             stdout=self._log, stderr=self._log,
         )  # fmt: skip
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while True:
             try:
                 # Ready is not yet scraping: its discovery takes up to 5 s, in which a short run would be over.
@@ -148,7 +148,7 @@ class Prometheus:
 
     def close(self) -> None:
         self._process.terminate()
-        self._process.wait(10)
+        self._process.wait(60)
         self._log.close()
 
 

@@ -31,7 +31,7 @@ def findings(folder: RunFolder) -> list[dict[str, Any]]:
     return [row for row in Tail(folder.findings).rows() if row["row"] != "header"]
 
 
-def until(what: Callable[[], Any], limit_s: float = 30) -> Any:
+def until(what: Callable[[], Any], limit_s: float = 60.0) -> Any:
     """Wait for something to become true; its value."""
     end = time.monotonic() + limit_s
     while not (value := what()):
@@ -159,7 +159,7 @@ def test_a_growing_run_is_followed_and_its_numbers_are_the_ledgers(growing: Grow
     )
     assert process.poll() is None
     growing.write(1.0)
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
 
 
 def test_killed_and_started_again_it_writes_nothing_twice(growing: Growing, start: Any) -> None:
@@ -232,7 +232,7 @@ def test_sigterm_ends_it_in_order(growing: Growing, start: Any) -> None:
     process = start(growing.folder, "--no-live")
     until(lambda: growing.folder.findings.exists() and growing.folder.findings.read_bytes())
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
 
 
 def test_a_run_whose_writer_is_gone_is_not_followed_for_ever(growing: Growing, start: Any) -> None:
@@ -268,7 +268,7 @@ def test_a_terminal_that_takes_nothing_stops_neither_findings_nor_the_end(run_fo
                 os.write(terminal, b"x" * 4096)
         os.set_blocking(terminal, True)
         process = start(run_folder, stderr=terminal, env={**os.environ, "TERM": "xterm"})
-        assert process.wait(40) == 0
+        assert process.wait(60) == 0
         assert any(r["row"] == "failure" for r in findings(run_folder))
     finally:
         os.close(terminal)
@@ -277,7 +277,7 @@ def test_a_terminal_that_takes_nothing_stops_neither_findings_nor_the_end(run_fo
 
 def test_a_folder_that_does_not_exist_is_said_to_be_none(start: Any, tmp_path: Path) -> None:
     process = start(RunFolder(tmp_path / "none"), stderr=subprocess.PIPE)
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=60)
     assert process.returncode == 2
     assert b"is no folder" in said
 

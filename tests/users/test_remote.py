@@ -82,7 +82,7 @@ class Master:
 
 def turn_until(condition: Callable[[], Any]) -> None:
     """Let greenlets run until it is true."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "it did not come true"
         sleep(0.01)

@@ -206,7 +206,7 @@ def once(server: Misbehaving, mode: str, *, stream: bool, expected: str = "") ->
     slot = Slot(Target(server.url(mode)))
     if mode in KEPT_ALIVE:
         ask(server.url(mode), stream=stream, judged_by=judged_by, slot=slot, keep=True)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while slot._idle is not None and not slot._idle.is_stale() and time.monotonic() < deadline:
             time.sleep(0.005)
     return ask(server.url(mode), stream=stream, judged_by=judged_by, limits=limits, slot=slot)

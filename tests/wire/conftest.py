@@ -30,7 +30,7 @@ def until() -> Callable[[Callable[[], bool]], None]:
     """Wait for a condition; fail when it does not come true."""
 
     def wait(condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not condition():
             assert time.monotonic() < deadline, "it did not come true"
             time.sleep(0.005)
