@@ -173,8 +173,10 @@ class Follower(Child):
         self._folder = folder
         self._told_lost = False
 
-    async def begin(self, exporter_port: int | None, *, live: bool, cockpit: bool) -> None:
-        """Start telling; the live view gets our terminal, the web UI its pages."""
+    async def begin(
+        self, exporter_port: int | None, variables: Mapping[str, str], *, live: bool, cockpit: bool
+    ) -> None:  # fmt: skip
+        """Start telling; the live view gets our terminal, the web UI its pages; `variables` hold what is secret."""
         argv = [sys.executable, "-m", "loadchaos.follow", str(self._folder.path)]
         if exporter_port is not None:
             argv += ["--exporter-port", str(exporter_port)]
@@ -182,7 +184,7 @@ class Follower(Child):
             argv += ["--no-live"]
         if cockpit:
             argv += ["--cockpit"]
-        await self.start(argv, {}, None)
+        await self.start(argv, variables, None)
 
     async def finish(self, limit_s: float) -> None:
         """Let it tell the end; one that is stopped (a stopped terminal, Ctrl-Z) or slow is killed, nothing is lost."""

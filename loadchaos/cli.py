@@ -122,7 +122,10 @@ def _profile_argument(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--dry-run", is_flag=True, help="Print what would be sent and when, and send nothing.")
 @click.option("--ci", type=click.Choice(["github"]), help="Annotations and a step summary for GitHub Actions.")
 @click.option(
-    "--notify", multiple=True, metavar="URL", help="A webhook for the verdict, also env:VAR or an apprise URL."
+    "--notify",
+    multiple=True,
+    metavar="URL",
+    help="A webhook for incidents and the verdict, also env:VAR or an apprise URL.",
 )
 def run(ctx: click.Context, /, profile: str | None, overrides: tuple[str, ...], **options: Any) -> None:
     """Run a profile (a path, or a shipped name) against the embedded server, a launched one, or --target."""
@@ -159,7 +162,7 @@ def run(ctx: click.Context, /, profile: str | None, overrides: tuple[str, ...], 
         wait_ready_s=options["wait_ready"], embedded=options["embedded"],
         exporter_port=_exporter_port(options["exporter_port"]), live=not options["no_live"], processes=options["processes"],
         master=master(options), resume=resumed,
-        argv=_without(sys.argv, options["notify"]),
+        argv=_without(sys.argv, options["notify"]), follower_variables=notify.handing_over(addresses),
     )  # fmt: skip
 
     def told(result: Result) -> None:

@@ -27,7 +27,7 @@ from loadchaos.judge.incidents import Incident
 from loadchaos.judge.judge import Judge
 from loadchaos.ledger import Reader, RunFolder, Tail, Writer, boot_id
 from loadchaos.model import Row
-from loadchaos.tell import html, incident, junit
+from loadchaos.tell import html, incident, junit, notify
 from loadchaos.tell.cockpit import Pages
 from loadchaos.tell.fold import Fold
 from loadchaos.tell.incident_page import replay_command
@@ -41,7 +41,7 @@ _CHUNK = 2000
 _REWRITE_S = 5.0
 _WRITER_CHECK_S = 2.0
 LAST_SCRAPE_S = 5.0
-"""How long the exporter of a finished run waits for one more scrape, where somebody scrapes at such intervals."""
+"""How long the exporter of a finished run waits for one more scrape to be answered, where somebody scrapes so often."""
 MOST_INCIDENTS = 200
 """Folders a run gets: a server in a crash loop is told by its first deaths, and verdict.json has them all."""
 
@@ -53,7 +53,7 @@ class Follower:
     """Follows one run folder; `run` returns when the run has ended and all was read.
 
     `stopped`: once set, what is there is read once more, then `run` returns. `live` False: plain lines on a terminal, too.
-    `cockpit`: make the pages of the web UI.
+    `cockpit`: make the pages of the web UI. `addresses`: who is told of incidents.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class Follower:
         stream: TextIO | None = None,
         stopped: threading.Event | None = None,
         cockpit: bool = False,
+        addresses: Sequence[str] = (),
     ) -> None:
         self._folder = folder
         self._reader, self._judge, self._fold = Reader(folder), Judge(), Fold()
@@ -77,6 +78,7 @@ class Follower:
         self._stop = stopped or threading.Event()
         self._writer = WriterOfRun()
         self._pages = Pages(folder) if cockpit else None
+        self._messenger = notify.Messenger(addresses, folder.path.resolve(), _complain) if addresses else None
 
     def run(self) -> bool:
         """Follow to the end; False when the terminal was stuck and its thread had to be left behind."""
@@ -94,6 +96,8 @@ class Follower:
         finally:
             if self._exporter:
                 self._exporter.close()
+            if self._messenger:
+                self._messenger.close()
             self._findings.close()
 
     def _finish(self) -> None:
@@ -137,6 +141,9 @@ class Follower:
         if self._findings.mine:
             self._findings.write(findings)
             self._incidents.renew(self._judge.incidents)
+            if self._messenger:
+                for i in self._judge.incidents:
+                    self._messenger.see(i.n, i.id, i.to_json)
         with self._lock:
             for row in [*findings, *_opened(self._judge.incidents)]:
                 self._fold.feed(row)
@@ -155,6 +162,10 @@ class Follower:
         self._head.append(f"metrics: http://127.0.0.1:{exporter.port}/metrics")
         self._findings.write([{"row": "exporter", "at_ns": time.monotonic_ns(), "port": exporter.port}])
         return exporter
+
+
+def _complain(trouble: str) -> None:
+    sys.stderr.write(f"loadchaos: {trouble}\n")
 
 
 def _opened(incidents: Iterable[Incident]) -> Iterator[dict[str, Any]]:
@@ -298,7 +309,7 @@ class IncidentFolders:
 
 def follow(
     folder: RunFolder, *, exporter_port: int | None = None, live: bool = True, stream: TextIO | None = None,
-    cockpit: bool = False,
+    cockpit: bool = False, addresses: Sequence[str] = (),
 ) -> int:  # fmt: skip
     """Follow a run to its end or until SIGTERM or SIGINT; the exit code, 0. `stream`: where to tell (default stderr)."""
     # Before anything is opened: a SIGTERM that comes while the follower sets itself up must end it in order, too.
@@ -306,8 +317,9 @@ def follow(
     before = {s: signal.signal(s, lambda *_: stopped.set()) for s in (signal.SIGTERM, signal.SIGINT)}
     try:
         drawn = Follower(
-            folder, exporter_port=exporter_port, live=live, stream=stream, stopped=stopped, cockpit=cockpit
-        ).run()
+            folder, exporter_port=exporter_port, live=live, stream=stream, stopped=stopped, cockpit=cockpit,
+            addresses=addresses,
+        ).run()  # fmt: skip
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -402,7 +414,10 @@ def main(argv: list[str] | None = None) -> int:
     folder = RunFolder(options.run)
     if not folder.path.is_dir():
         parser.error(f"{path_of(folder.path, '.')} is no folder")
-    return follow(folder, exporter_port=options.exporter_port, live=not options.no_live, cockpit=options.cockpit)
+    return follow(
+        folder, exporter_port=options.exporter_port, live=not options.no_live, cockpit=options.cockpit,
+        addresses=notify.handed_over(os.environ),
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -55,6 +55,7 @@ class Options:
     master: Master | None = None
     resume: Point | None = None
     argv: Sequence[str] = ()
+    follower_variables: Mapping[str, str] = field(default_factory=dict, repr=False)  # notify.handing_over: secrets
 
 
 def drivers(options: Options) -> int:

@@ -202,8 +202,9 @@ class _Run:
         self._loading = self._sent_load = True
         self._silent_turns = 0
         await self._follower.begin(
-            self._options.exporter_port, live=self._options.live, cockpit=self._commands is not None
-        )
+            self._options.exporter_port, self._options.follower_variables, live=self._options.live,
+            cockpit=self._commands is not None,
+        )  # fmt: skip
         if self._commands is not None:
             self._commands.load_begins(self._attacks)
         await self._locust.begin(*locust_arguments(self._options))

@@ -10,7 +10,7 @@ import re
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -106,32 +106,46 @@ class FoldCollector(Collector):
         self.fold = fold
         self.run = run
         self.lock = threading.Lock()
-        self.scraped_s: list[float] = []  # time.monotonic of the last two scrapes
+        self.scraped_s: list[float] = []  # time.monotonic at which the last two scrapes began
         self._scraped = threading.Condition()
 
     def collect(self) -> Iterable[Metric]:
         """Every family, with the numbers as of now."""
         with self.lock:
-            page = families(self.fold, self.run)
+            return families(self.fold, self.run)
+
+    def sent(self, began_s: float) -> None:
+        """A page asked for at `began_s` (time.monotonic) went out whole."""
         with self._scraped:
-            self.scraped_s = [*self.scraped_s[-1:], time.monotonic()]
+            self.scraped_s = [*self.scraped_s[-1:], began_s]
             self._scraped.notify_all()
-        return page
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: the families depend on what the server has, and no other collector shares the registry."""
         return []
 
     def wait_for_scrape(self, limit_s: float) -> bool:
-        """Wait for the next scrape, where somebody scrapes at intervals of less than `limit_s`; whether one came."""
+        """Wait for a scrape that begins now or later, where somebody scrapes at intervals of less than `limit_s`."""
+        now = time.monotonic()
         with self._scraped:
-            before = list(self.scraped_s)
-            regular = len(before) == 2 and before[1] - before[0] <= limit_s
-            if not regular or time.monotonic() - before[1] > limit_s:
+            before = self.scraped_s
+            if len(before) < 2 or before[1] - before[0] > limit_s or now - before[1] > limit_s:
                 return False
-            # Three times its interval: a scraper that misses that has ended, too.
-            due_s = min(limit_s, 3 * (before[1] - before[0]) + 0.5)
-            return self._scraped.wait_for(lambda: self.scraped_s[-1] > before[-1], due_s)
+            return self._scraped.wait_for(lambda: self.scraped_s[-1] > now, limit_s)
+
+
+class _Answer:
+    """A page on its way: `sent` is called once all of it was written, and not when the scraper has hung up."""
+
+    def __init__(self, parts: Sequence[bytes], sent: Callable[[], None]) -> None:
+        self._parts, self._sent = parts, sent
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._parts
+        self._sent()
+
+    def __len__(self) -> int:  # what wsgiref makes a Content-Length of
+        return len(self._parts)
 
 
 class Exporter:
@@ -148,7 +162,13 @@ class Exporter:
                 f"the metrics exporter cannot listen on {address}:{port}: {e}; "
                 "another run may be using it: choose one with --exporter-port, 0 for any free one"
             ) from e
+        self._page: Any = self._server.get_app()
+        self._server.set_app(self._counted)
         self.port = int(self._server.server_port)
+
+    def _counted(self, environ: Any, start_response: Any) -> Iterable[bytes]:
+        began_s = time.monotonic()
+        return _Answer(self._page(environ, start_response), lambda: self.collector.sent(began_s))
 
     @property
     def lock(self) -> threading.Lock:

@@ -1,18 +1,12 @@
 """A run in GitHub Actions: annotations and a summary that say what broke, and nothing of the server's becomes a command."""
 
 import re
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
-from loadchaos.cli import _without
-from loadchaos.errors import OptionError
-from loadchaos.tell import github, notify
+from loadchaos.tell import github
 
 Verdict = dict[str, Any]
 
@@ -72,64 +66,3 @@ def test_hostile_text_in_the_summary_stays_text(verdict: Verdict, tmp_path: Path
     assert "@somebody" not in text
     outside_of_code = re.sub(r"(`+) .*? \1(?!`)", "", text)
     assert "<script" not in outside_of_code
-
-
-# -- notifications -------------------------------------------------------------------------------------------------
-
-
-class Hook(HTTPServer):
-    """A webhook that keeps what it gets and answers `status`."""
-
-    status = 200
-    got: list[dict[str, Any]]
-
-
-@pytest.fixture
-def hook() -> Iterator[Hook]:
-    class Answer(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            server.got.append(orjson.loads(self.rfile.read(int(self.headers["content-length"]))))
-            self.send_response(server.status)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = Hook(("127.0.0.1", 0), Answer)
-    server.got = []
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-def test_a_webhook_gets_the_verdict(hook: Hook, verdict: Verdict, tmp_path: Path) -> None:
-    url = f"http://127.0.0.1:{hook.server_port}/x"
-    assert notify.send(url, notify.message(verdict, tmp_path / "mtp_mm-1")) == ""
-    (got,) = hook.got
-    assert got["text"].startswith("loadchaos: FAIL mtp_mm: ")
-    assert (got["verdict"], got["exit_code"], got["run"]) == ("fail", 1, "mtp_mm-1")
-    assert {f["id"] for f in got["failures"]} == {"connection_reset", "encoder_cache_miss"}
-
-
-def test_a_notification_that_fails_is_said_without_its_address(hook: Hook, verdict: Verdict, tmp_path: Path) -> None:
-    hook.status = 403
-    told = notify.message(verdict, tmp_path)
-    assert notify.send(f"http://127.0.0.1:{hook.server_port}/secret", told) == "the notification was refused: 403"
-    for address in ("http://127.0.0.1:1/secret", "http://[/secret", "nobody://secret"):
-        trouble = notify.send(address, told)
-        assert "not sent" in trouble
-        assert "secret" not in trouble
-
-
-def test_an_address_may_stand_in_a_variable_and_is_never_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOOK", "https://hooks.example/T1")
-    assert notify.address("env:HOOK") == "https://hooks.example/T1"
-    with pytest.raises(OptionError, match="not set"):
-        notify.address("env:NO_SUCH_VARIABLE")
-    argv = ["loadchaos", "run", "p", "--notify=https://hooks.example/T1", "--notify", "env:HOOK"]
-    assert _without(argv, ["https://hooks.example/T1", "env:HOOK"]) == (
-        "loadchaos", "run", "p", "--notify=***", "--notify", "env:HOOK",
-    )  # fmt: skip

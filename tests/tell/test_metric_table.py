@@ -14,7 +14,7 @@ from loadchaos.ledger import Reader, RunFolder
 from loadchaos.model import OUTCOMES
 from loadchaos.tell import metric_table
 from loadchaos.tell.fold import Fold
-from loadchaos.tell.prometheus import FoldCollector, families
+from loadchaos.tell.prometheus import FoldCollector, _Answer, families
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -116,14 +116,34 @@ def test_labels_are_short_ids() -> None:
 def test_a_finished_run_waits_for_one_more_scrape_only_where_somebody_scrapes() -> None:
     collector = FoldCollector(Fold())
     assert not collector.wait_for_scrape(5)
-    collector.collect()
+    collector.sent(time.monotonic())
     assert not collector.wait_for_scrape(5), "one look is no scraper"
-    time.sleep(0.1)
-    collector.collect()
-    scraper = threading.Timer(0.05, collector.collect)
+    collector.sent(time.monotonic())
+    scraper = threading.Timer(0.05, lambda: collector.sent(time.monotonic()))
     scraper.start()
     assert collector.wait_for_scrape(30)
     scraper.join()
+
+
+def test_a_page_asked_for_before_the_end_is_not_the_last_one() -> None:
+    collector = FoldCollector(Fold())
+    began_s = time.monotonic()
+    collector.sent(began_s)
+    collector.sent(began_s)
+    scraper = threading.Timer(0.05, lambda: collector.sent(began_s))
+    scraper.start()
+    assert not collector.wait_for_scrape(0.5)
+    scraper.join()
+
+
+def test_only_a_page_that_was_read_to_its_end_counts_as_a_scrape() -> None:
+    counted: list[str] = []
+    cut_off = iter(_Answer([b"a", b"b"], lambda: counted.append("sent")))
+    assert next(cut_off) == b"a"
+    del cut_off
+    assert counted == []
+    assert b"".join(_Answer([b"a", b"b"], lambda: counted.append("sent"))) == b"ab"
+    assert counted == ["sent"]
 
 
 def full_fold(traffics: int, replicas: int) -> Fold:

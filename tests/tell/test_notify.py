@@ -1,0 +1,143 @@
+"""What a run found is told elsewhere: incidents as they open, the verdict at the end, and never an address on disk."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from loadchaos.cli import _without
+from loadchaos.errors import OptionError
+from loadchaos.ledger import RunFolder
+from loadchaos.tell import notify
+
+Verdict = dict[str, Any]
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # apprise's own, where it is installed
+
+
+class Hook(HTTPServer):
+    """A webhook that keeps what it gets and answers `status`."""
+
+    status = 200
+    got: list[dict[str, Any]]
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    class Answer(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            server.got.append(orjson.loads(self.rfile.read(int(self.headers["content-length"]))))
+            self.send_response(server.status)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = Hook(("127.0.0.1", 0), Answer)
+    server.got = []
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_a_webhook_gets_the_verdict(hook: Hook, verdict: Verdict, tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{hook.server_port}/x"
+    assert notify.send(url, notify.message(verdict, tmp_path / "mtp_mm-1")) == ""
+    (got,) = hook.got
+    assert got["text"].startswith("loadchaos: FAIL mtp_mm: ")
+    assert (got["verdict"], got["exit_code"], got["run"]) == ("fail", 1, "mtp_mm-1")
+    assert {f["id"] for f in got["failures"]} == {"connection_reset", "encoder_cache_miss"}
+
+
+def test_a_notification_that_fails_is_said_without_its_address(hook: Hook, verdict: Verdict, tmp_path: Path) -> None:
+    hook.status = 403
+    told = notify.message(verdict, tmp_path)
+    refused = notify.send(f"http://127.0.0.1:{hook.server_port}/secret", told)
+    assert "refused with 403" in refused
+    assert "secret" not in refused
+    for address in ("http://127.0.0.1:1/secret", "http://[/secret", "nobody://secret"):
+        trouble = notify.send(address, told)
+        assert "not sent" in trouble
+        assert "secret" not in trouble
+
+
+def test_an_address_may_stand_in_a_variable_and_is_never_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOOK", "https://hooks.example/T1")
+    assert notify.address("env:HOOK") == "https://hooks.example/T1"
+    with pytest.raises(OptionError, match="not set"):
+        notify.address("env:NO_SUCH_VARIABLE")
+    argv = ["loadchaos", "run", "p", "--notify=https://hooks.example/T1", "--notify", "env:HOOK"]
+    assert _without(argv, ["https://hooks.example/T1", "env:HOOK"]) == (
+        "loadchaos", "run", "p", "--notify=***", "--notify", "env:HOOK",
+    )  # fmt: skip
+
+
+def test_an_incident_is_told_when_it_opens_and_again_under_its_better_name(hook: Hook, tmp_path: Path) -> None:
+    troubles: list[str] = []
+    messenger = notify.Messenger([f"http://127.0.0.1:{hook.server_port}/x"], tmp_path / "mtp_mm-1", troubles.append)
+    for name in ("engine_death_unexplained", "engine_death_unexplained", "encoder_cache_miss", "encoder_cache_miss"):
+        messenger.see(1, name, partial(dict, n=1, id=name, folder=f"001-{name}", title="It died"))
+    messenger.close()
+    assert [got["incident"]["id"] for got in hook.got] == ["engine_death_unexplained", "encoder_cache_miss"]
+    assert hook.got[1]["text"] == (
+        "loadchaos: INCIDENT encoder_cache_miss: It died (mtp_mm-1/incidents/001-encoder_cache_miss)"
+    )
+    assert troubles == []
+
+
+def test_a_crash_loop_tells_of_its_first_incidents_only_and_of_one_trouble_once(hook: Hook, tmp_path: Path) -> None:
+    hook.status, troubles = 500, list[str]()
+    messenger = notify.Messenger([f"http://127.0.0.1:{hook.server_port}/x"], tmp_path, troubles.append)
+    for n in range(100):
+        messenger.see(n, "engine_death", partial(dict, n=n, id="engine_death"))
+    messenger.close()
+    assert len(hook.got) == notify.MOST_INCIDENTS
+    assert len(troubles) == 1
+
+
+def test_the_follower_gets_addresses_in_a_variable_that_it_takes_away() -> None:
+    environment = notify.handing_over(["https://hooks.example/T1", "mailto://u:p@example.com"])
+    assert notify.handed_over(environment) == ("https://hooks.example/T1", "mailto://u:p@example.com")
+    assert environment == {}
+    assert notify.handing_over([]) == {}
+    assert notify.handed_over({notify.VARIABLE: "no json"}) == ()
+
+
+def test_the_follower_of_a_run_tells_of_its_death(hook: Hook, run_folder: RunFolder) -> None:
+    secret = f"http://127.0.0.1:{hook.server_port}/a-secret-token"
+    subprocess.run(
+        [sys.executable, "-m", "loadchaos.follow", str(run_folder.path), "--no-live"],
+        env={**os.environ, **notify.handing_over([secret])}, check=True, capture_output=True, timeout=60,
+    )  # fmt: skip
+    deaths = [got for got in hook.got if got["incident"]["kind"] == "death"]
+    assert deaths
+    assert {got["event"] for got in hook.got} == {"incident"}
+    kept = [p for p in run_folder.path.rglob("*") if p.is_file()]
+    assert not [p for p in kept if b"a-secret-token" in p.read_bytes()]
+
+
+def test_apprise_takes_a_message_where_it_is_installed(
+    hook: Hook, verdict: Verdict, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("apprise", reason="pip install apprise")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    address = f"json://127.0.0.1:{hook.server_port}/a-secret-token"
+    told = notify.message(verdict, tmp_path / "mtp_mm-1")
+    assert notify.send(address, told) == ""
+    (got,) = hook.got
+    assert got["message"] == told["text"]
+    hook.status = 403
+    assert "not taken" in notify.send(address, told)
+    assert "secret" not in "".join(capfd.readouterr())
+    assert not any(tmp_path.rglob("*")), "apprise keeps nothing on disk"
