@@ -65,20 +65,21 @@ class Commands:
     def _fire(self, attacks: Attacks, row: Row) -> None:
         name, params = str(row.get("name")), row.get("params")
         why = self._why_refused(f"the attack {name}, fired by hand")
+        kind = str(row.get("kind"))
+        if why is None and (kind, name) not in {(offer.kind, offer.name) for offer in attacks.offers()}:
+            why = f"{kind} {name} was not offered"
         try:
             if why is None:
-                attacks.fire(str(row.get("kind")), name, params if isinstance(params, dict) else {})
+                attacks.fire(kind, name, params if isinstance(params, dict) else {})
         except LoadchaosError as e:
             why = str(e)
         self._answer(row, ok=why is None, text=why or f"{row.get('title') or name} fired")
 
     def _why_refused(self, reason: str) -> str | None:
         """A server that nobody authorised to be harmed is not harmed by a button either."""
-        url = self._place.admin_url or self._place.url
-        if url is None or self._place.kind != "external":
-            return None
         try:
-            authority.check(url, [reason], self._authorized)
+            for stranger in self._place.strangers:
+                authority.check(stranger, [reason], self._authorized)
         except LoadchaosError as e:
             return str(e)
         return None

@@ -70,8 +70,9 @@ def place(profile: Profile, options: Options) -> Place:
         _refuse_for_workers(options)
     url = parse_target(options.target) if options.target is not None else None
     admin_url = parse_target(options.admin_url) if options.admin_url else None
-    if url is not None:
-        authority.check(admin_url or url, profile.harms(), options.authorize)
+    strangers = _strangers(profile, kind, url, admin_url)
+    for stranger in strangers:
+        authority.check(stranger, profile.harms(), options.authorize)
     for spec in options.server_log:
         _refuse_unreadable(spec, may_come=options.wait_ready_s is not None)
     trust = options.trust
@@ -82,8 +83,14 @@ def place(profile: Profile, options: Options) -> Place:
     toxiproxy = options.toxiproxy or profile.target.toxiproxy
     return Place(
         kind, url, admin_url, options.server_log, request_headers(options), trust, options.pid,
-        parse_target(toxiproxy) if toxiproxy else None,
+        parse_target(toxiproxy) if toxiproxy else None, strangers,
     )  # fmt: skip
+
+
+def _strangers(profile: Profile, kind: str, url: str | None, admin_url: str | None) -> tuple[str, ...]:
+    """Every URL that load or attacks reach of a server that loadchaos does not start: each needs a word of its own."""
+    replicas = [parse_target(r.url) for r in profile.target.replicas] if kind == "external" else []
+    return tuple(dict.fromkeys(u for u in (admin_url, url, *replicas) if u is not None))
 
 
 def _refuse_pid(profile: Profile, pid: int | None, urls: Sequence[str]) -> None:

@@ -34,7 +34,8 @@ _DEFAULT_ERA = {"vllm": "0.18", "lmdeploy": "0.18"}
 class Place:
     """Where the server is and what is known by hand: URLs, logs, headers, certificates; embedded, launched or external.
 
-    `pid` is its process as the user gave it, `toxiproxy` the API of one that is to stand in the path of network attacks.
+    `pid` is its process as the user gave it, `toxiproxy` the API of one that is to stand in the path of network attacks,
+    `strangers` are the URLs of all that is no server of ours: none may be harmed without the user's word.
     """
 
     kind: str
@@ -45,6 +46,7 @@ class Place:
     trust: Trust = field(default_factory=Trust)
     pid: int | None = None
     toxiproxy: str | None = None
+    strangers: Sequence[str] = ()
 
 
 class Patient:

@@ -22,7 +22,7 @@ class FakeAttacks:
         self.fired: list[str] = []
 
     def offers(self) -> list[Offer]:
-        return [Offer("admin", "sleep", "sleep", "POST /sleep")]
+        return [Offer("admin", name, name, f"POST /{name}") for name in ("sleep", "nonsense")]
 
     def fire(self, kind: str, name: str, params: Row) -> None:
         if name == "nonsense":
@@ -35,7 +35,8 @@ class Bench:
         self.folder = RunFolder(home)
         self.record = Record(self.folder, lambda row: None)
         url = "http://10.1.2.3:8000" if kind == "external" else None
-        self.commands = Commands(self.record, Place(kind, url, None, (), {}), authorized, start)
+        place = Place(kind, url, None, (), {}, strangers=() if url is None else (url, "http://10.1.2.4:8000"))
+        self.commands = Commands(self.record, place, authorized, start)
         self.writer = Writer(self.folder.commands, "web")
         self.attacks = FakeAttacks()
 
@@ -74,10 +75,27 @@ def test_an_attack_on_a_server_nobody_authorised_is_refused_and_says_how(tmp_pat
 
 
 def test_an_authorised_one_is_fired(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, "external", ("10.1.2.3:8000",))
+    bench = Bench(tmp_path, "external", ("10.1.2.3:8000", "10.1.2.4:8000"))
     bench.load_begins()
     bench.press("attack", kind="admin", name="sleep", params={})
     assert bench.attacks.fired == ["admin sleep"]
+
+
+def test_one_replica_that_nobody_authorised_spares_them_all(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, "external", ("10.1.2.3:8000",))
+    bench.load_begins()
+    bench.press("attack", kind="admin", name="sleep", params={})
+    assert bench.attacks.fired == []
+    assert "--authorize 10.1.2.4:8000" in bench.rows("command")[0]["text"]
+
+
+@pytest.mark.parametrize(("kind", "name"), [("process", "sleep"), ("admin", "update_weights"), ("host", "cpu")])
+def test_what_no_button_offered_is_not_fired(tmp_path: Path, kind: str, name: str) -> None:
+    bench = Bench(tmp_path)
+    bench.load_begins()
+    bench.press("attack", kind=kind, name=name, params={})
+    assert bench.attacks.fired == []
+    assert [(r["ok"], r["text"]) for r in bench.rows("command")] == [(False, f"{kind} {name} was not offered")]
 
 
 def test_what_the_dialect_does_not_have_is_answered(tmp_path: Path) -> None:

@@ -1,0 +1,46 @@
+"""Which addresses may be harmed: each that load or attacks reach and that loadchaos did not start has to be named."""
+
+from typing import Any
+
+import pytest
+
+from loadchaos.cli import shelves
+from loadchaos.errors import AuthorizationError
+from loadchaos.options import Options, place
+from loadchaos.plan.profile import Profile, from_mapping
+
+TARGET, ADMIN, REPLICA = "http://10.1.2.3:8000", "http://10.1.2.4:9000", "http://10.1.2.5:8000"
+
+
+def harmful(target: dict[str, Any]) -> Profile:
+    return from_mapping(
+        {
+            "name": "p", "target": target, "attacks": [{"admin": "reset_mm_cache", "every": "2s"}],
+            "traffic": [{"name": "text", "payload": {"text": {"tokens": 16}}}], "load": [{"users": 1, "requests": 1}],
+        },
+        shelves(),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "asked"),
+    [
+        ({}, {"target": TARGET, "admin_url": ADMIN}, [TARGET, ADMIN]),
+        ({"replicas": [{"name": "a", "url": REPLICA}]}, {"target": TARGET}, [TARGET, REPLICA]),
+        ({"embedded": {"dialect": "vllm"}}, {"embedded": True, "admin_url": ADMIN}, [ADMIN]),
+        ({"launch": {"command": ["vllm"]}}, {"admin_url": ADMIN}, [ADMIN]),
+    ],
+)
+def test_each_address_needs_a_word_of_its_own(
+    target: dict[str, Any], options: dict[str, Any], asked: list[str]
+) -> None:
+    words = [url.removeprefix("http://") for url in asked]
+    for missing in words:
+        given = [word for word in words if word != missing]
+        with pytest.raises(AuthorizationError, match=f"--authorize {missing}"):
+            place(harmful(target), Options(**options, authorize=given))
+    assert sorted(place(harmful(target), Options(**options, authorize=words)).strangers) == sorted(asked)
+
+
+def test_a_server_of_ours_needs_none() -> None:
+    assert place(harmful({"embedded": {"dialect": "vllm"}}), Options(embedded=True)).strangers == ()
