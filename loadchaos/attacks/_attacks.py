@@ -132,7 +132,7 @@ class Attacks:
         for replica in self._replicas:
             if not self._running.is_set():
                 self._row(index, -self._acts_by_hand, "skipped", replica, Done(None, text=self._why_paused))
-            elif (index, replica.name) not in self._holding:
+            else:
                 act = self._once(index, attack, times, replica, -self._acts_by_hand)
                 self._tasks.append(asyncio.create_task(act))
 
@@ -199,6 +199,9 @@ class Attacks:
         return [replica for replica in self._replicas if replica.name == on]
 
     async def _once(self, index: int, attack: Attack, times: Timetable, replica: Replica, n: int) -> None:
+        if (index, replica.name) in self._holding:
+            self._row(index, n, "skipped", replica, Done(None, text="it is still in force"))
+            return
         done = Done(ok=None, text="stopped before it was answered")
         self._about[index, replica.name] = dict(attack.about(replica))
         self._row(index, n, "begin", replica, Done(ok=None))

@@ -83,7 +83,9 @@ class CpuHog:
             for _ in range(self._processes):
                 running.append(_spin())
         except OSError as e:
-            return Done(ok=False, text=f"{len(running)} of {self._processes} processes could be started: {e.strerror}")
+            text = f"{len(running)} of {self._processes} processes could be started, and were ended: {e.strerror}"
+            await self.undo(replica)
+            return Done(ok=False, text=text)
         text = f"{self._processes} processes take what they get of {os.cpu_count()} processors"
         return Done(ok=True, text=text, took_ns=time.monotonic_ns() - begin)
 

@@ -6,7 +6,7 @@ API as in Shopify/toxiproxy 2: POST /proxies, POST and DELETE /proxies/NAME/toxi
 from __future__ import annotations
 
 import asyncio
-import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -22,7 +22,11 @@ from loadchaos.errors import OptionError, TargetError
 
 _CALL_S = 5.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
-_DELETE = "import sys,urllib.request as u;u.urlopen(u.Request(sys.argv[1],method='DELETE'),timeout=5)"
+# No proxy out of the environment: it goes where our other calls go.
+_DELETE = (
+    "import sys,urllib.request as u;"
+    "u.build_opener(u.ProxyHandler({})).open(u.Request(sys.argv[1],method='DELETE'),timeout=5)"
+)
 
 
 class ToxiproxyPath:
@@ -38,7 +42,7 @@ class ToxiproxyPath:
         self._host = urlsplit(api).hostname or ""
         if self._host not in _LOOPBACK and (self._target.hostname or "") in _LOOPBACK:
             raise OptionError(f"{url} is on this machine's loopback: the toxiproxy at {api} cannot reach it")
-        self._name = f"loadchaos-{os.getpid()}"
+        self._name = f"loadchaos-{secrets.token_hex(4)}"  # a pid is 1 in each container that shares a toxiproxy
         self._client = httpx.AsyncClient(timeout=_CALL_S, trust_env=False, headers={"User-Agent": "loadchaos"})
         self._guard: subprocess.Popen[bytes] | None = None
         self.url = ""

@@ -264,6 +264,19 @@ def test_while_the_server_is_down_nothing_is_sent_and_skipped_rows_are_few(serve
     asyncio.run(story())
 
 
+def test_what_is_in_force_is_not_begun_a_second_time(server: Any, rows: Any) -> None:
+    async def story() -> None:
+        server.answers["/pause"] = server.answers["/resume"] = OK
+        async with attacking(server, rows) as attacks:
+            attacks.fire("admin", "pause", {})
+            attacks.fire("admin", "pause", {})
+            await rows.until(lambda: rows.of(what="skipped"))
+            assert (rows.of(what="skipped")[0]["text"], len(rows.of(what="begin"))) == ("it is still in force", 1)
+        assert sorted(r["what"] for r in rows if r["n"] == -1) == ["begin", "end", "undo"]
+
+    asyncio.run(story())
+
+
 def test_replicas_are_attacked_as_on_says(server: Any, rows: Any) -> None:
     async def story() -> None:
         server.answers["/reset_mm_cache"] = OK

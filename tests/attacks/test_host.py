@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -11,7 +13,7 @@ import time
 import psutil
 import pytest
 
-from loadchaos.attacks import Attacks, Replica
+from loadchaos.attacks import Attacks, Replica, host
 from loadchaos.attacks.host import _SPIN
 from loadchaos.dialects import DIALECTS
 from loadchaos.errors import OptionError
@@ -38,6 +40,21 @@ def test_a_hog_runs_while_it_holds_and_is_gone_afterwards() -> None:
         assert [r["what"] for r in rows] == ["begin", "end", "undo"]  # type: ignore[index]  # rows of the ledger
 
     asyncio.run(story())
+
+
+def test_hogs_of_which_not_all_could_be_started_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, started = host._spin, list[subprocess.Popen[bytes]]()
+
+    def spin() -> subprocess.Popen[bytes]:
+        if started:
+            raise BlockingIOError(errno.EAGAIN, "no more processes")
+        started.append(real())
+        return started[0]
+
+    monkeypatch.setattr(host, "_spin", spin)
+    done = asyncio.run(host.CpuHog(2).begin(Replica("a", "http://127.0.0.1:9", pid=os.getpid)))
+    assert (done.ok, started[0].returncode) == (False, -signal.SIGKILL)
+    assert done.text.startswith("1 of 2 processes")
 
 
 def test_a_hog_does_not_outlive_the_one_who_started_it() -> None:
