@@ -19,6 +19,7 @@ from loadchaos.cli_soak import soak, trend
 from loadchaos.cli_stack import stack
 from loadchaos.cli_worker import master, worker
 from loadchaos.errors import LoadchaosError, OptionError
+from loadchaos.redact import REDACTED
 
 if TYPE_CHECKING:
     from loadchaos.cockpit import Address
@@ -227,7 +228,7 @@ def _without(argv: Sequence[str], secret: Sequence[str]) -> tuple[str, ...]:
     """The command line without the addresses of notifications: whoever has a webhook's URL may write to it."""
     hidden = [x for x in secret if not x.startswith("env:")]
     for text in hidden:
-        argv = [part.replace(text, "***") for part in argv]
+        argv = [part.replace(text, REDACTED) for part in argv]
     return tuple(argv)
 
 

@@ -35,6 +35,11 @@ def boot_id() -> str:
         return ""
 
 
+def is_behind(begin: Row) -> bool:
+    """Whether a `begin` row is of what `pipeline` sent behind a request: the plan has one step for all of them."""
+    return "." in str(begin.get("id"))
+
+
 class Writer:
     """Appends rows to one file of the run folder; nobody else may write that file.
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadchaos.errors import OptionError
-from loadchaos.ledger import RunFolder, Tail
+from loadchaos.ledger import RunFolder, Tail, is_behind
 from loadchaos.plan.profile import Profile
 from loadchaos.plan.steps import PHASE_STRIDE, of_phase, total
+from loadchaos.redact import REDACTED
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,14 @@ def begin_row(folder: RunFolder) -> Mapping[str, Any]:
 
 
 def arguments(folder: RunFolder) -> list[str]:
-    """What stood behind `loadchaos run`. Raises OptionError where a part of it is redacted: it has to be given again."""
+    """What stood behind `loadchaos run`, its secrets redacted."""
     argv = [str(a) for a in begin_row(folder).get("argv") or ()]
-    found = argv[argv.index("run") + 1 :] if "run" in argv else []
-    hidden = next((a for a in found if "***" in a), None)
-    if hidden is not None:
-        raise OptionError(f"--resume {folder.path}: {hidden} was a secret and is not recorded: give it again")
-    return found
+    return argv[argv.index("run") + 1 :] if "run" in argv else []
+
+
+def hidden(value: object) -> bool:
+    """Whether a part of an option's value was a secret, and so is not recorded."""
+    return any(REDACTED in str(text) for text in (value if isinstance(value, tuple | list) else (value,)))
 
 
 def point(folder: RunFolder, profile: Profile, seed: int) -> Point:
@@ -85,7 +87,7 @@ def _read(folder: RunFolder) -> tuple[dict[int, int], dict[int, int], int, int, 
             if kind == "begin":
                 phase = int(row["phase"])
                 last[phase] = max(last.get(phase, 0), int(row["step"]))
-                done += 1
+                done += not is_behind(row)
             elif kind == "missed":
                 done += int(row["count"])
             elif kind == "phase" and row["what"] == "begin":

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from loadchaos.cli import shelves
+from loadchaos.cli import run, shelves
+from loadchaos.cli_resume import again
 from loadchaos.errors import OptionError
 from loadchaos.ledger import RunFolder, Tail, Writer
 from loadchaos.plan.profile import Profile, from_mapping
@@ -30,16 +31,17 @@ def profile(*load: dict[str, Any]) -> Profile:
 
 def interrupted(folder: Path, phase: int, steps: range, *, lasted_s: float = 1.0, why: str | None = None) -> RunFolder:
     """What a worker left of a run that was cut off."""
-    run = RunFolder(folder)
-    writer = Writer(run.requests(0), "locust-0")
+    left = RunFolder(folder)
+    writer = Writer(left.requests(0), "locust-0")
     writer.write({"row": "load", "what": "begin", "at_ns": 0})
     writer.write({"row": "phase", "phase": phase, "round": 0, "what": "begin", "at_ns": 1_000_000_000})
     for step in steps:
-        writer.write({"row": "begin", "phase": phase, "step": step, "at_ns": 1_000_000_000})
+        for sent in (f"lc-ab-{step}", f"lc-ab-{step}.1"):  # and one pipelined behind it, which is no step
+            writer.write({"row": "begin", "id": sent, "phase": phase, "step": step, "at_ns": 1_000_000_000})
     writer.write({"row": "heartbeat", "at_ns": int((1 + lasted_s) * 1e9)})
     if why is not None:
         writer.write({"row": "load", "what": "end", "why": why, "at_ns": int((1 + lasted_s) * 1e9)})
-    return run
+    return left
 
 
 def test_an_open_phase_goes_on_at_its_due_time(tmp_path: Path) -> None:
@@ -66,6 +68,26 @@ def test_where_there_is_nothing_to_go_on_with_it_says_so(
 ) -> None:
     with pytest.raises(OptionError, match=told):
         point(interrupted(tmp_path, 0, steps, why=why), profile({"users": 2, "requests": 5}), 0)
+
+
+@pytest.mark.parametrize(
+    ("argv", "text", "told"),
+    [
+        (["p.yaml", "--header", "x=[redacted]"], "name: p", "--header held a secret"),
+        (["p.yaml"], "env: {HF_TOKEN: '[redacted]'}", "the profile held a secret"),
+    ],
+)
+def test_a_secret_that_is_not_recorded_is_asked_for_and_may_be_given_again(
+    tmp_path: Path, argv: list[str], text: str, told: str
+) -> None:
+    folder = interrupted(tmp_path, 0, range(3))
+    folder.profile.write_text(text)
+    Writer(folder.events, "run").write({"row": "run", "what": "begin", "argv": ["loadchaos", "run", *argv]})
+    with pytest.raises(OptionError, match=told):
+        again(run.make_context("run", ["--resume", str(tmp_path)]), tmp_path)
+    anew = run.make_context("run", ["q.yaml", "--resume", str(tmp_path), "--header", "x=y"])
+    profile_, _, options = again(anew, tmp_path)
+    assert (profile_, options["headers"]) == ("q.yaml", ("x=y",))
 
 
 @pytest.mark.slow

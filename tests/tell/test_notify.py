@@ -79,7 +79,7 @@ def test_an_address_may_stand_in_a_variable_and_is_never_recorded(monkeypatch: p
         notify.address("env:NO_SUCH_VARIABLE")
     argv = ["loadchaos", "run", "p", "--notify=https://hooks.example/T1", "--notify", "env:HOOK"]
     assert _without(argv, ["https://hooks.example/T1", "env:HOOK"]) == (
-        "loadchaos", "run", "p", "--notify=***", "--notify", "env:HOOK",
+        "loadchaos", "run", "p", "--notify=[redacted]", "--notify", "env:HOOK",
     )  # fmt: skip
 
 
