@@ -113,7 +113,7 @@ class Gatherer:
         if not isinstance(number, int) or not 0 <= number < len(self._places):
             return None
         place = self._places[number]
-        if msg.data.get("token") != place.token:
+        if not place.token or msg.data.get("token") != place.token:
             return None
         place.heard, place.client = time.monotonic(), msg.node_id
         if place.state == "given":

@@ -40,18 +40,24 @@ def unpack(luggage: Mapping[str, Any], folder: Path, worker: int) -> Path:
     plan = copy.deepcopy({**luggage["plan"], "spool": str(folder), "worker": worker})
     try:
         for name, data in luggage[FILES].items():
-            path = folder / FILES / name
-            if not path.resolve().is_relative_to((folder / FILES).resolve()):
-                raise LedgerError(f"the master sent a file for a place outside {folder}")
+            path = _inside(folder / FILES, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
         for holder, key in _places(plan):
-            holder[key] = str(folder / FILES / holder[key])
+            holder[key] = str(_inside(folder / FILES, holder[key]))
         (folder / "facts.json").write_bytes(orjson.dumps(luggage["facts"]))
         (folder / "plan.json").write_bytes(orjson.dumps(plan))
     except OSError as e:
         raise LedgerError(f"{folder}: cannot be written: {e.strerror}") from e
     return folder / "plan.json"
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """Where a file of the master's lies: what it names elsewhere on this machine is neither written nor read."""
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise LedgerError(f"the master named a file outside {folder}: {name}")
+    return path
 
 
 def tag(folder: str) -> str:

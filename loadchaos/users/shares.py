@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from loadchaos.ledger import Tail
+from loadchaos.ledger import Tail, is_behind
 from loadchaos.users.plan import WorkerPlan
 
 Share = Counter[tuple[str, int]]
@@ -57,7 +57,7 @@ def lost_share(plan: Path, worker: int, rows: Path, begins: Begins) -> Share:
                 break
             undone[step.traffic, phase.index] += 1
     for row in Tail(rows).rows():
-        if row.get("row") == "begin":
+        if row.get("row") == "begin" and not is_behind(row):
             undone[str(row["traffic"]), int(row["phase"])] -= 1
         elif row.get("row") == "missed":
             undone[str(row["traffic"]), int(row["phase"])] -= int(row["count"])

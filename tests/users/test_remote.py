@@ -272,9 +272,9 @@ def test_a_lost_worker_has_missed_what_was_its_own_and_due(
 ) -> None:
     lay_out(tmp_path, [load], 2)
     rows = tmp_path / "requests-0.jsonl"
-    rows.write_text(
-        "".join(json.dumps({"row": "begin", "traffic": "text", "phase": 0, "step": i}) + "\n" for i in range(begun))
-    )
+    told = [{"row": "begin", "id": f"lc-ab-{i}", "traffic": "text", "phase": 0, "step": i} for i in range(begun)]
+    told += [{**row, "id": f"{row['id']}.{n}"} for row in told[:3] for n in (1, 2)]  # pipelined: no steps of the plan
+    rows.write_text("".join(json.dumps(row) + "\n" for row in told))
     begins = Begins()
     begins.feed(b'{"row":"phase","phase":0,"round":0,"what":"begin","at_ns":1000}\n')
     if stop_after_s is not None:
@@ -311,6 +311,27 @@ def test_a_master_cannot_write_outside_the_workers_folder(tmp_path: Path) -> Non
     packed = {**luggage.pack(tmp_path), "files": {"../../evil": b"x"}}
     with pytest.raises(LedgerError, match="outside"):
         luggage.unpack(packed, tmp_path / "here", 0)
+
+
+@pytest.mark.parametrize("named", ["/etc/passwd", "../../secret"])
+def test_a_master_cannot_have_a_worker_send_what_lies_elsewhere(tmp_path: Path, named: str) -> None:
+    traffic = {**TEXT, "payload": {"requests": {"file": named}}}
+    lay_out(tmp_path, [{"rate": "1/s", "for": "1s"}], 1, traffic)
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    (tmp_path / "here").mkdir()
+    with pytest.raises(LedgerError, match="outside"):
+        luggage.unpack({"plan": plan, "facts": {}, "files": {}}, tmp_path / "here", 0)
+
+
+def test_rows_of_a_place_that_nobody_was_given_are_not_taken(master: Master) -> None:
+    master.wire.comes(messages.HELLO, token="x", host="x", versions={})
+    master.wire.listeners[messages.ROWS](
+        environment=None,
+        msg=SimpleNamespace(
+            data={"place": 1, "token": "", "offset": 0, "rows": messages.packed(ROW), "sent_ns": 0}, node_id="x"
+        ),
+    )
+    assert not (master.folder / "requests-1.jsonl").exists()
 
 
 def test_versions_are_those_that_run() -> None:
