@@ -245,7 +245,8 @@ def _on_quitting(environment: Environment, **_: Any) -> None:
         load.over.wait(_SIGNAL_GRACE_S + 6)
     for link in _links:
         link.finish("stopped", _SIGNAL_GRACE_S)
-    local = isinstance(environment.runner, MasterRunner) and REMOTE_VARIABLE not in os.environ
+    alone = not {REMOTE_VARIABLE, SESSION_VARIABLE} & os.environ.keys()
+    local = alone and isinstance(environment.runner, MasterRunner)
     if local and not environment.process_exit_code:  # where a ledger failed, nothing more is proved
         try:
             note_lost(Path(os.environ[PLAN_VARIABLE]), cast("Any", environment.parsed_options).processes)
@@ -256,5 +257,5 @@ def _on_quitting(environment: Environment, **_: Any) -> None:
 
 _events.init.add_listener(_on_init)
 _events.test_start.add_listener(_on_start)
-_events.test_stop.add_listener(_on_stop)
+_events.test_stopping.add_listener(_on_stop)  # before its users go: where they are the slots, none would be left
 _events.quitting.add_listener(_on_quitting)

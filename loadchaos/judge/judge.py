@@ -325,7 +325,7 @@ class Judge:
         images = self._images.check(required="mm_cache" in terms.requires)
         checks += [*([images] if images is not None else []), *self._unsaid.checks(self._dialect())]
         idle = dict(self._attacks.without_effect(terms.attacks))
-        for name in terms.attacks:
+        for name in dict.fromkeys(terms.attacks):  # one that the profile names twice is one in the ledger
             fared = self._attacks.fared.get(name, {})
             actual = idle.get(name) or f"{fared.get('ok', 0)} of {fared.get('begun', 0)} worked"
             checks.append(Check(f"attack {name}", "took effect", actual, "unknown" if name in idle else "pass"))
