@@ -17,6 +17,7 @@ from typing import Any
 
 import orjson
 
+from loadchaos import brief
 from loadchaos.errors import LedgerError
 from loadchaos.model import Row
 
@@ -120,9 +121,12 @@ class Tail:
         self.offset = 0
         self.bad = 0
         self._torn = False
+        self._unfolded: deque[dict[str, Any]] = deque()
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Every whole new row, header rows included."""
+        """Every whole new row, header rows included; in place of a `well` row the rows that it stands for."""
+        while self._unfolded:
+            yield self._unfolded.popleft()
         try:
             f = self.path.open("rb")
         except FileNotFoundError:
@@ -139,8 +143,12 @@ class Tail:
                     # Row by row, so that a reader who stops in the middle goes on there.
                     self.offset += len(line) + 1
                     row = self._parse(line)
-                    if row is not None:
+                    if row is not None and row.get("row") != brief.ROW:
                         yield row
+                    elif row is not None:
+                        self._unfold(row)
+                        while self._unfolded:
+                            yield self._unfolded.popleft()
 
     def _parse(self, line: bytes) -> dict[str, Any] | None:
         if not line.strip():
@@ -154,6 +162,12 @@ class Tail:
             self.bad += 1
             return None
         return row
+
+    def _unfold(self, row: Mapping[str, Any]) -> None:
+        try:
+            self._unfolded.extend(brief.unfolded(row))
+        except (KeyError, IndexError, TypeError, ValueError):
+            self.bad += 1
 
     def torn(self) -> bool:
         """Whether the file ends inside a row (its writer was killed there, or is writing it now)."""

@@ -1,10 +1,11 @@
-"""How much disk a run will need, said before it begins: rows a request, figures a second, against what is free."""
+"""How much disk a run will need, said before it begins, and how much is left while it goes: then its record gets brief."""
 
 from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from loadchaos.plan.profile import Profile
 from loadchaos.plan.steps import total
@@ -15,6 +16,13 @@ SECOND_BYTES = 3_000
 """Heartbeats, metrics, probes and process rows; the server's log comes on top."""
 _USERS_ROUND_S = 1.0
 _SPARE = 0.9
+
+_LOW_BYTES, _LOW_SHARE = 2**30, 0.05
+_ENOUGH = 1.5
+"""Times as much as is low: the record is whole again, and does not go to and fro."""
+_LOOK_S = 2.0
+_BRIEF = "requests that go well get one row together each second, all others their own"
+_WHOLE = "every request has its rows again"
 
 
 @dataclass(frozen=True)
@@ -31,10 +39,38 @@ class Room:
 
     def told(self) -> str:
         """In words."""
-        need, free = (
-            f"{n / 2**30:,.1f} GB" if n >= 2**30 else f"{n / 2**20:,.0f} MB" for n in (self.needed, self.free)
-        )
-        return f"the record will take about {need}, {free} are free" + ("" if self.fits else ": too little")
+        told = f"the record will take about {_bytes(self.needed)}, {_bytes(self.free)} are free"
+        return told + ("" if self.fits else ": too little")
+
+
+class Watch:
+    """Looks at the disk of a run folder every two seconds. `low` below a GB, or below a twentieth of a smaller disk."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._next_s = 0.0
+        self.low = False
+
+    def changed(self, now_s: float) -> dict[str, Any] | None:
+        """`{what: low or enough, free_bytes, text}` when that has changed, else None."""
+        if now_s < self._next_s:
+            return None
+        self._next_s = now_s + _LOOK_S
+        try:
+            disk = shutil.disk_usage(self._folder)
+        except OSError:  # the folder is gone: whoever writes there says so
+            return None
+        least = min(_LOW_BYTES, disk.total * _LOW_SHARE)
+        low = disk.free < (least * _ENOUGH if self.low else least)
+        if low == self.low:
+            return None
+        self.low = low
+        what, how = ("low", _BRIEF) if low else ("enough", _WHOLE)
+        return {"what": what, "free_bytes": disk.free, "text": f"{_bytes(disk.free)} of disk are free: {how}"}
+
+
+def _bytes(n: float) -> str:
+    return f"{n / 2**30:,.1f} GB" if n >= 2**30 else f"{n / 2**20:,.0f} MB"
 
 
 def predicted(profile: Profile, seed: int, folder: Path, duration_s: float | None) -> Room:

@@ -34,6 +34,7 @@ from loadchaos.plan.profile import Profile
 from loadchaos.prepare import Preparation
 from loadchaos.record import Record, create_folder
 from loadchaos.redact import Redactor
+from loadchaos.room import Watch
 from loadchaos.session import Ui, UiLoad
 from loadchaos.voice import Voice
 
@@ -138,6 +139,7 @@ class _Run:
         self._sent_load = False
         self._assembled = False
         self._checkpoint = Checkpoint()
+        self._disk = Watch(folder.path)
         self._shortened = False
         self._error: LoadchaosError | None = None
         self._mistake: str | None = None
@@ -382,6 +384,10 @@ class _Run:
         if self._loading and (so_far := self._checkpoint.due(now)) is not None:
             self._record.run("checkpoint", **so_far)
             self._say(self._checkpoint.words(so_far))
+        if self._loading and (disk := self._disk.changed(now)) is not None:
+            self._record.event({"row": "disk", "at_ns": time.monotonic_ns(), **disk})
+            self._record.control("brief" if self._disk.low else "whole", disk["text"])
+            self._say(f"note: {disk['text']}")
         if now - self._synced > _SYNC_S:
             self._synced = now
             self._record.sync()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "loadchaos"
-LEAVES = {"model", "nouns", "errors", "units", "stats", "redact", "shipped", "draws", "trust"}
+LEAVES = {"model", "nouns", "errors", "units", "stats", "redact", "shipped", "draws", "trust", "brief"}
 MAY_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(LEAVES, LEAVES),
     "ledger": set(),
@@ -61,7 +61,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "follow": {"ledger", "judge", "tell"},
     "run": {
         "attacks", "bodies", "checkpoint", "children", "commands", "follow", "gate", "ledger", "options", "patient", "plan",
-        "prepare", "record", "session", "voice",
+        "prepare", "record", "room", "session", "voice",
     },
     "cockpit": {"options", "plan", "run", "session"},
     "soak": {"ledger", "plan", "tell"},

@@ -265,7 +265,8 @@ class Judge:
                 {"n": i.n, "id": i.id, "folder": i.folder, "kind": i.kind, "replica": i.replica} for i in self.incidents
             ],
             "attacks": {name: dict(fared) for name, fared in sorted(self._attacks.fared.items())},
-            **_handmade(self._run.by_hand),
+            **({"by_hand": self._run.by_hand} if self._run.by_hand else {}),
+            **({"notes": self._run.notes} if self._run.notes else {}),
         }  # fmt: skip
 
     def _finish(self) -> None:
@@ -355,9 +356,3 @@ class Judge:
 
 EXPOSURES = mechanisms.EXPOSURES
 """What an `exposure:` of a profile may count."""
-
-
-def _handmade(by_hand: list[str]) -> dict[str, Any]:
-    if not by_hand:
-        return {}
-    return {"by_hand": by_hand, "notes": [f"edited by hand while it went: {'; '.join(by_hand)}"]}

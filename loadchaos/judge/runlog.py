@@ -58,6 +58,7 @@ class RunLog:
         self._seen_of_workers: Counter[str] = Counter()
         self._absent = False
         self._by_hand: list[str] = []
+        self._disk: list[str] = []
 
     def feed(self, row: Row) -> None:
         """Fold one row; other kinds only move the clock."""
@@ -96,6 +97,10 @@ class RunLog:
     def _on_command(self, row: Row) -> None:
         if row.get("ok") and len(self._by_hand) < _MOST_BY_HAND:
             self._by_hand.append(f"{self._at(int(row['at_ns']))}: {row.get('text')}")
+
+    def _on_disk(self, row: Row) -> None:
+        if len(self._disk) < _MOST_BY_HAND:
+            self._disk.append(f"{self._at(int(row['at_ns']))}: {row.get('text')}")
 
     def _on_load(self, row: Row) -> None:
         self._workers[str(row.get("file", row.get("worker", "")))] = str(row.get("what"))
@@ -158,6 +163,11 @@ class RunLog:
     def by_hand(self) -> list[str]:
         """What somebody did in the web UI, in order: such a run is not the profile's, and not like another one."""
         return list(self._by_hand)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of the verdict should know of the run."""
+        return [*([f"edited by hand while it went: {'; '.join(self._by_hand)}"] if self._by_hand else []), *self._disk]
 
     # --- what it comes to ---------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What the run tells the load through control.jsonl: pause, go on, stop."""
+"""What the run tells the load through control.jsonl: pause, go on, be brief, stop."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from loadchaos.users.greenlets import flag
 class Control:
     """The newest word of the run. `running` is set while requests may be sent; `stopping` ends the load.
 
+    `brief`: disk is low, so that what goes well gets no rows of its own.
     `by_hand`: somebody edits the users in the web UI, so that their number is no longer the plan's.
     """
 
@@ -18,7 +19,7 @@ class Control:
         self.stopping = flag()
         self.why = "done"
         self.grace_s: float | None = None
-        self.by_hand = False
+        self.by_hand = self.brief = False
         self._tail = tail
         self._running = flag()
         self._running.set()
@@ -43,6 +44,8 @@ class Control:
             self._running.set()
         elif what == "by_hand":
             self.by_hand = True
+        elif what in ("brief", "whole"):
+            self.brief = what == "brief"
         elif what == "stop" and not self.stopping.is_set():
             self.why, self.grace_s = "stopped", grace_s
             self.stopping.set()

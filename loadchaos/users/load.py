@@ -252,6 +252,7 @@ class Load:
 
     def _listen(self) -> None:
         self.control.read()
+        self._record.be_brief(self.control.brief)
         if self.control.by_hand:
             self._size(self._planned)
             while self._free and self._join is not None:

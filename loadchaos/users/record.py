@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from loadchaos import brief
 from loadchaos.ledger import Writer
 from loadchaos.model import Reply, Request, Step
 from loadchaos.users import rows
@@ -15,10 +16,16 @@ from loadchaos.users.clock import MasterClock
 from loadchaos.wire.call import Call, Progress
 
 _ABORTED = ("aborted", "finish_abort")
+_SILENT_NS = 2_000_000_000
+"""While it is brief, the begin of a request that has been silent for so long is written: it may be the last of it."""
 
 
 class Record:
-    """One writer a worker. Any method may raise LedgerError; the load must then stop, as nothing it does is proved."""
+    """One writer a worker. Any method may raise LedgerError; the load must then stop, as nothing it does is proved.
+
+    While it is `brief`, because disk is low, requests that go well get one row together each second (loadchaos/brief.py);
+    any other request has its rows as ever, its begin with its end or once it has been silent for two seconds.
+    """
 
     def __init__(self, path: Path, worker: int, clock: MasterClock | None = None) -> None:
         # A worker on another machine writes moments in its master's clock, so that its rows need no more work there.
@@ -33,13 +40,20 @@ class Record:
         self.ended = 0
         self.lag_ns = 0
         self._missed: dict[tuple[str, int, str], int] = {}
+        self._brief = False
+        self._unsaid: dict[str, Mapping[str, Any]] = {}  # begin rows not written yet
+        self._well: list[brief.Pair] = []
         self._cpu_s = time.process_time()
         self._beat_ns = time.monotonic_ns()
 
     def begin(self, step: Step, request: Request, call: Call, request_id: str, due_ns: int) -> None:
         """A request goes out now: its row is on its way to disk before its first byte."""
-        self._put(rows.begin(step, request, call, request_id, due_ns))
-        self._writer.flush()
+        row = rows.begin(step, request, call, request_id, due_ns)
+        if self._brief:
+            self._unsaid[request_id] = row
+        else:
+            self._put(row)
+            self._writer.flush()
         self.in_flight[request_id] = call
         if request.images:
             self._pictured[request_id] = call
@@ -51,7 +65,25 @@ class Record:
         self._pictured.pop(request_id, None)
         self.ended += 1
         self._aborted += reply.outcome in _ABORTED
-        self._put(rows.end(step, request, reply, request_id, due_ns))
+        row = rows.end(step, request, reply, request_id, due_ns)
+        begin = self._unsaid.pop(request_id, None)
+        if begin is not None and brief.went_well(begin, row):
+            self._well.append((begin, row))
+            return
+        if begin is not None:
+            self._put(begin)
+        self._put(row)
+
+    def be_brief(self, wanted: bool) -> None:
+        """From now on one row for many that go well, or again the rows of each."""
+        if self._brief and not wanted:
+            self._say(list(self._unsaid))
+        self._brief = wanted
+
+    def _say(self, ids: Iterable[str]) -> None:
+        for request_id in ids:
+            if (begin := self._unsaid.pop(request_id, None)) is not None:
+                self._put(begin)
 
     def hold(self) -> None:
         """Ends that follow are written together, by the next begin or by `release`."""
@@ -68,7 +100,10 @@ class Record:
         self._missed[key] = self._missed.get(key, 0) + 1
 
     def fold(self) -> None:
-        """Write what was missed since the last time."""
+        """Write what was missed, and what went well, since the last time."""
+        well, self._well = self._well, []
+        for row in brief.folded(well):
+            self._put(row)
         missed, self._missed = self._missed, {}
         for (traffic, phase, why), count in missed.items():
             self._put(rows.missed(traffic, phase, why, count, time.monotonic_ns()))
@@ -89,6 +124,7 @@ class Record:
         """What has gone on since the last one: the first sign by which a hung server is known."""
         now = time.monotonic_ns()
         cpu_s = time.process_time()
+        self._say([i for i in self._unsaid if (call := self.in_flight.get(i)) and call.silence_ns(now) > _SILENT_NS])
         silences = [call.silence_ns(now) for call in self.in_flight.values()]
         self._put({
             "row": "heartbeat", "at_ns": now, "in_flight": len(self.in_flight), "tokens": self.progress.tokens,
@@ -105,5 +141,6 @@ class Record:
 
     def close(self) -> None:
         """Sync and close the file."""
+        self._say(list(self._unsaid))
         self._writer.sync()
         self._writer.close()

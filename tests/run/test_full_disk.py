@@ -1,5 +1,6 @@
 """The disk fills in the middle of a run: it ends, says so, and passes nobody."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -72,3 +73,25 @@ def test_a_full_disk_does_not_hide_a_failure_that_was_found(start: Any, for_long
                 out=str(tiny_disk(350)))  # fmt: skip
     assert run.ends(100) == 1
     assert "index_oob_indexkernel" in run.told
+
+
+@pytest.mark.slow
+def test_low_disk_costs_the_rows_of_what_goes_well_and_nothing_else(start: Any, tiny_disk: Any) -> None:
+    place = tiny_disk(8000)
+    load = [{"rate": "20/s", "law": "constant", "for": "14s", "max_in_flight": 64}]
+    run = start(load=load, out=str(place), limits={"first_byte": "10s", "between_bytes": "5s", "total": "20s"})
+    home = next(iter(run.wait(lambda: list(place.glob("*/requests-0.jsonl")), "rows"))).parent
+    run.wait(lambda: b'"row":"end"' in (home / "requests-0.jsonl").read_bytes(), "an answer")
+    free = shutil.disk_usage(place).free
+    (place / "ballast").write_bytes(b"x" * (free - 300_000))
+    run.wait(lambda: b'"row":"well"' in (home / "requests-0.jsonl").read_bytes(), "rows to be folded")
+    (place / "ballast").unlink()
+    assert run.ends(100) == 0, run.told
+    verdict = json.loads((home / "verdict.json").read_text())
+    assert verdict["outcomes"] == {"ok": 280}
+    assert verdict["latency"]["text"]["ttft_s"]["n"] == 280
+    assert ["get one row together" in verdict["notes"][0], "its rows again" in verdict["notes"][1]] == [True, True]
+    rows = [json.loads(line) for line in (home / "requests-0.jsonl").read_bytes().splitlines()]
+    kinds = [r["row"] for r in rows if r["row"] in ("end", "well")]
+    assert kinds[0] == kinds[-1] == "end"
+    assert sum(r["n"] for r in rows if r["row"] == "well") + kinds.count("end") == 280

@@ -1,0 +1,120 @@
+"""While disk is low many requests that went well share one row, and whoever reads the ledger gets the same numbers."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from loadchaos import brief, room
+from loadchaos.judge.tally import Tally
+from loadchaos.ledger import Tail, Writer
+
+MS = 1_000_000
+
+
+class Disk(NamedTuple):
+    """As shutil.disk_usage tells it."""
+
+    total: int
+    used: int
+    free: int
+
+
+def request(n: int, **other: Any) -> brief.Pair:
+    """A begin and an end row as a worker makes them."""
+    rng = random.Random(n)
+    due = 10**12 + n * 20 * MS
+    sent = due + rng.randrange(3) * MS
+    first = sent + rng.randrange(20, 90) * MS
+    last = first + rng.randrange(100, 900) * MS
+    begin = {
+        "row": "begin", "id": f"lc-abc-{n}", "step": n, "phase": 0, "round": 0, "traffic": ("text", "chat")[n % 2],
+        "at_ns": sent, "due_ns": due, "conn": 1, "reused": True, "len": 200, "crc": 1, "hash": "ab", "tokens": 16,
+        "images": 0, "image_tokens": 0, "max_tokens": 8, "behaviour": "plain", "expect": ["ok"], "edge": None, "seed": n,
+        "fitted": "", "image_names": [],
+    }  # fmt: skip
+    end = {
+        "row": "end", "id": f"lc-abc-{n}", "step": n, "phase": 0, "traffic": begin["traffic"], "at_ns": last + MS,
+        "due_ns": due, "sent_ns": sent, "outcome": "ok", "status": 200, "first_byte_ns": first, "first_token_ns": first,
+        "first_answer_ns": None, "last_byte_ns": last, "chunks": 8, "itl_hist": {700 + n % 3: 7}, "largest_gap_ns": n,
+        "finish_reason": "length", "prompt_tokens": 16, "completion_tokens": 8, "cached_tokens": None,
+        "request_id": "chatcmpl-1", "error": None, "error_code": None, "detail": {}, "evidence": [], "bytes_in": 900 + n,
+        "bytes_out": 300, "expect": ["ok"], "planned_tokens": 16, "length_mismatch": False, "images": 0, "image_tokens": 0,
+        "edge": None, "exact_tokens": None, **other,
+    }  # fmt: skip
+    return begin, end
+
+
+def tally(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    found = Tally()
+    for row in sorted(rows, key=lambda r: int(r["at_ns"])):
+        (found.begin if row["row"] == "begin" else found.end)(row)
+    return {
+        "outcomes": found.outcomes, "begun": found.begun_by, "latency": {t: x.to_json() for t, x in found.latency.items()},
+        "in_flight": found.in_flight, "ok": found.ok_share(), "ended": found.phases[0].ended,
+    }  # fmt: skip
+
+
+def test_what_is_read_back_counts_as_the_rows_themselves_do_in_a_tenth_of_the_room(tmp_path: Path) -> None:
+    pairs = [request(n) for n in range(200)]
+    assert all(brief.went_well(*pair) for pair in pairs)
+    writer = Writer(tmp_path / "r.jsonl", "t")
+    for row in brief.folded(pairs):
+        writer.write(row)
+    writer.close()
+    read = [r for r in Tail(tmp_path / "r.jsonl").rows() if r["row"] != "header"]
+    whole = [dict(row) for pair in pairs for row in pair]
+    assert tally(read) == tally(whole)
+    assert (tmp_path / "r.jsonl").stat().st_size < sum(len(json.dumps(r)) for r in whole) / 10
+
+
+def test_a_reader_that_stops_within_such_a_row_goes_on_there(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "r.jsonl", "t")
+    for row in brief.folded([request(n) for n in range(0, 10, 2)]):
+        writer.write(row)
+    tail = Tail(tmp_path / "r.jsonl")
+    rows = tail.rows()
+    first = [next(rows)["row"] for _ in range(4)]
+    rows.close()  # type: ignore[attr-defined]
+    assert len(first) + len(list(tail.rows())) == 1 + 10
+
+
+def test_a_row_nobody_wrote_is_counted_as_bad(tmp_path: Path) -> None:
+    (tmp_path / "r.jsonl").write_text('{"row": "well", "n": 3}\n{"row": "well"}\n{"row": "phase"}\n')
+    tail = Tail(tmp_path / "r.jsonl")
+    assert [r["row"] for r in tail.rows()] == ["phase"]
+    assert tail.bad == 2
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [{"outcome": "stalled"}, {"evidence": ["x"]}, {"error": "x"}, {"detail": {"stale_retry": 1}}, {"edge": 0},
+     {"length_mismatch": True}, {"expect": ["rejected"]}, {"exact_tokens": 9}],
+)  # fmt: skip
+def test_what_is_worth_a_look_keeps_its_own_rows(odd: dict[str, Any]) -> None:
+    assert not brief.went_well(*request(1, **odd))
+
+
+def test_disk_is_low_below_a_twentieth_and_enough_only_well_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = iter([60, 49, 60, 76, 76])
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Disk(1000, 0, next(free)))
+    watch = room.Watch(tmp_path)
+    seen = [watch.changed(now) for now in (10.0, 11.0, 12.0, 14.0, 16.0, 18.0)]
+    assert [s and s["what"] for s in seen] == [None, None, "low", None, "enough", None]
+
+
+def test_of_a_large_disk_a_gigabyte_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = iter([2**30 + 1, 2**30 - 1])
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Disk(2**44, 0, next(free)))
+    watch = room.Watch(tmp_path)
+    assert watch.changed(10.0) is None
+    found = watch.changed(20.0)
+    assert found is not None
+    assert "1,024 MB of disk are free" in found["text"]
