@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from itertools import islice
 
 from loadchaos.plan import expectation, trace
+from loadchaos.plan.attack import AttackPlan
 from loadchaos.plan.profile import DEFAULT_EXPECT, Profile
-from loadchaos.plan.shape import AttackPlan, OnDeath, OutputOptions, Phase, Traffic
+from loadchaos.plan.shape import OnDeath, OutputOptions, Phase, Traffic
 from loadchaos.plan.steps import steps, total
 from loadchaos.units import format_duration
 

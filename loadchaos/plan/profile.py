@@ -13,12 +13,12 @@ from ruamel.yaml import YAML
 
 from loadchaos.model import Terms
 from loadchaos.plan import expectation
+from loadchaos.plan.attack import AttackPlan
 from loadchaos.plan.overrides import apply
 from loadchaos.plan.positions import Document, Mistake, from_pydantic, near, plain, read
 from loadchaos.plan.schedule import Schedule
 from loadchaos.plan.shape import (
     Accepted,
-    AttackPlan,
     Chosen,
     Exposure,
     Launch,

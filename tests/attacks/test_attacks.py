@@ -13,7 +13,7 @@ import pytest
 from loadchaos.attacks import Attacks, Replica
 from loadchaos.dialects import DIALECTS
 from loadchaos.errors import OptionError
-from loadchaos.plan.shape import AttackPlan
+from loadchaos.plan.attack import AttackPlan
 from loadchaos.redact import Redactor
 
 OK = (200, b"")

@@ -18,7 +18,7 @@ from loadchaos.attacks import Attacks, Replica
 from loadchaos.attacks.engine import MODES
 from loadchaos.dialects import DIALECTS
 from loadchaos.errors import OptionError
-from loadchaos.plan.shape import EngineFault
+from loadchaos.plan.attack import EngineFault
 from loadchaos.redact import Redactor
 
 

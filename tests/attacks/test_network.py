@@ -15,7 +15,7 @@ from loadchaos.attacks._toxics import TYPES, Toxic, toxic
 from loadchaos.attacks.proxy import Proxy
 from loadchaos.dialects import DIALECTS
 from loadchaos.errors import OptionError
-from loadchaos.plan.shape import NetworkFault
+from loadchaos.plan.attack import NetworkFault
 from loadchaos.redact import Redactor
 
 Client = tuple[asyncio.StreamReader, asyncio.StreamWriter]
