@@ -27,7 +27,7 @@ def _run_folder(path: Path) -> Any:
 def judge(run_folder: Path, as_json: bool) -> None:
     """Judge a run, finished or killed, from its folder alone; ends with the run's exit code."""
     from loadchaos import bodies
-    from loadchaos.follow import conclude
+    from loadchaos.conclude import conclude
     from loadchaos.tell.text import render
 
     verdict = conclude(_run_folder(run_folder), bodies.store)
@@ -46,7 +46,7 @@ def judge(run_folder: Path, as_json: bool) -> None:
 def report(run_folder: Path) -> None:
     """Write report.html, junit.xml and the incidents of a run anew, finished or killed."""
     from loadchaos import bodies
-    from loadchaos.follow import conclude
+    from loadchaos.conclude import conclude
 
     folder = _run_folder(run_folder)
     conclude(folder, bodies.store)

@@ -1,8 +1,7 @@
 """The follower: reads a run's ledger while it grows, judges it, and tells: findings, incidents, terminal, /metrics.
 
 A process of its own, so that a slow regex, a rendering or a stalled terminal never delays a probe or a request. It may
-be killed and started again at any time: it reads everything anew and writes nothing twice. `conclude` judges a run's
-whole ledger once, finished or killed; that verdict counts.
+be killed and started again at any time: it reads everything anew and writes nothing twice.
 """
 
 from __future__ import annotations
@@ -14,12 +13,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
 
-import orjson
 import psutil
 
 from loadchaos.errors import LedgerError, LoadchaosError
@@ -27,13 +25,11 @@ from loadchaos.judge.incidents import Incident
 from loadchaos.judge.judge import Judge
 from loadchaos.ledger import Reader, RunFolder, Tail, Writer, boot_id
 from loadchaos.model import Row
-from loadchaos.tell import html, incident, junit, notify
+from loadchaos.tell import incident, notify
 from loadchaos.tell.cockpit import Pages
 from loadchaos.tell.fold import Fold
-from loadchaos.tell.incident_page import replay_command
 from loadchaos.tell.live import Screen, View
 from loadchaos.tell.prometheus import Exporter
-from loadchaos.tell.series import Series
 from loadchaos.tell.words import path_of
 
 POLL_S = 0.25
@@ -42,11 +38,6 @@ _REWRITE_S = 5.0
 _WRITER_CHECK_S = 2.0
 LAST_SCRAPE_S = 5.0
 """How long the exporter of a finished run waits for one more scrape to be answered, where somebody scrapes so often."""
-MOST_INCIDENTS = 200
-"""Folders a run gets: a server in a crash loop is told by its first deaths, and verdict.json has them all."""
-
-
-# -- while the run goes --------------------------------------------------------------------------------------------
 
 
 class Follower:
@@ -289,7 +280,7 @@ class IncidentFolders:
 
     def renew(self, incidents: Iterable[Incident]) -> None:
         """Write each incident that has changed: at once where its name or end did, else at most every few seconds."""
-        for i in islice(incidents, MOST_INCIDENTS):
+        for i in islice(incidents, incident.MOST_INCIDENTS):
             name = (i.id, i.closed_ns, len(i.causes))
             size = (sum(i.lost.values()), len(i.timeline), str(i.log_lines))
             known = self._told.get(i.n)
@@ -327,80 +318,6 @@ def follow(
         # The drawing thread hangs in a write to a stopped terminal; only leaving without clean-up ends the process.
         os._exit(0)
     return 0
-
-
-# -- when the run is over ------------------------------------------------------------------------------------------
-
-
-Bodies = Callable[[RunFolder, Sequence[Mapping[str, Any]]], Mapping[int, Sequence[Mapping[str, Any]]]]
-"""Keeps the bodies of incidents' requests (bodies.store): handed in, because to make them takes the plan and payloads."""
-
-
-def conclude(folder: RunFolder, bodies: Bodies | None = None) -> dict[str, Any]:
-    """Judge the whole ledger once and write verdict.json, incidents, report.html and junit.xml. Returns the verdict.
-
-    What cannot be made is told in its `notes`; a pass that cannot be written down is unknown, for nobody could show
-    it. LedgerError when there is no ledger.
-    """
-    if not folder.events.exists():
-        raise LedgerError(f"{folder.path} is no run folder: it has no events.jsonl")
-    reader, judge, series = Reader(folder), Judge(), Series()
-    for row in reader.new(final=True):
-        judge.feed(row)
-        series.feed(row)
-    verdict = judge.verdict(bad_rows=reader.bad_rows)
-    begins = (r for r in Tail(folder.events).rows() if r.get("row") == "run" and r.get("what") == "begin")
-    verdict.setdefault("replay", replay_command(next(begins, {})))
-    notes: list[str] = verdict.setdefault("notes", [])
-    for what, make in (
-        ("the incidents", lambda: _incidents(folder, judge)),
-        ("report.html", lambda: html.write(folder, verdict, series)),
-        ("junit.xml", lambda: junit.write(folder, verdict)),
-    ):  # fmt: skip
-        _made(what, make, notes)
-    _write_verdict(folder, verdict)
-    if bodies is not None and judge.incidents:
-        told = len(notes)
-        _made("the bodies of the incidents' requests", lambda: _bodies(folder, judge, bodies), notes)
-        if len(notes) > told:
-            _write_verdict(folder, verdict)
-    return verdict
-
-
-def _made(what: str, make: Callable[[], object], notes: list[str]) -> None:
-    try:
-        make()
-    except Exception as e:  # noqa: BLE001  # a page that cannot be drawn must never cost the verdict
-        notes.append(f"{what} could not be made: {type(e).__name__}: {e}")
-
-
-def _incidents(folder: RunFolder, judge: Judge) -> None:
-    kept = [incident.write(folder, i.to_json()) for i in islice(judge.incidents, MOST_INCIDENTS)]
-    if folder.incidents.is_dir():
-        incident.remove_others(folder, kept)
-
-
-def _bodies(folder: RunFolder, judge: Judge, bodies: Bodies) -> None:
-    """Last of all, since it may take seconds: the verdict is safe by then."""
-    incidents = [i.to_json() for i in islice(judge.incidents, MOST_INCIDENTS)]
-    kept = bodies(folder, incidents)
-    for i in incidents:
-        if requests := kept.get(i["n"]):
-            incident.write(folder, i, requests)
-
-
-def _write_verdict(folder: RunFolder, verdict: dict[str, Any]) -> None:
-    part = folder.verdict.with_name("verdict.json.part")
-    try:
-        part.write_bytes(orjson.dumps(verdict, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS))
-        part.replace(folder.verdict)
-    except OSError as e:
-        actual = f"verdict.json could not be written: {e.strerror}"
-        verdict["notes"].append(actual)
-        verdict["checks"].append({"name": "written", "expected": "kept", "actual": actual, "verdict": "unknown"})
-        if verdict.get("verdict") == "pass":
-            verdict["verdict"] = "unknown"
-        verdict["exit_code"] = verdict["exit_code"] or LedgerError.exit_code
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -23,8 +23,8 @@ from loadchaos.attacks import Attacks
 from loadchaos.checkpoint import Checkpoint
 from loadchaos.children import Follower, Load, Locust
 from loadchaos.commands import Commands
+from loadchaos.conclude import conclude
 from loadchaos.errors import LedgerError, LoadchaosError
-from loadchaos.follow import conclude
 from loadchaos.gate import Gate
 from loadchaos.ledger import RunFolder, Tail
 from loadchaos.model import Row, Terms

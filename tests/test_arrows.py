@@ -59,9 +59,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "webguard": set(),
     "tell": {"ledger"},
     "follow": {"ledger", "judge", "tell"},
+    "conclude": {"ledger", "judge", "tell"},
     "run": {
-        "attacks", "bodies", "checkpoint", "children", "commands", "follow", "gate", "ledger", "options", "patient", "plan",
-        "prepare", "record", "room", "session", "voice",
+        "attacks", "bodies", "checkpoint", "children", "commands", "conclude", "gate", "ledger", "options", "patient",
+        "plan", "prepare", "record", "room", "session", "voice",
     },
     "cockpit": {"options", "plan", "run", "session"},
     "soak": {"ledger", "plan", "tell"},

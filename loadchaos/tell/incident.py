@@ -21,6 +21,8 @@ from loadchaos.tell.incident_page import Told, page
 from loadchaos.tell.words import clean, clean_line
 
 LINES_BEFORE, LINES_AFTER, _MOST_LINES = 200, 100, 2000
+MOST_INCIDENTS = 200
+"""Folders a run gets: a server in a crash loop is told by its first deaths, and verdict.json has them all."""
 FILES = frozenset({"incident.json", "incident.md", "server.log.excerpt", "requests.jsonl"})
 """What this module writes; anything else in such a folder was put there by another hand and is never removed."""
 

@@ -19,8 +19,9 @@ from typing import Any
 import orjson
 import pytest
 
+from loadchaos.conclude import conclude
 from loadchaos.errors import LedgerError
-from loadchaos.follow import Findings, conclude, follow
+from loadchaos.follow import Findings, follow
 from loadchaos.ledger import Reader, RunFolder, Tail, Writer
 from loadchaos.tell import html
 

@@ -1,0 +1,86 @@
+"""Judges a run's whole ledger once, finished or killed, and writes what it comes to; that verdict counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import orjson
+
+from loadchaos.errors import LedgerError
+from loadchaos.judge.judge import Judge
+from loadchaos.ledger import Reader, RunFolder, Tail
+from loadchaos.tell import html, incident, junit
+from loadchaos.tell.incident_page import replay_command
+from loadchaos.tell.series import Series
+
+Bodies = Callable[[RunFolder, Sequence[Mapping[str, Any]]], Mapping[int, Sequence[Mapping[str, Any]]]]
+"""Keeps the bodies of incidents' requests (bodies.store): handed in, because to make them takes the plan and payloads."""
+
+
+def conclude(folder: RunFolder, bodies: Bodies | None = None) -> dict[str, Any]:
+    """Judge the whole ledger once and write verdict.json, incidents, report.html and junit.xml. Returns the verdict.
+
+    What cannot be made is told in its `notes`; a pass that cannot be written down is unknown, for nobody could show
+    it. LedgerError when there is no ledger.
+    """
+    if not folder.events.exists():
+        raise LedgerError(f"{folder.path} is no run folder: it has no events.jsonl")
+    reader, judge, series = Reader(folder), Judge(), Series()
+    for row in reader.new(final=True):
+        judge.feed(row)
+        series.feed(row)
+    verdict = judge.verdict(bad_rows=reader.bad_rows)
+    begins = (r for r in Tail(folder.events).rows() if r.get("row") == "run" and r.get("what") == "begin")
+    verdict.setdefault("replay", replay_command(next(begins, {})))
+    notes: list[str] = verdict.setdefault("notes", [])
+    for what, make in (
+        ("the incidents", lambda: _incidents(folder, judge)),
+        ("report.html", lambda: html.write(folder, verdict, series)),
+        ("junit.xml", lambda: junit.write(folder, verdict)),
+    ):  # fmt: skip
+        _made(what, make, notes)
+    _write_verdict(folder, verdict)
+    if bodies is not None and judge.incidents:
+        told = len(notes)
+        _made("the bodies of the incidents' requests", lambda: _bodies(folder, judge, bodies), notes)
+        if len(notes) > told:
+            _write_verdict(folder, verdict)
+    return verdict
+
+
+def _made(what: str, make: Callable[[], object], notes: list[str]) -> None:
+    try:
+        make()
+    except Exception as e:  # noqa: BLE001  # a page that cannot be drawn must never cost the verdict
+        notes.append(f"{what} could not be made: {type(e).__name__}: {e}")
+
+
+def _incidents(folder: RunFolder, judge: Judge) -> None:
+    kept = [incident.write(folder, i.to_json()) for i in islice(judge.incidents, incident.MOST_INCIDENTS)]
+    if folder.incidents.is_dir():
+        incident.remove_others(folder, kept)
+
+
+def _bodies(folder: RunFolder, judge: Judge, bodies: Bodies) -> None:
+    """Last of all, since it may take seconds: the verdict is safe by then."""
+    incidents = [i.to_json() for i in islice(judge.incidents, incident.MOST_INCIDENTS)]
+    kept = bodies(folder, incidents)
+    for i in incidents:
+        if requests := kept.get(i["n"]):
+            incident.write(folder, i, requests)
+
+
+def _write_verdict(folder: RunFolder, verdict: dict[str, Any]) -> None:
+    part = folder.verdict.with_name("verdict.json.part")
+    try:
+        part.write_bytes(orjson.dumps(verdict, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS))
+        part.replace(folder.verdict)
+    except OSError as e:
+        actual = f"verdict.json could not be written: {e.strerror}"
+        verdict["notes"].append(actual)
+        verdict["checks"].append({"name": "written", "expected": "kept", "actual": actual, "verdict": "unknown"})
+        if verdict.get("verdict") == "pass":
+            verdict["verdict"] = "unknown"
+        verdict["exit_code"] = verdict["exit_code"] or LedgerError.exit_code
