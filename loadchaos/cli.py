@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadchaos.cli_common import duration, tell, terminal
+from loadchaos.cli_images import images
 from loadchaos.cli_launch import launch
 from loadchaos.cli_logs import classify, signatures
 from loadchaos.cli_resume import again, point
 from loadchaos.cli_runs import compare, export, follow, judge, report, runs
+from loadchaos.cli_sim import sim
 from loadchaos.cli_soak import soak, trend
 from loadchaos.cli_stack import stack
 from loadchaos.cli_worker import master, worker
@@ -42,6 +44,11 @@ class _Commands(click.Group):
             ctx.exit(e.exit_code)
         except KeyboardInterrupt:  # before a run has begun, which hears Ctrl-C itself
             ctx.exit(130)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Each command's first sentence, wrapped where click would cut it."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(n, self.commands[n].get_short_help_str(500)) for n in self.list_commands(ctx)])
 
 
 @click.group(cls=_Commands, epilog=_EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
@@ -384,78 +391,9 @@ def init(folder: Path) -> None:
         raise OptionError(f"{folder}: {e.strerror}") from e
 
 
-# --- the corpus of images ------------------------------------------------------------------------------------------------
-
-
-@main.group()
-def images() -> None:
-    """The corpus of images that servers stumble over."""
-
-
-@images.command("build")
-@click.argument("folder", type=click.Path(path_type=Path), default=Path("images"))
-def build_images(folder: Path) -> None:
-    """Make every image of the corpus anew in FOLDER (images/ here), with manifest.json."""
-    from loadchaos.images import build
-
-    try:
-        written = build(folder)
-    except OSError as e:
-        raise OptionError(f"{folder}: {e.strerror}") from e
-    click.echo(f"{folder}: {len(written)} images and their manifest.json")
-
-
-@images.command("list")
-@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False), required=False)
-def list_images(folder: Path | None) -> None:
-    """What each image is and what a right server answers; of the shipped corpus, or of FOLDER."""
-    from loadchaos import shipped
-    from loadchaos.images import read
-
-    for entry in read(folder or shipped.folder("images")):
-        click.echo(f"{entry.file:22} {entry.right:8} {entry.pixels:12} {entry.what}")
-
-
 # --- commands that have files of their own ------------------------------------------------------------------------------
 
 for _command in (
-    judge, report, compare, runs, export, follow, soak, trend, classify, signatures, stack, launch, worker,
+    judge, report, compare, runs, export, follow, soak, trend, classify, signatures, stack, launch, worker, images, sim,
 ):  # fmt: skip
     main.add_command(_command)
-
-
-# --- the embedded server ------------------------------------------------------------------------------------------------
-
-
-@main.command()
-@click.option("--dialect", default="vllm", show_default=True, help="vllm or lmdeploy.")
-@click.option("--era", default="0.18", show_default=True, help="The version whose face it shows.")
-@click.option("--defect", "defects", multiple=True, metavar="NAME", help="A planted bug; repeatable.")
-@click.option("--flag", "flags", multiple=True, metavar="NAME=VALUE", help="A flag under the server's own name.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True)
-@click.option("--no-images", is_flag=True, help="A text-only model.")
-@click.option("--no-dev-mode", is_flag=True, help="Without the development endpoints.")
-def sim(
-    dialect: str,
-    era: str,
-    defects: tuple[str, ...],
-    flags: tuple[str, ...],
-    port: int,
-    no_images: bool,
-    no_dev_mode: bool,
-) -> None:
-    """Run the embedded server in the foreground, with bugs planted on request."""
-    from loadchaos.sim.command import command
-
-    given: dict[str, object] = {}
-    for text in flags:
-        name, separator, value = text.partition("=")
-        if not separator:
-            raise OptionError(f"--flag {text!r}: NAME=VALUE was expected")
-        given[name] = value
-    try:
-        argv = command(dialect=dialect, era=era, defects=defects, flags=given, port=port, images=not no_images,
-                       dev_mode=not no_dev_mode)  # fmt: skip
-    except ValueError as e:
-        raise OptionError(str(e)) from e
-    os.execv(argv[0], argv)  # noqa: S606 - the server takes this process's place, so Ctrl-C and signals are its own

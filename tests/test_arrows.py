@@ -71,10 +71,12 @@ MAY_IMPORT: dict[str, set[str]] = {
 EVERYTHING = {
     "cli",
     "cli_common",
+    "cli_images",
     "cli_launch",
     "cli_logs",
     "cli_resume",
     "cli_runs",
+    "cli_sim",
     "cli_soak",
     "cli_stack",
     "cli_worker",

@@ -3,6 +3,10 @@
 import subprocess
 import sys
 
+from click.testing import CliRunner
+
+from loadchaos.cli import main
+
 HEAVY = (
     "pydantic",
     "locust",
@@ -26,6 +30,12 @@ def test_help_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
+
+
+def test_help_cuts_no_command_short() -> None:
+    told = CliRunner().invoke(main, ["--help"], terminal_width=80).output
+    assert "..." not in told
+    assert all(f"  {name} " in told for name in main.commands)
 
 
 def test_help_says_the_exit_codes() -> None:
