@@ -1,4 +1,4 @@
-"""Charts as values: paths on a 1000 x 100 plane that the page stretches, ticks in per cent. No script, no library.
+"""Charts as values: paths on a 1000 x 100 plane that the page stretches, ticks in per cent. No library.
 
 The shapes are SVG and the words are HTML, because an SVG that shrinks to a phone's width takes its letters with it.
 """
@@ -28,13 +28,17 @@ OUTCOME_CLASS = {
 
 @dataclass(frozen=True)
 class Line:
-    """One path with a name; `kind` is `line` or `area`, `css` its colour class; `dots` are its points without neighbours."""
+    """One path with a name; `kind` is `line` or `area`, `css` its colour class; `dots` are its points without neighbours.
+
+    `values` is what it shows, a number a point or nothing, with commas between: for the page's script.
+    """
 
     label: str
     css: str
     path: str
     kind: str = "line"
     dots: str = ""
+    values: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,12 +51,13 @@ class Tick:
 
 @dataclass(frozen=True)
 class Chart:
-    """One plot under the common time axis; `empty` says why there is nothing to see."""
+    """One plot under the common time axis; `empty` says why there is nothing to see; `unit`: `s`, `%` or a plain number."""
 
     title: str
     lines: tuple[Line, ...]
     ticks: tuple[Tick, ...]
     empty: str = ""
+    unit: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,8 @@ class Picture:
     ticks: tuple[Tick, ...] = ()
     shades: tuple[Bar, ...] = ()
     marks: tuple[Bar, ...] = ()
+    from_s: float = 0.0
+    to_s: float = 0.0
     width_s: int = 1
     note: str = field(default="")
 
@@ -113,7 +120,7 @@ def picture(series: Series, incidents: Sequence[tuple[float, str]] = ()) -> Pict
         ticks=tuple(_time_ticks(axis)),
         shades=tuple(_bar(axis, s, "attack") for s in spans if s.lane.startswith("attack:"))[:_MAX_LANE_SPANS],
         marks=tuple(Bar(axis.percent(at), 0, "mark", label) for at, label in incidents),
-        width_s=width,
+        from_s=axis.from_s, to_s=axis.to_s, width_s=width,
     )  # fmt: skip
 
 
@@ -199,7 +206,7 @@ def _charts(axis: Axis, points: Points, width_s: int) -> list[Chart | None]:
         ], _short, empty="no request was in flight"),
         _lines("KV cache in use", axis, times, [
             ("fullest replica", "first", each(lambda b: b.gauge("kv_usage_ratio", "max"))),
-        ], lambda v: f"{v:.0%}", top=1.0, empty="") if any(
+        ], _percent, top=1.0, empty="") if any(
             b is not None and b.gauge("kv_usage_ratio", "max") is not None for _, b in points
         ) else None,
         *_machines(axis, times, each),
@@ -221,7 +228,7 @@ def _machines(
     ]
     found = []
     if told := [line for line in shares if any(v is not None for v in line[2])]:
-        found.append(_lines("The machines: memory and GPUs in use", axis, times, told, lambda v: f"{v:.0%}", top=1.0))
+        found.append(_lines("The machines: memory and GPUs in use", axis, times, told, _percent, top=1.0))
     if told := [line for line in heat if any(v is not None for v in line[2])]:
         found.append(_lines("The GPUs: temperature and power", axis, times, told, _short))
     return found
@@ -242,7 +249,8 @@ def _outcomes(axis: Axis, points: Points, width_s: int) -> Chart:
         css = OUTCOME_CLASS.get(outcome, "")
         if not css:
             css, broken = f"bad{broken % 3}", broken + 1
-        lines.append(Line(outcome, css, _steps(axis, points, width_s, below, above, top), "area"))
+        path = _steps(axis, points, width_s, below, above, top)
+        lines.append(Line(outcome, css, path, "area", values=_written(rates[outcome])))
         below = above
     return Chart("Requests ended per second, by outcome", tuple(lines), ticks)
 
@@ -289,11 +297,15 @@ def _lines(
         limit, ticks = (top, (Tick(50, label(top / 2)), Tick(100, label(top)))) if top else _scale(highest, label)
         place = lambda v: v / limit  # noqa: E731  # the other scale
     lines = tuple(
-        Line(name, css, *_path(axis, times, [None if v is None else place(v) for v in vs]))
+        Line(name, css, *_path(axis, times, [None if v is None else place(v) for v in vs]), _written(vs))
         for name, css, vs in series
         if any(v is not None for v in vs)
     )
-    return Chart(title + (" (logarithmic)" if log else ""), lines, ticks)
+    return Chart(title + (" (logarithmic)" if log else ""), lines, ticks, unit=_UNITS.get(label, ""))
+
+
+def _written(values: Sequence[Value]) -> str:
+    return ",".join("" if v is None else f"{v:.4g}" for v in values)
 
 
 def _path(axis: Axis, times: Sequence[float], shares: Sequence[Value]) -> tuple[str, str, str]:
@@ -332,6 +344,12 @@ def _scale(highest: float, label: Callable[[float], str]) -> tuple[float, tuple[
 def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 or float(value).is_integer() else f"{value:.2g}"
 
+
+def _percent(value: float) -> str:
+    return f"{value:.0%}"
+
+
+_UNITS: dict[Callable[[float], str], str] = {seconds: "s", _percent: "%"}
 
 _STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400)
 
