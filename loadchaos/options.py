@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from loadchaos.asker import parse_target
 from loadchaos.attacks import authority
 from loadchaos.errors import OptionError
+from loadchaos.model import Terms
 from loadchaos.patient import Place, free_port
 from loadchaos.plan.profile import Profile
 from loadchaos.resume import Point
@@ -61,6 +62,12 @@ class Options:
 def drivers(options: Options) -> int:
     """How many workers share the plan."""
     return options.processes if options.master is None else options.master.workers
+
+
+def terms(profile: Profile, options: Options) -> Terms:
+    """What the verdict is judged by; a run that goes on with another one has only the rest of its requests to send."""
+    whole = profile.terms(options.seed)
+    return whole if options.resume is None else replace(whole, planned_requests=options.resume.left)
 
 
 def place(profile: Profile, options: Options) -> Place:

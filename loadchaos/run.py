@@ -13,12 +13,12 @@ import functools
 import os
 import signal
 import time
-import traceback
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from loadchaos import __version__, bodies
+from loadchaos.assembly import Assembly
 from loadchaos.attacks import Attacks
 from loadchaos.checkpoint import Checkpoint
 from loadchaos.children import Follower, Load, Locust
@@ -26,9 +26,11 @@ from loadchaos.commands import Commands
 from loadchaos.conclude import conclude
 from loadchaos.errors import LedgerError, LoadchaosError
 from loadchaos.gate import Gate
+from loadchaos.haste import PACES, Pace
+from loadchaos.idle import Idle
 from loadchaos.ledger import RunFolder, Tail
-from loadchaos.model import Row, Terms
-from loadchaos.options import Master, Options, locust_arguments, place
+from loadchaos.model import Row
+from loadchaos.options import Master, Options, locust_arguments, place, terms
 from loadchaos.patient import Patient, Place
 from loadchaos.plan.profile import Profile
 from loadchaos.prepare import Preparation
@@ -36,33 +38,14 @@ from loadchaos.record import Record, create_folder
 from loadchaos.redact import Redactor
 from loadchaos.room import Watch
 from loadchaos.session import Ui, UiLoad
+from loadchaos.troubles import Troubles
 from loadchaos.voice import Voice
 
 _LOOP_S = 0.1
 _SYNC_S = 1.0
-_DEATH_SETTLE_S = 6.0  # a dead vLLM's API server takes up to 5 s to exit, and says why meanwhile
 _BODIES_S = 5.0  # what is not made in this time is listed; `loadchaos judge` makes it without a limit
-_FORGOTTEN_NS = 2_000_000_000  # a right server forgets a closed connection in a tenth of this
-_IDLE_NS = 12_000_000_000  # LMDeploy renews its gauges every 10 s
 _JUDGE_AT_ONCE_S = 2.0
 _SILENT_S = 30.0  # heartbeats come every 250 ms; before the first one Locust needs a second or two to start
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How long the parts of the end may take: in seconds, for a run that ends by itself or one that is interrupted."""
-
-    drain_s: float | None
-    locust_s: float
-    locust_term_s: float
-    settle_s: float
-    server_s: float
-    follower_s: float
-
-
-_IN_PEACE = Pace(None, 8.0, 3.0, _DEATH_SETTLE_S, 3.0, 10.0)
-_IN_HASTE = Pace(1.0, 2.5, 1.0, 1.0, 2.0, 2.0)  # together under 10 s, with the verdict and the report
-_AT_ONCE = Pace(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -96,12 +79,6 @@ async def run(profile: Profile, options: Options, pressed: Pressed | None = None
         voice.close()
 
 
-def _terms(profile: Profile, options: Options) -> Terms:
-    """What the verdict is judged by; a run that goes on with another one has only the rest of its requests to send."""
-    terms = profile.terms(options.seed)
-    return terms if options.resume is None else replace(terms, planned_requests=options.resume.left)
-
-
 class _Run:
     """The state of one run; `go` tells it in order."""
 
@@ -124,7 +101,6 @@ class _Run:
         self._tails: dict[str, Tail] = {}
         self._attacks: Attacks | None = None
         self._undone: asyncio.Task[list[str]] | None = None
-        self._left_over: list[str] = []
         self._locust: Load = Locust(folder, self._record.event)
         self._commands: Commands | None = None
         if pressed is not None:
@@ -133,16 +109,15 @@ class _Run:
         self._follower = Follower(folder)
         self._interrupts: list[int] = []
         self._synced = 0.0
-        self._busy: dict[str, tuple[int, float]] = {}  # by engine: when it told what it has to do, and how much
+        self._idle = Idle()
         self._silent_turns = 0  # turns and not time: who was stopped himself has heard nothing either
         self._loading = False
         self._sent_load = False
-        self._assembled = False
+        self._assembly = Assembly(say)
         self._checkpoint = Checkpoint()
         self._disk = Watch(folder.path)
         self._shortened = False
-        self._error: LoadchaosError | None = None
-        self._mistake: str | None = None
+        self._troubles = Troubles(folder.path, self._redactor)
 
     # --- told in order --------------------------------------------------------------------------------------------------
 
@@ -154,9 +129,9 @@ class _Run:
             if await self._unless_interrupted(self._prepare()):
                 await self._load()
         except LoadchaosError as e:
-            self._error = e
+            self._troubles.error = e
         except Exception as e:  # noqa: BLE001 - a mistake of ours must not cost the record of what was seen so far
-            self._note_mistake(e)
+            self._troubles.mistook(e)
         await self._end()
         return await self._conclude()
 
@@ -174,7 +149,7 @@ class _Run:
             "begin", profile=profile.name, argv=self._redactor.argv(list(options.argv)), version=__version__,
             target={"kind": self._place.kind, "url": self._place.url}, seed=options.seed,
             server_logs=[self._redactor.text(spec) for spec in options.server_log],
-            terms=_terms(profile, options).to_json(), resumes=options.resume.run if options.resume is not None else None,
+            terms=terms(profile, options).to_json(), resumes=options.resume.run if options.resume is not None else None,
         )  # fmt: skip
         self._record.keep(self.folder.profile, self._redactor.text(profile.to_yaml()))
 
@@ -236,11 +211,8 @@ class _Run:
 
     async def _assemble(self, master: Master) -> None:
         """Wait for the workers on other machines; how long, the load process knows."""
-        where = f"{'every address here' if master.bind_host == '*' else master.bind_host}, port {master.bind_port}"
-        self._say(f"waiting for {master.workers} workers on {where} (nothing protects that port: docs/scale.md)")
-        if self._place.kind != "external":
-            self._say(f"note: workers on other machines cannot reach {self._patient.url}")
-        while self._locust.alive and not self._interrupts and not self._assembled:
+        self._assembly.call(master, None if self._place.kind == "external" else self._patient.url)
+        while self._locust.alive and not self._interrupts and not self._assembly.begun:
             await asyncio.sleep(_LOOP_S)
             self._housekeeping()
 
@@ -254,9 +226,9 @@ class _Run:
             try:
                 await part()
             except LoadchaosError as e:
-                self._error = self._error or e
+                self._troubles.error = self._troubles.error or e
             except Exception as e:  # noqa: BLE001 - what fails in one part of the end must not keep the others from it
-                self._note_mistake(e)
+                self._troubles.mistook(e)
 
     async def _end_locust(self) -> None:
         if self._locust.alive:
@@ -273,7 +245,7 @@ class _Run:
         self._undo_attacks()
         if self._undone is not None:
             left = await self._undone
-            self._left_over = left if self._place.kind == "external" else []
+            self._troubles.left_over = left if self._place.kind == "external" else []
 
     async def _load_ended(self) -> None:
         if self._sent_load:
@@ -293,10 +265,7 @@ class _Run:
         begin_ns = time.monotonic_ns()
         if not self._sent_load or not any(t.behaviours for t in self._profile.traffic):
             return
-        while time.monotonic_ns() - begin_ns < _IDLE_NS and not self._patient.down and not self._interrupts:
-            newest = [(at_ns, busy) for at_ns, busy in self._busy.values() if at_ns > begin_ns + _FORGOTTEN_NS]
-            if not self._busy or (newest and len(newest) == len(self._busy) and not any(busy for _, busy in newest)):
-                return
+        while not self._idle.seen_since(begin_ns) and not self._patient.down and not self._interrupts:
             await asyncio.sleep(_LOOP_S)
             self._housekeeping()
 
@@ -316,10 +285,8 @@ class _Run:
         end: dict[str, Any] = {}
         if self._interrupts:
             end = {"exit_code": 128 + self._interrupts[0], "why": signal.Signals(self._interrupts[0]).name}
-        elif self._error is not None:
-            end = {"exit_code": self._error.exit_code, "why": str(self._error)}
-        elif self._mistake is not None:
-            end = {"exit_code": LedgerError.exit_code, "why": self._mistake}
+        elif why := self._troubles.why():
+            end = why
         elif failed := self._locust.how_it_failed():
             end = {"why": failed}
         elif self._stop_pressed and not self._sent_load:
@@ -343,7 +310,7 @@ class _Run:
         except LoadchaosError as e:
             return Result(e.exit_code, None, self.folder, self._in_words(str(e)))
         except Exception as e:  # noqa: BLE001 - the ledger is whole: a later loadchaos may judge it
-            self._note_mistake(e)
+            self._troubles.mistook(e)
             return Result(LedgerError.exit_code, None, self.folder, self._in_words(None))
         return Result(int(verdict["exit_code"]), verdict, self.folder, self._in_words(None))
 
@@ -354,17 +321,13 @@ class _Run:
         os._exit(128 + self._interrupts[0])
 
     def _in_words(self, also: str | None) -> str | None:
-        """What went wrong on our side, for the person at the terminal."""
-        lost = self._record.lost and f"the ledger could not be written, so nothing more is proved: {self._record.lost}"
-        left = self._left_over and f"NOT taken back, do it by hand: {', '.join(self._left_over)}"
-        texts = [self._error and str(self._error), self._mistake, lost, self._locust.how_it_failed(), left, also]
-        return "; ".join(dict.fromkeys(t for t in texts if t)) or None
+        return self._troubles.in_words(self._record.lost, self._locust.how_it_failed(), also)
 
     # --- the loop ---------------------------------------------------------------------------------------------------------
 
     @property
     def _pace(self) -> Pace:
-        return (_IN_PEACE, _IN_HASTE, _AT_ONCE)[min(len(self._interrupts), 2)]
+        return PACES[min(len(self._interrupts), 2)]
 
     @property
     def _stop_pressed(self) -> bool:
@@ -398,10 +361,7 @@ class _Run:
             return
         if self._attacks is not None:
             self._attacks.see(row)
-        values = row.get("values") or {}
-        if row.get("row") == "metrics" and "requests_running" in values:
-            busy = values["requests_running"] + values.get("requests_waiting", 0)
-            self._busy[f"{row['replica']} {row['engine']}"] = (row["at_ns"], busy)
+        self._idle.feed(row)
         for change in self._patient.feed(row):
             self._record.event(change)
 
@@ -414,17 +374,8 @@ class _Run:
                 row["file"] = path.name  # heartbeats are a worker's: the file says whose
                 self._locust.see(row)
                 self._checkpoint.feed(row)
-                if row.get("row") == "worker":
-                    self._on_worker(row)
+                self._assembly.see(row)
                 self._feed(row)
-
-    def _on_worker(self, row: Row) -> None:
-        """What the master saw of its workers, for the person at the terminal."""
-        self._assembled = self._assembled or row["what"] == "begin"
-        if row["what"] != "awaited":
-            who = "" if row["worker"] is None else f"worker {row['worker']} "
-            host = f"({row['host']}) " if row["host"] else ""
-            self._say(f"{who}{host}{row['what']}{': ' + row['why'] if row['why'] else ''}")
 
     def _why_stop(self, loaded_s: float) -> str | None:
         """Why the load has to end now, None while it may go on."""
@@ -446,11 +397,3 @@ class _Run:
         self._interrupts.append(number)
         self._record.run("interrupted", signal=signal.Signals(number).name)
         self._say("ending in order; again to end at once" if len(self._interrupts) == 1 else "ending at once")
-
-    def _note_mistake(self, e: Exception) -> None:
-        """Keep the trace of an exception that is a mistake of ours, and go on to the end."""
-        trace = self.folder.path / "loadchaos-error.txt"
-        text = self._redactor.text("".join(traceback.format_exception(e)))
-        with contextlib.suppress(OSError), trace.open("a") as f:
-            f.write(text + "\n")
-        self._mistake = self._mistake or f"a mistake of loadchaos itself: {type(e).__name__}: {e} (trace: {trace})"

@@ -33,7 +33,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_help_cuts_no_command_short() -> None:
-    told = CliRunner().invoke(main, ["--help"], terminal_width=80).output
+    told = CliRunner().invoke(main, ["--help"], terminal_width=80).output.partition("Commands:")[2]
     assert "..." not in told
     assert all(f"  {name} " in told for name in main.commands)
 
