@@ -139,6 +139,13 @@ class Answer:
         """Whether the body held no event and no JSON at all."""
         return self._events == 0
 
+    def oddities(self, content_type: str) -> dict[str, Any]:
+        """What is unusual about a right answer, for the detail of its row."""
+        expected = "text/event-stream" if self.is_stream else "application/json"
+        odd = {"reasoning_only": self.reasoning_only, "no_text": not self.has_text, "usage_missing": self.usage is None}
+        found: dict[str, Any] = {name: True for name, there in odd.items() if there}
+        return found if content_type.startswith(expected) else {**found, "content_type": content_type[:80]}
+
     def _read_unsniffed(self) -> None:
         early, self._unsniffed = self._unsniffed, []
         for at_ns, piece in early:

@@ -10,19 +10,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import orjson
-
 from loadchaos.model import Reply
 from loadchaos.wire.answer import Answer, completion
 from loadchaos.wire.h1 import ResponseParser
-from loadchaos.wire.outcome import (
-    MAX_ERROR_CHARS,
-    Decisive,
-    End,
-    error_object,
-    of_end,
-    of_error_answer,
-)
+from loadchaos.wire.outcome import MAX_ERROR_CHARS, Decisive, End, error_answer, of_end
 from loadchaos.wire.sending import Limits, Progress, Sending, length_of, request_head
 from loadchaos.wire.sockets import RECEIVE_BYTES, Connection, Slot, Take
 
@@ -34,7 +25,6 @@ _STALE_WITHIN_NS = 1_000_000_000
 CONNECT_AGAIN_S = 5.0
 _WORTH_TELLING_NS = 1_000_000
 _REST_SLICE_S = 0.05
-_REQUEST_ID_HEADERS = ("x-request-id", "request-id")
 
 
 class Call:
@@ -247,7 +237,7 @@ class Call:
             prompt_tokens=a.prompt_tokens if a else None,
             completion_tokens=a.completion_tokens if a else None,
             cached_tokens=a.cached_tokens if a else None,
-            request_id=self._request_id(),
+            request_id=self._parser.request_id or (a.answer_id if a else None),
             error=error or None,
             error_code=first.code,
             detail=self._detail(first),
@@ -363,11 +353,8 @@ class Call:
             return ending or [Decisive("protocol_error", "an end without a beginning")]
         status = parser.status or 0
         if self.answer is None:
-            text = self._error_body.decode("utf-8", "replace")
-            error = error_object(_json_or_none(self._error_body))
-            outcome = of_error_answer(status, parser.headers, error, text, self.sending.rules)
-            told = error.text if error else text
-            return [Decisive(outcome, told or f"{status} {parser.reason}", error.code if error else None), *ending]
+            told = error_answer(status, parser.reason, parser.headers, self._error_body, self.sending.rules)
+            return [told, *ending]
         self.answer.close(self.last_byte_ns or now_ns, complete=end == "complete")
         if not self.answer.is_stream and self.answer.has_text:
             self.progress.tokens += 1  # one that came whole is progress, too
@@ -382,12 +369,6 @@ class Call:
         if first.outcome in {"stalled", "timeout"} and self.answer.last_token_ns is not None:
             gap = max(gap, now_ns - self.answer.last_token_ns)
         return gap
-
-    def _request_id(self) -> str | None:
-        for name in _REQUEST_ID_HEADERS:
-            if name in self._parser.headers:
-                return self._parser.headers[name][:200]
-        return self.answer.answer_id if self.answer else None
 
     def _detail(self, first: Decisive) -> dict[str, Any]:
         detail: dict[str, Any] = {}
@@ -405,28 +386,10 @@ class Call:
             detail["hung_up"] = True
         elif self._end == "hung_up" and self._why:
             detail["why"] = self._why
-        answer = self.answer
-        if answer is None or first.outcome != "ok":
-            return detail
-        if answer.reasoning_only:
-            detail["reasoning_only"] = True
-        if not answer.has_text:
-            detail["no_text"] = True
-        if answer.usage is None:
-            detail["usage_missing"] = True
-        expected = "text/event-stream" if answer.is_stream else "application/json"
-        content_type = self._parser.headers.get("content-type", "")
-        if not content_type.startswith(expected):
-            detail["content_type"] = content_type[:80]
+        if self.answer is not None and first.outcome == "ok":
+            detail |= self.answer.oddities(self._parser.headers.get("content-type", ""))
         return detail
 
 
 def _words(error: OSError) -> str:
     return f"{type(error).__name__}: {error.strerror or error}"
-
-
-def _json_or_none(body: bytes) -> object:
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return None

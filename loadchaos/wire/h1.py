@@ -99,6 +99,11 @@ class ResponseParser:
             self._finish()
 
     @property
+    def request_id(self) -> str | None:
+        """What the server calls the request, where it says so in a header."""
+        return next((self.headers[name][:200] for name in ("x-request-id", "request-id") if name in self.headers), None)
+
+    @property
     def until_close(self) -> bool:
         """Whether the body has no promised end (HTTP/1.0 style): a cut cannot be told from the end."""
         return self._framing == "close"

@@ -93,6 +93,17 @@ def error_object(data: object) -> ErrorObject | None:
     return None
 
 
+def error_answer(status: int, reason: str, headers: Mapping[str, str], body: bytes, rules: Rules) -> Decisive:
+    """What an answer whose status is no 2xx comes to."""
+    try:
+        error = error_object(orjson.loads(body))
+    except orjson.JSONDecodeError:
+        error = None
+    text = body.decode("utf-8", "replace")
+    told = (error.text if error else text) or f"{status} {reason}"
+    return Decisive(of_error_answer(status, headers, error, text, rules), told, error.code if error else None)
+
+
 def of_error_answer(
     status: int, headers: Mapping[str, str], error: ErrorObject | None, text: str, rules: Rules
 ) -> Outcome:
