@@ -1,4 +1,4 @@
-"""What goes wrong slowly, in no line of any log: latency that drifts, and memory, KV cache, threads and files that leak.
+"""What goes wrong slowly, in no line of any log: latency that drifts, and KV cache, threads and files that leak.
 
 Folds rows into bounded samples; each question is a pure function over them, asked now and then and at the end.
 """
@@ -19,8 +19,7 @@ _LATENCY_SPAN_S = 120.0
 _LATENCY_BY = 0.5
 _TTFT_AT_LEAST_S, _TPOT_AT_LEAST_S = 0.05, 0.005
 _CONSTANT = 0.2  # in flight in the last third differs by less than this from the first third
-_MEMORY_SPAN_S = 300.0
-_MEMORY_BY, _MEMORY_AT_LEAST = 0.05, 64 * 1024 * 1024.0
+_HANDLES_SPAN_S = 300.0
 _HANDLES = (("fds", "fd_leak", "open files", 100.0), ("threads", "thread_leak", "threads", 30.0))
 _HANDLES_BY = 0.2
 _IDLE_FOR_S = 3.0
@@ -46,16 +45,9 @@ def _constant(in_flight: Sequence[Point]) -> bool:
     return first > 0 and abs(last / first - 1) <= _CONSTANT
 
 
-def leaking(resident: Sequence[Point]) -> Trend | None:
-    """Memory (bytes) that rises by 64 MB and 5 % or more over five minutes or more and has not levelled off."""
-    if not resident or resident[-1][0] - resident[0][0] < _MEMORY_SPAN_S:
-        return None
-    return creeping(resident, at_least=_MEMORY_AT_LEAST, by=_MEMORY_BY)
-
-
 def piling_up(counts: Sequence[Point], in_flight: Sequence[Point], *, at_least: float) -> Trend | None:
     """Threads or open files that rise by a fifth or more over five minutes or more while as many requests are out."""
-    if not counts or counts[-1][0] - counts[0][0] < _MEMORY_SPAN_S:
+    if not counts or counts[-1][0] - counts[0][0] < _HANDLES_SPAN_S:
         return None
     if (
         max(v for _, v in counts) - min(v for _, v in counts) < at_least
@@ -93,11 +85,9 @@ class Creep:
         self._phase = _Phase()
         self._number: object = None
         self._flying: dict[str, int] = {}
-        self._resident: dict[tuple[str, int], tuple[str, Samples]] = {}
         self._idle: dict[tuple[str, str], _Idle] = {}
         self._left: dict[tuple[str, str], list[float]] = {}
         self._told: set[tuple[str, str]] = set()
-        self._aborted = 0
         self._ended = False
 
     def feed(self, row: Row) -> None:
@@ -107,8 +97,6 @@ class Creep:
             handler(row)
 
     def _on_end(self, row: Row) -> None:
-        if row.get("outcome") == "aborted":
-            self._aborted += 1
         if row.get("outcome") != "ok" or not row.get("first_token_ns") or not row.get("sent_ns"):
             return
         if row.get("phase") != self._number:
@@ -124,18 +112,14 @@ class Creep:
         self._phase.in_flight.add(row["at_ns"] / S, float(sum(self._flying.values())))
 
     def _on_process(self, row: Row) -> None:
-        role, resident = str(row.get("role")), row.get("rss_bytes")
-        key = (str(row.get("replica")), int(row.get("pid") or 0))
-        if row.get("what") == "gone":
-            self._resident.pop(key, None)
-            for name, *_ in _HANDLES:
-                self._phase.handles.pop((*key, name), None)
-        elif role in _ROLES and resident and (key in self._resident or len(self._resident) < _MOST_PROCESSES):
-            self._resident.setdefault(key, (role, Samples()))[1].add(row["at_ns"] / S, float(resident))
-            for name, *_ in _HANDLES:
-                if row.get(name):  # a file a connection: only under one load they are comparable
-                    handles = self._phase.handles.setdefault((*key, name), (role, Samples()))
-                    handles[1].add(row["at_ns"] / S, float(row[name]))
+        role, known = str(row.get("role")), self._phase.handles
+        for name, *_ in _HANDLES:
+            key = (str(row.get("replica")), int(row.get("pid") or 0), name)
+            if row.get("what") == "gone":
+                known.pop(key, None)
+            elif role in _ROLES and row.get(name) and (key in known or len(known) < _MOST_PROCESSES * len(_HANDLES)):
+                # a file a connection: only under one load they are comparable
+                known.setdefault(key, (role, Samples()))[1].add(row["at_ns"] / S, float(row[name]))
 
     def _on_metrics(self, row: Row) -> None:
         values = row.get("values") or {}
@@ -172,7 +156,7 @@ class Creep:
 
     def found(self, now_ns: int) -> list[Seen]:
         """What creeps, as of now."""
-        parts = (self._latencies, self._memory, self._handles, self._cache)
+        parts = (self._latencies, self._handles, self._cache)
         return [s for part in parts for s in part(now_ns) if self._new(s)]
 
     def _new(self, seen: Seen) -> bool:
@@ -195,22 +179,6 @@ class Creep:
                     "compare with a restarted server; look at its memory, its KV cache and its queues over this time"
                 )
                 found.append(_seen("latency_drift", "degraded", title, remedy, now_ns, name))
-        return found
-
-    def _memory(self, now_ns: int) -> list[Seen]:
-        found = []
-        for (_, pid), (role, samples) in self._resident.items():
-            trend = leaking(samples.points())
-            if trend is None:
-                continue
-            begin, end = trend.begin / 2**20, trend.end / 2**20
-            title = f"Memory of the {role.replace('_', ' ')} (pid {pid}) grows and does not level off: "
-            title += (
-                f"{begin:.0f} MB to {end:.0f} MB in {trend.span_s:.0f} s, {trend.per_s * 3600 / 2**20:.0f} MB an hour"
-            )
-            name = "api_server_leak" if role == "api_server" and self._aborted else "memory_leak"
-            remedy = "restart it before the memory is used up; heap profiles (memray attach) of that process upstream"
-            found.append(_seen(name, "degraded", title, remedy, now_ns, f"pid {pid}"))
         return found
 
     def _handles(self, now_ns: int) -> list[Seen]:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from loadchaos.judge.answers import seen_from
 from loadchaos.judge.classify import classify_text
-from loadchaos.judge.creep import leaking
 from loadchaos.judge.incidents import Seen
+from loadchaos.judge.memory import leaking
 from loadchaos.judge.tally import S
 from loadchaos.judge.trends import Samples
 from loadchaos.model import Row

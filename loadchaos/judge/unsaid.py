@@ -12,6 +12,7 @@ from loadchaos.judge.explain import Record
 from loadchaos.judge.idle import Idle
 from loadchaos.judge.incidents import Seen
 from loadchaos.judge.mechanisms import Check
+from loadchaos.judge.memory import Memory
 from loadchaos.judge.silent import Silent
 from loadchaos.judge.tally import S
 from loadchaos.model import Facts, Row
@@ -25,7 +26,7 @@ class Unsaid:
 
     def __init__(self, episodes: Episodes, record: Record) -> None:
         self._episodes, self._record = episodes, record
-        self._creep, self._silent, self._idle = Creep(), Silent(), Idle()
+        self._creep, self._memory, self._silent, self._idle = Creep(), Memory(), Silent(), Idle()
         self._canaries, self._devices = Canaries(), Devices()
         self._stalls: list[Seen] = []
         self._looked_ns = 0  # when the whole run was last looked at
@@ -33,7 +34,7 @@ class Unsaid:
 
     def feed(self, row: Row) -> None:
         """Fold one row; kinds that nobody needs are ignored."""
-        for part in (self._creep, self._silent, self._idle, self._canaries, self._devices):
+        for part in (self._creep, self._memory, self._silent, self._idle, self._canaries, self._devices):
             part.feed(row)
 
     def settle(self, now_ns: int, begin_ns: int, facts: Facts | None, *, final: bool) -> None:
@@ -58,12 +59,13 @@ class Unsaid:
             entry.in_log = max(entry.in_log, 1)
 
     def checks(self, dialect: str) -> list[Check]:
-        """For verdict.json: whether the server came back to rest, and what its canary was held to."""
-        return [c for c in (self._idle.check(dialect), self._canaries.check()) if c is not None]
+        """For verdict.json: whether the server came back to rest, what its canary was held to, what grew and is no leak."""
+        return [c for c in (self._idle.check(dialect), self._canaries.check(), self._memory.check()) if c is not None]
 
     def _look(self, now_ns: int, facts: Facts | None) -> None:
         self._silent.room = facts.max_model_len if facts is not None else None
-        for seen in (*self._silent.found(now_ns), *self._creep.found(now_ns), *self._devices.leaks(now_ns)):
+        creeps = (*self._creep.found(now_ns), *self._memory.found(now_ns), *self._devices.leaks(now_ns))
+        for seen in (*self._silent.found(now_ns), *creeps):
             if seen.severity == "hang":
                 self._stalls.append(seen)  # it names a hang, which the states are slower to see
             else:

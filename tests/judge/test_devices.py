@@ -86,7 +86,7 @@ def leaks(values: Sequence[float]) -> list[str]:
 
 def test_gpu_memory_that_grows_and_does_not_level_off_is_a_leak_told_once() -> None:
     rng = random.Random(1)
-    grows = [60 * GB + n * 0.05 * GB + rng.uniform(0, 0.01) * GB for n in range(120)]
+    grows = [60 * GB + n * 0.05 * GB + rng.uniform(0, 0.01) * GB for n in range(200)]
     assert leaks(grows) == ["gpu_memory_leak"]
     assert leaks(grows[:20]) == [], "too short to tell"
 

@@ -1,0 +1,139 @@
+"""Memory that leaks is told; memory that warms up, levels off, or fills a cache with images is not."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from loadchaos.judge.memory import Memory, leaking
+from loadchaos.judge.trends import Samples
+
+S = 1_000_000_000
+MB = 2**20
+FIVE_MINUTES_OF_VLLM = (
+    709, 710, 738, 759, 774, 794, 803, 813, 819, 826, 833, 844, 853, 863, 872, 878,
+    880, 889, 891, 895, 904, 912, 924, 933, 939, 947, 957, 969, 975, 983, 992, 992,
+)  # fmt: skip
+"""MB of the engine core of a healthy vLLM 0.32, every 11 s, while 834 new images came: it keeps 4 GB of them."""
+
+
+def of_vllm(second: float) -> float:
+    """MB at a second; after the five minutes that were measured it fills on as fast, until its cache is full."""
+    at, last = second / 11, len(FIVE_MINUTES_OF_VLLM) - 1
+    if at >= last:
+        return min(992 + (second - 11 * last) * 0.68, 709 + 4096)
+    low = int(at)
+    return FIVE_MINUTES_OF_VLLM[low] + (at - low) * (FIVE_MINUTES_OF_VLLM[low + 1] - FIVE_MINUTES_OF_VLLM[low])
+
+
+def memory(
+    mb: Callable[[float], float],
+    seconds: int,
+    *,
+    role: str = "engine_core",
+    images: float = 0,
+    every_s: int = 1,
+    **extra: Any,
+) -> Memory:
+    """What was seen of a process whose memory is a function of the second, while so many images a second came."""
+    told, rng = Memory(), random.Random(0)
+    told.feed({"row": "configuration", "at_ns": 0, "settings": extra})
+    for second in range(0, seconds, every_s):
+        process = {"row": "process", "replica": "server", "pid": 7, "role": role, "what": "sample"}
+        resident = int((mb(second) + rng.uniform(0, 4)) * MB)
+        told.feed({**process, "at_ns": (1000 + second) * S, "rss_bytes": resident})
+        told.feed({"row": "end", "at_ns": 0, "outcome": "ok", "image_tokens": int(images * 66 * every_s)})
+    return told
+
+
+def ids(told: Memory) -> list[str]:
+    return [seen.id for seen in told.found(0)]
+
+
+def test_memory_that_grows_and_grows_is_a_leak_told_once() -> None:
+    told = memory(lambda s: 900 + s, 700)
+    [seen] = told.found(0)
+    assert (seen.id, seen.process) == ("memory_leak", "pid 7")
+    assert "MB an hour" in seen.title
+    assert told.found(0) == []
+    assert told.check() is None
+
+
+def test_memory_of_an_api_server_whose_clients_hung_up_has_a_name_of_its_own() -> None:
+    told = memory(lambda s: 900 + s, 700, role="api_server")
+    told.feed({"row": "end", "at_ns": S, "outcome": "aborted", "phase": 0})
+    assert ids(told) == ["api_server_leak"]
+
+
+def test_a_leak_that_begins_late_or_goes_ever_faster_is_one() -> None:
+    assert ids(memory(lambda s: 900 + s * s / 2000, 1200)) == ["memory_leak"]
+    assert ids(memory(lambda s: 900 + min(s, 60) * 3 + s / 2, 1800)) == ["memory_leak"]
+
+
+@pytest.mark.parametrize("seconds", [340, 900, 3600, 4 * 3600])
+def test_a_healthy_vllm_that_is_sent_images_does_not_leak_however_long_it_is_seen(seconds: int) -> None:
+    told = memory(of_vllm, seconds, images=2.8, every_s=max(1, seconds // 1000))
+    assert ids(told) == []
+    check = told.check()
+    assert check is not None
+    assert check.verdict == "pass"
+    assert "proves no leak" in check.actual
+
+
+def test_of_a_short_run_growth_is_an_observation() -> None:
+    check = memory(of_vllm, 340).check()
+    assert check is not None
+    assert "engine core (pid 7) grew from" in check.actual
+    assert "a leak is told from 600 s on" in check.actual
+
+
+def test_the_same_growth_is_a_leak_where_no_images_or_no_cache_explain_it() -> None:
+    assert ids(memory(of_vllm, 1800)) == ["memory_leak"]
+    assert ids(memory(of_vllm, 1800, images=2.8, mm_processor_cache_gb=0.0)) == ["memory_leak"]
+
+
+def test_growth_beyond_what_the_cache_may_hold_is_a_leak() -> None:
+    assert ids(memory(lambda s: 900 + s, 6000, images=3, every_s=5, mm_processor_cache_gb=4)) == ["memory_leak"]
+    assert ids(memory(lambda s: 900 + s, 3000, images=3, every_s=5, mm_processor_cache_gb=4)) == []
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(
+    "curve",
+    [
+        lambda s: 900 + min(s, 200),
+        lambda s: 900 + 400 * (1 - math.exp(-s / 300)),
+        lambda s: 900 + 100 * math.log(1 + s / 20),
+        lambda s: 900 + 300 * (s > 700),
+        lambda s: 900 + 100 * math.sin(s / 200),
+        lambda _: 900,
+    ],
+)  # fmt: skip
+def test_healthy_memory_never_leaks(curve: Callable[[float], float], seed: int) -> None:
+    rng = random.Random(seed)
+    assert leaking([(float(s), (curve(s) + rng.gauss(0, 8)) * MB) for s in range(0, 1800, 10)]) is None
+
+
+def test_an_hour_by_hour_leak_of_one_per_cent_is_found_in_a_night_and_healthy_nights_give_none() -> None:
+    """Eight hours, a sample every ten seconds, 2 GB with noise; 1 %/h is 160 MB by morning."""
+    for seed in range(50):
+        rng = random.Random(seed)
+        leaky, healthy = Samples(), Samples()
+        for at_s in range(0, 8 * 3600, 10):
+            noise = rng.gauss(0, 15) + (120 if at_s % 3600 < 60 else 0)
+            leaky.add(at_s, (2000 * (1 + 0.01 * at_s / 3600) + noise) * MB)
+            healthy.add(at_s, (2000 + 80 * (1 - math.exp(-at_s / 1800)) + noise) * MB)
+        trend = leaking(leaky.points())
+        assert trend is not None, seed
+        assert trend.per_s * 3600 == pytest.approx(20 * MB, rel=0.15)
+        assert leaking(healthy.points()) is None, seed
+
+
+def test_a_process_that_is_gone_says_nothing_of_the_next_one() -> None:
+    told = memory(lambda s: 900 + s, 700)
+    told.feed({"row": "process", "replica": "server", "pid": 7, "role": "engine_core", "what": "gone", "at_ns": 0})
+    assert ids(told) == []
