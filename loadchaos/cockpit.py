@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadchaos.errors import LedgerError, OptionError
-from loadchaos.options import Options, header_variables, place
+from loadchaos.options import Options, locust_arguments, place
 from loadchaos.plan.profile import Profile
 from loadchaos.run import Pressed, Result, run
 from loadchaos.session import Ui, Web
@@ -67,7 +67,7 @@ async def _serve(
 ) -> int:
     over = asyncio.Event()
     _hear(over)
-    await ui.begin(header_variables(options))
+    await ui.begin(*locust_arguments(options))
     await _until_up(ui, over)
     say(_words(ui.web))
     code = 0

@@ -43,17 +43,15 @@ class Ui(Child):
         self._writer = Writer(home / "session.jsonl", "run")
         self._commands = Tail(home / "commands.jsonl")
 
-    async def begin(self, variables: Mapping[str, str]) -> None:
-        """Start it; `variables` hold header values that no file may hold."""
+    async def begin(self, more: Sequence[str], variables: Mapping[str, str]) -> None:
+        """Start it with `more` of Locust's options; `variables` hold header values that no file may hold."""
         web = self.web
         self.tell(
             "web", profile=web.profile, about=web.about, target=web.target, users=web.users, processes=web.processes
         )
         argv = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--loglevel", "WARNING"]
         argv += ["--web-host", web.host, "--web-port", str(web.port), "--host", web.target]
-        argv += ["--users", str(web.users), "--spawn-rate", str(web.users)]
-        if web.processes > 1:
-            argv += ["--processes", str(web.processes)]
+        argv += ["--users", str(web.users), "--spawn-rate", str(web.users), *more]
         env = {**variables, SESSION_VARIABLE: str(self.home)}
         if web.password is not None:
             argv.append("--web-login")

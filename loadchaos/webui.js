@@ -2,7 +2,7 @@
 // The panels come escaped from the server and stand in a shadow root, so that neither page's style reaches the other.
 (() => {
   "use strict";
-  const EVERY_MS = 1000, LOOK_MS = 150;
+  const EVERY_MS = 1000, LOOK_MS = 150, ASTRAY = 3;
   const PANELS = { server: "server", attacks: "attacks", charts: "charts" };
   const WORDS = { idle: "ready", starting: "starting", preparing: "preparing the server and the load", load: "running", judging: "judging" };
   const { token } = window.loadchaos;
@@ -22,7 +22,7 @@
   fit.textContent = "#root>*{min-height:0!important}"; // Locust fills the window, and ours would begin below it
   document.head.appendChild(fit);
   const shadow = host.attachShadow({ mode: "open" });
-  let shown = "", newest = "";
+  let shown = "", newest = "", astray = 0;
 
   const tab = () => (document.querySelector('[role="tab"]') ? new URLSearchParams(location.search).get("tab") || "stats" : "");
 
@@ -39,6 +39,10 @@
     strip.replaceChildren();
     part(`loadchaos ${s.profile}`, "", true);
     strip.dataset.phase = s.phase;
+    // Locust's page hears of a load by its own Start alone, and an answer that was on its way then tells it that there is
+    // none: it shows its form, no tabs, and asks no more. Loaded anew it knows.
+    astray = s.phase === "load" && !tab() ? astray + 1 : 0;
+    if (astray > ASTRAY) location.reload();
     strip.dataset.verdict = s.verdict || "";
     part(s.verdict ? `${s.verdict.toUpperCase()} (exit code ${s.exit_code})` : WORDS[s.phase] || s.phase, "", Boolean(s.verdict));
     if (s.error) part(s.error);

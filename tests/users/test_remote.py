@@ -378,13 +378,8 @@ def test_a_master_cannot_have_a_worker_send_what_lies_elsewhere(tmp_path: Path, 
 
 
 def test_rows_of_a_place_that_nobody_was_given_are_not_taken(master: Master) -> None:
-    master.wire.comes(messages.HELLO, token="x", host="x", versions={})
-    master.wire.listeners[messages.ROWS](
-        environment=None,
-        msg=SimpleNamespace(
-            data={"place": 1, "token": "", "offset": 0, "rows": messages.packed(ROW), "sent_ns": 0}, node_id="x"
-        ),
-    )
+    master.hello("x", loadchaos="other")
+    master.wire.comes(messages.ROWS, place=1, token="", offset=0, rows=messages.packed(ROW), sent_ns=0)
     assert not (master.folder / "requests-1.jsonl").exists()
 
 
