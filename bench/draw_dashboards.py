@@ -1,7 +1,8 @@
-"""Draws the Grafana dashboards over finished runs, to be looked at: `python bench/draw_dashboards.py OUT.html RUN...`
+"""Draws the Grafana dashboards over finished runs, to be looked at: `python bench/draw_dashboards.py FOLDER RUN...`
 
-Backfills the runs into Debian's Prometheus, asks it every panel's queries, and draws the 24-column grid as SVG. It is no
-Grafana: it shows whether a panel has something to say, not how Grafana would draw it.
+Backfills the runs into Debian's Prometheus, asks it every panel's queries, and draws the 24-column grid as SVG: Soak over
+all runs, the others over the last one; NAME.html and, where there is a Chromium, NAME.png. It is no Grafana: it shows
+whether a panel has something to say, not how Grafana would draw it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import html
 import json
 import math
+import shutil
 import socket
 import subprocess
 import sys
@@ -29,19 +31,23 @@ Json = dict[str, Any]
 COLORS = ("#7eb26d", "#eab839", "#6ed0e0", "#ef843c", "#e24d42", "#1f78c1", "#ba43a9", "#705da0", "#508642", "#cca300")
 
 
-def backfilled(runs: list[Path], data: Path) -> tuple[float, float]:
-    """Blocks of all runs under `data`; when they began and ended (Unix time)."""
-    promtool, times = binaries.find("promtool"), list[float]()
+Span = tuple[float, float]
+
+
+def backfilled(runs: list[Path], data: Path) -> list[Span]:
+    """Blocks of all runs under `data`; when each began and ended (Unix time)."""
+    promtool, spans = binaries.find("promtool"), list[Span]()
     if promtool is None:
         sys.exit("no promtool: python -m loadchaos.tell.binaries")
     for run in runs:
         text = data.parent / f"{run.name}.om"
         with text.open("w") as f:
             openmetrics(RunFolder(run), f)
-        times += [float(x.rsplit(" ", 1)[1]) for x in text.read_text().splitlines() if x.startswith("loadchaos_users")]
+        times = [float(x.rsplit(" ", 1)[1]) for x in text.read_text().splitlines() if x.startswith("loadchaos_users")]
+        spans.append((min(times), max(times)))
         argv = [str(promtool), "tsdb", "create-blocks-from", "openmetrics", str(text), str(data)]
         subprocess.run(argv, check=True, capture_output=True)
-    return min(times), max(times)
+    return spans
 
 
 def ask(port: int, **parameters: object) -> list[Json]:
@@ -67,13 +73,13 @@ def legend(target: Json, metric: dict[str, str]) -> str:
 
 
 def chart(panel: Json, series: list[tuple[str, list[tuple[float, float]]]], began: float, ended: float) -> str:
-    """Lines, stacked areas or bars of states; a gap of more than 2 s is a gap."""
+    """Lines, stacked areas or bars of states; a gap of more than two steps is a gap, a lone point a dot."""
     width, height = panel["gridPos"]["w"] * 50 - 20, panel["gridPos"]["h"] * 30 - 60
     top = max((v for _, points in series for _, v in points), default=1) or 1
-    parts, rows = [], len(series)
+    parts, rows, gap = [], len(series), 2 * max(1, (ended - began) // 400)
     for n, (name, points) in enumerate(series):
         color, path, last = COLORS[n % len(COLORS)], "", -1e9
-        for at, v in points:
+        for i, (at, v) in enumerate(points):
             x = (at - began) / (ended - began) * width
             y = height - v / top * height
             if panel["type"] in {"state-timeline", "heatmap"}:
@@ -84,14 +90,15 @@ def chart(panel: Json, series: list[tuple[str, list[tuple[float, float]]]], bega
                     f'<rect x="{x:.1f}" y="{y0:.1f}" width="{width / (ended - began):.1f}" height="{h:.1f}" fill="{fill}"/>'
                 )
             else:
-                path += f"{'M' if at - last > 2 else 'L'}{x:.1f} {y:.1f}"
+                begins, ends = at - last > gap, i + 1 == len(points) or points[i + 1][0] - at > gap
+                path += f"{'M' if begins else 'L'}{x:.1f} {y:.1f}" + ("h0" if begins and ends else "")
                 last = at
         if path:
             dots = ' stroke-linecap="round"'
             parts.append(f'<path d="{path}" stroke="{color}" fill="none" stroke-width="2"{dots}/>')
-        parts.append(
-            f'<text x="{width + 4 - 200}" y="{12 + n * 12}" font-size="10" fill="{color}">{html.escape(name[:44])}</text>'
-        )
+        if panel["type"] != "heatmap":
+            words = html.escape(name[-34:])
+            parts.append(f'<text x="{width - 190}" y="{12 + n * 12}" font-size="10" fill="{color}">{words}</text>')
     parts.append(f'<text x="2" y="10" font-size="10">{top:.4g}</text>')
     return f'<svg width="{width}" height="{height}">{"".join(parts)}</svg>'
 
@@ -99,19 +106,19 @@ def chart(panel: Json, series: list[tuple[str, list[tuple[float, float]]]], bega
 def drawn(panel: Json, port: int, began: float, ended: float) -> str:
     """What one panel shows, as HTML."""
     series: list[tuple[str, list[tuple[float, float]]]] = []
+    results: list[list[Json]] = []
     for target in panel["targets"]:
         expr = filled(target["expr"], ended - began)
         if panel["type"] == "timeseries" or panel["type"] in {"heatmap", "state-timeline"}:
             result = ask(port, query=expr, start=began, end=ended, step=max(1, (ended - began) // 400))
         else:
             result = ask(port, query=expr, time=ended)
+        results.append(result)
         if panel["type"] == "heatmap":
             result.sort(key=lambda s: float(s["metric"]["le"]))
         for s in result:
             values = [(float(t), float(v)) for t, v in (s.get("values") or [s["value"]])]
-            name = legend(target, s["metric"]) if panel["type"] != "table" else str(s["metric"])
-            series.append((f"{target['refId']} {name}" if panel["type"] == "table" else name,
-                           [(t, v) for t, v in values if math.isfinite(v)]))  # fmt: skip
+            series.append((legend(target, s["metric"]), [(t, v) for t, v in values if math.isfinite(v)]))
     if panel["type"] == "heatmap":
         before: dict[float, float] = {}
         for i, (name, points) in enumerate(series):
@@ -119,6 +126,8 @@ def drawn(panel: Json, port: int, began: float, ended: float) -> str:
             before.update(points)
     if panel["type"] in {"timeseries", "heatmap", "state-timeline"}:
         return chart(panel, series, began, ended)
+    if panel["type"] == "table":
+        return table(panel, results)
     rows = (
         f"<div>{html.escape(n)} <b>{p[-1][1]:.6g}</b></div>" if p else f"<div>{html.escape(n)} -</div>"
         for n, p in series
@@ -126,12 +135,34 @@ def drawn(panel: Json, port: int, began: float, ended: float) -> str:
     return "".join(rows) or "<i>nothing</i>"
 
 
+def table(panel: Json, results: list[list[Json]]) -> str:
+    """The queries' rows joined by the labels all of them have, as Grafana's `merge` does."""
+    organised = next(t["options"] for t in panel["transformations"] if t["id"] == "organize")
+    key = next(iter(organised["indexByName"]))
+    rows: dict[str, dict[str, str]] = {}
+    for letter, result in zip("ABCDEFGHIJKL", results, strict=False):
+        column = f"Value #{letter}" if len(results) > 1 else "Value"
+        for s in result:
+            row = rows.setdefault(s["metric"].get(key, ""), {key: s["metric"].get(key, "")})
+            row.update(s["metric"])
+            if column not in organised["excludeByName"]:
+                row[organised["renameByName"].get(column, column)] = f"{float(s['value'][1]):.4g}"
+    names = list(dict.fromkeys(name for row in rows.values() for name in row))
+    head = "".join(f"<th>{html.escape(n)}</th>" for n in names)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(r.get(n, ''))}</td>" for n in names) + "</tr>" for r in rows.values()
+    )
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
 def main() -> None:
-    out, runs = Path(sys.argv[1]), [Path(x) for x in sys.argv[2:]]
+    folder, runs = Path(sys.argv[1]), [Path(x) for x in sys.argv[2:]]
+    folder.mkdir(parents=True, exist_ok=True)
     program = binaries.find("prometheus")
     with tempfile.TemporaryDirectory() as work, socket.socket() as s:
         data = Path(work) / "data"
-        began, ended = backfilled(runs, data)
+        spans = backfilled(runs, data)
+        over = dict.fromkeys(DASHBOARDS, spans[-1]) | {"soak": (min(spans)[0], max(e for _, e in spans))}
         (Path(work) / "p.yml").write_text("{}\n")
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
@@ -141,11 +172,21 @@ def main() -> None:
         process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             wait_until_ready(port)
-            pages = [page(name, port, began, ended) for name in DASHBOARDS]
+            for name in DASHBOARDS:
+                written(folder / f"{name}.html", *page(name, port, *over[name]))
         finally:
             process.terminate()
             process.wait()
-    out.write_text('<meta charset="utf-8"><style>body{font:12px sans-serif;width:1220px}</style>' + "".join(pages))
+
+
+def written(path: Path, text: str, height: int) -> None:
+    style = "body{font:12px sans-serif;width:1220px}td,th{padding:2px 12px 2px 0;text-align:left}"
+    path.write_text(f'<meta charset="utf-8"><style>{style}</style>{text}')
+    if chromium := next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None):
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
+            argv = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={home}",
+                    f"--window-size=1240,{height}", f"--screenshot={path.with_suffix('.png')}"]  # fmt: skip
+            subprocess.run([*argv, path.absolute().as_uri()], check=True, capture_output=True, timeout=60)
 
 
 def wait_until_ready(port: int) -> None:
@@ -159,19 +200,20 @@ def wait_until_ready(port: int) -> None:
     sys.exit("Prometheus did not start")
 
 
-def page(name: str, port: int, began: float, ended: float) -> str:
+def page(name: str, port: int, began: float, ended: float) -> tuple[str, int]:
+    """One dashboard as HTML, rows that are folded opened; and how many pixels it is high."""
     board, parts = DASHBOARDS[name](), list[str]()
-    for panel in board["panels"]:
+    panels = [each for p in board["panels"] for each in [p, *p.get("panels", ())]]
+    for panel in panels:
         at = panel["gridPos"]
         box = f"position:absolute;left:{at['x'] * 50}px;top:{at['y'] * 30}px;"
         box += f"width:{at['w'] * 50 - 8}px;height:{at['h'] * 30 - 8}px"
         inner = "" if panel["type"] == "row" else drawn(panel, port, began, ended)
         frame = "" if panel["type"] == "row" else "border:1px solid #ccc;"
         parts.append(f'<div style="{box};{frame}overflow:hidden"><b>{html.escape(panel["title"])}</b>{inner}</div>')
-    bottom = max(p["gridPos"]["y"] + p["gridPos"]["h"] for p in board["panels"]) * 30
-    return (
-        f'<h1>{html.escape(board["title"])}</h1><div style="position:relative;height:{bottom}px">{"".join(parts)}</div>'
-    )
+    bottom = max(p["gridPos"]["y"] + p["gridPos"]["h"] for p in panels) * 30
+    head = f"<h1>{html.escape(board['title'])}</h1>"
+    return f'{head}<div style="position:relative;height:{bottom}px">{"".join(parts)}</div>', bottom + 90
 
 
 if __name__ == "__main__":

@@ -136,6 +136,9 @@ def server() -> Json:
     def gauge(name: str) -> str:
         return f"loadchaos_server_{name}{{{_SERVER}}}"
 
+    def of_machines(name: str, together: str = "sum") -> str:
+        return f"{together} (loadchaos_{name}{{{_RUN}}})"
+
     accepted = _share(_rate("loadchaos_server_spec_accepted_tokens_total", _SERVER, "replica"),
                       _rate("loadchaos_server_spec_draft_tokens_total", _SERVER, "replica"))  # fmt: skip
     a_step = _share(_rate("loadchaos_server_generation_tokens_total", _SERVER, "replica"),
@@ -194,6 +197,23 @@ def server() -> Json:
               target(f"loadchaos_process_resident_bytes{{{_SERVER}}}", "{{replica}} {{role}}"), unit="bytes"),
         lines("Memory as the server says", "Resident memory of the API server (loadchaos_server_process_rss_bytes).",
               target(gauge("process_rss_bytes"), "{{replica}}"), unit="bytes"),
+        row("Machines, where dcgm-exporter, node-exporter or NVML tell of them", [
+            lines("GPU memory", "All GPUs together (loadchaos_gpu_memory_used_bytes, loadchaos_gpu_memory_free_bytes).",
+                  target(of_machines("gpu_memory_used_bytes"), "used"),
+                  target(of_machines("gpu_memory_free_bytes"), "free"), unit="bytes", stack=True),
+            lines("GPU busy", "Share of time the busiest GPU computes (loadchaos_gpu_utilisation_ratio): at 0 while "
+                  "requests run, the engine waits for something else.",
+                  target(of_machines("gpu_utilisation_ratio", "max"), "busiest"), unit="percentunit", top=1),
+            lines("GPU temperature", "The hottest GPU (loadchaos_gpu_temperature_celsius).",
+                  target(of_machines("gpu_temperature_celsius", "max"), "hottest"), unit="celsius"),
+            lines("GPU power", "All GPUs together (loadchaos_gpu_power_watts).",
+                  target(of_machines("gpu_power_watts"), "power"), unit="watt"),
+            lines("Host memory available", "On the host that has least (loadchaos_host_memory_available_bytes).",
+                  target(of_machines("host_memory_available_bytes", "min"), "available"), unit="bytes"),
+            lines("Xids and processes killed for memory", "Counted by the machines (loadchaos_gpu_xids_total, "
+                  "loadchaos_host_oom_kills_total): each step up is an incident of its own.",
+                  target(of_machines("gpu_xids_total"), "Xids"), target(of_machines("host_oom_kills_total"), "OOM kills")),
+        ]),
     ], ANNOTATIONS, "now-15m")  # fmt: skip
 
 

@@ -5,7 +5,8 @@ Keys are those of Grafana's dashboard schema 39 (Grafana 10.4 and later take it;
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import Any, Literal
 
 Json = dict[str, Any]
@@ -136,7 +137,8 @@ def table(
 ) -> Json:  # fmt: skip
     """A row a `key` label. `columns` are (name, query, unit), joined by the labels they share; `link`: label, URL."""
     targets = [target(expr, instant=True, form="table") for _, expr, _ in columns]
-    panel = _panel("table", title, about, targets, width, 8, "short", {"showHeader": True, "cellHeight": "sm"})
+    options = {"showHeader": True, "cellHeight": "sm", "sortBy": [{"displayName": key, "desc": True}]}
+    panel = _panel("table", title, about, targets, width, 8, "short", options)
     names = {f"Value #{'ABCDEFGHIJKL'[i]}" if len(columns) > 1 else "Value": c[0] for i, c in enumerate(columns)}
     panel["transformations"] = [
         {"id": "merge", "options": {}},
@@ -155,9 +157,9 @@ def table(
     return panel
 
 
-def row(title: str) -> Json:
-    """A headline over the panels that follow."""
-    return {"type": "row", "title": title, "collapsed": False, "panels": [],
+def row(title: str, folded: Sequence[Json] = ()) -> Json:
+    """A headline over the panels that follow; `folded` ones are its own and asked for when somebody opens it."""
+    return {"type": "row", "title": title, "collapsed": bool(folded), "panels": list(folded),
             "gridPos": {"w": COLUMNS, "h": 1, "x": 0, "y": 0}}  # fmt: skip
 
 
@@ -211,13 +213,15 @@ def _variables() -> list[Json]:
     ]
 
 
-def _placed(panels: Sequence[Json]) -> list[Json]:
-    x = y = tallest = 0
-    placed = []
-    for n, panel in enumerate(panels, 1):
+def _placed(panels: Sequence[Json], y: int = 0, ids: Iterator[int] | None = None) -> list[Json]:
+    x = tallest = 0
+    placed, ids = [], ids or count(1)
+    for panel in panels:
         at = panel["gridPos"]
         if x + at["w"] > COLUMNS or panel["type"] == "row":
             x, y, tallest = 0, y + tallest, 0
-        placed.append({**panel, "id": n, "gridPos": {**at, "x": x, "y": y}})
+        placed.append({**panel, "id": next(ids), "gridPos": {**at, "x": x, "y": y}})
+        if panel.get("panels"):
+            placed[-1]["panels"] = _placed(panel["panels"], y + at["h"], ids)
         x, tallest = x + at["w"], max(tallest, at["h"])
     return placed

@@ -247,6 +247,10 @@ def _states(page: _Page, fold: Fold) -> None:
             page.add("loadchaos_server_state", [name, state], counts[name, state])
     memory: Counter[tuple[str, str]] = Counter()
     for (replica, _), (role, rss) in fold.processes.items():
+        if (
+            replica not in fold.states
+        ):  # its first state comes a moment later; as `other` it would count twice until then
+            continue
         shown = replica if replica in names[:REPLICAS] else OTHER
         memory[shown, role if role in _ROLES else "other"] += rss
     for labels, rss in memory.items():

@@ -7,11 +7,13 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.parse
 import urllib.request
 import warnings
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +23,17 @@ from loadchaos.tell import metric_table
 from loadchaos.tell.dashboards import DASHBOARDS, text
 
 ROOT = Path(__file__).parents[2]
+EXPORTERS = {"dcgm": "4.2", "node": "1.8"}
 Json = dict[str, Any]
 
 
+def everything(name: str) -> list[Json]:
+    """Rows and panels, those folded into a row, too."""
+    return [each for p in DASHBOARDS[name]()["panels"] for each in [p, *p.get("panels", ())]]
+
+
 def panels(name: str) -> list[Json]:
-    return [p for p in DASHBOARDS[name]()["panels"] if p["type"] != "row"]
+    return [p for p in everything(name) if p["type"] != "row"]
 
 
 def queries() -> list[Any]:
@@ -76,7 +84,7 @@ def test_a_key_called_wrong_would_be_seen() -> None:
 
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_every_panel_says_what_it_shows_in_which_unit(name: str) -> None:
-    seen = [p["id"] for p in DASHBOARDS[name]()["panels"]]
+    seen = [p["id"] for p in everything(name)]
     assert len(seen) == len(set(seen))
     for panel in panels(name):
         assert len(panel["description"]) > 5, panel["title"]
@@ -153,8 +161,33 @@ class Prometheus:
 
 
 @pytest.fixture(scope="module")
+def machines() -> Iterator[list[str]]:
+    """Pages of dcgm-exporter and node-exporter as they were captured, as options of a run."""
+    pages = {f"/{kind}": (ROOT / f"tests/watch/pages/{kind}_{v}.txt").read_bytes() for kind, v in EXPORTERS.items()}
+
+    pages["/dcgm"] += b'DCGM_EXP_XID_ERRORS_COUNT{gpu="1",xid="31",window_size_in_ms="300000"} 1\n'  # counted if asked
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(pages[self.path])
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield [f"watch.{kind}=[http://127.0.0.1:{server.server_port}/{kind}]" for kind in EXPORTERS]
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture(scope="module")
 def scraped(
-    tmp_path_factory: pytest.TempPathFactory, prometheus_program: Callable[[str], Path]
+    tmp_path_factory: pytest.TempPathFactory, prometheus_program: Callable[[str], Path], machines: list[str]
 ) -> Iterator[tuple[Prometheus, float, float]]:
     """A Prometheus that has scraped a run of mtp_mm, in which the engine dies; and when the run was."""
     program, folder, port = prometheus_program("prometheus"), tmp_path_factory.mktemp("prometheus"), free_port()
@@ -164,7 +197,8 @@ def scraped(
         run = subprocess.run(
             [sys.executable, "-m", "loadchaos", "run", "mtp_mm", "--no-live", "--out", str(folder / "runs"),
              "--exporter-port", str(port), "--embedded",
-             "--set", "load=[{users: 6, for: 6s}, {users: 80, requests: 400}]"],  # healthy for some scrapes, then not
+             "--set", "load=[{users: 6, for: 6s}, {users: 80, requests: 400}]",  # healthy for some scrapes, then not
+             *(x for option in machines for x in ("--set", option))],
             capture_output=True, text=True, timeout=100, env={**os.environ, "NO_COLOR": "1"},
         )  # fmt: skip
         assert run.returncode == 1, run.stdout + run.stderr
