@@ -90,6 +90,7 @@ class Fold:
         self.load_begin_ns: int | None = None
         self.load_end_ns: int | None = None
         self.ended = False
+        self._finished = False
         self.traffic: dict[str, Traffic] = {}
         self.states: dict[str, ReplicaState] = {}
         self.attacks: Counter[tuple[str, str]] = Counter()  # (name, ok | failed | skipped)
@@ -125,7 +126,8 @@ class Fold:
             take(row)
 
     def finish(self) -> None:
-        """The run is over and read: what began and never ended is `unfinished`."""
+        """The run is over, read and judged: what began and never ended is `unfinished`, and no name will change."""
+        self._finished = True
         for traffic in self._open.values():
             self._traffic(traffic).outcomes["unfinished"] += 1
             self._traffic(traffic).in_flight -= 1
@@ -295,7 +297,7 @@ class Fold:
     def _settled(self, incident: Mapping[str, Any]) -> bool:
         """Whether its name may be told: a dying server's log comes a moment later than the signs, and knows better."""
         named = any(name == incident.get("id") for name, _ in self.failures)
-        return named or self.ended or incident.get("what") == "close" or self.now_ns >= incident["told_from_ns"]
+        return named or self._finished or incident.get("what") == "close" or self.now_ns >= incident["told_from_ns"]
 
     # -- telling -------------------------------------------------------------------------------------------------
 

@@ -99,3 +99,14 @@ def test_a_gap_that_is_told_while_it_lasts_counts_once() -> None:
         fold.feed({**row, "replica": "b", "source": "log", "seconds": 0.5})
     assert fold.gaps_s["scrape"] == 24
     assert fold.gaps_s["log"] == 2.5
+
+
+def test_the_end_of_a_run_tells_no_name_that_its_log_may_still_change() -> None:
+    fold = Fold()
+    opened = {"row": "incident", "what": "open", "n": 1, "severity": "engine_death", "folder": "incidents/001-x"}
+    fold.feed({**opened, "id": "engine_core_proc_died"})
+    fold.feed({"row": "run", "what": "end", "at_ns": 1})
+    assert fold.snapshot().incidents == fold.snapshot().failures == ()
+    fold.feed({**opened, "id": "encoder_cache_miss"})
+    fold.finish()
+    assert [f["id"] for f in fold.snapshot().failures] == ["encoder_cache_miss"]
