@@ -167,6 +167,7 @@ class Episodes:
         for incident in list(self._open.values()):
             if not incident.by_states and sent_ns > incident.opened_ns + _LOG_ALONE_BACK_NS:
                 incident.back_ns = at_ns
+                incident.outlived = self.sole and incident.exit is None
                 self._end(incident, at_ns)
 
     def finish(self, at_ns: int) -> None:
@@ -310,6 +311,7 @@ class Episodes:
             near = abs(since_ns - incident.opened_ns) < _SAME_DEATH_NS
             if not incident.by_states and near and incident.replica in (replica, ""):
                 incident.back_ns = incident.closed_ns = None
+                incident.outlived = False
                 incident.replica = replica
                 self._open[replica] = incident
                 return incident

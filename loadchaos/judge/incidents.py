@@ -72,6 +72,7 @@ class Incident:
     replica: str
     opened_ns: int
     by_states: bool = True
+    outlived: bool = False  # only a log told of it, and the server answered what was sent well after: no engine died
     died_ns: int | None = None
     noticed_ns: int | None = None
     back_ns: int | None = None

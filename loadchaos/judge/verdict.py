@@ -74,7 +74,7 @@ def figures_of(failures: Sequence[Mapping[str, Any]], episodes: Sequence[Inciden
     against = [f for f in failures if counts(f)]
     left_out = {f["id"] for f in failures} - {f["id"] for f in against}
     met = [i for i in episodes if i.attribution != "expected" and i.id not in left_out]
-    deaths = [i for i in met if i.kind in ("death", "restart") and not i.starting]
+    deaths = [i for i in met if i.kind in ("death", "restart") and not i.starting and not i.outlived]
     hangs = [i for i in met if i.ever_hung]
     hung_in_log = sum(f["count"] for f in against if f["severity"] == "hang" and not f.get("incidents"))
     told = {

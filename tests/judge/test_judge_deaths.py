@@ -341,3 +341,13 @@ def test_a_death_with_exit_code_0_says_so_beside_its_cause_and_a_routine_end_doe
     (incident,) = judge.incidents
     assert incident.to_json()["beside"] == ["exit_zero_after_death"]
     assert incident.id == "encoder_cache_miss"
+
+
+def test_a_deadly_line_of_a_server_that_goes_on_answering_is_a_failure_and_no_death(history: Any) -> None:
+    """LMDeploy fails one request with a CUDA error in its log, and serves the next."""
+    verdict = history.begin().work(10).log(history.MISS).work(20).end().verdict()
+    counts = {c["name"]: c for c in verdict["expectations"]}
+    assert (verdict["verdict"], verdict["exit_code"]) == ("fail", 1)
+    assert [f["id"] for f in verdict["failures"]] == ["encoder_cache_miss"]
+    assert counts["engine_deaths"]["verdict"] == "pass"
+    assert counts["failures"]["verdict"] == "fail"
