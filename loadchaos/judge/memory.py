@@ -107,7 +107,7 @@ class Memory:
             for key, (role, samples) in self._resident.items()
             if key not in self._told and (words := self._grew(_named(role, key), samples.points()))
         ]
-        return Check("memory", "no process grows without end", "; ".join(grew), "pass") if grew else None
+        return Check("memory", "no process leaks", f"no leak proved: {'; '.join(grew)}", "pass") if grew else None
 
     def _grew(self, name: str, points: Sequence[Point]) -> str:
         if len(points) < 2:
@@ -122,7 +122,7 @@ class Memory:
             why = f"its cache of images may hold {self._may_hold / _MB:.0f} MB"
         else:
             why = "it did not grow on as steadily"
-        return f"{name} grew from {begin / _MB:.0f} MB to {end / _MB:.0f} MB in {span_s:.0f} s, which proves no leak: {why}"
+        return f"{name} grew from {begin / _MB:.0f} to {end / _MB:.0f} MB in {span_s:.0f} s ({why})"
 
 
 def _named(role: str, key: tuple[str, int]) -> str:

@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import psutil
 import pytest
 
 from tests.real import servers
@@ -85,9 +87,21 @@ def wait_until_healthy(url: str, process: subprocess.Popen[bytes], log: Path) ->
         assert process.poll() is None, f"the server ended: {log.read_text(errors='replace')[-2000:]}"
         with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=3) as answer:
             if answer.status == 200:
+                assert listens(url, process.pid), f"the server that answers at {url} is not the one that was started"
                 return
         time.sleep(0.3)
     raise AssertionError(f"{url} was not healthy within {READY_S:g} s")
+
+
+def listens(url: str, session: int) -> bool:
+    """Whether a process of the session that this pid leads listens there."""
+    port = urlsplit(url).port
+    for held in psutil.net_connections("tcp"):
+        if held.status == psutil.CONN_LISTEN and held.laddr and held.laddr.port == port and held.pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                if os.getsid(held.pid) == session:
+                    return True
+    return False
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,9 +28,12 @@ class Command:
 
 
 def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
+    """Below the ports that the kernel gives to clients: until a slow server listens, nobody is given its port by chance."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as s, contextlib.suppress(OSError):
+            s.bind(("127.0.0.1", port))
+            return port
 
 
 def vllm(
