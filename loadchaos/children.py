@@ -1,4 +1,4 @@
-"""The two children of a run that may die without harm to it: Locust, which drives, and the follower, which tells."""
+"""The children of a run that may die without harm to it: Locust, the follower, and who makes finished parts Parquet."""
 
 from __future__ import annotations
 
@@ -209,3 +209,17 @@ class Follower(Child):
         return (
             f"note: the live view has ended (code {self.code}), the run goes on: loadchaos follow {self._folder.path}"
         )
+
+
+class Compaction(Child):
+    """Now and then makes finished parts of the ledger Parquet; a kill at any moment loses nothing."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        super().__init__("compaction")
+        self._folder = folder
+
+    async def begin(self) -> None:
+        """Begin, unless the last one still goes on."""
+        if not self.alive:
+            argv = [sys.executable, "-m", "loadchaos.compact", str(self._folder.path)]
+            await self.start(argv, {}, self._folder.path / "locust.log")

@@ -17,11 +17,13 @@ from typing import Any
 
 import orjson
 
-from loadchaos import brief
+from loadchaos import brief, compact
 from loadchaos.errors import LedgerError
 from loadchaos.model import Row
 
 SCHEMA = 1
+PART_S = 3600.0
+"""How long a file of rows of requests, or of metrics, goes on until the next part begins."""
 _CHUNK = 1 << 20
 _Source = Iterator[tuple[int, int, int, dict[str, Any]]]
 _WINDOW = 512
@@ -46,32 +48,69 @@ class Writer:
 
     A failed write raises LedgerError (disk full, folder gone): a run whose record is lost proves nothing. `lost` counts
     the rows that did not get through. After a short write the torn line is ended before the next row. While it is
-    `holding`, rows wait for the next `flush` and share its write(2); a kill in between loses them.
+    `holding`, rows wait for the next `flush` and share its write(2); a kill in between loses them. With `part_s` it goes
+    on in a new part of the file after so many seconds (`requests-0.jsonl.1` and so on), each with a header of its own.
     """
 
-    def __init__(self, path: Path, writer: str, extra: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, path: Path, writer: str, extra: Mapping[str, Any] | None = None, part_s: float | None = None
+    ) -> None:
         self.path = path
+        self._writer, self._extra, self._part_s = writer, dict(extra or {}), part_s
+        self._number = 0
+        while compact.there(compact.part_of(path, self._number + 1)):
+            self._number += 1
         self.lost = 0
         self.holding = False
         self._held: list[bytes] = []
         self._torn = False
         try:
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-            # A predecessor may have been killed inside a row: then this line ends it.
-            size = os.fstat(self._fd).st_size
-            if size:
-                with path.open("rb") as f:
-                    f.seek(size - 1)
-                    self._torn = f.read(1) != b"\n"
+            self._fd = self._open(path)
         except OSError as e:
             raise LedgerError(f"{path}: cannot be written: {e.strerror}") from e
-        self.write({
-            "row": "header", "schema": SCHEMA, "writer": writer, "pid": os.getpid(), "boot_id": boot_id(),
-            "mono_ns": time.monotonic_ns(), "utc_ns": time.time_ns(), **(extra or {}),
+        self._header()
+
+    def _open(self, path: Path) -> int:
+        path = compact.part_of(path, self._number)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        # A predecessor may have been killed inside a row: then this line ends it.
+        size = os.fstat(fd).st_size
+        if size:
+            with path.open("rb") as f:
+                f.seek(size - 1)
+                self._torn = f.read(1) != b"\n"
+        self._since = time.monotonic()
+        return fd
+
+    def _header(self) -> None:
+        self._append({
+            "row": "header", "schema": SCHEMA, "writer": self._writer, "pid": os.getpid(), "boot_id": boot_id(),
+            "mono_ns": time.monotonic_ns(), "utc_ns": time.time_ns(), **self._extra,
         })  # fmt: skip
+
+    def _next_part(self) -> None:
+        """Go on in a new file; where none can be had, in the old one."""
+        self._number += 1
+        try:
+            fd = self._open(self.path)
+        except OSError:
+            self._number -= 1
+            self._since = time.monotonic()
+            return
+        try:
+            self.sync()
+        finally:
+            os.close(self._fd)
+            self._fd = fd
+        self._header()
 
     def write(self, row: Row) -> None:
         """Append one row, at once unless they are held."""
+        if self._part_s is not None and not self.holding and time.monotonic() - self._since > self._part_s:
+            self._next_part()
+        self._append(row)
+
+    def _append(self, row: Row) -> None:
         try:
             data = orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
         except TypeError:
@@ -113,12 +152,14 @@ class Writer:
 class Tail:
     """Reads a file of rows from where it stopped last time; a line without its end is left for the next time.
 
-    `bad` counts lines that are no JSON object. A file that does not exist yet is an empty one.
+    `bad` counts lines that are no JSON object. A file that does not exist yet is an empty one. Behind it come its parts,
+    each of which may be Parquet by now.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.offset = 0
+        self._number = self._line = 0  # of the part, and of its lines the next one
         self.bad = 0
         self._torn = False
         self._unfolded: deque[dict[str, Any]] = deque()
@@ -127,28 +168,46 @@ class Tail:
         """Every whole new row, header rows included; in place of a `well` row the rows that it stands for."""
         while self._unfolded:
             yield self._unfolded.popleft()
+        over = True
+        while over:
+            # Asked before it is read: what is written to a part is written before the next one is there.
+            over = compact.there(compact.part_of(self.path, self._number + 1))
+            yield from self._part()
+            if over:
+                self.bad += self._torn
+                self._number, self._line, self.offset, self._torn = self._number + 1, 0, 0, False
+
+    def _part(self) -> Iterator[dict[str, Any]]:
+        for line in self._lines(compact.part_of(self.path, self._number)):
+            # Row by row, so that a reader who stops in the middle goes on there.
+            self.offset += len(line) + 1
+            self._line += 1
+            row = self._parse(line)
+            if row is not None and row.get("row") != brief.ROW:
+                yield row
+            elif row is not None:
+                self._unfold(row)
+                while self._unfolded:
+                    yield self._unfolded.popleft()
+
+    def _lines(self, part: Path) -> Iterator[bytes]:
+        """Every whole new line of a part."""
         try:
-            f = self.path.open("rb")
-        except FileNotFoundError:
-            return
+            try:
+                f = part.open("rb")
+            except FileNotFoundError:
+                if compact.packed(part).exists():
+                    yield from compact.lines(compact.packed(part), self._line)
+                return
         except OSError as e:
-            raise LedgerError(f"{self.path}: cannot be read: {e.strerror}") from e
+            raise LedgerError(f"{part}: cannot be read: {e.strerror}") from e
         with f:
             f.seek(self.offset)
             rest = b""
             while block := f.read(_CHUNK):
                 *lines, rest = (rest + block).split(b"\n")
                 self._torn = bool(rest.strip())
-                for line in lines:
-                    # Row by row, so that a reader who stops in the middle goes on there.
-                    self.offset += len(line) + 1
-                    row = self._parse(line)
-                    if row is not None and row.get("row") != brief.ROW:
-                        yield row
-                    elif row is not None:
-                        self._unfold(row)
-                        while self._unfolded:
-                            yield self._unfolded.popleft()
+                yield from lines
 
     def _parse(self, line: bytes) -> dict[str, Any] | None:
         if not line.strip():
@@ -254,8 +313,9 @@ class RunFolder:
         return self.path / f"requests-{worker}.jsonl"
 
     def request_files(self) -> list[Path]:
-        """All workers' files there are now, in order of name."""
-        return sorted(self.path.glob("requests-*.jsonl"))
+        """All workers' files there are now, in order of name; their later parts are read with them."""
+        packed = (p.with_name(p.name.removesuffix(compact.SUFFIX)) for p in self.path.glob("requests-*.jsonl.parquet"))
+        return sorted({*self.path.glob("requests-*.jsonl"), *packed})
 
 
 def _in_order(rows: Iterable[dict[str, Any]], file: str, source: int) -> _Source:

@@ -9,7 +9,8 @@ PACKAGE = Path(__file__).parent.parent / "loadchaos"
 LEAVES = {"model", "nouns", "errors", "units", "stats", "redact", "shipped", "draws", "trust", "brief"}
 MAY_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(LEAVES, LEAVES),
-    "ledger": set(),
+    "compact": set(),
+    "ledger": {"compact"},
     "plan": set(),
     "wire": set(),
     "dialects": set(),

@@ -18,7 +18,8 @@ def note_lost(plan: Path, workers: int) -> None:
     if not lost:
         return
     for path in folder.request_files():
-        begins.feed(path.read_bytes())
+        for row in Tail(path).rows():
+            begins.see(row)
     writer = Writer(folder.path / "requests-master.jsonl", "locust-master")
     for worker in lost:
         for (traffic, phase), count in sorted(lost_share(plan, worker, [folder.requests(worker)], begins).items()):

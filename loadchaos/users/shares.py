@@ -34,9 +34,12 @@ class Begins:
             return
         for line in rows.split(b"\n"):
             if b'"row":"phase"' in line:
-                row = orjson.loads(line)
-                if row.get("what") == "begin":
-                    self.phases.setdefault(int(row["phase"]), int(row["at_ns"]))
+                self.see(orjson.loads(line))
+
+    def see(self, row: Mapping[str, Any]) -> None:
+        """One row of a worker's."""
+        if row.get("row") == "phase" and row.get("what") == "begin":
+            self.phases.setdefault(int(row["phase"]), int(row["at_ns"]))
 
     def obey(self, orders: Iterable[Mapping[str, Any]]) -> None:
         """Rows of control.jsonl."""

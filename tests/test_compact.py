@@ -1,0 +1,130 @@
+"""A long run's files go on in parts, finished parts become Parquet, and whoever reads sees one file all the time."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadchaos import compact
+from loadchaos.errors import LedgerError
+from loadchaos.ledger import Reader, RunFolder, Tail, Writer
+
+ODD: list[dict[str, Any]] = [
+    {"x": 'quo"te, \\ back\n', "row": "end", "outcome": "ok"},
+    {"é": "☃", "n": None},
+    {"big": "y" * 200_000},
+    {"x": "\x01"},
+]
+
+
+def of(tail: Tail) -> list[dict[str, Any]]:
+    return [row for row in tail.rows() if row.get("row") != "header"]
+
+
+def written(path: Path, rows: list[dict[str, Any]], parts: int) -> None:
+    """The rows, spread over so many parts."""
+    writer = Writer(path, "t", part_s=1e9)
+    for n, row in enumerate(rows):
+        writer.write(row)
+        if (n + 1) % (len(rows) // parts) == 0 and n + 1 < len(rows):
+            writer._next_part()
+    writer.close()
+
+
+def test_a_file_goes_on_in_a_new_part_after_its_time_and_after_a_kill_in_the_newest(tmp_path: Path) -> None:
+    path = tmp_path / "requests-0.jsonl"
+    writer = Writer(path, "t", part_s=0.0)
+    for n in range(3):
+        writer.write({"n": n})
+    again = Writer(path, "t")
+    again.write({"n": 3})
+    names = [p.name for p in tmp_path.iterdir()]
+    assert len(names) > 3
+    assert {n.partition("jsonl")[0] for n in names} == {"requests-0."}
+    assert [row["n"] for row in of(Tail(path))] == [0, 1, 2, 3]
+    assert RunFolder(tmp_path).request_files() == [path]
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 8))])
+def test_a_reader_sees_each_row_once_whatever_is_compacted_while_it_reads(tmp_path: Path, seed: int) -> None:
+    rng, path = random.Random(seed), tmp_path / "requests-0.jsonl"
+    rows = [{"n": n, **rng.choice(ODD)} for n in range(60)]
+    written(path, rows, parts=4)
+    tail, got = Tail(path), list[dict[str, Any]]()
+    while len(got) < len(rows):
+        reading = tail.rows()
+        for _ in range(rng.randrange(1, 15)):
+            if (row := next(reading, None)) is not None and row.get("row") != "header":
+                got.append(row)
+        reading.close()  # type: ignore[attr-defined]
+        if (parts := compact.finished(tmp_path)) and rng.random() < 0.5:
+            assert compact.compact(rng.choice(parts))
+    assert got == rows
+    assert compact.main([str(tmp_path)]) == 0
+    assert sorted(p.name for p in tmp_path.iterdir())[:2] == [
+        "requests-0.jsonl.1.parquet",
+        "requests-0.jsonl.2.parquet",
+    ]
+    assert of(Tail(path)) == rows
+    assert [r for r in Reader(RunFolder(tmp_path)).new(final=True) if r.get("row") != "header"] == [
+        {**r, "file": "requests-0.jsonl"} for r in rows
+    ]
+
+
+def test_torn_and_empty_lines_come_through_and_are_counted_as_before(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"n": 1}\n\n{"to\n{"n": 2}\n"no row"\n{"torn": ')
+    compact.part_of(path, 1).write_bytes(b'{"n": 3}\n')
+    before = Tail(path)
+    rows = of(before)
+    assert compact.compact(path)
+    after = Tail(path)
+    assert of(after) == rows == [{"n": 1}, {"n": 2}, {"n": 3}]
+    assert after.bad == before.bad == 3
+
+
+def test_a_part_stays_where_its_lines_do_not_come_back(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"n": 1}\n{"n": "\xff"}\n')
+    compact.part_of(path, 1).write_bytes(b"")
+    assert compact.main([str(tmp_path)]) == 1
+    assert [p.name for p in sorted(tmp_path.iterdir())] == ["a.jsonl", "a.jsonl.1"]
+    path.write_bytes(b'{"n": 1}\n{"n": 2}\n')
+    other = tmp_path / "b.jsonl"
+    other.write_bytes(b'{"n": 1}\n{"n": 3}\n')
+    compact._write(other, compact.packed(path))
+    assert not compact.compact(path), "a file that says something else"
+    assert path.exists()
+    assert not compact.packed(path).exists()
+
+
+def test_a_part_that_cannot_be_read_is_an_error_and_no_end(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    compact.packed(path).write_bytes(b"no parquet")
+    with pytest.raises(LedgerError, match=r"a\.jsonl"):
+        of(Tail(path))
+
+
+@pytest.mark.parametrize("after_ms", [500, *(pytest.param(n, marks=pytest.mark.slow) for n in range(0, 1300, 60))])
+def test_a_kill_in_the_middle_loses_nothing(tmp_path: Path, after_ms: int) -> None:
+    path = tmp_path / "requests-0.jsonl"
+    rows = [{"row": "end", "n": n, "at_ns": n, "outcome": "ok", "text": f"{n:x}" * 40} for n in range(40_000)]
+    written(path, rows, parts=2)
+    child = subprocess.Popen([sys.executable, "-m", "loadchaos.compact", str(tmp_path)])
+    time.sleep(after_ms / 1000)
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    assert of(Tail(path)) == rows
+    assert compact.main([str(tmp_path)]) == 0
+    assert not path.exists()
+    assert of(Tail(path)) == rows
+    assert json.loads(next(compact.lines(compact.packed(path), 1))) == rows[0]
