@@ -1,8 +1,12 @@
 """A compressed soak: `python -m bench.soak [--requests 1000000]` drives so many requests through a whole `loadchaos run`.
 
-The server is bench/server.c with short answers, the run is the real one with its follower and its load process. Each few
-seconds the memory of each is looked at; at the end it says how much each grew after its warm-up (a fifth of the run), what
-the ledger takes on disk a request, and what the judge took. Exit code 1 where something grows by more than a tenth.
+`--hours 8` has so many hours of a simulated server instead, each in 45 seconds: the embedded server steps 80 times as fast,
+clients leave, and the server rests now and then. With `--leak` each client that leaves takes a block of the KV cache along,
+one per cent of it in such an hour; then the run has to fail of that.
+
+The server is otherwise bench/server.c with short answers, the run is the real one with its follower and its load process.
+Each few seconds the memory of each is looked at; at the end it says how much each grew after its warm-up (a fifth of the
+run) and what the ledger takes on disk a request. Exit code 1 where something grows by more than a tenth.
 """
 
 from __future__ import annotations
@@ -16,12 +20,15 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import psutil
 
 from bench.server import LoadServer, Pace
 
 ROLES = {"loadchaos.follow": "follower", "locustfile.py": "load"}
+SPEED_UP = 80
+_BLOCKS = 18_000
 LOOK_S = 2.0
 WARM_UP = 0.2
 MOST_GROWTH = 0.1
@@ -36,36 +43,67 @@ def role(process: psutil.Process) -> str | None:
     return next((name for word, name in ROLES.items() if word in line), None)
 
 
-def soak(requests: int, users: int, home: Path) -> tuple[dict[str, list[tuple[float, float]]], int, float]:
-    """(memory in MB over time by role, the run's exit code, seconds)."""
+Seen = dict[str, list[tuple[float, float]]]
+"""Memory in MB over time by role."""
+
+
+def soak(requests: int, users: int, home: Path) -> tuple[Seen, int, float]:
+    """(memory by role, the run's exit code, seconds) of so many requests against bench/server.c."""
     with LoadServer(Pace(events=4, gap_us=200, ttft_us=200)) as server:
         profile = {
             "name": "soak", "traffic": [{"name": "text", "payload": {"text": {"tokens": 16}}, "output": {"max": 4}}],
             "load": [{"users": users, "requests": requests}], "expect": ["failures == 0"],
         }  # fmt: skip
-        (home / "soak.yaml").write_text(json.dumps(profile))
-        argv = [sys.executable, "-m", "loadchaos", "run", "soak.yaml", "--target", server.url, "--no-live"]
-        begin = time.monotonic()
-        with (home / "told").open("wb") as told:
-            run = subprocess.Popen(argv, cwd=home, stdout=told, stderr=told, env={**os.environ, "CI": ""})
-        seen: dict[str, list[tuple[float, float]]] = {"run": [], "follower": [], "load": []}
-        try:
-            while run.poll() is None:
-                at = time.monotonic() - begin
-                me = psutil.Process(run.pid)
-                parts = [(me, "run"), *((p, role(p)) for p in me.children(recursive=True))]
-                driving = any(name == "load" for _, name in parts)  # what judging takes afterwards is not growth
-                for process, name in parts:
-                    if driving and name in seen:
-                        try:
-                            seen[name].append((at, process.memory_info().rss / 2**20))
-                        except psutil.Error:
-                            continue
-                time.sleep(LOOK_S)
-        finally:
-            if run.poll() is None:
-                run.kill()
-        return seen, run.wait(), time.monotonic() - begin
+        return driven(profile, home, "--target", server.url)
+
+
+def day(hours: float, home: Path, *, leak: bool) -> tuple[Seen, int, float]:
+    """The same of so many hours of the embedded server, 80 of its seconds in one of ours."""
+    leaving = _BLOCKS / 100 / 3600 * SPEED_UP  # a second of ours: a hundredth of the cache in an hour of the server's
+    rates = {"text": 2 * leaving, "leaving": leaving}
+    embedded = {
+        "dialect": "vllm", "defects": ["kv_leak_on_abort"] if leak else [],
+        "flags": {"speed": SPEED_UP, "num_gpu_blocks": _BLOCKS, "enable_prefix_caching": False},
+    }  # fmt: skip
+    profile = {
+        "name": "day", "target": {"embedded": embedded},
+        "traffic": [
+            {"name": "text", "weight": rates["text"], "payload": {"text": {"tokens": "16..512"}}, "output": {"max": 64}},
+            {"name": "leaving", "weight": rates["leaving"], "payload": {"text": {"tokens": "16..512"}},
+             "output": {"max": 256}, "behaviour": {"abort": {"share": "100%", "at_token": "1..50"}}},
+        ],
+        "load": [{"rate": f"{sum(rates.values()):.3f}/s", "law": "poisson", "for": f"{hours * 3600 / SPEED_UP:.0f}s",
+                  "max_in_flight": 64}],
+        "expect": [f"drift.kv <= {0.5 * SPEED_UP:g}%/h"],
+    }  # fmt: skip
+    return driven(profile, home)
+
+
+def driven(profile: dict[str, Any], home: Path, *options: str) -> tuple[Seen, int, float]:
+    """Run a profile and look at the memory of each of its processes meanwhile."""
+    (home / "soak.yaml").write_text(json.dumps(profile))
+    argv = [sys.executable, "-m", "loadchaos", "run", "soak.yaml", *options, "--no-live"]
+    begin = time.monotonic()
+    with (home / "told").open("wb") as told:
+        run = subprocess.Popen(argv, cwd=home, stdout=told, stderr=told, env={**os.environ, "CI": ""})
+    seen: dict[str, list[tuple[float, float]]] = {"run": [], "follower": [], "load": []}
+    try:
+        while run.poll() is None:
+            at = time.monotonic() - begin
+            me = psutil.Process(run.pid)
+            parts = [(me, "run"), *((p, role(p)) for p in me.children(recursive=True))]
+            driving = any(name == "load" for _, name in parts)  # what judging takes afterwards is not growth
+            for process, name in parts:
+                if driving and name in seen:
+                    try:
+                        seen[name].append((at, process.memory_info().rss / 2**20))
+                    except psutil.Error:
+                        continue
+            time.sleep(LOOK_S)
+    finally:
+        if run.poll() is None:
+            run.kill()
+    return seen, run.wait(), time.monotonic() - begin
 
 
 def grown(points: list[tuple[float, float]]) -> tuple[float, float]:
@@ -75,31 +113,58 @@ def grown(points: list[tuple[float, float]]) -> tuple[float, float]:
     return median(after[:part]), median(after[-part:])
 
 
+def told_of_memory(seen: Seen) -> float:
+    """Says how much each grew; the worst of it."""
+    worst = 0.0
+    for name, points in seen.items():
+        if len(points) < 10:
+            print(f"{name}: seen too seldom")
+            continue
+        begin, end = grown(points)
+        told = f"{name:9} {begin:6.1f} MB after warm-up, {end:6.1f} MB at the end ({end / begin - 1:+.1%})"
+        print(f"{told}, at most {max(mb for _, mb in points):.1f} MB")
+        worst = max(worst, end / begin - 1)
+    return worst
+
+
+def told_of_day(hours: float, home: Path, *, leak: bool) -> int:
+    """1 where something of ours grew, or the verdict is another than the planted leak wants."""
+    seen, _, took = day(hours, home, leak=leak)
+    (path,) = home.glob("runs/*/verdict.json")
+    verdict = json.loads(path.read_text())
+    print(f"{hours:g} hours in {took:.0f} s, {sum(verdict['outcomes'].values()):,} requests: {verdict['verdict']}")
+    for e in verdict["expectations"]:
+        print(f"{e['name']}: {e['actual']} ({e['verdict']})")
+    for f in verdict["failures"]:
+        print(f"found: {f['id']}: {f['title']}")
+    for c in verdict["checks"]:
+        if c["verdict"] != "pass":
+            print(f"{c['name']}: {c['actual']}")
+    grew = told_of_memory(seen) > MOST_GROWTH
+    return int(grew or verdict["verdict"] != ("fail" if leak else "pass"))
+
+
 def main() -> int:
     """Run and tell."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=1_000_000)
     parser.add_argument("--users", type=int, default=16)
+    parser.add_argument("--hours", type=float, help="hours of the embedded server instead")
+    parser.add_argument("--leak", action="store_true", help="with a planted leak of one per cent an hour")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
+        if options.hours:
+            return told_of_day(options.hours, home, leak=options.leak)
         seen, code, took = soak(options.requests, options.users, home)
         print(
             f"{options.requests:,} requests in {took:.0f} s ({options.requests / took:,.0f} a second), exit code {code}"
         )
         if code:
             print((home / "told").read_text()[-3000:])
-        size = sum(p.stat().st_size for p in home.glob("runs/*/*.jsonl"))
+        size = sum(p.stat().st_size for p in home.glob("runs/*/*.jsonl*"))
         print(f"ledger {size / 2**20:,.0f} MB, {size / options.requests:,.0f} bytes a request")
-        worst = 0.0
-        for name, points in seen.items():
-            if len(points) < 10:
-                print(f"{name}: seen too seldom")
-                continue
-            begin, end = grown(points)
-            told = f"{name:9} {begin:6.1f} MB after warm-up, {end:6.1f} MB at the end ({end / begin - 1:+.1%})"
-            print(f"{told}, at most {max(mb for _, mb in points):.1f} MB")
-            worst = max(worst, end / begin - 1)
+        worst = told_of_memory(seen)
     return int(code != 0 or worst > MOST_GROWTH)
 
 
