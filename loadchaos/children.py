@@ -217,9 +217,19 @@ class Compaction(Child):
     def __init__(self, folder: RunFolder) -> None:
         super().__init__("compaction")
         self._folder = folder
+        self._starting: asyncio.Task[None] | None = None
 
-    async def begin(self) -> None:
-        """Begin, unless the last one still goes on."""
+    def begin(self) -> None:
+        """Begin soon, unless the last one still goes on; what hinders it is raised at the `end`."""
+        self._starting = asyncio.create_task(self._begin())
+
+    async def end(self, grace_s: float = 1.0) -> None:
+        """See Child."""
+        if self._starting is not None:
+            await self._starting
+        await super().end(grace_s)
+
+    async def _begin(self) -> None:
         if not self.alive:
             argv = [sys.executable, "-m", "loadchaos.compact", str(self._folder.path)]
             await self.start(argv, {}, self._folder.path / "locust.log")

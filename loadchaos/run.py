@@ -111,14 +111,11 @@ class _Run:
         self._synced = 0.0
         self._idle = Idle()
         self._silent_turns = 0  # turns and not time: who was stopped himself has heard nothing either
-        self._loading = False
-        self._sent_load = False
+        self._loading = self._sent_load = self._shortened = False
         self._assembly = Assembly(say)
         self._checkpoint = Checkpoint()
         self._disk = Watch(folder.path)
         self._compaction = Compaction(folder)
-        self._compacting: asyncio.Task[None] | None = None
-        self._shortened = False
         self._troubles = Troubles(folder.path, self._redactor)
 
     # --- told in order --------------------------------------------------------------------------------------------------
@@ -223,7 +220,7 @@ class _Run:
         self._loading = False
         self._gate.ending = True
         parts = [self._patient.ask_no_more, self._end_locust, self._take_back, self._load_ended, self._settle]
-        parts += [self._gate.close, self._stop_server, self._close_record, self._end_follower, self._end_compaction]
+        parts += [self._gate.close, self._stop_server, self._close_record, self._end_follower, self._compaction.end]
         for part in parts:
             try:
                 await part()
@@ -282,11 +279,6 @@ class _Run:
     async def _end_follower(self) -> None:
         # Where the last row could not be written, it would wait for it in vain.
         await self._follower.finish(0.0 if self._record.lost else self._pace.follower_s)
-
-    async def _end_compaction(self) -> None:
-        if self._compacting is not None:
-            await self._compacting
-            await self._compaction.end(1.0)
 
     def _how_it_ended(self) -> dict[str, Any]:
         end: dict[str, Any] = {}
@@ -354,7 +346,7 @@ class _Run:
         if self._loading and (so_far := self._checkpoint.due(now)) is not None:
             self._record.run("checkpoint", **so_far)
             self._say(self._checkpoint.words(so_far))
-            self._compacting = asyncio.create_task(self._compaction.begin())
+            self._compaction.begin()
         if self._loading and (disk := self._disk.changed(now)) is not None:
             self._record.event({"row": "disk", "at_ns": time.monotonic_ns(), **disk})
             self._record.control("brief" if self._disk.low else "whole", disk["text"])
