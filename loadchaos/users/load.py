@@ -7,7 +7,9 @@ silence are kept by one sweeper instead of a timer per read, and answers are rea
 
 from __future__ import annotations
 
+import errno
 import gc
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -41,6 +43,8 @@ _GARBAGE = (20_000, 50, 100)
 
 REST_S = 0.5
 """How long a user of a closed phase rests when nobody is there, or only what is left of a dead server."""
+
+_NO_HANDLES = os.strerror(errno.EMFILE)
 
 Fire = Callable[[str, Reply, int], None]
 """Tells Locust of one request: its traffic, what it came to, when it was due."""
@@ -312,6 +316,9 @@ class Load:
 
     def _over(self, made: Made, request_id: str, told: Reply, due_ns: int) -> Reply:
         reply = self.plan.redacted(told)
+        if reply.outcome == "connect_error" and _NO_HANDLES in (reply.error or ""):
+            # It never left this machine: the server has no part in it, and the next row may find no handle either.
+            raise LedgerError(f"no file handle is left for a connection: {reply.error}")
         self._record.end(made.step, made.request, reply, request_id, due_ns)
         self._fire(made.step.traffic, reply, due_ns)
         return reply
