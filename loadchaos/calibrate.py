@@ -91,7 +91,9 @@ def _choose_model(models: Answer, wanted: str | None) -> tuple[str, Mapping[str,
     names = [str(m["id"]) for m in entries]
     if wanted is not None:
         if wanted not in names:
-            raise TargetError(f"the server does not serve the model {wanted!r}; it has: {', '.join(names) or 'none'}")
+            raise TargetError(
+                f"the server does not serve the model {wanted!r}; it has: {', '.join(names) or 'none'} (--model chooses)"
+            )
         return wanted, entries[names.index(wanted)]
     if not names:
         raise TargetError("the server lists no model at /v1/models; name one with --model")

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import psutil
 
-from loadchaos.errors import LedgerError
+from loadchaos.errors import LedgerError, next_step
 from loadchaos.ledger import RunFolder
 from loadchaos.model import Row
 
@@ -49,7 +49,7 @@ class Child:
         try:
             stream = output.open("ab") if output else None
         except OSError as e:
-            raise LedgerError(f"{output}: cannot be written: {e.strerror}") from e
+            raise LedgerError(f"{output}: cannot be written: {e.strerror}; {next_step(e)}") from e
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *argv,

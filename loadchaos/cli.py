@@ -388,7 +388,7 @@ def init(folder: Path) -> None:
             copy.write_bytes(path.read_bytes())
             click.echo(f"{copy}: {_load(name, ()).about}")
     except OSError as e:
-        raise OptionError(f"{folder}: {e.strerror}") from e
+        raise OptionError(f"{folder}: {e.strerror}; name a folder that can be written") from e
 
 
 # --- commands that have files of their own ------------------------------------------------------------------------------

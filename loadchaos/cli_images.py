@@ -23,7 +23,7 @@ def build_images(folder: Path) -> None:
     try:
         written = build(folder)
     except OSError as e:
-        raise OptionError(f"{folder}: {e.strerror}") from e
+        raise OptionError(f"{folder}: {e.strerror}; name a folder that can be written") from e
     click.echo(f"{folder}: {len(written)} images and their manifest.json")
 
 

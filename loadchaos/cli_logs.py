@@ -140,7 +140,10 @@ def signatures(signature_id: str | None, as_json: bool) -> None:
         import difflib
 
         near = difflib.get_close_matches(signature_id, [s.id for s in loaded.all], 1)
-        raise OptionError(f"no signature is called {signature_id!r}" + (f": did you mean {near[0]}?" if near else ""))
+        raise OptionError(
+            f"no signature is called {signature_id!r}"
+            + (f": did you mean {near[0]}?" if near else "; `loadchaos signatures` lists them")
+        )
     if as_json:
         _list([_explained(found, loaded.known)], as_json=True)
     else:

@@ -17,7 +17,7 @@ def _run_folder(path: Path) -> Any:
 
     folder = RunFolder(path)
     if not folder.events.is_file():
-        raise OptionError(f"{path} is no run folder: it has no events.jsonl")
+        raise OptionError(f"{path} is no run folder: it has no events.jsonl; `loadchaos runs` lists those here")
     return folder
 
 
@@ -75,7 +75,7 @@ def compare(run_a: Path, run_b: Path, as_json: bool, page: Path | None) -> None:
         try:
             page.write_text(compare_page.html(found), encoding="utf-8")
         except OSError as e:
-            raise OptionError(f"{page}: {e.strerror}") from e
+            raise OptionError(f"{page}: {e.strerror}; --html names a file that can be written") from e
     click.echo(
         orjson.dumps(found.to_json(), option=orjson.OPT_INDENT_2).decode() if as_json else compare_page.text(found)
     )
@@ -122,7 +122,7 @@ def export(run_folder: Path, openmetrics: bool, as_csv: bool, parquet: bool, to:
         for path in [*made, *(tables.write_parquet(folder, to) if parquet else [])]:
             click.echo(str(path))
     except OSError as e:
-        raise OptionError(f"{to}: {e.strerror}") from e
+        raise OptionError(f"{to}: {e.strerror}; --to names a folder that can be written") from e
 
 
 @click.command()

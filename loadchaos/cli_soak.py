@@ -32,7 +32,7 @@ _EPILOG = (
 def soak(profile: str, run_options: tuple[str, ...], *, once: bool, count: int | None, kind: str | None) -> None:
     """Run PROFILE by its `schedule`: each run a child of its own, missed ones made up for, old ones deleted."""
     if sum((once, count is not None, kind is not None)) > 1:
-        raise OptionError("one of --once, --next and --emit at a time")
+        raise OptionError("one of --once, --next and --emit at a time: leave the others out")
     loaded, order = _order(profile, run_options, once=once)
     if count is not None:
         _say_next(loaded, order.schedule, count)
@@ -119,13 +119,13 @@ def trend(folder: Path, profile: str | None, page: Path | None, *, as_json: bool
     from loadchaos.tell import trend_page
 
     if not folder.is_dir():
-        raise OptionError(f"{folder} is no folder of runs")
+        raise OptionError(f"{folder} is no folder of runs; name the one that the soak was given with --out")
     found = t.read(folder, profile)
     if page is not None:
         try:
             page.write_text(trend_page.html(found), encoding="utf-8")
         except OSError as e:
-            raise OptionError(f"{page}: {e.strerror}") from e
+            raise OptionError(f"{page}: {e.strerror}; --html names a file that can be written") from e
     click.echo(
         orjson.dumps(found.to_json(), option=orjson.OPT_INDENT_2).decode() if as_json else trend_page.text(found)
     )

@@ -37,7 +37,7 @@ def up(folder: Path, local: bool, write_only: bool, scrape: tuple[str, ...], por
     try:
         s.write(folder, scrape or ("127.0.0.1:9646",), port)
     except OSError as e:
-        raise OptionError(f"{folder}: {e.strerror}") from e
+        raise OptionError(f"{folder}: {e.strerror}; --folder names one that can be written") from e
     click.echo(f"{folder}: compose.yaml, Prometheus, Alertmanager and Grafana with dashboards and alerts")
     if write_only:
         return

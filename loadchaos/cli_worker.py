@@ -22,7 +22,7 @@ def master(options: Mapping[str, Any]) -> Master | None:
 
     if not options["master"]:
         if options["expect_workers"] is not None:
-            raise OptionError("--expect-workers goes with --master")
+            raise OptionError("--expect-workers goes with --master: add it, or leave both out")
         return None
     if options["expect_workers"] is None:
         raise OptionError("--master needs --expect-workers N: how many workers share the plan")
@@ -39,7 +39,9 @@ def _refuse_taken(host: str, port: int) -> None:
         try:
             s.bind(("" if host == "*" else host, port))
         except OSError as e:
-            raise OptionError(f"--master-bind-host {host} --master-bind-port {port}: {e.strerror or e}") from None
+            raise OptionError(
+                f"--master-bind-host {host} --master-bind-port {port}: {e.strerror or e}; choose others"
+            ) from None
 
 
 @click.command()

@@ -26,7 +26,7 @@ def conclude(folder: RunFolder, bodies: Bodies | None = None) -> dict[str, Any]:
     it. LedgerError when there is no ledger.
     """
     if not folder.events.exists():
-        raise LedgerError(f"{folder.path} is no run folder: it has no events.jsonl")
+        raise LedgerError(f"{folder.path} is no run folder: it has no events.jsonl; `loadchaos runs` lists those here")
     reader, judge, series = Reader(folder), Judge(), Series()
     for row in reader.new(final=True):
         judge.feed(row)

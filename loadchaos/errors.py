@@ -5,6 +5,7 @@ Each carries the exit code that `loadchaos` ends with (design: 2 profile and opt
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 
 
@@ -12,6 +13,15 @@ class LoadchaosError(Exception):
     """Base of all errors a user is meant to read; `exit_code` is what the command line ends with."""
 
     exit_code = 2
+
+
+def next_step(e: OSError) -> str:
+    """What to do about a file or folder that could not be written, as the end of a sentence."""
+    if e.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "free space there, or choose another place with --out"
+    if e.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "this user may not write there: choose another place with --out"
+    return "choose another place with --out"
 
 
 class ProfileError(LoadchaosError):

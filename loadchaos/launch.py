@@ -64,7 +64,7 @@ def typed(words: str | Sequence[str]) -> Typed:
     try:
         parts = shlex.split(words) if isinstance(words, str) else list(words)
     except ValueError as e:
-        raise OptionError(f"the command {words!r} cannot be read: {e}") from None
+        raise OptionError(f"the command {words!r} cannot be read ({e}): are its quotes closed?") from None
     env = {}
     while parts and _ASSIGNMENT.match(parts[0]):
         name, _, value = parts.pop(0).partition("=")
@@ -92,7 +92,10 @@ def refuse_taken_port(url: str) -> None:
     with socket.socket(socket.AF_INET6 if ":" in (parts.hostname or "") else socket.AF_INET) as s:
         s.settimeout(0.5)
         if s.connect_ex((parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))) == 0:
-            raise OptionError(f"{url} is served already: the server to launch could not listen there")
+            raise OptionError(
+                f"{url} is served already, so the server to launch could not listen there: end that one, or choose "
+                "another --port"
+            )
 
 
 def last_line(log: Path) -> str:

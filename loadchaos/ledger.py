@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from loadchaos import brief, compact
-from loadchaos.errors import LedgerError
+from loadchaos.errors import LedgerError, next_step
 from loadchaos.model import Row
 
 SCHEMA = 1
@@ -67,7 +67,7 @@ class Writer:
         try:
             self._fd = self._open(path)
         except OSError as e:
-            raise LedgerError(f"{path}: cannot be written: {e.strerror}") from e
+            raise LedgerError(f"{path}: cannot be written: {e.strerror}; {next_step(e)}") from e
         self._header()
 
     def _open(self, path: Path) -> int:
@@ -130,11 +130,13 @@ class Writer:
             done = os.write(self._fd, data)
         except OSError as e:
             self.lost += len(rows)
-            raise LedgerError(f"{self.path}: a row could not be written: {e.strerror}") from e
+            raise LedgerError(f"{self.path}: a row could not be written: {e.strerror}; {next_step(e)}") from e
         self._torn = done < len(data)
         if self._torn:
             self.lost += data[done:].count(b"\n")
-            raise LedgerError(f"{self.path}: only {done} of {len(data)} bytes of a row could be written")
+            raise LedgerError(
+                f"{self.path}: only {done} of {len(data)} bytes of a row could be written: free space there"
+            )
 
     def sync(self) -> None:
         """fsync: the caller does it each second."""

@@ -164,7 +164,8 @@ async def check_text(asker: Asker, facts: Facts) -> Facts:
     data = answer.json()
     if answer.status != 200 or not isinstance(data, dict):
         raise TargetError(
-            f"the server is up, but its first request failed: {answer.status or 'no answer'} {answer.text[:300]}"
+            f"the server is up, but its first request failed: {answer.status or 'no answer'} {answer.text[:300]}; "
+            "its log says why, --model and --api-key-env say what is asked for"
         )
     used = (data.get("usage") or {}).get("prompt_tokens")
     if not isinstance(used, int) or used == expected + text.overhead:

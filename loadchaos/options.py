@@ -107,7 +107,7 @@ def _refuse_pid(profile: Profile, pid: int | None, urls: Sequence[str]) -> None:
     if not urls:
         raise OptionError("--pid goes with --target: of a server that loadchaos starts it knows the pid")
     if profile.target.replicas:
-        raise OptionError("--pid names one process, and the profile names several replicas")
+        raise OptionError("--pid names one process, and the profile names several replicas: leave it out")
     authority.refuse_stranger(pid, urls)
 
 
@@ -136,7 +136,9 @@ def _refuse_unreadable(spec: str, *, may_come: bool) -> None:
             return
         raise OptionError(f"--server-log {spec}: no such file (with --wait-ready it may come later)")
     if not os.access(path, os.R_OK):
-        raise OptionError(f"--server-log {spec}: it may not be read by this user")
+        raise OptionError(
+            f"--server-log {spec}: this user may not read it: give it the right to (chmod, a group), or run as who may"
+        )
 
 
 def target_kind(profile: Profile, options: Options) -> str:
@@ -205,5 +207,5 @@ def header_variables(options: Options) -> dict[str, str]:
 def _variable(name: str, option: str) -> str:
     value = os.environ.get(name)
     if not value:
-        raise OptionError(f"{option}: the variable {name} is not set")
+        raise OptionError(f"{option}: the variable {name} is not set: export it")
     return value

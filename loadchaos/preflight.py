@@ -40,7 +40,7 @@ async def wait_until_healthy(
             return
         last = f"/health answered {answer.status}" if answer.status else answer.text
         if why := ended():
-            raise TargetError(f"the server never became healthy: {why}")
+            raise TargetError(f"the server never became healthy: {why}; the end of its log says more")
         now = time.monotonic()
         if now - begin >= within_s:
             raise TargetError(f"{asker.base_url} was not healthy within {within_s:g} s: {last}{_hint(answer.text)}")
@@ -59,7 +59,9 @@ async def require_an_answer(asker: Asker, model: str) -> None:
     if answer.status in (401, 403):
         return  # an answer; what to do about it is said where the models are asked for
     if asker.failed is not None:
-        raise TargetError(f"{asker.base_url} is healthy, and its first real request went wrong: {asker.failed}")
+        raise TargetError(
+            f"{asker.base_url} is healthy, and its first real request went wrong: {asker.failed}; its log says why"
+        )
 
 
 def _hint(text: str) -> str:
@@ -92,7 +94,10 @@ def require(facts: Facts, requires: Sequence[str], attacks: Sequence[str], image
             )
         since = dialect.admin[name].since
         if _is_before(facts.version, since):
-            raise TargetError(f"the attack {name} came with {dialect.title} {since}; this server is {facts.version}")
+            raise TargetError(
+                f"the attack {name} came with {dialect.title} {since}; this server is {facts.version}: take it out "
+                "of the profile"
+            )
     gate = dialect.development_gate
     gated = [name for name in attacks if gate and dialect.admin[name].gate.startswith(gate)]
     if gated and facts.development_endpoints is False:

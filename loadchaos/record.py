@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from loadchaos.errors import LedgerError, OptionError
+from loadchaos.errors import LedgerError, OptionError, next_step
 from loadchaos.ledger import PART_S, RunFolder, Writer
 from loadchaos.model import Row
 
@@ -22,10 +22,10 @@ def create_folder(out: Path, name: str) -> RunFolder:
             path.mkdir(parents=True)
         except FileExistsError:
             if not out.is_dir():
-                raise OptionError(f"--out {out} is no folder") from None
+                raise OptionError(f"--out {out} is no folder; name one, or one that can be made") from None
             continue
         except OSError as e:
-            raise OptionError(f"the run folder {path} cannot be made: {e.strerror}") from e
+            raise OptionError(f"the run folder {path} cannot be made: {e.strerror}; {next_step(e)}") from e
         return RunFolder(path)
     raise OptionError(f"no free name for a run folder under {out}")
 
@@ -69,7 +69,7 @@ class Record:
         try:
             path.write_text(text)
         except OSError as e:
-            raise LedgerError(f"{path}: cannot be written: {e.strerror}") from e
+            raise LedgerError(f"{path}: cannot be written: {e.strerror}; {next_step(e)}") from e
 
     def sync(self) -> None:
         """fsync all files; once a second."""

@@ -33,7 +33,7 @@ def begin_row(folder: RunFolder) -> Mapping[str, Any]:
     for row in Tail(folder.events).rows():
         if row.get("row") == "run" and row.get("what") == "begin":
             return row
-    raise OptionError(f"--resume {folder.path}: no run began there")
+    raise OptionError(f"--resume {folder.path}: no run began there; `loadchaos runs` lists those here")
 
 
 def arguments(folder: RunFolder) -> list[str]:
@@ -53,7 +53,7 @@ def point(folder: RunFolder, profile: Profile, seed: int) -> Point:
     if not last:
         raise OptionError(f"--resume {folder.path}: it sent nothing, so there is nothing to go on with: run it anew")
     if ends and all(why == "done" for why in ends):
-        raise OptionError(f"--resume {folder.path}: its load ran to the end, nothing of it is left")
+        raise OptionError(f"--resume {folder.path}: its load ran to the end, nothing of it is left: run it anew")
     phase = max(last)
     following, behind_s = last[phase] + 1, 0.0
     part = profile.load[phase]
@@ -67,7 +67,7 @@ def point(folder: RunFolder, profile: Profile, seed: int) -> Point:
     if over:
         phase, following, behind_s = phase + 1, (phase + 1) * PHASE_STRIDE, 0.0
     if phase >= len(profile.load):
-        raise OptionError(f"--resume {folder.path}: its load ran to the end, nothing of it is left")
+        raise OptionError(f"--resume {folder.path}: its load ran to the end, nothing of it is left: run it anew")
     planned = total(profile, seed)
     left = None if planned is None else max(0, planned - done)
     return Point(str(folder.path.resolve()), phase, following, behind_s, left)

@@ -132,7 +132,9 @@ def listener_pid(url: str) -> int | None:
 def refuse_stranger(pid: int, urls: Sequence[str]) -> None:
     """OptionError unless the process `pid`, or one that it started, listens where the server is asked for."""
     if not psutil.pid_exists(pid):
-        raise OptionError(f"--pid {pid}: there is no such process on this machine")
+        raise OptionError(
+            f"--pid {pid}: there is no such process on this machine: `ss -ltnp` tells who listens on the server's port"
+        )
     tree = {pid, *(child.pid for child in _children(pid))}
     ports = {_port(url) for url in urls}
     owners = {owner: command for port in ports for owner, command in _owners(port)}

@@ -49,7 +49,9 @@ def plain_address(url: str) -> SplitResult:
     """The parts of an http URL; OptionError for https, whose certificate names another host than the proxy's."""
     parts = urlsplit(url)
     if parts.scheme != "http":
-        raise OptionError(f"network attacks pass plain HTTP through a proxy; {url} is {parts.scheme}")
+        raise OptionError(
+            f"network attacks pass plain HTTP through a proxy; {url} is {parts.scheme}: give an http one, or take them out"
+        )
     return parts
 
 
@@ -88,7 +90,7 @@ class ProxyPath:
         try:
             said = await asyncio.wait_for(self._answer(), _START_S)
         except (TimeoutError, ValueError):
-            raise TargetError("the network proxy did not start") from None
+            raise TargetError("the network proxy did not start: has this machine processes and ports left?") from None
         self.url = urlunsplit(("http", f"127.0.0.1:{said['port']}", self._target.path, "", ""))
 
     async def added_delay_s(self, path: str) -> float | None:

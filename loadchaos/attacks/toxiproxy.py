@@ -41,7 +41,9 @@ class ToxiproxyPath:
         self._api = api.rstrip("/")
         self._host = urlsplit(api).hostname or ""
         if self._host not in _LOOPBACK and (self._target.hostname or "") in _LOOPBACK:
-            raise OptionError(f"{url} is on this machine's loopback: the toxiproxy at {api} cannot reach it")
+            raise OptionError(
+                f"{url} is on this machine's loopback: the toxiproxy at {api} cannot reach it: give an address both can"
+            )
         self._name = f"loadchaos-{secrets.token_hex(4)}"  # a pid is 1 in each container that shares a toxiproxy
         self._client = httpx.AsyncClient(timeout=_CALL_S, trust_env=False, headers={"User-Agent": "loadchaos"})
         self._guard: subprocess.Popen[bytes] | None = None
@@ -59,7 +61,7 @@ class ToxiproxyPath:
             made = await self._call("POST", "/proxies", body)
         except OSError as e:
             await self._client.aclose()
-            raise TargetError(f"the toxiproxy at {self._api}: {e}") from None
+            raise TargetError(f"the toxiproxy at {self._api}: {e}; is it up, and is that its API's address?") from None
         self.what = f"toxiproxy {version}"
         self._guard = guard('"$1" -c "$2" "$3" 2>/dev/null', sys.executable, _DELETE, self._proxy)
         there = str(made.get("listen", "")).rpartition(":")[2]

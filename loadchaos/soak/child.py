@@ -20,7 +20,7 @@ from typing import Protocol
 
 import orjson
 
-from loadchaos.errors import LedgerError
+from loadchaos.errors import LedgerError, next_step
 
 _LOCK = ".soak.run"
 _OUTPUT = "soak-run.log"
@@ -77,7 +77,7 @@ class Process:
         try:
             lock = os.open(self._home / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as e:
-            raise LedgerError(f"{self._home / _LOCK}: {e.strerror}") from e
+            raise LedgerError(f"{self._home / _LOCK}: {e.strerror}; {next_step(e)}") from e
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with contextlib.ExitStack() as stack:

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 
 import orjson
 
-from loadchaos.errors import LedgerError, OptionError
+from loadchaos.errors import LedgerError, OptionError, next_step
 
 SCHEMA = 1
 FILE = "soak.json"
@@ -87,7 +87,9 @@ def load(home: Path, profile: str, name: str, now: datetime) -> State:
     try:
         data = orjson.loads(path.read_bytes())
         if data["schema"] != SCHEMA:
-            raise OptionError(f"{path} was written by another version of loadchaos (schema {data['schema']})")
+            raise OptionError(
+                f"{path} was written by another version of loadchaos (schema {data['schema']}); move it away to begin anew"
+            )
         state = State(
             **{**_known(State, data), "running": _made(Running, data.get("running")),
                "nights": [Night(**_known(Night, n)) for n in data.get("nights") or []]}
@@ -98,7 +100,7 @@ def load(home: Path, profile: str, name: str, now: datetime) -> State:
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as e:
         raise OptionError(f"{path} cannot be read ({type(e).__name__}); move it away to begin anew") from e
     except OSError as e:
-        raise OptionError(f"{path} cannot be read: {e.strerror}") from e
+        raise OptionError(f"{path} cannot be read: {e.strerror}; --out gives this soak a folder of its own") from e
     if state.name != name:
         raise OptionError(f"{home} holds the soak of {state.name}; --out gives {name} a folder of its own")
     state.profile = profile
@@ -138,7 +140,7 @@ def write_whole(path: Path, data: bytes) -> None:
         finally:
             os.close(folder)
     except OSError as e:
-        raise LedgerError(f"{path}: cannot be written: {e.strerror}") from e
+        raise LedgerError(f"{path}: cannot be written: {e.strerror}; {next_step(e)}") from e
 
 
 class Lock:
@@ -150,13 +152,13 @@ class Lock:
             home.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as e:
-            raise OptionError(f"{path} cannot be written: {e.strerror}") from e
+            raise OptionError(f"{path} cannot be written: {e.strerror}; {next_step(e)}") from e
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.read(self._fd, 1000).decode("utf-8", "replace").strip() or "somebody who has not said who"
             os.close(self._fd)
-            raise OptionError(f"{home}: soaked already by {holder}; one soak a folder") from None
+            raise OptionError(f"{home}: soaked already by {holder}; --out gives this one a folder of its own") from None
         os.ftruncate(self._fd, 0)
         os.write(self._fd, f"pid {os.getpid()} on {socket.gethostname()} since {iso(now)} ({what})\n".encode())
 

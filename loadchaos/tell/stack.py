@@ -151,7 +151,9 @@ def compose(folder: Path, command: Sequence[str], *what: str) -> None:
     """`docker compose WHAT` in the folder; OptionError when it fails, which has told why on the terminal."""
     done = subprocess.run([*command, "-f", str(folder / "compose.yaml"), *what], check=False)
     if done.returncode:
-        raise OptionError(f"{' '.join([*command, *what])} failed ({done.returncode}) in {folder}")
+        raise OptionError(
+            f"{' '.join([*command, *what])} failed ({done.returncode}) in {folder}: what it printed says why"
+        )
 
 
 # -- without containers --------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from loadchaos.errors import LedgerError
+from loadchaos.errors import LedgerError, next_step
 from loadchaos.ledger import RunFolder, Tail, Writer
 from loadchaos.users import luggage, messages
 from loadchaos.users.greenlets import sleep, spawn
@@ -194,10 +194,10 @@ class Gatherer:
                 place.fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
             written = os.write(place.fd, rows)
         except OSError as e:
-            raise LedgerError(f"{path}: rows could not be written: {e.strerror}") from e
+            raise LedgerError(f"{path}: rows could not be written: {e.strerror}; {next_step(e)}") from e
         place.have += written
         if written < len(rows):
-            raise LedgerError(f"{path}: only {written} of {len(rows)} bytes of rows could be written")
+            raise LedgerError(f"{path}: only {written} of {len(rows)} bytes of rows could be written: free space there")
 
     def _slow(self, place: Place, took_ns: int) -> None:
         slow = took_ns > SLOW_NS

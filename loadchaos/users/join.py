@@ -15,7 +15,7 @@ import gevent
 from locust import rpc as untyped
 from locust.exception import RPCError
 
-from loadchaos.errors import LoadchaosError, OptionError, TargetError
+from loadchaos.errors import LoadchaosError, OptionError, TargetError, next_step
 from loadchaos.users import luggage, messages
 from loadchaos.users.plan import header_values
 
@@ -38,15 +38,22 @@ def join(
     try:
         welcome = _ask(client, token, time.monotonic() + wait_s, say)
     except RPCError as e:
-        raise TargetError(f"the master at {host}:{port} cannot be asked: {e}") from e
+        raise TargetError(
+            f"the master at {host}:{port} cannot be asked: {e}; is it the address of a `loadchaos run --master`?"
+        ) from e
     finally:
         client.close(linger=0)
     if welcome is None:
-        raise TargetError(f"no master at {host}:{port} gave this worker a place within {wait_s:g} s")
+        raise TargetError(
+            f"no master at {host}:{port} gave this worker a place within {wait_s:g} s: does `loadchaos run --master` wait "
+            "there, and does a firewall let its port through?"
+        )
     plan = welcome["plan"]
     header_values(plan.get("headers") or {}, None, os.environ)
     if (key := plan.get("api_key_env")) and not os.environ.get(key):
-        raise OptionError(f"the run sends the API key in {key}, and that variable is not set here: keys do not travel")
+        raise OptionError(
+            f"the run sends the API key in {key}, and that variable is not set here; keys do not travel: export it"
+        )
     folder = _folder(spool, f"{Path(plan['folder']).name}-worker-{welcome['place']}")
     path = luggage.unpack(welcome, folder, int(welcome["place"]))
     drives = f"{plan['profile']['name']} against {plan['base_url']}"
@@ -100,6 +107,6 @@ def _folder(spool: Path, name: str) -> Path:
         except FileExistsError:
             continue
         except OSError as e:
-            raise OptionError(f"{path} cannot be made: {e.strerror}") from e
+            raise OptionError(f"{path} cannot be made: {e.strerror}; {next_step(e)}") from e
         return path.resolve()
     raise LoadchaosError(f"no free name for a worker's folder under {spool}")

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from loadchaos.errors import LedgerError
+from loadchaos.errors import LedgerError, next_step
 
 FILES = "files"
 _MOST_BYTES = 256 * 1024 * 1024
@@ -30,7 +30,7 @@ def pack(run_folder: Path) -> dict[str, Any]:
         holder[key] = _take(Path(holder[key]), files)
     if sum(map(len, files.values())) > _MOST_BYTES:
         raise LedgerError(
-            f"the files the profile names are over {_MOST_BYTES >> 20} MB: too much to send to each worker"
+            f"the files the profile names are over {_MOST_BYTES >> 20} MB: too much for each worker; name smaller ones"
         )
     return {"plan": plan, "facts": orjson.loads((run_folder / "facts.json").read_bytes()), FILES: files}
 
@@ -48,7 +48,7 @@ def unpack(luggage: Mapping[str, Any], folder: Path, worker: int) -> Path:
         (folder / "facts.json").write_bytes(orjson.dumps(luggage["facts"]))
         (folder / "plan.json").write_bytes(orjson.dumps(plan))
     except OSError as e:
-        raise LedgerError(f"{folder}: cannot be written: {e.strerror}") from e
+        raise LedgerError(f"{folder}: cannot be written: {e.strerror}; {next_step(e)}") from e
     return folder / "plan.json"
 
 
@@ -92,7 +92,9 @@ def _take(path: Path, files: dict[str, bytes]) -> str:
         for named in _named(data, path.parent):
             files[f"{home}/{named}"] = (path.parent / named).read_bytes()
     except OSError as e:
-        raise LedgerError(f"{path}: cannot be sent to the workers: {e.strerror}") from e
+        raise LedgerError(
+            f"{path}: cannot be sent to the workers: {e.strerror}; is it there, and may it be read?"
+        ) from e
     return f"{home}/{path.name}"
 
 

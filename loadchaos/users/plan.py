@@ -76,7 +76,7 @@ def header_values(headers: Mapping[str, str], api_key_env: str | None, env: Mapp
     for name, value in headers.items():
         variable = value.removeprefix("env:") if value.startswith("env:") else None
         if variable is not None and variable not in env:
-            raise OptionError(f"header {name}: the variable {variable} is not set")
+            raise OptionError(f"header {name}: the variable {variable} is not set: export it here")
         found[name] = env[variable] if variable is not None else value
     return found
 
