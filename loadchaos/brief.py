@@ -1,7 +1,7 @@
 """Requests that went well, many in one row: what a worker writes while disk is low, and the rows that this stands for.
 
 A `well` row keeps of each request what the judge counts by (moments to the microsecond, tokens), and the gaps between
-tokens of all of them together; it takes a twentieth of the room. What a request was, its step in the plan still says.
+tokens of all of them together; it takes a thirteenth of the room. What a request was, its step in the plan still says.
 """
 
 from __future__ import annotations
