@@ -25,7 +25,7 @@ _SHED = 0.01
 _MOST_SEEN = 50
 _TOLD_OF_WORKERS = {
     "lost": "was lost", "back": "came back", "slow": "was slow", "late": "came too late", "absent": "never came",
-    "refused": "was refused", "failed": "failed", "took_over": "took over for another",
+    "refused": "was refused", "failed": "failed",
 }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from loadchaos.errors import LedgerError, next_step
 from loadchaos.ledger import RunFolder, Tail, Writer
 from loadchaos.users import luggage, messages
 from loadchaos.users.greenlets import sleep, spawn
-from loadchaos.users.shares import Begins, last_step, lost_share
+from loadchaos.users.shares import Begins, lost_share
 from loadchaos.users.ship import SILENT_S
 
 AWAY_S = 5.0
@@ -42,13 +42,9 @@ class Runner(Protocol):
 
 @dataclass
 class Place:
-    """One share of the plan, and who drives it. `state`: free, given (told where to connect), here, away, done.
-
-    `share` differs from `number` where it was a lost worker's; `after` says where in the plan it goes on.
-    """
+    """One share of the plan, and who drives it. `state`: free, given (told where to connect), here, away, done."""
 
     number: int
-    share: int
     state: str = "free"
     token: str = ""
     host: str = ""
@@ -57,7 +53,6 @@ class Place:
     have: int = 0
     slow: bool = False
     why: str = ""
-    after: dict[str, Any] | None = None
     fd: int = field(default=-1, repr=False)
 
 
@@ -69,7 +64,7 @@ class Gatherer:
         begin: Callable[[int], None], over: Callable[[LedgerError | None], None],
     ) -> None:  # fmt: skip
         self._runner, self._folder = runner, RunFolder(folder)
-        self._places = [Place(n, n) for n in range(places)]
+        self._places = [Place(n) for n in range(places)]
         self._luggage = luggage.pack(folder)
         self._writer = Writer(folder / "requests-master.jsonl", "locust-master")
         self._control, self._orders = Tail(self._folder.control), list[dict[str, Any]]()
@@ -97,8 +92,6 @@ class Gatherer:
         place = next((p for p in self._places if p.token == token), None)
         if place is None and not self._began:
             place = next((p for p in self._places if p.state == "free"), None)
-        if place is None and self._began and not self._ended:
-            place = self._succession()
         if place is None:
             why = "the load began without it" if self._began else f"all {len(self._places)} places are taken"
             self._stranger(token, "late" if self._began else "spare", host, why)
@@ -106,34 +99,7 @@ class Gatherer:
             return
         place.token, place.host, place.heard = token, host, time.monotonic()
         place.state = "given" if place.state == "free" else place.state
-        self._send(msg.node_id, messages.WELCOME, {"place": place.number, **self._luggage_of(place)})
-
-    def _succession(self) -> Place | None:
-        """A new place that takes over what a lost worker, or one that never came, has left; None where nobody is missing."""
-        lost = next((p for p in self._last_of_shares() if p.state not in ("here", "done") and self._is_over(p)), None)
-        if lost is None:
-            return None
-        place = Place(len(self._places), lost.share, after=self._here_in_plan(lost))
-        self._places.append(place)
-        return place
-
-    def _last_of_shares(self) -> list[Place]:
-        return list({p.share: p for p in self._places}.values())
-
-    def _here_in_plan(self, lost: Place) -> dict[str, Any] | None:
-        """Where the load is now: steps with a due time go on by the clock, others behind the last one the lost one began."""
-        if not self._begins.phases:
-            return None
-        phase = max(self._begins.phases)
-        behind_s = max(0.0, (time.monotonic_ns() - self._begins.phases[phase]) / 1e9)
-        paths = [self._folder.requests(p.number) for p in self._places if p.share == lost.share]
-        return {"phase": phase, "step": 1 + last_step(paths), "behind_s": behind_s}
-
-    def _luggage_of(self, place: Place) -> dict[str, Any]:
-        if place.share == place.number:
-            return self._luggage
-        after = place.after or self._luggage["plan"].get("resume")
-        return {**self._luggage, "plan": {**self._luggage["plan"], "share": place.share, "resume": after}}
+        self._send(msg.node_id, messages.WELCOME, {"place": place.number, **self._luggage})
 
     def _stranger(self, token: str, what: str, host: str, why: str) -> None:
         """Told once, and not again and again while it asks."""
@@ -152,8 +118,7 @@ class Gatherer:
         place.heard, place.client = time.monotonic(), msg.node_id
         if place.state == "given":
             place.state = "here"
-            taken = place.share != place.number
-            self._note("took_over" if taken else "joined", place, why=f"the share of worker {place.share}" * taken)
+            self._note("joined", place)
         elif place.state == "away":
             place.state = "here"
             self._note("back", place)
@@ -234,9 +199,7 @@ class Gatherer:
                 place.state = "away"
                 self._note("lost", place, why=f"not heard of for {silent:.0f} s")
             if not self._began and place.state in ("given", "away") and silent > SILENT_S:
-                self._places[place.number] = Place(
-                    place.number, place.share
-                )  # it never drove anything: another may have its place
+                self._places[place.number] = Place(place.number)  # it never drove anything: another may have its place
 
     def _is_over(self, place: Place) -> bool:
         gone = place.state in ("free", "given") or time.monotonic() - place.heard > SILENT_S
@@ -280,9 +243,9 @@ class Gatherer:
         self._ended = True
         try:
             if self._began and failure is None:
-                for place in self._last_of_shares():
-                    if place.state != "done" or place.why == "failed" or place.share != place.number:
-                        for row in self._undone(place.share):
+                for place in self._places:
+                    if place.state != "done" or place.why == "failed":
+                        for row in self._undone(place):
                             self._writer.write(row)
         except LedgerError as e:
             failure = e
@@ -293,9 +256,9 @@ class Gatherer:
                 os.close(place.fd)
         self._over(failure)
 
-    def _undone(self, share: int) -> Iterator[dict[str, Any]]:
-        paths = [self._folder.requests(p.number) for p in self._places if p.share == share]
-        counts = lost_share(self._folder.plan, share, paths, self._begins)
+    def _undone(self, place: Place) -> Iterator[dict[str, Any]]:
+        path = self._folder.requests(place.number)
+        counts = lost_share(self._folder.plan, place.number, path, self._begins)
         for (traffic, phase), count in sorted(counts.items()):
             yield {
                 "row": "missed", "at_ns": time.monotonic_ns(), "traffic": traffic, "phase": phase, "why": "worker_lost",

@@ -57,8 +57,7 @@ def join(
     folder = _folder(spool, f"{Path(plan['folder']).name}-worker-{welcome['place']}")
     path = luggage.unpack(welcome, folder, int(welcome["place"]))
     drives = f"{plan['profile']['name']} against {plan['base_url']}"
-    instead = f", in place of worker {plan['share']}" if "share" in plan else ""
-    say(f"worker {welcome['place']}{instead} of {plan['workers']}: {drives}; its rows: {folder}")
+    say(f"worker {welcome['place']} of {plan['workers']}: {drives}; its rows: {folder}")
     argv = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--worker", "--headless", "--only-summary"]
     argv += ["--loglevel", "WARNING", "--master-host", host, "--master-port", str(port)]
     return argv, {"LOADCHAOS_PLAN": str(path), "LOADCHAOS_TOKEN": token}

@@ -6,7 +6,6 @@ import itertools
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +57,6 @@ def rules(dialect: Dialect) -> Rules:
     )
 
 
-def _is_behind(from_step: int, gone_s: float, step: Step) -> bool:
-    """Whether a step was another one's to send: of the run that is gone on with, or of a worker that was lost."""
-    return step.index < from_step or (step.due_s is not None and step.due_s < gone_s)
-
-
 def share(total: int, worker: int, workers: int) -> int:
     """This worker's part of `total` users: they add up, and differ by one at most; nobody goes without."""
     return max(1, total // workers + (worker < total % workers))
@@ -87,8 +81,6 @@ class WorkerPlan:
     def __init__(self, plan: Mapping[str, Any], facts: Facts, worker: int, env: Mapping[str, str]) -> None:
         self.worker = worker
         self.workers = int(plan.get("workers") or 1)
-        # One that takes a lost one's place has a number of its own, and drives the other's steps.
-        self.share = int(plan.get("share", worker))
         self.seed = int(plan["seed"])
         resumed = plan.get("resume") or {}
         self._resumed = (
@@ -141,13 +133,13 @@ class WorkerPlan:
                 # A burst's remainder may fall on any worker.
                 slots=-(-phase.slots // self.workers)
                 if phase.kind == "burst"
-                else share(phase.slots, self.share, self.workers),
+                else share(phase.slots, self.worker, self.workers),
                 drain=phase.kind != "open" and phase.between == "drain",
                 for_s=phase.for_ - gone_s if phase.kind == "closed" and phase.for_ is not None else None,
                 behind_s=gone_s,
             )
-            steps = of_phase(self.profile, self.seed, number, self.share, self.workers)
-            yield mine, itertools.dropwhile(partial(_is_behind, from_step, gone_s), steps)
+            steps = of_phase(self.profile, self.seed, number, self.worker, self.workers)
+            yield mine, itertools.dropwhile(lambda step: step.index < from_step, steps)
 
     def make(self, step: Step) -> tuple[Request, Sending, str]:
         """The request of a step, the bytes to send and its id, which the server may log (X-Request-Id)."""

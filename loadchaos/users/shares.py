@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,6 @@ from loadchaos.users.plan import WorkerPlan
 
 Share = Counter[tuple[str, int]]
 """Requests by traffic and phase."""
-
-
-_END_BYTES = 1 << 20
 
 
 class Begins:
@@ -48,11 +44,8 @@ class Begins:
                 self.stopped_ns = int(row["at_ns"])
 
 
-def lost_share(plan: Path, worker: int, rows: Iterable[Path], begins: Begins) -> Share:
-    """What this worker should have sent and did not, nor who came in its place (`rows`: the files of them all).
-
-    A phase of users that lasts a time has no such number.
-    """
+def lost_share(plan: Path, worker: int, rows: Path, begins: Begins) -> Share:
+    """What this worker should have sent and did not. A phase of users that lasts a time has no such number."""
     undone: Share = Counter()
     read = WorkerPlan.read(plan, worker, os.environ)
     for phase, steps in read.phases():
@@ -66,19 +59,9 @@ def lost_share(plan: Path, worker: int, rows: Iterable[Path], begins: Begins) ->
             if begins.stopped_ns is not None and due_ns > begins.stopped_ns:
                 break
             undone[step.traffic, phase.index] += 1
-    for row in chain.from_iterable(Tail(path).rows() for path in rows):
+    for row in Tail(rows).rows():
         if row.get("row") == "begin" and not is_behind(row):
             undone[str(row["traffic"]), int(row["phase"])] -= 1
         elif row.get("row") == "missed":
             undone[str(row["traffic"]), int(row["phase"])] -= int(row["count"])
     return +undone
-
-
-def last_step(rows: Iterable[Path]) -> int:
-    """The last step that the end of these files tells of, -1 where there is none: who goes on begins behind it."""
-    last = -1
-    for path in rows:
-        tail = Tail(path)
-        tail.offset = max(0, path.stat().st_size - _END_BYTES) if path.exists() else 0
-        last = max(last, max((int(r["step"]) for r in tail.rows() if r.get("row") == "begin"), default=-1))
-    return last

@@ -141,29 +141,6 @@ def test_one_killed_in_the_middle_costs_its_last_second_and_its_share(
 
 
 @pytest.mark.slow
-def test_one_that_stands_by_takes_the_place_of_one_that_is_killed(start: Any, worker: Any, unused_port: int) -> None:
-    workers = [worker(unused_port) for _ in range(2)]
-    load = [{"rate": "20/s", "law": "constant", "for": "45s", "max_in_flight": 64}]
-    run = start("--master", "--expect-workers", "2", "--master-bind-port", str(unused_port), load=load)
-    run.wait_for("requests-1.jsonl", 20, row="end")
-    heir = worker(unused_port)
-    victim = next(w for w in workers if w.rows().name == "requests-1.jsonl")
-    os.kill(victim.load_process(), signal.SIGKILL)
-    run.wait_for("requests-master.jsonl", what="took_over")
-    assert run.ends(150) == 3, run.told
-    assert heir.process.wait(20) == 0, heir.told
-    assert heir.rows().read_bytes() == (run.folder / "requests-2.jsonl").read_bytes()
-    steps = {n: {r["step"] for r in run.rows(f"requests-{n}.jsonl", row="begin")} for n in range(3)}
-    assert steps[0] == set(range(0, 900, 2))
-    assert steps[2] == set(range(min(steps[2]), 900, 2))
-    assert min(steps[2]) > max(steps[1])
-    outcomes = run.verdict()["outcomes"]
-    assert sum(outcomes.values()) == 900
-    assert 0 < outcomes["missed"] < 300, "20 steps a second and two workers, some 20 s until the place is free"
-    assert "took over for another" in run.check("workers")["actual"]
-
-
-@pytest.mark.slow
 def test_a_stopped_worker_is_lost_and_comes_back_with_all_its_rows(start: Any, worker: Any, unused_port: int) -> None:
     workers = [worker(unused_port) for _ in range(2)]
     load = [{"rate": "20/s", "law": "constant", "for": "20s", "max_in_flight": 64}]

@@ -15,11 +15,9 @@ import pytest
 
 from loadchaos import __version__
 from loadchaos.errors import LedgerError
-from loadchaos.plan.steps import PHASE_STRIDE
 from loadchaos.users import gather, luggage, messages, ship
 from loadchaos.users.clock import TIMES, MasterClock
 from loadchaos.users.greenlets import sleep
-from loadchaos.users.plan import WorkerPlan
 from loadchaos.users.shares import Begins, lost_share
 
 TEXT = {"name": "text", "payload": {"text": {"tokens": 64}}, "output": {"max": 8}}
@@ -124,58 +122,6 @@ def test_a_worker_that_comes_late_stands_by_and_is_told_of_once(master: Master) 
     assert master.hello("c")[0] == messages.WAIT
     assert master.hello("c")[0] == messages.WAIT
     assert [r["host"] for r in master.seen("late")] == ["c"]
-
-
-def test_who_comes_late_takes_over_the_share_of_one_that_was_lost(
-    master: Master, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    master.joined("a", "b")
-    turn_until(lambda: master.begun)
-    began_ns = time.monotonic_ns() - 2 * 10**9
-    rows = [{"row": "phase", "phase": 0, "round": 0, "what": "begin", "at_ns": began_ns}]
-    rows += [{"row": "begin", "id": f"lc-ab-{i}", "traffic": "text", "phase": 0, "step": i} for i in range(1, 21, 2)]
-    now_ns = time.monotonic_ns()
-
-    def sends(place: int, token: str, rows: list[dict[str, Any]]) -> None:
-        piece = b"".join(json.dumps(r, separators=(",", ":")).encode() + b"\n" for r in rows)
-        packed = messages.packed(piece)
-        master.wire.comes(messages.ROWS, place=place, token=token, sent_ns=now_ns, offset=0, rows=packed)
-
-    sends(1, "b", rows)
-    monkeypatch.setattr(gather, "AWAY_S", 0.2)
-    monkeypatch.setattr(gather, "SILENT_S", 0.3)
-
-    def asks() -> tuple[str, dict[str, Any]]:
-        master.wire.comes(messages.PING, client="a", place=0, token="a", mine_ns=7, orders=0)
-        return master.hello("c")
-
-    turn_until(lambda: asks()[0] == messages.WELCOME)
-    welcome = master.hello("c")[1]
-    after = welcome["plan"]["resume"]
-    assert (welcome["place"], welcome["plan"]["share"], after["phase"], after["step"]) == (2, 1, 0, 20)
-    assert 2.0 <= after["behind_s"] < 20
-    master.wire.comes(messages.PING, client="c", place=2, token="c", mine_ns=7, orders=0)
-    assert [(r["worker"], r["why"]) for r in master.seen("took_over")] == [(2, "the share of worker 1")]
-    assert master.hello("d")[0] == messages.WAIT, "the share is taken"
-    later = [{"row": "begin", "id": f"lc-ab-{i}", "traffic": "text", "phase": 0, "step": i} for i in range(41, 101, 2)]
-    sends(2, "c", later)
-    for place, token in ((0, "a"), (2, "c")):
-        master.wire.comes(messages.DONE, place=place, token=token, why="done")
-    turn_until(lambda: master.over)
-    told = [json.loads(line) for line in (master.folder / "requests-master.jsonl").read_bytes().splitlines()]
-    assert [r["count"] for r in told if r["row"] == "missed"] == [10], "what was due between the two is missed"
-
-
-def test_who_takes_over_goes_on_behind_what_was_due_or_sent(tmp_path: Path) -> None:
-    lay_out(tmp_path, [{"rate": "10/s", "for": "10s"}, {"users": 4, "requests": 8}], 2)
-    packed = luggage.pack(tmp_path)
-    (tmp_path / "here").mkdir()
-    heir = {**packed["plan"], "share": 1, "resume": {"phase": 0, "step": 20, "behind_s": 4.0}}
-    plan = WorkerPlan.read(luggage.unpack({**packed, "plan": heir}, tmp_path / "here", 2), None)
-    steps = [[step.index % PHASE_STRIDE for step in steps] for _, steps in plan.phases()]
-    assert steps[0] == list(range(41, 100, 2))
-    assert steps[1] == [1, 3, 5, 7]
-    assert plan.worker == 2
 
 
 def test_rows_are_written_once_and_in_order_whatever_the_way_does(master: Master) -> None:
@@ -333,7 +279,7 @@ def test_a_lost_worker_has_missed_what_was_its_own_and_due(
     begins.feed(b'{"row":"phase","phase":0,"round":0,"what":"begin","at_ns":1000}\n')
     if stop_after_s is not None:
         begins.obey([{"what": "stop", "at_ns": int(stop_after_s * 1e9) + 500}])
-    assert sum(lost_share(tmp_path / "plan.json", 0, [rows], begins).values()) == undone
+    assert sum(lost_share(tmp_path / "plan.json", 0, rows, begins).values()) == undone
 
 
 def test_files_that_a_profile_names_travel_with_it(tmp_path: Path) -> None:
