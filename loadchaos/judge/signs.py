@@ -330,9 +330,14 @@ class Attacked:
                 if attack["key"] == (row.get("attack"), row.get("n")):
                     attack["end"] = row["at_ns"]
 
-    def doing(self, words: frozenset[str], now_ns: int, after_ns: int = 0) -> str | None:
-        """The attack with one of these effects that is in force, or ended at most `after_ns` ago; None if none."""
+    def doing(self, words: frozenset[str], now_ns: int, after_ns: int = 0, by_ns: int | None = None) -> str | None:
+        """The attack with one of these effects that is in force, or ended at most `after_ns` ago; None if none.
+
+        `by_ns`: only one that had begun by then.
+        """
         for attack in self._recent:
+            if by_ns is not None and attack["begin"] > by_ns:
+                continue
             if (attack["end"] is None or now_ns - attack["end"] <= after_ns) and words & attack["effects"]:
                 return str(attack["key"][0])
         return None

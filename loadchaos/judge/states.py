@@ -214,9 +214,10 @@ class StateMachine:
         if stuck_ns is None or self._now_ns - stuck_ns < _DEGRADED_NS:
             return None
         quiet_ns = self._now_ns - stuck_ns
-        if paused := self._paused():
-            return "degraded", stuck_ns, [why, f"paused by our own attack {paused}"]
         limit_ns = max(_HUNG_BLIND_NS, 3 * self._longest_gap_ns)
+        # A pause explains the silence behind it; one that came upon a silence excuses it no longer than that may last.
+        if (paused := self._paused()) and (quiet_ns < limit_ns or self._paused(by_ns=stuck_ns + _DEGRADED_NS)):
+            return "degraded", stuck_ns, [why, f"paused by our own attack {paused}"]
         idle = self._processes.idle_since(self._now_ns, _IDLE_FOR_NS)
         if idle is not None and quiet_ns >= _HUNG_IDLE_NS and self._counters.work():
             return "hung", stuck_ns, [why, "its engine processes use no CPU"]
@@ -254,8 +255,8 @@ class StateMachine:
     def _working_since(self, ns: int) -> bool:
         return self._worked_ns is not None and self._worked_ns > ns + 300 * MS
 
-    def _paused(self) -> str | None:
-        return self._attacked.doing(_PAUSED, self._now_ns)
+    def _paused(self, by_ns: int | None = None) -> str | None:
+        return self._attacked.doing(_PAUSED, self._now_ns, by_ns=by_ns)
 
     def _health(self) -> Verdict:
         """No sign of death, hang or silence: is it up, and does /health say so?"""

@@ -237,6 +237,17 @@ def test_a_server_paused_by_our_own_attack_is_not_called_hung(world: Any) -> Non
     assert "paused by our own attack pause" in rows[-1]["signs"]
 
 
+def test_a_pause_that_came_upon_a_silence_does_not_hide_a_hang(world: Any) -> None:
+    """As vLLM 0.22.1 did: reset_mm_cache left its engine spinning, and the pause behind it was never answered."""
+    world.serve(5)
+    world.stall(20)
+    world.add("attack", attack="pause", n=1, what="begin", replica="server", effects=["alive_but_hung", "stalled"])
+    world.stall(30)
+    assert path(watch(world))[-1] == "degraded"
+    world.stall(30)
+    assert path(watch(world))[-1] == "hung"
+
+
 def test_a_lost_network_is_unreachable_and_settled_on_return_as_a_partition(world: Any) -> None:
     world.serve(5)
     world.tcp = world.health = "timeout"
