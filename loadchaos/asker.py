@@ -119,5 +119,4 @@ class Wanted:
     dialect: str = "auto"
     model: str | None = None
     api_key_env: str | None = None
-    needs_development: bool = False
     quick: bool = False

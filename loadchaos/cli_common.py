@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import click
 
@@ -28,6 +29,14 @@ def tell(text: str, *, err: bool = False) -> None:
         click.echo(text, err=err)
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2 if err else 1)
+
+
+def write_page(path: Path, html: str) -> None:
+    """Write what --html asks for; OptionError where that cannot be."""
+    try:
+        path.write_text(html, encoding="utf-8")
+    except OSError as e:
+        raise OptionError(f"{path}: {e.strerror}; --html names a file that can be written") from e
 
 
 def terminal() -> tuple[bool, int]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from loadchaos.cli_common import duration, terminal
+from loadchaos.cli_common import duration, terminal, write_page
 from loadchaos.errors import OptionError
 
 
@@ -72,10 +72,7 @@ def compare(run_a: Path, run_b: Path, as_json: bool, page: Path | None) -> None:
         _run_folder(path)
     found = c.compare(c.side(run_a), c.side(run_b))
     if page is not None:
-        try:
-            page.write_text(compare_page.html(found), encoding="utf-8")
-        except OSError as e:
-            raise OptionError(f"{page}: {e.strerror}; --html names a file that can be written") from e
+        write_page(page, compare_page.html(found))
     click.echo(
         orjson.dumps(found.to_json(), option=orjson.OPT_INDENT_2).decode() if as_json else compare_page.text(found)
     )

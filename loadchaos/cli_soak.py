@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadchaos.cli_common import write_page
 from loadchaos.errors import OptionError
 
 if TYPE_CHECKING:
@@ -122,10 +123,7 @@ def trend(folder: Path, profile: str | None, page: Path | None, *, as_json: bool
         raise OptionError(f"{folder} is no folder of runs; name the one that the soak was given with --out")
     found = t.read(folder, profile)
     if page is not None:
-        try:
-            page.write_text(trend_page.html(found), encoding="utf-8")
-        except OSError as e:
-            raise OptionError(f"{page}: {e.strerror}; --html names a file that can be written") from e
+        write_page(page, trend_page.html(found))
     click.echo(
         orjson.dumps(found.to_json(), option=orjson.OPT_INDENT_2).decode() if as_json else trend_page.text(found)
     )

@@ -3,7 +3,9 @@
 `--update` rewrites golden files, and the diff is the review.
 """
 
+import subprocess
 from collections import Counter
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -17,6 +19,20 @@ _skipped: Counter[str] = Counter()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update", action="store_true", help="rewrite golden headers of tests/crashes")
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """A self-signed one for localhost, with its key in one file."""
+    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
+    argv = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    argv += ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(cert)]
+    try:
+        subprocess.run(argv, check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("no openssl to make a certificate with")
+    cert.write_text(cert.read_text() + key.read_text())
+    return cert
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -58,30 +58,14 @@ def make(
 class EngineAttack:
     """One mode of the plugin with its options, in force while the trigger file says so."""
 
+    holds = True
+    undone_by: str | None = None
+
     def __init__(self, mode: str, params: Mapping[str, Any]) -> None:
-        self._mode = mode
+        self.name = f"engine_{mode}"
+        self.effects = MODES[mode]
         self._order = " ".join([mode, *(f"{name}={value}" for name, value in params.items())])
         self._armed: dict[str, tuple[Path, subprocess.Popen[bytes]]] = {}
-
-    @property
-    def name(self) -> str:
-        """See Attack."""
-        return f"engine_{self._mode}"
-
-    @property
-    def effects(self) -> Sequence[str]:
-        """See Attack."""
-        return MODES[self._mode]
-
-    @property
-    def holds(self) -> bool:
-        """See Attack."""
-        return True
-
-    @property
-    def undone_by(self) -> str | None:
-        """See Attack."""
-        return None
 
     def about(self, replica: Replica) -> Mapping[str, Any]:  # noqa: ARG002 - the protocol's; the file names the order
         """See Attack."""

@@ -45,29 +45,14 @@ def make(
 class CpuHog:
     """So many processes beside the server that each take all of a processor they get; as many as it has, by default."""
 
+    name = "host_cpu"
+    effects: Sequence[str] = _SLOW
+    holds = True
+    undone_by: str | None = None
+
     def __init__(self, processes: int) -> None:
         self._processes = processes
         self._running: dict[str, list[subprocess.Popen[bytes]]] = {}
-
-    @property
-    def name(self) -> str:
-        """See Attack."""
-        return "host_cpu"
-
-    @property
-    def effects(self) -> Sequence[str]:
-        """See Attack."""
-        return _SLOW
-
-    @property
-    def holds(self) -> bool:
-        """See Attack."""
-        return True
-
-    @property
-    def undone_by(self) -> str | None:
-        """See Attack."""
-        return None
 
     def about(self, replica: Replica) -> Mapping[str, Any]:  # noqa: ARG002 - the protocol's; the machine is the aim
         """See Attack."""

@@ -8,7 +8,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Protocol
 from urllib.parse import SplitResult, urlsplit, urlunsplit
@@ -150,28 +150,12 @@ def make(
 class NetworkAttack:
     """One toxic, in force from begin to undo."""
 
+    holds = True
+    undone_by: str | None = None
+
     def __init__(self, one: Toxic) -> None:
         self._toxic = one
-
-    @property
-    def name(self) -> str:
-        """See Attack."""
-        return self._toxic.name
-
-    @property
-    def effects(self) -> Sequence[str]:
-        """See Attack."""
-        return TYPES[self._toxic.type].effects
-
-    @property
-    def holds(self) -> bool:
-        """See Attack."""
-        return True
-
-    @property
-    def undone_by(self) -> str | None:
-        """See Attack."""
-        return None
+        self.name, self.effects = one.name, TYPES[one.type].effects
 
     def about(self, replica: Replica) -> Mapping[str, Any]:  # noqa: ARG002 - the protocol's; a path needs no aim
         """See Attack."""

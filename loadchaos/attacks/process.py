@@ -83,30 +83,13 @@ def make(
 class ProcessAttack:
     """One signal to the process of one role; of several workers the one with the lowest pid."""
 
+    undone_by: str | None = None
+
     def __init__(self, name: str, role: str, roles: Sequence[tuple[re.Pattern[str], str]]) -> None:
+        self.name, self.effects, self.holds = f"{name}_{role}", _EFFECTS[name, role], name == "sigstop"
         self._signal, self._role, self._roles = name, role, roles
         self._aimed: dict[str, Target | None] = {}
         self._stopped: dict[str, tuple[psutil.Process, subprocess.Popen[bytes]]] = {}
-
-    @property
-    def name(self) -> str:
-        """See Attack."""
-        return f"{self._signal}_{self._role}"
-
-    @property
-    def effects(self) -> Sequence[str]:
-        """See Attack."""
-        return _EFFECTS[self._signal, self._role]
-
-    @property
-    def holds(self) -> bool:
-        """See Attack."""
-        return self._signal == "sigstop"
-
-    @property
-    def undone_by(self) -> str | None:
-        """See Attack."""
-        return None
 
     def about(self, replica: Replica) -> Mapping[str, Any]:
         """Choose the process now; the rows of the act carry its pid and the signal, so that nothing else is blamed on us."""

@@ -85,11 +85,7 @@ class Dialect:
     health_path: str = "/health"
     health_ok: Sequence[int] = (200,)
     health_knows_death: bool = True
-    models_path: str = "/v1/models"
     chat_path: str = "/v1/chat/completions"
-    completions_path: str = "/v1/completions"
-    tokenize_path: str | None = None
-    version_path: str | None = None
     metrics_path: str | None = "/metrics"
     sends_done: bool = True
     validation: Sequence[re.Pattern[str]] = ()

@@ -76,7 +76,6 @@ _QUIET_OVER_LENGTH = {"over_length": ("rejected", "empty", "ok")}
 LMDEPLOY = Dialect(
     name="lmdeploy",
     title="LMDeploy",
-    tokenize_path="/v1/encode",
     validation=_VALIDATION,
     shed=patterns(r"Engine is sleeping; call POST /wakeup"),
     engine_dead=patterns(

@@ -46,8 +46,6 @@ SGLANG = Dialect(
     title="SGLang",
     # /health sends a generation of its own through the engine; its 503 during a long prefill is no death.
     health_path="/health",
-    tokenize_path="/tokenize",
-    version_path="/server_info",
     validation=patterns(
         r"is longer than the model's context length",
         r"exceeds the (?:model's )?maximum (?:context|allowed) length",

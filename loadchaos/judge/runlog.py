@@ -46,7 +46,6 @@ class RunLog:
         self._anchor: tuple[int, int] | None = None
         self._workers: dict[str, str] = {}
         self._locust_exit: int | None = None
-        self._locust_exits = 0
         self._last_probe_ns: int | None = None
         self._probe_hole: tuple[float, int] = (0.0, 0)
         self._probes = self._scrapes = 0
@@ -116,7 +115,6 @@ class RunLog:
 
     def _on_locust(self, row: Row) -> None:
         if row.get("what") == "exit":
-            self._locust_exits += 1
             code = row.get("code")
             self._locust_exit = int(code) if code is not None else -1
 

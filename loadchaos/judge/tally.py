@@ -116,7 +116,7 @@ class Tally:
         self.missed: Counter[str] = Counter()
         self.stale = 0
         """Times a connection kept alive had been closed meanwhile, and the request went out on a new one."""
-        self.begun = self.image_requests = 0
+        self.begun = 0
         self.begun_by: Counter[str] = Counter()
         self.due_ok: Counter[str] = Counter()
         self.came_ok: Counter[str] = Counter()
@@ -153,7 +153,6 @@ class Tally:
         phase.ended += 1
         if outcome == "ok":
             phase.e2e.add(row["at_ns"] - (row.get("sent_ns") or row["at_ns"]))
-            self.image_requests += int(row.get("images") or 0) > 0
         self.latency.setdefault(traffic, Latency()).add(row)
         expect = row.get("expect") or ("ok",)
         if "ok" in expect and outcome not in _NOT_DUE_TO_SUCCEED:

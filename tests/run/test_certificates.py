@@ -17,20 +17,6 @@ FRONT = Path(__file__).parent / "tls_front.py"
 
 
 @pytest.fixture
-def certificate(tmp_path: Path) -> Path:
-    """A self-signed one for localhost, with its key in one file."""
-    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
-    argv = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    argv += ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(cert)]
-    try:
-        subprocess.run(argv, check=True, capture_output=True)
-    except FileNotFoundError:
-        pytest.skip("no openssl to make a certificate with")
-    cert.write_text(cert.read_text() + key.read_text())
-    return cert
-
-
-@pytest.fixture
 def front(certificate: Path) -> Iterator[Callable[[str], str]]:
     """Puts TLS in front of a server: its plain URL in, an https URL out."""
     fronts: list[subprocess.Popen[str]] = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import ssl
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -135,16 +134,9 @@ def test_whoever_waits_for_bytes_wakes_up_when_the_call_is_ended(server: Any, un
     assert replies[0].detail["why"] == "stopped"
 
 
-def test_over_tls_with_a_certificate_that_is_checked(server: Any, tmp_path: Path) -> None:
-    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
-    argv = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    argv += ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(cert)]
-    try:
-        subprocess.run(argv, check=True, capture_output=True)
-    except FileNotFoundError:
-        pytest.skip("no openssl to make a certificate with")
+def test_over_tls_with_a_certificate_that_is_checked(server: Any, certificate: Path) -> None:
     served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    served.load_cert_chain(cert, key)
+    served.load_cert_chain(certificate)
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -160,7 +152,7 @@ def test_over_tls_with_a_certificate_that_is_checked(server: Any, tmp_path: Path
     thread = threading.Thread(target=serve)
     thread.start()
     url = f"https://localhost:{listener.getsockname()[1]}"
-    slot = Slot(Target(url, ssl.create_default_context(cafile=str(cert))))
+    slot = Slot(Target(url, ssl.create_default_context(cafile=str(certificate))))
     assert [ask(slot)[0].outcome, ask(slot)[0].outcome] == ["ok", "ok"]
     assert slot.opened == 1
     slot.close()
