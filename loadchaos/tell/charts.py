@@ -9,36 +9,25 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from loadchaos.model import OUTCOMES
-from loadchaos.tell.buckets import Bucket
+from loadchaos.tell.plots import Plot, Value, plots
 from loadchaos.tell.series import Series, Span
 from loadchaos.tell.words import clean, seconds
 
 WIDTH, HEIGHT = 1000.0, 100.0
-_NS = 1_000_000_000
 _MAX_LANE_SPANS = 400
-Value = float | None
-Points = Sequence[tuple[float, Bucket | None]]
-
-# One colour a kind of outcome (CSS classes of the page): what went well, what was refused, what broke, what we did.
-OUTCOME_CLASS = {
-    "ok": "good", "rejected": "warn", "shed": "warn", "aborted": "ours", "missed": "none", "unfinished": "none",
-}  # fmt: skip
+_LAST_TICK = 0.05  # of the width: a label there would stick out
+_SHADES_APART = 0.05  # per cent of the width: what is closer is one stretch
 
 
 @dataclass(frozen=True)
 class Line:
-    """One path with a name; `kind` is `line` or `area`, `css` its colour class; `dots` are its points without neighbours.
-
-    `values` is what it shows, a number a point or nothing, with commas between: for the page's script.
-    """
+    """One path with a name; `kind` is `line` or `area`, `css` its colour class; `dots` are its points without neighbours."""
 
     label: str
     css: str
     path: str
     kind: str = "line"
     dots: str = ""
-    values: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,13 +40,12 @@ class Tick:
 
 @dataclass(frozen=True)
 class Chart:
-    """One plot under the common time axis; `empty` says why there is nothing to see; `unit`: `s`, `%` or a plain number."""
+    """One plot under the common time axis; `empty` says why there is nothing to see."""
 
     title: str
     lines: tuple[Line, ...]
     ticks: tuple[Tick, ...]
     empty: str = ""
-    unit: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,18 +67,32 @@ class Lane:
 
 
 @dataclass(frozen=True)
+class Shade:
+    """What holds behind all charts, an attack or a state of the server: stretches in seconds, and their path."""
+
+    css: str
+    spans: tuple[tuple[float, float], ...]
+    path: str
+
+
+@dataclass(frozen=True)
 class Picture:
-    """Everything drawn: lanes above charts, the time axis, and the moments marked through all of them."""
+    """Everything drawn: lanes above charts, the time axis, and the moments marked through all of them.
+
+    `plots` and `starts` (when each point begins) are the numbers behind the charts, one plot a chart.
+    """
 
     lanes: tuple[Lane, ...] = ()
     charts: tuple[Chart, ...] = ()
     ticks: tuple[Tick, ...] = ()
-    shades: tuple[Bar, ...] = ()
+    shades: tuple[Shade, ...] = ()
     marks: tuple[Bar, ...] = ()
     from_s: float = 0.0
     to_s: float = 0.0
     width_s: int = 1
     note: str = field(default="")
+    plots: tuple[Plot, ...] = ()
+    starts: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -113,14 +115,14 @@ def picture(series: Series, incidents: Sequence[tuple[float, str]] = ()) -> Pict
     if not points:
         return Picture(note="nothing was recorded")
     axis = Axis(points[0][0], max(points[-1][0] + series.width_s, *(s.to_s for s in spans), points[0][0] + 1))
-    width = series.width_s
+    starts, width = tuple(t for t, _ in points), series.width_s
+    numbers = tuple(plots(points, width))
     return Picture(
         lanes=tuple(_lanes(axis, spans, incidents)),
-        charts=tuple(c for c in _charts(axis, points, width) if c is not None),
-        ticks=tuple(_time_ticks(axis)),
-        shades=tuple(_bar(axis, s, "attack") for s in spans if s.lane.startswith("attack:"))[:_MAX_LANE_SPANS],
+        charts=tuple(_chart(axis, p, starts, width) for p in numbers),
+        ticks=tuple(_time_ticks(axis)), shades=tuple(_shades(axis, spans)),
         marks=tuple(Bar(axis.percent(at), 0, "mark", label) for at, label in incidents),
-        from_s=axis.from_s, to_s=axis.to_s, width_s=width,
+        from_s=axis.from_s, to_s=axis.to_s, width_s=width, plots=numbers, starts=starts,
     )  # fmt: skip
 
 
@@ -177,135 +179,108 @@ def _named(span: Span, n: int) -> tuple[str, str, float, float]:
     return span.lane, f"{n} x {span.name}", span.from_s, span.to_s
 
 
+# -- what holds behind the charts ----------------------------------------------------------------------------------
+
+
+def _shades(axis: Axis, every: Sequence[Span]) -> list[Shade]:
+    """States that are not healthy, then attacks; stretches that overlap are one."""
+    kinds: dict[str, list[tuple[float, float]]] = {}
+    for span in sorted(every, key=lambda s: not s.lane.startswith("state:")):
+        if span.lane.startswith("attack:"):
+            kinds.setdefault("attack", []).append((span.from_s, span.to_s))
+        elif span.lane.startswith("state:") and span.name != "healthy":
+            kinds.setdefault("state-" + clean(span.name, 20), []).append((span.from_s, span.to_s))
+    return [
+        Shade(css, spans, _shade_path(axis, spans)) for css, found in kinds.items() if (spans := _union(axis, found))
+    ]
+
+
+def _union(axis: Axis, spans: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    joined: list[tuple[float, float]] = []
+    for a, b in sorted(spans):
+        if joined and axis.percent(a) - axis.percent(joined[-1][1]) < _SHADES_APART:
+            joined[-1] = joined[-1][0], max(b, joined[-1][1])
+        else:
+            joined.append((a, b))
+    return tuple(joined)
+
+
+def _shade_path(axis: Axis, spans: Sequence[tuple[float, float]]) -> str:
+    ends = ((axis.percent(a) * WIDTH / 100, axis.percent(b) * WIDTH / 100) for a, b in spans)
+    return "".join(f"M{a:.1f},0H{max(b, a + 1.5):.1f}V100H{a:.1f}z" for a, b in ends)
+
+
 # -- charts --------------------------------------------------------------------------------------------------------
 
 
-def _charts(axis: Axis, points: Points, width_s: int) -> list[Chart | None]:
-    def each(read: Callable[[Bucket], Value]) -> list[Value]:
-        return [None if b is None else read(b) for _, b in points]
-
-    def quantile(kind: str, q: float) -> list[Value]:
-        return each(lambda b: None if (v := b.latency[kind].quantile(q)) is None else v / _NS)
-
-    times = [t + width_s / 2 for t, _ in points]
-    return [
-        _outcomes(axis, points, width_s),
-        _lines("Time to first token", axis, times, [
-            ("p99", "second", quantile("ttft", 0.99)), ("p50", "first", quantile("ttft", 0.5)),
-        ], seconds, may_log=True, empty="no request was answered"),
-        _lines("Gaps between tokens", axis, times, [
-            ("p99", "second", quantile("itl", 0.99)), ("p50", "first", quantile("itl", 0.5)),
-        ], seconds, may_log=True, empty="no answer had two tokens"),
-        _lines("Tokens received per second", axis, times, [
-            ("tokens/s", "first", each(lambda b: b.tokens / width_s if b.in_flight else None)),
-        ], _short, empty="no token came"),
-        _lines("In flight, and what the server says of it", axis, times, [
-            ("in flight (ours)", "ours", each(lambda b: sum(b.in_flight.values()) if b.in_flight else None)),
-            ("running (server)", "first", each(lambda b: b.gauge("requests_running"))),
-            ("waiting (server)", "second", each(lambda b: b.gauge("requests_waiting"))),
-        ], _short, empty="no request was in flight"),
-        _lines("KV cache in use", axis, times, [
-            ("fullest replica", "first", each(lambda b: b.gauge("kv_usage_ratio", "max"))),
-        ], _percent, top=1.0, empty="") if any(
-            b is not None and b.gauge("kv_usage_ratio", "max") is not None for _, b in points
-        ) else None,
-        *_machines(axis, times, each),
-    ]  # fmt: skip
+def _chart(axis: Axis, plot: Plot, starts: Sequence[float], width_s: int) -> Chart:
+    if plot.empty:
+        return Chart(plot.title, (), (), plot.empty)
+    label = _LABELS[plot.unit]
+    if plot.stacked:
+        return _stacked(axis, plot, starts, width_s, label)
+    place, ticks = _logarithmic(plot, label) if plot.log else _linear(plot, label)
+    times = [t + width_s / 2 for t in starts]
+    lines = tuple(
+        Line(c.label, c.css, *_path(axis, times, [None if v is None else place(v) for v in c.values]))
+        for c in plot.curves
+    )
+    return Chart(plot.title, lines, ticks)
 
 
-def _machines(
-    axis: Axis, times: Sequence[float], each: Callable[[Callable[[Bucket], Value]], list[Value]]
-) -> list[Chart]:
-    """What dcgm-exporter, node-exporter or NVML told; nothing where nobody did."""
-    shares = [
-        ("GPU memory (fullest)", "first", each(lambda b: b.fullest("gpu_memory_used_bytes", "gpu_memory_free_bytes"))),
-        ("GPU busy (busiest)", "second", each(lambda b: b.busiest("gpu_utilisation_ratio"))),
-        ("host memory (fullest)", "ours", each(Bucket.host_memory)),
-    ]
-    heat = [
-        ("temperature (hottest), C", "second", each(lambda b: b.busiest("gpu_temperature_c"))),
-        ("power (highest), W", "first", each(lambda b: b.busiest("gpu_power_w"))),
-    ]
-    found = []
-    if told := [line for line in shares if any(v is not None for v in line[2])]:
-        found.append(_lines("The machines: memory and GPUs in use", axis, times, told, _percent, top=1.0))
-    if told := [line for line in heat if any(v is not None for v in line[2])]:
-        found.append(_lines("The GPUs: temperature and power", axis, times, told, _short))
-    return found
+Place = Callable[[float], float]
+"""A value's share of the chart's height."""
 
 
-def _outcomes(axis: Axis, points: Points, width_s: int) -> Chart:
-    """Requests ended per second, stacked by outcome."""
-    seen = {o for _, b in points if b for o in b.outcomes}
-    order = [o for o in OUTCOMES if o in seen] + sorted(seen - set(OUTCOMES))
-    if not order:
-        return Chart("Requests ended per second", (), (), "no request ended")
-    rates = {o: [0.0 if b is None else b.outcomes[o] / width_s for _, b in points] for o in order}
-    top, ticks = _scale(max(sum(r[i] for r in rates.values()) for i in range(len(points))), _short)
-    below = [0.0] * len(points)
-    lines, broken = [], 0
-    for outcome in order:
-        above = [b + r for b, r in zip(below, rates[outcome], strict=True)]
-        css = OUTCOME_CLASS.get(outcome, "")
-        if not css:
-            css, broken = f"bad{broken % 3}", broken + 1
-        path = _steps(axis, points, width_s, below, above, top)
-        lines.append(Line(outcome, css, path, "area", values=_written(rates[outcome])))
+def _linear(plot: Plot, label: Callable[[float], str]) -> tuple[Place, tuple[Tick, ...]]:
+    top = plot.top
+    if top:
+        return lambda v: v / top, (Tick(50, label(top / 2)), Tick(100, label(top)))
+    limit, ticks = _scale(max(v for c in plot.curves for v in c.values if v is not None), label)
+    return lambda v: v / limit, ticks
+
+
+def _logarithmic(plot: Plot, label: Callable[[float], str]) -> tuple[Place, tuple[Tick, ...]]:
+    values = [v for c in plot.curves for v in c.values if v]
+    lowest = min(values)
+    floor, ceiling = math.floor(math.log10(lowest)), math.ceil(math.log10(max(values)) + 1e-9)
+    decades = max(1, ceiling - floor)
+    ticks = tuple(Tick(round(100 * (e - floor) / decades, 2), label(10.0**e)) for e in range(floor + 1, ceiling + 1))
+    return lambda v: (math.log10(max(v, lowest)) - floor) / decades, ticks
+
+
+def _stacked(
+    axis: Axis, plot: Plot, starts: Sequence[float], width_s: int, label: Callable[[float], str]
+) -> Chart:  # fmt: skip
+    every = [[v or 0.0 for v in c.values] for c in plot.curves]
+    top, ticks = _scale(max(map(sum, zip(*every, strict=True))), label)
+    below = [0.0] * len(starts)
+    lines = []
+    for curve, values in zip(plot.curves, every, strict=True):
+        above = [b + v for b, v in zip(below, values, strict=True)]
+        lines.append(Line(curve.label, curve.css, _columns(axis, starts, width_s, below, above, top), "area"))
         below = above
-    return Chart("Requests ended per second, by outcome", tuple(lines), ticks)
+    return Chart(plot.title, tuple(lines), ticks)
 
 
-def _steps(
-    axis: Axis, points: Points, width_s: int, below: Sequence[float], above: Sequence[float], top: float
+def _columns(
+    axis: Axis, starts: Sequence[float], width_s: int, below: Sequence[float], above: Sequence[float], top: float
 ) -> str:  # fmt: skip
     """A filled band of steps; stretches where it is empty are left out."""
     parts: list[str] = []
     run: list[int] = []
-    for i in range(len(points) + 1):
-        if i < len(points) and above[i] > below[i]:
+    for i in range(len(starts) + 1):
+        if i < len(starts) and above[i] > below[i]:
             run.append(i)
         elif run:
             there, back = [], []
             for j in run:
-                x0, x1 = _x(axis, points[j][0]), _x(axis, points[j][0] + width_s)
+                x0, x1 = _x(axis, starts[j]), _x(axis, starts[j] + width_s)
                 there.append(f"{x0},{_y(above[j], top)} {x1},{_y(above[j], top)}")
                 back.append(f"{x1},{_y(below[j], top)} {x0},{_y(below[j], top)}")
             parts.append("M" + " ".join([*there, *reversed(back)]) + "z")
             run = []
     return "".join(parts)
-
-
-def _lines(
-    title: str, axis: Axis, times: Sequence[float], series: Sequence[tuple[str, str, list[Value]]],
-    label: Callable[[float], str], *, top: float | None = None, may_log: bool = False, empty: str = "",
-) -> Chart:  # fmt: skip
-    values = [v for _, _, vs in series for v in vs if v is not None]
-    if not values:
-        return Chart(title, (), (), empty or "nothing was measured")
-    highest, lowest = max(values), min((v for v in values if v > 0), default=0.0)
-    middle = sorted(values)[len(values) // 2]
-    log = may_log and middle > 0 and highest > 20 * middle
-    place: Callable[[float], float]
-    if log:
-        floor, ceiling = math.floor(math.log10(lowest)), math.ceil(math.log10(highest) + 1e-9)
-        place = lambda v: (math.log10(max(v, lowest)) - floor) / max(1, ceiling - floor)  # noqa: E731  # one of two scales
-        ticks = tuple(
-            Tick(round(100 * (e - floor) / max(1, ceiling - floor), 2), label(10.0**e))
-            for e in range(floor + 1, ceiling + 1)
-        )
-    else:
-        limit, ticks = (top, (Tick(50, label(top / 2)), Tick(100, label(top)))) if top else _scale(highest, label)
-        place = lambda v: v / limit  # noqa: E731  # the other scale
-    lines = tuple(
-        Line(name, css, *_path(axis, times, [None if v is None else place(v) for v in vs]), _written(vs))
-        for name, css, vs in series
-        if any(v is not None for v in vs)
-    )
-    return Chart(title + (" (logarithmic)" if log else ""), lines, ticks, unit=_UNITS.get(label, ""))
-
-
-def _written(values: Sequence[Value]) -> str:
-    return ",".join("" if v is None else f"{v:.4g}" for v in values)
 
 
 def _path(axis: Axis, times: Sequence[float], shares: Sequence[Value]) -> tuple[str, str, str]:
@@ -349,7 +324,7 @@ def _percent(value: float) -> str:
     return f"{value:.0%}"
 
 
-_UNITS: dict[Callable[[float], str], str] = {seconds: "s", _percent: "%"}
+_LABELS: dict[str, Callable[[float], str]] = {"": _short, "s": seconds, "%": _percent}
 
 _STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400)
 
@@ -358,13 +333,14 @@ def _time_ticks(axis: Axis) -> list[Tick]:
     span = axis.to_s - axis.from_s
     step = next((s for s in _STEPS_S if span / s <= 7), 86400 * max(1, math.ceil(span / 86400 / 7)))
     first = math.ceil(axis.from_s / step)
-    return [Tick(axis.percent(i * step), _clock(i * step)) for i in range(first, math.floor(axis.to_s / step) + 1)]
+    last = math.floor((axis.to_s - span * _LAST_TICK) / step)
+    return [Tick(axis.percent(i * step), _clock(i * step)) for i in range(first, last + 1)]
 
 
 def _clock(at_s: float) -> str:
     """`-5 s`, `0:42`, `1:02:03` since the load began."""
     if at_s < 0:
-        return f"-{seconds(-at_s)}"
+        return f"-{-at_s:g} s" if at_s == int(at_s) else f"-{seconds(-at_s)}"
     whole = int(at_s)
     if whole < 3600:
         return f"{whole // 60}:{whole % 60:02}"

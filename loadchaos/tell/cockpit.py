@@ -26,6 +26,7 @@ from loadchaos.tell.snapshot import Percentiles, Snapshot
 from loadchaos.tell.words import BLAME, SEVERITY, clean, number, plural, seconds
 
 _EVERY_S = 1.0
+_POINTS = 600  # all of them are drawn anew each time
 _MOST_DONE = 200
 _MOST_ANSWERS = 20
 _MOST_FAILURES = 50
@@ -54,7 +55,7 @@ class Pages:
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder, self._home = folder, folder.cockpit
-        self._series = Series()
+        self._series = Series(_POINTS)
         self._offers: Mapping[str, Any] = {}
         self._answers: deque[Mapping[str, Any]] = deque(maxlen=_MOST_ANSWERS)
         self._done: deque[Mapping[str, Any]] = deque(maxlen=_MOST_DONE)

@@ -1,14 +1,12 @@
 """report.html: one page, one file, readable offline, without scripts and on a phone.
 
 Every text that came from outside is escaped by the template engine, and the page forbids itself requests and every script
-but its own small one (report.js: values under the pointer, zoom), by its hash.
+but its own (canvas.py: uPlot's charts in the place of the drawn ones), by its hash.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
-from base64 import b64encode
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -19,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from loadchaos.ledger import RunFolder
 from loadchaos.model import OUTCOMES
+from loadchaos.tell import canvas
 from loadchaos.tell.charts import picture
 from loadchaos.tell.distributions import distributions, lengths
 from loadchaos.tell.phrases import (
@@ -53,13 +52,6 @@ def _template() -> Template:
     return env.get_template("report.html.j2")
 
 
-@cache
-def script() -> tuple[str, str]:
-    """report.js, and its hash as a Content-Security-Policy names it."""
-    text = Path(__file__).with_name("report.js").read_text(encoding="utf-8")
-    return text, "sha256-" + b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
 def write(folder: RunFolder, verdict: Mapping[str, Any], series: Series) -> Path:
     """Make report.html in the run folder, whole or not at all."""
     page = render(verdict, series, folder.path)
@@ -90,7 +82,8 @@ def render(verdict: Mapping[str, Any], series: Series, folder: Path) -> str:
         lengths=lengths(series.whole), limited=bool((verdict.get("generator") or {}).get("limited")),
         facts=facts_in_words(folder), states=[_state(verdict, s) for s in states[:_MOST]],
         several=len({s.get("replica") for s in states}) > 1, attacks=_attacks(series), ending=_ending(verdict),
-        script=script()[0], script_hash=script()[1],
+        script=canvas.script()[0], script_hash=canvas.script()[1], canvas_style=canvas.style(),
+        numbers=canvas.numbers(drawn, series.origin_utc_s),
     )  # fmt: skip
 
 

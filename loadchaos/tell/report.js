@@ -1,16 +1,18 @@
-// Reads and enlarges the charts of report.html: a line under the pointer through all of them, with the values there;
-// dragging chooses a stretch of time. The page says everything without this script, which asks nobody for anything.
+// Puts uPlot in the place of report.html's drawn charts: a line under the pointer through all of them, with the values
+// there; dragging enlarges a stretch of time in all, the timeline above included. Without this script nothing is missing
+// but that; printed are the drawn ones.
 (() => {
   "use strict";
   const home = document.querySelector(".times");
   if (!home) return;
-  const [from, to, width] = ["from", "to", "width"].map((k) => Number(home.dataset[k]));
+  const { from, to, width, utc, start, points, shades, charts } = JSON.parse(document.getElementById("numbers").textContent);
+  const HEIGHT = 120, AXIS = 22, ABOVE = 7;
+  const LAST = 0.05; // of the width: a label there would stick out
+  const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800];
   const all = (css, within = home) => [...within.querySelectorAll(css)];
-  const plots = all(".plot"), places = all(".plot,.lane"), axes = all(".axis");
-  const placed = all(".bar,.shade,.mark").map((e) => ({ e, left: parseFloat(e.style.left), width: parseFloat(e.style.width) || 0 }));
-  const STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400];
-  const share = (s) => ((s - from) / (to - from)) * 100;
-  let low = from, high = to, chosen = null, began = null;
+  const times = Array.from({ length: points }, (_, i) => start + (i + 0.5) * width);
+  const now = document.getElementById("now"), whole = document.getElementById("whole");
+  let low = from, high = to, held = null, colours = {};
 
   const made = (tag, css, parent) => {
     const e = document.createElement(tag);
@@ -18,116 +20,191 @@
     parent.append(e);
     return e;
   };
-  const lines = places.map((p) => made("span", "cross", p));
-  const stretch = plots.map((p) => made("span", "stretch", p));
-  const keys = all(".key[data-v]").map((e) => ({
-    value: made("b", "value", e),
-    unit: e.dataset.unit,
-    of: e.dataset.v.split(",").map((v) => (v === "" ? null : Number(v))),
-  }));
-  const now = document.getElementById("now"), whole = document.getElementById("whole");
-  document.getElementById("hint").hidden = false;
-
+  const two = (n) => String(n).padStart(2, "0");
   const clock = (s) => {
     if (s < 0) return `-${Math.round(-s)} s`;
-    const t = Math.floor(s), two = (n) => String(n).padStart(2, "0");
+    const t = Math.floor(s);
     return t < 3600 ? `${Math.floor(t / 60)}:${two(t % 60)}` : `${Math.floor(t / 3600)}:${two(Math.floor(t / 60) % 60)}:${two(t % 60)}`;
+  };
+  const utcClock = (s) => {
+    const d = new Date((utc + s) * 1000);
+    return `${two(d.getUTCHours())}:${two(d.getUTCMinutes())}:${two(d.getUTCSeconds())} UTC`;
   };
   const short = (v) => (v >= 100 ? Math.round(v).toLocaleString("en-US") : String(Number(v.toPrecision(3))));
   const words = (v, unit) => {
     if (v === null || v === undefined) return "–";
     if (unit === "%") return `${short(v * 100)} %`;
-    if (unit !== "s") return short(v);
+    if (unit !== "s" || v === 0) return short(v);
     return v < 0.001 ? `${short(v * 1e6)} µs` : v < 1 ? `${short(v * 1000)} ms` : v < 120 ? `${short(v)} s` : `${short(v / 60)} min`;
   };
 
-  function draw() {
-    const a = share(low), b = share(high), k = 100 / (b - a);
-    for (const p of placed) {
-      const right = Math.min(100, (p.left + p.width - a) * k), left = Math.max(0, (p.left - a) * k);
-      p.e.hidden = right < 0 || left > 100;
-      p.e.style.left = `${left}%`;
-      if (p.width) p.e.style.width = `${Math.max(0, right - left)}%`;
+  const ticks = () => {
+    const step = STEPS.find((x) => (high - low) / x <= 7) || 604800 * Math.ceil((high - low) / 604800 / 7);
+    const first = Math.ceil(low / step), last = Math.floor((high - (high - low) * LAST) / step);
+    return Array.from({ length: last - first + 1 }, (_, i) => (first + i) * step);
+  };
+
+  // The page's own colours, of its classes and by its names, which change with day and night.
+  const probe = made("span", "", home);
+  probe.hidden = true;
+  const colour = (name, css = "") => {
+    probe.className = css;
+    return (colours[name + css] ||= getComputedStyle(probe).getPropertyValue(name));
+  };
+  const of = (css) => () => colour("--c", css);
+
+  // Each curve of a stack as its top; the highest is drawn first, and the lower ones over it.
+  const stacked = (curves) => {
+    const sum = new Array(points).fill(0);
+    return curves.map((c) => c.values.map((v, i) => (sum[i] += v || 0)));
+  };
+  const alone = (values) => values.flatMap((v, i) => (v !== null && (values[i - 1] ?? null) === null && (values[i + 1] ?? null) === null ? [i] : []));
+
+  function series(chart, curve, values) {
+    if (chart.stacked) {
+      return { fill: of(curve.css), width: 0, paths: uPlot.paths.bars({ size: [1, Infinity], gap: 0 }), points: { show: false } };
     }
-    for (const p of plots) p.querySelector("svg").setAttribute("viewBox", `${a * 10} 0 ${(b - a) * 10} 100`);
-    const step = STEPS.find((s) => (high - low) / s <= 7) || 86400 * Math.ceil((high - low) / 86400 / 7);
-    const ticks = [];
-    for (let t = Math.ceil(low / step) * step; t <= high; t += step) ticks.push(t);
-    for (const axis of axes) {
-      axis.replaceChildren();
-      for (const t of ticks) {
-        const e = made("span", "", axis);
-        e.textContent = clock(t);
-        e.style.left = `${(share(t) - a) * k}%`;
-      }
-    }
-    whole.hidden = low === from && high === to;
-    show(null);
+    const lone = alone(values);
+    return { stroke: of(curve.css), width: 1.6, spanGaps: false, points: { show: true, size: 5, width: 0, fill: of(curve.css), filter: () => lone } };
   }
 
-  // The point that `s` lies in; null takes the line and the values away.
-  function show(s) {
-    chosen = s;
-    const i = s === null ? -1 : Math.floor((s - from) / width);
-    const middle = Math.min(high, Math.max(low, from + (i + 0.5) * width)); // where its points are drawn
-    for (const e of lines) {
-      e.style.display = s === null ? "none" : "block";
-      e.style.left = `${((middle - low) / (high - low)) * 100}%`;
+  function behind(u) {
+    const { ctx, bbox } = u;
+    const x = (s) => Math.min(bbox.left + bbox.width, Math.max(bbox.left, u.valToPos(s, "x", true)));
+    ctx.save();
+    ctx.fillStyle = colour("--soft");
+    ctx.fillRect(bbox.left, bbox.top, bbox.width, bbox.height);
+    ctx.globalAlpha = 0.13;
+    for (const shade of shades) {
+      ctx.fillStyle = colour("--c", shade.css);
+      for (const [a, b] of shade.spans) {
+        if (b >= low && a <= high) ctx.fillRect(x(a), bbox.top, Math.max(1, x(b) - x(a)), bbox.height);
+      }
     }
-    for (const k of keys) k.value.textContent = s === null ? "" : words(k.of[i], k.unit);
-    now.textContent = s === null ? "" : `at ${clock(from + i * width)}`;
+    ctx.restore();
+  }
+
+  function plotted(figure, i) {
+    const chart = charts[i], place = figure.querySelector(".plot");
+    if (!place) return null;
+    const left = parseFloat(getComputedStyle(figure).paddingLeft);
+    const tops = chart.stacked ? stacked(chart.curves) : chart.curves.map((c) => c.values);
+    const order = tops.map((_, k) => (chart.stacked ? tops.length - 1 - k : k));
+    const keys = all(".key", figure).map((e, k) => ({ e: made("b", "value", e), values: chart.curves[k].values }));
+    const axis = { stroke: () => colour("--dim"), font: "11px system-ui", ticks: { show: false } };
+    const grid = { stroke: () => colour("--edge"), width: 1 };
+    const range = chart.log ? undefined : (_, __, most) => [0, chart.top || (most > 0 ? most * 1.05 : 1)];
+    figure.classList.add("live");
+    const u = new uPlot(
+      {
+        width: place.clientWidth + left, height: ABOVE + HEIGHT + AXIS, legend: { show: false }, padding: [ABOVE, 0, 0, 0],
+        scales: { x: { time: false, range: () => [low, high] }, y: { distr: chart.log ? 3 : 1, range } },
+        series: [{}, ...order.map((k) => series(chart, chart.curves[k], tops[k]))],
+        axes: [
+          { ...axis, size: AXIS, splits: ticks, grid: { show: false }, values: (_, splits) => splits.map(clock) },
+          { ...axis, size: left, space: 34, grid, values: (_, splits) => splits.map((v) => (v === null ? "" : words(v, chart.unit))) },
+        ],
+        cursor: {
+          sync: { key: "run", scales: ["x", null] }, drag: { x: true, y: false, setScale: false, dist: 6 }, y: false,
+          points: chart.stacked ? { show: false } : { size: 7 }, bind: { dblclick: () => () => choose(from, to) },
+        },
+        hooks: {
+          drawClear: [behind],
+          setCursor: [(u) => { for (const k of keys) k.e.textContent = u.cursor.idx === null ? "" : words(k.values[u.cursor.idx], chart.unit); read(u); }],
+          // Of all charts whose stretch is marked, the one under the pointer says which it is.
+          setSelect: [(u) => {
+            const { left, width } = u.select;
+            u.setSelect({ left: 0, width: 0 }, false);
+            if (held === u && width > 0) choose(u.posToVal(left, "x"), u.posToVal(left + width, "x"));
+          }],
+        },
+      },
+      [times, ...order.map((k) => tops[k])],
+      figure,
+    );
+    u.root.style.marginLeft = `${-left}px`;
+    for (const mark of all(".mark", place)) u.over.append(mark.cloneNode()); // the drawn charts are printed
+    by_hand(u);
+    return u;
+  }
+
+  // What else than a mouse can do: fingers as a mouse, but up and down they move the page; arrows move the line.
+  function by_hand(u) {
+    const { over } = u;
+    const as = { pointerdown: "mousedown", pointermove: "mousemove", pointerup: "mouseup", pointercancel: "mouseup" };
+    for (const [kind, mouse] of Object.entries(as)) {
+      over.addEventListener(kind, (e) => {
+        if (kind === "pointerdown") held = u;
+        if (kind === "pointercancel") held = null;
+        if (e.pointerType === "mouse") return;
+        over.dispatchEvent(new MouseEvent(mouse, { clientX: e.clientX, clientY: e.clientY, button: 0, bubbles: true }));
+      });
+    }
+    over.tabIndex = 0;
+    over.addEventListener("keydown", (e) => {
+      const by = { ArrowLeft: -1, ArrowRight: 1 }[e.key];
+      if (e.key === "Escape") choose(from, to);
+      if (!by) return;
+      e.preventDefault();
+      const i = u.cursor.idx ?? u.valToIdx((low + high) / 2);
+      const at = times[Math.min(u.valToIdx(high), Math.max(u.valToIdx(low), i + by))];
+      u.setCursor({ left: u.valToPos(at, "x"), top: HEIGHT / 2 }, true, true);
+    });
+  }
+
+  // The timeline follows the charts.
+  const placed = [...all(".bar"), ...all(".mark")].map((e) => ({ e, left: parseFloat(e.style.left), width: parseFloat(e.style.width) || 0 }));
+  const crosses = all(".lane").map((p) => made("span", "cross", p));
+  const share = (s) => ((s - from) / (to - from)) * 100;
+  const axes = all(".lanes .axis");
+
+  function read(u) {
+    const i = u.cursor.idx;
+    for (const e of crosses) {
+      e.style.display = i === null ? "none" : "block";
+      if (i !== null) e.style.left = `${((times[i] - low) / (high - low)) * 100}%`;
+    }
+    const at = i === null ? null : start + i * width;
+    now.textContent = at === null ? "" : `at ${clock(at)}${utc === null ? "" : `, ${utcClock(at)}`}`;
   }
 
   function choose(a, b) {
     const [s, e] = [Math.max(from, Math.min(a, b)), Math.min(to, Math.max(a, b))];
-    if (e - s < 2 * width) return;
+    if (e - s < 2 * width && e - s < to - from) return;
     [low, high] = [s, e];
-    draw();
+    for (const u of live) u.setScale("x", { min: low, max: high });
+    const first = share(low), k = 100 / (share(high) - first);
+    for (const p of placed) {
+      const right = Math.min(100, (p.left + p.width - first) * k), left = Math.max(0, (p.left - first) * k);
+      p.e.hidden = right < 0 || left > 100;
+      p.e.style.left = `${left}%`;
+      if (p.width) p.e.style.width = `${Math.max(0, right - left)}%`;
+    }
+    for (const axis of axes) {
+      axis.replaceChildren();
+      for (const t of ticks()) {
+        const e = made("span", "", axis);
+        e.textContent = clock(t);
+        e.style.left = `${(share(t) - first) * k}%`;
+      }
+    }
+    whole.hidden = low === from && high === to;
   }
 
-  const under = (event, plot) => {
-    const box = plot.getBoundingClientRect();
-    return low + Math.min(1, Math.max(0, (event.clientX - box.left) / box.width)) * (high - low);
-  };
-  const mark = (a, b) => {
-    for (const e of stretch) {
-      e.style.display = b === null ? "none" : "block";
-      if (b === null) continue;
-      e.style.left = `${((Math.min(a, b) - low) / (high - low)) * 100}%`;
-      e.style.width = `${(Math.abs(b - a) / (high - low)) * 100}%`;
-    }
-  };
-  for (const plot of plots) {
-    plot.tabIndex = 0;
-    plot.addEventListener("pointermove", (event) => {
-      const s = under(event, plot);
-      show(Math.min(s, to - 1e-9));
-      if (began !== null) mark(began, s);
-    });
-    plot.addEventListener("pointerleave", () => began === null && show(null));
-    plot.addEventListener("pointerdown", (event) => {
-      if (event.button !== 0) return;
-      began = under(event, plot);
-      plot.setPointerCapture(event.pointerId);
-    });
-    plot.addEventListener("pointerup", (event) => {
-      const a = began;
-      began = null;
-      mark(0, null);
-      if (a !== null) choose(a, under(event, plot));
-    });
-    plot.addEventListener("pointercancel", () => {
-      began = null;
-      mark(0, null);
-    });
-    plot.addEventListener("dblclick", () => choose(from, to));
-    plot.addEventListener("keydown", (event) => {
-      const by = { ArrowLeft: -width, ArrowRight: width }[event.key];
-      if (by) {
-        event.preventDefault();
-        show(Math.min(high - 1e-9, Math.max(low, (chosen === null ? (low + high) / 2 : chosen) + by)));
-      } else if (event.key === "Escape") choose(from, to);
-    });
-  }
+  const figures = all(".wide");
+  const live = figures.map(plotted).filter(Boolean);
+  document.getElementById("hint").hidden = live.length === 0;
   whole.addEventListener("click", () => choose(from, to));
+  addEventListener("beforeprint", () => choose(from, to));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    colours = {};
+    for (const u of live) u.redraw();
+  });
+  new ResizeObserver(() => {
+    for (const u of live) {
+      const figure = u.root.parentNode, style = getComputedStyle(figure);
+      const width = figure.clientWidth - parseFloat(style.paddingRight);
+      if (width > 0 && width !== u.width) u.setSize({ width, height: ABOVE + HEIGHT + AXIS });
+    }
+  }).observe(home);
 })();

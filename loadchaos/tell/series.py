@@ -1,4 +1,4 @@
-"""A whole run as at most POINTS stretches of equal length, for charts: seconds at first, merged as the run grows."""
+"""A whole run as stretches of equal length, for charts: seconds at first, merged by twos as the run grows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 from loadchaos.tell.buckets import Bucket, e2e_ns, ttft_ns
 from loadchaos.tell.distributions import Whole
 
-POINTS = 600
+POINTS = 4000
+"""Stretches at most: a run of an hour keeps its seconds, one of a day has 32 s."""
+
 _NS = 1_000_000_000
 
 
@@ -32,10 +34,12 @@ class Series:
     ended up: a TTFT at the first token, an E2E and an outcome at the end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, at_most: int = POINTS) -> None:
+        self._at_most = at_most
         self.width_s = 1
         self.begin_ns: int | None = None
         self.last_ns = 0
+        self._utc_ns: int | None = None  # UTC minus the monotonic clock
         self.load_ns: int | None = None
         self._buckets: dict[int, Bucket] = {}  # index from begin_ns, in widths
         self._open: dict[tuple[str, str], tuple[int, str, str]] = {}  # (lane, key) -> since, name, text
@@ -46,6 +50,8 @@ class Series:
     def feed(self, row: Mapping[str, Any]) -> None:
         """Take one row; kinds without a place on a chart are ignored."""
         at, kind = row.get("at_ns"), row.get("row")
+        if kind == "header" and row.get("file") == "events.jsonl":
+            self._utc_ns = int(row["utc_ns"]) - int(row["mono_ns"])
         if not isinstance(at, int) or kind in {"header", "log", "facts", "failure", "incident"}:
             return
         if self.begin_ns is None:
@@ -129,7 +135,7 @@ class Series:
     def _bucket(self, at: int) -> Bucket:
         begin = self.begin_ns if self.begin_ns is not None else at
         index = max(0, at - begin) // (self.width_s * _NS)
-        while index >= 2 * POINTS:  # twice as many, so that the final merge still has something to choose from
+        while index >= self._at_most:
             self._halve()
             index //= 2
         return self._buckets.setdefault(index, Bucket())
@@ -151,14 +157,17 @@ class Series:
         """Where 0 s of every chart is."""
         return self.load_ns if self.load_ns is not None else (self.begin_ns or 0)
 
+    @property
+    def origin_utc_s(self) -> float | None:
+        """The Unix time of 0 s; None where the record does not tell."""
+        return None if self._utc_ns is None else (self.origin_ns + self._utc_ns) / _NS
+
     def seconds(self, at_ns: int) -> float:
         """A monotonic time on the charts' axis."""
         return (at_ns - self.origin_ns) / _NS
 
     def points(self) -> list[tuple[float, Bucket | None]]:
         """(second at which the stretch begins, what happened in it or None), in order, without a hole between."""
-        while self._buckets and max(self._buckets) >= POINTS:
-            self._halve()
         if not self._buckets or self.begin_ns is None:
             return []
         start = (self.begin_ns - self.origin_ns) / _NS

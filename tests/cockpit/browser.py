@@ -47,9 +47,10 @@ class Browser:
         os.close(theirs_out)
         self._rest, self._n, self._session = b"", 0, ""
         self.errors: list[str] = []
+        self.requests: list[str] = []
         target = self.ask("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log"):
+        for domain in ("Page", "Runtime", "Log", "Network"):
             self.ask(f"{domain}.enable")
 
     def close(self) -> None:
@@ -59,7 +60,7 @@ class Browser:
         os.close(self._out)
 
     def ask(self, method: str, **params: Any) -> Any:
-        """One command and its result; what the page complained of meanwhile is in `errors`."""
+        """One command and its result; what the page complained of and asked for meanwhile is in `errors` and `requests`."""
         self._n += 1
         message = {"id": self._n, "method": method, "params": params}
         if self._session:
@@ -88,6 +89,8 @@ class Browser:
         elif event.get("method") == "Log.entryAdded" and event["params"]["entry"]["level"] == "error":
             entry = event["params"]["entry"]
             self.errors.append(f"{entry['text']} {entry.get('url', '')}")
+        elif event.get("method") == "Network.requestWillBeSent":
+            self.requests.append(event["params"]["request"]["url"])
 
     # -- what a person does ------------------------------------------------------------------------------------------
 

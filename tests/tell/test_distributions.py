@@ -2,22 +2,10 @@
 
 import math
 import re
-import shutil
-import subprocess
-import tempfile
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pytest
-from PIL import Image
-
-from loadchaos.ledger import Reader, RunFolder
 from loadchaos.stats import LogHistogram
-from loadchaos.tell import html
 from loadchaos.tell.distributions import Whole, distributions, lengths
-from loadchaos.tell.series import Series
 
 MS = 1_000_000
 
@@ -90,48 +78,3 @@ def test_zero_and_huge_latencies_are_drawn() -> None:
 
 
 # -- looked at in a browser ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def picture_of() -> Callable[..., Image.Image]:
-    """A screenshot of a page in headless Chromium; skips where there is none."""
-    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if browser is None:
-        pytest.skip("no Chromium here: apt-get install chromium")
-
-    def take(page: Path, width: int, *options: str) -> Image.Image:
-        with tempfile.TemporaryDirectory() as profile:
-            shot = Path(profile) / "shot.png"
-            subprocess.run(
-                [browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-                 "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
-                 f"--user-data-dir={profile}/p", f"--window-size={width},2600", f"--screenshot={shot}", *options,
-                 page.as_uri()],
-                check=True, capture_output=True, timeout=60,
-            )  # fmt: skip
-            return Image.open(shot).convert("RGB")
-
-    return take
-
-
-def share_of(picture: Image.Image, color: tuple[int, int, int]) -> float:
-    """Share of pixels near a colour."""
-    near = np.all(np.abs(np.asarray(picture).astype(int) - np.array(color)) < 24, axis=2)
-    return float(near.mean())
-
-
-def test_the_charts_are_not_blank_in_a_browser_wide_and_on_a_dark_phone(
-    run_folder: RunFolder, verdict: dict[str, Any], picture_of: Callable[..., Image.Image]
-) -> None:
-    series = Series()
-    for row in Reader(run_folder).new(final=True):
-        series.feed(row)
-    page = html.write(run_folder, verdict, series)
-    wide = picture_of(page, 1180)
-    assert wide.getpixel((2, 2)) == (255, 255, 255)
-    assert share_of(wide, (46, 157, 91)) > 0.003, "answers"
-    assert share_of(wide, (207, 47, 60)) > 0.001, "the death"
-    assert share_of(wide, (31, 111, 208)) > 0.001, "lines and distributions"
-    dark = picture_of(page, 500, "--blink-settings=preferredColorScheme=0")
-    assert dark.getpixel((2, 2)) == (20, 23, 27)
-    assert share_of(dark, (76, 192, 124)) > 0.001, "answers in the dark, on a phone"

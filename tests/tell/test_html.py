@@ -4,10 +4,11 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
+import orjson
 import pytest
 
 from loadchaos.ledger import Reader, RunFolder
-from loadchaos.tell import html
+from loadchaos.tell import canvas, html
 from loadchaos.tell.charts import picture
 from loadchaos.tell.series import POINTS, Series
 
@@ -53,14 +54,17 @@ def test_the_verdict_comes_first_then_what_broke(page: Page) -> None:
 
 
 def test_the_page_asks_nobody_for_anything(page: Page) -> None:
-    assert [attrs for tag, attrs in page.tags if tag == "script"] == [{}], "our own, which stands in the page"
+    scripts = [attrs for tag, attrs in page.tags if tag == "script"]
+    assert scripts == [{"id": "numbers", "type": "application/json"}, {}], (
+        "numbers and our own, which stand in the page"
+    )
     for tag, attrs in page.tags:
         assert tag not in {"link", "img", "iframe", "object", "embed", "form", "base"}, (tag, attrs)
         assert not {"src", "srcset", "onload", "onerror", "onclick"} & set(attrs)
         if tag != "a":
             assert "href" not in attrs
     policy = [a["content"] for t, a in page.tags if a.get("http-equiv") == "Content-Security-Policy"]
-    assert policy == [f"default-src 'none'; style-src 'unsafe-inline'; script-src '{html.script()[1]}'"]
+    assert policy == [f"default-src 'none'; style-src 'unsafe-inline'; script-src '{canvas.script()[1]}'"]
 
 
 def test_links_lead_to_upstream_issues_and_into_the_run_folder_only(page: Page) -> None:
@@ -80,7 +84,7 @@ def test_hostile_text_everywhere_stays_text(run_folder: RunFolder, verdict: Verd
         return value + hostile if isinstance(value, str) and key not in {"started", "ended"} else value
 
     spoiled = Page(html.render(spoil(verdict), series_of(run_folder), run_folder.path))
-    assert [t for t, _ in spoiled.tags if t in {"script", "img"}] == ["script"]
+    assert [t for t, _ in spoiled.tags if t in {"script", "img"}] == ["script", "script"]
     assert "<script>alert(1)</script>" in spoiled.text
 
 
@@ -88,9 +92,13 @@ def test_the_charts_show_the_death(page: Page) -> None:
     shapes = [a for t, a in page.tags if t == "path"]
     assert len(shapes) >= 8
     assert all(a["d"] for a in shapes)
-    states = [a["class"] for t, a in page.tags if t == "span" and "state-" in str(a.get("class"))]
-    assert states == ["bar state-healthy", "bar state-dead"]
-    assert len([a for t, a in page.tags if "attack" in str(a.get("class")).split()]) == 7
+    bars = [a.get("class") for t, a in page.tags if t == "span"]
+    assert [b for b in bars if "state-" in str(b)] == ["bar state-healthy", "bar state-dead"]
+    assert bars.count("bar attack") == 7
+    charts = len([a for a in shapes if "state-dead" in str(a["class"])])
+    assert charts == len([t for t, _ in page.tags if t == "svg"]) - 6, "the death is shaded behind each chart"
+    (attacks,) = {a["d"] for a in shapes if a["class"] == "shade attack"}
+    assert str(attacks).count("M") == 7
     assert any("mark" in str(a.get("class")).split() for _, a in page.tags)
 
 
@@ -110,7 +118,7 @@ def test_the_log_around_an_incident_is_in_the_page(run_folder: RunFolder, verdic
     (home / "server.log.excerpt").write_text("# server.log, lines 1 to 2\nboom </pre><script>x</script>\n")
     made = Page(html.render(verdict, series_of(run_folder), run_folder.path))
     assert "boom </pre><script>x</script>" in made.text
-    assert [t for t, _ in made.tags].count("script") == 1
+    assert [t for t, _ in made.tags].count("script") == 2
 
 
 # -- the series behind the charts ----------------------------------------------------------------------------------
@@ -155,13 +163,30 @@ def test_a_wide_range_of_latencies_is_drawn_on_a_logarithmic_scale() -> None:
     assert [t.label for t in chart.ticks][-1] == "100 s"
 
 
-def test_the_values_under_the_pointer_are_those_drawn_one_a_point() -> None:
+def test_the_numbers_for_the_script_are_those_drawn_and_nothing_in_gaps() -> None:
     series = Series()
+    series.feed({"row": "header", "file": "events.jsonl", "mono_ns": 0, "utc_ns": 1_700_000_000 * S})
     for second in (0, 1, 2, 5):
         series.feed({"row": "metrics", "at_ns": second * S, "replica": "a", "engine": "0",
                      "values": {"kv_usage_ratio": second / 10}})  # fmt: skip
-    chart = next(c for c in picture(series).charts if c.title == "KV cache in use")
-    assert (chart.unit, chart.lines[0].values) == ("%", "0,0.1,0.2,,,0.5")
+    series.feed({"row": "state", "at_ns": 3 * S, "replica": "a", "to": "</script><!--", "signs": []})
+    text = canvas.numbers(picture(series), series.origin_utc_s)
+    assert "<" not in text
+    told = orjson.loads(text)
+    (kv,) = [c for c in told["charts"] if c["unit"] == "%"]
+    assert (kv["top"], kv["curves"][0]["values"]) == (1, [0, 0.1, 0.2, None, None, 0.5])
+    assert (told["start"], told["width"], told["points"], told["utc"]) == (0, 1, 6, 1_700_000_000)
+    assert told["shades"] == [{"css": "state-</script><!--", "spans": [[3, 5]]}]
+
+
+def test_a_day_makes_a_page_under_five_megabytes(run_folder: RunFolder, verdict: Verdict) -> None:
+    series = Series()
+    rows = [r for r in Reader(run_folder).new(final=True) if r["row"] not in ("run", "header")]
+    for i in range(0, 86_400, 32):  # something of everything in each point
+        for row in rows[i % 40 :: 300]:
+            series.feed({**row, "at_ns": row["at_ns"] + i * S})
+    assert len(series.points()) > 2600
+    assert 100_000 < len(html.render(verdict, series, run_folder.path)) < 5_000_000
 
 
 def test_every_path_is_made_of_numbers(run_folder: RunFolder) -> None:
