@@ -45,8 +45,8 @@ def send(role: str, number: int) -> Act:
     return act
 
 
-def post(path: str, body: Mapping[str, Any] | None = None) -> Act:
-    """A POST by somebody else, whose answer nobody waits for."""
+def post(path: str, body: Mapping[str, Any] | None = None, wait_s: float = 0.0) -> Act:
+    """A POST by somebody else, whose answer is waited for so long."""
 
     def act(run: Run) -> int:
         data = b"" if body is None else json.dumps({"model": run.model(), **body}).encode()
@@ -57,16 +57,18 @@ def post(path: str, body: Mapping[str, Any] | None = None) -> Act:
                 urllib.request.urlopen(request, timeout=60).read()
 
         before_ns = time.monotonic_ns()
-        threading.Thread(target=ask, daemon=True).start()
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(wait_s)
         return before_ns
 
     return act
 
 
-def says(text: str, **more: Any) -> Act:
+def says(text: str, wait_s: float = 0.0, **more: Any) -> Act:
     """A chat by somebody else."""
     message = {"role": "user", "content": text}
-    return post("/v1/chat/completions", {"messages": [message], "max_tokens": 8, **more})
+    return post("/v1/chat/completions", {"messages": [message], "max_tokens": 8, **more}, wait_s)
 
 
 def each(act: Act, times: int) -> Act:
@@ -147,7 +149,10 @@ def nothing(run: Run) -> int:
 
 @dataclass(frozen=True)
 class Fault:
-    """`states` have to follow in this order; `kinds` are what the verdict calls the incidents."""
+    """`states` have to follow in this order; `kinds` are what the verdict calls the incidents.
+
+    `outlived`: the server goes on when it is over, once the stopped processes are let go and `undo` was posted.
+    """
 
     about: str
     act: Act
@@ -158,6 +163,8 @@ class Fault:
     profile: Mapping[str, Any] = field(default_factory=dict)
     before_load: bool = False
     never: tuple[str, ...] = ()
+    outlived: bool = False
+    undo: str | None = None
 
 
 _IMAGES = [
@@ -187,10 +194,15 @@ FAULTS: Mapping[str, Fault] = {
         "SIGTERM of the API server", send("api_server", signal.SIGTERM), ("terminated",), ("terminated",)
     ),
     "stop_engine": Fault(
-        "SIGSTOP of the engine core", send("engine_core", signal.SIGSTOP), _HANG, ("hang",), _TWO_PROCESSES
+        "SIGSTOP of the engine core", send("engine_core", signal.SIGSTOP), _HANG, ("hang",), _TWO_PROCESSES,
+        outlived=True,
     ),
-    "stop_worker": Fault("SIGSTOP of a worker", send("worker", signal.SIGSTOP), _HANG, ("hang",), ("vllm",)),
-    "stop_api": Fault("SIGSTOP of the API server", send("api_server", signal.SIGSTOP), _HANG, ("hang",)),
+    "stop_worker": Fault(
+        "SIGSTOP of a worker", send("worker", signal.SIGSTOP), _HANG, ("hang",), ("vllm",), outlived=True
+    ),
+    "stop_api": Fault(
+        "SIGSTOP of the API server", send("api_server", signal.SIGSTOP), _HANG, ("hang",), outlived=True
+    ),
     "raise": Fault("an exception in a step", sabotage("step_raise step=5"), _DEATH, ("death",), ("vllm",)),
     "step_hang": Fault("a step that never ends", sabotage("step_hang step=5"), _HANG, ("hang",), ("vllm",)),
     "first_request": Fault(
@@ -199,12 +211,13 @@ FAULTS: Mapping[str, Fault] = {
     ),
     **{
         f"pause_{mode}": Fault(
-            f"/pause?mode={mode} by somebody else", post(f"/pause?mode={mode}"), _HANG, ("hang",), ("embedded", "vllm")
+            f"/pause?mode={mode} by somebody else", post(f"/pause?mode={mode}"), _HANG, ("hang",), ("embedded", "vllm"),
+            outlived=True, undo="/resume",
         )
         for mode in ("abort", "wait", "keep")
     },
     "logprobs": Fault(
-        "the first request with logprobs compiles", says("hello", logprobs=True, top_logprobs=3), ("healthy",), (),
+        "the first request with logprobs compiles", says("hello", wait_s=60, logprobs=True, top_logprobs=3), (), (),
         ("vllm",), never=("hung", "dead"),
     ),
     "lmdeploy_die": Fault("[[DIE]]: the backend is gone", says("[[DIE]]"), _DEATH, ("death",), ("lmdeploy",)),

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.states.faults import Fault, NotHereError
+from bench.states.faults import Fault, NotHereError, post
 from bench.states.places import Place, place
 
 Row = dict[str, Any]
@@ -144,14 +144,16 @@ class Run:
         return tuple(i["kind"] for i in incidents if i["kind"] != "failure")
 
 
-def measure(fault: Fault, server: str, home: Path, healthy_s: float) -> Measured:
-    """One run with one fault. Raises NotHereError."""
-    with place(fault.place, server, home) as where:
+def measure(fault: Fault, server: str, home: Path, healthy_s: float, there: Place | None = None) -> Measured:
+    """One run with one fault, on a server of its own or the one that is `there`. Raises NotHereError."""
+    with contextlib.nullcontext(there) if there is not None else place(fault.place, server, home) as where:
         run = Run(home, fault, where, healthy_s)
         try:
             took, before_ns = _bring(fault, run)
         finally:
             run.end()
+            if fault.undo is not None:
+                post(fault.undo, wait_s=30)(run)
         wrong = tuple(f"{r['to']} ({'; '.join(r['signs'])})" for r in run.changes(before_ns) if r["to"] in fault.never)
         return Measured(took, run.kinds(), wrong)
 

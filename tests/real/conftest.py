@@ -30,6 +30,7 @@ __all__ = [
     "Told",
     "launch",
     "lmdeploy_018",
+    "on",
     "running",
     "typed",
     "vllm_0221_mtp",
@@ -162,6 +163,12 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
          str(PROJECT / "plugins/vllm")], check=True, timeout=300,
     )  # fmt: skip
     return place
+
+
+def on(server: Server) -> tuple[str, ...]:
+    """The options that lead to a server which runs already, and may be harmed."""
+    address = server.url.removeprefix("http://")
+    return ("--target", server.url, "--server-log", str(server.log), "--authorize", address)
 
 
 def typed(command: Command) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.real.conftest import Told, launch, typed, vllm_0221_mtp, vllm_032, vllm_032_mtp, vllm_032_topk
+from tests.real.conftest import Server, Told, launch, on, typed, vllm_0221_mtp, vllm_032, vllm_032_mtp, vllm_032_topk
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1500)]
 Run = Callable[..., Told]
@@ -60,16 +60,16 @@ def fared(told: Told) -> dict[str, tuple[int, int]]:
     return {name: (a["ok"], a["failed"]) for name, a in told.verdict["attacks"].items()}
 
 
-def test_resets_and_aborts_are_survived_and_what_they_break_is_ours(loadchaos: Run) -> None:
-    told = loadchaos(mixed(RESETS), *typed(vllm_032()))
+def test_resets_and_aborts_are_survived_and_what_they_break_is_ours(shared_vllm: Server, loadchaos: Run) -> None:
+    told = loadchaos(mixed(RESETS), *on(shared_vllm))
     assert "server" not in blamed(told).values(), told.output
     done = fared(told)
     assert min(done[name][0] for name in ("reset_mm_cache", "reset_encoder_cache", "abort_requests")) > 1, done
     assert done["reset_prefix_cache"][1] > 0, "while blocks are held it answers 200 with success: false"
 
 
-def test_sleeps_and_pauses_in_every_mode_are_taken_back(loadchaos: Run) -> None:
-    told = loadchaos(mixed(STOPS, "90s"), *typed(vllm_032()))
+def test_sleeps_and_pauses_in_every_mode_are_taken_back(shared_vllm: Server, loadchaos: Run) -> None:
+    told = loadchaos(mixed(STOPS, "90s"), *on(shared_vllm))
     assert "server" not in blamed(told).values(), told.output
     done = fared(told)
     assert (done["sleep"], done["pause"]) == ((3, 0), (3, 0))
@@ -77,8 +77,8 @@ def test_sleeps_and_pauses_in_every_mode_are_taken_back(loadchaos: Run) -> None:
     assert told.verdict["outcomes"]["ok"] > 0
 
 
-def test_what_is_refused_is_told_with_its_reason(loadchaos: Run) -> None:
-    told = loadchaos(mixed(REST), *typed(vllm_032()))
+def test_what_is_refused_is_told_with_its_reason(shared_vllm: Server, loadchaos: Run) -> None:
+    told = loadchaos(mixed(REST), *on(shared_vllm))
     assert "server" not in blamed(told).values(), told.output
     done = fared(told)
     assert done["collective_rpc"] == (1, 0)

@@ -9,17 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.real.conftest import Server, Told, launch, lmdeploy_018
+from tests.real.conftest import Server, Told, launch, lmdeploy_018, on
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 Run = Callable[..., Told]
 QUICK_HEALTH = {
     "LMDEPLOY_HEALTH_POLL_INTERVAL": "3", "LMDEPLOY_HEALTH_PROBE_TIMEOUT": "2", "LMDEPLOY_HEALTH_UNHEALTHY_AFTER": "6",
 }  # fmt: skip
-
-
-def on(server: Server) -> tuple[str, ...]:
-    return ("--target", server.url, "--server-log", str(server.log))
 
 
 def test_smoke_passes(shared_lmdeploy: Server, loadchaos: Run) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from bench.states.faults import FAULTS, NotHereError
+from bench.states.places import Place
 from bench.states.run import measure
+from tests.real.conftest import Server, on
 from tests.real.servers import NotInstalledError
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1500)]
@@ -20,12 +23,18 @@ ONES = [
 
 
 @pytest.mark.parametrize(("name", "server"), ONES, ids=[f"{server}-{name}" for name, server in ONES])
-def test_a_fault_is_told_by_its_states_and_its_kind(name: str, server: str, tmp_path: Path) -> None:
-    fault = FAULTS[name]
+def test_a_fault_is_told_by_its_states_and_its_kind(
+    name: str, server: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    fault, there = FAULTS[name], None
+    if server == "vllm" and fault.outlived:
+        shared: Server = request.getfixturevalue("shared_vllm")
+        there = Place({"on_death": "wait"}, on(shared))
     try:
-        measured = measure(fault, server, tmp_path, 0.0)
+        measured = measure(fault, server, tmp_path, 0.0, there)
     except (NotInstalledError, NotHereError) as e:
         pytest.skip(str(e))
+    (tmp_path / "measured.json").write_text(json.dumps(measured.took))
     assert [state for state, s in measured.took.items() if s is None] == []
     assert measured.kinds == fault.kinds
     assert measured.wrong == ()

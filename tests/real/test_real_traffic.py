@@ -9,15 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.real.conftest import PROJECT, Server, Told
+from tests.real.conftest import PROJECT, Server, Told, on
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1500)]
 Run = Callable[..., Told]
-
-
-def on(server: Server) -> tuple[str, ...]:
-    address = server.url.removeprefix("http://")
-    return ("--target", server.url, "--server-log", str(server.log), "--authorize", address)
 
 
 def traffic(name: str, payload: dict[str, Any], **more: Any) -> dict[str, Any]:
