@@ -70,8 +70,8 @@ class Patient:
 
         OptionError when its port is served by somebody else.
         """
-        if self.launched is not None:
-            await self.launched.over()  # server.log has one writer at a time
+        if self.launched is not None:  # server.log has one writer at a time
+            await (self.launched.over() if self.launched.exit.done() else self.launched.kill())
         if self.place.kind == "embedded":
             command, words = self._embedded()
         else:

@@ -14,6 +14,7 @@ from loadchaos.judge.incidents import Seen
 from loadchaos.judge.mechanisms import Check
 from loadchaos.judge.memory import Memory
 from loadchaos.judge.silent import Silent
+from loadchaos.judge.spinning import Spinning
 from loadchaos.judge.tally import S
 from loadchaos.model import Facts, Row
 
@@ -27,14 +28,15 @@ class Unsaid:
     def __init__(self, episodes: Episodes, record: Record) -> None:
         self._episodes, self._record = episodes, record
         self._creep, self._memory, self._silent, self._idle = Creep(), Memory(), Silent(), Idle()
-        self._canaries, self._devices = Canaries(), Devices()
+        self._canaries, self._devices, self._spinning = Canaries(), Devices(), Spinning()
         self._stalls: list[Seen] = []
         self._looked_ns = 0  # when the whole run was last looked at
         self._finished = False
 
     def feed(self, row: Row) -> None:
         """Fold one row; kinds that nobody needs are ignored."""
-        for part in (self._creep, self._memory, self._silent, self._idle, self._canaries, self._devices):
+        parts = (self._creep, self._memory, self._silent, self._idle, self._canaries, self._devices, self._spinning)
+        for part in parts:
             part.feed(row)
 
     def settle(self, now_ns: int, begin_ns: int, facts: Facts | None, *, final: bool) -> None:
@@ -64,8 +66,9 @@ class Unsaid:
 
     def _look(self, now_ns: int, facts: Facts | None) -> None:
         self._silent.room = facts.max_model_len if facts is not None else None
+        self._spinning.facts = facts
         creeps = (*self._creep.found(now_ns), *self._memory.found(now_ns), *self._devices.leaks(now_ns))
-        for seen in (*self._silent.found(now_ns), *creeps):
+        for seen in (*self._spinning.found(), *self._silent.found(now_ns), *creeps):
             if seen.severity == "hang":
                 self._stalls.append(seen)  # it names a hang, which the states are slower to see
             else:

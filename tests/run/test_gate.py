@@ -50,6 +50,23 @@ def test_a_server_that_dies_at_once_is_started_again_so_often_and_no_more() -> N
     assert it.why_give_up() == "the server died again after 3 restarts"
 
 
+def test_a_server_that_hangs_for_good_is_ended_and_started_again_where_the_profile_wants_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = Dead()
+    server.down, server.state = False, "hung"
+    server.gone = lambda: None  # type: ignore[method-assign]  # it lives
+    it, waiting = gate_of({"restart": {"at_most": 1}}, server, []), gate_of("wait", server, [])
+    asyncio.run(turns(it))
+    assert server.launches == 0, "it may come back"
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 61)
+    asyncio.run(turns(it))
+    asyncio.run(turns(waiting))
+    assert (server.launches, it.why_give_up()) == (1, "the server hung again after 1 restarts")
+    assert waiting.why_give_up() is None
+
+
 def test_an_external_server_that_has_died_often_enough_is_waited_for_no_longer() -> None:
     server = Dead()
     server.gone = lambda: None  # type: ignore[method-assign]  # somebody else starts it again

@@ -1,0 +1,50 @@
+"""An engine core that spins in its cache of images: named where log, CPU and version say so, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from loadchaos.judge.judge import Judge
+
+LOST = "AssertionError: Expected a cached item for mm_hash='61ae43d2'"
+
+
+def hang(
+    make_history: Callable[[], Any], *, version: str = "0.22.1", log: str = LOST, cpu: float = 0.9
+) -> dict[str, Any]:
+    """A hang of 100 s after a line of the log, its engine core using so much of a processor; the failures by id."""
+    h = make_history().begin(version=version)
+    h.pids = {30: ("api_server", "S"), 31: ("engine_core", "R")}
+    h.work(20)
+    h.log(log)
+    h.work(5)
+    h.send(4)
+    h.tokens, h.working = 0, False
+    for _ in range(100):
+        h.cpu[31] += cpu
+        h.cpu[30] += 0.02
+        h.run(1)
+    judge = Judge()
+    for row in h.rows:
+        judge.feed(row)
+    return {f["id"]: f for f in judge.verdict()["failures"] if f["severity"] == "hang"}
+
+
+def test_a_spin_behind_a_lost_image_is_named_with_its_issue_and_the_version_that_has_the_cure(
+    make_history: Callable[[], Any],
+) -> None:
+    (found,) = hang(make_history).values()
+    assert (found["id"], found["attribution"]) == ("mm_cache_spin", "server")
+    assert found["known"][0]["issue"] == "vllm-project/vllm#43941"
+    assert "it lacks the cure" in found["known"][0]["standing"]
+    assert "used" in found["evidence"]["text"]
+
+
+@pytest.mark.parametrize(
+    "otherwise", [{"log": "all is well"}, {"cpu": 0.01}, {"version": "0.24.0"}], ids=["no-lost-image", "rests", "cured"]
+)
+def test_any_other_hang_keeps_its_name(make_history: Callable[[], Any], otherwise: dict[str, Any]) -> None:
+    assert set(hang(make_history, **otherwise)) == {"alive_but_hung"}
