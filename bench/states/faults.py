@@ -173,6 +173,9 @@ _IMAGES = [
 ]  # fmt: skip
 _DESYNC = {"embedded": {"dialect": "vllm", "era": "0.13", "defects": ["mm_cache_desync"],
                         "flags": {"mm_processor_cache_items": 8}}}  # fmt: skip
+_ASSERTS = {"embedded": {"dialect": "vllm", "era": "0.18", "defects": ["near_max_oob"],
+                         "flags": {"max_model_len": 4096, "num_speculative_tokens": 0}}}  # fmt: skip
+_NEAR_THE_LIMIT = "word " * 3_500
 _SATURATING = {
     "traffic": [
         {"name": "text", "weight": 6, "payload": {"text": {"tokens": "16..1024"}}, "output": {"max": 256}},
@@ -204,6 +207,10 @@ FAULTS: Mapping[str, Fault] = {
         "SIGSTOP of the API server", send("api_server", signal.SIGSTOP), _HANG, ("hang",), outlived=True
     ),
     "raise": Fault("an exception in a step", sabotage("step_raise step=5"), _DEATH, ("death",), ("vllm",)),
+    "assert": Fault(
+        "an exception in a step (a prompt near the limit)", says(_NEAR_THE_LIMIT), _DEATH, ("death",), ("embedded",),
+        profile={"target": {**_ASSERTS, "on_death": "wait"}},
+    ),
     "step_hang": Fault("a step that never ends", sabotage("step_hang step=5"), _HANG, ("hang",), ("vllm",)),
     "first_request": Fault(
         "the first request kills (MTP on the CPU)", told("Worker failed with error"), _DEATH, ("death",), ("vllm",),

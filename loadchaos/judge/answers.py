@@ -134,4 +134,5 @@ def seen_from(failure: Failure, now_ns: int) -> Seen:
     return Seen(
         failure.id, failure.severity, failure.title, "echo" if failure.role == "echo" else "cause", failure.evidence,
         failure.at_ns or now_ns, failure.process, failure.frames, failure.known, failure.remedy, failure.alt,
+        failure.gone,
     )  # fmt: skip

@@ -25,6 +25,7 @@ class Heard:
         self._listening = False  # there is a log, and somebody listens
         self._ending: Sign | None = None
         self._failing_ns: int | None = None
+        self.dead: Sign | None = None  # the engine is gone, in words that it has for nothing else
 
     def feed(self, row: Row) -> None:
         """Fold a `heard` row."""
@@ -33,6 +34,10 @@ class Heard:
             self._ending = (int(row["at_ns"]), f"the log says: {row.get('text')}")
         elif row.get("what") == "failing":
             self._failing_ns = int(row["at_ns"])
+        elif row.get("what") == "dead":
+            self._failing_ns = int(row["at_ns"])
+            if self.dead is None or int(row["at_ns"]) - self.dead[0] > _NEAR_NS:  # it says so again and again
+                self.dead = (int(row["at_ns"]), f"the log says: {row.get('text')}")
 
     def told_to_end(self, since_ns: int) -> Sign | None:
         """The word of an end in order near `since_ns`, None if there is none or the log told of a failure before it."""
@@ -48,7 +53,7 @@ class Heard:
 
     def forget(self) -> None:
         """A new life begins."""
-        self._ending = self._failing_ns = None
+        self._ending = self._failing_ns = self.dead = None
 
 
 class Deaths:
@@ -94,7 +99,25 @@ class Deaths:
                 continue  # tokens came long after it was told: not (or no longer) true
             limit_ns = _TEXT_BESIDE_NS if len(told) + len(signs) > 1 else _TEXT_ALONE_NS
             (proofs if now_ns - at_ns >= limit_ns else signs).append((at_ns, text))
+        if (last := self._last_words(now_ns, worked_ns)) is not None:
+            (proofs if now_ns - last[0] >= _LATER_NS else signs).append(last)
         return proofs, signs
+
+    def last_words_of(self, ns: int) -> bool:
+        """Whether the log told, near `ns`, that the engine is gone: a server may say /health 200 long after it."""
+        return self.heard.dead is not None and abs(self.heard.dead[0] - ns) <= _NEAR_NS
+
+    def _last_words(self, now_ns: int, worked_ns: int) -> Sign | None:
+        """What the log says of an engine that is gone, once requests break off beside it and no token comes.
+
+        The words alone prove nothing: a log may quote a prompt.
+        """
+        dead, broken = self.heard.dead, self._traffic.broken
+        if dead is None or not self._sole or len(broken) < 2 or broken[0] < dead[0] - _TEXT_BESIDE_NS:
+            return None
+        if worked_ns > dead[0] + 2 * _LATER_NS or not self._silent_since(dead[0], now_ns):
+            return None
+        return dead[0], f"{dead[1]}; requests break off, and no token comes"
 
     def _network_says(self, now_ns: int, *, knows_death: bool) -> tuple[list[Sign], list[Sign]]:
         network = self._network

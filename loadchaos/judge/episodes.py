@@ -18,6 +18,10 @@ _LOG_ALONE_BACK_NS = 5 * S
 _EXIT_NEAR_NS = 10 * S
 _STOPPING_NS = 20 * S
 _MOST_SNAPSHOTS = 100
+_ONE_OF_SEVERAL = "one of several servers behind the address died: the others went on answering"
+_ANOTHER_ANSWERS = (
+    "its log says that its engine is gone, and the address went on answering: another server, or a new life"
+)
 _UP: tuple[State, ...] = ("healthy",)
 
 
@@ -41,6 +45,8 @@ class Episodes:
         self._stops: deque[int] = deque(maxlen=1000)
         self._asked: dict[str, int] = {}  # when a server was gone that we ended
         self._replicas: set[str] = set()
+        self._launched = False  # we started it: its end would be known
+        self._balanced = False  # an address has shown itself to be several servers
 
     def state(self, row: Row) -> None:
         """Fold a `state` row."""
@@ -54,6 +60,8 @@ class Episodes:
         signs = [str(s) for s in row.get("signs") or ()]
         incident = self._open.get(replica)
         if to == was:
+            if row.get("balanced"):
+                self._behind_a_balancer()
             about = incident or next((i for i in reversed(self._closed) if i.replica == replica), None)
             if about is not None:
                 about.tell(at_ns, "; ".join(signs))
@@ -167,8 +175,28 @@ class Episodes:
         for incident in list(self._open.values()):
             if not incident.by_states and sent_ns > incident.opened_ns + _LOG_ALONE_BACK_NS:
                 incident.back_ns = at_ns
-                incident.outlived = self.sole and incident.exit is None
+                self._outlive(incident)
                 self._end(incident, at_ns)
+
+    def _outlive(self, incident: Incident) -> None:
+        """The address of a death that only a log told of goes on answering: no death, or another server that answers now.
+
+        A server may survive what its log calls deadly (LMDeploy fails one request). None writes that its engine is gone
+        and goes on, though one that we started would have ended; and of several behind an address one may well be gone.
+        """
+        if not self.sole or incident.exit is not None:
+            return
+        gone = not self._launched and any(s.gone for s in (*incident.causes, *incident.echoes))
+        incident.outlived = not gone and not self._balanced
+        if not incident.outlived:
+            incident.add_signs([_ONE_OF_SEVERAL if self._balanced else _ANOTHER_ANSWERS])
+
+    def _behind_a_balancer(self) -> None:
+        """What only a log told of while the address went on answering was the death of one of several servers."""
+        self._balanced = True
+        for incident in self.incidents:
+            if incident.outlived:
+                self._outlive(incident)
 
     def finish(self, at_ns: int) -> None:
         """The run is over: exits that no state told of are deaths, and everything open is closed."""
@@ -179,6 +207,7 @@ class Episodes:
 
     def started(self, replica: str) -> None:
         """A new life of a server we launched: the exit that ended the old one explains nothing in it."""
+        self._launched = True
         row = self._exits.pop(replica, None)
         if row is not None:
             self._exit_untold(replica, row)

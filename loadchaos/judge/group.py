@@ -52,7 +52,8 @@ class Failure:
 
     `frame` is the guilty one of `frames` ("" where the stack names the wrong place, as with CUDA faults). `repeats`
     counts further lines that said the same, `also` other causes seen in the same death, `facts` figures the log told.
-    `clock_s` is the log's own clock (seconds into some year), for logs that were not recorded live.
+    `clock_s` is the log's own clock (seconds into some year), for logs that were not recorded live. `gone`: the log says
+    besides that the engine is gone.
     """
 
     id: str
@@ -73,6 +74,7 @@ class Failure:
     also: tuple[str, ...] = ()
     clock_s: float | None = None
     frame: str = ""
+    gone: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """A mapping that `json` takes."""
@@ -302,7 +304,8 @@ def _death(
     severity: Severity = chosen.severity if chosen.severity in (*_DEADLY, "node") else "engine_death"
     if any(m.severity == "startup" for m in cluster):
         severity = "startup"
-    return _failure(refined, severity=severity, repeats=repeats, also=tuple(also), frames=chosen.frames), refined
+    failure = _failure(refined, severity=severity, repeats=repeats, also=tuple(also), frames=chosen.frames)
+    return replace(failure, gone=bool(echoes)), refined
 
 
 def _refined(chosen: Match, life: Sequence[Match]) -> Match:

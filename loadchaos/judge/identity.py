@@ -13,10 +13,14 @@ _FORWARD_S = 0.5  # a start time that moves by less is the same one, rounded
 
 @dataclass(frozen=True)
 class Remark:
-    """What became clear after the fact. `restarted_ns`: since when another process runs; None where nothing changed."""
+    """What became clear after the fact. `restarted_ns`: since when another process runs; None where nothing changed.
+
+    `balanced`: there is more than one server behind the address.
+    """
 
     text: str
     restarted_ns: int | None = None
+    balanced: bool = False
 
 
 class Identity:
@@ -96,7 +100,7 @@ class Identity:
         if self._told_balancer:
             return []
         self._told_balancer = True
-        return [Remark(f"{seen}: several servers behind one address: name the replicas")]
+        return [Remark(f"{seen}: several servers behind one address: name the replicas", balanced=True)]
 
     def _compared(self) -> str:
         start = self._counters.start_time()

@@ -58,6 +58,7 @@ class Seen:
     known: Sequence[Any] = ()
     remedy: str = ""
     alt: Sequence[str] = ()
+    gone: bool = False  # a log says besides that the engine is gone
 
 
 @dataclass

@@ -22,6 +22,8 @@ ENGINE_DEAD_TEXT = re.compile(
 )
 """How vLLM (V0 and V1) and LMDeploy tell a client that the engine is gone; no other cause gives these texts."""
 
+_BROKEN = frozenset({"http_error", "stream_error", "finish_error", "finish_abort", "truncated", "reset"})
+"""What becomes of a request whose engine is gone, whatever words the server has for it."""
 _HEARTBEAT_FRESH_NS = 2 * S
 _BODY_DEAD = re.compile(r"not alive|has stopped|stopped:|EngineDead|engine is dead", re.IGNORECASE)
 _BODY_HUNG = re.compile(r"has not advanced|probe timed out|No successful health probe", re.IGNORECASE)
@@ -36,6 +38,7 @@ class Traffic:
         self.last_token_ns: int | None = None
         self.dead_text_ns: int | None = None
         self.dead_texts = 0
+        self.broken: deque[int] = deque(maxlen=2)  # the newest requests that broke off, none having ended well since
         self._canaries: dict[int, int] = {}  # those that are out: number, and since when
 
     def canary(self, row: Row) -> bool:
@@ -69,7 +72,10 @@ class Traffic:
         """Fold the end of a request; True when it shows that the engine worked (an answer came to its end)."""
         if row.get("outcome") == "ok":
             self.last_token_ns = max(self.last_token_ns or 0, row["at_ns"])
+            self.broken.clear()
             return True
+        if row.get("outcome") in _BROKEN:
+            self.broken.append(row["at_ns"])
         text = str(row.get("error") or "")
         if text and ENGINE_DEAD_TEXT.search(text):
             self.dead_text_ns = self.dead_text_ns or row["at_ns"]

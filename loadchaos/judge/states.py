@@ -26,6 +26,7 @@ _BACK_NS = 1 * S
 _BACK_SURE_NS = 10 * S
 _EXIT_WAITS_NS = 60 * S
 _SUPERVISED_NS = 30 * S
+_PAGE_NS = 1 * S
 _PAUSED = frozenset({"paused", "asleep", "alive_but_hung"})
 _TERMINATED = frozenset({"terminated", "server_terminated"})
 
@@ -135,9 +136,11 @@ class StateMachine:
         self._worked_ns = self._progress_ns
 
     def _scraped(self, row: Row) -> None:
+        before_ns = self._counters.at_ns or 0
         self._network.scraped(row["at_ns"])
         if self._identity.scraped(row):
-            self._progressed(row["at_ns"])
+            # It moved some time after the page before; what stood still all the while must not look a second younger.
+            self._progressed(max(before_ns, row["at_ns"] - _PAGE_NS))
 
     def _launch(self, row: Row) -> None:
         at_ns = row["at_ns"]
@@ -294,7 +297,7 @@ class StateMachine:
         if self._processes.engine_seen_ns > down:
             return "restarting", self._processes.engine_seen_ns, ["it has an engine core again"]
         if self._engine_was_gone:
-            return None  # LMDeploy before 0.14 says /health 200 for ever without its engine
+            return None  # LMDeploy says /health 200 without its engine: before 0.14 for ever, now until it looks
         if reached - down >= _BACK_SURE_NS and network.health_ok_ns is not None and network.health_ok_ns > down:
             return "restarting", reached, ["/health has said ok for 10 s"]
         return None
@@ -312,7 +315,8 @@ class StateMachine:
             self._engines.forget()
             self._down_ns = self._now_ns
             self._identity.lost_sight()
-            self._engine_was_gone = any(role == "engine_core" for _, _, role, _ in self._processes.gone)
+            gone = any(role == "engine_core" for _, _, role, _ in self._processes.gone)
+            self._engine_was_gone = gone or self._deaths.last_words_of(self._now_ns)
             self._saw_it_gone_ns = self._now_ns if self._network.refused_ns is not None or self._exit else None
         elif target == "unreachable":
             self._identity.lost_sight()
@@ -337,7 +341,7 @@ class StateMachine:
         up = self.state in ("healthy", "degraded")
         for remark in self._identity.remarks(self._now_ns, up=up, healthy_ns=self._healthy_ns):
             if remark.restarted_ns is None:
-                rows.append(self._note(remark.text))
+                rows.append(self._note(remark.text) | ({"balanced": True} if remark.balanced else {}))
             else:
                 rows.append(self._enter("restarting", remark.restarted_ns, [remark.text]))
                 rows.append(self._enter("healthy", self._now_ns, ["it works"]))

@@ -1,7 +1,8 @@
-"""Hears the two words of a log that cannot wait for the follower: that a server was told to end, and that it failed.
+"""Hears the words of a log that cannot wait for the follower: a server was told to end, it failed, its engine is gone.
 
-A server that ends after a SIGTERM and one that dies look alike from outside, and only the log tells them apart. Nothing
-is classified here: two patterns over what is new, and of a burst only its end.
+A server that ends after a SIGTERM and one that dies look alike from outside, and only the log tells them apart; one that
+outlives its engine (LMDeploy's) says so in its log long before /health does. Nothing is classified here: three patterns
+over what is new, and of a burst only its end.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ _AGAIN_S = 5.0
 _LINE_CHARS = 160
 _WORDS = re.compile(
     rb"(?P<failing> ERROR |CRITICAL|FATAL|Traceback \(most recent call last\)|died unexpectedly)"
+    rb"|(?P<dead>EngineDeadError|EngineCore encountered a fatal error|[Bb]ackground loop has errored"
+    rb"|ZMQ engine process is not alive|PyTorch engine (?:request loop is not alive|(?:main loop|loop task) has stopped))"
     rb"|(?P<ending>Shutting down FastAPI HTTP server|INFO:\s+Shutting down\b|Shutdown initiated \(timeout=)"
 )
 

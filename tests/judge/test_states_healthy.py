@@ -184,11 +184,21 @@ def waits_for_an_image(w: Any, rng: random.Random) -> None:
     w.serve(2)
 
 
+def log_quotes_a_crash(w: Any, rng: random.Random) -> None:
+    """A prompt about a crash stands in the log, while a request or two fail for reasons of their own."""
+    w.serve(1, in_flight=rng.randint(1, 4))
+    w.add("heard", replica="server", what="dead", text="prompt: 'why does EngineDeadError come up?'")
+    for _ in range(rng.randint(0, 2)):
+        w.add("end", outcome=rng.choice(["http_error", "stream_error", "rejected"]), error="boom")
+        w.serve(rng.uniform(0.3, 1))
+    w.serve(1)
+
+
 EVENTS: list[Callable[[Any, random.Random], None]] = [
     saturate, rest, compile_first_request, prefill_128k, stale_gauges, partition, late_health, gateway_says_503,
     one_refusal, drains_its_listener, we_sleep, rollout_behind_a_service, scrape_fails, pause_attack,
     worker_of_a_pool_ends, compile_pool_while_engine_waits, canary_beside_nothing, api_server_prepares_a_long_prompt,
-    waits_for_an_image,
+    waits_for_an_image, log_quotes_a_crash,
 ]  # fmt: skip
 
 

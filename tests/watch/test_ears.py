@@ -54,3 +54,17 @@ def test_of_a_burst_only_the_end_is_looked_at(tmp_path: Path, rows: Any) -> None
     ears.look()
     assert [what for what, _ in heard(rows)] == ["listening", "ending"]
     ears.close()
+
+
+def test_the_words_of_an_engine_that_is_gone_are_heard_behind_the_error_they_come_with(
+    tmp_path: Path, rows: Any
+) -> None:
+    log = tmp_path / "server.log"
+    append(log, "")
+    ears = Ears(log, "server", rows.append)
+    ears.look()
+    said = "lmdeploy.pytorch.engine.mp_engine.zmq_rpc.RPCServerDeadError: PyTorch ZMQ engine process is not alive."
+    append(log, f"2026-11-20 15:53:40,123 - lmdeploy - ERROR - boom\n{said}\n")
+    ears.look()
+    assert [what for what, _ in heard(rows)] == ["listening", "failing", "dead"]
+    ears.close()

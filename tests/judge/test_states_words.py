@@ -1,0 +1,98 @@
+"""What a log says of an end while it is written: told to end, failed, its engine gone; and what it merely quotes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from loadchaos.judge.states import StateMachine
+
+S = 1_000_000_000
+MS = 1_000_000
+
+
+def watch(world: Any, **options: Any) -> list[dict[str, Any]]:
+    """All state rows a history gives."""
+    machine = StateMachine("server", **options)
+    return [dict(told) for row in world.rows for told in machine.feed(row)]
+
+
+def path(rows: list[dict[str, Any]]) -> list[str]:
+    return [r["to"] for r in rows if r["from"] != r["to"]]
+
+
+def row_to(rows: list[dict[str, Any]], state: str) -> dict[str, Any]:
+    return next(r for r in rows if r["to"] == state and r["from"] != state)
+
+
+def told_to_end(world: Any, *words: tuple[str, str], gap_s: float = 0.0) -> Any:
+    """A launched server with a log: words of the log, then its engine core goes, its listener and its process."""
+    world.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
+    world.add("heard", replica="server", what="listening", text="")
+    world.serve(3)
+    for what, text in words:
+        world.add("heard", replica="server", what=what, text=text)
+    world.now += round(gap_s * S)
+    world.add("process", replica="server", pid=11, role="engine_core", what="gone", state="Z", name="EngineCore")
+    world.pids = {10: ("api_server", "S")}
+    return world.close().run(1)
+
+
+def test_a_server_whose_log_says_that_it_ends_in_order_is_terminated_and_was_never_dead(world: Any) -> None:
+    told_to_end(world, ("ending", "INFO: Shutting down"))
+    world.add("launch", what="exit", replica="server", code=0, signal=None, reason="exited with code 0", asked=False)
+    rows = watch(world, launched=True)
+    assert path(rows) == ["healthy", "terminated"]
+    assert "the log says: INFO: Shutting down" in row_to(rows, "terminated")["signs"]
+
+
+def test_the_word_of_an_end_may_come_a_moment_after_the_engine_core_is_gone(world: Any) -> None:
+    told_to_end(world)
+    late = next(r for r in world.rows if r["row"] == "process" and r["what"] == "gone")
+    word = {"row": "heard", "at_ns": late["at_ns"] + 50 * MS, "replica": "server", "what": "ending", "text": "bye"}
+    world.rows.insert(world.rows.index(late) + 1, word)
+    assert path(watch(world, launched=True)) == ["healthy", "dying", "terminated"]
+
+
+def test_a_server_that_fails_and_then_shuts_down_is_dead(world: Any) -> None:
+    told_to_end(world, ("failing", "ERROR EngineDeadError"), ("ending", "INFO: Shutting down"))
+    assert path(watch(world, launched=True)) == ["healthy", "dead"]
+
+
+def test_a_log_that_says_nothing_of_an_end_makes_it_a_death_within_half_a_second(world: Any) -> None:
+    told_to_end(world)
+    rows = watch(world, launched=True)
+    assert path(rows) == ["healthy", "dying", "dead"]
+    assert row_to(rows, "dead")["noticed_after_s"] <= 0.5
+
+
+def test_a_word_of_an_end_that_was_a_prompt_an_hour_ago_explains_no_death(world: Any) -> None:
+    told_to_end(world, ("ending", "prompt: 'INFO: Shutting down'"), gap_s=60)
+    assert "terminated" not in path(watch(world, launched=True))
+
+
+def without_its_engine(world: Any) -> Any:
+    """LMDeploy's engine is gone: its log says so, requests break off, and /health says 200 until it looks again."""
+    world.serve(5)
+    world.add("heard", replica="server", what="dead", text="PyTorch ZMQ engine process is not alive.")
+    for _ in range(8):
+        world.add("end", outcome="http_error", error="An internal server error occurred.")
+        world.stall(0.25)
+    return world
+
+
+def test_an_engine_whose_log_says_it_is_gone_while_requests_break_off_is_dead_within_a_second(world: Any) -> None:
+    dead = row_to(watch(without_its_engine(world)), "dead")
+    assert dead["noticed_after_s"] <= 1
+    assert "the log says: PyTorch ZMQ engine process is not alive." in dead["signs"][0]
+
+
+def test_health_that_has_not_looked_yet_brings_no_dead_engine_back(world: Any) -> None:
+    without_its_engine(world).stall(12)
+    assert path(watch(world)) == ["healthy", "dead"]
+
+
+def test_words_of_a_dead_engine_in_the_log_alone_are_no_sign(world: Any) -> None:
+    world.serve(5)
+    world.add("heard", replica="server", what="dead", text="prompt: 'what is an EngineDeadError?'")
+    world.idle(20)
+    assert path(watch(world)) == ["healthy"]
