@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from loadchaos.judge.deaths import Deaths
 from loadchaos.judge.engines import Engines
-from loadchaos.judge.identity import Identity
+from loadchaos.judge.identity import Identity, Remark
 from loadchaos.judge.signs import MS, Attacked, Counters, Network, Processes, S, Traffic
 from loadchaos.model import Row, State
 
@@ -341,15 +341,16 @@ class StateMachine:
         up = self.state in ("healthy", "degraded")
         for remark in self._identity.remarks(self._now_ns, up=up, healthy_ns=self._healthy_ns):
             if remark.restarted_ns is None:
-                rows.append(self._note(remark.text) | ({"balanced": True} if remark.balanced else {}))
+                rows.append(self._note(remark))
             else:
                 rows.append(self._enter("restarting", remark.restarted_ns, [remark.text]))
                 rows.append(self._enter("healthy", self._now_ns, ["it works"]))
                 self._identity.settled()
         return rows
 
-    def _note(self, text: str) -> Row:
+    def _note(self, remark: Remark) -> Row:
         return {
             "row": "state", "at_ns": self._now_ns, "replica": self.replica, "engine": None, "from": self.state,
-            "to": self.state, "signs": [text], "since_ns": None, "noticed_after_s": None,
+            "to": self.state, "signs": [remark.text], "since_ns": None, "noticed_after_s": None,
+            **({"balanced": True} if remark.balanced else {}),
         }  # fmt: skip
