@@ -28,6 +28,8 @@ from bench.server import LoadServer, Pace
 
 ROLES = {"loadchaos.follow": "follower", "locustfile.py": "load"}
 SPEED_UP = 80
+HOUR_S = 20.0
+"""What is done each hour of a run (a new part of the ledger, Parquet) is done so often against bench/server.c."""
 _BLOCKS = 18_000
 LOOK_S = 2.0
 WARM_UP = 0.2
@@ -54,7 +56,7 @@ def soak(requests: int, users: int, home: Path) -> tuple[Seen, int, float]:
             "name": "soak", "traffic": [{"name": "text", "payload": {"text": {"tokens": 16}}, "output": {"max": 4}}],
             "load": [{"users": users, "requests": requests}], "expect": ["failures == 0"],
         }  # fmt: skip
-        return driven(profile, home, "--target", server.url)
+        return driven(profile, home, HOUR_S, "--target", server.url)
 
 
 def day(hours: float, home: Path, *, leak: bool) -> tuple[Seen, int, float]:
@@ -76,16 +78,17 @@ def day(hours: float, home: Path, *, leak: bool) -> tuple[Seen, int, float]:
                   "max_in_flight": 64}],
         "expect": [f"drift.kv <= {0.5 * SPEED_UP:g}%/h"],
     }  # fmt: skip
-    return driven(profile, home)
+    return driven(profile, home, 3600 / SPEED_UP)
 
 
-def driven(profile: dict[str, Any], home: Path, *options: str) -> tuple[Seen, int, float]:
-    """Run a profile and look at the memory of each of its processes meanwhile."""
+def driven(profile: dict[str, Any], home: Path, hour_s: float, *options: str) -> tuple[Seen, int, float]:
+    """Run a profile and look at the memory of each of its processes meanwhile; `hour_s`: how long its hours last."""
     (home / "soak.yaml").write_text(json.dumps(profile))
     argv = [sys.executable, "-m", "loadchaos", "run", "soak.yaml", *options, "--no-live"]
+    env = {**os.environ, "CI": "", "LOADCHAOS_HOUR_S": str(hour_s)}
     begin = time.monotonic()
     with (home / "told").open("wb") as told:
-        run = subprocess.Popen(argv, cwd=home, stdout=told, stderr=told, env={**os.environ, "CI": ""})
+        run = subprocess.Popen(argv, cwd=home, stdout=told, stderr=told, env=env)
     seen: dict[str, list[tuple[float, float]]] = {"run": [], "follower": [], "load": []}
     try:
         while run.poll() is None:
@@ -123,8 +126,19 @@ def told_of_memory(seen: Seen) -> float:
         begin, end = grown(points)
         told = f"{name:9} {begin:6.1f} MB after warm-up, {end:6.1f} MB at the end ({end / begin - 1:+.1%})"
         print(f"{told}, at most {max(mb for _, mb in points):.1f} MB")
+        tenths = [median(mb for at, mb in points if n <= 10 * at / points[-1][0] <= n + 1) for n in range(10)]
+        print(f"{'':9} by tenths of the run: {' '.join(f'{mb:.1f}' for mb in tenths)}")
         worst = max(worst, end / begin - 1)
     return worst
+
+
+def told_of_ledger(home: Path, requests: int) -> None:
+    """How much room the record takes, and what of it became Parquet."""
+    parts = {p: p.stat().st_size for p in home.glob("runs/*/*.jsonl*")}
+    packed = [size for p, size in parts.items() if p.suffix == ".parquet"]
+    size = sum(parts.values())
+    print(f"ledger {size / 2**20:,.0f} MB, {size / requests:,.0f} bytes a request", end="")
+    print(f"; {len(parts)} files, {len(packed)} of them Parquet with {sum(packed) / 2**20:,.0f} MB")
 
 
 def told_of_day(hours: float, home: Path, *, leak: bool) -> int:
@@ -140,6 +154,7 @@ def told_of_day(hours: float, home: Path, *, leak: bool) -> int:
     for c in verdict["checks"]:
         if c["verdict"] != "pass":
             print(f"{c['name']}: {c['actual']}")
+    told_of_ledger(home, sum(verdict["outcomes"].values()))
     grew = told_of_memory(seen) > MOST_GROWTH
     return int(grew or verdict["verdict"] != ("fail" if leak else "pass"))
 
@@ -162,8 +177,7 @@ def main() -> int:
         )
         if code:
             print((home / "told").read_text()[-3000:])
-        size = sum(p.stat().st_size for p in home.glob("runs/*/*.jsonl*"))
-        print(f"ledger {size / 2**20:,.0f} MB, {size / options.requests:,.0f} bytes a request")
+        told_of_ledger(home, options.requests)
         worst = told_of_memory(seen)
     return int(code != 0 or worst > MOST_GROWTH)
 

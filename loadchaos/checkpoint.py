@@ -9,15 +9,14 @@ from typing import Any
 
 import psutil
 
+from loadchaos.ledger import HOUR_S
 from loadchaos.model import Row
-
-EVERY_S = 3600.0
 
 
 class Checkpoint:
     """Folds the workers' rows; `due` gives the row's figures once an hour, the first an hour after it was first asked."""
 
-    def __init__(self, every_s: float = EVERY_S) -> None:
+    def __init__(self, every_s: float = HOUR_S) -> None:
         self._every_s = every_s
         self._next: float | None = None
         self._number = 0
@@ -55,4 +54,5 @@ class Checkpoint:
     def words(self, told: Mapping[str, Any]) -> str:
         """For the terminal."""
         outcomes = ", ".join(f"{n:,} {outcome}" for outcome, n in sorted(told["outcomes"].items(), key=lambda i: -i[1]))
-        return f"checkpoint {told['n']}, after {told['n'] * self._every_s / 3600:g} h: {outcomes or 'no request has ended'}"
+        hours = told["n"] * self._every_s / 3600
+        return f"checkpoint {told['n']}, after {hours:.3g} h: {outcomes or 'no request has ended'}"

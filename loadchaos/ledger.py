@@ -22,8 +22,8 @@ from loadchaos.errors import LedgerError, next_step
 from loadchaos.model import Row
 
 SCHEMA = 1
-PART_S = 3600.0
-"""How long a file of rows of requests, or of metrics, goes on until the next part begins."""
+HOUR_S = float(os.environ.get("LOADCHAOS_HOUR_S", "3600"))
+"""What is done each hour of a run is done each so many seconds; a compressed soak (bench/soak.py) has shorter hours."""
 _CHUNK = 1 << 20
 _Source = Iterator[tuple[int, int, int, dict[str, Any]]]
 _WINDOW = 512
@@ -313,6 +313,11 @@ class RunFolder:
     def requests(self, worker: int | str) -> Path:
         """The file of one Locust worker."""
         return self.path / f"requests-{worker}.jsonl"
+
+    @staticmethod
+    def worker(requests: Path) -> int:
+        """Whose file that is. Raises ValueError for the master's, who sends nothing."""
+        return int(requests.name.removeprefix("requests-").removesuffix(".jsonl"))
 
     def request_files(self) -> list[Path]:
         """All workers' files there are now, in order of name; their later parts are read with them."""

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from loadchaos.errors import LedgerError, OptionError, next_step
-from loadchaos.ledger import PART_S, RunFolder, Writer
+from loadchaos.ledger import HOUR_S, RunFolder, Writer
 from loadchaos.model import Row
 
 
@@ -43,7 +43,7 @@ class Record:
         self._on_event = on_event
         self._closed = False
         self._events = Writer(folder.events, "run")
-        self._metrics = Writer(folder.metrics, "run", part_s=PART_S)
+        self._metrics = Writer(folder.metrics, "run", part_s=HOUR_S)
         self._control = Writer(folder.control, "run")
 
     def event(self, row: Row) -> None:

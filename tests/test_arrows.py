@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "counting": {"asker"},
     "resume": {"ledger", "plan"},
     "options": {"asker", "attacks", "patient", "plan", "resume", "watch"},
-    "checkpoint": set(),
+    "checkpoint": {"ledger"},
     "room": {"plan"},
     "gate": {"attacks", "patient", "plan", "record"},
     "voice": set(),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from loadchaos import brief
-from loadchaos.ledger import PART_S, Writer
+from loadchaos.ledger import HOUR_S, Writer
 from loadchaos.model import Reply, Request, Step
 from loadchaos.users import rows
 from loadchaos.users.clock import MasterClock
@@ -32,7 +32,7 @@ class Record:
         self._clock = clock
         extra = None if clock is None else {"host": socket.gethostname(), "mono_ns": clock.now_ns()}
         # A file that goes to a master goes there as one.
-        self._writer = Writer(path, f"locust-{worker}", extra, PART_S if clock is None else None)
+        self._writer = Writer(path, f"locust-{worker}", extra, HOUR_S if clock is None else None)
         self.progress = Progress()
         self.in_flight: dict[str, Call] = {}
         self._pictured: dict[str, Call] = {}  # those of them that carry images
