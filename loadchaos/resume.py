@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from loadchaos.errors import OptionError
-from loadchaos.ledger import RunFolder, Tail, is_behind
+from loadchaos.ledger import RunFolder, Tail
 from loadchaos.plan.profile import Profile
-from loadchaos.plan.steps import PHASE_STRIDE, of_phase, total
+from loadchaos.plan.steps import PHASE_STRIDE, Sent, count, is_left, of_phase
 from loadchaos.redact import REDACTED
+
+_LATE_S = 5.0
+"""What was due so long before the newest request of an open phase was missed: it is not sent behind its time."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """The next step of a plan, `behind_s` into its phase; `left`: requests to come, None where time ends the load."""
+    """What of a plan is left: `sent` by earlier runs (plan.steps), the next step, `behind_s` into its phase.
+
+    `left`: requests to come, None where time ends the load.
+    """
 
     run: str
     phase: int
     step: int
     behind_s: float
     left: int | None
+    sent: Sent
 
     def to_json(self) -> dict[str, Any]:
         """As plan.json has it."""
-        return {"run": self.run, "phase": self.phase, "step": self.step, "behind_s": self.behind_s}
+        return {
+            "run": self.run, "phase": self.phase, "step": self.step, "behind_s": self.behind_s,
+            "sent": [list(last) for last in self.sent],
+        }  # fmt: skip
 
 
 def begin_row(folder: RunFolder) -> Mapping[str, Any]:
@@ -48,52 +60,102 @@ def hidden(value: object) -> bool:
 
 
 def point(folder: RunFolder, profile: Profile, seed: int) -> Point:
-    """Behind the last step that any worker sent. Raises OptionError where nothing was sent, or nothing is left."""
-    last, begun_ns, newest_ns, done, ends = _read(folder)
-    if not last:
+    """Behind the last step that each worker sent. Raises OptionError where nothing was sent, or nothing is left."""
+    seen = _read(folder)
+    if not seen.last:
         raise OptionError(f"--resume {folder.path}: it sent nothing, so there is nothing to go on with: run it anew")
-    if ends and all(why == "done" for why in ends):
-        raise OptionError(f"--resume {folder.path}: its load ran to the end, nothing of it is left: run it anew")
-    phase = max(last)
-    following, behind_s = last[phase] + 1, 0.0
+    over = OptionError(f"--resume {folder.path}: its load ran to the end, nothing of it is left: run it anew")
+    if seen.ends and all(why == "done" for why in seen.ends):
+        raise over
+    workers, before = _plan(folder)
+    last = [seen.last.get(worker, -1) for worker in range(max(workers, *(w + 1 for w in seen.last)))]
+    phase = min(last) // PHASE_STRIDE if min(last) >= 0 else int(before.get("phase") or 0)
+    while phase < len(profile.load):
+        last = _without_missed(profile, seed, phase, last)
+        sent: Sent = [*(before.get("sent") or ()), last]
+        if (found := _next(profile, seed, phase, sent, seen, before)) is not None:
+            step, behind_s = found
+            return Point(str(folder.path.resolve()), phase, step, behind_s, _left(profile, seed, phase, sent), sent)
+        phase += 1
+    raise over
+
+
+def _next(
+    profile: Profile, seed: int, phase: int, sent: Sent, seen: _Seen, before: Mapping[str, Any]
+) -> tuple[int, float] | None:
+    """(the next step of a phase, how far into it); None where nothing of it is left."""
     part = profile.load[phase]
     if part.kind == "closed" and part.for_ is not None:
-        behind_s = (newest_ns - begun_ns.get(phase, newest_ns)) / 1e9
-        over = behind_s >= part.for_
-    else:
-        step = next((s for s in of_phase(profile, seed, phase) if s.index >= following), None)
-        over = step is None
-        behind_s = (step.due_s or 0.0) if step is not None else 0.0
-    if over:
-        phase, following, behind_s = phase + 1, (phase + 1) * PHASE_STRIDE, 0.0
-    if phase >= len(profile.load):
-        raise OptionError(f"--resume {folder.path}: its load ran to the end, nothing of it is left: run it anew")
-    planned = total(profile, seed)
-    left = None if planned is None else max(0, planned - done)
-    return Point(str(folder.path.resolve()), phase, following, behind_s, left)
+        had_s = float(before.get("behind_s") or 0.0) if before.get("phase") == phase else 0.0
+        begun_ns = seen.begun_ns.get(phase)
+        behind_s = had_s + (0.0 if begun_ns is None else (seen.newest_ns - begun_ns) / 1e9)
+        if behind_s >= part.for_:
+            return None
+        return next(i for i in itertools.count(phase * PHASE_STRIDE) if is_left(i, sent)), behind_s
+    step = next((s for s in of_phase(profile, seed, phase) if is_left(s.index, sent)), None)
+    return None if step is None else (step.index, step.due_s or 0.0)
 
 
-def _read(folder: RunFolder) -> tuple[dict[int, int], dict[int, int], int, int, Sequence[str]]:
-    """(last step by phase, begin of each phase, newest moment, requests sent or missed, how each worker's load ended)."""
-    last: dict[int, int] = {}
-    begun_ns: dict[int, int] = {}
-    newest_ns = done = 0
-    ends: list[str] = []
+def _without_missed(profile: Profile, seed: int, phase: int, last: Sequence[int]) -> list[int]:
+    """The last steps, where what an open phase had due long before its newest request counts as had."""
+    newest, end = max(last), (phase + 1) * PHASE_STRIDE
+    if profile.load[phase].kind == "closed" or newest < phase * PHASE_STRIDE:
+        return list(last)
+    if newest >= end:  # others are past it
+        return [max(step, end - 1) for step in last]
+    had = [
+        (s.index, s.due_s or 0.0)
+        for s in itertools.takewhile(lambda s: s.index <= newest, of_phase(profile, seed, phase))
+    ]
+    horizon = max((index for index, due_s in had if due_s < had[-1][1] - _LATE_S), default=-1)
+    return [max(step, horizon) for step in last]
+
+
+def _left(profile: Profile, seed: int, phase: int, sent: Sent) -> int | None:
+    """How many requests are to come; None where time ends the load."""
+    left = 0
+    for number in range(phase, len(profile.load)):
+        if (planned := count(profile, seed, number)) is None:
+            return None
+        first = number * PHASE_STRIDE
+        left += sum(is_left(index, sent) for index in range(first, first + planned))
+    return left
+
+
+def _plan(folder: RunFolder) -> tuple[int, Mapping[str, Any]]:
+    """(how many workers shared it, what it went on with itself)."""
+    try:
+        plan = json.loads(folder.plan.read_bytes())
+        return int(plan["workers"]), plan.get("resume") or {}
+    except (OSError, ValueError, KeyError) as e:
+        raise OptionError(f"--resume {folder.path}: its plan.json cannot be read ({e}): run it anew") from e
+
+
+@dataclass
+class _Seen:
+    """The last step of each worker, begin of each phase, newest moment, how each worker's load ended."""
+
+    last: dict[int, int] = field(default_factory=dict)
+    begun_ns: dict[int, int] = field(default_factory=dict)
+    newest_ns: int = 0
+    ends: list[str] = field(default_factory=list)
+
+
+def _read(folder: RunFolder) -> _Seen:
+    seen = _Seen()
     for path in folder.request_files():
         end = ""
         for row in Tail(path).rows():
             kind, at_ns = row.get("row"), int(row.get("at_ns") or 0)
-            newest_ns = max(newest_ns, at_ns)
+            seen.newest_ns = max(seen.newest_ns, at_ns)
             if kind == "begin":
-                phase = int(row["phase"])
-                last[phase] = max(last.get(phase, 0), int(row["step"]))
-                done += not is_behind(row)
-            elif kind == "missed":
-                done += int(row["count"])
+                worker, step = folder.worker(path), int(row["step"])
+                seen.last[worker] = max(seen.last.get(worker, -1), step)
             elif kind == "phase" and row["what"] == "begin":
-                begun_ns[int(row["phase"])] = min(begun_ns.get(int(row["phase"]), at_ns), at_ns)
+                phase = int(row["phase"])
+                seen.begun_ns[phase] = min(seen.begun_ns.get(phase, at_ns), at_ns)
             elif kind == "load":
                 end = str(row.get("why") or "never") if row["what"] == "end" else "never"
         if end:
-            ends.append(end)
-    return last, begun_ns, newest_ns, done, ends
+            seen.ends.append(end)
+    return seen

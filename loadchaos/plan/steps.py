@@ -56,8 +56,22 @@ def of_phase(profile: Profile, seed: int, number: int, worker: int = 0, workers:
 
 def total(profile: Profile, seed: int = 0) -> int | None:
     """How many requests are planned; None where a phase of users lasts a time."""
-    counts = [_count(phase, mix(mix(seed, number), 1)) for number, phase in enumerate(profile.load)]
+    counts = [count(profile, seed, number) for number in range(len(profile.load))]
     return None if None in counts else sum(c for c in counts if c is not None)
+
+
+def count(profile: Profile, seed: int, number: int) -> int | None:
+    """How many requests are planned for one phase; None for users that last a time."""
+    return _count(profile.load[number], mix(mix(seed, number), 1))
+
+
+Sent = Sequence[Sequence[int]]
+"""What earlier runs of a plan have had: for each, by worker, the index of the last step. Workers are not equally fast."""
+
+
+def is_left(index: int, sent: Sent) -> bool:
+    """Whether a step is still to come when a plan is gone on with."""
+    return all(index > last[index % len(last)] for last in sent)
 
 
 def _count(phase: Phase, seed: int) -> int | None:

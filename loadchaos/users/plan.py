@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from loadchaos.dialects import DIALECTS, Dialect
 from loadchaos.errors import LedgerError, OptionError
 from loadchaos.model import Facts, Reply, Request, Step
 from loadchaos.plan.profile import Profile, Shelves, from_mapping
-from loadchaos.plan.steps import of_phase
+from loadchaos.plan.steps import Sent, is_left, of_phase
 from loadchaos.redact import Redactor
 from loadchaos.trust import Trust
 from loadchaos.users import luggage
@@ -83,9 +82,8 @@ class WorkerPlan:
         self.workers = int(plan.get("workers") or 1)
         self.seed = int(plan["seed"])
         resumed = plan.get("resume") or {}
-        self._resumed = (
-            int(resumed.get("phase", 0)), int(resumed.get("step", 0)), float(resumed.get("behind_s", 0.0)),
-        )  # fmt: skip
+        self._resumed = int(resumed.get("phase", 0)), float(resumed.get("behind_s", 0.0))
+        self._sent: Sent = resumed.get("sent") or ()
         self.facts = facts
         # A worker on another machine has a folder of its own; the ids of requests are the run's all the same.
         self.folder = Path(plan.get("spool") or plan["folder"])
@@ -122,7 +120,7 @@ class WorkerPlan:
 
     def phases(self) -> Iterator[tuple[Phase, Iterator[Step]]]:
         """Each phase with this worker's steps of it; those of a closed phase with `for_s` never end."""
-        from_phase, from_step, behind_s = self._resumed
+        from_phase, behind_s = self._resumed
         for number, phase in enumerate(self.profile.load):
             if number < from_phase:
                 continue
@@ -139,7 +137,7 @@ class WorkerPlan:
                 behind_s=gone_s,
             )
             steps = of_phase(self.profile, self.seed, number, self.worker, self.workers)
-            yield mine, itertools.dropwhile(lambda step: step.index < from_step, steps)
+            yield mine, (step for step in steps if is_left(step.index, self._sent))
 
     def make(self, step: Step) -> tuple[Request, Sending, str]:
         """The request of a step, the bytes to send and its id, which the server may log (X-Request-Id)."""

@@ -1,5 +1,6 @@
 """`loadchaos run --resume RUN` goes on with the next step of an interrupted run's plan, once, and with nothing twice."""
 
+import json
 import os
 import signal
 import subprocess
@@ -13,26 +14,43 @@ from loadchaos.cli import run, shelves
 from loadchaos.cli_resume import again
 from loadchaos.errors import OptionError
 from loadchaos.ledger import RunFolder, Tail, Writer
+from loadchaos.model import Facts
 from loadchaos.plan.profile import Profile, from_mapping
-from loadchaos.resume import point
+from loadchaos.plan.steps import steps
+from loadchaos.resume import Point, point
+from loadchaos.users.plan import WorkerPlan
 
 
 def steps_of(folder: Path) -> list[int]:
     """The numbers of all steps that were sent, in order."""
-    return sorted(r["step"] for r in Tail(folder / "requests-0.jsonl").rows() if r["row"] == "begin")
+    rows = (r for path in RunFolder(folder).request_files() for r in Tail(path).rows())
+    return sorted(r["step"] for r in rows if r["row"] == "begin")
 
 
 TEXT = {"name": "text", "payload": {"text": {"tokens": 16}}, "output": {"max": 8}}
+
+
+def plan_of(part: Profile, found: Point, workers: int) -> dict[str, Any]:
+    """What the workers of the run that goes on read."""
+    return {
+        "profile": part.to_json(), "seed": 0, "workers": workers, "folder": "/x", "base_url": "http://127.0.0.1:1",
+        "resume": found.to_json(),
+    }  # fmt: skip
 
 
 def profile(*load: dict[str, Any]) -> Profile:
     return from_mapping({"name": "p", "traffic": [TEXT], "load": list(load)}, shelves())
 
 
-def interrupted(folder: Path, phase: int, steps: range, *, lasted_s: float = 1.0, why: str | None = None) -> RunFolder:
+def interrupted(
+    folder: Path, phase: int, steps: range, *, lasted_s: float = 1.0, why: str | None = None, worker: int = 0,
+    workers: int = 1, before: Point | None = None,
+) -> RunFolder:  # fmt: skip
     """What a worker left of a run that was cut off."""
+    folder.mkdir(exist_ok=True)
     left = RunFolder(folder)
-    writer = Writer(left.requests(0), "locust-0")
+    left.plan.write_text(json.dumps({"workers": workers, "resume": before and before.to_json()}))
+    writer = Writer(left.requests(worker), f"locust-{worker}")
     writer.write({"row": "load", "what": "begin", "at_ns": 0})
     writer.write({"row": "phase", "phase": phase, "round": 0, "what": "begin", "at_ns": 1_000_000_000})
     for step in steps:
@@ -58,6 +76,44 @@ def test_a_phase_that_was_through_is_followed_by_the_next(tmp_path: Path) -> Non
     both = profile({"users": 2, "requests": 5}, {"users": 2, "requests": 9})
     found = point(interrupted(tmp_path, 0, range(5), why="stopped"), both, 0)
     assert (found.phase, found.step, found.left) == (1, 1_000_000_000, 9)
+
+
+def test_a_worker_that_was_behind_another_goes_on_behind_its_own_last_step(tmp_path: Path) -> None:
+    part = profile({"users": 2, "requests": 20})
+    interrupted(tmp_path, 0, range(0, 16, 2), workers=2)
+    found = point(interrupted(tmp_path, 0, range(1, 8, 2), worker=1, workers=2), part, 0)
+    assert (found.step, found.left) == (9, 8)
+    sent = {*range(0, 16, 2), *range(1, 8, 2)}
+    for workers in (1, 3):
+        drivers = [
+            WorkerPlan(plan_of(part, found, workers), Facts("http://x", "http://x", "vllm"), n, {})
+            for n in range(workers)
+        ]
+        steps = sorted(s.index for it in drivers for _, steps in it.phases() for s in steps)
+        assert steps == sorted(set(range(20)) - sent), "each of the rest once, however many drive it now"
+
+
+def test_what_goes_on_with_a_run_that_went_on_sends_nothing_of_either_again(tmp_path: Path) -> None:
+    part = profile({"users": 2, "requests": 20})
+    interrupted(tmp_path / "a", 0, range(0, 8, 2), workers=2)
+    first = point(interrupted(tmp_path / "a", 0, range(1, 4, 2), worker=1, workers=2), part, 0)
+    second = point(interrupted(tmp_path / "b", 0, range(5, 9), before=first), part, 0)
+    assert (first.step, second.step, second.left) == (5, 9, 11)
+
+
+def test_users_that_are_interrupted_twice_have_the_rest_of_the_rest(tmp_path: Path) -> None:
+    part = profile({"users": 2, "for": "10s"})
+    first = point(interrupted(tmp_path / "a", 0, range(7), lasted_s=4.0), part, 0)
+    second = point(interrupted(tmp_path / "b", 0, range(7, 9), lasted_s=3.0, before=first), part, 0)
+    assert (second.step, second.behind_s) == (9, 7.0)
+
+
+def test_what_a_lost_worker_of_an_open_phase_had_due_long_ago_is_not_sent_behind_its_time(tmp_path: Path) -> None:
+    interrupted(tmp_path, 0, range(0, 80, 2), workers=2)
+    found = point(
+        interrupted(tmp_path, 0, range(1, 3), worker=1, workers=2), profile({"rate": "10/s", "for": "10s"}), 0
+    )
+    assert (found.step, found.behind_s) == (29, 2.9), "5 s before the newest, number 78"
 
 
 @pytest.mark.parametrize(
@@ -91,8 +147,14 @@ def test_a_secret_that_is_not_recorded_is_asked_for_and_may_be_given_again(
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_where_it_was(start: Any) -> None:
-    run = start("--seed", "7", load=[{"rate": "10/s", "law": "poisson", "for": "12s", "max_in_flight": 32}])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_killed_run_goes_on_where_it_was(start: Any, processes: int) -> None:
+    load: list[dict[str, Any]] = [
+        {"rate": "10/s", "law": "poisson", "for": "12s", "max_in_flight": 32},
+        {"users": 8, "requests": 600},
+    ]
+    load = load if processes == 1 else load[1:]  # of an open phase two processes are equally far
+    run = start("--seed", "7", "--processes", str(processes), load=load)
     run.loaded(40)
     run.signal(signal.SIGKILL)
     run.process.wait()
@@ -107,7 +169,7 @@ def test_a_killed_run_goes_on_where_it_was(start: Any) -> None:
     assert done.returncode == 0, done.stderr
     (second,) = [p for p in run.home.glob("runs/*") if p != first]
     after = steps_of(second)
-    assert after == list(range(before[-1] + 1, after[-1] + 1)), "the next step, and each of the rest"
+    assert sorted(before + after) == [s.index for s in steps(profile(*load), 7)], "each step of the plan once"
     begin = next(r for r in Tail(second / "events.jsonl").rows() if r.get("what") == "begin")
     assert (begin["resumes"], begin["seed"]) == (str(first.resolve()), 7)
     assert begin["terms"]["planned_requests"] == len(after)
