@@ -9,7 +9,10 @@ from loadchaos.options import Master
 
 
 class Assembly:
-    """Says what the master's `worker` rows tell; `begun` once the load begins with those who came."""
+    """Says what the master's `worker` rows tell, and the workers' rows of their disks.
+
+    `begun`: the load begins with those who came.
+    """
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -24,6 +27,8 @@ class Assembly:
 
     def see(self, row: Row) -> None:
         """A row of requests-*.jsonl."""
+        if row.get("row") == "disk":
+            self._say(f"note: {row['text']}")
         if row.get("row") != "worker":
             return
         self.begun = self.begun or row["what"] == "begin"

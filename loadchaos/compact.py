@@ -1,7 +1,8 @@
 """Finished parts of the ledger as Parquet: the same lines in a tenth of the room, and columns to ask them by.
 
-`python -m loadchaos.compact RUN` is what a long run starts each hour. A part is finished when the next one is there. Its
-JSONL is deleted only once every line read back from the Parquet file is the one it has: a kill at any moment loses nothing.
+`python -m loadchaos.compact RUN` is what a long run starts each hour, with a FILE what a worker on another machine does. A
+part is finished when the next one is there. Its JSONL is deleted only once every line read back from the Parquet file is the
+one it has: a kill at any moment loses nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from pathlib import Path
 SUFFIX = ".parquet"
 _LINES_AT_ONCE = 50_000
 _LONGEST_LINE = 1 << 26
+_STAY = ("events.jsonl",)
+"""Their first part stays as it is: by it a folder is known as a run."""
 _COLUMNS = (("row", "VARCHAR"), ("at_ns", "BIGINT"), ("id", "VARCHAR"), ("traffic", "VARCHAR"), ("outcome", "VARCHAR"))
 
 
@@ -112,7 +115,7 @@ def finished(folder: Path) -> list[Path]:
     found = []
     firsts = {p.with_name(p.name.removesuffix(SUFFIX)) for p in folder.glob("*.jsonl*")}
     for file in sorted(p for p in firsts if p.suffix == ".jsonl"):
-        number = 0
+        number = 0 if file.name not in _STAY else 1
         while there(part_of(file, number + 1)):
             if part_of(file, number).exists():
                 found.append(part_of(file, number))
@@ -121,10 +124,11 @@ def finished(folder: Path) -> list[Path]:
 
 
 def main(argv: list[str]) -> int:
-    """Compact what is finished; 1 where a part had to stay as it was."""
+    """Compact what is finished of a run, or one finished part; 1 where a part had to stay as it was."""
     os.nice(10)
     code = 0
-    for part in finished(Path(argv[0])):
+    path = Path(argv[0])
+    for part in finished(path) if path.is_dir() else [path]:
         try:
             made = compact(part)
         except OSError as e:

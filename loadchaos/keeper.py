@@ -26,7 +26,7 @@ from typing import Any
 import psutil
 
 from loadchaos.errors import LedgerError
-from loadchaos.ledger import RunFolder, Writer
+from loadchaos.ledger import HOUR_S, RunFolder, Writer
 from loadchaos.redact import Redactor
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -64,7 +64,7 @@ class LogFile:
     def __init__(self, folder: RunFolder, source: str) -> None:
         self.dropped_bytes = 0
         self._source = source
-        self._index = Writer(folder.server_index, "keeper")
+        self._index = Writer(folder.server_index, "keeper", part_s=HOUR_S)
         self._fd = os.open(folder.server_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._offset = os.fstat(self._fd).st_size
 

@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +49,15 @@ class Writer:
     A failed write raises LedgerError (disk full, folder gone): a run whose record is lost proves nothing. `lost` counts
     the rows that did not get through. After a short write the torn line is ended before the next row. While it is
     `holding`, rows wait for the next `flush` and share its write(2); a kill in between loses them. With `part_s` it goes
-    on in a new part of the file after so many seconds (`requests-0.jsonl.1` and so on), each with a header of its own.
+    on in a new part of the file after so many seconds (`requests-0.jsonl.1` and so on), each with a header of its own;
+    `extra` is what headers say beside.
     """
 
     def __init__(
-        self, path: Path, writer: str, extra: Mapping[str, Any] | None = None, part_s: float | None = None
+        self, path: Path, writer: str, extra: Callable[[], Mapping[str, Any]] | None = None, part_s: float | None = None
     ) -> None:
         self.path = path
-        self._writer, self._extra, self._part_s = writer, dict(extra or {}), part_s
+        self._writer, self._extra, self._part_s = writer, extra or dict, part_s
         self._number = 0
         while compact.there(compact.part_of(path, self._number + 1)):
             self._number += 1
@@ -85,7 +86,7 @@ class Writer:
     def _header(self) -> None:
         self._append({
             "row": "header", "schema": SCHEMA, "writer": self._writer, "pid": os.getpid(), "boot_id": boot_id(),
-            "mono_ns": time.monotonic_ns(), "utc_ns": time.time_ns(), **self._extra,
+            "mono_ns": time.monotonic_ns(), "utc_ns": time.time_ns(), **self._extra(),
         })  # fmt: skip
 
     def _next_part(self) -> None:

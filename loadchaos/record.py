@@ -42,7 +42,7 @@ class Record:
         self.lost: str | None = None
         self._on_event = on_event
         self._closed = False
-        self._events = Writer(folder.events, "run")
+        self._events = Writer(folder.events, "run", part_s=HOUR_S)
         self._metrics = Writer(folder.metrics, "run", part_s=HOUR_S)
         self._control = Writer(folder.control, "run")
 

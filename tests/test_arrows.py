@@ -53,7 +53,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "logfiles": set(),
     "error_answers": {"dialects", "judge", "wire"},
     "patient": {"asker", "attacks", "dialects", "judge", "launch", "plan", "record", "sim", "watch"},
-    "users": {"ledger", "plan", "payloads", "behaviours", "wire", "dialects"},
+    "users": {"compact", "ledger", "plan", "payloads", "behaviours", "room", "wire", "dialects"},
     "locustfile": {"webui", "users", "ledger", "plan", "payloads", "behaviours", "wire", "dialects"},
     "learn": {"calibrate", "counting", "plan", "payloads", "behaviours"},
     "webui": {"ledger", "webguard"},

@@ -1,7 +1,8 @@
 """What a profile may say of growth within a run: `drift.rss <= 1%/h`. Robust slopes, told only where they are certain.
 
 A figure is judged from five minutes on. It grows where Mann-Kendall's test leaves less than one chance in a hundred for
-noise and the second half still rises; a warm-up that levels off does not. Otherwise it grows by nothing.
+noise and the second half still rises; a warm-up that levels off does not. Memory must also rise by more than the server may
+keep of the images it was sent, and not ever more slowly. Otherwise it grows by nothing.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from loadchaos.judge.held import Held
 from loadchaos.judge.tally import S
-from loadchaos.judge.trends import Point, Samples, certainty, slope
+from loadchaos.judge.trends import Point, Samples, certainty, levels_off, slope
 from loadchaos.model import Row
 
 FIGURES = {
@@ -26,6 +28,8 @@ FIGURES = {
 """What may drift. Points are of the whole (from 3 % to 4 % is one), all else is a part of where it began."""
 
 _POINTS = ("kv", "error_rate")
+_MEMORY = ("rss", "gpu_memory")
+_HOLDERS = ("api_server", "engine_core", "worker")
 _SPAN_S = 300.0
 _FEWEST = 20
 _SURE = 2.33  # one-sided 1 %
@@ -52,6 +56,7 @@ class _Life:
 
     samples: dict[str, Samples] = field(default_factory=lambda: {name: Samples() for name in FIGURES})
     processes: dict[int, Row] = field(default_factory=dict)
+    holders: int = 0  # of them, how many may keep images
     devices: dict[str, float] = field(default_factory=dict)
     wrong: int = 0
     ended: int = 0
@@ -64,9 +69,11 @@ class Drifts:
     def __init__(self) -> None:
         self._life = _Life()
         self._past: dict[str, Drift] = {}
+        self._held = Held()
 
     def feed(self, row: Row) -> None:
         """Fold one row; other kinds change nothing."""
+        self._held.feed(row)
         for name, at_s, value in _values(self._life, row):
             self._life.samples[name].add(at_s, value)
         if row.get("row") == "state" and row.get("to") in ("dead", "restarting", "terminated"):
@@ -74,18 +81,31 @@ class Drifts:
 
     def found(self) -> dict[str, Drift | None]:
         """By figure; of several lives of the server the worst."""
-        now = {name: drift(s.points(), points_of_whole=name in _POINTS) for name, s in self._life.samples.items()}
+        may_hold = {"rss": self._held.bytes * self._life.holders}
+        now = {
+            name: drift(
+                s.points(), points_of_whole=name in _POINTS, settles=name in _MEMORY, may_hold=may_hold.get(name, 0.0)
+            )
+            for name, s in self._life.samples.items()
+        }  # fmt: skip
         both = {name: [d for d in (now[name], self._past.get(name)) if d is not None] for name in FIGURES}
         return {name: max(seen, key=lambda d: d.per_hour) if seen else None for name, seen in both.items()}
 
 
-def drift(points: list[Point], *, points_of_whole: bool = False) -> Drift | None:
-    """The growth an hour; 0 where it is not certain, None where too little was seen."""
+def drift(
+    points: list[Point], *, points_of_whole: bool = False, settles: bool = False, may_hold: float = 0.0
+) -> Drift | None:
+    """The growth an hour; 0 where it is not certain, None where too little was seen.
+
+    `settles`: what rises ever more slowly does not count; `may_hold`: nor does what rises by no more than this.
+    """
     if len(points) < _FEWEST or (span_s := points[-1][0] - points[0][0]) < _SPAN_S:
         return None
     rate = slope(points)
     half = points[len(points) // 2 :]
     if certainty([v for _, v in points]) < _SURE or slope(half) * (half[-1][0] - half[0][0]) < _STILL * rate * span_s:
+        return Drift(0.0, span_s)
+    if rate * span_s <= may_hold or (settles and levels_off(points, sure=_SURE)):
         return Drift(0.0, span_s)
     values = sorted(v - rate * (t - points[0][0]) for t, v in points)
     begin = values[len(values) // 2]
@@ -118,6 +138,7 @@ def _processes(life: _Life, row: Row, at_s: float) -> Iterator[tuple[str, float,
         life.processes.clear()
         return
     if pid in life.processes:
+        life.holders = sum(r.get("role") in _HOLDERS for r in life.processes.values())
         for name, key in (("rss", "rss_bytes"), ("threads", "threads"), ("fds", "fds")):
             seen = [float(r[key]) for r in life.processes.values() if r.get(key) is not None]
             if seen:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
+from loadchaos.judge.held import Held
 from loadchaos.judge.incidents import Seen
 from loadchaos.judge.mechanisms import Check
 from loadchaos.judge.tally import S
@@ -18,10 +19,6 @@ SPAN_S = 600.0
 _WARM_UP_S = 300.0
 _STEADY = 0.8  # of the slope before: a line has 1 of it, a square root 0.77, a logarithm 0.6
 _BY, _AT_LEAST = 0.05, 64 * 1024 * 1024.0
-_CACHE_GB = 4.0
-"""vLLM keeps processed images up to --mm-processor-cache-gb in each process that has the cache; this is its default."""
-_BYTES_PER_IMAGE_TOKEN = 24 * 1024
-"""At most: Qwen-VL's token is 32 x 32 pixels of three colours in two frames, four bytes each."""
 _MOST_PROCESSES = 32
 _ROLES = ("api_server", "engine_core", "worker")
 _MB = 2**20
@@ -53,20 +50,16 @@ class Memory:
         self._resident: dict[tuple[str, int], tuple[str, Samples]] = {}
         self._told: set[tuple[str, int]] = set()
         self._aborted = False
-        self._image_tokens = 0
-        self._cache_bytes = _CACHE_GB * 2**30
+        self._held = Held()
 
     def feed(self, row: Row) -> None:
         """Fold one row; other kinds change nothing."""
+        self._held.feed(row)
         kind = row.get("row")
         if kind == "process":
             self._process(row)
         elif kind == "end":
             self._aborted = self._aborted or row.get("outcome") == "aborted"
-            self._image_tokens += int(row.get("image_tokens") or 0)
-        elif kind == "configuration":
-            told = (row.get("settings") or {}).get("mm_processor_cache_gb")
-            self._cache_bytes = float(_CACHE_GB if told is None else told) * 2**30
 
     def _process(self, row: Row) -> None:
         role, resident = str(row.get("role")), row.get("rss_bytes")
@@ -76,16 +69,11 @@ class Memory:
         elif role in _ROLES and resident and (key in self._resident or len(self._resident) < _MOST_PROCESSES):
             self._resident.setdefault(key, (role, Samples()))[1].add(row["at_ns"] / S, float(resident))
 
-    @property
-    def _may_hold(self) -> float:
-        """Bytes that a process may keep of the images it was sent."""
-        return min(self._cache_bytes, self._image_tokens * _BYTES_PER_IMAGE_TOKEN)
-
     def found(self, now_ns: int) -> list[Seen]:
         """What leaks, as of now."""
         found = []
         for key, (role, samples) in self._resident.items():
-            trend = leaking(samples.points(), may_hold=self._may_hold) if key not in self._told else None
+            trend = leaking(samples.points(), may_hold=self._held.bytes) if key not in self._told else None
             if trend is None:
                 continue
             self._told.add(key)
@@ -119,7 +107,7 @@ class Memory:
         if span_s < SPAN_S:
             why = f"a leak is told from {SPAN_S:.0f} s on"
         elif leaking(points) is not None:
-            why = f"its cache of images may hold {self._may_hold / _MB:.0f} MB"
+            why = f"its cache of images may hold {self._held.bytes / _MB:.0f} MB"
         else:
             why = "it did not grow on as steadily"
         return f"{name} grew from {begin / _MB:.0f} to {end / _MB:.0f} MB in {span_s:.0f} s ({why})"

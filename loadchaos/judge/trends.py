@@ -79,6 +79,14 @@ def certainty(values: Sequence[float]) -> float:
     return s / math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
 
 
+def levels_off(points: Sequence[Point], *, sure: float) -> bool:
+    """Whether it rises ever more slowly: less its trend, the first half rises and the second falls, `sure` of both."""
+    rate = slope(points)
+    rest = [v - rate * t for t, v in points]
+    half = len(rest) // 2
+    return certainty(rest[:half]) > sure and certainty(rest[half:]) < -sure
+
+
 def creeping(points: Sequence[Point], *, at_least: float, by: float) -> Trend | None:
     """The trend where values rose by `at_least`, and by the part `by` of where they began, and still rise at the end.
 

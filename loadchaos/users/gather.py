@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from loadchaos import compact
 from loadchaos.errors import LedgerError, next_step
 from loadchaos.ledger import RunFolder, Tail, Writer
 from loadchaos.users import luggage, messages
@@ -50,6 +51,7 @@ class Place:
     host: str = ""
     client: str = ""
     heard: float = 0.0
+    part: int = 0
     have: int = 0
     slow: bool = False
     why: str = ""
@@ -136,8 +138,10 @@ class Gatherer:
         place = self._place(msg)
         if place is None or self._ended:
             return
-        offset = int(msg.data["offset"])
-        if offset == place.have:
+        part, offset = int(msg.data.get("part") or 0), int(msg.data["offset"])
+        if part == place.part + 1 and offset == 0:
+            self._next_part(place)
+        if (part, offset) == (place.part, place.have):
             try:
                 rows = messages.unpacked(msg.data["rows"])
             except ValueError as e:
@@ -150,10 +154,23 @@ class Gatherer:
                 return
             self._begins.feed(rows)
             self._slow(place, time.monotonic_ns() - int(msg.data["sent_ns"]))
-        self._send(place.client, messages.ACK, {"have": place.have, "again": offset > place.have})
+        ahead = (part, offset) > (place.part, place.have)
+        self._send(place.client, messages.ACK, {"part": place.part, "have": place.have, "again": ahead})
+
+    def _next_part(self, place: Place) -> None:
+        """A worker sends no next part before all of the last one is acknowledged."""
+        self._close(place)
+        place.part, place.have = place.part + 1, 0
+
+    def _close(self, place: Place) -> None:
+        if place.fd >= 0:
+            with suppress(OSError):
+                os.fsync(place.fd)
+            os.close(place.fd)
+        place.fd = -1
 
     def _append(self, place: Place, rows: bytes) -> None:
-        path = self._folder.requests(place.number)
+        path = compact.part_of(self._folder.requests(place.number), place.part)
         try:
             if place.fd < 0:
                 place.fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -250,10 +267,7 @@ class Gatherer:
         except LedgerError as e:
             failure = e
         for place in self._places:
-            if place.fd >= 0:
-                with suppress(OSError):
-                    os.fsync(place.fd)
-                os.close(place.fd)
+            self._close(place)
         self._over(failure)
 
     def _undone(self, place: Place) -> Iterator[dict[str, Any]]:

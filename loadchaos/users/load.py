@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from loadchaos.behaviours import BEHAVIOURS, pipeline
 from loadchaos.errors import LedgerError
 from loadchaos.ledger import RunFolder, Tail
 from loadchaos.model import Reply, Request, Step
+from loadchaos.room import Watch as Disk
 from loadchaos.users.alarm import Alarm
 from loadchaos.users.arrivals import Arrivals
 from loadchaos.users.clock import MasterClock
@@ -90,6 +92,7 @@ class Load:
         self._too_many = 0  # who have to go as soon as they have their answer
         self._join: Callable[[Slot], None] | None = None  # what a user does who comes in the middle of a closed phase
         self._record = Record(folder.requests(plan.worker), plan.worker, clock)
+        self._disk = Disk(plan.folder) if clock is not None else None  # on its own machine the run looks after it
         self._arrivals = Arrivals(self._around)
         self._alarm = Alarm()
         self._users: list[User] = []
@@ -256,7 +259,9 @@ class Load:
 
     def _listen(self) -> None:
         self.control.read()
-        self._record.be_brief(self.control.brief)
+        if self._disk is not None and (told := self._disk.changed(time.monotonic())) is not None:
+            self._record.write({"row": "disk", **told, "text": f"on {socket.gethostname()} {told['text']}"})
+        self._record.be_brief(self.control.brief or (self._disk is not None and self._disk.low))
         if self.control.by_hand:
             self._size(self._planned)
             while self._free and self._join is not None:

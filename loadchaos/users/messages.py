@@ -1,8 +1,8 @@
 """What master and remote workers say to each other inside Locust's messages, and how rows are packed for the way.
 
-Rows travel as pieces of the worker's own file: `offset` is the place of the piece in it, and so its sequence number. The
-master appends a piece only where its copy ends, and says how far it has got; what comes twice or out of turn changes
-nothing, and in the end both files are equal byte by byte.
+Rows travel as pieces of the worker's own file: `part` and `offset` are the place of the piece in it, and so its sequence
+number. The master appends a piece only where its copy ends, and says how far it has got; what comes twice or out of turn
+changes nothing, and in the end both files are equal byte by byte.
 """
 
 from __future__ import annotations

@@ -30,9 +30,8 @@ class Record:
     def __init__(self, path: Path, worker: int, clock: MasterClock | None = None) -> None:
         # A worker on another machine writes moments in its master's clock, so that its rows need no more work there.
         self._clock = clock
-        extra = None if clock is None else {"host": socket.gethostname(), "mono_ns": clock.now_ns()}
-        # A file that goes to a master goes there as one.
-        self._writer = Writer(path, f"locust-{worker}", extra, HOUR_S if clock is None else None)
+        extra = None if clock is None else lambda: {"host": socket.gethostname(), "mono_ns": clock.now_ns()}
+        self._writer = Writer(path, f"locust-{worker}", extra, HOUR_S)
         self.progress = Progress()
         self.in_flight: dict[str, Call] = {}
         self._pictured: dict[str, Call] = {}  # those of them that carry images

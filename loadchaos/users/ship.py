@@ -1,19 +1,24 @@
 """The worker's side of a load on many machines: its rows to the master, the master's orders and clock to it.
 
-The worker writes its rows to a file of its own, as every worker does, and this ships what has been written since. So a
-link that breaks delays rows and loses none, and after a death the file lies where the worker ran.
+The worker writes its rows to a file of its own, as every worker does, and this ships what has been written since, part by
+part. So a link that breaks delays rows and loses none, and after a death the file lies where the worker ran; a part that the
+master has whole becomes Parquet there.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 import orjson
 
+from loadchaos import compact
 from loadchaos.ledger import RunFolder
 from loadchaos.users import messages
 from loadchaos.users.clock import MasterClock
@@ -53,7 +58,7 @@ class Link:
         self._runner, self._place, self._token, self._lost = runner, place, token, lost
         self._path = RunFolder(folder).requests(place)
         self._control = RunFolder(folder).control
-        self._sent = self._acked = 0
+        self._part = self._sent = self._acked = 0
         self._sent_at = self._heard_at = time.monotonic()
         self._noted_at = 0.0
         self._orders = 0
@@ -75,7 +80,7 @@ class Link:
     def finish(self, why: str, limit_s: float) -> bool:
         """The load is over: wait until the master has every row, then tell it; False when it did not get them."""
         deadline = time.monotonic() + limit_s
-        while self._acked < self._size():
+        while not self._arrived():
             if time.monotonic() > deadline:
                 return False
             self._acks.clear()
@@ -96,36 +101,57 @@ class Link:
                 return
 
     def _ship(self) -> None:
+        self._turn_to_next_part()
         if self._sent > self._acked and time.monotonic() - self._sent_at > _AGAIN_S:
             self._sent = self._acked  # lost on the way, or the master took long: it ignores what it has
         while self._sent - self._acked < _WINDOW_BYTES and (piece := self._piece(self._sent)):
             lag_ns = self.clock.now_ns()
-            self._send(messages.ROWS, {"offset": self._sent, "rows": messages.packed(piece), "sent_ns": lag_ns})
+            rows = {"part": self._part, "offset": self._sent, "rows": messages.packed(piece), "sent_ns": lag_ns}
+            self._send(messages.ROWS, rows)
             self._sent += len(piece)
             self._sent_at = time.monotonic()
 
     def _piece(self, offset: int) -> bytes:
         """Whole rows from there on, as many as go into one message."""
         try:
-            with self._path.open("rb") as f:
+            with self._file.open("rb") as f:
                 f.seek(offset)
                 data = f.read(messages.PIECE_BYTES)
         except FileNotFoundError:
             return b""
         return data[: data.rfind(b"\n") + 1] or (data if len(data) == messages.PIECE_BYTES else b"")
 
+    @property
+    def _file(self) -> Path:
+        return compact.part_of(self._path, self._part)
+
     def _size(self) -> int:
-        return self._path.stat().st_size if self._path.exists() else 0
+        return self._file.stat().st_size if self._file.exists() else 0
+
+    def _is_finished(self) -> bool:
+        """Whether the load writes the next part by now."""
+        return compact.part_of(self._path, self._part + 1).exists()
+
+    def _arrived(self) -> bool:
+        """Whether the master has every row."""
+        return not self._is_finished() and self._acked >= self._size()
+
+    def _turn_to_next_part(self) -> None:
+        if self._is_finished() and self._acked >= self._size():
+            spawn(_pack, self._file)
+            self._part, self._sent, self._acked = self._part + 1, 0, 0
 
     def _on_ack(self, msg: Any, **_: Any) -> None:
         self._heard_at = time.monotonic()
+        if int(msg.data.get("part") or 0) != self._part:
+            return
         have = int(msg.data["have"])
         if msg.data.get("again"):  # a piece before it is missing there
             self._sent = have
         self._acked = max(self._acked, have)
         self._sent = max(self._sent, self._acked)
         self._acks.set()
-        if self._acked < self._size():
+        if not self._arrived():
             self._ship()
 
     # --- clock and orders -------------------------------------------------------------------------------------------------
@@ -167,3 +193,9 @@ class Link:
 
     def _send(self, kind: str, data: dict[str, Any]) -> None:
         self._runner.send_message(kind, {**data, "place": self._place, "token": self._token})
+
+
+def _pack(part: Path) -> None:
+    """Nobody reads it any more: beside, in a process of its own, it becomes Parquet."""
+    with suppress(OSError):  # no process to be had: the JSONL stays
+        subprocess.run([sys.executable, "-m", "loadchaos.compact", str(part)], stdin=subprocess.DEVNULL, check=False)

@@ -16,8 +16,8 @@ S = 1_000_000_000
 HOURS = 8
 
 
-def history(seed: int, **grow: Any) -> Drifts:
-    """Eight hours of a server, a look a minute; each figure's mean is a function of the hour."""
+def history(seed: int, *, images: int = 0, **grow: Any) -> Drifts:
+    """Eight hours of a server, a look a minute; a figure's mean is a function of the hour, `images` are tokens a minute."""
     rng, drifts = random.Random(seed), Drifts()
     for minute in range(HOURS * 60):
         at_ns, hour = minute * 60 * S + S, minute / 60
@@ -26,8 +26,16 @@ def history(seed: int, **grow: Any) -> Drifts:
             return float(grow[name](hour) if name in grow else mean) * (1 + rng.gauss(0, spread))
 
         rss = int(value("rss", 4e9, 0.002))
-        process = {"pid": 7, "what": "sample", "rss_bytes": rss, "threads": 60, "fds": int(value("fds", 300, 0.05))}
+        process = {
+            "pid": 7,
+            "role": "engine_core",
+            "what": "sample",
+            "rss_bytes": rss,
+            "threads": 60,
+            "fds": int(value("fds", 300, 0.05)),
+        }
         drifts.feed({"row": "process", "at_ns": at_ns, **process})
+        drifts.feed({"row": "end", "at_ns": at_ns, "outcome": "ok", "image_tokens": images})
         kv = value("kv", 0.01, 0.01)
         drifts.feed(
             {"row": "metrics", "at_ns": at_ns, "values": {"kv_usage_ratio": kv, "requests_running": minute % 2}}
@@ -79,6 +87,28 @@ def test_noise_and_a_warm_up_that_levels_off_are_no_growth(seed: int) -> None:
     healthy = history(seed, rss=lambda h: 4e9 * (1.1 - 0.1 * math.exp(-2 * h)))
     for figure in ("rss", "fds", "kv", "gpu_memory", "ttft", "error_rate"):
         assert verdict(healthy, f"drift.{figure} <= 0.5%/h")[0] == "pass", figure
+
+
+@pytest.mark.parametrize(
+    "curve",
+    [
+        lambda h: 4e9 * (1 + 0.2 * (1 - math.exp(-h / 8))),  # its time constant is the run's length
+        lambda h: 4e9 * (1 + 0.05 * math.sqrt(h)),
+        lambda h: 4e9 * (1 + 0.05 * math.log1p(h)),
+        lambda h: 4e9 * (1 + 0.05 * min(h, 6)),
+    ],
+    ids=["slow", "root", "logarithm", "full after six hours"],
+)
+def test_a_cache_that_fills_ever_more_slowly_is_no_growth_of_memory(curve: Any) -> None:
+    drifts = history(6, rss=curve, gpu=lambda h: 17 * curve(h))
+    for figure in ("rss", "gpu_memory"):
+        assert verdict(drifts, f"drift.{figure} <= 0.5%/h")[0] == "pass", figure
+
+
+def test_a_cache_of_images_may_fill_in_a_straight_line_up_to_its_size_and_no_further() -> None:
+    for growth, expected in ((0.08, "pass"), (0.15, "fail")):  # 2.6 GB and 4.8 GB of at most 4
+        drifts = history(5, images=400, rss=lambda h, growth=growth: 4e9 * (1 + growth * h))
+        assert verdict(drifts, "drift.rss <= 1%/h")[0] == expected
 
 
 def test_of_two_lives_the_worse_counts() -> None:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from loadchaos.ledger import Tail
+
 LIMITED = """
 import os, resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
@@ -95,3 +97,50 @@ def test_low_disk_costs_the_rows_of_what_goes_well_and_nothing_else(start: Any, 
     kinds = [r["row"] for r in rows if r["row"] in ("end", "well")]
     assert kinds[0] == kinds[-1] == "end"
     assert sum(r["n"] for r in rows if r["row"] == "well") + kinds.count("end") == 280
+
+
+@pytest.mark.slow
+def test_the_disk_of_a_worker_elsewhere_is_watched_there_and_told_here(
+    start: Any, tiny_disk: Any, unused_port: int, tmp_path: Path
+) -> None:
+    place = tiny_disk(8000)
+    load = [{"rate": "20/s", "law": "constant", "for": "14s", "max_in_flight": 64}]
+    hours = {"LOADCHAOS_HOUR_S": "4"}
+    run = start("--master", "--expect-workers", "1", "--master-bind-port", str(unused_port), load=load, env=hours)
+    argv = [
+        sys.executable,
+        "-m",
+        "loadchaos",
+        "worker",
+        "--master-host",
+        "127.0.0.1",
+        "--master-port",
+        str(unused_port),
+    ]
+    with (tmp_path / "told").open("wb") as told:
+        worker = subprocess.Popen(
+            [*argv, "--out", str(place)],
+            stdout=told,
+            stderr=told,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **hours},
+        )
+    try:
+        run.wait_for("requests-0.jsonl", 5, 120, row="end")
+        (place / "ballast").write_bytes(b"x" * (shutil.disk_usage(place).free - 300_000))
+        run.wait(lambda: run.rows("requests-0.jsonl*", row="well"), "rows to be folded")
+        (place / "ballast").unlink()
+        assert run.ends(100) == 0, run.told
+        assert worker.wait(60) == 0, (tmp_path / "told").read_text()
+    finally:
+        worker.kill()
+        worker.wait()
+    verdict = run.verdict()
+    assert verdict["outcomes"] == {"ok": 280}
+    assert ["get one row together" in note for note in verdict["notes"]].count(True) == 1, verdict["notes"]
+    assert " of disk are free: requests that go well" in run.told
+    (there,) = place.glob("*/")
+    here = list(Tail(run.folder / "requests-0.jsonl").rows())
+    assert here == list(Tail(there / "requests-0.jsonl").rows()), "in parts, of which some are Parquet by now"
+    assert len(list(run.folder.glob("requests-0.jsonl*"))) > 2
+    assert list(there.glob("*.parquet")) and list(run.folder.glob("requests-0.*parquet"))

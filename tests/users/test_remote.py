@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from loadchaos import __version__
+from loadchaos import __version__, compact
 from loadchaos.errors import LedgerError
+from loadchaos.ledger import RunFolder, Tail, Writer
 from loadchaos.users import gather, luggage, messages, ship
 from loadchaos.users.clock import TIMES, MasterClock
-from loadchaos.users.greenlets import sleep
+from loadchaos.users.greenlets import sleep, spawn
 from loadchaos.users.shares import Begins, lost_share
 
 TEXT = {"name": "text", "payload": {"text": {"tokens": 64}}, "output": {"max": 8}}
@@ -133,9 +134,9 @@ def test_rows_are_written_once_and_in_order_whatever_the_way_does(master: Master
         packed = messages.packed(rows)
         return master.wire.comes(messages.ROWS, place=1, token="b", offset=offset, rows=packed, sent_ns=now_ns)[1]
 
-    assert send(len(first), second) == {"have": 0, "again": True}, "one before it is missing"
-    assert send(0, first) == {"have": len(first), "again": False}
-    assert send(0, first) == {"have": len(first), "again": False}, "it came twice"
+    assert send(len(first), second) == {"part": 0, "have": 0, "again": True}, "one before it is missing"
+    assert send(0, first) == {"part": 0, "have": len(first), "again": False}
+    assert send(0, first) == {"part": 0, "have": len(first), "again": False}, "it came twice"
     assert send(len(first), second)["have"] == len(first + second)
     assert (master.folder / "requests-1.jsonl").read_bytes() == first + second
 
@@ -228,6 +229,46 @@ def test_a_link_ends_only_when_the_master_has_every_row(tmp_path: Path) -> None:
     wire.comes(messages.ACK, have=len(ROW), again=False)
     assert link.finish("done", 0.3)
     assert wire.sent[-1][1] == {"why": "done", "size": len(ROW), "place": 0, "token": "t"}
+
+
+class Through(Wire):
+    """A worker's runner whose messages reach a master, and the master's answers it."""
+
+    def __init__(self, master: Master) -> None:
+        super().__init__()
+        self._master = master
+
+    def send_message(self, msg_type: str, data: dict[str, Any] | None = None, client_id: str | None = None) -> None:
+        super().send_message(msg_type, data, client_id)
+        kind, answer = self._master.wire.comes(msg_type, client="a", **(data or {}))
+        if kind in (messages.ACK, messages.PONG):
+            spawn(self._hears, kind, answer)
+
+    def _hears(self, kind: str, answer: dict[str, Any]) -> None:
+        self.comes(kind, **answer)
+
+
+def test_part_after_part_arrives_and_becomes_parquet_where_it_was_written(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "here").mkdir()
+    there = Master(tmp_path / "there", workers=1)
+    there.joined("a")
+    here, copy = (RunFolder(tmp_path / name).requests(0) for name in ("here", "there"))
+    rows = [{"row": "heartbeat", "at_ns": n} for n in range(7)]
+    writer = Writer(here, "locust-0", lambda: {"host": "h"})
+    link = ship.Link(Through(there), here.parent, 0, "a", lambda: None)
+    for n, row in enumerate(rows):
+        if n in (3, 5):
+            writer._next_part()
+        writer.write(row)
+    assert link.finish("done", 60)
+    told = list(Tail(here).rows())
+    assert list(Tail(copy).rows()) == told
+    assert [r["host"] for r in told if r["row"] == "header"] == ["h"] * 3
+    assert [r for r in told if r["row"] != "header"] == rows
+    assert compact.part_of(copy, 2).read_bytes() == compact.part_of(here, 2).read_bytes()
+    turn_until(lambda: compact.packed(compact.part_of(here, 1)).exists() and not compact.part_of(here, 1).exists())
+    assert list(Tail(here).rows()) == told
 
 
 def test_orders_are_obeyed_once_and_in_turn(tmp_path: Path) -> None:
