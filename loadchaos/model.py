@@ -26,6 +26,9 @@ OUTCOMES: tuple[Outcome, ...] = Outcome.__args__  # type: ignore[attr-defined]  
 BLAMELESS: frozenset[Outcome] = frozenset({"ok", "rejected", "shed", "aborted", "missed", "unfinished"})
 """Outcomes that are not by themselves a failure of the server; `rejected` is one where the step did not expect it."""
 
+KERNEL_LOG = "watch/logs/kernel.log"
+"""Where a run keeps what the kernel of this machine says of its GPUs, and of kills for want of memory."""
+
 State = Literal[
     "starting", "healthy", "degraded", "hung", "dying", "dead", "restarting", "unreachable", "terminated",
 ]  # fmt: skip

@@ -24,13 +24,14 @@ from loadchaos.judge.explain import DEADLY, Explainer
 from loadchaos.judge.group import Failure
 from loadchaos.judge.image_dial import ImageDial
 from loadchaos.judge.incidents import Incident, Seen
+from loadchaos.judge.kernel import Kernel
 from loadchaos.judge.loglines import LogLines
 from loadchaos.judge.mechanisms import Check, Mechanisms
 from loadchaos.judge.runlog import RunLog
 from loadchaos.judge.tally import S, Tally
 from loadchaos.judge.unsaid import Unsaid
 from loadchaos.judge.versions import with_standing
-from loadchaos.model import Facts, Row, Terms
+from loadchaos.model import KERNEL_LOG, Facts, Row, Terms
 
 _MOST_STATES = 10_000
 
@@ -47,7 +48,7 @@ class Judge:
         self._mechanisms, self._lines, self._answers = Mechanisms(), LogLines(), Answers()
         self._episodes, self._book = Episodes(self._tally, self._attacks), Book()
         self._lengths, self._exactness, self._images = symptoms.Lengths(), Exactness(), ImageDial()
-        self._drifts = Drifts()
+        self._drifts, self._kernel = Drifts(), Kernel()
         self._edges: dict[int, dict[str, int]] = {}
         self._limit: int | None = None
         self._states: deque[Row] = deque(maxlen=_MOST_STATES)
@@ -156,8 +157,15 @@ class Judge:
     def _on_configuration(self, row: Row) -> None:
         self._environment |= {k: row.get(k) for k in ("flags", "settings", "system")}
 
+    def _on_process(self, row: Row) -> None:
+        self._kernel.feed(row)
+
     def _on_log(self, row: Row) -> None:
-        self._episodes.has_log = True
+        if row.get("file") == KERNEL_LOG:
+            if not self._kernel.concerns(str(row.get("text", ""))):
+                return
+        else:
+            self._episodes.has_log = True
         self._attacks.heard(str(row.get("text", "")), int(row.get("at_ns") or self._run.newest_ns))
         self._lines.feed(row, int(row.get("at_ns") or self._run.newest_ns))
 
@@ -186,7 +194,8 @@ class Judge:
 
     def _logged(self, failure: Failure) -> None:
         seen = seen_from(failure, self._run.newest_ns)
-        replica = PurePath(str(seen.evidence.get("source") or "")).stem
+        source = str(seen.evidence.get("source") or "")
+        replica = "" if source == KERNEL_LOG else PurePath(source).stem
         if seen.severity in DEADLY:
             self._episodes.deadly(seen, replica)
             return

@@ -11,7 +11,7 @@ from typing import Any
 from loadchaos.judge.incidents import Incident
 from loadchaos.judge.mechanisms import Check
 from loadchaos.judge.tally import S, Tally
-from loadchaos.model import Row, Terms
+from loadchaos.model import KERNEL_LOG, Row, Terms
 from loadchaos.stats import LogHistogram
 
 _MOST_FITTED = 20
@@ -139,7 +139,7 @@ class RunLog:
             self._gaps.append(gap)
 
     def _on_log(self, row: Row) -> None:
-        if str(row.get("file", "")).startswith("watch/"):
+        if str(row.get("file", "")).startswith("watch/") and row.get("file") != KERNEL_LOG:
             self._log_lines += 1
 
     def _on_begin(self, row: Row) -> None:

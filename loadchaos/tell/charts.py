@@ -127,7 +127,7 @@ def picture(series: Series, incidents: Sequence[tuple[float, str]] = ()) -> Pict
 
 
 # What a gap in one watcher means: the others saw on.
-_BLIND = {"scrape": "no metrics", "log": "no log", "probe": "no probes"}
+_BLIND = {"scrape": "no metrics", "log": "no log", "probe": "no probes", "kernel": "no kernel log"}
 
 
 # -- lanes ---------------------------------------------------------------------------------------------------------

@@ -231,7 +231,7 @@ def _next(page: _Page, verdict: Mapping[str, Any], folder: Path) -> None:
     page.section("Where to look")
     logs = ["server.log", *(str(p.relative_to(folder)) for p in sorted((folder / "watch" / "logs").glob("*.log")))]
     for label, part in (("report", "report.html"), ("verdict", "verdict.json"), *(("server log", log) for log in logs)):
-        if (folder / part).exists() or part == "verdict.json":
+        if part == "verdict.json" or ((folder / part).exists() and (folder / part).stat().st_size):
             page.line(f"  {label.ljust(11)} {path_of(folder, part)}")
     page.line(f"  {'again'.ljust(11)} loadchaos report {path_of(folder, '.')}")
     again = verdict.get("replay")

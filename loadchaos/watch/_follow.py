@@ -20,8 +20,11 @@ _TELL_AGAIN_S = 10.0
 class Follower:
     """One `--server-log`. `start` and `stop` are called on the loop; everything else happens in the thread."""
 
-    def __init__(self, spec: str, replica: str, label: str, folder: Path, emit: Emit, redactor: Redactor) -> None:
+    def __init__(
+        self, spec: str, replica: str, label: str, folder: Path, emit: Emit, redactor: Redactor, source: str = "log"
+    ) -> None:
         self._replica, self._emit, self._redactor = replica, emit, redactor
+        self._told_as = source
         self._loop = asyncio.get_running_loop()
         self._stop = threading.Event()
         self._source = open_source(spec)
@@ -79,7 +82,7 @@ class Follower:
 
     def _gap(self, seconds: float, why: str) -> None:
         row: Row = {
-            "row": "gap", "at_ns": time.monotonic_ns(), "replica": self._replica, "source": "log",
+            "row": "gap", "at_ns": time.monotonic_ns(), "replica": self._replica, "source": self._told_as,
             "seconds": seconds, "why": self._redactor.text(why),
         }  # fmt: skip
         self._emit(row)

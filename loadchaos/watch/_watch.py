@@ -21,6 +21,7 @@ from loadchaos.watch.device import DeviceWatch, Exporter
 from loadchaos.watch.ears import Ears
 from loadchaos.watch.footing import Footing
 from loadchaos.watch.logs import read_spec
+from loadchaos.watch.logs.kernel import DEVICE
 from loadchaos.watch.nvml import NvmlWatch
 from loadchaos.watch.probe import Probe
 from loadchaos.watch.process import ProcessWatch
@@ -82,6 +83,7 @@ class Watch:
         self._followers: dict[str, list[Follower]] = {}
         self._ears: list[Ears] = []
         self._nvml: NvmlWatch | None = None
+        self._kernel: Follower | None = None
 
     async def start(self) -> None:
         """Open every eye; returns at once."""
@@ -90,9 +92,12 @@ class Watch:
         self._keep_running("", "watch", footing.run)
         for device in self._devices:
             self._keep_running("", "device", device.run)
-        self._nvml = NvmlWatch(self._emit_metrics) if any(t.here or t.pid is not None for t in self._targets) else None
-        if self._nvml is not None:
+        if any(t.here or t.pid is not None for t in self._targets):
+            self._nvml = NvmlWatch(self._emit_metrics)
             self._nvml.start()
+            logs = self._folder / "watch" / "logs"
+            self._kernel = Follower(f"kmsg:{DEVICE}", "", "kernel", logs, self._emit, self._redactor, "kernel")
+            self._kernel.start()
         for target in self._targets:
             self._start_one(target, pages)
 
@@ -184,4 +189,5 @@ class Watch:
         if self._nvml is not None:
             await self._nvml.stop()
         followers = [follower for many in self._followers.values() for follower in many]
+        followers += [self._kernel] if self._kernel is not None else []
         await asyncio.gather(*(follower.stop() for follower in followers))

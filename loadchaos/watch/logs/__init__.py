@@ -14,6 +14,7 @@ from loadchaos.errors import OptionError
 from loadchaos.watch.logs import command
 from loadchaos.watch.logs._source import Source
 from loadchaos.watch.logs.file import FileSource
+from loadchaos.watch.logs.kernel import KernelSource
 
 __all__ = ["SOURCES", "Source", "open_source", "read_spec"]
 
@@ -23,6 +24,7 @@ SOURCES: Mapping[str, tuple[re.Pattern[str], str, Callable[[str], Source]]] = {
     "k8s": (re.compile(r"[\w.-]+/[\w.-]+(?:/[\w.-]+)?"), "k8s:NAMESPACE/POD[/CONTAINER]", command.kubernetes),
     "journal": (re.compile(r"[\w@.:-]+"), "journal:UNIT", command.journal),
     "ssh": (re.compile(r"[^\s:-][^\s:]*:.+"), "ssh:HOST:PATH", command.ssh),
+    "kmsg": (re.compile(r"/.+"), "kmsg:/dev/kmsg", lambda path: KernelSource(Path(path))),
     "cmd": (re.compile(r".*\S.*"), "cmd:'COMMAND'", command.shell),
 }
 

@@ -1,0 +1,51 @@
+"""What the kernel's log comes to: the cause of a death, a trouble of the node, or nothing of ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from loadchaos.model import KERNEL_LOG
+
+OURS, XID = (
+    "[ 4.0] Memory cgroup out of memory: Killed process 11 (VLLM::EngineCor)",
+    "[ 4.0] NVRM: Xid (PCI:0:3b:00): 79, x",
+)
+OTHERS = "[ 4.0] oom-kill:constraint=CONSTRAINT_MEMCG,task_memcg=/x,task=java,pid=4242,uid=0"
+
+
+def says(history: Any, text: str) -> None:
+    history.add("log", source="kmsg:/dev/kmsg", file=KERNEL_LOG, line=1, text=text)
+
+
+@pytest.mark.parametrize(("text", "name"), [(OURS, "oom_killer"), (XID, "xid_79")])
+def test_the_kernel_names_a_death_that_no_log_of_the_server_explains(history: Any, text: str, name: str) -> None:
+    history.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
+    ids = history.begin().work(5).send(3)
+    says(history, text)
+    history.die(ids).run(5)
+    [failure] = [f for f in history.end().verdict()["failures"] if f["severity"] == "engine_death"]
+    assert (failure["id"], failure["evidence"]["source"], failure["count"]) == (name, KERNEL_LOG, 1)
+
+
+def test_another_containers_process_that_ran_out_of_memory_is_none_of_ours(history: Any) -> None:
+    history.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
+    history.begin().work(5)
+    says(history, OTHERS)
+    assert history.work(20).end().verdict()["failures"] == []
+
+
+def test_an_xid_that_kills_nobody_is_a_trouble_of_the_node(history: Any) -> None:
+    history.begin().work(5)
+    says(history, XID)
+    [failure] = history.work(20).end().verdict()["failures"]
+    assert (failure["id"], failure["severity"]) == ("xid_79", "node")
+
+
+def test_a_kernel_that_speaks_is_no_log_of_the_server(history: Any) -> None:
+    ids = history.begin().work(5).send(3)
+    says(history, OTHERS)
+    history.die(ids).run(5)
+    [failure] = history.end().verdict()["failures"]
+    assert "Give --server-log" in failure["remedy"] or failure["id"] == "engine_dead_error"
