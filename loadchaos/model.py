@@ -29,6 +29,11 @@ BLAMELESS: frozenset[Outcome] = frozenset({"ok", "rejected", "shed", "aborted", 
 KERNEL_LOG = "watch/logs/kernel.log"
 """Where a run keeps what the kernel of this machine says of its GPUs, and of kills for want of memory."""
 
+GPU_SLOWED: Mapping[int, str] = {
+    0x8: "hardware slowdown", 0x20: "too hot (driver)", 0x40: "too hot (hardware)", 0x80: "power brake",
+}  # fmt: skip
+"""Bits of NVML's clocks event reasons that tell of trouble. A power cap set by software (4) is a GPU at full load."""
+
 State = Literal[
     "starting", "healthy", "degraded", "hung", "dying", "dead", "restarting", "unreachable", "terminated",
 ]  # fmt: skip

@@ -68,6 +68,7 @@ class Unsaid:
         self._silent.room = facts.max_model_len if facts is not None else None
         self._spinning.facts = facts
         creeps = (*self._creep.found(now_ns), *self._memory.found(now_ns), *self._devices.leaks(now_ns))
+        creeps += tuple(self._devices.strains())
         for seen in (*self._spinning.found(), *self._silent.found(now_ns), *creeps):
             if seen.severity == "hang":
                 self._stalls.append(seen)  # it names a hang, which the states are slower to see

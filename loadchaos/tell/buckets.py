@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from loadchaos.model import GPU_SLOWED
 from loadchaos.stats import LogHistogram
 
 Latencies = dict[str, LogHistogram]
@@ -91,11 +92,21 @@ class Bucket:
         """The highest figure of this name of any device; None when nobody said."""
         return max((v[name] for v in self.devices.values() if name in v), default=None)
 
+    def share(self, part: str, whole: str) -> float | None:
+        """The largest share that `part` is of `whole` on any device; None when nobody said."""
+        shares = [v[part] / v[whole] for v in self.devices.values() if v.get(whole) and part in v]
+        return max(shares, default=None)
+
+    def left(self, free: str, whole: str) -> float | None:
+        """What is in use on the fullest device, as a share; None when nobody said."""
+        shares = [1 - v[free] / v[whole] for v in self.devices.values() if v.get(whole) and free in v]
+        return max(shares, default=None)
+
+    def slowed(self) -> float | None:
+        """How many GPUs are held down by heat or power, by their clocks' event reasons; None when nobody said."""
+        reasons = [int(v["gpu_throttle_reasons"]) for v in self.devices.values() if "gpu_throttle_reasons" in v]
+        return float(sum(bool(r & sum(GPU_SLOWED)) for r in reasons)) if reasons else None
+
     def host_memory(self) -> float | None:
         """The share of memory in use on the fullest host; None when nobody said."""
-        shares = [
-            1 - v["host_memory_available_bytes"] / v["host_memory_total_bytes"]
-            for v in self.devices.values()
-            if v.get("host_memory_total_bytes") and "host_memory_available_bytes" in v
-        ]
-        return max(shares, default=None)
+        return self.left("host_memory_available_bytes", "host_memory_total_bytes")

@@ -87,12 +87,17 @@ def plots(points: Points, width_s: int) -> list[Plot]:
                   each(lambda b: b.fullest("gpu_memory_used_bytes", "gpu_memory_free_bytes"))),
             Curve("GPU busy (busiest)", "second", each(lambda b: b.busiest("gpu_utilisation_ratio"))),
             Curve("host memory (fullest)", "ours", each(Bucket.host_memory)),
+            Curve("disk (fullest)", "warn", each(lambda b: b.left("disk_free_bytes", "disk_size_bytes"))),
+            Curve("open files (host)", "attack", each(lambda b: b.share("host_files_open", "host_files_limit"))),
         ], "%", top=1.0),
         _plot("The GPUs: temperature and power", [
             Curve("temperature (hottest), C", "second", each(lambda b: b.busiest("gpu_temperature_c"))),
             Curve("power (highest), W", "first", each(lambda b: b.busiest("gpu_power_w"))),
         ]),
     ]  # fmt: skip
+    slow = each(lambda b: b.slowed())
+    if any(slow):
+        some.append(_plot("The GPUs that slow themselves down", [Curve("too hot, or short of power", "bad", slow)]))
     return [*every, *(p for p in some if p.curves)]
 
 

@@ -39,6 +39,7 @@ class _Watched:
     rss_bytes: int = 0
     threads: int | None = None
     fds: int | None = None
+    fd_limit: int | None = None
 
 
 class ProcessWatch:
@@ -126,6 +127,7 @@ class ProcessWatch:
         elif sample or (watched.state != before and "T" in (watched.state, before)):
             if sample:
                 watched.fds = _open_files(watched.process.pid)
+                watched.fd_limit = _most_files(watched.process)
             self._row(watched, "sample")
 
     def _measure(self, watched: _Watched) -> bool:
@@ -177,6 +179,7 @@ class ProcessWatch:
             "row": "process", "at_ns": time.monotonic_ns(), "replica": self._replica, "pid": watched.process.pid,
             "role": watched.role, "what": what, "state": watched.state, "cpu_s": round(watched.cpu_s, 3),
             "rss_bytes": watched.rss_bytes, "threads": watched.threads, "fds": watched.fds,
+            "fd_limit": watched.fd_limit,
             "name": self._redactor.text(watched.name),
         })  # fmt: skip
 
@@ -186,6 +189,14 @@ def _open_files(pid: int) -> int | None:
     try:
         return len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208 - names are enough, and a tenth of the time of iterdir
     except OSError:
+        return None
+
+
+def _most_files(process: psutil.Process) -> int | None:
+    """How many it may have open; None where we may not know."""
+    try:
+        return int(process.rlimit(psutil.RLIMIT_NOFILE)[0])
+    except (AttributeError, OSError, psutil.Error):  # not Linux, or not ours to read
         return None
 
 

@@ -64,3 +64,17 @@ def test_the_report_draws_the_machines_where_somebody_told_of_them() -> None:
     assert not [
         title for title in charted([*rows()[:1], {"row": "gap", "at_ns": 9 * S, "source": "x"}]) if "GPU" in title
     ]
+
+
+def test_a_full_disk_and_a_gpu_that_slows_itself_down_can_be_seen() -> None:
+    strained = [
+        {"row": "device", "at_ns": 10 * S, "source": "node", "host": "h", "device": "disk /models",
+         "values": {"disk_free_bytes": 1.0, "disk_size_bytes": 100.0}},
+        {"row": "device", "at_ns": 10 * S, "source": "node", "host": "h", "device": "host",
+         "values": {"host_files_open": 90.0, "host_files_limit": 100.0}},
+        {"row": "device", "at_ns": 10 * S, "source": "dcgm", "host": "h", "device": "gpu0",
+         "values": {"gpu_throttle_reasons": 64.0}},
+    ]  # fmt: skip
+    charts = charted([*rows(), *strained])
+    assert charts["The machines: memory and GPUs in use"][-2:] == ["disk (fullest)", "open files (host)"]
+    assert charts["The GPUs that slow themselves down"] == ["too hot, or short of power"]
