@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,72 @@ PROFILE = {
 }
 
 
-def locust(folder: Path, host: str, *options: str) -> tuple[int, list[dict[str, Any]], str]:
+def locust(folder: Path, host: str, *options: str, for_s: int = 10) -> tuple[int, list[dict[str, Any]], str]:
     """Exit code, statistics and output of `locust --headless`."""
+    argv = [sys.executable, "-m", "locust", "--headless", "--host", host, "-t", f"{for_s}s", "--json", *options]
     done = subprocess.run(
-        [sys.executable, "-m", "locust", "--headless", "--host", host, "-t", "10s", "--json", "--exit-code-on-error", "1",
-         *options],
-        cwd=folder, capture_output=True, text=True, timeout=90, check=False,
-    )  # fmt: skip
-    return done.returncode, json.loads(done.stdout) if done.stdout.strip() else [], done.stderr
+        [*argv, "--exit-code-on-error", "1"], cwd=folder, capture_output=True, text=True, timeout=110, check=False
+    )
+    return done.returncode, list(every(done.stdout.strip())), done.stderr
+
+
+def every(text: str) -> Iterator[dict[str, Any]]:
+    """The rows of each process' statistics: with `--processes` all print theirs."""
+    while text:
+        told, end = json.JSONDecoder().raw_decode(text)
+        yield from told
+        text = text[end:].strip()
+
+
+BOTH = """
+import gevent
+from locust import HttpUser, constant, events, task
+from locust.runners import WorkerRunner
+from loadchaos.users import from_profile
+
+Chat = from_profile("short.json")
+
+
+class Operator(HttpUser):
+    fixed_count = 2
+    wait_time = constant(0.1)
+
+    @task
+    def look(self):
+        self.client.get("/health")
+
+
+@events.init.add_listener
+def until_both_were_heard(environment, **_):
+    def watch():
+        while min(environment.stats.get(*kind).num_requests for kind in (("chat", "TTFT"), ("/health", "GET"))) < 4:
+            gevent.sleep(0.1)
+        environment.runner.quit()
+
+    if not isinstance(environment.runner, WorkerRunner):
+        gevent.spawn(watch)
+"""
+
+
+def test_two_processes_send_it_beside_users_of_another_class(sim: Any, tmp_path: Path) -> None:
+    """How long it takes is the machine's business: it ends when both kinds of users were answered."""
+    (tmp_path / "short.json").write_text(json.dumps(PROFILE))
+    (tmp_path / "both.py").write_text(BOTH)
+    code, stats, said = locust(
+        tmp_path, sim().url, "-f", "both.py", "-u", "6", "-r", "10", "--processes", "2", for_s=100
+    )
+    assert code == 0, said
+    assert {("TTFT", "chat"), ("POST", "chat"), ("GET", "/health")} <= set(rows(stats)), said
+    assert not any(row["num_failures"] for row in stats)
+
+
+@pytest.mark.slow
+def test_a_server_that_is_not_there_is_told_once_for_all_processes(tmp_path: Path) -> None:
+    (tmp_path / "two.py").write_text('from loadchaos.users import from_profile\nChat = from_profile("smoke")\n')
+    code, _, said = locust(tmp_path, "http://127.0.0.1:1", "-f", "two.py", "-u", "2", "--processes", "2")
+    assert code == 4, said
+    assert said.count("connection refused") == 1, said
+    assert "Traceback" not in said
 
 
 def rows(stats: list[dict[str, Any]]) -> dict[tuple[str, str], int]:
