@@ -82,6 +82,12 @@ class Child:
             self.kill()
             await self.wait(5.0)
 
+    def sweep(self) -> None:
+        """SIGKILL to what one that was killed has left behind."""
+        if self.code not in (None, 0) and self.pid is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+
     def kill(self) -> None:
         """SIGKILL to its whole session; a stopped follower would not hear a SIGTERM."""
         if self._process is not None and self._process.returncode is None:
@@ -103,6 +109,10 @@ class Load(Protocol):
 
     def see(self, row: Row) -> None:
         """A row of a worker's."""
+        ...
+
+    def lost(self) -> str | None:
+        """Why what is left of it has to stop, None while nothing is missing."""
         ...
 
     async def end(self, grace_s: float) -> None:
@@ -137,11 +147,13 @@ class Locust(Child):
     def see(self, row: Row) -> None:
         """Its process ends with its load: no row tells more."""
 
+    def lost(self) -> str | None:
+        """Locust itself notes what a lost worker leaves undone, and goes on."""
+        return None
+
     def ended(self) -> None:
         """Record its exit, and end what a killed one has left behind: nobody would watch workers without a master."""
-        if self.code != 0 and self.pid is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)
+        self.sweep()
         self._emit({"row": "locust", "at_ns": time.monotonic_ns(), "what": "exit", "pid": self.pid, "code": self.code})
 
     def how_it_failed(self) -> str | None:

@@ -72,8 +72,8 @@ async def _serve(
     say(_words(ui.web))
     code = 0
     while not over.is_set():
-        if not ui.alive:
-            raise LedgerError(f"the web UI's process ended (code {ui.code}); what it said is in {ui.log}")
+        if lost := ui.lost():
+            raise LedgerError(f"the session ends, start it again with the same command: {lost}")
         # A Stop that comes after a Start nobody has seen yet takes it back.
         start = None
         for row in ui.commands():

@@ -389,7 +389,7 @@ class _Run:
         if self._stop_pressed:
             self._shortened = True
             return "Stop was pressed"
-        return self._gate.why_give_up()
+        return self._locust.lost() or self._gate.why_give_up()
 
     # --- small ------------------------------------------------------------------------------------------------------------
 
