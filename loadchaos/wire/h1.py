@@ -6,6 +6,7 @@ close was promised so, whether the last chunk came, what stood there when it was
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
@@ -15,6 +16,10 @@ MAX_HEAD_BYTES = 1 << 20
 _MAX_CHUNK_LINE = 4096
 _MOST_HEADS = 64
 _LONGEST_KEPT_HEAD = 4096
+_MOST_KEPT_LINES = 1024
+_LONGEST_KEPT_LINE = 200
+_MOST_DIGITS = 18
+_BODILESS = frozenset({204, 304})
 
 
 class _BrokenError(Exception):
@@ -42,7 +47,7 @@ class _Head(NamedTuple):
 
 
 _heads: dict[bytes, _Head] = {}
-"""Heads parsed before: a server's answers differ in their date and length, and often not even in these."""
+"""Heads parsed before: within a second, a server's answers often have one and the same."""
 
 
 class ResponseParser:
@@ -244,21 +249,13 @@ def _one_chunk(data: bytes) -> bytes | None:
 
 
 def _parsed(raw: bytes) -> _Head:
-    first, *lines = raw.decode("latin-1").replace("\r\n", "\n").split("\n")
-    parts = first.split(" ", 2)
-    version = parts[0].removeprefix("HTTP/1.")
-    if len(parts) < 2 or len(parts[1]) != 3 or not parts[1].isascii() or not parts[1].isdigit():
-        raise _BrokenError(f"not a status line: {first[:80]!r}")
-    if version not in {"0", "1"} or int(parts[1]) < 100:
-        raise _BrokenError(f"not a status line: {first[:80]!r}")
+    first, *lines = raw.replace(b"\r\n", b"\n").split(b"\n")
     headers: dict[str, str] = {}
     for line in lines:
-        name, colon, value = line.partition(":")
-        if not colon or not name or name != name.strip():
-            raise _BrokenError(f"not a header line: {line[:80]!r}")
-        name, value = name.lower(), value.strip()
+        # Where an id or a date makes heads differ, their other lines are still the same in every answer.
+        name, value = (_header if len(line) <= _LONGEST_KEPT_LINE else _header.__wrapped__)(line)
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
-    head = _framed(_Head((1, int(version)), int(parts[1]), parts[2] if len(parts) > 2 else "", headers))
+    head = _framed(*_status_line(first), headers)
     if len(raw) <= _LONGEST_KEPT_HEAD:
         if len(_heads) >= _MOST_HEADS:
             _heads.clear()
@@ -266,23 +263,54 @@ def _parsed(raw: bytes) -> _Head:
     return head
 
 
-def _framed(head: _Head) -> _Head:
+@functools.lru_cache(maxsize=_MOST_KEPT_LINES)
+def _status_line(line: bytes) -> tuple[tuple[int, int], int, str]:
+    text = line.decode("latin-1")
+    parts = text.split(" ", 2)
+    version = parts[0].removeprefix("HTTP/1.")
+    if len(parts) < 2 or len(parts[1]) != 3 or not parts[1].isascii() or not parts[1].isdigit():
+        raise _BrokenError(f"not a status line: {text[:80]!r}")
+    if version not in {"0", "1"} or int(parts[1]) < 100:
+        raise _BrokenError(f"not a status line: {text[:80]!r}")
+    return (1, int(version)), int(parts[1]), parts[2] if len(parts) > 2 else ""
+
+
+@functools.lru_cache(maxsize=_MOST_KEPT_LINES)
+def _header(line: bytes) -> tuple[str, str]:
+    text = line.decode("latin-1")
+    name, colon, value = text.partition(":")
+    if not colon or not name or name != name.strip():
+        raise _BrokenError(f"not a header line: {text[:80]!r}")
+    return name.lower(), value.strip()
+
+
+def _framed(version: tuple[int, int], status: int, reason: str, headers: Mapping[str, str]) -> _Head:
     """With how its body is framed."""
-    headers = head.headers
-    tokens = {t.strip().lower() for t in headers.get("connection", "").split(",")}
-    head = head._replace(lasting="close" not in tokens and (head.version >= (1, 1) or "keep-alive" in tokens))
-    if head.status in {204, 304}:
-        return head._replace(framing="length")
+    lasting = version >= (1, 1)
+    if "connection" in headers:
+        tokens = {t.strip().lower() for t in headers["connection"].split(",")}
+        lasting = "close" not in tokens and (lasting or "keep-alive" in tokens)
     encoding = headers.get("content-encoding", "identity").strip().lower()
-    if encoding not in {"gzip", "x-gzip", "deflate", "", "identity"}:
-        return head._replace(fault=f"content-encoding {encoding[:40]!r}, which nobody asked for")
-    head = head._replace(packed=encoding not in {"", "identity"})
-    coding, length = headers.get("transfer-encoding", "").lower(), headers.get("content-length")
+    packed = encoding not in {"", "identity"} and status not in _BODILESS
+    framing, length, fault = _framing(status, headers)
+    if packed and encoding not in {"gzip", "x-gzip", "deflate"}:
+        framing, fault = None, f"content-encoding {encoding[:40]!r}, which nobody asked for"
+    return _Head(version, status, reason, headers, framing, length, packed, lasting, fault)
+
+
+def _framing(status: int, headers: Mapping[str, str]) -> tuple[str | None, int, str]:
+    """(framing, length, fault): see `_Head`."""
+    if status in _BODILESS:
+        return "length", 0, ""
+    coding, length = headers.get("transfer-encoding"), headers.get("content-length")
     if coding:
-        return head._replace(framing="chunked" if coding.split(",")[-1].strip() == "chunked" else "close")
+        return ("chunked" if coding.lower().split(",")[-1].strip() == "chunked" else "close"), 0, ""
     if length is None:
-        return head._replace(framing="close")
-    first, *others = {part.strip() for part in length.split(",")}
-    if others or not first.isascii() or not first.isdigit():
-        return head._replace(fault=f"content-length is no number: {length[:80]!r}")
-    return head._replace(framing="length", length=int(first))
+        return "close", 0, ""
+    if "," in length:  # repeated: RFC 9112 6.3 takes it where all say the same
+        length, *others = {part.strip() for part in length.split(",")}
+        if others:
+            return None, 0, f"content-length is no number: {headers['content-length'][:80]!r}"
+    if not length.isascii() or not length.isdigit() or len(length) > _MOST_DIGITS:
+        return None, 0, f"content-length is no number: {length[:80]!r}"
+    return "length", int(length), ""
