@@ -14,9 +14,10 @@ _NONBLOCK_CLOEXEC = 0o2004000
 
 
 class Alarm:
-    """One waiting greenlet at a time. Where the system has no timerfd (Linux has), gevent's timers have to do."""
+    """One waiting greenlet at a time, until `at_ns`. Without a timerfd (Linux has it), gevent's timers have to do."""
 
     def __init__(self) -> None:
+        self.at_ns: int | None = None
         self._fd = -1
         try:
             self._libc = ctypes.CDLL(None, use_errno=True)
@@ -30,6 +31,13 @@ class Alarm:
         left_ns = at_ns - time.monotonic_ns()
         if left_ns <= 0:
             return
+        self.at_ns = at_ns
+        try:
+            self._wait(at_ns, left_ns)
+        finally:
+            self.at_ns = None
+
+    def _wait(self, at_ns: int, left_ns: int) -> None:
         if self._io is None:
             sleep(left_ns / 1e9)
             return

@@ -1,37 +1,42 @@
-"""Reads all connections of a worker from gevent's hub: a stamp the moment bytes are there, everything else behind it.
+"""Reads all connections of a worker from gevent's hub: reading comes first, everything else behind it.
 
 A greenlet that reads is woken for each packet, reads, finds nothing more and waits again. Here the hub's own callback
-reads and stamps; what arrived is handed to the calls when nothing more is to be read, in slices, so that no stamp waits
-for somebody's parsing. The greenlet of a call wakes up when its exchange is over.
+reads; what arrived is handed to the calls when nothing more is to be read, in slices, so that no reading waits for
+somebody's parsing. The greenlet of a call wakes up when its exchange is over.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from loadchaos.users.alarm import Alarm
 from loadchaos.users.greenlets import current, hub, loop, stand_still
-from loadchaos.wire.sockets import RECEIVE_BYTES, Connection, Take
+from loadchaos.wire.sockets import Connection, Take
 
 _SLICE_NS = 500_000
 """So long arrivals are handed over before the next ones are read and stamped."""
 _MOST_WAITING = 4096
 """Where more waits to be handed over, at least half of it is: under too much load it would only pile up."""
 _BEHIND_READING = -2  # libev's lowest priority
-_GATHER_NS = 200_000
-"""Where arrivals come thick, polls are that far apart: a wake-up costs more than reading, and stamps may be so late."""
+_GATHER_NS = 500_000
+_GATHER_TLS_NS = 200_000
+"""Where arrivals come thick, polls are that far apart, as a wake-up costs more than reading; inside TLS, where the time is
+that of reading, no further than it may be late."""
 _THICK_PER_S = 5_000
 _WINDOW_NS = 50_000_000
 
 
 class Arrivals:
-    """One a hub. `collect` is for the worker's slots; `around` brackets each slice (True before, False behind it)."""
+    """One a hub. `collect` is for the worker's slots; `around` brackets each slice (True before, False behind it).
 
-    def __init__(self, around: Callable[[bool], None]) -> None:
-        self._around = around
+    It stands still no longer than until the `alarm`, where there is one.
+    """
+
+    def __init__(self, around: Callable[[bool], None], alarm: Alarm | None = None) -> None:
+        self._around, self._alarm = around, alarm
         self._arrived: deque[tuple[int, _Watch, bytes | OSError]] = deque()
         self._turns: list[Any] = []
         self._switch = hub().switch
@@ -41,6 +46,7 @@ class Arrivals:
         self._polled_ns = self._window_ns = time.monotonic_ns()
         self._in_window = 0
         self._thick = False
+        self._gather_ns = _GATHER_NS
 
     def close(self) -> None:
         """Read no more."""
@@ -52,6 +58,8 @@ class Arrivals:
         watch = connection.watch
         if not isinstance(watch, _Watch):
             watch = connection.watch = _Watch(connection, self._arrived)
+            if connection.tls:
+                self._gather_ns = _GATHER_TLS_NS
         watch.take, watch.greenlet, watch.end = take, current(), None
         if not watch.over_with_what_was_kept():
             watch.start()
@@ -98,7 +106,10 @@ class Arrivals:
     def _gather(self) -> None:
         """Let more arrive before the next poll."""
         now_ns = time.monotonic_ns()
-        left_ns = self._polled_ns + _GATHER_NS - now_ns
+        until_ns = self._polled_ns + self._gather_ns
+        if self._alarm is not None and self._alarm.at_ns is not None:
+            until_ns = min(until_ns, self._alarm.at_ns)
+        left_ns = until_ns - now_ns
         if left_ns > 0:
             stand_still(left_ns / 1e9)
             now_ns += left_ns
@@ -158,12 +169,13 @@ class _Watch:
             self._unasked = True
             self.stop()
             return
+        data: bytes | OSError
         try:
-            data: bytes | OSError = self._connection.read_now() if self._tls else os.read(self._fd, RECEIVE_BYTES)
-            self._arrived.append((time.monotonic_ns(), self, data))
+            at_ns, data = self._connection.read_now()
+            self._arrived.append((at_ns, self, data))
             while data and self._tls:  # what TLS has decrypted ahead makes no descriptor readable
-                data = self._connection.read_now()
-                self._arrived.append((time.monotonic_ns(), self, data))
+                at_ns, data = self._connection.read_now()
+                self._arrived.append((at_ns, self, data))
         except BlockingIOError:
             return
         except OSError as e:
@@ -178,21 +190,21 @@ class _Watch:
             # Behind what its call wanted. Where that was pipelined, another call will want it.
             self._unasked = True
             self._kept.append((at_ns, data))
-        elif self._is_over(at_ns, data):
+        elif self._is_over(at_ns, data, self.take):
             self.greenlet.switch()
 
     def over_with_what_was_kept(self) -> bool:
         """Hand over what came before anybody asked; whether that is all that is wanted."""
         while self._kept:
-            if self._is_over(*self._kept.pop(0)):
+            assert self.take is not None, "a call collects"
+            if self._is_over(*self._kept.pop(0), self.take):
                 return True
         return False
 
-    def _is_over(self, at_ns: int, data: bytes | OSError) -> bool:
-        assert self.take is not None, "a call collects"
+    def _is_over(self, at_ns: int, data: bytes | OSError, take: Take) -> bool:
         try:
             if data and isinstance(data, bytes):
-                if self.take(at_ns, data):
+                if take(at_ns, data):
                     return False
             else:
                 self.end = data

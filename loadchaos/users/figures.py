@@ -20,10 +20,11 @@ _MS = 1e6
 
 
 def tell(environment: Environment, traffic: str, reply: Reply, due_ns: int, *, tokens: bool) -> None:
-    """One request: milliseconds from due to end; `tokens`: TTFT and ITL, too, where the request ended ok."""
+    """One request: ms from due to its last byte where it ended ok, else to its end; `tokens`: TTFT and ITL, too."""
     wrong = None if reply.outcome in BLAMELESS else reply.outcome
+    end_ns = reply.last_byte_ns if reply.outcome == "ok" and reply.last_byte_ns is not None else reply.end_ns
     cast("Any", environment.events.request).fire(
-        request_type="POST", name=traffic, response_time=(reply.end_ns - due_ns) / _MS, response_length=reply.bytes_in,
+        request_type="POST", name=traffic, response_time=(end_ns - due_ns) / _MS, response_length=reply.bytes_in,
         context={}, response=None, exception=Exception(wrong) if wrong else None,
     )  # fmt: skip
     if not tokens or reply.outcome != "ok":

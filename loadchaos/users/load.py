@@ -93,8 +93,8 @@ class Load:
         self._join: Callable[[Slot], None] | None = None  # what a user does who comes in the middle of a closed phase
         self._record = Record(folder.requests(plan.worker), plan.worker, clock)
         self._disk = Disk(plan.folder) if clock is not None else None  # on its own machine the run looks after it
-        self._arrivals = Arrivals(self._around)
         self._alarm = Alarm()
+        self._arrivals = Arrivals(self._around, self._alarm)
         self._users: list[User] = []
         self._free: list[User] = []
         self._idle = flag()

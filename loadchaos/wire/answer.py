@@ -54,6 +54,7 @@ class Answer:
         self._error_text = ""
         self._events = 0
         self._sse = SseParser()
+        self._between_events = False
         self._alike = Alike()
         self._unsniffed: list[tuple[int, bytes]] = []
         self._body: list[bytes] = []
@@ -63,7 +64,7 @@ class Answer:
         alike = self._alike
         if alike.known and piece.startswith(alike.frame_begin) and piece.endswith(alike.frame_end):
             text = string(piece[len(alike.frame_begin) : -len(alike.frame_end)])
-            if text and self._sse.between_events:
+            if text and self._between_events:
                 self._events += 1
                 self._text.append(text)
                 self._stamp(at_ns, answer=alike.is_answer)
@@ -157,6 +158,7 @@ class Answer:
             return
         for event in self._sse.feed(piece):
             self._event(at_ns, event)
+        self._between_events = self._sse.between_events
 
     def _count(self, key: str) -> int | None:
         value = self.usage.get(key) if self.usage else None

@@ -86,6 +86,10 @@ class ResponseParser:
         if self.done or self.broken is not None:
             self.excess += data
             return b""
+        if self._state == "size" and not self._buffer and self._inflate is None:
+            whole = _one_chunk(data)
+            if whole is not None:
+                return whole
         if not self.has_head:
             self._buffer += data
             try:
@@ -172,10 +176,6 @@ class ResponseParser:
     def _chunks(self, data: bytes) -> bytes:
         if self._buffer:
             data, self._buffer = self._buffer + data, b""
-        if self._state == "size":
-            whole = _one_chunk(data)
-            if whole is not None:
-                return whole
         parts: list[bytes] = []
         at, size = 0, len(data)
         while at < size and not self.done and self.broken is None:

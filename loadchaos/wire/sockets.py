@@ -1,6 +1,8 @@
 """Blocking sockets with a stamp on every arrival; cooperative when gevent has patched the process, and none the wiser.
 
-For behaviours and users only: everybody else reads the same bytes through the sans-I/O parsers beside this file.
+Where the kernel stamps packets itself (wire/stamps.py), its stamp is taken: a token has come when its packet came, however
+busy the process was that read it. For behaviours and users only: everybody else reads the same bytes through the sans-I/O
+parsers beside this file.
 """
 
 from __future__ import annotations
@@ -12,13 +14,16 @@ import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import urlsplit
+
+from loadchaos.wire import stamps
 
 RECEIVE_BYTES = 64 * 1024
 MAX_IDLE_NS = 4_000_000_000
 """A connection idle longer is not used again: uvicorn, under most of these servers, closes after 5 s."""
 CONNECT_LIMIT_S = 30.0
+_clock = stamps.Clock()
 
 
 @dataclass
@@ -76,10 +81,11 @@ class Watch(Protocol):
 class Connection:
     """One connection. Errors are OSError (ssl.SSLError is one), an end by the peer is b"" from `receive`."""
 
-    __slots__ = ("_sock", "idle_since_ns", "number", "tls", "watch")
+    __slots__ = ("_plain", "_sock", "idle_since_ns", "number", "tls", "watch")
 
     def __init__(self, sock: socket.socket, number: int) -> None:
         self._sock = sock
+        self._plain: Any = getattr(sock, "_sock", sock)  # gevent's socket holds the one that never waits for others
         self.number = number
         self.idle_since_ns = 0
         self.tls = isinstance(sock, ssl.SSLSocket)
@@ -102,6 +108,7 @@ class Connection:
                 sock.settimeout(min(limit_s, CONNECT_LIMIT_S))
                 sock.connect(address)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                stamps.ask(sock)
                 if target.tls_context is not None and target.tls:
                     sock = target.tls_context.wrap_socket(sock, server_hostname=target.host)
                 # No timeout per read: it would cost a timer each; the sweeper looks after silence.
@@ -137,11 +144,22 @@ class Connection:
         data = self._sock.recv(most)
         return time.monotonic_ns(), data
 
-    def read_now(self) -> bytes:
-        """What TLS has for us already; raises BlockingIOError where that is nothing."""
+    def read_now(self) -> tuple[int, bytes]:
+        """What is there, with its arrival in monotonic ns; raises BlockingIOError where that is nothing.
+
+        Where one read finds several packets, the time is that of the last one.
+        """
+        if self.tls:
+            return self._decrypted()
+        data, told, _, _ = self._plain.recvmsg(RECEIVE_BYTES, stamps.ROOM_BYTES, socket.MSG_DONTWAIT)
+        return _clock.arrival(told, time.monotonic_ns(), time.time_ns()), data
+
+    def _decrypted(self) -> tuple[int, bytes]:
+        """What TLS has for us already. Its packets' stamps are read by it, so the time is that of reading."""
         self._sock.settimeout(0)
         try:
-            return self._sock.recv(RECEIVE_BYTES)
+            data = self._sock.recv(RECEIVE_BYTES)
+            return time.monotonic_ns(), data
         except ssl.SSLWantReadError as e:
             raise BlockingIOError from e
         finally:

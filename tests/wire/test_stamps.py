@@ -1,0 +1,96 @@
+"""A packet's time is that of its arrival, not of its reading, whatever somebody does to the wall clock."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from loadchaos.wire import stamps
+from loadchaos.wire.sockets import Connection, Target
+
+S = 1_000_000_000
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Connection, socket.socket]]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        connection = Connection.open(Target(f"http://127.0.0.1:{listener.getsockname()[1]}"), 1, 10)
+        peer, _ = listener.accept()
+        with peer:
+            yield connection, peer
+        connection.close()
+
+
+def read(connection: Connection) -> tuple[int, bytes]:
+    until_s = time.monotonic() + 10
+    while time.monotonic() < until_s:
+        try:
+            return connection.read_now()
+        except BlockingIOError:
+            time.sleep(0.001)
+    raise AssertionError("nothing came")
+
+
+def test_what_is_read_late_came_when_it_came(pair: tuple[Connection, socket.socket]) -> None:
+    connection, peer = pair
+    for _ in range(10):  # a kernel begins to stamp a moment after the first socket asked for it
+        left_ns = time.monotonic_ns()
+        peer.sendall(b"a token")
+        sent_ns = time.monotonic_ns()
+        time.sleep(0.3)
+        came_ns, data = read(connection)
+        assert data == b"a token"
+        assert left_ns <= came_ns
+        if came_ns <= sent_ns + S // 10:
+            return
+    with socket.socket() as one:
+        stamps.ask(one)
+        if stamps._TIMESTAMPNS is None or not one.getsockopt(socket.SOL_SOCKET, stamps._TIMESTAMPNS):
+            pytest.skip("this kernel does not stamp packets")
+    raise AssertionError("the kernel's stamp is not taken")
+
+
+def test_the_end_comes_without_a_stamp(pair: tuple[Connection, socket.socket]) -> None:
+    connection, peer = pair
+    before_ns = time.monotonic_ns()
+    peer.shutdown(socket.SHUT_WR)
+    came_ns, data = read(connection)
+    assert data == b""
+    assert before_ns <= came_ns <= time.monotonic_ns()
+
+
+def told(wall_ns: int) -> list[tuple[int, int, bytes]]:
+    return [(socket.SOL_SOCKET, 35, stamps._timespec.pack(wall_ns // S, wall_ns % S))]
+
+
+def clock(ahead_ns: int) -> stamps.Clock:
+    it = stamps.Clock()
+    it.ahead_ns = ahead_ns
+    return it
+
+
+def test_an_interruption_between_two_looks_moves_no_arrival() -> None:
+    it = clock(-1000 * S)
+    for late_ns in (0, 900_000, 40_000_000, 300_000, 5_000_000_000):
+        now_ns = 7 * S
+        assert it.arrival(told(1006 * S), now_ns, 1007 * S + late_ns) == 6 * S
+
+
+@pytest.mark.parametrize("by_s", [-3600, -1, 1, 3600])
+def test_a_wall_clock_that_was_set_is_followed_after_a_few_looks(by_s: int) -> None:
+    it = clock(-1000 * S)
+    for n in range(10):
+        now_ns = (7 + n) * S
+        came_ns = it.arrival(told(now_ns - S // 2 + (1000 + by_s) * S), now_ns, now_ns + (1000 + by_s) * S)
+        assert came_ns <= now_ns, "nothing comes after it was read"
+        if n >= 3:
+            assert came_ns == now_ns - S // 2
+
+
+def test_a_stamp_from_before_the_clock_was_set_says_nothing() -> None:
+    it = clock(-1000 * S)
+    assert it.arrival(told(100 * S), 7 * S, 1007 * S) == 7 * S
+    assert it.arrival([], 7 * S, 1007 * S) == 7 * S
