@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from loadchaos.judge.group import Failure
     from loadchaos.judge.signatures import Signature
 
+_KEYS = ("id", "severity", "title", "role", "evidence", "process", "at", "frames", "known", "remedy", "alt")
+"""What scripts are given of a failure: no key leaves, and none comes without a word in the changelog."""
 _BODY_CHARS = 1 << 20
 _BODY_BEGINS = ("{", "<", "data:", "event:")
 
@@ -39,6 +41,7 @@ def classify(files: tuple[str, ...], as_json: bool) -> None:
             click.echo(f"loadchaos: {e}", err=True)
             unreadable = True
             continue
+        found = [{key: f[key] for key in _KEYS} for f in found]
         told += [{"file": path, **f} for f in found] if len(files) > 1 else found
     if as_json:
         import orjson
@@ -48,7 +51,7 @@ def classify(files: tuple[str, ...], as_json: bool) -> None:
 
 
 def classify_one(path: str, *, as_json: bool) -> list[dict[str, Any]]:
-    """The failures of one file as `--json` gives them; printed in words where no JSON is wanted."""
+    """The failures of one file, with all that is known of each; printed in words where no JSON is wanted."""
     from loadchaos.judge.diagnosis import Diagnosis
     from loadchaos.logfiles import UnreadableError, lines
     from loadchaos.redact import Redactor

@@ -19,6 +19,8 @@ from loadchaos.errors import LoadchaosError
 LONGEST_LINE = 1 << 20
 _GZIP = b"\x1f\x8b"
 _LOOK = 4096
+_IN_TEXT = b"\t\n\r\f\b\x1b"
+_ODD_SHARE = 0.02
 
 
 class UnreadableError(LoadchaosError):
@@ -46,13 +48,21 @@ def _decoded(name: str, raw: Any) -> Iterator[str]:
             yield from _decoded(name, unpacked)
         return
     encoding = _encoding(head)
-    if encoding == "utf-8" and b"\0" in head:
+    if encoding == "utf-8" and _is_binary(head):
         raise UnreadableError(f"{name}: is no text")
     text = io.TextIOWrapper(cast("IO[bytes]", raw), encoding=encoding, errors="replace", newline="\n")
     try:
         yield from _cut(text)
     finally:
         text.detach()  # the file is the caller's to close
+
+
+def _is_binary(head: bytes) -> bool:
+    """NULs alone are no sign: a log that was truncated under its writer has a hole of them."""
+    said = head.replace(b"\0", b"")
+    odd = sum((byte < 32 and byte not in _IN_TEXT) or byte == 127 for byte in said)
+    odd += said.decode("utf-8", "replace").count("\ufffd")
+    return b"\0" in head and odd > _ODD_SHARE * len(said)
 
 
 def _encoding(head: bytes) -> str:
@@ -65,5 +75,5 @@ def _cut(text: io.TextIOWrapper) -> Iterator[str]:
     inside = False
     for piece in iter(lambda: text.readline(LONGEST_LINE), ""):
         if not inside:
-            yield piece.rstrip("\r\n")
+            yield piece.rstrip("\r\n").replace("\0", "")
         inside = not piece.endswith("\n")

@@ -48,7 +48,7 @@ def test_json_has_the_keys_that_scripts_rely_on(log: Path) -> None:
     result = call("classify", log, "--json")
     [failure] = json.loads(result.output)
     assert result.exit_code == 1
-    assert set(failure) >= KEYS
+    assert set(failure) == KEYS
     assert set(failure["evidence"]) == {"line", "text"}
     assert failure["at"].count(":") == 2
 
@@ -117,6 +117,13 @@ def test_what_cannot_be_read_is_exit_2_and_the_other_files_are_still_told(log: P
         assert result.exit_code == 2, bad
         assert "encoder_cache_miss" in result.output
         assert str(bad) in result.output
+
+
+@pytest.mark.parametrize("hole", [b"\0" * 10_000, b"x\xff\xfe\0y\n"])
+def test_a_log_with_a_hole_where_it_was_truncated_is_a_log(tmp_path: Path, hole: bytes) -> None:
+    path = tmp_path / "x.log"
+    path.write_bytes(hole + DEATH)
+    assert [f["id"] for f in json.loads(call("classify", path, "--json").output)] == ["encoder_cache_miss"]
 
 
 def test_a_gzip_that_breaks_off_is_told_as_far_as_it_goes(tmp_path: Path) -> None:

@@ -3,6 +3,9 @@
 Answers of the idle server and the first ones under load fix what is tolerated: numerics depend on the batch, so that
 even greedy answers of a right server may part at some point. Up to the first point where any two of them differ an
 answer has to be the same to the letter, and behind it anything goes; where they part at once nothing is held exactly.
+
+A single one of the first under load that parts from all others may be such numerics, or the very corruption that is looked
+for: it is not learned from, and neither it nor what parts later as it did lets the canary pass.
 """
 
 from __future__ import annotations
@@ -44,6 +47,13 @@ def learned(answers: Sequence[str]) -> Tolerated | None:
     return Tolerated(common, whole) if len(common) >= _FEWEST_CHARS else None
 
 
+def alone(idle: Sequence[str], loaded: Sequence[str]) -> str | None:
+    """The one answer of the first under load that parts from all others, which agree; None if there is none."""
+    odd = [answer for answer in loaded if answer != idle[0]] if idle else []
+    agree = len(idle) >= _FEWEST_IDLE and len(loaded) == FIRST_UNDER_LOAD and len(set(idle)) == 1
+    return odd[0] if agree and len(odd) == 1 else None
+
+
 def foreign(answer: str, own: str, words: Sequence[str]) -> str | None:
     """Another canary's word in an answer, None if there is none."""
     return next((word for word in words if word != own and word in answer), None)
@@ -53,9 +63,10 @@ class Canaries:
     """Folds `canary` rows; `found` gives each wrong answer once."""
 
     def __init__(self) -> None:
-        self._exact: list[str] = []  # the answers that are learned from, idle ones first
+        self._idle: list[str] = []
+        self._loaded: list[str] = []  # the first under load
         self._echoes: list[bool] = []  # whether idle echoes held their own word
-        self._under_load = 0
+        self._doubtful = 0
         self._words: list[str] = []
         self._asked = self._wrong = self._failed = 0
         self._pending: list[Seen] = []
@@ -84,15 +95,20 @@ class Canaries:
         elif word:
             self._echo(row, text, word, idle=idle)
         elif idle:
-            self._exact.append(text)
-        elif self._under_load < FIRST_UNDER_LOAD:
-            self._under_load += 1
-            self._exact.append(text)
+            self._idle.append(text)
+        elif len(self._loaded) < FIRST_UNDER_LOAD:
+            self._loaded.append(text)
+            self._doubtful += alone(self._idle, self._loaded) is not None
         else:
-            tolerated = learned(self._exact)
-            if tolerated is not None and not tolerated.admits(text):
-                n = len(self._exact)
-                self._changed(row, f"{n} answers began with {_shown(tolerated.text)}, this one is {_shown(text)}")
+            self._held_to(row, text)
+
+    def _held_to(self, row: Row, text: str) -> None:
+        tolerated = learned([*self._idle, *self._loaded])
+        if alone(self._idle, self._loaded) is not None and (tolerated is None or tolerated.admits(text)):
+            self._doubtful += text != self._idle[0]
+        elif tolerated is not None and not tolerated.admits(text):
+            n = len(self._idle) + len(self._loaded)
+            self._changed(row, f"{n} answers began with {_shown(tolerated.text)}, this one is {_shown(text)}")
 
     def _echo(self, row: Row, text: str, word: str, *, idle: bool) -> None:
         if idle:
@@ -118,13 +134,17 @@ class Canaries:
 
     def check(self) -> Check | None:
         """For verdict.json: how many answers were held against what; None where no canary was asked."""
-        if not (self._exact or self._echoes or self._asked or self._failed):
+        if not (self._idle or self._loaded or self._echoes or self._asked or self._failed):
             return None
-        tolerated = learned(self._exact)
+        odd = alone(self._idle, self._loaded)
+        tolerated = learned(self._idle if odd is not None else [*self._idle, *self._loaded])
         exact = "nothing" if tolerated is None else "the whole answer" if tolerated.whole else "the first part"
         held = f"{exact} exactly, {'and' if self._held_to_echo() else 'not'} its own word"
         actual = f"{self._asked} under load, {self._wrong} wrong; held to {held}"
-        blind = not self._asked or (tolerated is None and not self._held_to_echo())
+        if odd is not None:
+            actual += f"; {self._doubtful} part from all others ({_shown(odd)} came among the first {FIRST_UNDER_LOAD})"
+            actual += ": numerics or corruption"
+        blind = not self._asked or odd is not None or (tolerated is None and not self._held_to_echo())
         # A wrong answer is a failure by itself, which a profile may accept.
         return Check("canary", "answers as learned", actual, "unknown" if blind else "pass")
 

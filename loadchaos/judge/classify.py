@@ -28,6 +28,7 @@ _LONGEST_BODY = 1 << 20
 _STACK_COMES = 12  # lines between what names a crash and the stack printed of it, and within that stack
 _LAST_WORDS = 3  # lines after an uncaught exception that are still its message
 _TELLS = ("ERROR", "WARNING", "CRITICAL")  # a logger that tells of an exception does so in the line before it
+_WARNS = "WARNING"
 _ENDINGS = ("KeyboardInterrupt", "SystemExit", "CancelledError", "GeneratorExit")  # somebody ended it
 
 
@@ -161,7 +162,9 @@ class Classifier:
         if HEADER in body:
             found = self._begin(writer, line, body, line_no, at_ns, source, state)
             if writer.trace is not None:
-                writer.trace.logged |= bool(line.level) or clean(expand(before)[-1]).level in _TELLS
+                level = line.level or clean(expand(before)[-1]).level
+                writer.trace.logged |= bool(line.level) or level in _TELLS
+                writer.trace.warned |= level == _WARNS
             return found
         trace = writer.trace
         if trace is None or (line.level and line.level != trace.level):  # another logger between the lines
@@ -199,7 +202,8 @@ class Classifier:
         chain = writer.last.chain if follows and writer.last is not None else self._chain
         introduced = bool(writer.intro) and line_no - writer.intro_line <= _INTRO
         logged = introduced or (follows and writer.last is not None and writer.last.logged)
-        writer.trace = Trace(chain, line.level, logged=logged)
+        warned = follows and writer.last is not None and writer.last.warned
+        writer.trace = Trace(chain, line.level, logged=logged, warned=warned)
         writer.chained = False
         if introduced:
             for match in writer.intro:
@@ -279,7 +283,7 @@ class Classifier:
         frames: list[Frame] = trace.frames if trace is not None else []
         groups = {k: v for k, v in hit.groupdict().items() if v is not None} if hit is not None else {}
         blamed = guilty(frames, self._signatures.skip)
-        return name(
+        match = name(
             signature,
             groups={**state.facts, **groups} if signature.derive or signature.role == "cause" else groups,
             frames=frames,
@@ -293,6 +297,8 @@ class Classifier:
             clock_s=line.clock_s,
             chain=trace.chain if trace is not None else 0,
         )
+        match.warned = trace.warned if trace is not None else line.level == _WARNS and match.severity == "startup"
+        return match
 
     def _tell(self, match: Match, state: _Source) -> bool:
         """False for the ninth like it in a short time; the next one told says how many were left out."""

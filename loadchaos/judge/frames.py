@@ -42,7 +42,7 @@ class Frame:
 class Trace:
     """A traceback, open until the exception's own line; `chain` is shared by those that follow from one another.
 
-    `logged` says that a logger told of it: the process went on.
+    `logged` says that a logger told of it: the process went on. `warned`: it only warned.
     """
 
     chain: int
@@ -51,6 +51,7 @@ class Trace:
     exception: str = ""
     message: str = ""
     logged: bool = False
+    warned: bool = False
 
     def take(self, text: str, line_no: int) -> bool:
         """Feed the next line of the same writer; True when it was a part of this traceback and left it open."""

@@ -21,7 +21,10 @@ _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 @dataclass(slots=True, eq=False)
 class Match:
-    """One signature seen in one line. `chain` ties it to a traceback (0: none); group() turns matches into failures."""
+    """One signature seen in one line. `chain` ties it to a traceback (0: none); group() turns matches into failures.
+
+    `warned`: a logger only warned of it; what would be deadly otherwise is told only where something did die of it.
+    """
 
     signature: Signature
     id: str
@@ -44,6 +47,7 @@ class Match:
     frame: str = ""
     template: str = ""
     values: Mapping[str, str] = field(default_factory=dict)
+    warned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +233,8 @@ def _life(life: Sequence[Match], old: set[int], *, quiet: bool) -> list[Failure]
             and near(said, match, match.signature.within_s)
         ):
             continue
+        if match.warned and match.role == "cause" and match.severity in _DEADLY and match.chain not in echoes:
+            continue
         if match.role == "cause" and not (quiet and match.signature.quiet and match.chain not in echoes):
             failures.append(_failure(match))
         elif match.role == "echo" and not (match.chain and match.chain in named):
@@ -245,6 +251,8 @@ def _deaths(life: Sequence[Match]) -> list[list[Match]]:
     clusters: list[list[Match]] = []
     for match in life:
         if match.role not in ("cause", "echo") or match.severity not in _DEADLY or match.id == UNKNOWN.id:
+            continue
+        if match.warned and match.role == "cause":
             continue
         if match.signature.weak or match.signature.quiet:  # a call failed, an import did: whether it died others tell
             continue

@@ -73,6 +73,22 @@ def test_answers_that_part_under_load_from_the_first_are_numerics_and_go_on_bein
     assert bird.asks("2 2 3") == ["canary_changed"]
 
 
+@pytest.mark.parametrize("odd", [COUNT[:12] + " cat", "garbage", ""])
+def test_corruption_among_the_first_answers_under_load_is_not_learned_as_truth(odd: str) -> None:
+    bird = Bird().learns()
+    assert [bird.asks(text) for text in (COUNT, odd, COUNT, COUNT, odd)] == [[]] * 5
+    check = bird.canaries.check()
+    assert check is not None
+    assert check.verdict == "unknown"
+    assert f"2 part from all others ({odd!r} came among the first 3): numerics or corruption" in check.actual
+
+
+def test_what_parts_where_not_even_a_doubtful_answer_did_is_wrong() -> None:
+    bird = Bird().learns()
+    assert [bird.asks(text) for text in (COUNT, COUNT[:12] + " cat", COUNT)] == [[]] * 3
+    assert bird.asks("2 2 3") == ["canary_changed"]
+
+
 def test_a_model_that_answers_otherwise_each_time_is_held_to_nothing_exactly() -> None:
     bird = Bird()
     for n in range(3):
