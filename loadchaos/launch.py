@@ -227,9 +227,11 @@ class Launched:
         await self._wait_for_keeper(grace_s + 8.0)
         await self._look_at_gpus()
 
-    async def kill(self) -> None:
-        """End everything at once."""
+    async def kill(self, why: str = "") -> None:
+        """End everything at once; `why` is recorded before anything of it is seen."""
         self._asked = True
+        if why:
+            self._row("kill", time.monotonic_ns(), reason=why, asked=True)
         await self._order({"what": "kill"})
         await self._wait_for_keeper(5.0)
 

@@ -71,7 +71,7 @@ class Patient:
         OptionError when its port is served by somebody else.
         """
         if self.launched is not None:  # server.log has one writer at a time
-            await (self.launched.over() if self.launched.exit.done() else self.launched.kill())
+            await (self.launched.over() if self.launched.exit.done() else self.launched.kill("it hung"))
         if self.place.kind == "embedded":
             command, words = self._embedded()
         else:

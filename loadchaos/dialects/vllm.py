@@ -128,8 +128,8 @@ _OPERATIONS = (
     ),
     AdminOperation("resume", "POST", "/resume", gate=_DEV, since="0.12.0"),
     AdminOperation(
-        "abort_requests", "POST", "/abort_requests", body={"abort_all": True}, gate=f"{_DEV} (0.19 or later)",
-        since="0.11.2", effects=_ABORTED,
+        "abort_requests", "POST", "/abort_requests", body={"abort_all": True},
+        gate=f"{_DEV} (after 0.25; until then --tokens-only has it)", since="0.11.2", effects=_ABORTED,
     ),
     AdminOperation(
         "collective_rpc", "POST", "/collective_rpc", body={"method": "check_health"}, gate=_DEV, since="0.10.2",

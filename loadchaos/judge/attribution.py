@@ -24,6 +24,10 @@ _SABOTAGE = re.compile(r"^(?:\x1b\[[\d;]*m)*(?:\([^()]*\)\s*(?:\x1b\[[\d;]*m)*\s
 _SABOTAGE_NS = 50 * S  # an entry that is gone is missed when its request comes to it; a slow step takes long to be seen
 _STALLS = ("alive_but_hung", "stalled", "timeout", "shm_broadcast_stall", "rpc_timeout")
 _DEATHS = frozenset({"death", "engine_death"})
+# What a reset leaves behind: one side of the cache goes on believing in images that the other has lost.
+_LASTING = frozenset({
+    "mm_cache_desync_request", "mm_cache_desync_thread_death", "mm_cache_keyerror_v08", "mm_cache_spin",
+})  # fmt: skip
 _ANYTHING = frozenset({"*"})  # the process did not survive it: whatever is said of this death is its doing
 _INJECTED: Mapping[str, Sequence[str]] = {
     "encoder_pop": ("encoder_cache_miss", "encoder_cache_miss_skipped"),
@@ -88,6 +92,9 @@ class AttackLog:
 
     def __init__(self) -> None:
         self._recent: deque[_Attack] = deque(maxlen=400)
+        self._left: dict[
+            str, int
+        ] = {}  # what an attack may have left behind in this life of the server, and since when
         self.fared: dict[str, dict[str, int]] = {}
 
     def feed(self, row: Row) -> None:
@@ -98,6 +105,8 @@ class AttackLog:
         effects = frozenset(str(e) for e in row.get("effects") or ())
         if what == "begin":
             counts["begun"] += 1
+            for effect in effects & _LASTING:
+                self._left.setdefault(effect, row["at_ns"])
             kind = str(row.get("kind") or "admin")
             self._recent.append(
                 _Attack(name, n, replica, kind, row["at_ns"], None, effects, row.get("pid"), row.get("signal"))
@@ -157,7 +166,11 @@ class AttackLog:
             if harm == "injected":
                 return "injected"
             return "expected" if harm == "expected" or hit & _BY_DESIGN else "self-inflicted"
-        return "server"
+        return "self-inflicted" if any(self._left.get(name, at_ns) < at_ns for name in names) else "server"
+
+    def life_is_over(self) -> None:
+        """What attacks have left behind in a server ends with it."""
+        self._left.clear()
 
     def without_effect(self, planned: Iterable[str]) -> list[tuple[str, str]]:
         """The planned attacks of which none worked, each with why."""

@@ -17,6 +17,7 @@ _LINES_A_SECOND = 50  # where a log has no clock at all
 _DEADLY = ("engine_death", "startup")
 _TITLE = 240
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_ENGINES = ("EngineCore", "Worker")  # who writes, as vLLM puts it before a line
 
 
 @dataclass(slots=True, eq=False)
@@ -222,7 +223,7 @@ def _life(life: Sequence[Match], old: set[int], *, quiet: bool) -> list[Failure]
     told: Match | None = None  # the last echo whose exception we could tell
     said: Match | None = None  # the engine's own last word on a request: the API server's echo adds nothing to it
     for match in rest:
-        if match.role == "cause" and match.engine_side:
+        if match.role == "cause" and (match.engine_side or (match.process or "").startswith(_ENGINES)):
             said = match
         if id(match) in before:
             continue

@@ -175,6 +175,7 @@ class Judge:
         """The old life has said all it will say, however soon the new one dies."""
         if self._episodes.sole:
             self._settle(None)
+            self._attacks.life_is_over()
         else:
             self._read_logs(self._run.newest_ns, at_once=True)
         self._lines.forget(replica, sole=self._episodes.sole)

@@ -215,6 +215,7 @@ class Processes:
             if role == "engine_core":
                 self.engine_seen_ns = at_ns
         process = self._alive[pid]
+        was_ready = process.state == "R"
         process.role, process.state, process.seen_ns = role, str(row.get("state") or ""), at_ns
         stopped = process.state in ("T", "t")
         process.stopped_ns = (process.stopped_ns or at_ns) if stopped else None
@@ -224,6 +225,8 @@ class Processes:
                 self.gone.append((at_ns, pid, role, process.name))
         elif row.get("cpu_s") is not None:
             self._worked(process, at_ns, float(row["cpu_s"]))
+            if was_ready and process.state == "R" and role != "api_server":
+                self._busy_ns = at_ns  # it wants a processor, and others have them: one that waits to run does not rest
 
     def stopped(self) -> tuple[int, str] | None:
         """A process that serves requests and is stopped (T): since when, and which."""

@@ -147,6 +147,8 @@ class StateMachine:
         if row.get("what") == "start":
             self._exit, self._relaunched_ns, self._launched = None, at_ns, True
             self._processes.forget_gone()
+        elif row.get("what") == "kill":
+            self._exit = (at_ns, ("terminated", at_ns, [f"ended by us: {row.get('reason')}"]))
         elif row.get("what") == "exit":
             reason = str(row.get("reason") or f"exited with code {row.get('code')}")
             by_us = bool(row.get("asked")) or self._attacked.doing(_TERMINATED, at_ns, _EXIT_WAITS_NS)

@@ -122,6 +122,27 @@ def test_a_miss_after_a_processor_cache_reset_is_the_servers(history: Any) -> No
     assert history.verdict()["failures"][0]["attribution"] == "server"
 
 
+def test_what_a_reset_leaves_behind_is_ours_as_long_as_that_server_lives(history: Any) -> None:
+    history.begin().work(2)
+    history.attacked("reset_mm_cache", ["mm_cache_desync_request"])
+    history.work(30)
+    lost = "Multi-modal cache miss for request chatcmpl-lc-1 (mm_hashes=['e']): P0/P1 cache drift"
+    history.log(f"(EngineCore pid=9) WARNING 11-21 20:35:01 [core.py:2011] {lost}").answer(
+        history.send(1), "stream_error", error="Internal server error"
+    )
+    (failure,) = history.work(12).end().verdict()["failures"]
+    assert (failure["id"], failure["attribution"]) == ("mm_cache_desync_request", "self-inflicted")
+
+
+def test_what_a_reset_left_behind_dies_with_its_server(history: Any) -> None:
+    history.begin().work(2)
+    history.attacked("reset_mm_cache", ["mm_cache_desync_request"])
+    history.work(30)
+    history.add("launch", what="start", replica="server", pid=10, command=["vllm", "serve"])
+    history.work(5).log("AssertionError: Expected a cached item for mm_hash='61ae43d2'")
+    assert [f["attribution"] for f in history.work(12).end().verdict()["failures"]] == ["server"]
+
+
 def test_a_miss_under_sabotage_is_injected(history: Any) -> None:
     ids = history.begin().work(5).send(3)
     history.attacked("drop_encoder_entries", ["encoder_cache_miss"], kind="engine")

@@ -175,6 +175,16 @@ def api_server_prepares_a_long_prompt(w: Any, rng: random.Random) -> None:
     w.serve(2)
 
 
+def starved(w: Any, rng: random.Random) -> None:
+    """Others have the processors: the engine wants one (R) and gets none, for longer than a rest would be believed."""
+    before = dict(w.pids)
+    w.pids = {pid: (role, "R" if role == "engine_core" else state) for pid, (role, state) in before.items()}
+    w.serve(2)
+    w.stall(rng.uniform(2, 30))
+    w.pids = before
+    w.serve(2)
+
+
 def waits_for_an_image(w: Any, rng: random.Random) -> None:
     """The API server fetches an image from somewhere slow; nobody computes meanwhile."""
     w.serve(2)
@@ -198,7 +208,7 @@ EVENTS: list[Callable[[Any, random.Random], None]] = [
     saturate, rest, compile_first_request, prefill_128k, stale_gauges, partition, late_health, gateway_says_503,
     one_refusal, drains_its_listener, we_sleep, rollout_behind_a_service, scrape_fails, pause_attack,
     worker_of_a_pool_ends, compile_pool_while_engine_waits, canary_beside_nothing, api_server_prepares_a_long_prompt,
-    waits_for_an_image, log_quotes_a_crash,
+    waits_for_an_image, log_quotes_a_crash, starved,
 ]  # fmt: skip
 
 
@@ -208,7 +218,7 @@ def called_ill(make_world: Callable[[], Any], seed: int) -> str | None:
     world = make_world()
     world.metrics = rng.random() < 0.8
     if rng.random() < 0.6:
-        world.pids = {10: ("api_server", "S"), 11: ("engine_core", "S"), 12: ("worker", "R")}
+        world.pids = {10: ("api_server", "S"), 11: ("engine_core", "S"), 12: ("worker", "S")}
     world.serve(3)
     told = []
     for _ in range(rng.randint(2, 5)):
@@ -230,7 +240,7 @@ def test_a_healthy_server_is_never_called_dead_or_hung(event: Any, make_world: C
     for seed in range(6):
         world = make_world()
         if seed % 2:
-            world.pids = {10: ("api_server", "S"), 11: ("engine_core", "S"), 12: ("worker", "R")}
+            world.pids = {10: ("api_server", "S"), 11: ("engine_core", "S"), 12: ("worker", "S")}
         world.serve(3)
         event(world, random.Random(seed))
         machine = StateMachine("server", launched=bool(seed % 3))
