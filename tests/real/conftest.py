@@ -132,6 +132,10 @@ class Told:
     def check(self, name: str) -> str:
         return next(str(c["actual"]) for c in self.verdict["checks"] if c["name"] == name)
 
+    def open_checks(self) -> set[str]:
+        """The names of those that did not pass."""
+        return {str(c["name"]) for c in self.verdict["checks"] if c["verdict"] != "pass"}
+
 
 @pytest.fixture
 def loadchaos(tmp_path: Path) -> Callable[..., Told]:

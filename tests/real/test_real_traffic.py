@@ -82,7 +82,8 @@ def test_hostile_images_fail_on_two_counts_that_a_profile_may_accept(
     accepting = (PROJECT / "profiles/hostile.yaml").read_text().replace("# accept:", "accept:").replace("#   -", "  -")
     (tmp_path / "accepting.yaml").write_text(accepting)
     told = loadchaos(str(tmp_path / "accepting.yaml"), *on(shared_vllm))
-    assert (told.code, told.verdict["verdict"]) == (0, "pass"), told.output
+    assert all(e["verdict"] == "pass" for e in told.verdict["expectations"]), told.output
+    assert told.open_checks() <= {"watching"}, "it decodes large images where it answers /metrics"
     assert json.dumps(told.verdict["failures"]).count('"accepted": true') == 2
 
 
