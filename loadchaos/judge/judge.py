@@ -55,6 +55,7 @@ class Judge:
         self._environment: dict[str, Any] = {}
         self._findings: list[Row] = []
         self._settled_ns = 0
+        self._starting_ns: tuple[int, int | None] | None = None  # the newest life that we began: from, and healthy at
         self._unfinished: int | None = None
         self._episodes.environment = self._environment
         self._explainer = Explainer(self._episodes, self._record)
@@ -115,6 +116,8 @@ class Judge:
 
     def _on_state(self, row: Row) -> None:
         self._states.append(row)
+        if row.get("to") == "healthy" and self._starting_ns is not None and self._starting_ns[1] is None:
+            self._starting_ns = (self._starting_ns[0], int(row["at_ns"]))
         if row.get("to") == "restarting" and row.get("engine") is None:
             self._life_is_over(str(row.get("replica")))
         self._episodes.state(row)
@@ -125,6 +128,7 @@ class Judge:
         elif row.get("what") == "start":
             self._life_is_over(str(row.get("replica")))
             self._episodes.started(str(row.get("replica")))
+            self._starting_ns = (int(row["at_ns"]), None)
             self._environment["command"] = list(row.get("command") or ())
             self._lines.remember(" ".join(map(str, row.get("command") or ())))
 
@@ -205,9 +209,15 @@ class Judge:
             if about is not None and about.kind in ("death", "hang") and not about.causes:
                 self._episodes.deadly(seen, replica)
                 return
+        if seen.severity == "degraded" and self._while_starting(seen.at_ns):
+            return  # nobody is served yet: a server that loads, profiles and compiles complains of itself
         entry = self._record(seen, replica, ids={seen.id})
         entry.in_log += 1 + failure.repeats
         self._explainer.logged(seen.at_ns, entry)
+
+    def _while_starting(self, at_ns: int) -> bool:
+        begun = self._starting_ns
+        return begun is not None and begun[0] <= at_ns and (begun[1] is None or at_ns < begun[1])
 
     def _record(self, seen: Seen, replica: str | None, ids: set[str]) -> Entry:
         attribution = self._attacks.attribute(ids, seen.at_ns)

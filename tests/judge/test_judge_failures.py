@@ -143,6 +143,20 @@ def test_what_a_reset_left_behind_dies_with_its_server(history: Any) -> None:
     assert [f["attribution"] for f in history.work(12).end().verdict()["failures"]] == ["server"]
 
 
+@pytest.mark.parametrize(("starting", "names"), [(True, []), (False, ["shm_broadcast_stall"])])
+def test_what_a_server_complains_of_while_it_starts_is_no_failure(
+    history: Any, starting: bool, names: list[str]
+) -> None:
+    stall = "INFO [shm_broadcast.py:548] No available shared memory broadcast block found in 60 seconds."
+    history.close().begin()
+    if starting:
+        history.log(stall)
+    history.open(restarted=False).work(12)
+    if not starting:
+        history.log(stall)
+    assert [f["id"] for f in history.work(12).end().verdict()["failures"]] == names
+
+
 def test_a_miss_under_sabotage_is_injected(history: Any) -> None:
     ids = history.begin().work(5).send(3)
     history.attacked("drop_encoder_entries", ["encoder_cache_miss"], kind="engine")
