@@ -173,7 +173,7 @@ class Creep:
         ):
             trend = drifting(samples.points(), self._phase.in_flight.points(), at_least=at_least)
             if trend is not None:
-                title = f"{name} drifts under constant load: from {_ms(trend.begin)} to {_ms(trend.end)}"
+                title = f"{name} drifts under constant load: from {_ms(max(0.0, trend.begin))} to {_ms(trend.end)}"
                 title += f" in {trend.span_s:.0f} s"
                 remedy = (
                     "compare with a restarted server; look at its memory, its KV cache and its queues over this time"
