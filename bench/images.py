@@ -7,17 +7,34 @@ import io
 import json
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
 
-from loadchaos.payloads import jpeg
+from loadchaos.model import Facts, Output, Step, TextFacts
+from loadchaos.payloads import PAYLOADS, build, jpeg
 from loadchaos.payloads.png import template
 
 SIDE = 1024
+_SIZE = f"{SIDE}x{SIDE}"
+_FEW, _MANY = 1, 17
+_FACTS = Facts(
+    "http://x", "http://x", "vllm", "m", "0.32.0", 1 << 20, images=True, image_tokens={_SIZE: 1024},
+    text=TextFacts(9, ((" the", 1), (" of", 1)), " the", "tokenize"),
+)  # fmt: skip
+
+
+class Row(NamedTuple):
+    """CPU of one unique image in its body, and how large that is."""
+
+    name: str
+    us: float
+    kb: float
 
 
 def micros(make: Callable[[int], object], times: int) -> float:
+    """Of CPU, for each of so many calls."""
     make(0)
     begin = time.process_time()
     for n in range(1, times + 1):
@@ -25,23 +42,18 @@ def micros(make: Callable[[int], object], times: int) -> float:
     return (time.process_time() - begin) / times * 1e6
 
 
-def stacked(look: jpeg.Look, head: bytes, tail: bytes) -> tuple[float, bytes]:
-    ready = jpeg.template(SIDE, SIDE, look)
-
-    def make(n: int) -> bytes:
-        return b"".join((head, *ready.base64(n.to_bytes(16, "big")), tail))
-
-    return micros(make, 5_000), make(1)
+def row(name: str, make: Callable[[int], bytes], times: int) -> Row:
+    """One row of the table."""
+    return Row(name, micros(make, times), len(make(1)) / 1e3)
 
 
-def main() -> None:
-    ours = template(SIDE, SIDE)
-    head, tail = b'{"messages":[{"content":[{"image_url":{"url":"data:image/png;base64,', b'"}}]}]}'
-    smooth = np.tile(np.arange(SIDE, dtype=np.uint8)[None, :, None], (SIDE, 1, 3))
-    noise = np.random.default_rng(0).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
+def measure() -> list[Row]:
+    """Ours first, then Pillow's."""
+    head, tail = b'{"messages":[{"content":[{"image_url":{"url":"data:image/%s;base64,', b'"}}]}]}'
 
-    def spliced(n: int) -> bytes:
-        return b"".join((head, *ours.base64(n.to_bytes(16, "big")), tail))
+    def ours(kind: bytes, ready: object) -> Callable[[int], bytes]:
+        pieces = ready.base64  # type: ignore[attr-defined]  # both templates have it
+        return lambda n: b"".join((head % kind, *pieces(n.to_bytes(16, "big")), tail))
 
     def pillow(pixels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], kind: str) -> Callable[[int], bytes]:
         def make(n: int) -> bytes:
@@ -53,20 +65,45 @@ def main() -> None:
 
         return make
 
-    base = micros(spliced, 20_000)
+    smooth = np.tile(np.arange(SIDE, dtype=np.uint8)[None, :, None], (SIDE, 1, 3))
+    noise = np.random.default_rng(0).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
+    return [
+        row("PNG, ours", ours(b"png", template(SIDE, SIDE)), 20_000),
+        row("JPEG, ours", ours(b"jpeg", jpeg.template(SIDE, SIDE, "flat")), 5_000),
+        row("photo-like JPEG, ours", ours(b"jpeg", jpeg.template(SIDE, SIDE, "photo")), 5_000),
+        row("Pillow PNG, gradient", pillow(smooth.copy(), "PNG"), 5),
+        row("Pillow JPEG, gradient", pillow(smooth.copy(), "JPEG"), 5),
+        row("Pillow PNG, noise", pillow(noise.copy(), "PNG"), 5),
+    ]
+
+
+def whole(images: int, times: int = 3_000) -> float:
+    """Microseconds of a whole request with so many unique PNGs, as a step makes it."""
+    payload = {
+        name: PAYLOADS[name].Options.model_validate(options)
+        for name, options in (
+            ("text", {"tokens": 64}),
+            ("images", {"count": images, "size": _SIZE, "unique": "100%"}),
+        )
+    }
+    return micros(
+        lambda n: build(Step(n, 0, 0, None, "t", 1000 + n, payload, "plain", None, Output(max=8), ordinal=n), _FACTS),
+        times,
+    )
+
+
+def further() -> float:
+    """Microseconds that each further unique PNG adds to a request."""
+    return (whole(_MANY) - whole(_FEW)) / (_MANY - _FEW)
+
+
+def main() -> None:
+    """Print the table."""
+    rows = measure()
     print(f"{'a unique 1024x1024 image in a body':44} {'us':>10} {'times ours':>11} {'kB':>8}")
-    rows = [("spliced PNG (ours)", base, spliced(1))]
-    kinds: tuple[tuple[jpeg.Look, str], ...] = (("flat", "stacked JPEG (ours)"), ("photo", "stacked photo JPEG (ours)"))
-    for look, name in kinds:
-        rows.append((name, *stacked(look, head.replace(b"png", b"jpeg"), tail)))
-    for name, make in (
-        ("Pillow PNG, gradient", pillow(smooth.copy(), "PNG")),
-        ("Pillow JPEG, gradient", pillow(smooth.copy(), "JPEG")),
-        ("Pillow PNG, noise", pillow(noise.copy(), "PNG")),
-    ):
-        rows.append((name, micros(make, 5), make(1)))
-    for name, cost, body in rows:
-        print(f"{name:44} {cost:10.1f} {cost / base:11.0f} {len(body) / 1e3:8.1f}")
+    for name, us, kb in rows:
+        print(f"{name:44} {us:10.1f} {us / rows[0].us:11.0f} {kb:8.1f}")
+    print(f"a whole request with one PNG: {whole(1):.1f} us, each further one {further():.1f} us")
 
 
 if __name__ == "__main__":

@@ -19,13 +19,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from bench import images, prompts
 from bench.cost import page, plot
 from bench.cost.contenders import CONTENDERS, Environments
 from bench.cost.machine import machine
 from bench.cost.meter import Place
 from bench.cost.rows import MARGINAL_CONTENDERS, SCENARIOS, Figures, marginal, trial
 
-_EVERYTHING = (*SCENARIOS, "marginal")
+_PAYLOADS = "payloads"
+_EVERYTHING = (*SCENARIOS, "marginal", _PAYLOADS)
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -38,21 +40,45 @@ def main() -> int:
         place = _place(args)
         environments = Environments({n: Path(v).expanduser() for n, _, v in (w.partition("=") for w in args.with_)})
         about, trials, before, notes = machine(environments, place), [], [], list(args.note)
+        payloads: dict[str, object] = {}
         if args.add and path.exists():
             earlier = json.loads(path.read_text())
             before, notes = earlier["trials"], [*earlier.get("notes", []), *notes]
+            payloads = earlier.get("payloads", {})
             about["commands"] = [*earlier["machine"]["commands"], *about["commands"]]
+        if _PAYLOADS in args.only:
+            payloads = _payloads(place)
         for figures in _measure(args, place, environments):
             trials.append(figures)
             anew = {(t["scenario"], t["contender"]) for t in trials}
             kept = [t for t in before if (t["scenario"], t["contender"]) not in anew]
             # At once: what has been measured stays when the rest is interrupted.
-            path.write_text(json.dumps({"machine": about, "notes": notes, "trials": kept + trials}, indent=1) + "\n")
+            _write(path, about, notes, kept + trials, payloads)
+        if not trials:
+            _write(path, about, notes, before, payloads)
     found = json.loads(path.read_text())
     (args.out / "performance.md").write_text(page.render(found))
     (args.out / "performance.svg").write_text(plot.render(found))
     print(f"{args.out}/performance.md, .svg and .json are written")
     return 0
+
+
+def _write(path: Path, about: object, notes: object, trials: object, payloads: object) -> None:
+    found = {"machine": about, "notes": notes, "trials": trials, "payloads": payloads}
+    path.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def _payloads(place: Place) -> dict[str, object]:
+    """What it costs to make what is sent; nothing is sent."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {place.client_core})
+    try:
+        return {
+            "images": images.measure(), "one_image_us": images.whole(1), "further_image_us": images.further(),
+            "prompts": prompts.measure(),
+        }  # fmt: skip
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 def _arguments() -> argparse.Namespace:
@@ -86,7 +112,7 @@ def _place(args: argparse.Namespace) -> Place:
 
 def _measure(args: argparse.Namespace, place: Place, environments: Environments) -> Iterator[Figures]:
     for number in range(args.repeat):
-        for scenario in args.only:
+        for scenario in (name for name in args.only if name != _PAYLOADS):
             for name in _names(scenario):
                 if args.contender and name not in args.contender:
                     continue

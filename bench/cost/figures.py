@@ -72,7 +72,7 @@ _WAKE = (
 _LEADING = ("vllm", "guidellm", "aiperf")
 
 
-def targets(figures: Figures) -> list[Target]:
+def targets(figures: Figures, payloads: Mapping[str, Any]) -> list[Target]:
     """In the order of the page."""
     return [
         _at_most(
@@ -91,6 +91,27 @@ def targets(figures: Figures) -> list[Target]:
         ),
         _none_lost(figures),
         _marginal(figures),
+        *_made(payloads),
+    ]  # fmt: skip
+
+
+def _made(payloads: Mapping[str, Any]) -> list[Target]:
+    """Images and prompts; at most so many microseconds of CPU."""
+    images = {name: us for name, us, _ in payloads.get("images", ())}
+    prompts = {tokens: us for tokens, us, _ in payloads.get("prompts", ())}
+    asked: list[tuple[str, float | None, float]] = [
+        ("a unique compact 1024x1024 PNG, in base64 and in its body", images.get("PNG, ours"), 5),
+        ("each further one of a request", payloads.get("further_image_us"), 3),
+        ("a unique 1024x1024 JPEG", images.get("JPEG, ours"), 20),
+        ("a photo-like one", images.get("photo-like JPEG, ours"), 150),
+        ("a prompt of 128k tokens", prompts.get(131_072), 2_000),
+    ]
+    return [
+        Target(
+            f"{what}: at most {most:,} us", None if us is None else f"{us:.1f} us", us is not None and us <= most,
+            "what payloads/ does for each request",
+        )
+        for what, us, most in asked
     ]  # fmt: skip
 
 

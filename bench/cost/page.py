@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bench.cost.contenders import CONTENDERS
-from bench.cost.figures import Figures, targets
+from bench.cost.figures import Figures, Target, targets
 from bench.cost.rows import MARGINAL, MARGINAL_CONTENDERS, MARGINAL_FEW, SCENARIOS
 
 _METHOD = """\
@@ -32,14 +32,18 @@ def render(found: Mapping[str, Any]) -> str:
     """The whole page."""
     figures = Figures(found["trials"])
     parts = ["# What a request costs, and whether its times are true\n", _about(found["machine"]), _METHOD]
-    parts += ["![CPU time and TTFT error of each client](performance.svg)\n", "## Targets\n", _targets(figures)]
+    parts += [
+        "![CPU time and TTFT error of each client](performance.svg)\n",
+        "## Targets\n",
+        _targets(targets(figures, found.get("payloads", {}))),
+    ]
     if found.get("notes"):
         parts += ["## Left out, and in doubt\n", "\n".join(f"- {note}" for note in found["notes"]) + "\n"]
     for name, scenario in SCENARIOS.items():
         if any(figures.good(name, c) for c in scenario.contenders):
             stream = scenario.load.stream
             parts += [f"## {scenario.title}\n", _table(figures, name, scenario.contenders, stream=stream)]
-    parts += [_marginal(figures), _server(found["trials"])]
+    parts += [_marginal(figures), _payloads(found.get("payloads", {})), _server(found["trials"])]
     return "\n".join(part for part in parts if part)
 
 
@@ -54,10 +58,10 @@ def _about(machine: Mapping[str, Any]) -> str:
     )
 
 
-def _targets(figures: Figures) -> str:
+def _targets(asked: Sequence[Target]) -> str:
     lines = ["| target | measured | |", "|---|---|---|"]
     open_ones = []
-    for target in targets(figures):
+    for target in asked:
         state = "met" if target.met else "**not met**" if target.measured else "not measured"
         lines.append(f"| {target.asked} | {target.measured or _NO} | {state} |")
         if target.measured and not target.met:
@@ -110,6 +114,18 @@ def _marginal(figures: Figures) -> str:
         cells = [CONTENDERS[name].title, f"{us:,.0f}", _times(us / ours if ours else None)]
         cells += [_pair(figures, "marginal", name, "ttft"), f"{memory:.0f}"]
         lines.append(_row([*cells, str(figures.worst("marginal", name, "failed"))]))
+    return "\n".join([*lines, ""])
+
+
+def _payloads(payloads: Mapping[str, Any]) -> str:
+    if not payloads:
+        return ""
+    lines = ["## Making what is sent\n", _row(["a unique 1024x1024 image in a body", "us", "kB"]), _row(["---"] * 3)]
+    lines += [_row([name, f"{us:,.1f}", f"{kb:,.1f}"]) for name, us, kb in payloads["images"]]
+    lines += ["", _row(["a prompt of exactly so many tokens in its body", "us, median", "p90"]), _row(["---"] * 3)]
+    lines += [_row([f"{tokens:,}", f"{us:,.0f}", f"{p90:,.0f}"]) for tokens, us, p90 in payloads["prompts"]]
+    whole, more = payloads["one_image_us"], payloads["further_image_us"]
+    lines += ["", f"A whole request with one such PNG costs {whole:.1f} us to make, each further one {more:.1f} us."]
     return "\n".join([*lines, ""])
 
 

@@ -139,29 +139,36 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.D
     if count < wanted:
         draft.notes.append(f"{count} images in place of {wanted}: the server takes no more in one prompt")
     sizes = _sizes(options.size, options.aspect)
+    made = [_Made(options.format, size, facts) for size in sizes]
+    all_new, opening = options.new >= 1, _OPENINGS[options.format]
     for slot in range(count):
-        ordinal, place, twist = source(options, base, step.ordinal, slot)
-        size = sizes[0] if len(sizes) == 1 else sizes[draws.mix(base, 7, ordinal, place) % len(sizes)]
-        draft.pieces.append(_OPENINGS[options.format])
-        draft.pieces.extend(_pieces(options.format, size, identity(base, ordinal, place), twist))
-        draft.pieces.append(_close(options, base, (ordinal, place, twist), (step.ordinal, slot)))
-        if options.new < 1 and draft.image_names is not None:
+        ordinal, place, twist = (step.ordinal, slot, 0) if all_new else source(options, base, step.ordinal, slot)
+        it = made[0] if len(made) == 1 else made[draws.mix(base, 7, ordinal, place) % len(made)]
+        end = _CLOSE if options.uuid is None else _named(options, base, (ordinal, place, twist), (step.ordinal, slot))
+        draft.pieces += (opening, *it.base64(identity(base, ordinal, place), twist), end)
+        if not all_new and draft.image_names is not None:
             draft.image_names.append(_name(options, base, (ordinal, place, twist), (step.ordinal, slot)))
-        each, measured = image_tokens.cost(facts, size.width, size.height)
-        draft.image_tokens += each
-        draft.image_tokens_known = draft.image_tokens_known and measured
+        draft.image_tokens += it.tokens
+        draft.image_tokens_known = draft.image_tokens_known and it.measured
     draft.images += count
 
 
-def _pieces(kind: Format, size: Size, name: bytes, twist: int) -> tuple[bytes, ...]:
-    if kind == "png":
-        return png.template(size.width, size.height).base64(name, twist)
-    return jpeg.template(size.width, size.height, "photo" if kind == "photo" else "flat").base64(name, twist)
+class _Made:
+    """How images of one size are made, and what each costs in tokens; looked up once a request."""
+
+    __slots__ = ("base64", "measured", "tokens")
+
+    def __init__(self, kind: Format, size: Size, facts: Facts) -> None:
+        look: jpeg.Look = "photo" if kind == "photo" else "flat"
+        self.base64 = (
+            png.template(size.width, size.height).base64
+            if kind == "png"
+            else jpeg.template(size.width, size.height, look).base64
+        )
+        self.tokens, self.measured = image_tokens.cost(facts, size.width, size.height)
 
 
-def _close(options: Options, base: int, image: tuple[int, int, int], own: tuple[int, int]) -> bytes:
-    if options.uuid is None:
-        return _CLOSE
+def _named(options: Options, base: int, image: tuple[int, int, int], own: tuple[int, int]) -> bytes:
     name = image if options.uuid == "content" else own
     return b'"},"uuid":"lc-%016x-%s"},' % (base, "-".join(map(str, name)).encode())
 
@@ -225,4 +232,12 @@ def source(options: Dial, base: int, ordinal: int, slot: int) -> tuple[int, int,
 
 def identity(base: int, ordinal: int, slot: int) -> bytes:
     """The 16 bytes an image is made of."""
-    return struct.pack(">QQ", draws.mix(base, 5, ordinal, slot), ordinal << 16 | slot)
+    return _two_words(draws.mixed(_of_ordinal(base, ordinal), slot), ordinal << 16 | slot)
+
+
+_two_words = struct.Struct(">QQ").pack
+
+
+@functools.lru_cache(maxsize=4)
+def _of_ordinal(base: int, ordinal: int) -> int:
+    return draws.begun(base, 5, ordinal)

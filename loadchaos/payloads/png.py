@@ -28,6 +28,8 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 
 _END = _chunk(b"IEND", b"")
+_CLOSING, _CLOSING_CRC = b"\x00\x00\x00\x04IDAT", zlib.crc32(b"IDAT")
+_word = struct.Struct(">I").pack
 
 
 class Template:
@@ -46,8 +48,8 @@ class Template:
         adler = zlib.adler32(rest)
         self._rest_low, self._rest_high, self._rest_length = adler & 0xFFFF, adler >> 16, len(rest)
         data_length = len(_ZLIB_HEADER) + 5 + self._fixed
-        self._stored = _ZLIB_HEADER + struct.pack("<BHH", 0, self._fixed, self._fixed ^ 0xFFFF)
-        self._first = struct.pack(">I", data_length)
+        stored = b"IDAT" + _ZLIB_HEADER + struct.pack("<BHH", 0, self._fixed, self._fixed ^ 0xFFFF)
+        self._first, self._first_crc = struct.pack(">I", data_length) + stored, zlib.crc32(stored)
         self._aligned = self._fixed == _CHANGED
         self._head64, self._tail64 = base64.b64encode(self._head), base64.b64encode(self._tail)
 
@@ -57,13 +59,12 @@ class Template:
         if twist:
             pixels = (int.from_bytes(pixels[:3], "big") ^ twist).to_bytes(3, "big") + pixels[3:]
         changed = (b"\x00" + pixels)[: self._fixed]
-        data = b"IDAT" + self._stored + changed
         adler = zlib.adler32(changed)
         low = (adler & 0xFFFF) + self._rest_low - 1
         high = (adler >> 16) + self._rest_high + self._rest_length * ((adler & 0xFFFF) - 1)
-        closing = b"IDAT" + struct.pack(">HH", high % _ADLER, low % _ADLER)
-        first = self._first + data + struct.pack(">I", zlib.crc32(data))
-        return first, b"\x00\x00\x00\x04" + closing + struct.pack(">I", zlib.crc32(closing)) + _END
+        closing = _word((high % _ADLER) << 16 | low % _ADLER)
+        first = self._first + changed + _word(zlib.crc32(changed, self._first_crc))
+        return first, _CLOSING + closing + _word(zlib.crc32(closing, _CLOSING_CRC)) + _END
 
     def file(self, identity: bytes, twist: int = 0) -> bytes:
         """The PNG file whose first pixels are made of `identity` (16 bytes); `twist` (24 bits) changes the first of them."""
