@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from loadchaos.judge.answers import BadAnswer
+from loadchaos.judge.around import Around, goes_on, reading
 from loadchaos.judge.attribution import AttackLog
 from loadchaos.judge.incidents import Incident, Kind, Seen, finding, kind_of, worse
 from loadchaos.judge.tally import S, Tally
@@ -37,7 +38,7 @@ class Episodes:
         self.has_log = False
         self.load_end_ns: int | None = None
         self.attribution: dict[int, Attribution] = {}
-        self._tally, self._attacks = tally, attacks
+        self._tally, self._attacks, self._around = tally, attacks, Around()
         self._open: dict[str, Incident] = {}
         self._closed: deque[Incident] = deque(maxlen=50)
         self._exits: dict[str, Row] = {}
@@ -47,6 +48,14 @@ class Episodes:
         self._replicas: set[str] = set()
         self._launched = False  # we started it: its end would be known
         self._balanced = False  # an address has shown itself to be several servers
+
+    def measured(self, row: Row) -> None:
+        """Fold a `metrics` or `device` row: figures around an incident are part of it."""
+        found = reading(row)
+        if found is not None:
+            self._around.feed(found)
+            for incident in self._open.values():
+                goes_on(incident.figures, found, incident.replica)
 
     def state(self, row: Row) -> None:
         """Fold a `state` row."""
@@ -312,6 +321,7 @@ class Episodes:
             incident.in_flight = self._tally.out_at(opened_ns)
             incident.admitted = list(self._tally.admitted)
             incident.sent_before = self._tally.so_far()
+            incident.figures = self._around.before(opened_ns, replica)
         self.incidents.append(incident)
         return incident
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from loadchaos.judge.around import Reading
 from loadchaos.judge.attribution import Ended, owned
 from loadchaos.judge.tally import S, Sent
 from loadchaos.judge.versions import with_standing
@@ -93,6 +94,7 @@ class Incident:
     admitted: list[Sent] = field(default_factory=list)
     sent_before: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     attacks: list[dict[str, Any]] = field(default_factory=list)
+    figures: list[Reading] = field(default_factory=list)
     log_lines: dict[str, list[int]] = field(default_factory=dict)
     timeline: list[tuple[int, str]] = field(default_factory=list)
     attribution: Attribution = "server"
@@ -230,6 +232,7 @@ class Incident:
             "admitted": [s.to_json(self.opened_ns) for s in self.admitted], "attacks": list(self.attacks),
             "sent_before": dict(self.sent_before),
             "log_lines": {file: {"first": w[0], "last": w[1]} for file, w in self.log_lines.items()},
+            "figures": [one.to_json(base) for one in self.figures],
             "metrics_window_ns": [self.opened_ns - _WINDOW_NS, (self.closed_ns or self.opened_ns) + _WINDOW_NS],
             "timeline": [{"at_s": at_s(ns), "text": text} for ns, text in sorted(self.timeline)],
             "environment": dict(self.environment),

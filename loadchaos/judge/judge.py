@@ -109,6 +109,10 @@ class Judge:
 
     def _on_metrics(self, row: Row) -> None:
         self._mechanisms.metrics(row)
+        self._episodes.measured(row)
+
+    def _on_device(self, row: Row) -> None:
+        self._episodes.measured(row)
 
     def _on_attack(self, row: Row) -> None:
         self._attacks.feed(row)

@@ -18,6 +18,11 @@ from loadchaos.tell.words import BLAME, SEVERITY, TARGET, clean, number, plural,
 _MOST_REQUESTS = 200
 _MOST_PROFILE = 150
 _MOST_TIMES = 8
+_MACHINE_UNKNOWN = (
+    "- GPU and driver: this server does not tell of them (vLLM does in development mode); add `nvidia-smi`"
+)
+_MOST_READINGS = 20
+_NEAR_S = 10.0
 _HAPPENED = {
     "death": "died", "hang": "stopped making progress", "unreachable": "could not be reached any more",
     "terminated": "was ended in order", "restart": "was restarted",
@@ -55,6 +60,7 @@ def page(incident: Mapping[str, Any], told: Told, requests: Sequence[Mapping[str
         *_section("Environment", _environment(environment)),
         *_section("What was sent", _sent(incident)),
         *_section("What happened", _timeline(incident)),
+        *_section("What it measured of itself", _figures(incident)),
         *_section("Attacks in force, or shortly before", _attacks(incident)),
         *_section("Which of them was it? Requests in flight", _in_flight(incident)),
         *_section("Their bodies", _bodies(requests)),
@@ -155,6 +161,7 @@ def _environment(environment: Mapping[str, Any]) -> list[str]:
         f"- settings: {_span(settings)}" if settings else "",
         f"- KV cache: {cache}" if cache else "",
         *(f"- {_plain(k)}: {_span(v)}" for k, v in (environment.get("system") or {}).items()),
+        _MACHINE_UNKNOWN if target.get("kind") != "embedded" and not environment.get("system") else "",
         "- it has: " + ", ".join(w for k, w in _FEATURES.items() if facts.get(k)) if facts else "",
         f"- loadchaos {_span(environment['version'])}, {ours}" if environment.get("version") else "",
     ]
@@ -186,6 +193,48 @@ def _sent(incident: Mapping[str, Any]) -> list[str]:
 def _timeline(incident: Mapping[str, Any]) -> list[str]:
     rows = incident.get("timeline") or []
     return [f"- {_at(r.get('at_s'))} {_span(r.get('text'))}" for r in rows if isinstance(r, Mapping)]
+
+
+def _figures(incident: Mapping[str, Any]) -> list[str]:
+    """The newest readings of each engine before it as a table, and of each device in words."""
+    opened = incident.get("opened_at_s") or 0.0
+    every = [f for f in incident.get("figures") or [] if isinstance(f, Mapping)]
+    engines = [f for f in every if "requests_running" in f or "kv_usage_ratio" in f]
+    rows = ["| at | | running | waiting | KV cache | tokens/s | preempted |", "|---|---|---|---|---|---|---|"]
+    last: dict[str, Mapping[str, Any]] = {}
+    told = []
+    for f in engines:
+        before, last[f["whose"]] = last.get(f["whose"]), f
+        told.append(f"| {_at(f['at_s'])} | {_plain(f['whose'])} | " + " | ".join(_reading(f, before)) + " |")
+    rows = [*rows, *told[-_MOST_READINGS:]] if told else []
+    devices = {f["whose"]: f for f in every if f not in engines and f["at_s"] <= opened + _NEAR_S}
+    return [*rows, *([""] if rows and devices else []), *(_device(f) for f in devices.values())]
+
+
+def _reading(f: Mapping[str, Any], before: Mapping[str, Any] | None) -> list[str]:
+    kv, total = f.get("kv_usage_ratio"), f.get("generation_tokens_total")
+    speed = ""
+    if before is not None and total is not None and total >= before.get("generation_tokens_total", total + 1):
+        speed = number(round((total - before["generation_tokens_total"]) / max(f["at_s"] - before["at_s"], 0.1)))
+    counts = [number(f[name]) if name in f else "" for name in ("requests_running", "requests_waiting")]
+    preempted = number(f["preemptions_total"]) if "preemptions_total" in f else ""
+    return [*counts, f"{kv:.0%}" if kv is not None else "", speed, preempted]
+
+
+def _device(f: Mapping[str, Any]) -> str:
+    gib = 2**30
+    parts = []
+    if "gpu_memory_used_bytes" in f:
+        free = f.get("gpu_memory_free_bytes")
+        whole = f" of {(f['gpu_memory_used_bytes'] + free) / gib:.1f}" if free is not None else ""
+        parts.append(f"{f['gpu_memory_used_bytes'] / gib:.1f}{whole} GiB in use")
+    parts += [f"{f['gpu_utilisation_ratio']:.0%} busy"] if "gpu_utilisation_ratio" in f else []
+    parts += [f"{f['gpu_temperature_c']:.0f} C"] if "gpu_temperature_c" in f else []
+    parts += [f"Xid {f['gpu_xid_last']:.0f} is the newest"] if f.get("gpu_xid_last") else []
+    if "host_memory_available_bytes" in f:
+        parts.append(f"{f['host_memory_available_bytes'] / gib:.1f} GiB of memory available")
+    parts += [f"{f['disk_free_bytes'] / gib:.1f} GiB free"] if "disk_free_bytes" in f else []
+    return f"- {_plain(f['whose'])}: {', '.join(parts) or 'nothing of note'}"
 
 
 def _at(at_s: object) -> str:

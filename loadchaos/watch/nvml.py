@@ -50,10 +50,11 @@ class NvmlWatch:
             nvml.nvmlInit()
             try:
                 gpus = [nvml.nvmlDeviceGetHandleByIndex(n) for n in range(nvml.nvmlDeviceGetCount())]
+                names = [_name(nvml, gpu) for gpu in gpus]
                 events = self._subscribe(nvml, gpus)
                 while gpus and not self._stop.is_set():
                     for n, gpu in enumerate(gpus):
-                        self._tell(n, self._figures(nvml, n, gpu))
+                        self._tell(n, names[n], self._figures(nvml, n, gpu))
                     self._wait(nvml, events, gpus)
             finally:
                 nvml.nvmlShutdown()
@@ -93,10 +94,19 @@ class NvmlWatch:
                 found[name] = float(ask())
         return found
 
-    def _tell(self, n: int, values: dict[str, float]) -> None:
+    def _tell(self, n: int, name: str, values: dict[str, float]) -> None:
         row = {
             "row": "device", "at_ns": time.monotonic_ns(), "source": "nvml", "host": "here", "device": f"gpu{n}",
-            "values": values,
+            "name": name, "values": values,
         }  # fmt: skip
         with contextlib.suppress(RuntimeError):  # the loop is closed: the run is over
             self._loop.call_soon_threadsafe(self._emit, row)
+
+
+def _name(nvml: Any, gpu: Any) -> str:
+    """`NVIDIA H200`; bytes in old versions, nothing where it is not told."""
+    try:
+        name = nvml.nvmlDeviceGetName(gpu)
+    except (AttributeError, nvml.NVMLError):
+        return ""
+    return name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)

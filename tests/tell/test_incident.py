@@ -57,6 +57,21 @@ def test_the_page_is_ready_to_paste(run_folder: RunFolder, death: dict[str, Any]
         assert part in page, part
 
 
+def test_the_page_has_what_the_server_and_its_gpus_measured(run_folder: RunFolder, death: dict[str, Any]) -> None:
+    engine = {"whose": "engine 0", "requests_running": 80.0, "requests_waiting": 3.0, "kv_usage_ratio": 0.42}
+    death["figures"] = [
+        {"at_s": 24.0, **engine, "generation_tokens_total": 1000.0},
+        {"at_s": 24.1, "whose": "gpu0 (NVIDIA H200) of here", "gpu_memory_used_bytes": 120 * 2**30,
+         "gpu_memory_free_bytes": 20 * 2**30, "gpu_utilisation_ratio": 0.9, "gpu_temperature_c": 71.0},
+        {"at_s": 29.0, **engine, "generation_tokens_total": 2000.0},
+    ]  # fmt: skip
+    page = (incident.write(run_folder, death) / "incident.md").read_text()
+    assert "| +24.000 s | engine 0 | 80 | 3 | 42% |  |  |" in page
+    assert "| +29.000 s | engine 0 | 80 | 3 | 42% | 200 |  |" in page
+    assert "- gpu0 (NVIDIA H200) of here: 120.0 of 140.0 GiB in use, 90% busy, 71 C" in page
+    assert "GPU and driver: this server does not tell of them" in page
+
+
 def test_the_page_says_in_a_sentence_what_happened_and_what_it_runs_on(
     run_folder: RunFolder, death: dict[str, Any]
 ) -> None:

@@ -104,7 +104,7 @@ def fake_nvml() -> types.ModuleType:
         "nvmlDeviceGetMemoryInfo": lambda _: types.SimpleNamespace(used=5 * MIB, free=7 * MIB),
         "nvmlDeviceGetUtilizationRates": lambda _: types.SimpleNamespace(gpu=40),
         "nvmlDeviceGetTemperature": lambda *_: 50, "nvmlDeviceGetPowerUsage": power,
-        "nvmlDeviceGetCurrentClocksThrottleReasons": lambda _: 4,
+        "nvmlDeviceGetCurrentClocksThrottleReasons": lambda _: 4, "nvmlDeviceGetName": lambda n: b"NVIDIA H%d" % n,
     })  # fmt: skip
     return module
 
@@ -119,6 +119,7 @@ def test_nvml_tells_figures_and_an_xid_as_it_comes(rows: Any, monkeypatch: pytes
         await watch.stop()
 
     asyncio.run(story())
+    assert rows.of("device", device="gpu1")[0]["name"] == "NVIDIA H1"
     assert values(rows, "gpu0")["gpu_power_w"] == 300
     assert "gpu_power_w" not in values(rows, "gpu1")
     assert {r["values"]["gpu_xids_total"] for r in rows.of("device", device="gpu0")} == {0}

@@ -1,0 +1,50 @@
+"""The figures around an incident: one reading every five seconds, of its own server and of the machines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from loadchaos.judge.judge import Judge
+
+
+def incidents(history: Any) -> list[dict[str, Any]]:
+    judge = Judge()
+    for row in history.rows:
+        judge.feed(row)
+    judge.verdict()
+    return [i.to_json() for i in judge.incidents]
+
+
+def test_an_incident_has_the_figures_of_the_minute_before_it_and_the_newest_of_all(history: Any) -> None:
+    history.begin().work(90)
+    device = {"source": "dcgm", "host": "h:9400", "device": "gpu0"}
+    history.add("device", **device, values={"gpu_memory_used_bytes": 1e9, "gpu_sm_clock_hz": 1e9})
+    history.die(history.work(1).send(3)).run(5)
+    [death] = incidents(history.end())
+    engine = [f for f in death["figures"] if f["whose"] == "engine 0"]
+    assert 11 <= len(engine) <= 14
+    assert -62 <= engine[0]["at_s"] - death["opened_at_s"] <= -50
+    assert -1.1 <= engine[-1]["at_s"] - death["opened_at_s"] <= 0
+    assert engine[-1]["requests_running"] == 8
+    assert next(f for f in death["figures"] if f["whose"] == "gpu0 of h:9400")["gpu_memory_used_bytes"] == 1e9
+
+
+def test_what_a_hung_server_says_of_itself_while_it_hangs_is_kept_too(history: Any) -> None:
+    history.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
+    history.begin().work(5).send(3)
+    history.pids[11] = ("engine_core", "T")
+    history.in_flight = 3
+    history.stall(30)
+    [hang] = incidents(history.end())
+    after = [f for f in hang["figures"] if f["at_s"] > hang["noticed_at_s"]]
+    assert 3 <= len(after) <= 7
+    assert len({f["generation_tokens_total"] for f in after}) == 1
+
+
+def test_another_replicas_figures_are_left_out(history: Any) -> None:
+    history.begin().work(5)
+    values = {"requests_running": 77.0}
+    history.add("metrics", replica="b", engine="0", took_ns=1, values=values)
+    history.die(history.send(1)).run(5)
+    [death] = incidents(history.end())
+    assert 77.0 not in [f.get("requests_running") for f in death["figures"]]
