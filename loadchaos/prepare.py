@@ -134,7 +134,7 @@ class Preparation:
         await self._tell_configuration(asker, facts, head)
         await self._patient.learn(self._record, facts)
         path = await self._lay_path(dialect)
-        self._write_plan(facts, path.url if path is not None else self._patient.url)
+        self._write_plan(facts, None if path is None else path.address)
         return await self._aim(dialect, facts, path)
 
     async def _tell_configuration(self, asker: calibrate.Asker, facts: Facts, head: str) -> None:
@@ -149,7 +149,7 @@ class Preparation:
         if not any(a.network for a in self._profile.attacks):
             return None
         path = await self._patient.lay_path()
-        added_s = await path.added_delay_s(dialect.health_path)
+        added_s = await path.added_delay_s(dialect.health_path, self._place.trust.context())
         told = "its own delay is not known" if added_s is None else f"it adds {added_s * 1000:.1f} ms to an answer"
         text = f"requests pass {path.what} for the network attacks ({told}); probes go past it"
         self._say(f"note: {text}")
@@ -174,14 +174,14 @@ class Preparation:
                 self._say(f"note: the attack {name} will be refused: {found.text}")
         return attacks
 
-    def _write_plan(self, facts: Facts, base_url: str) -> None:
-        """What the Locust workers read."""
+    def _write_plan(self, facts: Facts, via: tuple[str, int] | None) -> None:
+        """What the Locust workers read; they connect to `via` where something stands in the path."""
         folder = self._record.folder
         profile = self._profile.to_json()
         if "target" in profile:
             profile["target"] = self._redactor.data(profile["target"])  # the workers need none of it
         plan = {
-            "profile": profile, "seed": self._options.seed, "base_url": base_url,
+            "profile": profile, "seed": self._options.seed, "base_url": self._patient.url, "via": via,
             "api_key_env": self._options.api_key_env, "headers": planned_headers(self._options),
             "folder": str(folder.path.resolve()), "workers": drivers(self._options),
             "tls": self._place.trust.to_json(),

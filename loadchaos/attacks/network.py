@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import ssl
 import statistics
 import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Protocol
-from urllib.parse import SplitResult, urlsplit, urlunsplit
+from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 
 from loadchaos.attacks._attack import Done, Path, Replica
 from loadchaos.attacks._toxics import TYPES, Toxic, toxic
 from loadchaos.dialects import Dialect
-from loadchaos.errors import OptionError, TargetError
+from loadchaos.errors import TargetError
 from loadchaos.redact import Redactor
 
 _START_S = 10.0
@@ -27,16 +28,19 @@ _MEASURED = 9
 
 
 class WholePath(Path, Protocol):
-    """A path as the run has it: laid before the load, taken up at the end; `what` it is, in words."""
+    """A path as the run has it: laid before the load, taken up at the end; `what` it is, in words.
 
-    url: str
+    Clients connect to `address` in place of the server's, and speak to the server all the same: by its name, in TLS, too.
+    """
+
+    address: tuple[str, int]
     what: str
 
     async def open(self) -> None:
         """Have clients pass it from now on; TargetError where it does not come up."""
         ...
 
-    async def added_delay_s(self, path: str) -> float | None:
+    async def added_delay_s(self, path: str, tls: ssl.SSLContext) -> float | None:
         """What it adds by itself."""
         ...
 
@@ -45,44 +49,44 @@ class WholePath(Path, Protocol):
         ...
 
 
-def plain_address(url: str) -> SplitResult:
-    """The parts of an http URL; OptionError for https, whose certificate names another host than the proxy's."""
+def address_of(url: str) -> tuple[str, int]:
+    """Where a server listens."""
     parts = urlsplit(url)
-    if parts.scheme != "http":
-        raise OptionError(
-            f"network attacks pass plain HTTP through a proxy; {url} is {parts.scheme}: give an http one, or take them out"
-        )
-    return parts
+    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
 
 
-async def added_delay_s(target: SplitResult, url: str, path: str) -> float | None:
-    """What the proxy at `url` adds: medians of 9 requests through it and past it; None where none was answered."""
-    direct = urlunsplit((*target[:2], "", "", ""))
-    took: dict[str, list[float]] = {direct: [], url.removesuffix(target.path or "\0"): []}
-    async with httpx.AsyncClient(trust_env=False) as client:
+async def added_delay_s(target: str, through: tuple[str, int], path: str, tls: ssl.SSLContext) -> float | None:
+    """What the proxy at `through` adds: medians of 9 requests through it and past it; None where none was answered."""
+    parts, (host, port) = urlsplit(target), through
+    there = urlunsplit((parts.scheme, f"[{host}]:{port}" if ":" in host else f"{host}:{port}", path, "", ""))
+    direct = urlunsplit((parts.scheme, parts.netloc, path, "", ""))
+    took: dict[str, list[float]] = {direct: [], there: []}
+    async with httpx.AsyncClient(
+        trust_env=False, verify=tls, headers={"Host": parts.netloc.rpartition("@")[2]}
+    ) as client:
         for _ in range(_MEASURED + 1):
-            for base, times in took.items():
+            for url, times in took.items():
                 begin = time.monotonic()
                 with contextlib.suppress(httpx.HTTPError):
-                    await client.get(base + path, timeout=_ORDER_S)
+                    await client.get(url, timeout=_ORDER_S, extensions={"sni_hostname": parts.hostname})
                     times.append(time.monotonic() - begin)
-    past, through = (times[1:] for times in took.values())  # the first of each opens its connection
-    return max(0.0, statistics.median(through) - statistics.median(past)) if past and through else None
+    past, passed = (times[1:] for times in took.values())  # the first of each opens its connection
+    return max(0.0, statistics.median(passed) - statistics.median(past)) if past and passed else None
 
 
 class ProxyPath:
-    """Our own proxy as a child in the path; `url` is what clients use in place of the server's."""
+    """Our own proxy as a child in the path: see WholePath."""
 
     def __init__(self, url: str) -> None:
-        self._target = plain_address(url)
+        self._target = url
         self._child: asyncio.subprocess.Process | None = None
         self._order = asyncio.Lock()
-        self.url = ""
+        self.address = ("", 0)
         self.what = "a proxy"
 
     async def open(self) -> None:
         """Start it; TargetError when it does not come up."""
-        host, port = self._target.hostname or "", self._target.port or 80
+        host, port = address_of(self._target)
         self._child = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "loadchaos.attacks.proxy", host, str(port),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, start_new_session=True,
@@ -91,11 +95,11 @@ class ProxyPath:
             said = await asyncio.wait_for(self._answer(), _START_S)
         except (TimeoutError, ValueError):
             raise TargetError("the network proxy did not start: has this machine processes and ports left?") from None
-        self.url = urlunsplit(("http", f"127.0.0.1:{said['port']}", self._target.path, "", ""))
+        self.address = ("127.0.0.1", int(said["port"]))
 
-    async def added_delay_s(self, path: str) -> float | None:
+    async def added_delay_s(self, path: str, tls: ssl.SSLContext) -> float | None:
         """See the function."""
-        return await added_delay_s(self._target, self.url, path)
+        return await added_delay_s(self._target, self.address, path, tls)
 
     async def add(self, one: Toxic) -> tuple[int, int]:
         """See Path (_attack.py)."""

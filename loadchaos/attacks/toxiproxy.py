@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import ssl
 import subprocess
 import sys
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import httpx
 
 from loadchaos.attacks._guard import guard
 from loadchaos.attacks._toxics import Toxic
-from loadchaos.attacks.network import added_delay_s, plain_address
+from loadchaos.attacks.network import added_delay_s, address_of
 from loadchaos.errors import OptionError, TargetError
 
 _CALL_S = 5.0
@@ -30,29 +31,30 @@ _DELETE = (
 
 
 class ToxiproxyPath:
-    """One proxy in somebody's toxiproxy, in the path; `url` is what clients use in place of the server's.
+    """One proxy in somebody's toxiproxy, in the path: see network.WholePath.
 
     Where toxiproxy runs on this machine it listens on the loopback, elsewhere on all its addresses. It reaches the server
     by the name that we reach it by.
     """
 
     def __init__(self, api: str, url: str) -> None:
-        self._target = plain_address(url)
+        self._target = url
+        self._upstream = address_of(url)
         self._api = api.rstrip("/")
         self._host = urlsplit(api).hostname or ""
-        if self._host not in _LOOPBACK and (self._target.hostname or "") in _LOOPBACK:
+        if self._host not in _LOOPBACK and self._upstream[0] in _LOOPBACK:
             raise OptionError(
                 f"{url} is on this machine's loopback: the toxiproxy at {api} cannot reach it: give an address both can"
             )
         self._name = f"loadchaos-{secrets.token_hex(4)}"  # a pid is 1 in each container that shares a toxiproxy
         self._client = httpx.AsyncClient(timeout=_CALL_S, trust_env=False, headers={"User-Agent": "loadchaos"})
         self._guard: subprocess.Popen[bytes] | None = None
-        self.url = ""
+        self.address = ("", 0)
         self.what = "toxiproxy"
 
     async def open(self) -> None:
         """Have it listen; TargetError where it cannot be asked, or will not."""
-        host, port = self._target.hostname or "", self._target.port or 80
+        host, port = self._upstream
         upstream = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         listen = "127.0.0.1:0" if self._host in _LOOPBACK else "0.0.0.0:0"
         body = {"name": self._name, "listen": listen, "upstream": upstream, "enabled": True}
@@ -64,13 +66,11 @@ class ToxiproxyPath:
             raise TargetError(f"the toxiproxy at {self._api}: {e}; is it up, and is that its API's address?") from None
         self.what = f"toxiproxy {version}"
         self._guard = guard('"$1" -c "$2" "$3" 2>/dev/null', sys.executable, _DELETE, self._proxy)
-        there = str(made.get("listen", "")).rpartition(":")[2]
-        shown = f"[{self._host}]" if ":" in self._host else self._host
-        self.url = urlunsplit(("http", f"{shown}:{there}", self._target.path, "", ""))
+        self.address = (self._host, int(str(made.get("listen", "")).rpartition(":")[2] or 0))
 
-    async def added_delay_s(self, path: str) -> float | None:
+    async def added_delay_s(self, path: str, tls: ssl.SSLContext) -> float | None:
         """See network.added_delay_s."""
-        return await added_delay_s(self._target, self.url, path)
+        return await added_delay_s(self._target, self.address, path, tls)
 
     async def add(self, one: Toxic) -> None:
         """See Path (_attack.py); which connections it hits is toxiproxy's to choose, and it does not tell."""

@@ -87,7 +87,10 @@ class WorkerPlan:
         self.facts = facts
         # A worker on another machine has a folder of its own; the ids of requests are the run's all the same.
         self.folder = Path(plan.get("spool") or plan["folder"])
-        self.target = Target(plan["base_url"], Trust.from_json(plan.get("tls")).context())
+        via = plan.get("via")
+        self.target = Target(
+            plan["base_url"], Trust.from_json(plan.get("tls")).context(), (via[0], int(via[1])) if via else None
+        )
         shelves = Shelves(
             payloads={name: payload.Options for name, payload in payloads.PAYLOADS.items()},
             behaviours={name: behaviour.Options for name, behaviour in BEHAVIOURS.items()},

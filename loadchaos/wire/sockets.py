@@ -28,10 +28,14 @@ _clock = stamps.Clock()
 
 @dataclass
 class Target:
-    """Where requests go: address, TLS and the path prefix of a gateway. `base_url` may end in /v1 or not."""
+    """Where requests go: address, TLS and the path prefix of a gateway. `base_url` may end in /v1 or not.
+
+    Connections are made to `via` (host, port) where something stands in the path; who is meant stays the same.
+    """
 
     base_url: str
     tls_context: ssl.SSLContext | None = None
+    via: tuple[str, int] | None = None
     host: str = field(init=False)
     port: int = field(init=False)
     tls: bool = field(init=False)
@@ -58,7 +62,7 @@ class Target:
     def addresses(self) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
         """Resolved once, because a resolver asked for each connection would be measured along with the server."""
         if not self._addresses:
-            found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+            found = socket.getaddrinfo(*(self.via or (self.host, self.port)), type=socket.SOCK_STREAM)
             self._addresses = [(f, (str(a[0]), int(a[1]))) for f, _, _, _, a in found]
         return self._addresses
 

@@ -68,6 +68,20 @@ def test_probes_metrics_questions_and_load_believe_the_same(
     assert run.verdict()["outcomes"] == {"ok": 20}
 
 
+@pytest.mark.slow
+def test_a_network_attack_stands_in_the_path_and_the_certificate_is_still_the_servers(
+    start: Any, sim: Any, front: Callable[[str], str], certificate: Path
+) -> None:
+    attacks = [{"network": "latency", "at": "0s", "for": "30s", "params": {"latency": 20}}]
+    url = front(sim().url)
+    allowed = ["--ca", str(certificate), "--authorize", url.removeprefix("https://")]
+    run = start("--target", url, *allowed, attacks=attacks)
+    assert run.ends() == 0, run.told
+    assert run.verdict()["outcomes"] == {"ok": 20}
+    assert run.verdict()["attacks"]["network_latency"]["ok"] == 1
+    assert "requests pass a proxy for the network attacks (it adds" in run.told
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
