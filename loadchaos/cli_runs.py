@@ -28,9 +28,10 @@ def judge(run_folder: Path, as_json: bool) -> None:
     """Judge a run, finished or killed, from its folder alone; ends with the run's exit code."""
     from loadchaos import bodies
     from loadchaos.conclude import conclude
+    from loadchaos.progress import on_terminal
     from loadchaos.tell.text import render
 
-    verdict = conclude(_run_folder(run_folder), bodies.store)
+    verdict = conclude(_run_folder(run_folder), bodies.store, on_terminal())
     if as_json:
         import orjson
 
@@ -47,9 +48,10 @@ def report(run_folder: Path) -> None:
     """Write report.html, junit.xml and the incidents of a run anew, finished or killed."""
     from loadchaos import bodies
     from loadchaos.conclude import conclude
+    from loadchaos.progress import on_terminal
 
     folder = _run_folder(run_folder)
-    conclude(folder, bodies.store)
+    conclude(folder, bodies.store, on_terminal())
     for path in (folder.report_html, folder.junit, folder.verdict):
         click.echo(str(path))
 
@@ -65,12 +67,13 @@ def compare(run_a: Path, run_b: Path, as_json: bool, page: Path | None) -> None:
     """Say what became slower, faster or more brittle from RUN_A to RUN_B, with confidence intervals."""
     import orjson
 
+    from loadchaos.progress import on_terminal
     from loadchaos.tell import compare as c
     from loadchaos.tell import compare_page
 
     for path in (run_a, run_b):
         _run_folder(path)
-    found = c.compare(c.side(run_a), c.side(run_b))
+    found = c.compare(*(c.side(path, on_terminal()) for path in (run_a, run_b)))
     if page is not None:
         write_page(page, compare_page.html(found))
     click.echo(
@@ -103,20 +106,21 @@ def runs(folder: Path, as_json: bool) -> None:
 @click.option("--step", callback=duration, default="1s", show_default=True, help="Between points of --openmetrics.")
 def export(run_folder: Path, openmetrics: bool, as_csv: bool, parquet: bool, to: Path | None, step: float) -> None:
     """Write a run for other tools: OpenMetrics, CSV or Parquet (docs/metrics.md)."""
+    from loadchaos.progress import on_terminal
     from loadchaos.tell import export as tables
 
     if not (openmetrics or as_csv or parquet):
         raise OptionError("export what? --openmetrics, --csv, --parquet, or several of them")
-    folder, to = _run_folder(run_folder), to or run_folder / "export"
+    folder, to, say = _run_folder(run_folder), to or run_folder / "export", on_terminal()
     try:
         to.mkdir(parents=True, exist_ok=True)
         if openmetrics:
             path = to / "openmetrics.txt"
             with path.open("w", encoding="utf-8") as f:
-                tables.openmetrics(folder, f, step)
+                tables.openmetrics(folder, f, step, say)
             click.echo(str(path))
-        made = tables.write_csv(folder, to) if as_csv else []
-        for path in [*made, *(tables.write_parquet(folder, to) if parquet else [])]:
+        made = tables.write_csv(folder, to, say) if as_csv else []
+        for path in [*made, *(tables.write_parquet(folder, to, say) if parquet else [])]:
             click.echo(str(path))
     except OSError as e:
         raise OptionError(f"{to}: {e.strerror}; --to names a folder that can be written") from e

@@ -128,7 +128,10 @@ def main(argv: list[str]) -> int:
     os.nice(10)
     code = 0
     path = Path(argv[0])
-    for part in finished(path) if path.is_dir() else [path]:
+    parts = finished(path) if path.is_dir() else [path]
+    for n, part in enumerate(parts, 1):
+        if sys.stderr.isatty():
+            print(f"compacting {part.name} ({n} of {len(parts)})", file=sys.stderr)
         try:
             made = compact(part)
         except OSError as e:

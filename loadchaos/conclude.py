@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from loadchaos import progress
 from loadchaos.errors import LedgerError
 from loadchaos.judge.judge import Judge
 from loadchaos.ledger import Reader, RunFolder, Tail
@@ -19,16 +20,16 @@ Bodies = Callable[[RunFolder, Sequence[Mapping[str, Any]]], Mapping[int, Sequenc
 """Keeps the bodies of incidents' requests (bodies.store): handed in, because to make them takes the plan and payloads."""
 
 
-def conclude(folder: RunFolder, bodies: Bodies | None = None) -> dict[str, Any]:
+def conclude(folder: RunFolder, bodies: Bodies | None = None, say: progress.Say | None = None) -> dict[str, Any]:
     """Judge the whole ledger once and write verdict.json, incidents, report.html and junit.xml. Returns the verdict.
 
     What cannot be made is told in its `notes`; a pass that cannot be written down is unknown, for nobody could show
-    it. LedgerError when there is no ledger.
+    it. `say` is told how far it is. LedgerError when there is no ledger.
     """
     if not folder.events.exists():
         raise LedgerError(f"{folder.path} is no run folder: it has no events.jsonl; `loadchaos runs` lists those here")
     reader, judge, series = Reader(folder), Judge(), Series()
-    for row in reader.new(final=True):
+    for row in progress.rows(reader.new(final=True), "judging", say):
         judge.feed(row)
         series.feed(row)
     verdict = judge.verdict(bad_rows=reader.bad_rows)

@@ -22,10 +22,12 @@ from loadchaos.model import Facts
 from loadchaos.options import Options, drivers, planned_headers
 from loadchaos.patient import DOWN, Patient
 from loadchaos.plan.profile import Profile
+from loadchaos.progress import on_terminal
 from loadchaos.record import Record
 from loadchaos.redact import Redactor
 
 _LOOK_S = 0.1
+_SHOW_S = 3.0
 _EXTERNAL_READY_S = 5.0
 _EMBEDDED_READY_S = 30.0
 _DEATH_SHOWS_S = 3.0  # from a failed answer to the signs of a death
@@ -66,13 +68,24 @@ class Preparation:
             url = self._patient.url
             asker = calibrate.Asker(client, url, self._place.admin_url or url)
             await preflight.wait_until_healthy(asker, self._ready_within_s(), self._patient.gone, self._say)
+            signs = asyncio.create_task(self._show_questions(asker))
             try:
                 attacks = await self._learn(asker)
             except TargetError:
                 await self._refuse_the_dead(asker)
                 raise
+            finally:
+                signs.cancel()
             await self._refuse_the_dead(asker)
             return attacks
+
+    async def _show_questions(self, asker: calibrate.Asker) -> None:
+        """A slow server is asked for minutes: the person at the terminal sees that it goes on."""
+        say, begin = on_terminal(self._say), time.monotonic()
+        while say is not None:
+            await asyncio.sleep(_SHOW_S)
+            asked = asker.reads + asker.generations
+            say(f"learning what the server is and how it counts: {asked} questions, {time.monotonic() - begin:.0f} s")
 
     def _ready_within_s(self) -> float:
         if self._options.wait_ready_s is not None:

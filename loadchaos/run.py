@@ -34,6 +34,7 @@ from loadchaos.options import Master, Options, locust_arguments, place, terms
 from loadchaos.patient import Patient, Place
 from loadchaos.plan.profile import Profile
 from loadchaos.prepare import Preparation
+from loadchaos.progress import on_terminal
 from loadchaos.record import Record, create_folder
 from loadchaos.redact import Redactor
 from loadchaos.room import Watch
@@ -297,7 +298,7 @@ class _Run:
     async def _conclude(self) -> Result:
         """Judge the finished ledger once; that verdict counts."""
         keep = functools.partial(bodies.store, budget_s=_BODIES_S)
-        work = asyncio.create_task(asyncio.to_thread(conclude, self.folder, keep))
+        work = asyncio.create_task(asyncio.to_thread(conclude, self.folder, keep, on_terminal(self._say)))
         begin, asked = time.monotonic(), len(self._interrupts)
         while not work.done():
             await asyncio.wait([work], timeout=_LOOP_S)

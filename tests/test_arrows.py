@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "loadchaos"
-LEAVES = {"model", "nouns", "errors", "units", "stats", "redact", "shipped", "draws", "trust", "brief"}
+LEAVES = {"model", "nouns", "errors", "units", "stats", "redact", "shipped", "draws", "trust", "brief", "progress"}
 MAY_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(LEAVES, LEAVES),
     "compact": set(),

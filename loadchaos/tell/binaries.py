@@ -12,6 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from loadchaos.progress import on_terminal
+
 ENV = "LOADCHAOS_PROMETHEUS"
 PACKAGES = ("prometheus", "prometheus-alertmanager")
 _DOWNLOAD_LIMIT_S = 120
@@ -41,7 +43,9 @@ def fetch() -> str:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as work:
-            for name in PACKAGES:
+            for n, name in enumerate(PACKAGES, 1):
+                if (say := on_terminal()) is not None:
+                    say(f"fetching {name} ({n} of {len(PACKAGES)})")
                 _run(["apt-get", "-o", "Acquire::http::Timeout=10", "-o", "Acquire::Retries=1", "download", name], work)
             unpacked = Path(work) / "root"
             for package in Path(work).glob("*.deb"):

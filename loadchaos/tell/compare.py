@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import orjson
 
+from loadchaos import progress
 from loadchaos.errors import OptionError
 from loadchaos.ledger import Reader, RunFolder
 from loadchaos.model import BLAMELESS
@@ -81,7 +82,7 @@ class Comparison:
         }  # fmt: skip
 
 
-def side(path: Path) -> Side:
+def side(path: Path, say: progress.Say | None = None) -> Side:
     """Read a run: its ledger for latencies and counts, verdict.json for what broke. OptionError where it has none."""
     folder = RunFolder(path)
     try:
@@ -89,7 +90,7 @@ def side(path: Path) -> Side:
     except (OSError, orjson.JSONDecodeError) as e:
         raise OptionError(f"{path} has no verdict to compare ({type(e).__name__}): loadchaos judge {path}") from e
     whole, sent, failed, begin = Whole(), 0, 0, dict[str, Any]()
-    for row in Reader(folder).new(final=True):
+    for row in progress.rows(Reader(folder).new(final=True), f"reading {path.name}", say):
         kind = row.get("row")
         if kind == "begin":
             sent += 1

@@ -17,6 +17,7 @@ from typing import Any, TextIO
 import orjson
 from prometheus_client.core import Metric
 
+from loadchaos import progress
 from loadchaos.ledger import Reader, RunFolder, Tail
 from loadchaos.tell.export_tables import TABLES, Clock
 from loadchaos.tell.fold import Fold
@@ -26,11 +27,11 @@ _NS = 1_000_000_000
 Label = tuple[str, str]
 
 
-def rows_of(folder: RunFolder) -> Iterator[dict[str, Any]]:
-    """The ledger's rows and the follower's findings, in order of time."""
+def rows_of(folder: RunFolder, what: str = "exporting", say: progress.Say | None = None) -> Iterator[dict[str, Any]]:
+    """The ledger's rows and the follower's findings, in order of time; `say` is told how far it is."""
     findings = [r for r in Tail(folder.findings).rows() if r.get("row") in {"failure", "incident"}]
     findings.sort(key=_at)
-    return heapq.merge(Reader(folder).new(final=True), findings, key=_at)
+    return progress.rows(heapq.merge(Reader(folder).new(final=True), findings, key=_at), what, say)
 
 
 def _at(row: dict[str, Any]) -> int:
@@ -82,14 +83,14 @@ def _series(name: str, labels: tuple[Label, ...], le: str) -> str:
     return name + "{" + ",".join(f'{k}="{v}"' for (k, _), v in zip(pairs, escaped, strict=True)) + "}"
 
 
-def openmetrics(folder: RunFolder, out: TextIO, step_s: float = 1.0) -> int:
+def openmetrics(folder: RunFolder, out: TextIO, step_s: float = 1.0, say: progress.Say | None = None) -> int:
     """Write the run as OpenMetrics text, a point each `step_s` of its own UTC time; the number of samples.
 
     OptionError where the run has no header that says what time it was.
     """
     fold, kept, run = Fold(), _Kept(), folder.path.resolve().name
     clock, step_ns, tick = Clock.of(folder), int(step_s * _NS), 0
-    for row in rows_of(folder):
+    for row in rows_of(folder, "OpenMetrics", say):
         at = row.get("at_ns")
         if isinstance(at, int):
             if not tick:
@@ -104,6 +105,8 @@ def openmetrics(folder: RunFolder, out: TextIO, step_s: float = 1.0) -> int:
         fold.feed(row)
     if tick:
         kept.page(clock.utc_s(tick), families(fold, run, tick))
+    if say is not None:
+        say("OpenMetrics: writing the samples")
     return kept.write(out)
 
 
@@ -131,7 +134,7 @@ def _judged(folder: RunFolder) -> Iterator[dict[str, Any]]:
 # -- rows as tables ------------------------------------------------------------------------------------------------
 
 
-def write_csv(folder: RunFolder, to: Path) -> list[Path]:
+def write_csv(folder: RunFolder, to: Path, say: progress.Say | None = None) -> list[Path]:
     """requests.csv, metrics.csv and events.csv in the folder `to`; times are UTC, an empty field is no value."""
     to.mkdir(parents=True, exist_ok=True)
     clock = Clock.of(folder)
@@ -142,7 +145,7 @@ def write_csv(folder: RunFolder, to: Path) -> list[Path]:
         makers = [table.rows(clock) for table in TABLES]
         for table, writer in zip(TABLES, writers, strict=True):
             writer.writerow(table.columns)
-        for row in rows_of(folder):
+        for row in rows_of(folder, "tables", say):
             for make, writer in zip(makers, writers, strict=True):
                 writer.writerows(make.feed(row))
         for make, writer in zip(makers, writers, strict=True):
@@ -153,15 +156,17 @@ def write_csv(folder: RunFolder, to: Path) -> list[Path]:
     return paths
 
 
-def write_parquet(folder: RunFolder, to: Path) -> list[Path]:
+def write_parquet(folder: RunFolder, to: Path, say: progress.Say | None = None) -> list[Path]:
     """The same tables as Parquet (zstd), with types."""
     import duckdb  # slow to import, and only this needs it
 
     to.mkdir(parents=True, exist_ok=True)
     made = []
     with tempfile.TemporaryDirectory(dir=to) as work, duckdb.connect() as db:
-        for table, source in zip(TABLES, write_csv(folder, Path(work)), strict=True):
+        for table, source in zip(TABLES, write_csv(folder, Path(work), say), strict=True):
             target = to / f"{table.name}.parquet"
+            if say is not None:
+                say(f"writing {target.name}")
             rows = db.read_csv(str(source), header=True, columns=table.columns, quotechar='"', escapechar='"',
                                delimiter=",", parallel=False)  # fmt: skip
             rows.write_parquet(str(target), compression="zstd")
