@@ -76,14 +76,14 @@ def _refuse_impossible(asker: Asker, models: Answer, wanted: Wanted) -> None:
 
 def _why_unreachable(text: str) -> str:
     if "ConnectError" in text and ("refused" in text.lower() or "All connection attempts failed" in text):
-        return "connection refused: nothing listens there"
+        return "connection refused: nothing listens there; is the server up, and is that its port?"
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return (
             f"its certificate is not trusted here; --ca FILE names what to believe, --insecure checks nothing ({text})"
         )
     if "RemoteProtocolError" in text or "InvalidHTTP" in text:
         return f"something listens there, but it does not speak HTTP ({text})"
-    return text
+    return f"{text}; is the server up, and is that its address?"
 
 
 def _choose_model(models: Answer, wanted: str | None) -> tuple[str, Mapping[str, Any]]:

@@ -108,9 +108,9 @@ async def _until_up(ui: Ui, over: asyncio.Event) -> None:
             return
         if not ui.alive:
             said = ui.log.read_text("utf-8", "replace").strip().splitlines()[-1:]
-            raise LedgerError(f"the web UI could not be started (code {ui.code}): {' '.join(said) or ui.log}")
+            raise LedgerError(f"the web UI could not be started (code {ui.code}): {' '.join(said)}; see {ui.log}")
         if asyncio.get_running_loop().time() > deadline:
-            raise LedgerError(f"the web UI did not listen within {_READY_S:g} s; what it said is in {ui.log}")
+            raise LedgerError(f"the web UI did not listen within {_READY_S:g} s: see {ui.log}")
         await asyncio.sleep(_LOOK_S)
 
 

@@ -24,6 +24,13 @@ def next_step(e: OSError) -> str:
     return "choose another place with --out"
 
 
+def how_to_read(e: OSError) -> str:
+    """What to do about a file that could not be read, as the end of a sentence."""
+    if e.errno in (errno.EACCES, errno.EPERM):
+        return "give this user the right to read it, or run as who may"
+    return "is it there, and its disk well?"
+
+
 class ProfileError(LoadchaosError):
     """One or more mistakes in a profile, each as `file:line:column: what was expected (got what)`."""
 

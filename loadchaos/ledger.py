@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from loadchaos import brief, compact
-from loadchaos.errors import LedgerError, next_step
+from loadchaos.errors import LedgerError, how_to_read, next_step
 from loadchaos.model import Row
 
 SCHEMA = 1
@@ -144,7 +144,7 @@ class Writer:
         try:
             os.fsync(self._fd)
         except OSError as e:
-            raise LedgerError(f"{self.path}: {e.strerror}") from e
+            raise LedgerError(f"{self.path}: cannot be kept: {e.strerror}; {next_step(e)}") from e
 
     def close(self) -> None:
         """Write what is held and close the file; the writer is of no use afterwards."""
@@ -203,7 +203,7 @@ class Tail:
                     yield from compact.lines(compact.packed(part), self._line)
                 return
         except OSError as e:
-            raise LedgerError(f"{part}: cannot be read: {e.strerror}") from e
+            raise LedgerError(f"{part}: cannot be read: {e.strerror}; {how_to_read(e)}") from e
         with f:
             f.seek(self.offset)
             rest = b""
@@ -258,7 +258,7 @@ class LogTail:
         except FileNotFoundError:
             return
         except OSError as e:
-            raise LedgerError(f"{self.path}: cannot be read: {e.strerror}") from e
+            raise LedgerError(f"{self.path}: cannot be read: {e.strerror}; {how_to_read(e)}") from e
         with f:
             f.seek(self._offset + len(self._rest))
             while block := f.read(_CHUNK):

@@ -70,8 +70,8 @@ def _hint(text: str) -> str:
     if "ConnectError" in text:
         return " - is it running, and is that its port?"
     if "RemoteProtocolError" in text or "illegal" in text.lower():
-        return " - what listens there does not speak HTTP"
-    return ""
+        return " - what listens there does not speak HTTP: is that the server's port?"
+    return " - its log says more; --wait-ready gives it more time"
 
 
 def require(facts: Facts, requires: Sequence[str], attacks: Sequence[str], image_traffic: Sequence[str]) -> list[str]:

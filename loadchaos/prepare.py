@@ -60,7 +60,7 @@ class Preparation:
             self._say(await self._patient.launch(self._record))
         elif not self._place.server_log and not any(r.log for r in self._profile.target.replicas):
             self._say(
-                "note: without --server-log causes cannot be named: a server tells nobody but its log why it died"
+                "note: causes cannot be named: only a server's log tells why it died; --server-log says where it is"
             )
         await self._patient.watch(self._record)
         headers, tls = dict(self._place.headers), self._place.trust.context()
@@ -106,7 +106,9 @@ class Preparation:
             return
         said = f" ({asker.failed})" if asker.failed else ""
         gone = f": {why}" if (why := self._patient.gone()) else ""
-        raise TargetError(f"the server died before the load, of the first questions it was asked{said}{gone}")
+        raise TargetError(
+            f"the server died before the load, of the first questions it was asked{said}{gone}; its log says why"
+        )
 
     async def _while(self, goes_on: Callable[[], bool], limit_s: float) -> None:
         deadline = time.monotonic() + limit_s

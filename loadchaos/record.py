@@ -27,7 +27,7 @@ def create_folder(out: Path, name: str) -> RunFolder:
         except OSError as e:
             raise OptionError(f"the run folder {path} cannot be made: {e.strerror}; {next_step(e)}") from e
         return RunFolder(path)
-    raise OptionError(f"no free name for a run folder under {out}")
+    raise OptionError(f"no free name for a run folder under {out}: another --out has some")
 
 
 class Record:

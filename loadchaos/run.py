@@ -196,7 +196,9 @@ class _Run:
             await asyncio.sleep(_LOOP_S)
             self._housekeeping()
             if self._silent_turns * _LOOP_S > _SILENT_S:
-                raise LedgerError(f"the load process has said nothing for {_SILENT_S:g} s, and was ended")
+                raise LedgerError(
+                    f"the load process was silent for {_SILENT_S:g} s and was ended: see locust.log, run it again"
+                )
             now = time.monotonic()
             if stopping_since is None and (why := self._why_stop(now - begin)):
                 stopping_since = now

@@ -25,7 +25,7 @@ class Trust:
             context = ssl.create_default_context(cafile=self.ca)
         except (OSError, ssl.SSLError) as e:
             why = "it holds no certificate" if isinstance(e, ssl.SSLError) else e.strerror
-            raise OptionError(f"ca {self.ca}: {why}") from e
+            raise OptionError(f"ca {self.ca}: {why}; a PEM file that this user may read was expected") from e
         if self.insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE

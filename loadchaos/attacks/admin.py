@@ -26,7 +26,7 @@ def operation_named(name: str, dialect: Dialect) -> AdminOperation:
     if operation is not None:
         return operation
     if not dialect.admin:
-        raise OptionError(f"attack {name}: loadchaos knows no admin operations of {dialect.title}")
+        raise OptionError(f"attack {name}: loadchaos knows no admin operations of {dialect.title}: take it out")
     near = difflib.get_close_matches(name, dialect.admin, 1)
     hint = f"; did you mean {near[0]}?" if near else ""
     known = ", ".join(n for n, o in dialect.admin.items() if o.destructive)

@@ -89,7 +89,7 @@ def read(path: Path) -> Any:
     except (YAMLError, ValueError, RecursionError) as e:
         raise ProfileError([f"{path}:1:1: not YAML: {e}"]) from None
     if node is None:
-        raise ProfileError([f"{path}:1:1: the profile is empty"])
+        raise ProfileError([f"{path}:1:1: the profile is empty; loadchaos init copies some to begin with"])
     if not isinstance(node, dict):
         raise ProfileError([f"{path}:1:1: not a profile: a mapping with name, traffic and load was expected"])
     return node

@@ -88,7 +88,9 @@ class Process:
                     pass_fds=(lock,), start_new_session=True,
                 )  # fmt: skip
         except OSError as e:
-            raise LedgerError(f"the run could not be begun: {e.strerror}") from e
+            raise LedgerError(
+                f"the run could not be begun: {e.strerror}; has this machine memory and processes left?"
+            ) from e
         finally:
             os.close(lock)
         return self._process.pid

@@ -37,7 +37,9 @@ class Clock:
                 first = at
                 break
         if offset is None:
-            raise OptionError(f"{folder.events} has no header: nobody knows what time its rows are of")
+            raise OptionError(
+                f"{folder.events} has no header, so its rows have no time: export a run whose record is whole"
+            )
         return cls(offset, first or 0)
 
     def utc_s(self, at_ns: int) -> float:

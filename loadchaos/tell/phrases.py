@@ -132,6 +132,34 @@ def accepted_text(failure: Mapping[str, Any]) -> str:
     return f"no: {why}" if why else ""
 
 
+# What to do about a condition of the verdict that was not met, by the check's name or its first word.
+_TO_DO = {
+    "run": "run it again, or go on where it broke off: loadchaos run --resume RUN",
+    "requests_sent": "look for why in the run's own words and in locust.log",
+    "load_delivered": "fewer users or a lower rate, more time, or a server that stays up",
+    "shed": "fewer users or a lower rate: the server refuses some of what it is asked",
+    "load_process": "locust.log in the run folder has its last words; run it again",
+    "watching": "see that /health and the logs can be reached from here, and that this machine has time to look",
+    "server_log": "give --server-log the file, container or unit that this very server writes to",
+    "ledger": "free disk space, or choose another place with --out, and run it again",
+    "workers": "start as many as were waited for, or wait longer: --wait-workers (docs/scale.md)",
+    "exposure": "run longer or with more users, until the mechanism was at work often enough",
+    "requires": "start the server with what the profile is about; loadchaos probe URL says which profiles fit it",
+    "preflight": "mend it and run again; loadchaos probe URL says what this server is and can",
+    "attack": "events.jsonl has the server's answers; docs/attacks.md says what each attack needs",
+    "fit": "our own mistake: please report it, with the run folder",
+    "canary": "run longer: too few answers to learn from",
+    "near_limit": "see which rungs were answered in requests-*.jsonl; a longer first_byte limit may help",
+    "image_dial": "run it against a server that nobody else uses, without attacks that reset its caches",
+}
+
+
+def to_do_text(check: Mapping[str, Any]) -> str:
+    """What to do about a check that left the verdict unknown; empty for others."""
+    name = str(check.get("name") or "")
+    return "" if check.get("verdict") != "unknown" else _TO_DO.get(name, _TO_DO.get(name.partition(" ")[0], ""))
+
+
 def value_text(value: Any) -> str:
     """What a rule found, as people read it."""
     if value is None:

@@ -180,7 +180,8 @@ def start_local(folder: Path, port: int = PROMETHEUS_PORT) -> list[str]:
     url = f"http://127.0.0.1:{port}"
     if not _ready(f"{url}/-/ready", folder):
         stop_local(folder)
-        raise OptionError(f"Prometheus did not come up on port {port}: {_last_line(folder / 'prometheus.log')}")
+        said = _last_line(folder / "prometheus.log")
+        raise OptionError(f"Prometheus did not come up on port {port}; is it taken? --port names another ({said})")
     return [f"Prometheus runs on {url}, data and log are in {folder}", *_start_alertmanager(folder)]
 
 
@@ -236,7 +237,7 @@ def _spawn(folder: Path, name: str, argv: list[str]) -> None:
         pid = os.posix_spawn(argv[0], argv, os.environ, file_actions=actions, setsid=True)
         (folder / f"{name}.pid").write_text(f"{pid} {psutil.Process(pid).create_time()}\n")
     except (OSError, psutil.Error) as e:
-        raise OptionError(f"{argv[0]} cannot be started: {e}") from e
+        raise OptionError(f"{argv[0]} cannot be started: {e}; {binaries.ENV} names the folder of another") from e
 
 
 def _ready(url: str, folder: Path) -> bool:

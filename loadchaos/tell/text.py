@@ -23,6 +23,7 @@ from loadchaos.tell.phrases import (
     remedy_text,
     rule_text,
     target_in_words,
+    to_do_text,
     when_text,
     worst_first,
 )
@@ -158,6 +159,8 @@ def _rules(page: _Page, verdict: Mapping[str, Any]) -> None:
         for rule in rules:
             mark, color = _MARK.get(str(rule.get("verdict")), ("?   ", "yellow"))
             page.wrap(rule_text(rule), 8, f"  {page.paint(mark, color)}  ")
+            if key == "checks" and (todo := to_do_text(rule)):
+                page.wrap(f"-> {todo}", 11, "        ")
 
 
 def _outcomes(page: _Page, verdict: Mapping[str, Any]) -> None:

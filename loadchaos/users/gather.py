@@ -26,6 +26,7 @@ AWAY_S = 5.0
 """A worker not heard of for so long is told as lost; it may come back."""
 SLOW_NS = 2_000_000_000
 WAIT_TOLD_S = 5.0
+_BRING = "start `loadchaos worker --master-host` there, or give them longer with --wait-workers"
 _LOOK_S = 0.1
 _SAY_AGAIN_S = 30.0
 _MOST_REFUSALS = 100
@@ -229,11 +230,11 @@ class Gatherer:
             self._began = True
             for place in self._places:
                 if place.state != "here":
-                    self._note("absent", place, why=f"it did not come within {self._wait_s:g} s")
+                    self._note("absent", place, why=f"it did not come within {self._wait_s:g} s: {_BRING}")
             self._note("begin", None, why=f"{here} of {len(self._places)} workers are here")
             self._begin(here)
         elif waited > self._wait_s:
-            self._end(LedgerError(f"no worker came within {self._wait_s:g} s"))
+            self._end(LedgerError(f"no worker came within {self._wait_s:g} s: {_BRING}"))
         elif waited - self._told > WAIT_TOLD_S:
             self._told = waited
             self._note("awaited", None, why=f"{here} of {len(self._places)} workers are here")

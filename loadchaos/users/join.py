@@ -108,4 +108,4 @@ def _folder(spool: Path, name: str) -> Path:
         except OSError as e:
             raise OptionError(f"{path} cannot be made: {e.strerror}; {next_step(e)}") from e
         return path.resolve()
-    raise LoadchaosError(f"no free name for a worker's folder under {spool}")
+    raise LoadchaosError(f"no free name for a worker's folder under {spool}: --out names another")

@@ -323,7 +323,8 @@ class Load:
         reply = self.plan.redacted(told)
         if reply.outcome == "connect_error" and _NO_HANDLES in (reply.error or ""):
             # It never left this machine: the server has no part in it, and the next row may find no handle either.
-            raise LedgerError(f"no file handle is left for a connection: {reply.error}")
+            why = f"no file handle is left for a connection ({reply.error})"
+            raise LedgerError(f"{why}: raise `ulimit -n`, or take fewer users")
         self._record.end(made.step, made.request, reply, request_id, due_ns)
         self._fire(made.step.traffic, reply, due_ns)
         return reply

@@ -56,7 +56,7 @@ def _inside(folder: Path, name: str) -> Path:
     """Where a file of the master's lies: what it names elsewhere on this machine is neither written nor read."""
     path = folder / name
     if not path.resolve().is_relative_to(folder.resolve()):
-        raise LedgerError(f"the master named a file outside {folder}: {name}")
+        raise LedgerError(f"the master named a file outside {folder}: {name}; nothing was written: is it your master?")
     return path
 
 

@@ -118,7 +118,7 @@ class WorkerPlan:
             plan = orjson.loads(path.read_bytes())
             facts = Facts.from_json(orjson.loads((path.parent / "facts.json").read_bytes()))
         except (OSError, orjson.JSONDecodeError) as e:
-            raise LedgerError(f"{path}: the plan cannot be read: {e}") from e
+            raise LedgerError(f"{path}: the plan cannot be read: {e}; run it anew") from e
         return cls(plan, facts, int(plan["worker"]) if worker is None else worker, os.environ if env is None else env)
 
     def phases(self) -> Iterator[tuple[Phase, Iterator[Step]]]:

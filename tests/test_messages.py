@@ -1,0 +1,97 @@
+"""Every message that reports trouble says what to do next, as far as its text can be read in the code."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from loadchaos import errors
+from loadchaos.tell.phrases import to_do_text
+
+PACKAGE = Path(__file__).parent.parent / "loadchaos"
+OURS = {
+    name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, errors.LoadchaosError)
+}
+# What was expected, what there is to choose from, what to type or to look at, or what to do in the field's words.
+NEXT = re.compile(
+    r"expected|as in|such as|is each|is a YAML|spaces$|loadchaos \w+|"
+    r"one of|one at a time|it has|there are|its params? (is|are)|is a number|not below|\?|--\w|`|"
+    r"\b(give|names?|choose|take|export|run|end|move|leave|load|write|set|add|see|look|start|free|needs?|says?|say|let|belongs)\b"
+)
+MAKES_ITS_OWN = {
+    "next_step", "how_to_read", "_hint", "hint", "_why_unreachable", "found", "reason", "mistakes", "lines", "_BRING",
+}  # fmt: skip
+"""Names in a message that end it with what to do, or are whole messages themselves."""
+PASSED_ON = {
+    ("cli_sim.py", "str(e)"), ("soak/state.py", "home"), ("users/plain.py", "why"), ("children.py", "output"),
+    ("users/plain.py", "done.stderr"), ("patient.py", "e"), ("cli_common.py", "e"), ("plan/positions.py", "text"),
+    ("plan/positions.py", "e"),
+    ("users/join.py", "answer.data"),
+}  # fmt: skip
+
+
+def text_of(node: ast.expr) -> str:
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(text_of(v) for v in node.values)
+    if isinstance(node, ast.BinOp):
+        return text_of(node.left) + text_of(node.right)
+    if isinstance(node, ast.List):
+        return "".join(text_of(v) for v in node.elts)
+    if isinstance(node, ast.IfExp):
+        return text_of(node.body) + text_of(node.orelse)
+    return " "
+
+
+def names_in(node: ast.expr) -> set[str]:
+    return {ast.unparse(n) for n in ast.walk(node) if isinstance(n, ast.Name | ast.Attribute | ast.Call)}
+
+
+def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
+            yield node.func.id, node
+
+
+def raised() -> Iterator[tuple[str, int, ast.expr]]:
+    """(file, line, message) of every error of ours that is made."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for name, call in calls(path):
+            if name in OURS:
+                yield str(path.relative_to(PACKAGE)), call.lineno, call.args[0]
+
+
+def test_every_error_of_ours_says_what_to_do() -> None:
+    found = list(raised())
+    assert len(found) > 120
+    silent = [
+        f"{file}:{line}: {ast.unparse(message)}"
+        for file, line, message in found
+        if not NEXT.search(text_of(message))
+        and not any(name.partition("(")[0].rpartition(".")[2] in MAKES_ITS_OWN for name in names_in(message))
+        and not any((file, name) in PASSED_ON for name in names_in(message))
+    ]
+    assert silent == []
+
+
+def test_a_message_that_leaves_one_alone_would_be_seen() -> None:
+    assert not NEXT.search("the plan cannot be read: it is broken")
+    assert NEXT.search("the port is in use; --port names another")
+
+
+def checks() -> Iterator[str]:
+    """The name of every check of the judge that can leave the verdict unknown."""
+    for path in sorted((PACKAGE / "judge").glob("*.py")):
+        for name, call in calls(path):
+            decision = call.args[-1]
+            if name == "Check" and ("unknown" in ast.unparse(decision) or isinstance(decision, ast.Name)):
+                yield text_of(call.args[0]).strip()
+
+
+@pytest.mark.parametrize("name", sorted(set(checks())))
+def test_a_condition_that_was_not_met_says_what_to_do(name: str) -> None:
+    assert to_do_text({"name": name, "verdict": "unknown"})
+    assert not to_do_text({"name": name, "verdict": "pass"})
