@@ -32,6 +32,10 @@ class Gate:
         self._most_deaths = on_death.wait.deaths if on_death.wait is not None else None
         asked_s = on_death.wait.at_most if on_death.wait is not None else None
         self._wait_s = max(WAIT_S, profile.recovers_within_s()) if asked_s is None else asked_s
+        launch = profile.target.launch
+        self._start_s = max(
+            self._wait_s, launch.ready_within if self._policy == "restart" and launch is not None else 0
+        )
         self._deaths = 0
         self._counted = False
         self._down_since: float | None = None
@@ -58,7 +62,7 @@ class Gate:
     def _move(self, *, opened: bool) -> None:
         why = f"server {self._patient.state}"
         if not opened and self._policy != "stop":
-            why = f"waiting for the server, {self._wait_s:g} s at most; Ctrl-C ends the run"
+            why = f"waiting for the server, {self._start_s:g} s at most; Ctrl-C ends the run"
         self._record.control("resume" if opened else "pause", why)
         self._record.event({"row": "gate", "at_ns": time.monotonic_ns(), "open": opened, "why": why})
         if self.attacks is not None:
@@ -110,7 +114,7 @@ class Gate:
         if self._most_deaths is not None and self._deaths >= self._most_deaths:
             return f"the server died {self._deaths} times, and the profile says that this is enough"
         down_s = time.monotonic() - self._down_since
-        if down_s > self._wait_s:
+        if down_s > self._start_s:  # one that is started again has the time that it had at first
             return f"the server did not come back within {down_s:.0f} s"
         return None
 

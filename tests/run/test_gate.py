@@ -30,8 +30,9 @@ class Dead:
         return "started"
 
 
-def gate_of(policy: Any, server: Dead, rows: list[Any], within_s: float = 0.0) -> Gate:
-    profile = SimpleNamespace(target=Target.model_validate({"on_death": policy}), recovers_within_s=lambda: within_s)
+def gate_of(policy: Any, server: Dead, rows: list[Any], within_s: float = 0.0, **target: Any) -> Gate:
+    target["on_death"] = policy
+    profile = SimpleNamespace(target=Target.model_validate(target), recovers_within_s=lambda: within_s)
     record = SimpleNamespace(event=rows.append, control=lambda what, why: rows.append((what, why)))
     return Gate(cast("Profile", profile), cast("Any", server), cast("Record", record), rows.append)
 
@@ -65,6 +66,17 @@ def test_a_server_that_hangs_for_good_is_ended_and_started_again_where_the_profi
     asyncio.run(turns(waiting))
     assert (server.launches, it.why_give_up()) == (1, "the server hung again after 1 restarts")
     assert waiting.why_give_up() is None
+
+
+def test_a_server_that_is_started_again_has_the_time_that_it_had_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = {"command": ["vllm", "serve", "m"], "url": "http://127.0.0.1:1", "ready_within": "20m"}
+    it = gate_of("restart", Dead(), [], launch=launch)
+    asyncio.run(turns(it, 1))
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 1190)
+    assert it.why_give_up() is None
+    monkeypatch.setattr(time, "monotonic", lambda: now + 1210)
+    assert "did not come back within" in str(it.why_give_up())
 
 
 def test_an_external_server_that_has_died_often_enough_is_waited_for_no_longer() -> None:
