@@ -90,7 +90,8 @@ class Diagnosis:
     def _hold(self, match: Match) -> None:
         if self._held and not near(self._held[-1], match, _APART_S):
             self._group()
-            self._context = []
+            if match.clock_s is not None or match.at_ns is not None:  # else nobody knows how long after it was said
+                self._context = []
         elif len(self._held) >= _MOST_HELD:
             self._group()
         self._held.append(match)

@@ -95,3 +95,10 @@ def test_a_second_life_that_dies_of_the_same_is_named_by_the_same() -> None:
     start = "(APIServer pid=1) INFO 11-20 15:53:40 [api_server.py:1] vLLM API server version 0.18.0"
     _, found = diagnose(line for _ in range(6) for line in [start, *text.splitlines()])
     assert [f.id for f in found if f.severity == "engine_death"] == ["index_oob_indexkernel"] * 6
+
+
+def test_what_a_process_says_as_it_ends_long_after_all_others_is_no_second_death() -> None:
+    log = (CRASHES / "vllm/top-k-under-speculation-0.32.log").read_text("utf-8").partition("\n\n")[2].splitlines()
+    last = [line.partition("] ")[2] for line in log if line.startswith("(EngineCore") and "fatal error" not in line]
+    _, found = diagnose([*log, *("INFO:     127.0.0.1:1 - stream closed" for _ in range(24_000)), *last])
+    assert [f.id for f in found] == ["spec_sampler_top_k"]

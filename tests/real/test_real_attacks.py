@@ -87,14 +87,18 @@ def test_what_is_refused_is_told_with_its_reason(shared_vllm: Server, loadchaos:
 
 
 @pytest.mark.parametrize(
-    ("server", "frame"), [(vllm_032_mtp, "run_fused_precopy"), (vllm_032_topk, "top_k")], ids=["hybrid-mtp", "top-k"]
+    ("server", "name"),
+    [(vllm_032_mtp, "mamba_precopy_failed"), (vllm_032_topk, "spec_sampler_top_k")],
+    ids=["hybrid-mtp", "top-k"],
 )
-def test_a_natural_death_is_found_by_mtp_mm_and_named(loadchaos: Run, server: Any, frame: str) -> None:
+def test_a_natural_death_is_found_by_mtp_mm_and_named(loadchaos: Run, server: Any, name: str) -> None:
     told = loadchaos("mtp_mm", *typed(server()))
     (death,) = [f for f in told.verdict["failures"] if f["severity"] == "engine_death"]
-    assert (told.code, death["attribution"]) == (4, "server"), told.output
-    assert frame in f"{death['title']} {death['evidence']}", told.output
-    assert "died before the load" in told.output
+    assert (death["id"], death["attribution"]) == (name, "server"), told.output
+    assert (told.code, "died before the load" in told.output) in (
+        (4, True),
+        (1, False),
+    )  # top_k takes what is in memory
 
 
 def test_faults_that_kill_nobody_are_done_and_called_injected(loadchaos: Run, plugin: Path, tmp_path: Path) -> None:
