@@ -1,7 +1,7 @@
 """While the server is down the load rests: pause, go on when it is back, start it again, or give up waiting for it.
 
-A server that hangs is not down, and may come back by itself; where it is to be started again, it is ended when it has
-hung for as long as one that is down would be waited for.
+A server that hangs is not down, and may come back by itself; one whose engine is dead may never end (vLLM 0.32 waits for
+tasks of its own). Where it is to be started again, it is ended when that has lasted as long as a return is waited for.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Gate:
         self._deaths = 0
         self._counted = False
         self._down_since: float | None = None
-        self._hung_since: float | None = None
+        self._useless_since: float | None = None
         self._restart: asyncio.Task[str] | None = None
         self._restarts = 0
         self._not_again: str | None = None
@@ -74,22 +74,23 @@ class Gate:
                 return
             self._take_restart(self._restart)
             self._restart = None
-        hangs = self._hangs_for_good()
-        if self.ending or self._not_again is not None or (self._patient.gone() is None and not hangs):
+        stays = self._stays_for_good()
+        if self.ending or self._not_again is not None or (self._patient.gone() is None and not stays):
             return
         if self._restarts >= self._most_restarts:
-            self._not_again = f"the server {'hung' if hangs else 'died'} again after {self._restarts} restarts"
+            what = "hung" if self._patient.state == "hung" else "died"
+            self._not_again = f"the server {what} again after {self._restarts} restarts"
             return
         self._restarts += 1
         self._restart = asyncio.create_task(self._patient.launch(self._record))
 
-    def _hangs_for_good(self) -> bool:
-        if self._patient.state != "hung":
-            self._hung_since = None
+    def _stays_for_good(self) -> bool:
+        if self._patient.state not in ("hung", "dead"):
+            self._useless_since = None
             return False
         now = time.monotonic()
-        self._hung_since = self._hung_since or now
-        return now - self._hung_since > self._wait_s
+        self._useless_since = self._useless_since or now
+        return now - self._useless_since > self._wait_s
 
     def _take_restart(self, done: asyncio.Task[str]) -> None:
         try:
@@ -103,7 +104,7 @@ class Gate:
         """Why the load has to end because of the server, None while it is up or worth waiting for."""
         if self._patient.lost:
             return "the keeper of the server was lost, so nothing more is known of the server"
-        if self._not_again is not None and (self._down_since is not None or self._hung_since is not None):
+        if self._not_again is not None and (self._down_since is not None or self._useless_since is not None):
             return self._not_again
         if self._down_since is None:
             return None

@@ -71,7 +71,8 @@ class Patient:
         OptionError when its port is served by somebody else.
         """
         if self.launched is not None:  # server.log has one writer at a time
-            await (self.launched.over() if self.launched.exit.done() else self.launched.kill("it hung"))
+            why = "it hung" if self.state == "hung" else "its engine was dead, and it did not end"
+            await (self.launched.over() if self.launched.exit.done() else self.launched.kill(why))
         if self.place.kind == "embedded":
             command, words = self._embedded()
         else:
