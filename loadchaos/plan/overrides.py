@@ -42,7 +42,8 @@ def _split(text: str) -> tuple[list[str], Any]:
     try:
         return keys, plain(YAML(typ="safe", pure=True).load(value))
     except YAMLError:
-        raise ValueError(f"the value is not YAML (got {value!r})") from None
+        quoted = f"""; as text it goes in quotes: --set '{path}="{value}"'""" if '"' not in value else ""
+        raise ValueError(f"the value is not YAML (got {value!r}){quoted}") from None
 
 
 def _places(node: Any, keys: Sequence[str], done: Loc = ()) -> list[Loc]:

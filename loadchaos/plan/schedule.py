@@ -90,12 +90,16 @@ class Schedule(Part):
         """The jitter of one start: drawn by the profile's name and the time, so a restart does not draw anew."""
         return timedelta(seconds=round(random.Random(f"{name} {tick.isoformat()}").uniform(0, self.jitter), 3))
 
+    def times_in_words(self) -> str:
+        """`At 02:00 every day, Europe/Berlin, up to 10m later`."""
+        explained = CronSim(self.cron, datetime(2027, 1, 1, tzinfo=UTC)).explain()
+        return f"{explained}, {self.timezone}" + (
+            f", up to {format_duration(self.jitter)} later" if self.jitter else ""
+        )
+
     def in_words(self) -> str:
         """`At 02:00 every day, Europe/Berlin, up to 10m later; ...`: the whole schedule for a person."""
-        explained = CronSim(self.cron, datetime(2027, 1, 1, tzinfo=UTC)).explain()
-        parts = [f"{explained}, {self.timezone}"]
-        if self.jitter:
-            parts[0] += f", up to {format_duration(self.jitter)} later"
+        parts = [self.times_in_words()]
         over = {"skip": "it is left out", "queue": "it waits for the end of that run, one at most"}
         parts.append(f"where a run goes on already, {over[self.overlap]}")
         late = {

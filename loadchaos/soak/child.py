@@ -30,12 +30,13 @@ _TAIL_BYTES = 2000
 
 @dataclass(frozen=True)
 class Found:
-    """The folder of a run: its name, its process, and its verdict and exit code once it was judged."""
+    """The folder of a run: its name, its process, and its verdict, exit code and end once it was judged."""
 
     name: str
     pid: int | None
     verdict: str | None
     exit_code: int | None
+    ended: str | None = None
 
 
 class Child(Protocol):
@@ -175,4 +176,4 @@ def _found(path: Path, pid: int | None) -> Found:
         verdict = orjson.loads((path / "verdict.json").read_bytes())
     except (OSError, orjson.JSONDecodeError):
         verdict = {}
-    return Found(path.name, pid, verdict.get("verdict"), verdict.get("exit_code"))
+    return Found(path.name, pid, verdict.get("verdict"), verdict.get("exit_code"), verdict.get("ended"))

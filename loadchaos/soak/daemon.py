@@ -17,7 +17,7 @@ from loadchaos.errors import LedgerError, LoadchaosError
 from loadchaos.plan.schedule import Schedule
 from loadchaos.soak import keep, nights
 from loadchaos.soak.child import Child, Found, Process
-from loadchaos.soak.state import Lock, Night, Running, State, What, Why, iso, load, save, when
+from loadchaos.soak.state import Lock, Night, Running, State, What, Why, iso, load, save, told, when
 from loadchaos.tell import trend
 from loadchaos.tell.words import seconds
 from loadchaos.units import format_duration
@@ -111,7 +111,9 @@ class Soak:
             if not wait or self._ended_with is not None:
                 running = self.state.running
                 pid = f"pid {running.pid}, " if running and running.pid else ""
-                self._say(f"a run goes on already ({pid}since {running.started if running else '?'}): overlap is skip")
+                self._say(
+                    f"a run goes on already ({pid}since {_told(running.started if running else None)}): overlap is skip"
+                )
                 return 2 if self._ended_with is None else 128 + self._ended_with
             self._clock.sleep(_POLL_S)
         self._begin(None, "once", quiet=False)
@@ -132,9 +134,8 @@ class Soak:
         seen = len(self.state.nights)
         start = nights.turn(self.state, self._order.schedule, self._clock.now(), busy=busy)
         for night in self.state.nights[seen:]:
-            self._say(
-                f"{night.what} {night.planned}{f' ({night.times} starts)' if night.times > 1 else ''}: {night.text}"
-            )
+            starts = f" {night.times} starts up to" if night.times > 1 else ""
+            self._say(f"{night.what}{starts} {_told(night.planned)}: {night.text}")
         if start is not None:
             self._begin(start.planned, start.why, quiet=True)
         self._save()
@@ -154,7 +155,7 @@ class Soak:
         running.pid = self._child.start(self._arguments(quiet=quiet), quiet=quiet)
         self._save()
         if quiet:
-            self._say(f"{iso(now)} run begun, pid {running.pid} ({why.replace('_', ' ')})")
+            self._say(f"{told(now)}: run begun, pid {running.pid} ({why.replace('_', ' ')})")
 
     def _arguments(self, *, quiet: bool) -> list[str]:
         limits = [d for d in (self._order.duration_s, self._order.schedule.max_duration) if d is not None]
@@ -219,8 +220,10 @@ class Soak:
         elif found.verdict is None:
             what, text = "cut_short", "it was killed, and cannot be judged"
         now = self._clock.now()
+        # Nobody may have looked when it ended: its verdict knows.
+        ended = min(now, when(found.ended)) if found is not None and found.ended else now
         night = Night(
-            running.planned, running.why, what, running.started, iso(now), code,
+            running.planned, running.why, what, running.started, iso(ended), code,
             found.verdict if found else None, found.name if found else None, text=text,
         )  # fmt: skip
         self.state.note(night)
@@ -230,10 +233,10 @@ class Soak:
         if again and self._order.schedule.catch_up == "once":
             self.state.queued = self.state.queued or running.planned
         self._save()
-        took = seconds((now - when(running.started)).total_seconds())
+        took = seconds((ended - when(running.started)).total_seconds())
         became = night.verdict or what.replace("_", " ")
         why = f": {text}" if text else ""
-        self._say(f"{iso(now)} {night.folder or 'no run'}: {became}, exit code {code}, {took}{why}")
+        self._say(f"{told(ended)}: {night.folder or 'no run'}: {became}, exit code {code}, {took}{why}")
         self._clean_up()
 
     def _clean_up(self) -> None:
@@ -257,6 +260,10 @@ class Soak:
     def _tell_next(self) -> None:
         for line in self._order.schedule.next_in_words(self._clock.now(), self._order.name, 1):
             self._say(f"next: {line}")
+
+
+def _told(time: str | None) -> str:
+    return told(when(time)) if time else "?"
 
 
 def _gist(state: State) -> tuple[object, ...]:

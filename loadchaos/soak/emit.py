@@ -77,7 +77,7 @@ TimeoutStopSec=180
 
 # ~/.config/systemd/user/{job.unit}.timer
 [Unit]
-Description=loadchaos: {s.in_words()}
+Description=loadchaos run of {job.name}: {_specifiers(s.times_in_words())}
 
 [Timer]
 {queue}{times}

@@ -76,6 +76,11 @@ def iso(when: datetime) -> str:
     return when.astimezone(UTC).isoformat()
 
 
+def told(at: datetime) -> str:
+    """A time as a person reads it."""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
 def when(text: str) -> datetime:
     """A time out of soak.json."""
     return datetime.fromisoformat(text)

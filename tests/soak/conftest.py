@@ -64,7 +64,8 @@ class World:
         if self.clock.time < self.ends:
             return True
         if self.verdict is not None and self.makes_folder:
-            told = {"verdict": self.verdict, "exit_code": {"pass": 0, "fail": 1}.get(self.verdict, 3)}
+            code = {"pass": 0, "fail": 1}.get(self.verdict, 3)
+            told = {"verdict": self.verdict, "exit_code": code, "ended": self.ends.isoformat()}
             (self._folder() / "verdict.json").write_text(json.dumps(told))
         self.ends = None
         return False
@@ -81,7 +82,7 @@ class World:
             return None
         verdict = path / "verdict.json"
         told: dict[str, Any] = json.loads(verdict.read_text()) if verdict.is_file() else {}
-        return Found(path.name, self.pid, told.get("verdict"), told.get("exit_code"))
+        return Found(path.name, self.pid, told.get("verdict"), told.get("exit_code"), told.get("ended"))
 
     def judge(self, folder: str) -> Found | None:
         self.judged.append(folder)

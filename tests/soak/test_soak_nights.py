@@ -122,12 +122,15 @@ def test_a_killed_soak_finds_its_run_again_and_notes_its_end(world: Make) -> Non
     soak = w.soak()
     w.pass_time(soak, hours=13.2)  # 01:12 UTC: the run of 02:00 goes on
     w.kill()
-    w.clock.sleep(600)
+    ends = w.ends
+    w.clock.sleep(7200)
     soak = w.soak()
     w.pass_time(soak, hours=2)
     assert len(w.begun) == 1
     (night,) = soak.state.nights
     assert (night.what, night.verdict, night.exit_code, night.folder) == ("ran", "pass", 0, "night-101")
+    assert night.ended is not None
+    assert datetime.fromisoformat(night.ended) == ends, "not when it was found"
 
 
 def test_killed_before_the_run_began_it_is_begun_by_the_next(world: Make) -> None:
