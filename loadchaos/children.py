@@ -83,10 +83,14 @@ class Child:
             await self.wait(5.0)
 
     def sweep(self) -> None:
-        """SIGKILL to what one that was killed has left behind."""
-        if self.code not in (None, 0) and self.pid is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)
+        """SIGKILL to what one that was killed has left behind, and of one that has ended to what stands still."""
+        if self.pid is None or self.code is None:
+            return
+        if self.code == 0:
+            _end_what_stands_still(self.pid)
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
 
     def kill(self) -> None:
         """SIGKILL to its whole session; a stopped follower would not hear a SIGTERM."""
@@ -166,6 +170,14 @@ class Locust(Child):
         if not words and self.code == LedgerError.exit_code:  # it could not even write why
             words = ": its part of the ledger could not be written"
         return f"the load process {how} before the load was over ({log}){words}"
+
+
+def _end_what_stands_still(group: int) -> None:
+    """A worker that was stopped (SIGSTOP) does not see that its master has ended; all others do, and end by themselves."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError, PermissionError):
+            if os.getpgid(process.pid) == group and process.status() == psutil.STATUS_STOPPED:
+                process.kill()
 
 
 def _last_words(log: Path) -> str:

@@ -92,3 +92,69 @@ def test_a_load_process_that_is_lost_beside_another_makes_it_unknown(start: Any,
     assert run.ends() == 130
     assert run.check("load_process")["verdict"] == "unknown"
     run.all_gone()
+
+
+FOR_A_WHILE = [{"rate": "20/s", "law": "constant", "for": "25s", "max_in_flight": 64}]
+
+
+def of_two(start: Any) -> Any:
+    """A run with two load processes in the middle of its load; the second is `worker`."""
+    run = start("--processes", "2", load=FOR_A_WHILE)
+    run.wait_for("requests-1.jsonl", 20, row="end")
+    run.note_pids()
+    (header,) = run.rows("requests-1.jsonl", row="header")
+    run.pids["worker"] = header["pid"]
+    return run
+
+
+def told_truly(run: Any) -> dict[str, Any]:
+    """The verdict, which counts each of the 500 requests once and is no pass where one is missing; there is a report."""
+    verdict: dict[str, Any] = run.verdict()
+    assert sum(verdict["outcomes"].values()) == 500
+    assert verdict["verdict"] == ("pass" if verdict["outcomes"] == {"ok": 500} else "unknown"), verdict["outcomes"]
+    assert (run.folder / "report.html").exists()
+    assert run.again("judge").returncode == run.process.returncode
+    return verdict
+
+
+@pytest.mark.slow
+def test_the_share_of_a_killed_worker_is_missed_and_the_other_goes_on(start: Any) -> None:
+    run = of_two(start)
+    run.signal(signal.SIGKILL, "worker")
+    assert run.ends() == 3
+    outcomes = told_truly(run)["outcomes"]
+    assert outcomes["ok"] >= 250
+    assert outcomes["missed"] > 50
+    assert run.check("load_process")["verdict"] == "unknown"
+
+
+@pytest.mark.slow
+def test_a_worker_that_stands_still_for_a_while_sends_the_rest_late_or_misses_it(start: Any) -> None:
+    run = of_two(start)
+    run.signal(signal.SIGSTOP, "worker")
+    before = len(run.rows("requests-0.jsonl", row="end"))
+    run.wait_for("requests-0.jsonl", before + 100, row="end")  # the other goes on meanwhile
+    run.signal(signal.SIGCONT, "worker")
+    assert run.ends() in (0, 3)
+    told_truly(run)
+
+
+@pytest.mark.slow
+def test_a_worker_that_stands_still_for_good_is_lost(start: Any) -> None:
+    run = of_two(start)
+    run.signal(signal.SIGSTOP, "worker")
+    assert run.ends(120) == 3
+    assert told_truly(run)["outcomes"]["missed"] > 50
+    run.all_gone()
+
+
+@pytest.mark.slow
+def test_without_the_master_of_two_the_load_ends_as_unknown(start: Any) -> None:
+    run = of_two(start)
+    run.signal(signal.SIGKILL, "locust")
+    assert run.ends() == 3
+    verdict = run.verdict()
+    assert (verdict["verdict"], verdict["failures"]) == ("unknown", [])
+    assert "the load process was killed by signal 9" in run.told
+    assert (run.folder / "report.html").exists()
+    run.all_gone()
