@@ -48,6 +48,7 @@ _NEVER = 1 << 30
 _FAILED = "loadchaos_failed"
 _loads: list[Load] = []
 _links: list[Link] = []
+_gatherers: list[Gatherer] = []
 _events = cast("Any", locust.events)  # its hooks carry no types
 
 
@@ -118,7 +119,7 @@ def _gather(environment: Environment, runner: Any) -> None:
         options.expect_workers = 0
 
     folder = Path(os.environ[PLAN_VARIABLE]).parent
-    Gatherer(runner, folder, places, float(os.environ[REMOTE_VARIABLE]), begin, over)
+    _gatherers.append(Gatherer(runner, folder, places, float(os.environ[REMOTE_VARIABLE]), begin, over))
 
 
 def _join(environment: Environment, runner: Any) -> None:
@@ -247,12 +248,14 @@ def _on_quitting(environment: Environment, **_: Any) -> None:
         link.finish("stopped", _SIGNAL_GRACE_S)
     alone = not {REMOTE_VARIABLE, SESSION_VARIABLE} & os.environ.keys()
     local = alone and isinstance(environment.runner, MasterRunner)
-    if local and not environment.process_exit_code:  # where a ledger failed, nothing more is proved
-        try:
+    try:
+        for gatherer in _gatherers:
+            gatherer.close()
+        if local and not environment.process_exit_code:  # where a ledger failed, nothing more is proved
             note_lost(Path(os.environ[PLAN_VARIABLE]), cast("Any", environment.parsed_options).processes)
-        except LedgerError as e:
-            environment.process_exit_code = LedgerError.exit_code
-            _complain(_in_words(e))
+    except LedgerError as e:
+        environment.process_exit_code = LedgerError.exit_code
+        _complain(_in_words(e))
 
 
 _events.init.add_listener(_on_init)

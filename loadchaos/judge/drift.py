@@ -38,16 +38,29 @@ _ERRORS_S, _ERRORS_OF = 10.0, 200  # a share of fewer requests is mostly 0, and 
 _BLAMELESS = ("ok", "aborted", "rejected", "missed", "shed")
 
 
+_UNITS = {"rss": (2**20, "MB"), "gpu_memory": (2**20, "MB"), "ttft": (0.001, "ms"), "threads": (1, ""), "fds": (1, "")}
+"""In what the growth of an hour is told beside its share."""
+
+
 @dataclass(frozen=True)
 class Drift:
-    """By how much a figure grows in an hour (a part of where it began, or points), over how long it was seen."""
+    """By how much a figure grows in an hour (a part of where it began, or points), over how long it was seen.
+
+    `absolute`: the same in the figure's own unit.
+    """
 
     per_hour: float
     span_s: float
+    absolute: float = 0.0
 
-    def told(self) -> str:
-        """`+1.20%/h over 600 s`."""
-        return f"{self.per_hour:+.2%}/h over {self.span_s:.0f} s" if self.per_hour else f"none over {self.span_s:.0f} s"
+    def told(self, figure: str) -> str:
+        """`+1.20%/h (38 MB/h), p < 0.01, over 600 s`."""
+        if not self.per_hour:
+            return f"none over {self.span_s:.0f} s"
+        size, unit = _UNITS.get(figure, (0, ""))
+        amount = self.absolute / size if size else 0.0
+        own = f" ({f'{amount:,.0f}' if amount >= 100 else f'{amount:.3g}'} {unit}".rstrip() + "/h)" if size else ""
+        return f"{self.per_hour:+.2%}/h{own}, p < 0.01, over {self.span_s:.0f} s"
 
 
 @dataclass
@@ -111,7 +124,7 @@ def drift(
     begin = values[len(values) // 2]
     if points_of_whole:
         return Drift(rate * 3600, span_s)
-    return Drift(rate * 3600 / begin if begin > 0 else float("inf"), span_s)
+    return Drift(rate * 3600 / begin if begin > 0 else float("inf"), span_s, rate * 3600)
 
 
 def _values(life: _Life, row: Row) -> Iterator[tuple[str, float, float]]:

@@ -80,7 +80,11 @@ def _figure(name: str, figures: Figures) -> tuple[float | None, str, str]:
     traffic, dot, rest = name.partition(".")
     if traffic == "drift" and rest in FIGURES:
         seen = figures.drifts.get(rest)
-        return (None, "too little was seen of it", "growth") if seen is None else (seen.per_hour, seen.told(), "growth")
+        return (
+            (None, "too little was seen of it", "growth")
+            if seen is None
+            else (seen.per_hour, seen.told(rest), "growth")
+        )
     if not dot or traffic == "outcomes":
         traffic, rest = "", name
     if rest in _COUNTS:

@@ -254,6 +254,14 @@ class Gatherer:
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
+    def close(self) -> None:
+        """Locust quits, as it does by itself when its last worker has left: who has not said that he is done has failed."""
+        if self._began and not self._ended:
+            for place in self._places:
+                if place.state in ("here", "away"):
+                    self._note("failed", place, why="it left before its last rows came")
+        self._end(None)
+
     def _end(self, failure: LedgerError | None) -> None:
         """Count what the lost ones have left undone, and let the load end."""
         if self._ended:

@@ -134,10 +134,14 @@ class Link:
 
     def _arrived(self) -> bool:
         """Whether the master has every row."""
-        return not self._is_finished() and self._acked >= self._size()
+        return not self._is_finished() and self._has_all()
+
+    def _has_all(self) -> bool:
+        """Whether it has those of this part: a row that a full disk has torn is none."""
+        return self._acked >= self._size() or not self._piece(self._acked)
 
     def _turn_to_next_part(self) -> None:
-        if self._is_finished() and self._acked >= self._size():
+        if self._is_finished() and self._has_all():
             spawn(_pack, self._file)
             self._part, self._sent, self._acked = self._part + 1, 0, 0
 

@@ -100,6 +100,43 @@ def test_low_disk_costs_the_rows_of_what_goes_well_and_nothing_else(start: Any, 
 
 
 @pytest.mark.slow
+def test_a_worker_elsewhere_whose_disk_is_full_costs_its_share_and_nobody_passes(
+    start: Any, tiny_disk: Any, unused_port: int, tmp_path: Path
+) -> None:
+    load = [{"rate": "20/s", "law": "constant", "for": "15s", "max_in_flight": 64}]
+    run = start("--master", "--expect-workers", "2", "--master-bind-port", str(unused_port), load=load)
+    homes = [tmp_path / "roomy", tiny_disk(60)]
+    argv = [
+        sys.executable,
+        "-m",
+        "loadchaos",
+        "worker",
+        "--master-host",
+        "127.0.0.1",
+        "--master-port",
+        str(unused_port),
+    ]
+    with (tmp_path / "told").open("wb") as told:
+        workers = [
+            subprocess.Popen([*argv, "--out", str(home)], stdout=told, stderr=told, stdin=subprocess.DEVNULL)
+            for home in homes
+        ]
+    try:
+        assert run.ends(120) == 3, run.told
+        assert [w.wait(60) for w in workers] == [0, 3], (tmp_path / "told").read_text()
+    finally:
+        for w in workers:
+            w.kill()
+            w.wait()
+    verdict = run.verdict()
+    assert verdict["verdict"] == "unknown"
+    assert sum(verdict["outcomes"].values()) == 300
+    assert verdict["outcomes"]["missed"] > 0
+    assert "failed" in run.check("workers")["actual"], run.check("workers")
+    assert (run.folder / "report.html").exists()
+
+
+@pytest.mark.slow
 def test_the_disk_of_a_worker_elsewhere_is_watched_there_and_told_here(
     start: Any, tiny_disk: Any, unused_port: int, tmp_path: Path
 ) -> None:
