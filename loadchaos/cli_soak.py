@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from loadchaos.soak.daemon import Order
 
 _EPILOG = (
-    "Options of `loadchaos run` follow the profile and go to each run: soak PROFILE --target URL --set load.1.for=2h"
+    "Options of `loadchaos run` follow the profile and go to each run: soak PROFILE --target URL --set load.1.repeat=8"
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from loadchaos.plan import expectation, trace
@@ -15,6 +15,7 @@ from loadchaos.units import format_duration
 _GUESSED_SECONDS_A_TOKEN = 0.02
 _FIRST_TOKEN_S = 0.5
 _TIMETABLE_STEPS = 5
+_LONGEST_CYCLE = 20
 
 
 def explain(profile: Profile, seed: int = 0) -> str:
@@ -23,7 +24,7 @@ def explain(profile: Profile, seed: int = 0) -> str:
     lines = [f"{profile.name}: {profile.about}".rstrip(": "), "", *_target(profile), "", "It sends"]
     lines += [f"  {_traffic(profile, t, planned)}" for t in profile.traffic]
     lines += ["", "like this"]
-    lines += [f"  {i + 1}. {_phase(p)}" for i, p in enumerate(profile.load)]
+    lines += [f"  {line}" for line in _phases([_phase(p) for p in profile.load])]
     lines += ["", *_cost(profile, planned), *_attacks(profile), *_expectations(profile), *_first(profile, seed)]
     return "\n".join(lines)
 
@@ -73,6 +74,30 @@ def _words(name: str, options: object) -> str:
 
 def _output(output: OutputOptions) -> str:
     return f"exactly {output.exact} tokens out" if output.exact else f"at most {output.max} tokens out"
+
+
+def _phases(told: Sequence[str]) -> Iterator[str]:
+    """Phase by phase; those that come again and again are told once."""
+    number = 0
+    while number < len(told):
+        lengths = range(1, min(_LONGEST_CYCLE, (len(told) - number) // 2) + 1)
+        found = [(length * times, -length) for length in lengths if (times := _times(told, number, length)) > 1]
+        covered, shortest = max(found, default=(1, -1))
+        length, times = -shortest, covered // -shortest
+        if times > 1:
+            yield f"{number + 1} to {number + covered}. {times} times:"
+            yield from (f"     {line}" for line in told[number : number + length])
+        else:
+            yield f"{number + 1}. {told[number]}"
+        number += covered
+
+
+def _times(told: Sequence[str], number: int, length: int) -> int:
+    """How often the next `length` phases come one after the other."""
+    block, times = told[number : number + length], 1
+    while told[number + times * length : number + (times + 1) * length] == block:
+        times += 1
+    return times
 
 
 def _phase(phase: Phase) -> str:

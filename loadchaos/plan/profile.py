@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, field_validator
 from ruamel.yaml import YAML
 
 from loadchaos.model import Terms
@@ -27,10 +28,12 @@ from loadchaos.plan.shape import (
     Phase,
     Target,
     Traffic,
+    unrolled,
 )
 from loadchaos.plan.watching import Watching
 from loadchaos.units import share
 
+_MOST_PHASES = 10_000
 DEFAULT_EXPECT = ("failures == 0", "engine_deaths == 0", "hangs == 0", "ok_share >= 95%")
 """What is expected of a server where a profile says nothing."""
 
@@ -79,6 +82,14 @@ class Profile(Part):
     accept: tuple[Accepted, ...] = ()
     schedule: Schedule | None = None
     can_kill: bool = False
+
+    @field_validator("load")
+    @classmethod
+    def _unrolled(cls, phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
+        found = tuple(islice(unrolled(phases), _MOST_PHASES + 1))
+        if len(found) > _MOST_PHASES:
+            raise ValueError(f"more than {_MOST_PHASES:,} phases, with all that repeat: make them longer")
+        return found
 
     def terms(self, seed: int) -> Terms:
         """What the judge needs to know of this profile."""
@@ -302,7 +313,7 @@ def _attacks(data: Mapping[str, Any], shelves: Shelves) -> Iterator[Mistake]:
 
 def _traces(data: Mapping[str, Any], _: Shelves) -> Iterator[Mistake]:
     """What a trace says of lengths has to be made by somebody."""
-    if not any("trace" in entry for _, entry in _entries(data, "load")):
+    if not _replays(data):
         return
     for i, entry in _entries(data, "traffic"):
         payload = entry.get("payload")
@@ -310,6 +321,10 @@ def _traces(data: Mapping[str, Any], _: Shelves) -> Iterator[Mistake]:
             yield Mistake(
                 ("traffic", i, "payload"), "a phase replays a trace: every traffic needs a text payload for it"
             )
+
+
+def _replays(data: Mapping[str, Any], key: str = "load") -> bool:
+    return any("trace" in entry or _replays(entry, "phases") for _, entry in _entries(data, key))
 
 
 def _dialect_of(data: Mapping[str, Any]) -> str | None:

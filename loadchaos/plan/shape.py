@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
@@ -208,6 +208,8 @@ class Traffic(Part):
 class Phase(Part):
     """One stretch of load. Closed: users; open: rate; burst: N at once; trace: as recorded. Exactly one of the four.
 
+    Or `phases`, one after the other, `repeat` times: a profile has them as so many phases (`unrolled`).
+
     `unit` is what one of the trace's timestamps lasts (Mooncake's are milliseconds), `speed` 2 plays it twice as fast,
     and `block_tokens` is how many tokens one of its `hash_ids` stands for.
     """
@@ -234,14 +236,25 @@ class Phase(Part):
     unit: DurationS = 0.001
     speed: float = Field(default=1.0, gt=0)
     block_tokens: int = Field(default=512, gt=0)
+    phases: tuple[Phase, ...] = ()
 
     @model_validator(mode="after")
     def _one_kind(self) -> Phase:
+        if self.phases:
+            extra = sorted(self.model_fields_set - {"phases", "repeat"})
+            if extra:
+                raise ValueError(
+                    f"{extra[0].rstrip('_')} belongs to one of the phases that are repeated, not beside them"
+                )
+            return self
         if self.users is not None and self.concurrency is not None:
             raise ValueError("users and concurrency are two names of one thing: give one")
         given = [n for n in ("users", "concurrency", "rate", "burst", "trace") if getattr(self, n) is not None]
         if len(given) != 1:
-            raise ValueError(f"a phase has one of users, rate, burst or trace (got {' and '.join(given) or 'none'})")
+            got = " and ".join(given) or "none"
+            raise ValueError(
+                f"a phase has one of users, rate, burst or trace (got {got}), or phases and how often they repeat"
+            )
         (_CHECKS[self.kind] if self.trace is None else _trace)(self)
         return self
 
@@ -258,6 +271,15 @@ class Phase(Part):
         if self.kind == "closed":
             return self.users or self.concurrency or 1
         return self.max_in_flight or (self.burst if self.burst is not None else DEFAULT_IN_FLIGHT)
+
+
+def unrolled(phases: Iterable[Phase]) -> Iterator[Phase]:
+    """Each phase as often as it comes."""
+    for phase in phases:
+        if not phase.phases:
+            yield phase
+        for _ in range(phase.repeat if phase.phases else 0):
+            yield from unrolled(phase.phases)
 
 
 def _closed(phase: Phase) -> None:

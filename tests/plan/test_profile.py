@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from loadchaos import shipped
+from loadchaos.cli import shelves
 from loadchaos.errors import ProfileError
+from loadchaos.plan.explain import explain
 from loadchaos.plan.profile import DEFAULT_EXPECT, Profile, Shelves, from_mapping, load
 from loadchaos.plan.schema import schema
 from loadchaos.plan.steps import total
@@ -29,6 +31,18 @@ BAD = {
     ),
     "unit missing": ("name: x\n" + TRAFFIC + "load: [{users: 1, for: 30}]\n", "a duration needs a unit: 30s, 30m"),
     "rate without unit": ("name: x\n" + TRAFFIC + "load: [{rate: 20, for: 3s}]\n", "a rate such as 20/s"),
+    "in a phase that repeats": (
+        "name: x\n" + TRAFFIC + "load:\n  - repeat: 2\n    phases:\n      - {users: 0, requests: 1}\n",
+        "x.yaml:6:17: load.0.phases.0.users: must be greater than 0 (got 0)",
+    ),
+    "beside phases that repeat": (
+        "name: x\n" + TRAFFIC + "load: [{repeat: 2, users: 3, phases: [{users: 1, requests: 1}]}]\n",
+        "load.0: users belongs to one of the phases that are repeated, not beside them",
+    ),
+    "too many phases": (
+        "name: x\n" + TRAFFIC + "load: [{repeat: 10001, phases: [{users: 1, requests: 1}]}]\n",
+        "load: more than 10,000 phases, with all that repeat: make them longer",
+    ),
     "no traffic": ("name: x\ntraffic: []\n" + LOAD, "traffic: "),
     "empty weights": (
         "name: x\ntraffic: [{name: t, weight: 0, payload: {text: {}}}]\n" + LOAD,
@@ -157,6 +171,18 @@ def test_a_wrong_override_is_named(override: str, expected: str, write: Write, g
     with pytest.raises(ProfileError) as caught:
         write(good, override)
     assert expected in str(caught.value)
+
+
+def test_phases_that_repeat_are_as_many_phases(write: Write, good: str) -> None:
+    night = "{repeat: 2, phases: [{burst: 1}, {repeat: 3, phases: [{rate: 2/s, for: 1m}, {burst: 2}]}]}"
+    profile = write(good, f"load=[{{users: 1, requests: 1}}, {night}]", "load.1.phases.1.phases.0.for=2m")
+    hour = ["open", "burst"] * 3
+    assert [p.kind for p in profile.load] == ["closed", *["burst", *hour] * 2]
+    assert {p.for_ for p in profile.load if p.kind == "open"} == {120.0}
+    assert from_mapping(profile.to_json(), shelves()).load == profile.load
+    told = [line.strip() for line in explain(profile).splitlines()]
+    at = told.index("like this")
+    assert [told[at + 1][:3], *told[at + 2 : at + 4]] == ["1. ", "2 to 15. 2 times:", "1 requests at once"]
 
 
 # --- what a profile is ------------------------------------------------------------------------------------------------
