@@ -139,8 +139,11 @@ class Incident:
 
     def _killed(self) -> Seen | None:
         """A process that was gone while no log gives a cause: an engine that fails says so, one that is killed cannot."""
+        first = next((s for s in self.signs if s.endswith((", engine_core) is gone", ", api_server) is gone"))), "")
         for role, name, words in _GONE:
             sign = next((s for s in self.signs if f", {role}) is gone" in s), None)
+            if role == "engine_core" and sign != first:
+                continue  # it went after its API server, which was not killed by that
             if sign is not None and self.kind == "death":
                 title = f"The {words} process is gone, and it left no word in the log: killed from outside, or crashed"
                 remedy = (

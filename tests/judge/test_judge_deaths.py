@@ -353,33 +353,19 @@ def test_a_deadly_line_of_a_server_that_goes_on_answering_is_a_failure_and_no_de
     assert counts["failures"]["verdict"] == "fail"
 
 
-CAUSE_ALONE = "RuntimeError: CUDA error: an illegal memory access was encountered"
-
-
-def external(history: Any) -> Any:
-    """The same history of a server that somebody else started."""
-    history.begin()
-    history.rows = [r for r in history.rows if r["row"] != "launch"]
-    return history.work(10)
-
-
-def test_an_engine_whose_log_says_it_is_gone_died_though_its_address_goes_on_answering(history: Any) -> None:
-    """A balancer that looks like one server: another replica answers."""
-    verdict = external(history).log(history.MISS).work(20).end().verdict()
-    counts = {c["name"]: c["verdict"] for c in verdict["expectations"]}
-    assert (verdict["verdict"], counts["engine_deaths"]) == ("fail", "fail")
-    assert verdict["worth"].startswith("1 death in")
-    assert verdict["incidents"][0]["kind"] == "death"
-
-
-@pytest.mark.parametrize("several", [False, True])
-def test_what_might_have_been_survived_is_a_death_where_several_servers_share_the_address(
-    history: Any, several: bool
-) -> None:
-    external(history).log(CAUSE_ALONE).work(10)
-    for i in range(8):
-        history.start_time += 1000 * (1 if i % 2 else -1) * several
-        history.work(2)
-    verdict = history.end().verdict()
-    counts = {c["name"]: c["verdict"] for c in verdict["expectations"]}
-    assert (verdict["verdict"], counts["engine_deaths"]) == ("fail", "fail" if several else "pass")
+@pytest.mark.parametrize(
+    ("order", "name"),
+    [
+        (("engine_core", "api_server"), "engine_core_proc_died"),
+        (("api_server", "engine_core"), "engine_death_unexplained"),
+    ],
+)
+def test_a_kill_is_named_after_the_process_that_went_first(history: Any, order: tuple[str, ...], name: str) -> None:
+    history.begin().work(3).log("INFO it serves")
+    history.add("heard", replica="server", what="listening", text="")
+    for pid, role in enumerate(order, 10):
+        gone = {"replica": "server", "pid": pid, "role": role, "what": "gone", "state": "Z", "name": role}
+        history.add("process", **gone)
+        history.now += 150_000_000
+    verdict = history.close().run(5).end().verdict()
+    assert [f["id"] for f in verdict["failures"]] == [name]
