@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from loadchaos.progress import on_terminal
@@ -34,8 +35,8 @@ def find(program: str) -> Path | None:
     return next((p for p in places if os.access(p, os.X_OK)), None)
 
 
-def fetch() -> str:
-    """Unpack Debian's packages into the cache; empty when done, else why it could not be."""
+def fetch(packages: Sequence[str] = PACKAGES) -> str:
+    """Unpack these packages of Debian's into the cache; empty when done, else why it could not be."""
     for tool in ("apt-get", "dpkg"):
         if shutil.which(tool) is None:
             return f"there is no {tool} here"
@@ -43,20 +44,19 @@ def fetch() -> str:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as work:
-            for n, name in enumerate(PACKAGES, 1):
+            for n, name in enumerate(packages, 1):
                 if (say := on_terminal()) is not None:
-                    say(f"fetching {name} ({n} of {len(PACKAGES)})")
+                    say(f"fetching {name} ({n} of {len(packages)})")
                 _run(["apt-get", "-o", "Acquire::http::Timeout=10", "-o", "Acquire::Retries=1", "download", name], work)
             unpacked = Path(work) / "root"
             for package in Path(work).glob("*.deb"):
                 _run(["dpkg", "-x", str(package), str(unpacked)], work)
-            shutil.rmtree(target, ignore_errors=True)
-            unpacked.rename(target)
+            shutil.copytree(unpacked, target, symlinks=True, dirs_exist_ok=True)
     except subprocess.SubprocessError as e:
         said = (getattr(e, "stderr", None) or str(e)).strip().splitlines()
-        return f"Debian's Prometheus could not be fetched: {said[-1] if said else e}"
+        return f"Debian's {', '.join(packages)} could not be fetched: {said[-1] if said else e}"
     except OSError as e:
-        return f"Debian's Prometheus could not be unpacked to {target}: {e}"
+        return f"Debian's {', '.join(packages)} could not be unpacked to {target}: {e}"
     return ""
 
 

@@ -205,17 +205,21 @@ def hostile() -> str:
     return HOSTILE
 
 
+ALONE = ("victoria-metrics",)
+"""Programs with a package of their own, which nothing but its own test needs."""
+
+
 @pytest.fixture(scope="session")
 def prometheus_program() -> Callable[[str], Path]:
     """Prometheus' own programs: from the machine, or Debian's unpacked into a cache folder; skips where neither is."""
-    trouble: list[str] = []
+    trouble: dict[str, str] = {}
 
     def program(name: str) -> Path:
-        if binaries.find(name) is None and not trouble:
-            trouble.append(binaries.fetch())
+        if binaries.find(name) is None and name not in trouble:
+            trouble[name] = binaries.fetch((name,) if name in ALONE else binaries.PACKAGES)
         found = binaries.find(name)
         if found is None:
-            pytest.skip(f"{name} is not here ({trouble[0]}): install it, or name its folder in {binaries.ENV}")
+            pytest.skip(f"{name} is not here ({trouble[name]}): install it, or name its folder in {binaries.ENV}")
         return found
 
     return program

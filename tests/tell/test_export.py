@@ -1,13 +1,17 @@
 """A finished run in other tools: the same totals in OpenMetrics, CSV and Parquet as in the ledger."""
 
+import contextlib
 import csv
 import io
 import re
+import socket
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import orjson
 import pytest
 from click.testing import CliRunner
@@ -107,6 +111,47 @@ def test_promtool_makes_blocks_of_it_with_every_sample(
     # Runs may lie on both sides of a block's border: two blocks, then.
     blocks = [x.split() for x in made.stdout.splitlines() if x.startswith("01")]
     assert sum(int(x[-4]) for x in blocks) == n
+
+
+def test_victoriametrics_takes_every_sample(
+    run_folder: RunFolder, tmp_path: Path, prometheus_program: Callable[[str], Path]
+) -> None:
+    text = io.StringIO()
+    n = openmetrics(run_folder, text)
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{s.getsockname()[1]}"
+    argv = [str(prometheus_program("victoria-metrics")), f"-httpListenAddr={url.removeprefix('http://')}"]
+    process = subprocess.Popen(
+        [*argv, f"-storageDataPath={tmp_path / 'data'}", "-retentionPeriod=12"], stderr=subprocess.DEVNULL
+    )
+    try:
+        with httpx.Client(base_url=url, trust_env=False, timeout=30) as client:
+            until(client, "/health", lambda text: text == "OK", process)
+            told = client.post(
+                "/api/v1/import/prometheus", content=text.getvalue().encode()
+            )  # as docs/metrics.md says it
+            assert told.status_code == 204, told.text
+            client.get("/internal/force_flush")  # what is new is found some seconds later otherwise
+            query = f'/api/v1/export?match[]={{run="{run_folder.path.name}"}}'
+
+            def kept(lines: str) -> int:
+                return sum(len(orjson.loads(line)["values"]) for line in lines.splitlines())
+
+            until(client, query, lambda lines: kept(lines) == n, process)
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def until(client: httpx.Client, path: str, good: Callable[[str], bool], process: subprocess.Popen[bytes]) -> None:
+    deadline, told = time.monotonic() + 60, ""
+    while not good(told):
+        assert time.monotonic() < deadline, told[:500]
+        assert process.poll() is None, "it has ended"
+        with contextlib.suppress(httpx.TransportError):
+            told = client.get(path).text
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])

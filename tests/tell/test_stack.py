@@ -7,6 +7,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
+import jsonschema
 import pytest
 from click.testing import CliRunner
 from ruamel.yaml import YAML
@@ -45,6 +46,31 @@ def test_the_compose_file_provisions_all_and_listens_on_loopback_only(tmp_path: 
     assert source["jsonData"]["timeInterval"] == "1s"
     titles = {json.loads(p.read_text())["title"] for p in (tmp_path / "grafana" / "dashboards").glob("*.json")}
     assert titles == {f"loadchaos / {x}" for x in ("Run", "Server", "Failures", "Soak")}
+
+
+def compose_schema() -> jsonschema.Draft201909Validator:
+    return jsonschema.Draft201909Validator(json.loads((Path(__file__).parent / "compose-spec.json").read_text()))
+
+
+def test_a_compose_engine_takes_the_file(tmp_path: Path) -> None:
+    """As far as its own schema tells: there is no engine here to ask."""
+    stack.write(tmp_path, ["127.0.0.1:9646"])
+    file = YAML(typ="safe").load(tmp_path / "compose.yaml")
+    compose_schema().validate(file)
+    for service in file["services"].values():
+        named = {v.partition(":")[0] for v in service["volumes"]} - {"."}
+        assert named <= set(file["volumes"])
+        mounted = [v.split(":")[1] for v in service["volumes"]]
+        inside = [c.partition("=")[2] for c in service.get("command", ()) if c.startswith(("--config", "--storage"))]
+        inside += [
+            v for k, v in service.get("environment", {}).items() if k.startswith("GF_PATHS") or k.endswith("_PATH")
+        ]
+        assert all(p.startswith(tuple(mounted)) or "/" not in p for p in inside), "a path that nothing is mounted at"
+        for path in (p for p in inside if p.startswith("/etc/loadchaos/")):
+            assert (tmp_path / path.removeprefix("/etc/loadchaos/")).exists(), path
+    file["services"]["grafana"]["imagge"] = "x"
+    with pytest.raises(jsonschema.ValidationError, match="imagge"):
+        compose_schema().validate(file)
 
 
 def test_the_users_receivers_are_left_alone(tmp_path: Path) -> None:
