@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli_common import duration, tell, terminal
+from loadchaos.cli_common import duration, profile_names, tell, terminal
 from loadchaos.cli_images import images
 from loadchaos.cli_launch import launch
 from loadchaos.cli_logs import classify, signatures
@@ -66,13 +66,13 @@ _set_option = click.option(
 
 
 def _profile_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.argument("profile")(_set_option(command))
+    return click.argument("profile", shell_complete=profile_names)(_set_option(command))
 
 
 @main.command()
 @click.pass_context
 @_set_option
-@click.argument("profile", required=False)
+@click.argument("profile", required=False, shell_complete=profile_names)
 @click.option("--resume", type=click.Path(path_type=Path, exists=True, file_okay=False), metavar="RUN",
               help="Go on with an interrupted run: its profile, options and seed, from its plan's next step.")  # fmt: skip
 @click.option(

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 
 from loadchaos.errors import OptionError
 
@@ -23,6 +24,14 @@ def duration(_: click.Context, parameter: click.Parameter, value: str | None) ->
         raise OptionError(f"--{(parameter.name or '').replace('_', '-')}: {e}") from None
 
 
+def profile_names(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
+    """Shipped profiles that begin as typed, and whatever files there are."""
+    from loadchaos import shipped
+
+    names = [CompletionItem(name) for name in shipped.profiles() if name.startswith(typed)]
+    return names or [CompletionItem(typed, type="file")]
+
+
 def tell(text: str, *, err: bool = False) -> None:
     """Print; where nobody reads any more (a closed pipe, a lost terminal) the exit code is all that counts."""
     try:
@@ -37,6 +46,13 @@ def write_page(path: Path, html: str) -> None:
         path.write_text(html, encoding="utf-8")
     except OSError as e:
         raise OptionError(f"{path}: {e.strerror}; --html names a file that can be written") from e
+
+
+def width_of_terminal() -> int | None:
+    """Its columns, None where stdout is a pipe or a file: those are read by programs, which want all of a line."""
+    import shutil
+
+    return shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else None
 
 
 def terminal() -> tuple[bool, int]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from loadchaos.cli_common import duration, terminal, write_page
+from loadchaos.cli_common import duration, terminal, width_of_terminal, write_page
 from loadchaos.errors import OptionError
 
 
@@ -94,7 +94,9 @@ def runs(folder: Path, as_json: bool) -> None:
     if as_json:
         click.echo(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
     else:
-        click.echo(r.text(found) if found else f"{folder}: no runs here; loadchaos run PROFILE makes one")
+        click.echo(
+            r.text(found, width_of_terminal()) if found else f"{folder}: no runs here; loadchaos run PROFILE makes one"
+        )
 
 
 @click.command()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadchaos.cli_common import write_page
+from loadchaos.cli_common import profile_names, write_page
 from loadchaos.errors import OptionError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _EPILOG = (
 
 
 @click.command(epilog=_EPILOG, context_settings={"ignore_unknown_options": True})
-@click.argument("profile")
+@click.argument("profile", shell_complete=profile_names)
 @click.argument("run_options", nargs=-1, type=click.UNPROCESSED)
 @click.option("--once", is_flag=True, help="One run now, noted as any other; ends with its exit code.")
 @click.option("--next", "count", type=click.IntRange(1, 1000), metavar="N", help="Say when the next N runs start.")

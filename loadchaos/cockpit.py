@@ -43,7 +43,8 @@ async def cockpit(
     """
     if options.master is not None:
         raise OptionError(
-            "--web and --master exclude each other: workers on other machines drive runs without a web UI"
+            "--web and --master exclude each other, as workers on other machines come for one run and not for each Start: "
+            "leave --web out (loadchaos follow RUN and Grafana show such a run live), or take --processes N for --master"
         )
     where = place(profile, options)
     target = where.url or ("http://embedded-server" if where.kind == "embedded" else "http://launched-server")

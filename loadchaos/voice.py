@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import textwrap
 import threading
 
 _STDERR = 2
@@ -30,9 +31,20 @@ class Voice:
     def _speak(self) -> None:
         while (text := self._lines.get()) is not None:
             # Past Python's own buffer, whose lock a thread that hangs in a write would keep for ever.
-            data = f"{text}\n".encode("utf-8", "replace")
+            data = f"{self._wrapped(text)}\n".encode("utf-8", "replace")
             try:
                 while data:
                     data = data[os.write(self._fd, data) :]
             except OSError:  # the terminal is gone
                 return
+
+    def _wrapped(self, text: str) -> str:
+        """Broken between words where a terminal would break within one."""
+        try:
+            width = os.get_terminal_size(self._fd).columns
+        except OSError:  # it is no terminal
+            return text
+        lines = text.splitlines()
+        return "\n".join(
+            textwrap.fill(x, max(width, 40), subsequent_indent="  ", break_long_words=False) for x in lines
+        )

@@ -1,5 +1,6 @@
 """The command line answers at once: what a command needs is imported when it runs."""
 
+import os
 import subprocess
 import sys
 
@@ -44,3 +45,29 @@ def test_help_says_the_exit_codes() -> None:
     )
     for code in ("0 pass", "1 fail", "3 unknown", "130 Ctrl-C"):
         assert code in done.stdout
+
+
+def test_completion_knows_the_shipped_profiles_and_leaves_paths_to_the_shell() -> None:
+    def offered(typed: str) -> list[str]:
+        env = {
+            **os.environ,
+            "COMP_WORDS": f"loadchaos run {typed}",
+            "COMP_CWORD": "2",
+            "_LOADCHAOS_COMPLETE": "bash_complete",
+        }
+        argv = [sys.executable, "-m", "loadchaos"]
+        return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False).stdout.split()
+
+    assert offered("mtp") == ["plain,mtp_mm"]
+    assert offered("my/") == ["file,my/"]
+
+
+def test_the_list_of_runs_fits_a_narrow_terminal_and_says_what_failed() -> None:
+    from loadchaos.tell.runs import text
+
+    run = {"folder": "runs/mtp_mm-20261121T181804Z", "verdict": "fail", "lasted_s": 18.5, "requests": 171,
+           "failures": ["encoder_cache_miss", "connection_reset"], "target": "external lmdeploy 0.16 or later"}  # fmt: skip
+    wide, narrow = text([run]).splitlines()[1], text([run], 90).splitlines()[1]
+    assert wide.endswith("0.16 or later  encoder_cache_miss, connection_reset")
+    assert len(narrow) <= 90
+    assert "external lmde…  encoder_cach" in narrow

@@ -79,11 +79,11 @@ def _table(rows: Sequence[Difference]) -> list[str]:
         return ["  nothing that both runs measured"]
     cells = [_HEAD, *map(_cells, rows)]
     widths = [max(len(c[i]) for c in cells) for i in range(len(_HEAD))]
-    return [
-        "  "
-        + "  ".join(c.ljust(w) if i in (0, 5) else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+    lines = (
+        (c.ljust(w) if i in (0, 5) else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
         for row in cells
-    ]
+    )
+    return ["  " + "  ".join(line).rstrip() for line in lines]
 
 
 def html(found: Comparison) -> str:

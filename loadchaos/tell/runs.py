@@ -11,6 +11,8 @@ import orjson
 from loadchaos.ledger import RunFolder
 from loadchaos.tell.words import clean, clock, number, seconds
 
+_TARGET, _FAILURES = 14, 30  # columns they have at least on a narrow terminal
+
 
 def found(home: Path) -> list[dict[str, Any]]:
     """A mapping a run under `home`, oldest first: folder, profile, started, verdict, requests, failures and so on."""
@@ -37,15 +39,21 @@ def _run(folder: RunFolder) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def text(runs: Sequence[Mapping[str, Any]]) -> str:
-    """A line a run."""
+def text(runs: Sequence[Mapping[str, Any]], width: int | None = None) -> str:
+    """A line a run, of at most `width` columns: what failed is worth more room than which server it was."""
     cells = [("run", "verdict", "lasted", "requests", "target", "failures")]
     for r in runs:
         verdict = str(r["verdict"]).upper() if r["verdict"] == "fail" else r["verdict"] or "none yet"
         names = ", ".join(clean(f, 40) for f in r["failures"][:3]) + (" ..." if len(r["failures"]) > 3 else "")
         cells.append((Path(r["folder"]).name, str(verdict), seconds(r["lasted_s"]), number(r["requests"]),
-                      clean(r["target"], 30), names))  # fmt: skip
+                      clean(r["target"], 34), names))  # fmt: skip
     widths = [max(len(c[i]) for c in cells) for i in range(5)]
-    return "\n".join(
-        "  ".join([*(x.ljust(w) for x, w in zip(c[:5], widths, strict=True)), c[5]]).rstrip() for c in cells
-    )
+    if width is not None:
+        left = width - sum(widths[:4]) - 2 * 5 - min(_FAILURES, max(len(c[5]) for c in cells))
+        widths[4] = min(widths[4], max(_TARGET, left))
+    rows = ([*(_cut(x, w).ljust(w) for x, w in zip(c[:5], widths, strict=True)), c[5]] for c in cells)
+    return "\n".join(_cut("  ".join(row).rstrip(), width) for row in rows)
+
+
+def _cut(text: str, width: int | None) -> str:
+    return text if width is None or len(text) <= width else text[: width - 1] + "…"
