@@ -22,6 +22,7 @@ _POLL_S = 0.05
 _PANELS = ("server", "attacks", "charts")
 _TABS = [{"title": "Server", "key": "server"}, {"title": "Attacks", "key": "attacks"}]
 _SHOWN = ("report.html", "verdict.json", "junit.xml", "profile.yaml", "server.log")
+_RUNS = ("spawning", "running")
 _WORKING = ("starting", "preparing", "load")
 
 
@@ -75,14 +76,19 @@ class Cockpit:
 
     def _on_load_over(self, _: dict[str, Any]) -> None:
         self.phase = "judging"
-        self._runner.stop()
+        self._halt()
 
     def _on_over(self, row: dict[str, Any]) -> None:
         self.phase, self.over = "idle", row
         if self._commands is not None:
             self._commands.close()
             self._commands = None
-        self._runner.stop()
+        self._halt()
+
+    def _halt(self) -> None:
+        """Locust stops, unless it is at it: two at a time can leave it in its cleanup for ever."""
+        if self._runner.state in _RUNS:
+            self._runner.stop()
 
     def press(self, what: str, **more: Any) -> int:
         """Write a command for the run; its number."""
@@ -94,7 +100,7 @@ class Cockpit:
         return self._pressed
 
     def stopped(self, **_: Any) -> None:
-        """Locust has stopped: by its button, or because the run time it was given is over."""
+        """Locust stops: by its button, or because the run time it was given is over."""
         if self.phase in _WORKING:
             self.press("stop")
 
@@ -135,7 +141,7 @@ def extend(environment: Environment, home: Path) -> None:
     """Add ours to Locust's web UI, before it listens."""
     web_ui = environment.web_ui
     cockpit = Cockpit(environment, home)
-    environment.events.test_stop.add_listener(cockpit.stopped)
+    environment.events.test_stopping.add_listener(cockpit.stopped)
     threading.Thread(target=cockpit.follow, name="session", daemon=True).start()
     token = webguard.guard(web_ui)
     web_ui.template_args = {
@@ -197,7 +203,7 @@ def _hooks(app: Flask, environment: Environment, cockpit: Cockpit, token: str) -
     def before() -> Response | None:
         if request.path != "/swarm" or request.method != "POST":
             return None
-        g.edits = environment.runner.state in ("spawning", "running")
+        g.edits = environment.runner.state in _RUNS
         target = str(cockpit.web["target"])
         if request.form.get("host", target) != target:
             return _refuse(f"the server is chosen where loadchaos was started (--target): it stays {target}", target)

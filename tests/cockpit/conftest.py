@@ -43,7 +43,7 @@ class Hook:
 
 class Events:
     def __init__(self) -> None:
-        self.test_stop = Hook()
+        self.test_stopping = Hook()
 
 
 class FakeUi:
