@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from loadchaos.cli_common import duration, terminal, width_of_terminal, write_page
-from loadchaos.errors import OptionError
+from loadchaos.errors import LedgerError, OptionError
 
 
 def _run_folder(path: Path) -> Any:
@@ -51,7 +51,9 @@ def report(run_folder: Path) -> None:
     from loadchaos.progress import on_terminal
 
     folder = _run_folder(run_folder)
-    conclude(folder, bodies.store, on_terminal())
+    verdict = conclude(folder, bodies.store, on_terminal())
+    if unwritten := [note for note in verdict["notes"] if "could not be" in note]:
+        raise LedgerError(f"{folder.path}: {'; '.join(unwritten)}")
     for path in (folder.report_html, folder.junit, folder.verdict):
         click.echo(str(path))
 

@@ -123,6 +123,30 @@ def test_a_folder_that_may_not_be_written_is_said_before_anything(start: Any, tm
 
 
 @pytest.mark.slow
+def test_a_run_whose_folder_became_read_only_is_judged_and_nobody_is_told_that_it_was_written(start: Any) -> None:
+    run = start()
+    assert run.ends() == 0
+    mount = shutil.which("mount")
+    if mount is None or os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    folder = str(run.folder)
+    for more in ((folder, folder), ("-o", "remount,ro,bind", folder)):
+        argv = [mount, "--bind", *more] if len(more) == 2 else [mount, *more]
+        if (done := subprocess.run(argv, capture_output=True, check=False)).returncode:
+            pytest.skip(f"no folder could be mounted: {done.stderr.decode().strip()}")
+    try:
+        judged, reported = run.again("judge"), run.again("report")
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+    assert judged.returncode == 3
+    assert "ok    failures == 0: 0" in judged.stdout, "what it proved is told"
+    assert "verdict.json could not be written: Read-only file system" in judged.stdout
+    assert (reported.returncode, reported.stdout) == (3, "")
+    assert "report.html could not be made" in reported.stderr
+    assert run.verdict()["verdict"] == "pass", "as it was judged when it could be"
+
+
+@pytest.mark.slow
 def test_file_handles_that_run_out_here_are_no_failure_of_the_server(start: Any, sim: Any) -> None:
     it = sim()
     slow = [{"name": "text", "payload": {"text": {"tokens": "16..32"}}, "output": {"exact": 200}}]
