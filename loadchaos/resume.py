@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -102,13 +103,13 @@ def _without_missed(profile: Profile, seed: int, phase: int, last: Sequence[int]
     if profile.load[phase].kind == "closed" or newest < phase * PHASE_STRIDE:
         return list(last)
     if newest >= end:  # others are past it
-        return [max(step, end - 1) for step in last]
-    had = [
-        (s.index, s.due_s or 0.0)
-        for s in itertools.takewhile(lambda s: s.index <= newest, of_phase(profile, seed, phase))
-    ]
-    horizon = max((index for index, due_s in had if due_s < had[-1][1] - _LATE_S), default=-1)
-    return [max(step, horizon) for step in last]
+        return [max(had, end - 1) for had in last]
+    horizon, recent = -1, deque[tuple[int, float]]()
+    for step in itertools.takewhile(lambda s: s.index <= newest, of_phase(profile, seed, phase)):
+        recent.append((step.index, step.due_s or 0.0))
+        while recent[0][1] < recent[-1][1] - _LATE_S:
+            horizon, _ = recent.popleft()
+    return [max(had, horizon) for had in last]
 
 
 def _left(profile: Profile, seed: int, phase: int, sent: Sent) -> int | None:
