@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from itertools import chain
@@ -28,7 +29,8 @@ _BODY_BEGINS = ("{", "<", "data:", "event:")
 def classify(files: tuple[str, ...], as_json: bool) -> None:
     """Say what a server's log tells: what died, of what, and what to do. FILE may be gzip; `-` or none: stdin.
 
-    Also takes one error body. Ends with 0: nothing found, 1: something found, 2: a file could not be read.
+    Ctrl-C ends a log that still grows (`tail -F server.log | loadchaos classify`). Also takes one error body.
+    Ends with 0: nothing found, 1: something found, 2: a file could not be read.
     """
     from loadchaos.logfiles import UnreadableError
 
@@ -60,7 +62,7 @@ def classify_one(path: str, *, as_json: bool) -> list[dict[str, Any]]:
     diagnosis = Diagnosis(path)
     broken: UnreadableError | None = None
     try:
-        found = _fold(diagnosis, lines(path))
+        found = _fold(diagnosis, _until_interrupted(lines(path)))
     except UnreadableError as e:
         if not diagnosis.lines:
             raise
@@ -74,6 +76,30 @@ def classify_one(path: str, *, as_json: bool) -> list[dict[str, Any]]:
     if broken is not None:
         raise broken
     return told
+
+
+def _until_interrupted(lines: Iterator[str]) -> Iterator[str]:
+    """Ctrl-C is the end of a log that goes on: it ends the waiting for a line, and never the work on one."""
+    waiting, asked = True, False
+
+    def end(_signal: int, _frame: object) -> None:
+        nonlocal asked
+        asked = True
+        if waiting:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, end)
+    try:
+        for line in lines:
+            waiting = False
+            yield line
+            if asked:
+                return
+            waiting = True
+    except KeyboardInterrupt:
+        return
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _fold(diagnosis: Diagnosis, lines: Iterator[str]) -> list[Failure]:

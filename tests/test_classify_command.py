@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,6 +77,18 @@ def test_stdin_is_read_with_a_dash_or_without_any_file() -> None:
         result = call(*args, stdin=DEATH)
         assert json.loads(result.output)[0]["id"] == "encoder_cache_miss", args
     assert call("classify", stdin=b"").exit_code == 0
+
+
+def test_ctrl_c_ends_a_log_that_still_grows_and_what_came_so_far_is_told() -> None:
+    argv = [sys.executable, "-m", "loadchaos", "classify", "--json"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(DEATH + b"INFO it goes on\n" * 100_000)  # far more than a pipe holds: it reads by now
+        process.stdin.flush()
+        process.send_signal(signal.SIGINT)
+        [failure] = json.loads(process.stdout.read())
+        assert (failure["id"], process.wait(30)) == ("encoder_cache_miss", 1)
 
 
 def test_one_error_body_is_read_as_such() -> None:
