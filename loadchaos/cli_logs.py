@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 _KEYS = ("id", "severity", "title", "role", "evidence", "process", "at", "frames", "known", "remedy", "alt")
 """What scripts are given of a failure: no key leaves, and none comes without a word in the changelog."""
 _BODY_CHARS = 1 << 20
-_BODY_BEGINS = ("{", "<", "data:", "event:")
+_BODY_BEGINS = ("{", "data:", "event:")
 
 
 @click.command()
 @click.argument("files", nargs=-1, metavar="[FILE]...")
 @click.option("--json", "as_json", is_flag=True, help="A list of failures; of several files, each with its `file`.")
 def classify(files: tuple[str, ...], as_json: bool) -> None:
-    """Say what a server's log tells: what died, of what, and what to do. FILE may be gzip; `-` or none: stdin.
+    """Say what a server's log tells: what died, of what, and what to do. FILE may be packed; `-` or none: stdin.
 
     Ctrl-C ends a log that still grows (`tail -F server.log | loadchaos classify`). Also takes one error body.
     Ends with 0: nothing found, 1: something found, 2: a file could not be read.
@@ -104,6 +104,7 @@ def _until_interrupted(lines: Iterator[str]) -> Iterator[str]:
 
 def _fold(diagnosis: Diagnosis, lines: Iterator[str]) -> list[Failure]:
     """All failures; a text that is one error body (a line, one JSON, a page) is read as such."""
+    from loadchaos.judge.classify import PAGE, classify_text
     from loadchaos.judge.joined import joined
 
     head: list[tuple[int, str]] = []
@@ -112,11 +113,10 @@ def _fold(diagnosis: Diagnosis, lines: Iterator[str]) -> list[Failure]:
     for count, line in whole:
         head.append((count, line))
         size += len(line)
-        if size > _BODY_CHARS or (len(head) > 1 and not head[0][1].startswith(_BODY_BEGINS)):
+        body = head[0][1].startswith(_BODY_BEGINS) or PAGE.match(head[0][1]) is not None
+        if size > _BODY_CHARS or (len(head) > 1 and not body):
             break
     else:
-        from loadchaos.judge.classify import classify_text
-
         for count, line in head:
             diagnosis.feed(line, count)
         text = "\n".join(line for _, line in head)

@@ -1,23 +1,27 @@
-"""Reads log files as people have them (plain, gzip, UTF-16, stdin) line by line, whatever their size.
+"""Reads log files as people have them (plain, gzip, bzip2, xz, UTF-16, stdin) line by line, whatever their size.
 
 A line is cut at 1 MB, so that a file without line ends costs no memory; what names a failure stands at its begin.
 """
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import gzip
 import io
+import lzma
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, cast
 
 from loadchaos.errors import LoadchaosError
 
 LONGEST_LINE = 1 << 20
-_GZIP = b"\x1f\x8b"
+_PACKED: Mapping[bytes, Callable[..., Any]] = {
+    b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open,
+}  # fmt: skip
 _LOOK = 4096
 _IN_TEXT = b"\t\n\r\f\b\x1b"
 _ODD_SHARE = 0.02
@@ -36,17 +40,18 @@ def lines(path: str) -> Iterator[str]:
         else:
             with Path(path).open("rb") as raw:
                 yield from _decoded(path, raw)
-    except (OSError, EOFError, zlib.error) as e:
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as e:
         reason = e.strerror if isinstance(e, OSError) and e.strerror else str(e) or "it breaks off"
         raise UnreadableError(f"{'stdin' if path == '-' else path}: cannot be read: {reason}") from e
 
 
 def _decoded(name: str, raw: Any) -> Iterator[str]:
     head = raw.peek(_LOOK)[:_LOOK]
-    if head.startswith(_GZIP):
-        with gzip.open(raw, "rb") as unpacked:
-            yield from _decoded(name, unpacked)
-        return
+    for magic, unpack in _PACKED.items():
+        if head.startswith(magic):
+            with unpack(raw, "rb") as unpacked:
+                yield from _decoded(name, unpacked)
+            return
     encoding = _encoding(head)
     if encoding == "utf-8" and _is_binary(head):
         raise UnreadableError(f"{name}: is no text")

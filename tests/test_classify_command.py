@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import signal
 import subprocess
 import sys
@@ -57,14 +59,18 @@ def test_json_has_the_keys_that_scripts_rely_on(log: Path) -> None:
 
 
 def encoded(data: bytes, how: str) -> bytes:
-    if how == "gzip":
-        return gzip.compress(data)
+    if how in ("gzip", "bzip2", "xz"):
+        return {"gzip": gzip.compress(data), "bzip2": bz2.compress(data), "xz": lzma.compress(data)}[how]
+    if how == "syslog":
+        return b"".join(b"<30>Nov 20 15:53:40 gpu7 vllm[300]: " + line for line in data.splitlines(keepends=True))
+    if how == "frozen":
+        return b"<frozen runpy>:128: RuntimeWarning: 'vllm.x' found in sys.modules\n" + data
     if how == "utf-16":
         return data.decode().encode("utf-16")
     return data.replace(b"\n", b"\r\n") if how == "windows" else b"\xef\xbb\xbf" + data
 
 
-@pytest.mark.parametrize("how", ["gzip", "utf-16", "windows", "bom"])
+@pytest.mark.parametrize("how", ["gzip", "bzip2", "xz", "utf-16", "windows", "bom", "syslog", "frozen"])
 def test_files_are_read_as_people_have_them(tmp_path: Path, how: str) -> None:
     path = tmp_path / "x.log"
     path.write_bytes(encoded(DEATH, how))

@@ -29,6 +29,8 @@ _STACK_COMES = 12  # lines between what names a crash and the stack printed of i
 _LAST_WORDS = 3  # lines after an uncaught exception that are still its message
 _TELLS = ("ERROR", "WARNING", "CRITICAL")  # a logger that tells of an exception does so in the line before it
 _WARNS = "WARNING"
+PAGE = re.compile(r"\s*<(?:!doctype|\?xml|html|head|body|title|center|h\d|p|div|pre|error)\b", re.IGNORECASE)
+"""What a page begins with. A syslog's `<30>` and Python's `<frozen runpy>:128:` are no pages."""
 _ENDINGS = ("KeyboardInterrupt", "SystemExit", "CancelledError", "GeneratorExit")  # somebody ended it
 
 
@@ -329,7 +331,7 @@ def classify_text(text: str, *, source: str = "", signatures: Signatures | None 
     classifier = Classifier(signatures)
     matches: list[Match] = []
     lines = text.splitlines()
-    is_page = text.lstrip()[:1] == "<" or _is_one_json(text)
+    is_page = PAGE.match(text) is not None or _is_one_json(text)
     if is_page:
         lines = [" ".join(line.strip() for line in lines)]
     is_body = len(lines) <= 1
