@@ -99,7 +99,7 @@ _OPERATIONS = (
         "reset_mm_cache", "POST", "/reset_mm_cache", gate=_DEV, since="0.11.2",
         effects=(
             "mm_cache_desync_request", "mm_cache_desync_thread_death", "mm_cache_keyerror_v08",
-            "cache_reset_inflight_warning", "mm_encoder_gave_nothing", "mm_cache_spin",
+            "cache_reset_inflight_warning", "mm_cache_spin",
         ),
     ),
     AdminOperation(
