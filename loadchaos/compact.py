@@ -12,6 +12,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+HOUR_S = float(os.environ.get("LOADCHAOS_HOUR_S", "3600"))
+"""What is done each hour of a run is done each so many seconds; a compressed soak (bench/soak.py) has shorter hours."""
+
 SUFFIX = ".parquet"
 _LINES_AT_ONCE = 50_000
 _LONGEST_LINE = 1 << 26
@@ -33,6 +36,14 @@ def packed(part: Path) -> Path:
 def there(part: Path) -> bool:
     """Whether a part exists, as it was written or as Parquet."""
     return part.exists() or packed(part).exists()
+
+
+def newest(file: Path) -> int:
+    """The number of a file's last part, 0 for one that has none."""
+    number = 0
+    while there(part_of(file, number + 1)):
+        number += 1
+    return number
 
 
 def lines(parquet: Path, first: int = 0) -> Iterator[bytes]:
@@ -128,7 +139,7 @@ def main(argv: list[str]) -> int:
     os.nice(10)
     code = 0
     path = Path(argv[0])
-    parts = finished(path) if path.is_dir() else [path]
+    parts = [*finished(path), *finished(path / "watch" / "logs")] if path.is_dir() else [path]
     for n, part in enumerate(parts, 1):
         if sys.stderr.isatty():
             print(f"compacting {part.name} ({n} of {len(parts)})", file=sys.stderr)

@@ -22,8 +22,7 @@ from loadchaos.errors import LedgerError, how_to_read, next_step
 from loadchaos.model import Row
 
 SCHEMA = 1
-HOUR_S = float(os.environ.get("LOADCHAOS_HOUR_S", "3600"))
-"""What is done each hour of a run is done each so many seconds; a compressed soak (bench/soak.py) has shorter hours."""
+HOUR_S = compact.HOUR_S
 _CHUNK = 1 << 20
 _Source = Iterator[tuple[int, int, int, dict[str, Any]]]
 _WINDOW = 512
@@ -58,9 +57,7 @@ class Writer:
     ) -> None:
         self.path = path
         self._writer, self._extra, self._part_s = writer, extra or dict, part_s
-        self._number = 0
-        while compact.there(compact.part_of(path, self._number + 1)):
-            self._number += 1
+        self._number = compact.newest(path)
         self.lost = 0
         self.holding = False
         self._held: list[bytes] = []

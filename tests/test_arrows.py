@@ -21,7 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "payloads": {"dialects", "images"},
     "behaviours": {"wire"},
     "attacks": {"wire", "dialects"},
-    "watch": {"wire", "dialects"},
+    "watch": {"compact", "wire", "dialects"},
     "launch": {"wire", "dialects", "gpus"},
     "gpus": set(),
     "keeper": {"ledger", "wire", "dialects"},  # it writes server.log, which belongs to the run folder

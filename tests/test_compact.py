@@ -16,7 +16,9 @@ import pytest
 
 from loadchaos import compact
 from loadchaos.errors import LedgerError
-from loadchaos.ledger import Reader, RunFolder, Tail, Writer
+from loadchaos.ledger import LogTail, Reader, RunFolder, Tail, Writer
+from loadchaos.redact import Redactor
+from loadchaos.watch.logs._sink import LogSink
 
 ODD: list[dict[str, Any]] = [
     {"x": 'quo"te, \\ back\n', "row": "end", "outcome": "ok"},
@@ -78,6 +80,28 @@ def test_a_reader_sees_each_row_once_whatever_is_compacted_while_it_reads(tmp_pa
     assert [r for r in Reader(RunFolder(tmp_path)).new(final=True) if r.get("row") != "header"] == [
         {**r, "file": "requests-0.jsonl"} for r in rows
     ]
+
+
+def test_the_index_of_a_log_goes_on_in_parts_and_its_lines_keep_their_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compact, "HOUR_S", 0.0)
+    logs = tmp_path / "watch" / "logs"
+    sink = LogSink(logs, "a", "file:x", Redactor())
+    before = time.monotonic_ns()
+    for n in range(4):
+        sink.feed(b"line %d\n" % n)
+    sink.close()
+    index = logs / "a.index.jsonl"
+    assert compact.newest(index) == 4
+    assert compact.main([str(tmp_path)]) == 0
+    assert [compact.packed(compact.part_of(index, n)).exists() for n in range(5)] == [True] * 4 + [False]
+    seen = list(LogTail(logs / "a.log", index).rows())
+    assert [r["text"] for r in seen] == [f"line {n}" for n in range(4)]
+    assert before < seen[0]["at_ns"] < seen[-1]["at_ns"] < time.monotonic_ns()
+    again = LogSink(logs, "a", "file:x", Redactor())
+    again.close()
+    assert compact.newest(index) == 4, "a new one goes on where the last one was"
 
 
 def test_torn_and_empty_lines_come_through_and_are_counted_as_before(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A log that lives elsewhere, as the run folder keeps it: redacted bytes, and an index of when each piece came.
 
-The index row (offset, bytes, arrival time) is written before the bytes it describes, as for a launched server's log.
+The index row (offset, bytes, arrival time) is written before the bytes it describes, as for a launched server's log. Each
+hour the index goes on in a new part, as every file of rows does; the log stays one text.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from loadchaos import compact
 from loadchaos.redact import Redactor
+
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 class LogSink:
@@ -22,14 +26,11 @@ class LogSink:
         self._source = source
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"{label}.log"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self._index = os.open(folder / f"{label}.index.jsonl", flags, 0o644)
-        self._log = os.open(self.path, flags, 0o644)
+        self._rows = folder / f"{label}.index.jsonl"
+        self._part = compact.newest(self._rows)
+        self._index = self._next_index()
+        self._log = os.open(self.path, _FLAGS, 0o644)
         self._offset = os.fstat(self._log).st_size
-        self._row({
-            "row": "header", "schema": 1, "writer": "run", "pid": os.getpid(), "mono_ns": time.monotonic_ns(),
-            "utc_ns": time.time_ns(), "source": source,
-        })  # fmt: skip
 
     def feed(self, data: bytes) -> None:
         """The next bytes of the log as they came; a line is written when its end is there."""
@@ -53,11 +54,24 @@ class LogSink:
             return
         at_ns = time.monotonic_ns()
         row = {"row": "lines", "at_ns": at_ns, "offset": self._offset, "bytes": len(data), "source": self._source}
-        self._row(row)
+        if time.monotonic() - self._since > compact.HOUR_S:
+            self._part += 1
+            before, self._index = self._index, self._next_index()
+            os.close(before)
+        self._row(self._index, row)
         while data:
             done = os.write(self._log, data)
             self._offset += done
             data = data[done:]
 
-    def _row(self, row: dict[str, Any]) -> None:
-        os.write(self._index, json.dumps(row, separators=(",", ":")).encode() + b"\n")
+    def _next_index(self) -> int:
+        self._since = time.monotonic()
+        index = os.open(compact.part_of(self._rows, self._part), _FLAGS, 0o644)
+        self._row(index, {
+            "row": "header", "schema": 1, "writer": "run", "pid": os.getpid(), "mono_ns": time.monotonic_ns(),
+            "utc_ns": time.time_ns(), "source": self._source,
+        })  # fmt: skip
+        return index
+
+    def _row(self, index: int, row: dict[str, Any]) -> None:
+        os.write(index, json.dumps(row, separators=(",", ":")).encode() + b"\n")
