@@ -147,6 +147,8 @@ class StateMachine:
         if row.get("what") == "start":
             self._exit, self._relaunched_ns, self._launched = None, at_ns, True
             self._processes.forget_gone()
+        elif self.state == "dead" and (row.get("asked") or row.get("what") == "kill"):
+            self._exit = (at_ns, ("dead", at_ns, []))  # we end what is left of it: that takes no death back
         elif row.get("what") == "kill":
             self._exit = (at_ns, ("terminated", at_ns, [f"ended by us: {row.get('reason')}"]))
         elif row.get("what") == "exit":

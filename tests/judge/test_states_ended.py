@@ -29,3 +29,13 @@ def test_a_server_that_we_end_because_it_hangs_does_not_die(world: Any) -> None:
     world.add("process", replica="server", pid=11, role="engine_core", what="gone", name="VLLM::EngineCore")
     world.pids = {}
     assert states(world.close().run(2)) == ["healthy", "degraded", "hung", "terminated"]
+
+
+def test_what_we_end_of_a_dead_server_takes_its_death_not_back(world: Any) -> None:
+    world.pids = {10: ("api_server", "S"), 11: ("engine_core", "S")}
+    world.serve(10)
+    world.add("process", replica="server", pid=11, role="engine_core", what="gone", name="VLLM::EngineCore")
+    world.pids = {}
+    world.close().run(1)
+    world.add("launch", what="exit", replica="server", pid=10, signal=15, reason="was killed by signal 15", asked=True)
+    assert states(world.run(2)) == ["healthy", "dead"]
