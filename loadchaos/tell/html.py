@@ -81,7 +81,8 @@ def render(verdict: Mapping[str, Any], series: Series, folder: Path) -> str:
         traffics=[clean(n, 40) for n in names], outcomes=_outcomes(verdict, names), latency=_latency(verdict),
         lower_bounds=lower_bounds_text(verdict), distributions=distributions(series.whole),
         lengths=lengths(series.whole), limited=bool((verdict.get("generator") or {}).get("limited")),
-        facts=facts_in_words(folder), states=[_state(verdict, s) for s in states[:_MOST]],
+        facts=[*facts_in_words(folder), *_configured(series.configuration)],
+        states=[_state(verdict, s) for s in states[:_MOST]],
         several=len({s.get("replica") for s in states}) > 1, attacks=_attacks(series), ending=_ending(verdict),
         script=canvas.script()[0], script_hash=canvas.script()[1], canvas_style=canvas.style(),
         numbers=canvas.numbers(drawn, series.origin_utc_s),
@@ -213,6 +214,20 @@ def facts_in_words(folder: Path) -> list[tuple[str, str]]:
         "development endpoints": facts.get("development_endpoints"),
     }  # fmt: skip
     return [(name, _fact(value)) for name, value in told.items() if value not in (None, "")]
+
+
+def _configured(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What the server told of its settings, its flags and its machine."""
+    settings = [
+        f"{clean(k, 40).replace('_', ' ')} {_fact_or_number(v)}" for k, v in (row.get("settings") or {}).items()
+    ]
+    told = {"settings": "; ".join(settings), "flags": clean(row.get("flags") or "", 2000)}
+    told |= {clean(k, 40): clean(v, 300) for k, v in (row.get("system") or {}).items()}
+    return [(name, text) for name, text in told.items() if text]
+
+
+def _fact_or_number(value: object) -> str:
+    return number(value) if isinstance(value, int | float) and not isinstance(value, bool) else _fact(value)
 
 
 def _fact(value: object) -> str:

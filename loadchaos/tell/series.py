@@ -46,6 +46,7 @@ class Series:
         self._closed: list[tuple[str, str, int, int, str]] = []
         self.attacks: Counter[tuple[str, str]] = Counter()  # (name, ok | failed | skipped)
         self.whole = Whole()
+        self.configuration: Mapping[str, Any] = {}  # what the server told of itself: flags, settings, system
 
     def feed(self, row: Mapping[str, Any]) -> None:
         """Take one row; kinds without a place on a chart are ignored."""
@@ -112,6 +113,9 @@ class Series:
             self._open[lane, key] = (at, str(row.get("attack")), str(row.get("text") or ""))
         elif what in {"end", "undo"}:
             self._close(lane, key, at, " failed" if row.get("ok") is False else "")
+
+    def _on_configuration(self, row: Mapping[str, Any], _at: int) -> None:
+        self.configuration = row
 
     def _on_run(self, row: Mapping[str, Any], at: int) -> None:
         what = row.get("what")

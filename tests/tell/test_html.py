@@ -102,6 +102,18 @@ def test_the_charts_show_the_death(page: Page) -> None:
     assert any("mark" in str(a.get("class")).split() for _, a in page.tags)
 
 
+def test_the_servers_own_settings_and_machine_are_told(run_folder: RunFolder, verdict: Verdict) -> None:
+    series = series_of(run_folder)
+    told = {
+        "flags": "{'model': 'sim'}",
+        "settings": {"max_num_seqs": 1280, "prefix_caching": True},
+        "system": {"GPU": "H200"},
+    }
+    series.feed({"row": "configuration", "at_ns": 5000 * S, **told})
+    text = " ".join(Page(html.render(verdict, series, run_folder.path)).text.split())
+    assert "settingsmax num seqs 1,280; prefix caching yes flags{'model': 'sim'} GPUH200" in text
+
+
 def test_a_ten_minute_run_makes_a_small_page(make_run: Any, tmp_path: Any, verdict: Verdict) -> None:
     folder = make_run(tmp_path / "long", seconds=600, death_s=560, per_s=2)
     assert html.write(folder, verdict, series_of(folder)).stat().st_size < 500_000
