@@ -19,8 +19,11 @@ from typing import Any
 
 import pytest
 
+from loadchaos.ledger import RunFolder, Writer
 from loadchaos.tell import metric_table
 from loadchaos.tell.dashboards import DASHBOARDS, text
+from loadchaos.tell.export import openmetrics
+from tests.tell.conftest import all_rows, make_verdict
 
 ROOT = Path(__file__).parents[2]
 EXPORTERS = {"dcgm": "4.2", "node": "1.8"}
@@ -118,15 +121,13 @@ def free_port() -> int:
 
 
 class Prometheus:
-    """Debian's Prometheus over a folder, scraping one port each second; `ask` is its HTTP API."""
+    """Debian's Prometheus over a folder, scraping one port each second or none; `ask` is its HTTP API."""
 
-    def __init__(self, program: Path, folder: Path, scraped: int) -> None:
+    def __init__(self, program: Path, folder: Path, scraped: int | None = None) -> None:
         self.port = free_port()
         config = folder / "prometheus.yml"
-        config.write_text(
-            "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
-            f"scrape_configs: [{{job_name: loadchaos, static_configs: [{{targets: ['127.0.0.1:{scraped}']}}]}}]\n"
-        )
+        job = f"{{job_name: loadchaos, static_configs: [{{targets: ['127.0.0.1:{scraped}']}}]}}" if scraped else ""
+        config.write_text(f"global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nscrape_configs: [{job}]\n")
         self._log = (folder / "prometheus.log").open("wb")
         self._process = subprocess.Popen(
             [program, f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}", "--query.lookback-delta=5s",
@@ -138,7 +139,7 @@ class Prometheus:
             try:
                 # Ready is not yet scraping: its discovery takes up to 5 s, in which a short run would be over.
                 with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/v1/targets", timeout=2) as answer:
-                    if json.load(answer)["data"]["activeTargets"]:
+                    if json.load(answer)["data"]["activeTargets"] or scraped is None:
                         return
             except OSError:
                 pass
@@ -220,6 +221,57 @@ def filled(expr: str, seconds: float) -> str:
 def finite(series: list[Json]) -> int:
     values = [v for s in series for _, v in (s.get("values") or [s["value"]])]
     return sum(math.isfinite(float(v)) for v in values)
+
+
+@pytest.fixture
+def backfilled(tmp_path: Path, prometheus_program: Callable[[str], Path]) -> Iterator[tuple[Prometheus, float, float]]:
+    """A Prometheus that holds a made run with a death in it, which tells everything a server and its machine can tell."""
+    run, text_file = RunFolder(tmp_path / "run"), tmp_path / "run.om"
+    run.path.mkdir()
+    for name, rows in told_everything().items():
+        writer = Writer(run.path / name, "test")
+        for row in rows:
+            writer.write(row)
+        writer.close()
+    verdict = make_verdict()
+    verdict["failures"][1]["incidents"] = ["001-encoder_cache_miss"]
+    run.verdict.write_text(json.dumps(verdict))
+    with text_file.open("w") as f:
+        openmetrics(run, f)
+    argv = [str(prometheus_program("promtool")), "tsdb", "create-blocks-from", "openmetrics", str(text_file)]
+    subprocess.run([*argv, str(tmp_path / "data")], check=True, capture_output=True, timeout=60)
+    times = [float(x.rsplit(" ", 1)[1]) for x in text_file.read_text().splitlines() if x.startswith("loadchaos_users")]
+    prometheus = Prometheus(prometheus_program("prometheus"), tmp_path)
+    yield prometheus, min(times), max(times)
+    prometheus.close()
+
+
+def told_everything() -> dict[str, list[Json]]:
+    files = all_rows()
+    device = {"gpu_memory_used_bytes": 7e10, "gpu_memory_free_bytes": 1e10, "gpu_utilisation_ratio": 0.9, "gpu_power_w": 500,
+              "gpu_temperature_c": 54, "gpu_xids_total": 1, "gpu_xid_last": 31}  # fmt: skip
+    host = {"host_memory_available_bytes": 4e11, "host_memory_total_bytes": 5e11, "host_oom_kills_total": 1}
+    process = {"replica": "a", "pid": 7, "role": "engine_core", "what": "sample", "state": "S", "cpu_s": 1, "name": "x"}
+    metrics: list[Json] = []
+    for n, row in enumerate(files["metrics.jsonl"]):
+        row["values"] = dict.fromkeys(metric_table.SERVER, 3.0 * n + 1) | row["values"]
+        told = {"row": "device", "at_ns": row["at_ns"], "host": "h"}
+        metrics += [row, {**told, "device": "gpu0", "values": device}, {**told, "device": "host", "values": host}]
+        files["events.jsonl"].append({"row": "process", "at_ns": row["at_ns"], **process, "rss_bytes": 10**9 + n})
+    files["events.jsonl"].sort(key=lambda r: r["at_ns"])
+    return {**files, "metrics.jsonl": metrics}
+
+
+def test_no_panel_is_empty_over_a_run_that_told_everything(backfilled: tuple[Prometheus, float, float]) -> None:
+    prometheus, began, ended = backfilled
+    empty = []
+    for parameter in queries():
+        expr, instant = parameter.values
+        query = filled(str(expr), ended - began)
+        what: Json = {"time": ended} if instant else {"start": began, "end": ended, "step": 1}
+        if not finite(prometheus.ask("query" if instant else "query_range", query=query, **what)):
+            empty.append(f"{parameter.id}: {query}")
+    assert empty == []
 
 
 @pytest.mark.slow  # a real run beside a real Prometheus, whose scrapes must fall into it
