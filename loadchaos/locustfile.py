@@ -231,7 +231,7 @@ def _complain(text: str) -> None:
 def _in_words(failure: BaseException) -> str:
     if isinstance(failure, LedgerError):
         return f"the ledger could not be written: {failure}"
-    return f"a mistake of loadchaos itself: {failure!r}"
+    return f"a mistake of loadchaos itself, please report it with the run folder: {failure!r}"
 
 
 def _on_stop(**_: Any) -> None:

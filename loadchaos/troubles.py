@@ -27,7 +27,8 @@ class Troubles:
         text = self._redactor.text("".join(traceback.format_exception(e)))
         with contextlib.suppress(OSError), trace.open("a") as f:
             f.write(text + "\n")
-        self._mistake = self._mistake or f"a mistake of loadchaos itself: {type(e).__name__}: {e} (trace: {trace})"
+        what = f"a mistake of loadchaos itself, please report it with {trace}: {type(e).__name__}: {e}"
+        self._mistake = self._mistake or what
 
     def why(self) -> dict[str, Any]:
         """What the run's last row says of it; empty where nothing went wrong."""

@@ -62,7 +62,7 @@ def judge(text: str, figures: Figures) -> Judged:
     """Hold one expectation against the figures; a text that cannot be read is unknown, never pass."""
     match = _TEXT.match(text)
     if match is None:
-        return Judged(text, text, "this expectation cannot be read", "unknown")
+        return Judged(text, text, "this expectation cannot be read: correct it in the profile", "unknown")
     name, op, right = match.groups()
     expected = f"{op} {right}"
     try:

@@ -249,7 +249,7 @@ class Soak:
                 self._say(f"{night.folder}: deleted (keep: {self._order.schedule.keep.runs} runs)")
             trend.write(home, self._order.name)
         except (OSError, LoadchaosError) as e:
-            self._say(f"{home} could not be cleaned up: {e}")
+            self._say(f"{home} could not be cleaned up: {e}; delete its oldest runs yourself")
 
     def _save(self) -> None:
         gist = _gist(self.state)

@@ -32,7 +32,9 @@ class KernelSource:
             self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             os.lseek(self._fd, 0, os.SEEK_END)
         except OSError as e:
-            self._why = f"{path} cannot be read: {e.strerror}; Xids and the OOM killer's words are not heard"
+            self._why = (
+                f"{path} cannot be read: {e.strerror}; Xids and the OOM killer's words are not heard (root may read it)"
+            )
 
     def head(self, limit_bytes: int) -> bytes:  # noqa: ARG002 - the shape of a Source
         """Nothing of the server's stands there."""
