@@ -58,6 +58,11 @@
     const sum = new Array(points).fill(0);
     return curves.map((c) => c.values.map((v, i) => (sum[i] += v || 0)));
   };
+  // A logarithmic scale has no place for 0: it stands where the lowest value does.
+  const above = (curves) => {
+    const least = curves.reduce((low, c) => c.values.reduce((a, v) => (v > 0 && v < a ? v : a), low), Infinity);
+    return curves.map((c) => c.values.map((v) => (v === null ? null : Math.max(v, least))));
+  };
   const alone = (values) => values.flatMap((v, i) => (v !== null && (values[i - 1] ?? null) === null && (values[i + 1] ?? null) === null ? [i] : []));
 
   function series(chart, curve, values) {
@@ -88,7 +93,7 @@
     const chart = charts[i], place = figure.querySelector(".plot");
     if (!place) return null;
     const left = parseFloat(getComputedStyle(figure).paddingLeft);
-    const tops = chart.stacked ? stacked(chart.curves) : chart.curves.map((c) => c.values);
+    const tops = chart.stacked ? stacked(chart.curves) : chart.log ? above(chart.curves) : chart.curves.map((c) => c.values);
     const order = tops.map((_, k) => (chart.stacked ? tops.length - 1 - k : k));
     const keys = all(".key", figure).map((e, k) => ({ e: made("b", "value", e), values: chart.curves[k].values }));
     const axis = { stroke: () => colour("--dim"), font: "11px system-ui", ticks: { show: false } };

@@ -91,6 +91,9 @@ def test_pointing_at_a_chart_tells_what_all_of_them_show_there(browser: Browser,
     assert len(places) == browser.js("document.querySelectorAll('.uplot').length")
     assert len(set(places)) == 1
     assert browser.js("[...document.querySelectorAll('.cross')].every(e => e.offsetHeight > 0)"), "the timeline, too"
+    Mouse(browser, 1)("mouseMoved", 1.2)
+    browser.until("document.getElementById('now').textContent === ''", "nothing is told beside the charts")
+    assert not any(re.search(r"\d+ ms", k) for k in keys(browser))
     assert browser.errors == [], "an error, or a script that the page forbids"
 
 
@@ -137,6 +140,20 @@ def test_dragging_enlarges_a_stretch_everywhere_and_a_button_shows_the_whole_aga
     browser.click("document.getElementById('whole')", "the whole run")
     browser.until("document.getElementById('whole').hidden", "the whole run")
     assert (browser.js(PICTURES), browser.js(bars), browser.js(ticks)) == (whole, all_bars, all_ticks)
+    assert browser.errors == []
+
+
+def test_a_logarithmic_chart_has_a_place_for_nothing(
+    browser: Browser, run_folder: RunFolder, verdict: dict[str, Any]
+) -> None:
+    series = Series()
+    for second, ms in enumerate([50] * 30 + [0] * 5 + [30_000] * 2):
+        at = (5000 + second) * 1_000_000_000
+        first = at + ms * 1_000_000
+        series.feed({"row": "end", "at_ns": at, "due_ns": at, "first_token_ns": first, "outcome": "ok", "traffic": "t"})
+    browser.open(html.write(run_folder, verdict, series).as_uri())
+    assert "logarithmic" in browser.js("document.querySelectorAll('.wide')[1].innerText")
+    assert browser.js(COLOURS)[1] > 5
     assert browser.errors == []
 
 
