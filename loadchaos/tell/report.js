@@ -97,7 +97,8 @@
     const order = tops.map((_, k) => (chart.stacked ? tops.length - 1 - k : k));
     const keys = all(".key", figure).map((e, k) => ({ e: made("b", "value", e), values: chart.curves[k].values }));
     const axis = { stroke: () => colour("--dim"), font: "11px system-ui", ticks: { show: false } };
-    const grid = { stroke: () => colour("--edge"), width: 1 };
+    const decade = (v) => (Math.abs(Math.log10(v) - Math.round(Math.log10(v))) < 1e-9 ? v : null);
+    const grid = { stroke: () => colour("--edge"), width: 1, ...(chart.log && { filter: (_, splits) => splits.map(decade) }) };
     const range = chart.log ? undefined : (_, __, most) => [0, chart.top || (most > 0 ? most * 1.05 : 1)];
     figure.classList.add("live");
     const u = new uPlot(
