@@ -20,7 +20,7 @@ Act = Callable[["Run"], int]
 """Brings the fault about; CLOCK_MONOTONIC ns of when it was there."""
 
 _DEATH, _HANG = ("dead",), ("degraded", "hung")
-_LOST_S = 20.0
+_LOST_S, _GOES_ON_S = 20.0, 12.0
 SLOTS = 8
 """Requests that LMDeploy works on at a time; four are ours."""
 
@@ -123,6 +123,13 @@ def one_dies(run: Run) -> int:
     """The engine core of the second of several servers is killed."""
     before_ns = time.monotonic_ns()
     run.place.servers[1].kill_engine()
+    return before_ns
+
+
+def one_dies_untold(run: Run) -> int:
+    """The same, and the others go on answering for as long as it takes to see that they do."""
+    before_ns = one_dies(run)
+    run.wait(lambda: None, _GOES_ON_S)
     return before_ns
 
 
@@ -242,6 +249,10 @@ FAULTS: Mapping[str, Fault] = {
     ),
     "one_of_three": Fault(
         "one of three behind a balancer dies", one_dies, _DEATH, ("death",), ("embedded",), "balanced"
+    ),
+    "one_unnamed": Fault(
+        "one of three that look like one server dies", one_dies_untold, (), ("death",), ("embedded",), "hidden",
+        never=("hung", "unreachable", "terminated"),
     ),
     "rolling": Fault(
         "three behind a balancer are restarted in turn", roll, ("terminated", "restarting", "healthy"),

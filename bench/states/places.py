@@ -76,7 +76,7 @@ def _launched(command: servers.Command, **env: str) -> Place:
 
 @contextlib.contextmanager
 def place(kind: str, server: str, home: File) -> Iterator[Place]:
-    """The place of a fault (`alone`, `mtp`, `lossy`, `balanced`) on a server; NotInstalledError where it is not here."""
+    """A fault's place (`alone` `mtp` `lossy` `balanced` `hidden`) on a server; NotInstalledError where it is not here."""
     if kind == "mtp":
         yield _launched(servers.vllm_032_mtp())
     elif kind == "alone" and server == "vllm":
@@ -93,7 +93,7 @@ def place(kind: str, server: str, home: File) -> Iterator[Place]:
     elif kind == "alone":
         yield Place({"embedded": {"dialect": "vllm", "era": "0.18"}, "on_death": "wait"}, ("--embedded",))
     else:
-        with _behind_a_path(3 if kind == "balanced" else 1, home) as found:
+        with _behind_a_path(1 if kind == "lossy" else 3, home, named=kind == "balanced") as found:
             yield found
 
 
@@ -117,19 +117,19 @@ def _plugin(home: File, source: str) -> str:
 
 
 @contextlib.contextmanager
-def _behind_a_path(n: int, home: File) -> Iterator[Place]:
+def _behind_a_path(n: int, home: File, *, named: bool) -> Iterator[Place]:
     started = [Server(home / f"server-{name}.log") for name in "abc"[:n]]
     path = Path([s.port for s in started])
     path.start()
     address = path.url.removeprefix("http://")
     options = ["--target", path.url, "--authorize", address, "--shared"]
     target: dict[str, Any] = {"on_death": "wait"}
-    if n > 1:
+    if named:
         target["replicas"] = [
             {"name": name, "url": s.url, "log": str(s.log)} for name, s in zip("abc", started, strict=False)
         ]
     else:
-        options += ["--server-log", str(started[0].log)]
+        options += [word for s in started for word in ("--server-log", str(s.log))]
     try:
         yield Place(target, tuple(options), started, path)
     finally:

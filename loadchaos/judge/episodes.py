@@ -19,7 +19,7 @@ _LOG_ALONE_BACK_NS = 5 * S
 _EXIT_NEAR_NS = 10 * S
 _STOPPING_NS = 20 * S
 _MOST_SNAPSHOTS = 100
-_ONE_OF_SEVERAL = "one of several servers behind the address died: the others went on answering"
+_ONE_OF_SEVERAL = "one of several servers behind the address died"
 _ANOTHER_ANSWERS = (
     "its log says that its engine is gone, and the address went on answering: another server, or a new life"
 )
@@ -197,15 +197,16 @@ class Episodes:
             return
         gone = not self._launched and any(s.gone for s in (*incident.causes, *incident.echoes))
         incident.outlived = not gone and not self._balanced
-        if not incident.outlived:
-            incident.add_signs([_ONE_OF_SEVERAL if self._balanced else _ANOTHER_ANSWERS])
+        if gone and not self._balanced:
+            incident.add_signs([_ANOTHER_ANSWERS])
 
     def _behind_a_balancer(self) -> None:
         """What only a log told of while the address went on answering was the death of one of several servers."""
         self._balanced = True
         for incident in self.incidents:
             if incident.outlived:
-                self._outlive(incident)
+                incident.outlived = False
+                incident.add_signs([_ONE_OF_SEVERAL])
 
     def finish(self, at_ns: int) -> None:
         """The run is over: exits that no state told of are deaths, and everything open is closed."""
@@ -332,6 +333,8 @@ class Episodes:
             incident.tell(at_ns, "terminated: its log tells of an end in order, and of no failure")
         if self._open.get(incident.replica) is incident:
             del self._open[incident.replica]
+        if self._balanced and self.sole and incident.kind == "death" and not incident.dismissed:
+            incident.add_signs([_ONE_OF_SEVERAL])
         if incident.kind != "failure":
             self._closed.append(incident)
             self._attribute(incident)

@@ -8,6 +8,7 @@ from loadchaos.judge.signs import Counters, S
 from loadchaos.model import Row
 
 _BALANCER_NS = 10 * S
+_ANOTHER = "another of the servers behind its address answers"
 _FORWARD_S = 0.5  # a start time that moves by less is the same one, rounded
 
 
@@ -59,9 +60,10 @@ class Identity:
         """That it is another process has been told."""
         self._settle_from_ns = None
 
-    def moved_since(self, ns: int) -> int | None:
-        """When its start time changed, if that was after `ns`."""
-        return self._moved[0] if self._moved is not None and self._moved[0] > ns else None
+    def moved_since(self, ns: int) -> tuple[int, str] | None:
+        """When its start time changed and what that means, if it was after `ns`."""
+        words = _ANOTHER if self._told_balancer else "its start time has changed"
+        return (self._moved[0], words) if self._moved is not None and self._moved[0] > ns else None
 
     def remarks(self, now_ns: int, *, up: bool, healthy_ns: int) -> list[Remark]:
         """What has become clear by now; `up`: it is healthy or degraded, `healthy_ns`: since when."""
@@ -103,6 +105,8 @@ class Identity:
         return [Remark(f"{seen}: several servers behind one address: name the replicas", balanced=True)]
 
     def _compared(self) -> str:
+        if self._told_balancer:
+            return _ANOTHER
         start = self._counters.start_time()
         if start is not None and self._start_before is not None:
             moved = start - self._start_before

@@ -288,8 +288,8 @@ class StateMachine:
         down, network = self._down_ns, self._network
         if self._relaunched_ns is not None and self._relaunched_ns > down:
             return "restarting", self._relaunched_ns, ["it was started again"]
-        if (moved_ns := self._identity.moved_since(down)) is not None:
-            return "restarting", moved_ns, ["its start time has changed"]
+        if (moved := self._identity.moved_since(down)) is not None:
+            return "restarting", moved[0], [moved[1]]
         reached = network.last_ok_ns
         says_dead = network.says_dead(self.knows_death)
         if reached is None or reached <= down + _BACK_NS or network.refused_ns is not None or says_dead:

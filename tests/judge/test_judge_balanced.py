@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from loadchaos.judge.judge import Judge
+
 CAUSE_ALONE = "RuntimeError: CUDA error: an illegal memory access was encountered"
 
 
@@ -36,3 +38,17 @@ def test_what_might_have_been_survived_is_a_death_where_several_servers_share_th
     verdict = history.end().verdict()
     counts = {c["name"]: c["verdict"] for c in verdict["expectations"]}
     assert (verdict["verdict"], counts["engine_deaths"]) == ("fail", "fail" if several else "pass")
+
+
+def test_the_death_of_one_of_several_says_so_among_its_signs(history: Any) -> None:
+    external(history)
+    for i in range(8):
+        history.start_time += 1000 * (1 if i % 2 else -1)
+        history.work(2)
+    history.answer(history.send(1), "stream_error", error=history.TEXT_OF_DEATH)
+    judge = Judge()
+    for row in history.work(10).end().rows:
+        judge.feed(row)
+    assert judge.verdict()["worth"].startswith("1 death in")
+    [death] = judge.incidents
+    assert "one of several servers behind the address died" in death.signs

@@ -284,6 +284,20 @@ def test_start_times_that_alternate_are_several_servers_and_no_restart(world: An
     assert "several servers" in rows[-1]["signs"][0]
 
 
+def test_a_death_of_one_of_several_servers_is_followed_by_another_and_by_no_restart(world: Any) -> None:
+    for i in range(6):
+        world.start_time = 1_700_000_000.0 + (i % 2) * 1000
+        world.serve(2)
+    world.add("process", replica="server", pid=11, role="engine_core", what="gone", state="Z", name="EngineCore")
+    world.stall(1)
+    world.start_time = 1_700_000_000.0
+    world.serve(5)
+    rows = watch(world)
+    assert path(rows) == ["healthy", "dead", "restarting", "healthy"]
+    assert {s for r in rows[-3:] for s in r["signs"]} >= {"another of the servers behind its address answers"}
+    assert not any("restarted" in s for r in rows for s in r["signs"])
+
+
 def test_a_restart_between_two_probes_is_noticed_by_the_start_time(world: Any) -> None:
     world.serve(5)
     world.start_time += 500
