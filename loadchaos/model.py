@@ -154,7 +154,7 @@ class Request:
     `body` is the whole JSON body as bytes; `nonce` a word only this request has in its prompt; `edge` is the margin
     (prompt tokens minus limit) of a near-limit rung. `fitted` says in words what was reduced to fit the server.
     `exact` are the output tokens that the answer must have (None: as many as it likes up to `max_tokens`).
-    `image_names` tell apart the images that may come again; those not named are new (None: nothing is known of them).
+    `image_names` tell apart images and videos that may come again; those not named are new (None: nothing is known).
     """
 
     path: str
@@ -170,6 +170,7 @@ class Request:
     fitted: str = ""
     exact: int | None = None
     image_names: Sequence[int] | None = ()
+    videos: int = 0
 
 
 @made_often(frozen=True)

@@ -1,8 +1,8 @@
 """Whether images were new or known to the server as often as the plan says: its own cache counters beside the ledger.
 
-vLLM's `mm_cache` counts each image of a request as one query, and as a hit where it has it. What the ledger names an
-image it names by its bytes, so the hits can be told beforehand: sure once the first use has been answered, open while
-that is still under way, none before.
+vLLM's `mm_cache` counts each image and video of a request as one query, and as a hit where it has it. What the ledger
+names one it names by its bytes, so the hits can be told beforehand: sure once the first use has been answered, open
+while that is still under way, none before.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _QUERIES, _HITS = "mm_cache_queries_total", "mm_cache_hits_total"
 
 @dataclass
 class _Sent:
-    """The images of one request: how many, how many of them surely known by then, how many perhaps."""
+    """Images and videos of one request: how many, how many of them surely known by then, how many perhaps."""
 
     names: list[int]
     images: int
@@ -47,7 +47,7 @@ class ImageDial:
     def feed(self, row: Row) -> None:
         """Fold one row; kinds it does not need are ignored."""
         kind = row.get("row")
-        if kind == "begin" and row.get("images"):
+        if kind == "begin" and _looked_up(row):
             self._begin(row)
         elif kind == "end":
             self._end(row)
@@ -63,7 +63,7 @@ class ImageDial:
         if names is None:
             self._why_not = f"traffic {row.get('traffic')} sends images that the ledger does not tell apart"
             return
-        sent = _Sent(list(names), int(row["images"]), 0, 0)
+        sent = _Sent(list(names), _looked_up(row), 0, 0)
         for name in sent.names:
             answered = self._known.get(name)
             sent.sure += answered is True
@@ -135,3 +135,7 @@ class ImageDial:
         if not fewest * (1 - _TOLERANCE) <= queries <= most * (1 + _TOLERANCE):
             return f"{queries:g} images were looked up, {fewest} to {most} of them ours"
         return ""
+
+
+def _looked_up(row: Row) -> int:
+    return int(row.get("images") or 0) + int(row.get("videos") or 0)

@@ -73,6 +73,7 @@ def _request(draft: Draft, step: Step, facts: Facts) -> Request:
         stream=step.stream,
         tokens=tokens,
         images=draft.images,
+        videos=draft.videos,
         image_tokens=draft.image_tokens,
         max_tokens=_asked(draft.output),
         nonce=draft.nonce.strip(),

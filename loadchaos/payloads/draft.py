@@ -32,7 +32,7 @@ class Draft:
     JSON, each with a comma behind it, and `history_tokens` what they cost. `way` is how the text is made (text.Way),
     `countable` False: what stands in the prompt beside text and images is not known. `extra` are further fields of the
     body, `model` asks for another one than the run's. `ready` is a whole request that is sent as it is. `image_names`
-    are of images that may come again; None where images were put in of which nothing is known.
+    are of images and videos that may come again; None where some were put in of which nothing is known.
     """
 
     output: Output
@@ -43,6 +43,7 @@ class Draft:
     way: object = None
     nonce: str = ""
     images: int = 0
+    videos: int = 0
     image_names: list[int] | None = field(default_factory=list)
     image_tokens: int = 0
     image_tokens_known: bool = True

@@ -89,8 +89,10 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.D
     for slot in range(count):
         ordinal, place, _ = images.source(options, base, step.ordinal, slot)
         draft.pieces.append(_part(options, images.identity(base, ordinal, place)))
+        if options.unique < 1 and draft.image_names is not None:
+            draft.image_names.append(draws.mix(base, 8, ordinal, place) >> 11)
     if count:
-        draft.image_names = None  # the server counts them in the cache of images
+        draft.videos += count
         draft.image_tokens += count * (tokens or 0)
         draft.image_tokens_known = draft.image_tokens_known and tokens is not None
 

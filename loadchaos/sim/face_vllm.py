@@ -195,7 +195,7 @@ class VllmFace:
         requests.check_model(data, self.model)
         if "messages" in data:
             prompt = requests.chat_prompt(data, self.options)
-            if prompt.urls:
+            if prompt.sources:
                 return self._tokenize_images(exchange, prompt)
             self._send_tokens(exchange, data, prompt.pieces[0])
         elif isinstance(data.get("prompt"), str):
@@ -208,7 +208,7 @@ class VllmFace:
         return None
 
     async def _tokenize_images(self, exchange: Exchange, prompt: requests.Prompt) -> None:
-        ids, _ = requests.assemble(prompt, await self._pictures(prompt.urls))
+        ids, _ = requests.assemble(prompt, await self._pictures(prompt.sources))
         self._send_tokens(exchange, {}, ids)
 
     def _send_tokens(self, exchange: Exchange, data: dict[str, Any], ids: Sequence[int]) -> None:
@@ -243,7 +243,7 @@ class VllmFace:
         sampling = requests.sampling(data, chat, self.options)
         prompt = (requests.chat_prompt if chat else requests.completion_prompt)(data, self.options)
         asked = Asked(prompt, sampling, chat, new_id(chat, exchange.headers.get("x-request-id")))
-        if prompt.urls or not self._open.is_set():
+        if prompt.sources or not self._open.is_set():
             return self._submit_later(exchange, asked)
         self._submit(exchange, asked, ())
         return None
@@ -256,24 +256,24 @@ class VllmFace:
             left = True
 
         exchange.on_disconnect = leave
-        pictures = await self._pictures(asked.prompt.urls)
+        pictures = await self._pictures(asked.prompt.sources)
         while not self._open.is_set():
             await self._open.wait()
         if not left:
             self._submit(exchange, asked, pictures)
 
-    async def _pictures(self, urls: Sequence[str]) -> list[Picture]:
+    async def _pictures(self, sources: Sequence[requests.Source]) -> list[Picture]:
         """Decode all images. Raises Refusal in vLLM's words for the first that cannot be taken."""
-        results = await asyncio.gather(*(self._reader.read(url) for url in urls), return_exceptions=True)
+        results = await asyncio.gather(*(self._reader.read(s.url) for s in sources), return_exceptions=True)
         pictures = []
-        for result in results:
+        for source, result in zip(sources, results, strict=True):
             if isinstance(result, AspectRatioError):
                 raise vllm_errors.aspect_ratio(result.width, result.height) from result
             if isinstance(result, ImageError):
                 raise Refusal(str(result), result.kind, None, result.status) from result
             if isinstance(result, BaseException):
                 raise result
-            pictures.append(result)
+            pictures.append(result if source.uuid is None else result.named(source.uuid))
         return pictures
 
     def _submit(self, exchange: Exchange, asked: Asked, pictures: Sequence[Picture]) -> None:

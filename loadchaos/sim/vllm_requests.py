@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -34,12 +34,19 @@ class Sampling:
     include_usage: bool = False
 
 
+class Source(NamedTuple):
+    """Where an image or a video is, and what the client calls it: vLLM's caches then know it by that name alone."""
+
+    url: str
+    uuid: str | None
+
+
 @dataclass(frozen=True)
 class Prompt:
     """A prompt before its images are known: pieces of token ids, and an image between each two."""
 
     pieces: tuple[tuple[int, ...], ...]
-    urls: tuple[str, ...] = ()
+    sources: tuple[Source, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -189,28 +196,28 @@ def chat_prompt(data: Mapping[str, Any], options: Options) -> Prompt:
         raise validation("list_type", "body.messages", "Input should be a valid list", messages)
     if not messages:
         raise Refusal("Cannot apply chat template to an empty conversation. Provide at least one message.")
-    urls: list[str] = []
+    sources: list[Source] = []
     text = []
     for message in messages:
         if not isinstance(message, Mapping):
             raise validation("dict_type", "body.messages.0", "Input should be a valid dictionary", message)
-        content = _content(message.get("content"), urls, options)
+        content = _content(message.get("content"), sources, options)
         text.append(f"<|im_start|>{message.get('role', 'user')}\n{content}<|im_end|>\n")
     if data.get("add_generation_prompt", True):
         text.append("<|im_start|>assistant\n")
-    return _pieces("".join(text), urls, options)
+    return _pieces("".join(text), sources, options)
 
 
-def _content(content: Any, urls: list[str], options: Options) -> str:
+def _content(content: Any, sources: list[Source], options: Options) -> str:
     if isinstance(content, str):
         return content.replace(_IMAGE_MARK, "")
     if not isinstance(content, list):
         place = "body.messages.0.ChatCompletionUserMessageParam.content"
         raise validation("string_type", place, "Input should be a valid string", content)
-    return "".join(_part(part, urls, options) for part in content)
+    return "".join(_part(part, sources, options) for part in content)
 
 
-def _part(part: Any, urls: list[str], options: Options) -> str:
+def _part(part: Any, sources: list[Source], options: Options) -> str:
     if isinstance(part, str):
         return part.replace(_IMAGE_MARK, "")
     kind = part.get("type") if isinstance(part, Mapping) else None
@@ -222,18 +229,19 @@ def _part(part: Any, urls: list[str], options: Options) -> str:
         raise Refusal(_bad_part(part))
     if not options.server.images:
         raise Refusal(f"{options.server.model} is not a multimodal model")
-    _check_count(str(kind).removesuffix("_url"), urls, options)
+    _check_count(str(kind).removesuffix("_url"), sources, options)
     image = part.get(kind)
     if not isinstance(image, Mapping):
         raise Refusal(_bad_image(part, image))
-    urls.append(str(image.get("url", "")))
+    name = part.get("uuid")
+    sources.append(Source(str(image.get("url", "")), None if name is None else str(name)))
     return f"<|vision_start|>{_IMAGE_MARK}<|vision_end|>"
 
 
-def _check_count(what: str, urls: Sequence[str], options: Options) -> None:
-    videos = sum(url.startswith(VIDEO) for url in urls)
+def _check_count(what: str, sources: Sequence[Source], options: Options) -> None:
+    videos = sum(source.url.startswith(VIDEO) for source in sources)
     most = options.server.limit_mm_videos if what == "video" else options.server.limit_mm_per_prompt
-    if (videos if what == "video" else len(urls) - videos) + 1 > most:
+    if (videos if what == "video" else len(sources) - videos) + 1 > most:
         raise bad_parameter(f"At most {most} {what}(s) may be provided in one prompt.", what)
 
 
@@ -261,9 +269,9 @@ def _bad_part(part: Any) -> str:
     )
 
 
-def _pieces(text: str, urls: Sequence[str], options: Options) -> Prompt:
+def _pieces(text: str, sources: Sequence[Source], options: Options) -> Prompt:
     _check_characters(text, options)
-    return Prompt(tuple(tuple(encode(piece)) for piece in text.split(_IMAGE_MARK)), tuple(urls))
+    return Prompt(tuple(tuple(encode(piece)) for piece in text.split(_IMAGE_MARK)), tuple(sources))
 
 
 def _check_characters(text: str, options: Options) -> None:

@@ -28,7 +28,7 @@ def begin(step: Step, request: Request, call: Call, request_id: str, due_ns: int
         "hash": hashlib.blake2b(request.body, digest_size=8).hexdigest(), "tokens": request.tokens,
         "images": request.images, "image_tokens": request.image_tokens, "max_tokens": request.max_tokens,
         "behaviour": step.behaviour, "expect": expected(step, request), "edge": request.edge, "seed": step.seed,
-        "fitted": request.fitted, "image_names": request.image_names,
+        "fitted": request.fitted, "image_names": request.image_names, "videos": request.videos,
     }  # fmt: skip
 
 

@@ -123,7 +123,7 @@ class Answer:
             (reason,) = self.finish.values()
             return reason
         reasons = [r for r in self.finish.values() if r is not None]
-        bad = [r for r in reasons if r in {"error", "abort"}]
+        bad = [r for r in reasons if "error" in r or "abort" in r]
         return bad[0] if bad else reasons[0] if reasons else None
 
     @property
@@ -283,16 +283,16 @@ class Answer:
 
     def _finished(self, index: int, choice: dict[str, Any]) -> None:
         reason = choice.get("finish_reason")
-        if reason is None:
+        if reason is None or reason == "":  # some gateways say "" where there is none yet
             self.finish.setdefault(index, None)
             return
         if not isinstance(reason, str):
             raise _WrongShapeError("a finish_reason that is no string")
         self.finish[index] = reason
-        if reason == "error":
+        if "error" in reason:
             self.decisive.append(Decisive("finish_error", self.text[-MAX_ERROR_CHARS:]))
-        elif reason == "abort":
-            self.decisive.append(Decisive("finish_abort", "finish_reason abort, which nobody asked for"))
+        elif "abort" in reason:
+            self.decisive.append(Decisive("finish_abort", f"finish_reason {reason}, which nobody asked for"))
         # A reason of the server's own making (repetition, eos_token) is told in the row, and no fault by itself.
 
     def _stamp(self, at_ns: int, *, answer: bool) -> None:

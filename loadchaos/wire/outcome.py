@@ -20,6 +20,7 @@ End = Literal["complete", "cut", "unreached", "stalled", "timeout", "hung_up", "
 (`cut`); no connection came about (`unreached`); our limits (`stalled`, `timeout`); we hung up as planned; no HTTP."""
 
 MAX_ERROR_CHARS = 4000
+_NO_CODE = (None, "", 0, "0")
 _OF_END: Mapping[End, Outcome] = {
     "cut": "reset", "unreached": "connect_error", "stalled": "stalled", "timeout": "timeout", "hung_up": "aborted",
     "not_http": "protocol_error",
@@ -76,13 +77,13 @@ def error_object(data: object) -> ErrorObject | None:
     if not isinstance(data, dict):
         return None
     error = data.get("error")
-    if isinstance(error, dict):
+    if isinstance(error, dict) and error:
         return _named(error)
-    if error is not None and error is not False:
+    if error:  # null, false, "" and {} stand beside a right answer at some gateways
         return ErrorObject(str(error), _code(data.get("code")), "")
     if data.get("object") == "error" or data.get("type") == "error":
         return _named(data)
-    if data.get("error_code") or data.get("error_msg"):
+    if data.get("error_code") not in _NO_CODE or (data.get("error_msg") and "choices" not in data):
         text = data.get("error_msg") or data.get("message") or data.get("text") or _json_text(data)
         return ErrorObject(str(text), _code(data.get("error_code")), "")
     if "choices" not in data and "detail" in data:

@@ -94,6 +94,14 @@ def test_hits_that_are_the_repeats_pass() -> None:
     assert story.told() == ("pass", "99 hits in 200 queries, 100 repeats sent")
 
 
+def test_videos_are_looked_up_as_images_are() -> None:
+    story = repeated(1)
+    story.dial.feed({"row": "begin", "id": 900, "images": 0, "videos": 2, "image_names": [1], "traffic": "videos"})
+    story.ends(900)
+    story.counted(202, 101)
+    assert story.told() == ("pass", "101 hits in 202 queries, 101 repeats sent")
+
+
 def test_a_hit_on_an_image_never_sent_before_fails() -> None:
     story = repeated(1)
     story.counted(200, 106)

@@ -64,6 +64,17 @@ def test_videos_are_new_or_repeats_as_asked(kind: str, facts: Facts, step: Steps
     assert base64.b64decode(parts[0], validate=True)
 
 
+def test_the_ledger_names_what_may_come_again(facts: Facts, step: Steps) -> None:
+    new = build(step({"video": options(count=2), "text": TEXT}, 3), facts)
+    assert (new.videos, new.images, new.image_names) == (2, 0, [])
+    names = [
+        build(step({"video": options(unique="0%", reuse_distance=5), "text": TEXT}, n), facts).image_names
+        for n in range(10)
+    ]
+    assert names[:5] == names[5:]
+    assert len({tuple(n or ()) for n in names}) == 5
+
+
 def test_a_measured_kind_is_counted_and_another_is_not_known(facts: Facts, step: Steps) -> None:
     one = step({"video": options(), "text": TEXT})
     assert build(one, facts).tokens is None

@@ -197,6 +197,15 @@ def test_counters_count(server: Any, png: Any) -> None:
     assert grown == [sum(u["prompt_tokens"] for u in usage), 10, 2, 2, 1]
 
 
+def test_an_image_is_known_by_its_clients_name_where_it_has_one(server: Any, png: Any) -> None:
+    before = metric(server, "mm_cache_hits_total")
+    for name, image in (("a", png(64, 64, 5)), ("b", png(64, 64, 5)), ("a", png(64, 64, 6))):
+        part = {**image, "uuid": name}
+        body = {"messages": [{"role": "user", "content": [part]}], "max_tokens": 1}
+        assert server.post("/v1/chat/completions", body)[0] == 200
+    assert metric(server, "mm_cache_hits_total") - before == 1
+
+
 def test_a_request_whose_client_leaves_is_taken_out_of_the_engine(server: Any, eventually: Any) -> None:
     import socket
 

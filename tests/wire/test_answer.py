@@ -84,9 +84,27 @@ def test_the_shapes_in_which_servers_send_errors(value: Any, text: str, code: An
     assert (error.text, error.code) == (text, code)
 
 
-@pytest.mark.parametrize("value", [None, 7, [], {}, {"error": None, "choices": []}, {"choices": [], "detail": "x"}])
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, 7, [], {}, {"error": None, "choices": []}, {"choices": [], "detail": "x"}, {"error": "", "choices": []},
+        {"error": {}, "choices": []}, {"error_code": 0, "error_msg": "success", "choices": []},
+    ],
+)  # fmt: skip
 def test_what_is_no_error(value: Any) -> None:
     assert error_object(value) is None
+
+
+@pytest.mark.parametrize(
+    ("reasons", "expected"),
+    [
+        (["", "stop"], "ok"), (["", ""], "truncated"), ([None, "error_finish"], "finish_error"),
+        ([None, "aborted"], "finish_abort"), ([None, "repetition"], "ok"),
+    ],
+)  # fmt: skip
+def test_what_a_server_says_at_the_end_decides(reasons: list[str | None], expected: str) -> None:
+    body = b"".join(chunk("a", finish=reason) for reason in reasons) + b"data: [DONE]\n\n"
+    assert outcome(body, stream=True) == expected
 
 
 def chunk(text: str, index: int = 0, finish: str | None = None) -> bytes:
