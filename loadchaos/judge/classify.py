@@ -98,6 +98,7 @@ class Classifier:
         for match in found:
             if match.role in ("cause", "echo") and match.severity == "engine_death" and not match.frames:
                 self._crashed(match, line_no, state)
+        found = [m for m in found if not any(p.search(before) for p in m.signature.unless_before)]
         return [m for m in found if self._tell(m, state)]
 
     def _crashed(self, match: Match, line_no: int, state: _Source) -> None:

@@ -25,7 +25,7 @@ server model cache tokens token number config info warning message code line fil
 """
 _COMMON = frozenset(_COMMON_TEXT.split())
 _STRINGS = ("id", "title", "severity", "role", "layer", "remedy", "why", "trigger", "versions", "where")
-_LISTS = ("find", "pattern", "unless", "alt", "known", "refines", "examples", "frames")
+_LISTS = ("find", "pattern", "unless", "unless_before", "alt", "known", "refines", "examples", "frames")
 _OTHER = ("quiet", "vague", "weak", "asynchronous", "within_s", "variant", "derive", "symptom")
 _SEVERITIES = get_args(Severity)
 
@@ -54,8 +54,9 @@ class Signature:
     """One entry of signatures/*.toml; docs/signatures.md explains every key.
 
     `find` are substrings, one of which a line must hold; `patterns` regular expressions, one of which must match there;
-    `unless` those that must not. `within_s` is how far before an echo its cause may lie. `derive` are figures computed
-    from what facts collected, such as capacity_tokens = "blocks * block_size".
+    `unless` those that must not, `unless_before` those that the line before must not. `within_s` is how far before an
+    echo its cause may lie. `derive` are figures computed from what facts collected, such as capacity_tokens = "blocks *
+    block_size".
     """
 
     id: str
@@ -66,6 +67,7 @@ class Signature:
     find: tuple[str, ...]
     patterns: tuple[re.Pattern[str], ...]
     unless: tuple[re.Pattern[str], ...] = ()
+    unless_before: tuple[re.Pattern[str], ...] = ()
     alt: tuple[str, ...] = ()
     known: tuple[str, ...] = ()
     refines: tuple[str, ...] = ()
@@ -260,7 +262,8 @@ def _signature(name: str, n: int, data: Mapping[str, Any]) -> Signature:
     return Signature(
         id=data["id"], title=data["title"], severity=cast("Severity", severity), role=role, file=name,
         find=lists["find"], patterns=_patterns(name, entry, lists["pattern"]),
-        unless=_patterns(name, entry, lists["unless"]), alt=lists["alt"], known=lists["known"],
+        unless=_patterns(name, entry, lists["unless"]),
+        unless_before=_patterns(name, entry, lists["unless_before"]), alt=lists["alt"], known=lists["known"],
         refines=lists["refines"], frames=lists["frames"], examples=lists["examples"], variants=tuple(variants),
         layer=data.get("layer", ""), remedy=data.get("remedy", ""), why=data.get("why", ""),
         trigger=data.get("trigger", ""), versions=data.get("versions", ""), where=data.get("where", "line"),
