@@ -41,6 +41,7 @@ def test_it_holds_what_a_user_starts_from(installed: Path) -> None:
     assert (shipped / "schemas" / "verdict.json").is_file()
     assert (shipped / "images" / "manifest.json").is_file()
     assert (package / "tell" / "report.html.j2").is_file()
+    assert {p.name for p in (package / "tell" / "uplot").iterdir()} >= {"uPlot.iife.min.js", "uPlot.min.css", "LICENSE"}
     assert list((package / "signatures").glob("*.toml"))
 
 

@@ -168,7 +168,7 @@
     const i = u.cursor.idx;
     for (const e of crosses) {
       e.style.display = i === null ? "none" : "block";
-      if (i !== null) e.style.left = `${((times[i] - low) / (high - low)) * 100}%`;
+      if (i !== null) e.style.left = `${(u.cursor.left / u.over.clientWidth) * 100}%`;
     }
     const at = i === null ? null : start + i * width;
     now.textContent = at === null ? "" : `at ${clock(at)}${utc === null ? "" : `, ${utcClock(at)}`}`;

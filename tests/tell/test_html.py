@@ -63,6 +63,7 @@ def test_the_page_asks_nobody_for_anything(page: Page) -> None:
         assert not {"src", "srcset", "onload", "onerror", "onclick"} & set(attrs)
         if tag != "a":
             assert "href" not in attrs
+    assert "Permission is hereby granted" in page.text, "uPlot goes with its licence"
     policy = [a["content"] for t, a in page.tags if a.get("http-equiv") == "Content-Security-Policy"]
     assert policy == [f"default-src 'none'; style-src 'unsafe-inline'; script-src '{canvas.script()[1]}'"]
 
