@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from loadchaos.compact import HOUR_S
 from loadchaos.plan.profile import Profile
 from loadchaos.plan.steps import total
 
@@ -14,6 +15,8 @@ REQUEST_BYTES = 1_300
 """A begin and an end row (bench/soak.py); long answers have more buckets of gaps, images a little more."""
 SECOND_BYTES = 3_000
 """Heartbeats, metrics, probes and process rows; the server's log comes on top."""
+_HOURS_AS_WRITTEN, _PACKED = 2, 1 / 8
+"""The hour that is written and the one before it; older ones are Parquet by then (loadchaos/compact.py)."""
 _USERS_ROUND_S = 1.0
 _SPARE = 0.9
 
@@ -81,4 +84,6 @@ def predicted(profile: Profile, seed: int, folder: Path, duration_s: float | Non
     requests = known if known is not None else users / _USERS_ROUND_S
     if duration_s is not None and seconds > duration_s:
         requests, seconds = requests * duration_s / seconds, duration_s
-    return Room(int(requests * REQUEST_BYTES + seconds * SECOND_BYTES), shutil.disk_usage(folder).free)
+    as_written = min(1.0, _HOURS_AS_WRITTEN * HOUR_S / seconds) if seconds else 1.0
+    room = as_written + (1 - as_written) * _PACKED
+    return Room(int((requests * REQUEST_BYTES + seconds * SECOND_BYTES) * room), shutil.disk_usage(folder).free)

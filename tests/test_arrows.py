@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "resume": {"ledger", "plan"},
     "options": {"asker", "attacks", "patient", "plan", "resume", "watch"},
     "checkpoint": {"ledger"},
-    "room": {"plan"},
+    "room": {"compact", "plan"},
     "gate": {"attacks", "patient", "plan", "record"},
     "voice": set(),
     "launch_alone": {"asker", "calibrate", "launch", "ledger", "preflight"},

@@ -33,6 +33,12 @@ def test_it_follows_from_requests_and_time(
     assert found.free > 0
 
 
+def test_of_a_long_run_all_but_two_hours_are_parquet(tmp_path: Path) -> None:
+    load = {"rate": "10/s", "for": "24h"}
+    day, hours = (predicted(profile(load), 0, tmp_path, h * 3600.0).needed for h in (24, 2))
+    assert day == pytest.approx(hours * (1 + 11 / 8), rel=0.01)
+
+
 def test_a_tenth_stays_free() -> None:
     assert Room(90, 100).fits
     assert not Room(91, 100).fits
