@@ -1,5 +1,6 @@
 """Same profile and seed, same steps; N workers share them; due times never go back and keep to their rate."""
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from itertools import islice
@@ -79,8 +80,42 @@ def test_a_spike_is_dense_only_while_it_lasts() -> None:
     assert len(due) == 116
 
 
+@given(rates, rates, st.floats(0, 1), st.floats(0.01, 30), times)
+def test_a_spike_sends_the_area_under_its_rate(
+    rate: float, to: float, share: float, width: float, for_s: float
+) -> None:
+    at = share * for_s
+    due = list(pace.spike(rate, to, at, width, for_s))
+    dense_s = min(width, for_s - at)
+    assert abs(len(due) - (rate * (for_s - dense_s) + to * dense_s)) <= 1.01
+    assert due == sorted(due)
+    assert all(-1e-9 <= t <= for_s + 1e-9 for t in due)
+
+
+@given(st.floats(0, 20), st.floats(0.5, 20), st.floats(0, 90), st.floats(10, 90), times)
+def test_a_day_sends_the_area_under_its_curve(rate: float, to: float, peak: float, period: float, days: float) -> None:
+    for_s = period * math.ceil(days / 4)
+    due = list(pace.day(rate, to, peak, period, for_s))
+    assert abs(len(due) - (rate + to) / 2 * for_s) <= 1.01, "over whole days, the mean of both rates"
+    assert due == sorted(due)
+
+
+@given(st.integers(1, 50), st.integers(1, 20), st.floats(0, 100))
+def test_bursts_are_whole_and_as_far_apart_as_planned(size: int, repeat: int, every_s: float) -> None:
+    due = list(pace.burst(size, repeat, every_s))
+    assert Counter(round_ for round_, _ in due) == dict.fromkeys(range(repeat), size)
+    assert all(at == round_ * every_s for round_, at in due)
+    assert due == sorted(due)
+
+
 def test_a_burst_is_due_at_once_and_again() -> None:
     assert list(pace.burst(2, 2, 20.0)) == [(0, 0.0), (0, 0.0), (1, 20.0), (1, 20.0)]
+
+
+@pytest.mark.parametrize("name", sorted(shipped.profiles()))
+def test_the_same_seed_gives_the_same_steps_of_every_profile(name: str, shelves: Shelves) -> None:
+    profile = load(shipped.profile(name), shelves)
+    assert list(islice(steps(profile, 7), 2000)) == list(islice(steps(profile, 7), 2000))
 
 
 def test_the_same_seed_gives_the_same_steps_and_another_others(shelves: Shelves) -> None:
