@@ -19,7 +19,8 @@ belong to this machine.
 - CPU is user and system time of all processes of the client, from /proc, between two moments at which the server's
   counters stand: start-up is left out, everything else is in. For tokens it holds the requests they belong to.
 - TTFT error is the client's stamp less the server's, on one clock (CLOCK_MONOTONIC), which stands in each token; ITL error
-  is the percentile a client has less the percentile that was sent.
+  is the percentile a client has less the percentile that was sent. loadchaos takes the kernel's stamp of the packet (not
+  inside TLS), the others the time at which they have read it.
 - **loadchaos, all in** is the Locust child as `loadchaos run` starts it: each body made anew, ledger rows, histograms,
   Locust's own event. The others send one ready body of the same bytes, keep stamps, and do no more.
 - Figures are medians of the trials, ratios are taken within a repeat. A single stall of the machine stands in a p99 whole.
@@ -66,11 +67,7 @@ def _targets(asked: Sequence[Target]) -> str:
         lines.append(f"| {target.asked} | {target.measured or _NO} | {state} |")
         if target.measured and not target.met:
             open_ones.append(f"- {target.asked}: {target.measured}. In the way: {target.between}.")
-    words = (
-        ["", "What stands between us and what is not met (by reading the code, not by a profile):", "", *open_ones]
-        if open_ones
-        else []
-    )
+    words = ["", "What stands between us and what is not met:", "", *open_ones] if open_ones else []
     return "\n".join([*lines, *words, ""])
 
 
