@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from loadchaos.asker import Answer, Asker
+from loadchaos.dialects import DIALECTS
 from loadchaos.model import Facts, TextFacts
 
 MOST_GENERATIONS = 40
@@ -20,6 +21,18 @@ class Found:
     longest: int
     refused: int | None = None
     said: str = ""
+
+
+def open_question(facts: Facts) -> bool:
+    """Whether the server told too little to know its longest prompt: no context, or one its KV cache may not hold."""
+    if facts.max_model_len is None:
+        return True
+    dialect = DIALECTS.get(facts.dialect)
+    if facts.input_limit is not None or dialect is None or dialect.context_fits:
+        return False
+    # A block or two are kept back, how many depends on the version (calibrate): far above the context it does not matter.
+    kept = 2 * (facts.kv_block_size or 0)
+    return facts.capacity_tokens is None or facts.capacity_tokens - kept < facts.max_model_len
 
 
 async def longest_prompt(asker: Asker, facts: Facts) -> Facts:
@@ -37,7 +50,8 @@ async def longest_prompt(asker: Asker, facts: Facts) -> Facts:
             return None
         return f"{answer.status} {answer.text[:160]}".strip()
 
-    known = facts.input_limit or facts.max_model_len
+    told = [n for n in (facts.max_model_len, facts.capacity_tokens) if n is not None]
+    known = facts.input_limit or min(told, default=None)
     found = await search(takes, text.overhead + 1, known, MOST_GENERATIONS - asker.generations)
     if found is None:
         return replace(facts, sources={**facts.sources, "input_limit": "no prompt at all was answered"})

@@ -135,7 +135,7 @@ class Preparation:
         attacks = [a.admin for a in profile.attacks if a.admin is not None]
         preflight.require(facts, profile.requires, attacks, ())
         facts = await calibrate.calibrate(asker, facts, wanted)
-        if facts.max_model_len is None and profile.looks_for_limit():
+        if profile.looks_for_limit() and lengths.open_question(facts):
             facts = await lengths.longest_prompt(asker, facts)
         turns, scripts = profile.text_needs()
         if turns or scripts:

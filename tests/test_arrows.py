@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "preflight", "record", "room",
     },
     "preflight": {"asker", "dialects"},
-    "lengths": {"asker"},
+    "lengths": {"asker", "dialects"},
     "probe": {"calibrate", "configuration", "dialects", "lengths", "payloads", "plan"},
     "record": {"ledger"},
     "children": {"ledger"},

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from loadchaos.lengths import Found, search
+from loadchaos.lengths import Found, open_question, search
+from loadchaos.model import Facts
 
 
 def searched(limit: int, known: int | None, most: int = 40) -> tuple[Found | None, list[int]]:
@@ -41,3 +42,22 @@ def test_a_server_that_takes_everything_ends_the_search() -> None:
     assert found is not None
     assert found.refused is None
     assert len(asked) <= 40
+
+
+@pytest.mark.parametrize(
+    ("dialect", "told", "open_"),
+    [
+        ("vllm", {"max_model_len": 4096}, False),
+        ("vllm", {}, True),
+        ("openai", {"input_limit": 900}, True),  # as probe found it, or as it was guessed: the context is not known
+        ("lmdeploy", {"max_model_len": 16384, "input_limit": 10880, "capacity_tokens": 11008}, False),
+        ("lmdeploy", {"max_model_len": 16384, "capacity_tokens": 11008, "kv_block_size": 64}, True),
+        ("lmdeploy", {"max_model_len": 16384, "capacity_tokens": 16448, "kv_block_size": 64}, True),
+        ("lmdeploy", {"max_model_len": 16384, "capacity_tokens": 40000, "kv_block_size": 64}, False),
+        ("lmdeploy", {"max_model_len": 16384}, True),
+    ],
+)
+def test_a_limit_is_looked_for_where_the_kv_cache_may_hold_less_than_the_context(
+    dialect: str, told: dict[str, int], open_: bool
+) -> None:
+    assert open_question(Facts.from_json({"base_url": "u", "admin_url": "u", "dialect": dialect, **told})) is open_

@@ -22,6 +22,14 @@ _LOOK_NS = 10 * S
 _RELEASE = "requests whose client left are not let go: they hold KV cache and a place in the batch"
 
 
+def _room(facts: Facts | None) -> int | None:
+    """How long prompt and answer may be together, as far as is known: the context, or what the KV cache takes of it."""
+    if facts is None or facts.max_model_len is None:
+        return None
+    told = (facts.max_model_len, facts.capacity_tokens, facts.input_limit)
+    return min(n for n in told if n is not None)
+
+
 class Unsaid:
     """Folds every row. `settle` is called now and then, `finish` when the run is over."""
 
@@ -65,7 +73,7 @@ class Unsaid:
         return [c for c in (self._idle.check(dialect), self._canaries.check(), self._memory.check()) if c is not None]
 
     def _look(self, now_ns: int, facts: Facts | None) -> None:
-        self._silent.room = facts.max_model_len if facts is not None else None
+        self._silent.room = _room(facts)
         self._spinning.facts = facts
         creeps = (*self._creep.found(now_ns), *self._memory.found(now_ns), *self._devices.leaks(now_ns))
         creeps += tuple(self._devices.strains())

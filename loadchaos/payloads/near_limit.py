@@ -38,7 +38,8 @@ class Options(BaseModel):
     """`band` in steps of `step`, its last value always, then each of `plus`; every length with each of `output`.
 
     `limit`, the shortest prompt that is too long, is for a server that does not tell its own (an LMDeploy whose KV cache
-    holds less than its context); without it the limit is searched for before the load, with at most 40 one-token answers.
+    may hold less than its context); without it the limit is searched for before the load, with at most 40 one-token
+    answers.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -99,8 +100,7 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Draws) 
         return
     prompt(draft, facts, limit + rung.margin - draft.image_tokens, rng)
     draft.edge = rung.margin
-    left = max(1, (facts.max_model_len or limit) - (limit + rung.margin))
-    draft.output = _output(rung.output, left)
+    draft.output = _output(rung.output, max(1, _room(facts, limit) - (limit + rung.margin)))
     if tuple(step.expect) == ("ok",):
         draft.expect = expected(rung, facts)
 
@@ -120,6 +120,18 @@ def _limit(facts: Facts, told: int | None) -> int | None:
     context_fits = facts.max_model_len is not None and (dialect is None or dialect.context_fits)
     longest = facts.input_limit + 1 if facts.input_limit is not None else None if context_fits else told
     return min((n for n in (facts.max_model_len, longest) if n is not None), default=None)
+
+
+def _room(facts: Facts, limit: int) -> int:
+    """How long prompt and answer may be together: the context.
+
+    Where LMDeploy's KV cache holds less, one bound holds for both: `max_session_len` of its pytorch engine, to which
+    `max_new_tokens` is cut without a word.
+    """
+    dialect = DIALECTS.get(facts.dialect)
+    if dialect is not None and not dialect.context_fits and limit != facts.max_model_len:
+        return limit - 1
+    return facts.max_model_len or limit
 
 
 def expected(rung: Rung, facts: Facts) -> Sequence[Outcome]:

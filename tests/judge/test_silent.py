@@ -138,6 +138,16 @@ def test_cut_prompts_fail_a_run(history: Any) -> None:
     assert [f["id"] for f in history.verdict()["failures"]] == ["silent_truncation"]
 
 
+def test_answers_that_end_where_the_kv_cache_is_full_are_not_cut(history: Any) -> None:
+    history.begin(dialect="lmdeploy", max_model_len=16384, capacity_tokens=11008, input_limit=10880).work(5)
+    for prompt in (10841, 10861, 10880, 10500):
+        ids = history.send(max_tokens=5600)
+        full = {"prompt_tokens": prompt, "completion_tokens": 10880 - prompt + 1, "finish_reason": "length"}
+        history.answer(ids, planned_tokens=prompt, **full)
+    history.work(20).end()
+    assert history.verdict()["failures"] == []
+
+
 def test_words_of_another_request_are_a_failure_of_its_own(history: Any) -> None:
     said = "the word of another request is in the answer: amber fjord lantern quill orchid saddle"
     history.begin().work(5).answer(history.send(2), "wrong_output", error=said).work(25).end()

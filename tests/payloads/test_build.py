@@ -224,6 +224,15 @@ def test_the_smaller_limit_counts_and_one_given_where_none_is_known(facts: Facts
     assert build(step({"near_limit": given}), blocks_untold).tokens == 244
 
 
+def test_where_the_kv_cache_holds_less_than_the_context_the_answer_is_held_to_it_too(facts: Facts, step: Steps) -> None:
+    small = replace(facts, dialect="lmdeploy", version="0.18", max_model_len=16384, input_limit=10880)
+    for margin, room in ((-40, 39), (-20, 19), (-1, 1)):
+        for output, asked in (("one", 1), ("edge", room), ("over", room + 64)):
+            turn = near_limit.Options(rung=near_limit.Rung.model_validate({"margin": margin, "output": output}))
+            request = build(step({"near_limit": turn}), small)
+            assert (request.tokens, request.max_tokens) == (10881 + margin, asked)
+
+
 def test_without_a_known_limit_a_short_prompt_is_sent_and_told(facts: Facts, step: Steps) -> None:
     request = build(step({"near_limit": near_limit.Options()}), replace(facts, max_model_len=None))
     assert (request.edge, request.tokens) == (None, 64)
