@@ -92,7 +92,7 @@ def test_what_is_refused_is_told_with_its_reason(shared_vllm: Server, loadchaos:
     ids=["hybrid-mtp", "top-k"],
 )
 def test_a_natural_death_is_found_by_mtp_mm_and_named(loadchaos: Run, server: Any, name: str) -> None:
-    told = loadchaos("mtp_mm", *typed(server()))
+    told = loadchaos("mtp_mm", *typed(server()), "--set", "target.on_death=stop", "-u", "24")
     (death,) = [f for f in told.verdict["failures"] if f["severity"] == "engine_death"]
     assert (death["id"], death["attribution"]) == (name, "server"), told.output
     assert (told.code, "died before the load" in told.output) in (
