@@ -42,7 +42,7 @@ _SWEEP_S = 0.05
 _REST_S = 0.5
 _FOR_EVER = [{"users": 1, "for": "87600h"}]
 _SEEDS_APART = 1_000_003
-_UNTAUGHT = "loadchaos_untaught"
+_UNTAUGHT = "loadchaos_untaught_"
 
 
 class Line:
@@ -84,6 +84,7 @@ class ProfileUser(User):
     """One user; `from_profile` gives classes of it, each with the `plan` its requests are made by."""
 
     abstract = True
+    title: ClassVar[str]
     plan: ClassVar[dict[str, Any]]
     lessons: ClassVar[dict[str | None, Lesson]]
     troubles: ClassVar[set[str]]
@@ -127,13 +128,13 @@ class ProfileUser(User):
         """Nothing can be sent: say why, in Locust's failures, too. The load ends; without a web UI, so does Locust."""
         runner = cast("Any", environment.runner)
         if isinstance(environment.runner, WorkerRunner):
-            runner.send_message(_UNTAUGHT, why)  # its master knows whether there is a web UI
+            runner.send_message(_UNTAUGHT + cls.title, why)  # its master knows whether there is a web UI
             return
         if why in cls.troubles:  # of each worker
             return
         cls.troubles.add(why)
         print(f"loadchaos: {why}", file=sys.stderr)
-        told = {"request_type": "LEARN", "name": cls.__name__, "response_time": 0, "response_length": 0, "context": {}}
+        told = {"request_type": "LEARN", "name": cls.title, "response_time": 0, "response_length": 0, "context": {}}
         cast("Any", environment.events.request).fire(**told, response=None, exception=LoadchaosError(why))
         if environment.web_ui is None:
             environment.process_exit_code = TargetError.exit_code
@@ -185,7 +186,7 @@ def from_profile(
         "headers": dict(headers or {}), "folder": "",
     }  # fmt: skip
     title = "".join(part.capitalize() for part in profile.name.replace("-", "_").split("_"))
-    body = {"abstract": False, "plan": plan, "lessons": {}, "troubles": set(), "__doc__": profile.about}
+    body = {"abstract": False, "title": title, "plan": plan, "lessons": {}, "troubles": set(), "__doc__": profile.about}
     made = cast("type[ProfileUser]", type(title, (ProfileUser,), body))
     events = cast("Any", locust.events)
     events.init.add_listener(partial(_before_the_clock_runs, made))
@@ -201,7 +202,9 @@ def _before_the_clock_runs(made: type[ProfileUser], environment: Environment, **
     runner = environment.runner
     if isinstance(runner, MasterRunner):
         cast("Any", runner).register_message(
-            _UNTAUGHT, lambda environment, msg, **_: made.give_up(environment, str(msg.data)), concurrent=True
+            _UNTAUGHT + made.title,
+            lambda environment, msg, **_: made.give_up(environment, str(msg.data)),
+            concurrent=True,
         )
     if not environment.host or environment.web_ui is not None:
         return

@@ -78,6 +78,20 @@ def test_two_processes_send_it_beside_users_of_another_class(sim: Any, tmp_path:
 
 
 @pytest.mark.slow
+def test_two_profiles_go_into_one_locustfile(sim: Any, tmp_path: Path) -> None:
+    (tmp_path / "short.json").write_text(json.dumps(PROFILE))
+    (tmp_path / "other.json").write_text(json.dumps({**PROFILE, "name": "other_answers"}))
+    (tmp_path / "both.py").write_text(BOTH + '\nOther = from_profile("other.json")\n')
+    code, stats, said = locust(
+        tmp_path, sim().url, "-f", "both.py", "-u", "8", "-r", "10", "--processes", "2", for_s=100
+    )
+    assert code == 0, said
+    assert ("TTFT", "chat") in rows(stats), said
+    assert '"OtherAnswers"' in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.slow
 def test_a_server_that_is_not_there_is_told_once_for_all_processes(tmp_path: Path) -> None:
     (tmp_path / "two.py").write_text('from loadchaos.users import from_profile\nChat = from_profile("smoke")\n')
     code, _, said = locust(tmp_path, "http://127.0.0.1:1", "-f", "two.py", "-u", "2", "--processes", "2")
