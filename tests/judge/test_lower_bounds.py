@@ -1,0 +1,43 @@
+"""A request that got no answer in time enters latency as what it took at least, and every figure says so."""
+
+from typing import Any
+
+import pytest
+
+
+@pytest.mark.parametrize("outcome", ["stalled", "timeout"])
+def test_what_never_came_counts_as_what_was_waited_for_it(outcome: str, history: Any) -> None:
+    history.begin().answer(history.send(90), took_s=0.5)
+    history.answer(history.send(10), outcome, took_s=30)
+    verdict = history.work(5).end().verdict(expect=["ttft_p99 <= 1s", "ttft_p50 <= 1s"])
+    latency = verdict["latency"]["text"]
+    assert latency["lower_bounds"] == 10
+    assert latency["ttft_s"]["n"] == latency["e2e_s"]["n"] == 150
+    assert latency["e2e_s"]["p99"] == pytest.approx(30, rel=0.05)
+    assert latency["ttft_s"]["p99"] == pytest.approx(30, rel=0.05)
+    assert latency["ttft_s"]["p50"] == pytest.approx(0.1, rel=0.05)
+    p99, p50 = verdict["expectations"]
+    assert (p99["verdict"], p50["verdict"]) == ("fail", "pass")
+    assert "at least: 10 timed out" in p99["actual"]
+
+
+@pytest.mark.parametrize("outcome", ["stalled", "timeout"])
+def test_a_stream_that_stalled_after_its_first_token_has_its_real_ttft_and_a_bound_for_the_rest(
+    outcome: str, history: Any
+) -> None:
+    history.begin().answer(history.send(10), took_s=0.5)
+    ids = history.send(10)
+    sent_ns = history.now - 30 * 1_000_000_000
+    history.answer(ids, outcome, took_s=30, first_token_ns=sent_ns + 2_000_000_000)
+    latency = history.end().verdict()["latency"]["text"]
+    assert latency["ttft_s"]["p99"] == pytest.approx(2, rel=0.05)
+    assert latency["e2e_s"]["p99"] == pytest.approx(30, rel=0.05)
+    assert latency["lower_bounds"] == 10
+
+
+@pytest.mark.parametrize("outcome", ["reset", "http_error", "aborted", "rejected"])
+def test_what_failed_enters_no_latency(outcome: str, history: Any) -> None:
+    history.begin().answer(history.send(10), took_s=0.5)
+    history.answer(history.send(10), outcome, took_s=30)
+    latency = history.end().verdict()["latency"]["text"]
+    assert (latency["e2e_s"]["n"], latency["lower_bounds"]) == (10, 0)
