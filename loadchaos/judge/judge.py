@@ -270,7 +270,7 @@ class Judge:
         exposure = str((terms.exposure or {}).get("count") or "requests")
         if not self._mechanisms.exposures.get(exposure):
             exposure = "requests"
-        totals = self._tally.total()
+        totals, notes = self._tally.total(), [*self._run.notes, *self._unsaid.notes()]
         return {
             "schema": rules.SCHEMA, "profile": terms.profile, "verdict": decision,
             "exit_code": rules.exit_code(decision, self._run.end, sent=self._tally.begun > 0),
@@ -290,7 +290,7 @@ class Judge:
             ],
             "attacks": {name: dict(fared) for name, fared in sorted(self._attacks.fared.items())},
             **({"by_hand": self._run.by_hand} if self._run.by_hand else {}),
-            **({"notes": self._run.notes} if self._run.notes else {}),
+            **({"notes": notes} if notes else {}),
         }  # fmt: skip
 
     def _finish(self) -> None:

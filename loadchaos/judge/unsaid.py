@@ -11,6 +11,7 @@ from loadchaos.judge.episodes import Episodes
 from loadchaos.judge.explain import Record
 from loadchaos.judge.idle import Idle
 from loadchaos.judge.incidents import Seen
+from loadchaos.judge.leaving import Leaving
 from loadchaos.judge.mechanisms import Check
 from loadchaos.judge.memory import Memory
 from loadchaos.judge.silent import Silent
@@ -37,6 +38,7 @@ class Unsaid:
         self._episodes, self._record = episodes, record
         self._creep, self._memory, self._silent, self._idle = Creep(), Memory(), Silent(), Idle()
         self._canaries, self._devices, self._spinning = Canaries(), Devices(), Spinning()
+        self._leaving = Leaving()
         self._stalls: list[Seen] = []
         self._looked_ns = 0  # when the whole run was last looked at
         self._finished = False
@@ -44,7 +46,7 @@ class Unsaid:
     def feed(self, row: Row) -> None:
         """Fold one row; kinds that nobody needs are ignored."""
         parts = (self._creep, self._memory, self._silent, self._idle, self._canaries, self._devices, self._spinning)
-        for part in parts:
+        for part in (*parts, self._leaving):
             part.feed(row)
 
     def settle(self, now_ns: int, begin_ns: int, facts: Facts | None, *, final: bool) -> None:
@@ -71,6 +73,10 @@ class Unsaid:
     def checks(self, dialect: str) -> list[Check]:
         """For verdict.json: whether the server came back to rest, what its canary was held to, what grew and is no leak."""
         return [c for c in (self._idle.check(dialect), self._canaries.check(), self._memory.check()) if c is not None]
+
+    def notes(self) -> list[str]:
+        """What a reader should know and no verdict hangs on: what was not looked at, hang-ups that came too late."""
+        return [*self._idle.notes(), *self._leaving.notes()]
 
     def _look(self, now_ns: int, facts: Facts | None) -> None:
         self._silent.room = _room(facts)

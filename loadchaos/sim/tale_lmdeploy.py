@@ -27,7 +27,8 @@ class LmdeployTale:
             f"input backend=pytorch, backend_config=PytorchEngineConfig(dtype='auto', tp=1, "
             f"session_len={engine.max_model_len}, "
             f"max_batch_size={engine.max_num_seqs}, cache_max_entry_count={engine.cache_max_entry_count}, "
-            f"block_size={engine.block_size}, num_cpu_blocks=0, num_gpu_blocks=0)"
+            f"block_size={engine.block_size}, num_cpu_blocks=0, num_gpu_blocks=0, "
+            f"enable_prefix_caching={engine.enable_prefix_caching})"
         )
         self._log.line("INFO", "async_engine.py:133", text)
 

@@ -52,7 +52,7 @@ def test_a_server_at_rest_passes() -> None:
     ("given", "told"),
     [
         ({"running": 2}, ("lost_requests_held", "2 requests are still there")),
-        ({"kv": 0.2}, ("kv_leak", "19% of the KV cache is held by no request")),
+        ({"kv": 0.2}, ("kv_leak", "19.0% of the KV cache is held by no request")),
     ],
 )
 def test_what_is_kept_is_told(given: dict[str, Any], told: tuple[str, str]) -> None:
@@ -71,6 +71,86 @@ def test_nothing_is_said_without_hang_ups_among_others_or_too_soon() -> None:
     assert folded(rows(running=2)).leaks("lmdeploy") == {}, "its gauges may be ten seconds old"
     assert folded(rows(running=2, at_s=22)).leaks("lmdeploy") != {}
     assert folded(rows(kv=0.5, at_s=22)).leaks("lmdeploy") == {}, "its gauge may count what a cache keeps"
+
+
+def knowing(*known: Mapping[str, Any], kv: float, dialect: str) -> tuple[dict[str, tuple[str, str]], str]:
+    """What leaks, and what the check says, of a server of 1,000 blocks that told this of itself before the load."""
+    facts = {"row": "facts", "at_ns": 0, "facts": {"kv_blocks": 1000}}
+    idle = folded([*known, facts, *rows(kv=kv, at_s=22)])
+    check = idle.check(dialect)
+    assert check is not None
+    return idle.leaks(dialect), check.actual
+
+
+def flags(text: str) -> Mapping[str, Any]:
+    return {"row": "configuration", "at_ns": 0, "flags": text, "settings": {}, "system": {}}
+
+
+@pytest.mark.parametrize(("blocks", "leaks"), [(0, False), (2, False), (3, True), (19, True)])
+def test_a_few_blocks_are_a_leak_however_large_the_cache(blocks: int, leaks: bool) -> None:
+    found, told = knowing(kv=0.01 + blocks / 1000, dialect="vllm")
+    assert ("server" in found) == leaks
+    if leaks:
+        assert found["server"] == (
+            "kv_leak",
+            f"{blocks / 1000:.1%} of the KV cache ({blocks} blocks) is held by no request",
+        )
+    assert told == (f"server: {found['server'][1]}" if leaks else "0 requests")
+
+
+UNCACHED = flags("PytorchEngineConfig(block_size=64, enable_prefix_caching=False, device_type='cuda')")
+CACHED = flags("PytorchEngineConfig(block_size=64, enable_prefix_caching=True, device_type='cuda')")
+COMMAND = ["lmdeploy", "serve", "api_server", "/models/m"]
+
+
+def started(*command: str) -> Mapping[str, Any]:
+    return {"row": "launch", "what": "start", "at_ns": 0, "replica": "server", "command": list(command)}
+
+
+@pytest.mark.parametrize("known", [[UNCACHED], [started(*COMMAND)], [started("bash", "serve.sh"), UNCACHED]])
+def test_the_kv_of_an_lmdeploy_without_a_prefix_cache_is_looked_at(known: list[Mapping[str, Any]]) -> None:
+    assert knowing(*known, kv=0.01, dialect="lmdeploy") == ({}, "0 requests")
+    found, _ = knowing(*known, kv=0.05, dialect="lmdeploy")
+    assert found == {"server": ("kv_leak", "4.0% of the KV cache (40 blocks) is held by no request")}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "known", "why"),
+    [
+        ("lmdeploy", [CACHED], "its prefix cache keeps blocks, and its gauge counts them"),
+        ("lmdeploy", [started(*COMMAND, "--enable-prefix-caching")], "its prefix cache keeps blocks"),
+        ("lmdeploy", [started("bash", "serve.sh")], "whether a prefix cache keeps blocks is not known"),
+        ("sglang", [], "no gauge of it that goes back at rest"),
+    ],
+)
+def test_kv_that_was_not_looked_at_is_said(dialect: str, known: list[Mapping[str, Any]], why: str) -> None:
+    found, told = knowing(*known, kv=0.5, dialect=dialect)
+    assert found == {}
+    assert told.startswith(f"0 requests; KV use not looked at: {why}")
+
+
+def test_what_a_request_held_before_the_load_is_no_measure_of_rest() -> None:
+    before = [metrics(0.5, kv=0.01), metrics(1, running=1, kv=0.3)]
+    after = [run("load_begin", 2), *request("aborted"), run("load_end", 10), metrics(13, kv=0.2)]
+    assert "server" in folded([*before, *after]).leaks("vllm")
+    check = folded([before[1], *after]).check("vllm")
+    assert check is not None
+    assert check.actual == "0 requests; KV use not looked at: it was not read at rest before the load"
+
+
+def test_a_server_that_could_not_be_looked_at_is_a_note() -> None:
+    unknown = "whether the server came back to rest after clients hung up is not known: "
+    blind = [r for r in rows() if r["row"] != "metrics"]
+    assert folded(blind).notes() == [unknown + "no metrics"]
+    assert folded(rows()[:-1]).notes() == [unknown + "nothing could be read after the load"]
+    others = {"row": "preflight", "at_ns": 0, "name": "others", "ok": False, "text": ""}
+    assert folded([others, *rows()]).notes() == [unknown + "others used the server"]
+    assert folded(rows()).notes() == []
+    assert folded([r for r in rows(outcome="ok") if r["row"] != "metrics"]).notes() == []
+    judge = Judge(Terms("p"), Facts("http://x", "http://x", "openai"))
+    for row in blind:
+        judge.feed(row)
+    assert judge.verdict()["notes"] == [unknown + "no metrics"]
 
 
 def test_a_server_that_is_not_the_one_before_is_not_held_to_its_figures() -> None:

@@ -1,0 +1,32 @@
+"""What a server keeps of clients that hung up is found at its end, and is no failure where it keeps nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("defects", [["kv_leak_on_abort"], []])
+def test_the_blocks_that_hung_up_requests_leave_behind_are_found(defects: list[str], start: Any) -> None:
+    leaving = {
+        "name": "leaving", "payload": {"text": {"tokens": "64..256"}}, "output": {"exact": 200},
+        "behaviour": {"abort": {"share": "100%", "at_token": "1..5"}},
+    }  # fmt: skip
+    staying = {"name": "staying", "payload": {"text": {"tokens": "64..256"}}, "output": {"max": 4}}
+    run = start(
+        target={"embedded": {"dialect": "vllm", "era": "0.18", "defects": defects}},
+        traffic=[leaving, staying],
+        load=[{"users": 4, "requests": 40}],
+    )
+    run.ends(120)
+    verdict = run.verdict()
+    assert [f["id"] for f in verdict["failures"]] == (["kv_leak"] if defects else [])
+    check = run.check("idle after the load")
+    aborted = verdict["outcomes"]["aborted"]
+    if not defects:
+        assert (check["verdict"], check["actual"]) == ("pass", "0 requests")
+    else:
+        assert check["verdict"] == "fail"
+        assert f"({aborted} blocks) is held by no request" in check["actual"]
