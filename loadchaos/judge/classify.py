@@ -205,8 +205,11 @@ class Classifier:
         chain = writer.last.chain if follows and writer.last is not None else self._chain
         introduced = bool(writer.intro) and line_no - writer.intro_line <= _INTRO
         logged = introduced or (follows and writer.last is not None and writer.last.logged)
-        warned = follows and writer.last is not None and writer.last.warned
-        writer.trace = Trace(chain, line.level, logged=logged, warned=warned)
+        last = writer.last if follows else None
+        writer.trace = Trace(
+            chain, line.level, logged=logged, warned=last is not None and last.warned,
+            named=last is not None and last.named,
+        )  # fmt: skip
         writer.chained = False
         if introduced:
             for match in writer.intro:
@@ -229,7 +232,9 @@ class Classifier:
             state.ending = (trace, self._match(UNCAUGHT, None, line, line_no, at_ns, source, trace, state))
         found = self._scan(line, line_no, at_ns, source, state, trace)
         found += self._in_frames(trace, line, at_ns, source, state)
-        if trace.exception and not any(m.role in ("cause", "echo") for m in found):
+        if any(m.role in ("cause", "echo") for m in found):
+            trace.named = True
+        elif trace.exception and not trace.named:
             found.append(self._match(UNKNOWN, None, line, line_no, at_ns, source, trace, state))
         return found
 

@@ -42,7 +42,8 @@ class Frame:
 class Trace:
     """A traceback, open until the exception's own line; `chain` is shared by those that follow from one another.
 
-    `logged` says that a logger told of it: the process went on. `warned`: it only warned.
+    `logged` says that a logger told of it: the process went on. `warned`: it only warned. `named`: it, or
+    one that it follows from, is known by a signature: what is raised from that adds nothing.
     """
 
     chain: int
@@ -52,6 +53,7 @@ class Trace:
     message: str = ""
     logged: bool = False
     warned: bool = False
+    named: bool = False
 
     def take(self, text: str, line_no: int) -> bool:
         """Feed the next line of the same writer; True when it was a part of this traceback and left it open."""
