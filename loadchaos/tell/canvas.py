@@ -1,4 +1,4 @@
-"""The charts of report.html where scripts run: uPlot (uplot/, MIT), our report.js, and the numbers they draw.
+"""The charts of report.html where scripts run: uPlot (uplot/: 1.6.32 as npm has it, MIT), our report.js, their numbers.
 
 Numbers come as one block of JSON, which no browser runs, so the page allows itself this one script by its hash.
 """
