@@ -25,6 +25,7 @@ from loadchaos.judge.group import Failure
 from loadchaos.judge.image_dial import ImageDial
 from loadchaos.judge.incidents import Incident, Seen
 from loadchaos.judge.kernel import Kernel
+from loadchaos.judge.ladder import Ladder
 from loadchaos.judge.loglines import LogLines
 from loadchaos.judge.mechanisms import Check, Mechanisms
 from loadchaos.judge.runlog import RunLog
@@ -49,8 +50,7 @@ class Judge:
         self._episodes, self._book = Episodes(self._tally, self._attacks), Book()
         self._lengths, self._exactness, self._images = symptoms.Lengths(), Exactness(), ImageDial()
         self._drifts, self._kernel = Drifts(), Kernel()
-        self._edges: dict[int, dict[str, int]] = {}
-        self._limit: int | None = None
+        self._ladder = Ladder()
         self._states: deque[Row] = deque(maxlen=_MOST_STATES)
         self._environment: dict[str, Any] = {}
         self._findings: list[Row] = []
@@ -79,6 +79,7 @@ class Judge:
 
     def _on_begin(self, row: Row) -> None:
         self._tally.begin(row)
+        self._ladder.begin(row)
 
     def _on_missed(self, row: Row) -> None:
         self._tally.miss(row)
@@ -90,22 +91,13 @@ class Judge:
         self._lengths.feed(row)
         self._exactness.feed(row)
         wrong = answers.wants_explaining(row)
-        if row.get("edge") is not None:
-            self._rung(int(row["edge"]), outcome, wrong)
-            self._limit = int(row["planned_tokens"]) - int(row["edge"]) if row.get("planned_tokens") else None
+        self._ladder.end(row, bad=wrong is not None)
+        if row.get("edge") is not None and wrong is None and outcome == "rejected":
+            self._mechanisms.over_limit()
         if wrong is not None:
             self._answers.add(row, wrong)
         elif outcome == "ok" and sent is not None:
             self._episodes.answered(sent.sent_ns, int(row["at_ns"]))
-
-    def _rung(self, edge: int, outcome: str, wrong: str | None) -> None:
-        counts = self._edges.setdefault(edge, {"ok": 0, "refused": 0, "bad": 0})
-        if wrong is not None:
-            counts["bad"] += 1
-        elif outcome in ("ok", "rejected"):
-            counts["ok" if outcome == "ok" else "refused"] += 1
-            if outcome == "rejected":
-                self._mechanisms.over_limit()
 
     def _on_metrics(self, row: Row) -> None:
         self._mechanisms.metrics(row)
@@ -344,7 +336,7 @@ class Judge:
         checks = self._run.checks(terms, self._tally, self._unfinished or 0, episodes, bad_rows)
         worked = sum(fared["ok"] for fared in self._attacks.fared.values())
         checks += self._mechanisms.required(terms.requires, self._facts, worked)
-        ladder = symptoms.near_limit(self._edges, self._limit, against, moved_by(self._facts, self._limit))
+        ladder = self._ladder.check(against, moved_by(self._facts, self._ladder.limit))
         checks += [c for c in (self._mechanisms.exposed(terms.exposure), ladder) if c]
         checks += self._exactness.checks(terms.expect)
         images = self._images.check(required="mm_cache" in terms.requires)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from loadchaos.judge.mechanisms import Check
 from loadchaos.model import Row
 
 _MOST_LENGTHS = 1_000
@@ -56,39 +54,3 @@ def kv_capacity(blocks: int, block_size: int, tokens: int, ratio: float | None) 
             f"a shorter input, or more GPU memory (--cache-max-entry-count is {ratio:g} now and cannot reach {least:g})",
         )
     return title, f"--cache-max-entry-count of at least {least:g} ({ratio:g} now), or a shorter input"
-
-
-def near_limit(
-    edges: Mapping[int, Mapping[str, int]], limit: int | None, against: bool, moves: str = ""
-) -> Check | None:
-    """Where trouble began on the ladder of lengths near the limit; None when there was no ladder.
-
-    `against`: some failure counts against the run (where all are accepted, trouble on the ladder is told, not held).
-
-    `limit` is the shortest prompt that is too long, as the plan has it, and `moves` says by which flag. `edges` maps the
-    margin (prompt tokens minus limit, negative below it) to `{"ok", "refused", "bad"}` counts.
-    """
-    if not edges:
-        return None
-    ordered = sorted(edges)
-    bad = [e for e in ordered if edges[e].get("bad")]
-    answered = [e for e in ordered if edges[e].get("ok") and not edges[e].get("bad")]
-    refused = [e for e in ordered if edges[e].get("refused") and not edges[e].get("bad")]
-    told = [] if limit is None else [f"the limit is {limit:,} tokens" + (f" ({moves})" if moves else "")]
-    if answered:
-        told.append(f"longest that passed: {answered[-1]:+d}")
-    if refused:
-        told.append(f"shortest refused: {refused[0]:+d}")
-    if bad:
-        stay = (
-            f": stay more than {-bad[0]} tokens away from the limit"
-            if bad[0] < 0
-            else ", where a clean refusal was due"
-        )
-        told.append(f"trouble from {bad[0]:+d} on{stay}")
-    if not (answered or refused or bad):
-        return Check("near_limit", "answers below the limit, refusals above", "no rung was answered", "unknown")
-    return Check(
-        "near_limit", "answers below the limit, refusals above", "; ".join(told) + " (tokens from the limit)",
-        "fail" if bad and against else "pass",
-    )  # fmt: skip

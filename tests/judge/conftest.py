@@ -173,10 +173,11 @@ class History(World):
         ids = [f"{traffic}-{self.n + i}" for i in range(n)]
         for id_ in ids:
             self.n += 1
-            self.add(
-                "begin", id=id_, step=self.n, phase=0, round=0, traffic=traffic, due_ns=self.now, tokens=100,
-                images=self.images, expect=["ok"], edge=None, **more,
-            )  # fmt: skip
+            base = {
+                "id": id_, "step": self.n, "phase": 0, "round": 0, "traffic": traffic, "due_ns": self.now, "tokens": 100,
+                "images": self.images, "expect": ["ok"], "edge": None,
+            }  # fmt: skip
+            self.add("begin", **{**base, **more})
             self.sent = self.now
         return ids
 

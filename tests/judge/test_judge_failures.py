@@ -50,20 +50,6 @@ def test_a_prompt_over_the_limit_that_is_answered_is_a_failure(history: Any) -> 
     assert history.verdict()["failures"][0]["id"] == "overlength_not_refused"
 
 
-def test_the_ladder_tells_where_trouble_began(history: Any) -> None:
-    history.begin().work(5)
-    for edge in range(-1100, 0, 100):
-        bad = edge >= -700
-        error = {"status": 500, "error": "CUDA error: device-side assert"} if bad else {}
-        history.answer(history.send(1, "edge"), "http_error" if bad else "ok", edge=edge, **error)
-    history.answer(history.send(1, "edge"), "rejected", edge=1, expect=["rejected"])
-    history.end()
-    check = next(c for c in history.verdict()["checks"] if c["name"] == "near_limit")
-    assert check["verdict"] == "fail"
-    assert "longest that passed: -800" in check["actual"]
-    assert "stay more than 700 tokens" in check["actual"]
-
-
 def test_lmdeploys_500_is_explained_by_what_the_kv_cache_holds(history: Any) -> None:
     history.begin(dialect="lmdeploy").work(5)
     history.log(
