@@ -94,12 +94,16 @@ class Asker:
 
     async def generate(self, model: str, content: Any) -> Answer:
         """A one-token chat completion, counted in `generations`."""
-        self.generations += 1
-        self.reads -= 1  # counted by themselves
         body = {
             "model": model, "messages": [{"role": "user", "content": content}], "max_tokens": 1, "temperature": 0,
         }  # fmt: skip
-        answer = await self.ask("POST", "/v1/chat/completions", body, limit_s=_FIRST_GENERATION_LIMIT_S)
+        return await self.post("/v1/chat/completions", body)
+
+    async def post(self, path: str, body: Any) -> Answer:
+        """Any request that makes the model work, its answer read whole; counted in `generations`."""
+        self.generations += 1
+        self.reads -= 1  # counted by themselves
+        answer = await self.ask("POST", path, body, limit_s=_FIRST_GENERATION_LIMIT_S)
         if answer.status == 0 or answer.status >= 500:
             self.failed = f"{answer.status}: {answer.text[:160]}" if answer.status else answer.text[:160]
         return answer

@@ -13,7 +13,7 @@ from functools import partial
 
 import httpx
 
-from loadchaos import calibrate, counting, lengths, preflight, room
+from loadchaos import calibrate, counting, fit, lengths, preflight, room
 from loadchaos.attacks import Attacks, Replica, WholePath
 from loadchaos.configuration import configuration, flags_in_log
 from loadchaos.dialects import DIALECTS, Dialect
@@ -134,12 +134,14 @@ class Preparation:
             await preflight.refuse_to_disturb(asker, dialect, shared=self._options.shared, emit=self._record.event)
         attacks = [a.admin for a in profile.attacks if a.admin is not None]
         preflight.require(facts, profile.requires, attacks, ())
+        fit.require_models(asker, profile)
         facts = await calibrate.calibrate(asker, facts, wanted)
         if profile.looks_for_limit() and lengths.open_question(facts):
             facts = await lengths.longest_prompt(asker, facts)
         turns, scripts = profile.text_needs()
         if turns or scripts:
             facts = await counting.more(asker, facts, turns=turns, scripts=scripts)
+        await fit.require_payloads(asker, profile, facts)
         image_traffic = [t.name for t in profile.traffic if "images" in t.payload]
         for told in preflight.require(facts, profile.requires, attacks, image_traffic):
             self._say(f"note: {told}")

@@ -37,8 +37,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "gate": {"attacks", "patient", "plan", "record"},
     "voice": set(),
     "launch_alone": {"asker", "calibrate", "launch", "ledger", "preflight"},
+    "fit": {"asker", "dialects", "payloads", "plan", "wire"},
     "prepare": {
-        "attacks", "calibrate", "configuration", "counting", "dialects", "lengths", "options", "patient", "plan",
+        "attacks", "calibrate", "configuration", "counting", "dialects", "fit", "lengths", "options", "patient", "plan",
         "preflight", "record", "room",
     },
     "preflight": {"asker", "dialects"},

@@ -1,0 +1,33 @@
+"""A profile that does not fit the server ends before the load, and blames nobody but itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+TOOLS = {"name": "tools", "payload": {"tools": {"choice": "auto"}, "text": {"tokens": 64}}, "output": {"max": 8}}
+LORA = {"name": "lora", "payload": {"sampling": {"models": {"sim": 1, "other": 1}}}, "output": {"max": 8}}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("traffic", "says"),
+    [(TOOLS, "--enable-auto-tool-choice and --tool-call-parser"), (LORA, "does not serve other; it has: sim")],
+)
+def test_what_the_server_was_not_started_for_is_the_targets_trouble_and_no_failure(
+    traffic: dict[str, Any], says: str, start: Any
+) -> None:
+    run = start(traffic=[traffic])
+    assert run.ends(60) == 4
+    assert says in " ".join(run.told.split())
+    assert run.verdict()["failures"] == []
+    assert run.rows("requests-*.jsonl", row="begin") == []
+
+
+@pytest.mark.slow
+def test_what_the_server_takes_is_loaded_as_planned(start: Any) -> None:
+    schema = {"name": "schema", "payload": {"structured": {"json_schema": "small"}}, "output": {"max": 8}}
+    served = {**LORA, "payload": {"sampling": {"models": {"sim": 1, "other": 0}, "n": 2}}}
+    run = start(traffic=[schema, served])
+    assert run.ends(60) == 0, run.told

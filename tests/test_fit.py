@@ -1,0 +1,117 @@
+"""What only some servers take is asked before the load: our own misfit is never a failure of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from loadchaos import fit
+from loadchaos.asker import Asker
+from loadchaos.behaviours import BEHAVIOURS
+from loadchaos.errors import TargetError
+from loadchaos.model import Facts
+from loadchaos.payloads import PAYLOADS
+from loadchaos.plan.profile import Profile, Shelves, from_mapping
+
+NO_PARSER = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+LMDEPLOY_NO_PARSER = "Please launch the api_server with --tool-call-parser if you want to use tool."
+TOOLS = {"tools": {"count": 2}, "text": {"tokens": 900}}
+CHUNK = 'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+
+
+def refused(text: str, status: int = 400) -> httpx.Response:
+    return httpx.Response(status, json={"error": {"message": text, "type": "BadRequestError", "code": status}})
+
+
+def profile(*payloads: dict[str, Any], attacks: Any = (), **more: Any) -> Profile:
+    shelves = Shelves({n: p.Options for n, p in PAYLOADS.items()}, {n: b.Options for n, b in BEHAVIOURS.items()})
+    traffic = [{"name": f"t{i}", "payload": p, **more} for i, p in enumerate(payloads)]
+    load = [{"users": 1, "requests": 1}]
+    return from_mapping({"name": "p", "traffic": traffic, "load": load, "attacks": list(attacks)}, shelves)
+
+
+def tried(wanted: Profile, answer: httpx.Response, dialect: str = "vllm") -> list[dict[str, Any]]:
+    """The bodies that were sent before the load, to a server that answers each like this and serves `base` and `one`."""
+    sent: list[dict[str, Any]] = []
+
+    def serve(request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            return httpx.Response(200, json={"data": [{"id": "base"}, {"id": "one"}]})
+        sent.append(json.loads(request.content))
+        return answer
+
+    async def ask() -> None:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(serve)) as client:
+            asker = Asker(client, "http://s", "http://s")
+            await asker.ask("GET", "/v1/models")
+            fit.require_models(asker, wanted)
+            await fit.require_payloads(asker, wanted, Facts("http://s", "http://s", dialect, model="base"))
+
+    asyncio.run(ask())
+    return sent
+
+
+def test_a_model_that_is_not_served_is_named_with_its_key_and_with_what_is() -> None:
+    wanted = profile({"text": {}}, {"sampling": {"models": {"one": 1, "other": 2, "third": 1}}})
+    with pytest.raises(
+        TargetError,
+        match=r"traffic\.1\.payload\.sampling\.models \(traffic t1\).*serve other, third; it has: base, one",
+    ):
+        tried(wanted, httpx.Response(200, text=CHUNK))
+
+
+def test_models_that_are_never_sent_or_that_an_attack_loads_need_not_be_there() -> None:
+    other = {"sampling": {"models": {"one": 1, "other": 0}}}
+    assert len(tried(profile(other), httpx.Response(200, text=CHUNK))) == 1
+    loads = [{"admin": "load_lora_adapter", "every": "5s"}]
+    later = {"sampling": {"models": {"later": 1}}}
+    assert len(tried(profile(later, attacks=loads), httpx.Response(200, text=CHUNK))) == 1
+
+
+IN_STREAM = httpx.Response(200, text=f"data: {json.dumps({'error': {'message': NO_PARSER, 'code': 400}})}\n\n")
+
+
+@pytest.mark.parametrize(
+    ("dialect", "answer", "wants"),
+    [
+        ("vllm", refused(NO_PARSER), r"400 .*start it with --enable-auto-tool-choice and --tool-call-parser, or leave"),
+        ("lmdeploy", refused(LMDEPLOY_NO_PARSER), r"start it with --tool-call-parser, or .* --set traffic\.0\.weight=0"),
+        ("openai", refused("no tools here", 422), r"422 no tools here\. The profile does not fit it: change what is sent"),
+        ("vllm", IN_STREAM, "--enable-auto"),
+    ],
+)  # fmt: skip
+def test_a_payload_that_the_server_refuses_says_which_option_it_wants(
+    dialect: str, answer: httpx.Response, wants: str
+) -> None:
+    with pytest.raises(TargetError, match=r"traffic\.0\.payload\.tools \(traffic t0\): .*" + wants):
+        tried(profile(TOOLS), answer, dialect)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [httpx.Response(200, text=CHUNK), refused("index out of range"), refused("boom", 500), refused("later", 429)],
+)
+def test_whatever_is_no_refusal_is_left_to_the_load(answer: httpx.Response) -> None:
+    (body,) = tried(profile(TOOLS), answer)
+    assert [tool["function"]["name"] for tool in body["tools"]] == ["get_weather_0", "get_weather_1"]
+    assert (body["tool_choice"], body["stream"], body["max_tokens"]) == ("auto", True, 16)
+    assert len(body["messages"][0]["content"]) < 500, "a small request"
+
+
+def test_each_kind_is_asked_once_and_other_payloads_ask_nothing() -> None:
+    schema = {"structured": {"json_schema": "deep"}}
+    wanted = profile({"text": {"tokens": 50}}, TOOLS, {**TOOLS, "text": {"tokens": 5}}, schema, {"images": {}})
+    assert [set(body) & {"tools", "response_format"} for body in tried(wanted, httpx.Response(200, text=CHUNK))] == [
+        {"tools"}, {"response_format"},
+    ]  # fmt: skip
+    assert tried(profile({"text": {}}, {"images": {}}, {"conversation": {}}), refused(NO_PARSER)) == []
+    assert tried(profile(TOOLS, expect="rejected"), refused(NO_PARSER)) == []
+
+
+def test_an_answer_that_is_read_whole_is_as_long_as_in_the_load() -> None:
+    sent = tried(profile(TOOLS, stream=False, output={"max": 64}), httpx.Response(200, json={"choices": []}))
+    assert [("stream" in body, body["max_tokens"]) for body in sent] == [(False, 64)]
