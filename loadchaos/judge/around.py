@@ -55,7 +55,7 @@ def _device(row: Row) -> str:
 
 
 class Around:
-    """Folds readings; `before` gives those of the last minute, and `goes_on` adds to what an incident has."""
+    """Folds readings; `so_far` gives those of the last minute, and `goes_on` adds to what an incident has."""
 
     def __init__(self) -> None:
         self._held: deque[Reading] = deque(maxlen=_MOST_HELD)
@@ -66,13 +66,13 @@ class Around:
             self._held.popleft()
         self._held.append(found)
 
-    def before(self, at_ns: int, replica: str) -> list[Reading]:
-        """Of each engine and device the newest by `at_ns`, and one every five seconds before it; oldest first."""
+    def so_far(self, replica: str) -> list[Reading]:
+        """Of each engine and device the newest, and one every five seconds before it; oldest first."""
         kept: list[Reading] = []
         newest: dict[tuple[str, str], int] = {}
         for one in reversed(self._held):
             key = one.replica, one.whose
-            mine = one.at_ns <= at_ns and one.replica in ("", replica or one.replica)
+            mine = one.replica in ("", replica or one.replica)
             if mine and newest.get(key, one.at_ns + _APART_NS) - one.at_ns >= _APART_NS and len(kept) < _MOST_TOLD:
                 newest[key] = one.at_ns
                 kept.append(one)

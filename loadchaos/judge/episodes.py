@@ -322,7 +322,7 @@ class Episodes:
             incident.in_flight = self._tally.out_at(opened_ns)
             incident.admitted = list(self._tally.admitted)
             incident.sent_before = self._tally.so_far()
-            incident.figures = self._around.before(opened_ns, replica)
+            incident.figures = self._around.so_far(replica)
         self.incidents.append(incident)
         return incident
 

@@ -36,8 +36,8 @@ def test_what_a_hung_server_says_of_itself_while_it_hangs_is_kept_too(history: A
     history.in_flight = 3
     history.stall(30)
     [hang] = incidents(history.end())
-    after = [f for f in hang["figures"] if f["at_s"] > hang["noticed_at_s"]]
-    assert 3 <= len(after) <= 7
+    after = [f for f in hang["figures"] if f["at_s"] > hang["opened_at_s"] + 1]
+    assert 4 <= len(after) <= 8
     assert len({f["generation_tokens_total"] for f in after}) == 1
 
 
