@@ -247,7 +247,7 @@ def _makers() -> Sequence[_Maker]:
 
 
 def read(folder: Path) -> list[Entry]:
-    """The manifest's entries; without a manifest every file there, of which nothing is known. Raises OSError, ValueError."""
+    """The manifest's entries; without one all files but dot files, of which nothing is known. Raises OSError, ValueError."""
     manifest = folder / MANIFEST
     if manifest.is_file():
         data = json.loads(manifest.read_text(encoding="utf-8"))
@@ -256,5 +256,25 @@ def read(folder: Path) -> list[Entry]:
 
     files = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
     return [
-        Entry(p.name, mimetypes.guess_type(p.name)[0] or "application/octet-stream", "yours", "either") for p in files
+        Entry(p.name, _mime(p.name) or mimetypes.guess_type(p.name)[0] or "application/octet-stream", "yours", "either")
+        for p in files
     ]
+
+
+_MIMES = {
+    **dict.fromkeys((".jpg", ".jpeg", ".jpe", ".jfif"), "image/jpeg"), **dict.fromkeys((".tif", ".tiff"), "image/tiff"),
+    **dict.fromkeys((".png", ".apng"), "image/png"), **dict.fromkeys((".bmp", ".dib"), "image/bmp"),
+    ".gif": "image/gif", ".webp": "image/webp", ".avif": "image/avif", ".heic": "image/heic", ".heif": "image/heif",
+    ".jxl": "image/jxl", ".jp2": "image/jp2", ".ico": "image/x-icon", ".svg": "image/svg+xml", ".tga": "image/x-tga",
+    ".pbm": "image/x-portable-bitmap", ".pgm": "image/x-portable-graymap", ".ppm": "image/x-portable-pixmap",
+}  # fmt: skip
+"""By suffix. A table of our own: the system's differ, and workers elsewhere must send the same images in the same order."""
+
+
+def _mime(name: str) -> str | None:
+    return _MIMES.get(Path(name).suffix.lower())
+
+
+def no_images(folder: Path) -> list[str]:
+    """Files of a folder without a manifest that are no images by their names: a README, a script. Raises OSError."""
+    return [] if (folder / MANIFEST).is_file() else [e.file for e in read(folder) if _mime(e.file) is None]

@@ -146,6 +146,9 @@ class Preparation:
         for told in preflight.require(facts, profile.requires, attacks, image_traffic):
             self._say(f"note: {told}")
             self._record.event(preflight.row("requires", ok=False, text=told))
+        for told in profile.notes():
+            self._say(f"note: {told}")
+            self._record.event(preflight.row("traffic", ok=True, text=told))
         self._record.event({"row": "facts", "at_ns": time.monotonic_ns(), "facts": facts.to_json()})
         self._say(_facts_line(facts))
         await self._tell_configuration(asker, facts, head)

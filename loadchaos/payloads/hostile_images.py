@@ -21,13 +21,17 @@ from loadchaos.model import Facts, Outcome, Step
 from loadchaos.payloads.draft import Draft
 
 ORDER = 0
+_NAMED = 5
 _EXPECTED: Mapping[images.Right, Sequence[Outcome]] = {
     "image": ("ok",), "refusal": ("rejected",), "either": ("ok", "rejected"),
 }  # fmt: skip
 
 
 class Options(BaseModel):
-    """`folder` of your own in place of the shipped corpus; `only` some files of it."""
+    """`folder` of your own in place of the shipped corpus; `only` some files of it, whatever their names.
+
+    Without a manifest, files whose names are no images' are left out.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     can_kill: ClassVar[bool] = True
@@ -45,20 +49,38 @@ class Options(BaseModel):
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f"; did you mean {near[0]}?" if near else ""
                 raise ValueError(f"{name} is not among the images{hint}")
+        if not self.chosen():
+            raise ValueError(
+                f"{self.folder} holds no image ({self._left_out()}); `only` sends a file whatever its name"
+            )
         return self
 
     def chosen(self) -> Sequence[images.Entry]:
         """What is sent, in this order."""
-        return [e for e in _read(self.folder) if not self.only or e.file in self.only]
+        entries = _read(self.folder)
+        if self.only:
+            return [e for e in entries if e.file in self.only]
+        strange = _strange(self.folder)
+        return [e for e in entries if e.file not in strange]
+
+    def notes(self) -> Sequence[str]:
+        """What is to be known before the load."""
+        return [f"{self.folder}: {told}"] if (told := self._left_out()) else []
+
+    def _left_out(self) -> str:
+        strange = () if self.only else _strange(self.folder)
+        more = f" and {len(strange) - _NAMED} more" if len(strange) > _NAMED else ""
+        return f"left out, by name no images: {', '.join(strange[:_NAMED])}{more}" if strange else ""
 
     def words(self) -> str:
         """For `explain`."""
         whose = f"of {self.folder}" if self.folder else "of the shipped corpus"
-        return f"one of {len(self.chosen())} hostile images {whose}, in turn"
+        left_out = f" ({told})" if (told := self._left_out()) else ""
+        return f"one of {len(self.chosen())} hostile images {whose}, in turn{left_out}"
 
     def per_request(self) -> dict[str, float]:
-        """For `explain`: the mean of what one request carries."""
-        return {"images": 1.0, "image_tokens": 0.0}
+        """For `explain`: the mean of what one request carries; what these cost in tokens nobody knows."""
+        return {"images": 1.0, "uncounted_images": 1.0}
 
 
 def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Draws) -> None:  # noqa: ARG001 - in turn, not drawn
@@ -86,6 +108,11 @@ def _read(given: str | None) -> Sequence[images.Entry]:
         return images.read(_folder(given))
     except (OSError, KeyError, TypeError) as e:
         raise ValueError(f"{_folder(given)} cannot be read as a folder of images: {e}") from e
+
+
+@functools.lru_cache(maxsize=8)
+def _strange(given: str | None) -> Sequence[str]:
+    return tuple(images.no_images(_folder(given)))
 
 
 @functools.lru_cache(maxsize=512)

@@ -76,6 +76,10 @@ class Options(BaseModel):
         """For `explain`: the length of the context is known only once the server is, unless the profile tells it."""
         return {"tokens": float(self.limit)} if self.limit else {"whole_contexts": 1.0}
 
+    def outputs(self, own: float) -> list[float | None]:  # noqa: ARG002 - each rung has its own
+        """For `explain`: the most tokens of output that each rung asks for, in turn."""
+        return [_most(rung) for rung in self.rungs()]
+
     def words(self) -> str:
         """For `explain`."""
         above = f", then {', '.join(f'+{p}' for p in self.plus)}" if self.plus else ""
@@ -109,6 +113,12 @@ def _output(reach: Reach, left: int) -> Output:
     if reach == "one":
         return Output(max=1)
     return Output(exact=left) if reach == "edge" else Output(max=left + _OVER)
+
+
+def _most(rung: Rung) -> int:
+    if rung.output == "one" or rung.margin >= 0:
+        return 1
+    return -rung.margin + (_OVER if rung.output == "over" else 0)
 
 
 def _limit(facts: Facts, told: int | None) -> int | None:

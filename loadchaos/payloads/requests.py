@@ -54,6 +54,17 @@ class Options(BaseModel):
             raise ValueError(f"{self.file} holds no request")
         return self
 
+    def outputs(self, own: float) -> list[float | None]:
+        """For `explain`: the most tokens of output that each request asks for, in turn; None where it sets no bound."""
+        found = read(self.file, self.turns)
+        return [own if g.open_ended else None if g.max_tokens is None else g.max_tokens * g.answers for g in found]
+
+    def per_request(self) -> dict[str, float]:
+        """For `explain`: the mean of what one request carries; what it costs in tokens nobody has counted."""
+        found = read(self.file, self.turns)
+        images = sum(g.images for g in found) / len(found)
+        return {"bodies": 1.0, **({"images": images, "uncounted_images": images} if images else {})}
+
     def words(self) -> str:
         """For `explain`."""
         return f"the {len(read(self.file, self.turns))} requests of {self.file}, {self.order.replace('_', ' ')}"
@@ -72,6 +83,8 @@ class Given:
     images: int
     open_ended: bool
     """The file says no limit and is no OpenAI body: then the traffic's `output` is asked for."""
+    answers: int = 1
+    """How many it asks for at once (`n`)."""
 
 
 def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Draws) -> None:
@@ -206,7 +219,7 @@ def _given(body: dict[str, Any], url: str | None, folder: Path, own: bool) -> Gi
     path = url or (_CHAT if "messages" in body else _COMPLETIONS)
     return Given(
         path, None if model is None else str(model), orjson.dumps(body)[1:-1], stream, "stream_options" in body, limit,
-        images, not own and limit is None,
+        images, not own and limit is None, n if isinstance(n := body.get("n"), int) and n > 1 else 1,
     )  # fmt: skip
 
 

@@ -54,6 +54,10 @@ class Options(BaseModel):
             raise ValueError("weights are 0 or more, and one of them above 0")
         return value
 
+    def answers(self) -> float:
+        """For `explain`: the mean number of answers a request asks for."""
+        return (self.n.low + self.n.high) / 2 if self.n is not None else 1.0
+
     def words(self) -> str:
         """For `explain`."""
         given = self.model_dump(mode="json", exclude_unset=True)

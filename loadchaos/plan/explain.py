@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 from loadchaos.plan import expectation, trace
 from loadchaos.plan.attack import AttackPlan
 from loadchaos.plan.profile import DEFAULT_EXPECT, Profile
 from loadchaos.plan.shape import OnDeath, OutputOptions, Phase, Traffic
-from loadchaos.plan.steps import steps, total
+from loadchaos.plan.steps import count, steps, total
 from loadchaos.units import format_duration
 
 _GUESSED_SECONDS_A_TOKEN = 0.02
@@ -25,7 +25,7 @@ def explain(profile: Profile, seed: int = 0) -> str:
     lines += [f"  {_traffic(profile, t, planned)}" for t in profile.traffic]
     lines += ["", "like this"]
     lines += [f"  {line}" for line in _phases([_phase(p) for p in profile.load])]
-    lines += ["", *_cost(profile, planned), *_attacks(profile), *_expectations(profile), *_first(profile, seed)]
+    lines += ["", *_cost(profile, planned, seed), *_attacks(profile), *_expectations(profile), *_first(profile, seed)]
     return "\n".join(lines)
 
 
@@ -57,14 +57,12 @@ def _on_death(on_death: OnDeath) -> str:
 
 def _traffic(profile: Profile, traffic: Traffic, planned: int | None) -> str:
     part = traffic.weight / sum(t.weight for t in profile.traffic)
-    count = f" (about {round(part * planned):,})" if planned is not None else ""
+    share = f"{part:.0%} of requests" + (f" (about {round(part * planned):,})" if planned is not None else "")
     what = " and ".join(_words(name, options) for name, options in traffic.payload_options.items())
     behaviours = "".join(f"; {b.share * 100:g}% {b.name}" for b in traffic.behaviours)
     expect = "" if tuple(traffic.expect) == ("ok",) else f"; right is {' or '.join(traffic.expect)}"
     stream = "" if traffic.stream else ", not streamed"
-    return (
-        f"{traffic.name}: {part:.0%} of requests{count}: {what}, {_output(traffic.output)}{stream}{behaviours}{expect}"
-    )
+    return f"{traffic.name}: {share}: {what}, {_output(traffic)}{stream}{behaviours}{expect}"
 
 
 def _words(name: str, options: object) -> str:
@@ -72,8 +70,46 @@ def _words(name: str, options: object) -> str:
     return str(words()) if words is not None else name
 
 
-def _output(output: OutputOptions) -> str:
-    return f"exactly {output.exact} tokens out" if output.exact else f"at most {output.max} tokens out"
+def _output(traffic: Traffic) -> str:
+    asked, output = _asked(traffic), traffic.output
+    several = " in each answer" if _answers(traffic) > 1 else ""
+    if asked is None:
+        return (
+            f"exactly {output.exact} tokens out{several}"
+            if output.exact
+            else f"at most {output.max} tokens out{several}"
+        )
+    bounds = [n for n in asked if n is not None]
+    if len(bounds) < len(asked):
+        share = f" in {len(asked) - len(bounds)} of {len(asked)}" if bounds else ""
+        return f"output not bounded by the profile{share}"
+    return f"at most {max(bounds):g} tokens out{several}"
+
+
+def _asked(traffic: Traffic) -> Sequence[float | None] | None:
+    """The most tokens of output each request asks for, in turn, where a payload says so itself; None: not bounded."""
+    given = [options for options in traffic.payload_options.values() if hasattr(options, "outputs")]
+    return given[0].outputs(_mean(traffic.output)) if given else None
+
+
+def _mean(output: OutputOptions) -> float:
+    wanted = output.exact or output.max
+    return (wanted.low + wanted.high) / 2 if wanted else 0.0
+
+
+def _answers(traffic: Traffic) -> float:
+    """How many answers a request asks for."""
+    given = [options.answers() for options in traffic.payload_options.values() if hasattr(options, "answers")]
+    return float(given[0]) if given else 1.0
+
+
+def _tokens_out(traffic: Traffic, counts: Sequence[float] | None) -> float:
+    """The most tokens of output that so many requests in each phase ask for, as far as bounded; None: one on average."""
+    asked = [n or 0.0 for n in _asked(traffic) or (_mean(traffic.output),)]
+    if counts is None:
+        return sum(asked) / len(asked) * _answers(traffic)
+    turns = [divmod(round(n), len(asked)) for n in counts]  # each phase begins with the first
+    return sum(times * sum(asked) + sum(asked[:more]) for times, more in turns) * _answers(traffic)
 
 
 def _phases(told: Sequence[str]) -> Iterator[str]:
@@ -125,16 +161,19 @@ def _phase(phase: Phase) -> str:
     return f"{users}: {phase.rounds} rounds of {phase.requests} requests{drain}"
 
 
-def _cost(profile: Profile, planned: int | None) -> Iterator[str]:
+def _cost(profile: Profile, planned: int | None, seed: int) -> Iterator[str]:
+    counts = None if planned is None else [count(profile, seed, i) or 0 for i in range(len(profile.load))]
     sums: dict[str, float] = {}
+    output = 0.0
     weights = sum(t.weight for t in profile.traffic)
     for traffic in profile.traffic:
         part = traffic.weight / weights
         for options in traffic.payload_options.values():
             for name, value in getattr(options, "per_request", dict)().items():
                 sums[name] = sums.get(name, 0.0) + part * value
-        wanted = traffic.output.exact or traffic.output.max
-        sums["output"] = sums.get("output", 0.0) + part * ((wanted.low + wanted.high) / 2 if wanted else 0)
+        output += (
+            part * _tokens_out(traffic, None) if counts is None else _tokens_out(traffic, [part * c for c in counts])
+        )
     n = 1 if planned is None else planned
     yield f"That is {planned:,} requests, and about" if planned is not None else "A request has on average about"
     sent = []
@@ -143,9 +182,24 @@ def _cost(profile: Profile, planned: int | None) -> Iterator[str]:
     if "whole_contexts" in sums:
         sent.append(f"{_amount(sums['whole_contexts'] * n)} times the whole context of the model")
     if "images" in sums:
-        sent.append(f"{_amount(sums['images'] * n)} images ({_amount(sums['image_tokens'] * n)} tokens)")
-    yield f"  {', '.join(sent) or 'nothing counted beforehand'}, at most {_amount(sums['output'] * n)} tokens of output"
-    yield f"  {_duration(profile, sums['output'])}"
+        sent.append(f"{_amount(sums['images'] * n)} images{_image_tokens(sums, n)}")
+    if "bodies" in sums:
+        sent.append(f"{_amount(sums['bodies'] * n)} requests of a file, whose tokens are not counted beforehand")
+    unbounded = [t.name for t in profile.traffic if None in (_asked(t) or ())]
+    if len(unbounded) < len(profile.traffic):
+        sent.append(f"at most {_amount(output)} tokens of output")
+    if unbounded:
+        sent.append(f"the output of {' and '.join(unbounded)}, which the profile does not bound")
+    yield f"  {', '.join(sent)}"
+    yield f"  {_duration(profile, output / n, bounded=not unbounded)}"
+
+
+def _image_tokens(sums: Mapping[str, float], n: int) -> str:
+    counted = sums["images"] - sums.get("uncounted_images", 0.0)
+    if counted <= 0:
+        return ""
+    which = f"{_amount(counted * n)} of them " if "uncounted_images" in sums else ""
+    return f" ({which}{_amount(sums['image_tokens'] * n)} tokens)"
 
 
 def _amount(value: float) -> str:
@@ -153,7 +207,11 @@ def _amount(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
-def _duration(profile: Profile, output: float) -> str:
+def _duration(profile: Profile, output: float, *, bounded: bool) -> str:
+    if not bounded and any(phase.for_ is None and phase.trace is None for phase in profile.load):
+        return (
+            "How long it takes is not known: what the profile does not bound, the server may make as long as it likes"
+        )
     each = _FIRST_TOKEN_S + output * _GUESSED_SECONDS_A_TOKEN
     seconds = 0.0
     for phase in profile.load:

@@ -158,6 +158,11 @@ class Profile(Part):
         options = [t.payload_options["near_limit"] for t in self.traffic if "near_limit" in t.payload_options]
         return any(getattr(o, "limit", None) is None for o in options)
 
+    def notes(self) -> list[str]:
+        """What its payloads have to say before the load: files that are left out."""
+        every = [o for t in self.traffic for o in t.payload_options.values()]
+        return list(dict.fromkeys(str(told) for o in every for told in getattr(o, "notes", tuple)()))
+
     def video_kinds(self) -> list[tuple[str, bytes]]:
         """Each kind of video that is sent, with one to measure by."""
         options = [t.payload_options["video"] for t in self.traffic if "video" in t.payload_options]

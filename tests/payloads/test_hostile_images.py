@@ -94,6 +94,28 @@ def test_a_folder_of_ones_own_is_sent_too(tmp_path: Path, facts: Facts, step: St
     assert "in turn" in options.words()
 
 
+def test_of_a_folder_of_ones_own_only_images_are_sent_and_the_rest_is_told(
+    tmp_path: Path, facts: Facts, step: Steps
+) -> None:
+    for name in ("a.PNG", "b.avif", "readme.md", "run.sh", ".DS_Store", ".hidden.png"):
+        (tmp_path / name).write_bytes(b"x")
+    options = hostile_images.Options(folder=str(tmp_path))
+    assert [(e.file, e.mime) for e in options.chosen()] == [("a.PNG", "image/png"), ("b.avif", "image/avif")]
+    (told,) = options.notes()
+    assert told == f"{tmp_path}: left out, by name no images: readme.md, run.sh"
+    assert "readme.md, run.sh" in options.words()
+    asked_for = hostile_images.Options(folder=str(tmp_path), only=("readme.md",))
+    assert base64.b64encode(b"x").decode() in url_of(step({"hostile_images": asked_for}), facts)
+    assert not asked_for.notes()
+    assert not hostile_images.Options().notes()
+
+
+def test_a_folder_without_an_image_is_told(tmp_path: Path) -> None:
+    (tmp_path / "readme.md").write_text("hello")
+    with pytest.raises(ValidationError, match=r"holds no image \(left out, by name no images: readme\.md\)"):
+        hostile_images.Options(folder=str(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [

@@ -1,0 +1,83 @@
+"""What `explain` says of a profile's cost is a bound, or is said to be none."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from loadchaos import shipped
+from loadchaos.model import Facts, TextFacts
+from loadchaos.payloads import build
+from loadchaos.plan.explain import explain
+from loadchaos.plan.profile import Profile, Shelves, load
+from loadchaos.plan.steps import steps
+
+Write = Callable[..., Profile]
+
+
+def about(name: str, payload: str, more: str = "") -> str:
+    return f"""
+name: {name}
+traffic:
+  - {{name: first, payload: {payload}, output: {{max: 8}}}}
+{more}
+load:
+  - {{users: 4, requests: 12}}
+"""
+
+
+def test_a_ladder_is_told_with_the_output_that_its_rungs_ask_for(shelves: Shelves) -> None:
+    profile = load(shipped.profile("near_max_len"), shelves)
+    facts = Facts(
+        "http://x", "http://x", "vllm", "m", "0.18.0", max_model_len=4096,
+        text=TextFacts(9, ((" the", 1),), " the", "tokenize"),
+    )  # fmt: skip
+    asked = [build(step, facts).max_tokens or 0 for step in steps(profile, 0)]
+    assert len(asked) == 225
+    text = explain(profile)
+    assert f"at most {sum(asked):,} tokens of output" in text
+    assert f"at most {max(asked)} tokens out" in text
+
+
+@pytest.fixture
+def bodies(tmp_path: Path) -> Path:
+    question = [{"role": "user", "content": "why?"}]
+    two: list[dict[str, object]] = [{"messages": question, "max_tokens": 30, "n": 2}, {"messages": question}]
+    (tmp_path / "r.jsonl").write_text("\n".join(map(json.dumps, two)))
+    return tmp_path / "r.jsonl"
+
+
+def test_bodies_without_a_limit_are_said_to_be_unbounded(write: Write, bodies: Path) -> None:
+    text = explain(write(about("open", f"{{requests: {{file: {bodies}}}}}")))
+    assert "output not bounded by the profile in 1 of 2" in text
+    assert "12 requests of a file, whose tokens are not counted beforehand" in text
+    assert "the output of first, which the profile does not bound" in text
+    assert "How long it takes is not known" in text
+    assert "tokens of output" not in text
+    beside = "  - {name: beside, payload: {text: {tokens: 10}}, output: {max: 5}}"
+    mixed = explain(write(about("mixed", f"{{requests: {{file: {bodies}}}}}", beside)))
+    assert "the output of first, which" in mixed
+    assert "at most 210 tokens of output" in mixed  # three times 2 answers of 30 tokens, and six of 5
+
+
+def test_several_answers_cost_so_many_times_the_output(write: Write) -> None:
+    text = explain(write(about("several", "{text: {tokens: 10}, sampling: {n: 3}}")))
+    assert "at most 8 tokens out in each answer" in text
+    assert "at most 288 tokens of output" in text
+
+
+def test_what_hostile_images_cost_is_not_said_to_be_nothing(write: Write) -> None:
+    assert "12 images, at most 96 tokens of output" in explain(write(about("hostile", "{hostile_images: {}}")))
+    beside = "  - {name: beside, payload: {images: {size: 64x64}}}"
+    mixed = explain(write(about("mixed", "{hostile_images: {}}", beside)))
+    assert "12 images (6 of them " in mixed.replace("6.0 of", "6 of")
+
+
+def test_what_a_folder_has_beside_its_images_is_noted_before_the_load(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "pictures").mkdir()
+    for name in ("a.png", "readme.md"):
+        (tmp_path / "pictures" / name).write_bytes(b"x")
+    profile = write(about("own", f"{{hostile_images: {{folder: {tmp_path}/pictures}}}}"))
+    assert profile.notes() == [f"{tmp_path}/pictures: left out, by name no images: readme.md"]
+    assert "(left out, by name no images: readme.md)" in explain(profile)
