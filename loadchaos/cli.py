@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from loadchaos.cli_common import duration, profile_names, tell, terminal
 from loadchaos.cli_images import images
 from loadchaos.cli_launch import launch
 from loadchaos.cli_logs import classify, signatures
+from loadchaos.cli_profiles import check, explain, init, profile_of, profiles, set_option
 from loadchaos.cli_resume import again, point
 from loadchaos.cli_runs import compare, export, follow, judge, report, runs
 from loadchaos.cli_sim import sim
@@ -25,7 +26,7 @@ from loadchaos.redact import REDACTED
 
 if TYPE_CHECKING:
     from loadchaos.cockpit import Address
-    from loadchaos.plan.profile import Profile, Shelves
+    from loadchaos.plan.profile import Profile
     from loadchaos.run import Result
 
 _EXIT_CODES = """\b
@@ -60,18 +61,9 @@ def main() -> None:
 # --- run ---------------------------------------------------------------------------------------------------------------
 
 
-_set_option = click.option(
-    "--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Override the profile: load.0.users=20."
-)
-
-
-def _profile_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.argument("profile", shell_complete=profile_names)(_set_option(command))
-
-
 @main.command()
 @click.pass_context
-@_set_option
+@set_option
 @click.argument("profile", required=False, shell_complete=profile_names)
 @click.option("--resume", type=click.Path(path_type=Path, exists=True, file_okay=False), metavar="RUN",
               help="Go on with an interrupted run: its profile, options and seed, from its plan's next step.")  # fmt: skip
@@ -147,7 +139,7 @@ def run(ctx: click.Context, /, profile: str | None, overrides: tuple[str, ...], 
     elif profile is None:
         raise OptionError("which profile? A path, or a shipped name: loadchaos profiles")
     users = options["users"]
-    loaded = _load(profile, [*overrides, *([f"load.*.users={users}"] if users else [])])
+    loaded = profile_of(profile, [*overrides, *([f"load.*.users={users}"] if users else [])])
     if options["launch"]:
         loaded, options["target"] = _launching(loaded, options["launch"], options["target"]), None
     if folder is not None:
@@ -300,7 +292,7 @@ def probe(
     admin = parse_target(admin_url) if admin_url else base
     sent = request_headers(Options(api_key_env=api_key_env, headers=_headers(headers)))
     tls = Trust(ca, insecure).context()
-    profiles = {name: _load(str(path), ()) for name, path in shipped.profiles().items()}
+    profiles = {name: profile_of(str(path), ()) for name, path in shipped.profiles().items()}
     if lengths:
         authority.check(admin, ["--lengths sends prompts at the edge of its context"], authorize)
 
@@ -315,85 +307,10 @@ def probe(
         sys.exit(4)
 
 
-# --- profiles -----------------------------------------------------------------------------------------------------------
-
-
-def shelves() -> Shelves:
-    """What a profile may name, from the shelves themselves."""
-    from loadchaos.behaviours import BEHAVIOURS
-    from loadchaos.dialects import DIALECTS
-    from loadchaos.payloads import PAYLOADS
-    from loadchaos.plan.profile import Shelves
-    from loadchaos.sim.defects import DEFECTS
-
-    defects: dict[str, set[str]] = {}
-    for name, defect in DEFECTS.items():
-        defects.setdefault(defect.dialect, set()).add(name)
-    return Shelves(
-        payloads={name: payload.Options for name, payload in PAYLOADS.items()},
-        behaviours={name: behaviour.Options for name, behaviour in BEHAVIOURS.items()},
-        attacks={name: frozenset(dialect.admin) for name, dialect in DIALECTS.items()},
-        defects={name: frozenset(names) for name, names in defects.items()},
-        dialects=frozenset(DIALECTS),
-    )
-
-
-def _load(name: str, overrides: Sequence[str]) -> Profile:
-    from loadchaos import shipped
-    from loadchaos.plan.profile import load
-
-    return load(shipped.profile(name), shelves(), overrides)
-
-
-@main.command()
-@_profile_argument
-@click.option("--seed", type=int, default=0)
-def explain(profile: str, overrides: tuple[str, ...], seed: int) -> None:
-    """Say in plain words what a profile will do and cost."""
-    from loadchaos.plan.explain import explain as words
-
-    click.echo(words(_load(profile, overrides), seed=seed))
-
-
-@main.command()
-@_profile_argument
-def check(profile: str, overrides: tuple[str, ...]) -> None:
-    """Check a profile; every mistake at once, with file, line and column."""
-    loaded = _load(profile, overrides)
-    click.echo(f"{profile}: good ({loaded.name})")
-
-
-@main.command()
-def profiles() -> None:
-    """List the shipped profiles, a line each."""
-    from loadchaos import shipped
-
-    for name, path in shipped.profiles().items():
-        click.echo(f"{name:22} {_load(str(path), ()).about}")
-
-
-@main.command()
-@click.argument("folder", type=click.Path(path_type=Path), default=Path("profiles"))
-def init(folder: Path) -> None:
-    """Copy the shipped profiles into FOLDER (profiles/ here), to be changed at will; nothing is overwritten."""
-    from loadchaos import shipped
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, path in shipped.profiles().items():
-            copy = folder / path.name
-            if copy.exists():
-                click.echo(f"{copy}: is there already, left as it is")
-                continue
-            copy.write_bytes(path.read_bytes())
-            click.echo(f"{copy}: {_load(name, ()).about}")
-    except OSError as e:
-        raise OptionError(f"{folder}: {e.strerror}; name a folder that can be written") from e
-
-
 # --- commands that have files of their own ------------------------------------------------------------------------------
 
 for _command in (
-    judge, report, compare, runs, export, follow, soak, trend, classify, signatures, stack, launch, worker, images, sim,
+    check, explain, profiles, init, judge, report, compare, runs, export, follow, soak, trend, classify, signatures, stack,
+    launch, worker, images, sim,
 ):  # fmt: skip
     main.add_command(_command)

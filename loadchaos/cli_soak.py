@@ -55,13 +55,14 @@ def _say(text: str) -> None:
 def _order(profile: str, options: tuple[str, ...], *, once: bool) -> tuple[Profile, Order]:
     """What is soaked; the options of `run` are judged now and not in the night."""
     from loadchaos import cli
+    from loadchaos.cli_profiles import profile_of
     from loadchaos.plan.schedule import Keep, Schedule
     from loadchaos.soak.daemon import Order
 
     given: dict[str, Any] = cli.run.make_context("loadchaos run", [profile, *options]).params
     if given["dry_run"]:
         raise OptionError("--dry-run belongs to `loadchaos run`; --next says when a soak would start its runs")
-    loaded = cli._load(profile, given["overrides"])
+    loaded = profile_of(profile, given["overrides"])
     schedule = loaded.schedule
     if schedule is None and once:
         schedule = Schedule(cron="0 0 * * *", keep=Keep(runs=10**9))  # without a schedule nothing is deleted, either

@@ -80,6 +80,7 @@ EVERYTHING = {
     "cli_images",
     "cli_launch",
     "cli_logs",
+    "cli_profiles",
     "cli_resume",
     "cli_runs",
     "cli_sim",

@@ -1,8 +1,10 @@
 """The command line answers at once: what a command needs is imported when it runs."""
 
+import json
 import subprocess
 import sys
 
+import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
@@ -65,3 +67,15 @@ def test_the_list_of_runs_fits_a_narrow_terminal_and_says_what_failed() -> None:
     assert wide.endswith("0.16 or later  encoder_cache_miss, connection_reset")
     assert len(narrow) <= 90
     assert "external lmde…  encoder_cach" in narrow
+
+
+@pytest.mark.parametrize("command", [["profiles"], ["explain", "smoke"], ["check", "smoke"]], ids=lambda c: c[0])
+def test_what_profiles_say_is_to_be_had_as_json(command: list[str]) -> None:
+    plain = CliRunner().invoke(main, command)
+    told = json.loads(CliRunner().invoke(main, [*command, "--json"]).output)
+    assert plain.exit_code == 0
+    if command == ["profiles"]:
+        assert [line.split()[0] for line in plain.output.splitlines()] == [one["name"] for one in told]
+    else:
+        assert told["profile"]["name"] == "smoke"
+        assert told.get("words", plain.output.rstrip("\n")) == plain.output.rstrip("\n")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.cli import shelves
+from loadchaos.cli_profiles import shelves
 from loadchaos.errors import AuthorizationError
 from loadchaos.options import Options, place
 from loadchaos.plan.profile import Profile, from_mapping

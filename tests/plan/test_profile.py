@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from loadchaos import shipped
-from loadchaos.cli import shelves
+from loadchaos.cli_profiles import shelves
 from loadchaos.errors import ProfileError
 from loadchaos.plan.explain import explain
 from loadchaos.plan.profile import DEFAULT_EXPECT, Profile, Shelves, from_mapping, load

@@ -14,7 +14,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from loadchaos.cli import shelves
+from loadchaos.cli_profiles import shelves
 from loadchaos.gate import Gate
 from loadchaos.options import Options
 from loadchaos.patient import Patient

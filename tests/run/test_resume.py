@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from loadchaos.cli import run, shelves
+from loadchaos.cli import run
+from loadchaos.cli_profiles import shelves
 from loadchaos.cli_resume import again
 from loadchaos.errors import OptionError
 from loadchaos.ledger import RunFolder, Tail, Writer

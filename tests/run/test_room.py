@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.cli import shelves
+from loadchaos.cli_profiles import shelves
 from loadchaos.plan.profile import Profile, from_mapping
 from loadchaos.room import REQUEST_BYTES, SECOND_BYTES, Room, predicted
 
