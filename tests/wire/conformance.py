@@ -173,6 +173,14 @@ TABLE: list[tuple[str, list[bool], str]] = [
     ("chunk_sizes_with_extensions", [True], "ok"),
     ("whole_in_chunks", [False], "ok"),
     ("whole_shorter_than_promised", [False], "reset"),
+    ("whole_hundred_continue", [False], "ok"),
+    ("whole_big_headers", [False], "ok"),
+    ("whole_half_then_silence", [False], "stalled"),
+    ("whole_reset_mid_body", [False], "reset"),
+    ("whole_usage_zero", [False], "ok"),
+    ("whole_usage_missing", [False], "ok"),
+    ("whole_no_token_stop", [False], "empty"),
+    ("whole_utf8_split", [False], "ok"),
     ("content_length_is_no_number", BOTH, "protocol_error"),
     ("status_408", BOTH, "http_error"),
     ("status_413_gateway", BOTH, "http_error"),
@@ -182,9 +190,10 @@ TABLE: list[tuple[str, list[bool], str]] = [
     ("status_204", [True], "truncated"),
     ("status_204", [False], "protocol_error"),
     ("closed_while_idle", [True], "ok"),
+    ("whole_closed_while_idle", [False], "ok"),
 ]
 SHORT = Limits(first_byte_ns=300_000_000, between_bytes_ns=200_000_000)
-KEPT_ALIVE = {"closed_while_idle"}
+KEPT_ALIVE = {"closed_while_idle", "whole_closed_while_idle"}
 """Modes that are asked a second time on the connection of the first, because that is what they are about."""
 
 HEAD = """# Every outcome right

@@ -299,6 +299,13 @@ MODES: dict[str, bytes | Callable[[Peer], None]] = {
     "whole_in_chunks": stream(json.dumps(whole()).encode()[:30], json.dumps(whole()).encode()[30:], kind="application/json"),
     "whole_shorter_than_promised": then(JSON_HEAD + b"Content-Length: 900\r\n\r\n{}", close),
     "content_length_is_no_number": JSON_HEAD + b"Content-Length: many\r\n\r\n{}",
+    "whole_hundred_continue": b"HTTP/1.1 100 Continue\r\n\r\n" + plain(whole()),
+    "whole_big_headers": plain(whole(), extra=f"x-trace: {'t' * 100_000}\r\n"),
+    "whole_reset_mid_body": then(plain(whole())[:-10], reset),
+    "whole_usage_zero": plain(whole(usage={"prompt_tokens": 0, "completion_tokens": 0})),
+    "whole_usage_missing": plain(whole(usage=None)),
+    "whole_no_token_stop": plain(whole("", usage={"prompt_tokens": 9, "completion_tokens": 0})),
+    "whole_utf8_split": in_packets(plain(json.dumps(whole("日本語🙂é"), ensure_ascii=False).encode()), 300),
     "status_408": plain(b"", 408),
     "status_413_gateway": plain(b"<html><h1>413 Request Entity Too Large</h1></html>", 413, "text/html"),
     "status_502_html": plain(b"<html><h1>502 Bad Gateway</h1></html>", 502, "text/html"),
@@ -317,7 +324,9 @@ def running() -> Iterator[Misbehaving]:
     it.modes["never"] = lambda _peer: (it.release.wait(20), None)[1]
     it.modes["tokens_then_silence"] = then(stream(ROLE, TOKENS, end=b""), lambda _peer: (it.release.wait(20), None)[1])
     it.modes["headers_then_silence"] = then(stream(end=b""), lambda _peer: (it.release.wait(20), None)[1])
+    it.modes["whole_half_then_silence"] = then(plain(whole())[:-10], lambda _peer: (it.release.wait(20), None)[1])
     it.modes["closed_while_idle"] = idle_close(stream(*GOOD))
+    it.modes["whole_closed_while_idle"] = idle_close(plain(whole()))
     it.modes["half_a_chunk"] = lambda peer: half_a_chunk(peer, it.release)
     peers: list[Peer] = []
     threads: list[threading.Thread] = []

@@ -14,6 +14,11 @@ from loadchaos.wire.call import Limits
 from loadchaos.wire.outcome import Rules
 from tests.wire.conformance import SHORT, TABLE, ask, once, render, rules
 
+SILENT = {"never", "reset_before_headers", "closed_before_headers"}
+"""No byte of an answer came."""
+OF_THE_BODY = dict.fromkeys(("until_close", "until_close_cut_short", "whole_until_close"), "chatcmpl-7")
+IDS: dict[str, str | None] = {**OF_THE_BODY, "not_http": None, **dict.fromkeys(SILENT)}
+"""Where the id is not in the header: in the answer itself, or nowhere."""
 ROWS = [(mode, stream, expected) for mode, kinds, expected in TABLE for stream in kinds]
 
 
@@ -25,6 +30,17 @@ def test_each_misbehaviour_ends_in_its_outcome(server: Any, mode: str, stream: b
     assert reply.outcome == expected, reply
     assert reply.bytes_out > 0
     assert (reply.error is None) == (expected == "ok")
+    assert reply.request_id == IDS.get(mode, "req-9")
+    assert reply.sent_ns is not None
+    if mode in SILENT:
+        assert (reply.first_byte_ns, reply.last_byte_ns, reply.status) == (None, None, None)
+    else:
+        assert reply.first_byte_ns is not None
+        assert reply.last_byte_ns is not None
+        assert reply.sent_ns <= reply.first_byte_ns <= reply.last_byte_ns <= reply.end_ns
+    if reply.first_token_ns is not None:
+        assert reply.first_byte_ns is not None
+        assert reply.first_byte_ns <= reply.first_token_ns <= (reply.last_byte_ns or 0)
 
 
 def test_the_table_leaves_no_mode_of_the_server_out(server: Any) -> None:
@@ -112,7 +128,16 @@ def test_the_whole_request_limit_ends_an_answer_that_never_ends(server: Any) -> 
 
 def test_line_separators_of_unicode_stay_inside_the_text(server: Any) -> None:
     assert ask(server.url("line_separators")).text == "a\u2028b\u2029c\u0085d"
-    assert ask(server.url("utf8_split")).text == "日本語🙂é"
+    assert ask(server.url("utf8_split")).text == ask(server.url("whole_utf8_split"), stream=False).text == "日本語🙂é"
+
+
+@pytest.mark.parametrize(
+    ("mode", "counted"), [("usage_zero", (0, 0)), ("usage_missing", (None, None)), ("no_token_stop", (9, 0))]
+)
+def test_usage_is_what_the_server_said_streamed_or_not(server: Any, mode: str, counted: Any) -> None:
+    for url, stream in ((mode, True), (f"whole_{mode}", False)):
+        reply = ask(server.url(url), stream=stream)
+        assert (reply.prompt_tokens, reply.completion_tokens) == counted
 
 
 def test_every_outcome_that_a_call_can_have_is_in_the_table() -> None:
