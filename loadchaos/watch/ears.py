@@ -21,7 +21,8 @@ _WORDS = re.compile(
     rb"(?P<failing> ERROR |CRITICAL|FATAL|Traceback \(most recent call last\)|died unexpectedly)"
     rb"|(?P<dead>EngineDeadError|EngineCore encountered a fatal error|[Bb]ackground loop has errored"
     rb"|ZMQ engine process is not alive|PyTorch engine (?:request loop is not alive|(?:main loop|loop task) has stopped))"
-    rb"|(?P<ending>Shutting down FastAPI HTTP server|INFO:\s+Shutting down\b|Shutdown initiated \(timeout=)"
+    rb"|(?P<ending>Shutting down FastAPI HTTP server|INFO:\s+Shutting down\b|Shutdown initiated \(timeout="
+    rb"|\[shutdown\] API server: shutdown triggered)"
 )
 
 

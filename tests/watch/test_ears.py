@@ -45,6 +45,21 @@ def test_a_log_that_is_not_there_yet_says_nothing_until_it_comes(tmp_path: Path,
     ears.close()
 
 
+def test_an_end_in_order_that_complains_of_itself_afterwards_was_told_first(tmp_path: Path, rows: Any) -> None:
+    log = tmp_path / "server.log"
+    append(log, "")
+    ears = Ears(log, "server", rows.append)
+    ears.look()
+    append(log, "(APIServer pid=1) INFO 11-21 [launcher.py:254] [shutdown] API server: shutdown triggered\n")  # 0.32
+    append(
+        log,
+        "(APIServer pid=1) ERROR 11-21 [async_llm.py:906] AsyncLLM output_handler failed.\nINFO:     Shutting down\n",
+    )
+    ears.look()
+    assert [what for what, _ in heard(rows)] == ["listening", "ending", "failing"]
+    ears.close()
+
+
 def test_of_a_burst_only_the_end_is_looked_at(tmp_path: Path, rows: Any) -> None:
     log = tmp_path / "server.log"
     append(log, "")
