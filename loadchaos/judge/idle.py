@@ -32,11 +32,19 @@ _CACHING = re.compile(r"enable_prefix_caching['\"]?\s*[=:]\s*(True|False)")
 
 @dataclass
 class _Engine:
-    kv_before: float | None = None  # the newest before the load with nothing running
+    kv_before: float | None = None  # the newest before the load with nothing running, else the least
+    at_rest: bool = False
     blocks: float | None = None
     at_ns: int = 0
     busy: float = 0.0
     kv: float | None = None
+
+    def before(self, kv: float, *, busy: bool) -> None:
+        """A reading before the load. Gauges may be old, and tell of our own questions: then the least is a bound."""
+        if busy and self.at_rest:
+            return
+        least = kv if self.kv_before is None else min(kv, self.kv_before)
+        self.kv_before, self.at_rest = least if busy else kv, not busy
 
 
 class Idle:
@@ -49,6 +57,7 @@ class Idle:
         self._hung_up = 0
         self._others = False
         self._metrics_seen = False
+        self._begun_by_us = False  # a server just begun holds nothing, whether its gauges were read in time or not
         self._blocks: float | None = None
         self._caching: bool | None = None  # whether it has a prefix cache, as far as it tells
 
@@ -71,10 +80,12 @@ class Idle:
             self._others = not row.get("ok")
         elif kind == "state" and row.get("to") in _OTHER_SERVER and self._load_end_ns is None:
             self._engines.clear()
+            self._begun_by_us = False
 
     def _configured(self, row: Row) -> None:
         """LMDeploy has it off unless asked for: its own command without the flag says so; what it logs says it better."""
         if row.get("row") == "launch" and row.get("what") == "start":
+            self._begun_by_us = True
             command = [str(part) for part in row.get("command") or ()]
             self._caching = "--enable-prefix-caching" in command if "api_server" in command else None
         elif told := _CACHING.search(str(row.get("flags") or "")):
@@ -89,8 +100,8 @@ class Idle:
         engine.blocks = float(values["kv_blocks"]) if values.get("kv_blocks") else engine.blocks
         busy = float(values["requests_running"]) + float(values.get("requests_waiting") or 0)
         kv = float(values["kv_usage_ratio"]) if "kv_usage_ratio" in values else None
-        if not self._load_begun and not busy:
-            engine.kv_before = kv
+        if not self._load_begun and kv is not None:
+            engine.before(kv, busy=bool(busy))
         if self._load_end_ns is not None:
             engine.at_ns, engine.busy, engine.kv = int(row["at_ns"]), busy, kv
 
@@ -129,7 +140,8 @@ class Idle:
                 "its prefix cache keeps blocks" if self._caching else "whether a prefix cache keeps blocks is not known"
             )
             return f"{cached}, and its gauge counts them"
-        return "it was not read at rest before the load" if engine.kv_before is None else None
+        known = engine.kv_before is not None or self._begun_by_us
+        return None if known else "it was not read before the load"
 
     def _read(self) -> list[_Engine]:
         end_ns = self._load_end_ns

@@ -129,13 +129,18 @@ def test_kv_that_was_not_looked_at_is_said(dialect: str, known: list[Mapping[str
     assert told.startswith(f"0 requests; KV use not looked at: {why}")
 
 
-def test_what_a_request_held_before_the_load_is_no_measure_of_rest() -> None:
-    before = [metrics(0.5, kv=0.01), metrics(1, running=1, kv=0.3)]
+def test_rest_is_what_was_held_with_nothing_running_and_else_the_least_that_was_seen() -> None:
     after = [run("load_begin", 2), *request("aborted"), run("load_end", 10), metrics(13, kv=0.2)]
-    assert "server" in folded([*before, *after]).leaks("vllm")
-    check = folded([before[1], *after]).check("vllm")
+    asked = [metrics(0.6, running=1, kv=0.3), metrics(1, running=1, kv=0.4)]
+    assert "server" in folded([metrics(0.5, kv=0.01), *asked, *after]).leaks("vllm")
+    assert "server" in folded([*asked, metrics(1.5, kv=0.01), *after]).leaks("vllm")
+    assert folded([*asked, *after]).leaks("vllm") == {}
+    assert "server" in folded([metrics(0.5, running=1, kv=0.1), *asked, *after]).leaks("vllm")
+    check = folded(after).check("vllm")
     assert check is not None
-    assert check.actual == "0 requests; KV use not looked at: it was not read at rest before the load"
+    assert check.actual == "0 requests; KV use not looked at: it was not read before the load"
+    begun = folded([started("vllm", "serve", "m"), *after])
+    assert "server" in begun.leaks("vllm"), "a server just begun holds nothing"
 
 
 def test_a_server_that_could_not_be_looked_at_is_a_note() -> None:
