@@ -90,20 +90,20 @@ def test_what_is_refused_is_told_with_its_reason(shared_vllm: Server, loadchaos:
 
 
 @pytest.mark.parametrize(
-    ("server", "name", "code", "options"),
+    ("server", "name", "options"),
     [
-        (vllm_032_mtp, "mamba_precopy_failed", 4, ()),
-        (vllm_032_topk, "spec_sampler_top_k", 1, ("--set", f"traffic.1.payload={SAMPLED}")),
+        (vllm_032_mtp, "mamba_precopy_failed", ()),
+        (vllm_032_topk, "spec_sampler_top_k", ("--set", f"traffic.1.payload={SAMPLED}")),
     ],
     ids=["hybrid-mtp", "top-k"],
 )
 def test_a_natural_death_is_found_by_mtp_mm_and_named(
-    loadchaos: Run, server: Any, name: str, code: int, options: Sequence[str]
+    loadchaos: Run, server: Any, name: str, options: Sequence[str]
 ) -> None:
     told = loadchaos("mtp_mm", *typed(server()), "--set", "target.on_death=stop", "-u", "24", *options)
     (death,) = [f for f in told.verdict["failures"] if f["severity"] == "engine_death"]
     assert (death["id"], death["attribution"]) == (name, "server"), told.output
-    assert (told.code, "died before the load" in told.output) == (code, code == 4), "our first requests are greedy"
+    assert (told.code, "died before the load" in told.output) in ((4, True), (1, False)), told.output
 
 
 def test_faults_that_kill_nobody_are_done_and_called_injected(loadchaos: Run, plugin: Path, tmp_path: Path) -> None:
