@@ -21,7 +21,7 @@ _SHADES_APART = 0.05  # per cent of the width: what is closer is one stretch
 
 @dataclass(frozen=True)
 class Line:
-    """One path with a name; `kind` is `line` or `area`, `css` its colour class; `dots` are its points without neighbours."""
+    """One path with a name; `kind`: `line`, `area` or `heat`, `css` its colour class; `dots`: points without neighbours."""
 
     label: str
     css: str
@@ -40,12 +40,18 @@ class Tick:
 
 @dataclass(frozen=True)
 class Chart:
-    """One plot under the common time axis; `empty` says why there is nothing to see."""
+    """One plot under the common time axis; `empty` says why there is nothing to see.
+
+    `css` is the figure's class, `text` what it shows in words; `transform` brings paths of another plane to this one.
+    """
 
     title: str
     lines: tuple[Line, ...]
     ticks: tuple[Tick, ...]
     empty: str = ""
+    css: str = ""
+    text: str = ""
+    transform: str = ""
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,7 @@ def _distribution(whole: Whole, kind: str) -> Distribution | None:
         return (math.log10(max(ns, 1.0)) - low) / (high - low)
 
     rows = tuple(_row(clean(t, 40), h, place, bins) for t, h in found.items())
-    return Distribution(_TITLES[kind], rows, tuple(_ticks(low, high)))
+    return Distribution(_TITLES[kind], rows, tuple(log_ticks(low, high)))
 
 
 def _row(traffic: str, hist: LogHistogram, place: Callable[[float], float], n_bins: int) -> Row:
@@ -134,7 +134,8 @@ def _n(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def _ticks(low: float, high: float) -> list[tuple[float, str]]:
+def log_ticks(low: float, high: float, apart: float = 11) -> list[tuple[float, str]]:
+    """Round latencies on an axis from 10**low to 10**high ns, as per cent and label; `apart` per cent at least."""
     decades = high - low
     steps = (1,) if decades > 3 else (1, 2, 5) if decades > 0.9 else (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
     exponents = range(math.floor(low), math.ceil(high) + 1)
@@ -142,7 +143,7 @@ def _ticks(low: float, high: float) -> list[tuple[float, str]]:
     for value in (s * 10.0**e for e in exponents for s in steps):
         at = round(100 * (math.log10(value) - low) / (high - low), 2)
         # Labels need room, on a phone a tenth of the width.
-        if 0 <= at <= 100 and (not ticks or at - ticks[-1][0] > 11):
+        if 0 <= at <= 100 and (not ticks or at - ticks[-1][0] > apart):
             ticks.append((at, _short(value / _NS)))
     return ticks
 

@@ -20,6 +20,7 @@ from loadchaos.model import OUTCOMES
 from loadchaos.tell import canvas
 from loadchaos.tell.charts import picture
 from loadchaos.tell.distributions import distributions, lengths
+from loadchaos.tell.heatmaps import heatmaps
 from loadchaos.tell.phrases import (
     accepted_text,
     count_text,
@@ -69,6 +70,7 @@ def render(verdict: Mapping[str, Any], series: Series, folder: Path) -> str:
     drawn = picture(series, _incident_marks(verdict))
     names = list(verdict.get("by_traffic") or {})[:_MOST]
     states = verdict.get("states") or []
+    column, hot = heatmaps(series, drawn)
     return _template().render(
         decision=decision, word=decision.upper(), profile=clean(verdict.get("profile") or "?", 80),
         headline=one_line(verdict), target=target_in_words(verdict), times=_times(verdict),
@@ -78,6 +80,7 @@ def render(verdict: Mapping[str, Any], series: Series, folder: Path) -> str:
         rules=[_rule(r) for r in verdict.get("expectations") or []],
         checks=[{**_rule(r), "to_do": to_do_text(r)} for r in verdict.get("checks") or []],
         worth=_worth(verdict), picture=drawn, width=plural(drawn.width_s, "second"),
+        heatmaps=hot, column=column,
         traffics=[clean(n, 40) for n in names], outcomes=_outcomes(verdict, names), latency=_latency(verdict),
         lower_bounds=lower_bounds_text(verdict), distributions=distributions(series.whole),
         lengths=lengths(series.whole), limited=bool((verdict.get("generator") or {}).get("limited")),

@@ -1,6 +1,6 @@
 // Puts uPlot in the place of report.html's drawn charts: a line under the pointer through all of them, with the values
-// there; dragging enlarges a stretch of time in all, the timeline above included. Without this script nothing is missing
-// but that; printed are the drawn ones.
+// there; dragging enlarges a stretch of time in all, the timeline and the heatmaps included. Without this script nothing
+// is missing but that; printed are the drawn ones.
 (() => {
   "use strict";
   const home = document.querySelector(".times");
@@ -158,11 +158,11 @@
     });
   }
 
-  // The timeline follows the charts.
+  // The timeline and the heatmaps follow the charts.
   const placed = [...all(".bar"), ...all(".mark")].map((e) => ({ e, left: parseFloat(e.style.left), width: parseFloat(e.style.width) || 0 }));
-  const crosses = all(".lane").map((p) => made("span", "cross", p));
+  const crosses = all(".lane, .heat .plot").map((p) => made("span", "cross", p));
   const share = (s) => ((s - from) / (to - from)) * 100;
-  const axes = all(".lanes .axis");
+  const axes = all(".lanes .axis, .heat .axis"), heat = all(".heat svg");
 
   function read(u) {
     const i = u.cursor.idx;
@@ -186,6 +186,7 @@
       p.e.style.left = `${left}%`;
       if (p.width) p.e.style.width = `${Math.max(0, right - left)}%`;
     }
+    for (const e of heat) e.setAttribute("viewBox", `${first * 10} 0 ${1000 / k} 100`); // per cent of 1000
     for (const axis of axes) {
       axis.replaceChildren();
       for (const t of ticks()) {
@@ -197,7 +198,7 @@
     whole.hidden = low === from && high === to;
   }
 
-  const figures = all(".wide");
+  const figures = all(".wide:not(.heat)");
   const live = figures.map(plotted).filter(Boolean);
   document.getElementById("hint").hidden = live.length === 0;
   whole.addEventListener("click", () => choose(from, to));

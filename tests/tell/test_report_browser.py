@@ -124,6 +124,8 @@ def test_dragging_enlarges_a_stretch_everywhere_and_a_button_shows_the_whole_aga
     bars = "[...document.querySelectorAll('.bar')].map(b => [b.hidden, b.style.left])"
     ticks = "document.querySelector('.lanes .axis').innerText"
     whole, all_bars, all_ticks = browser.js(PICTURES), browser.js(bars), browser.js(ticks)
+    heat = "[...document.querySelectorAll('.heat svg')].map(e => e.getAttribute('viewBox').split(' ').map(Number))"
+    assert browser.js(heat) == [[0, 0, 1000, 100]] * 2
     assert browser.js("document.getElementById('whole').hidden")
     mouse = Mouse(browser, 2)
     mouse("mousePressed", 0.25, True)
@@ -133,6 +135,7 @@ def test_dragging_enlarges_a_stretch_everywhere_and_a_button_shows_the_whole_aga
     browser.until("!document.getElementById('whole').hidden", "a way back")
     assert not set(browser.js(PICTURES)) & set(whole), "every chart shows the stretch"
     assert browser.js(ticks) != all_ticks
+    assert all(box == pytest.approx([250, 0, 350, 100], abs=5) for box in browser.js(heat)), "the heatmaps, too"
     assert True in [hidden for hidden, _ in browser.js(bars)], "what lies outside of the stretch is not drawn"
     for at, second in ((0.02, 9), (0.98, 23)):  # 43 s that begin at -2 s
         mouse("mouseMoved", at)
@@ -140,6 +143,7 @@ def test_dragging_enlarges_a_stretch_everywhere_and_a_button_shows_the_whole_aga
     browser.click("document.getElementById('whole')", "the whole run")
     browser.until("document.getElementById('whole').hidden", "the whole run")
     assert (browser.js(PICTURES), browser.js(bars), browser.js(ticks)) == (whole, all_bars, all_ticks)
+    assert browser.js(heat) == [[0, 0, 1000, 100]] * 2
     assert browser.errors == []
 
 
@@ -182,12 +186,16 @@ def test_the_page_asks_nobody_for_anything_and_shows_the_same_without_scripts(br
     browser.open(page)
     browser.js("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
     assert browser.requests == [page]
-    shape, drawn = "document.querySelectorAll('.times path').length", "document.querySelectorAll('.plot svg')"
+    shape = "document.querySelectorAll('.times path').length"
+    drawn = "document.querySelectorAll('.wide:not(.heat) svg')"
+    cells = "[...document.querySelectorAll('path.heat')].map(e => e.getBoundingClientRect().width)"
+    assert min(browser.js(cells)) > 10, "the heatmaps are drawn in any case"
     shown, height = browser.js(shape), browser.js("document.querySelector('.times').offsetHeight")
     assert browser.js(f"[...{drawn}].every(e => !e.getBoundingClientRect().height)"), "uPlot's in their place"
     browser.ask("Emulation.setScriptExecutionDisabled", value=True)
     browser.open(page)
     assert browser.js(shape) == shown > 8
+    assert min(browser.js(cells)) > 10
     assert browser.js(f"[...{drawn}].every(e => e.getBoundingClientRect().height > 50)")
     assert browser.js("document.querySelector('.times').offsetHeight") == pytest.approx(height, rel=0.15)
     assert browser.js("document.getElementById('hint').hidden"), "nothing is promised that does not work"
