@@ -57,6 +57,7 @@ class Idle:
         self._hung_up = 0
         self._others = False
         self._metrics_seen = False
+        self._down = False  # when the load ended
         self._begun_by_us = False  # a server just begun holds nothing, whether its gauges were read in time or not
         self._blocks: float | None = None
         self._caching: bool | None = None  # whether it has a prefix cache, as far as it tells
@@ -78,9 +79,11 @@ class Idle:
             self._configured(row)
         elif kind == "preflight" and row.get("name") == "others":
             self._others = not row.get("ok")
-        elif kind == "state" and row.get("to") in _OTHER_SERVER and self._load_end_ns is None:
-            self._engines.clear()
-            self._begun_by_us = False
+        elif kind == "state" and self._load_end_ns is None:
+            self._down = row.get("to") in _OTHER_SERVER
+            if self._down:
+                self._engines.clear()
+                self._begun_by_us = False
 
     def _configured(self, row: Row) -> None:
         """LMDeploy has it off unless asked for: its own command without the flag says so; what it logs says it better."""
@@ -161,8 +164,8 @@ class Idle:
         return Check("idle after the load", "0 requests, KV use back", actual, "fail" if leaks else "pass")
 
     def notes(self) -> list[str]:
-        """Where clients hung up and the server could not be looked at: why not."""
-        if not self._hung_up or self._load_end_ns is None or (self._read() and not self._others):
+        """Where clients hung up and the server could not be looked at: why not; of one that is down, more is told already."""
+        if not self._hung_up or self._load_end_ns is None or self._down or (self._read() and not self._others):
             return []
         why = "others used the server" if self._others else "nothing could be read after the load"
         why = why if self._metrics_seen else "no metrics"

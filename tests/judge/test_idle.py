@@ -151,6 +151,8 @@ def test_a_server_that_could_not_be_looked_at_is_a_note() -> None:
     others = {"row": "preflight", "at_ns": 0, "name": "others", "ok": False, "text": ""}
     assert folded([others, *rows()]).notes() == [unknown + "others used the server"]
     assert folded(rows()).notes() == []
+    died = {"row": "state", "at_ns": 9 * S, "replica": "server", "to": "dead"}
+    assert folded([*rows()[:-2], died, rows()[-2]]).notes() == [], "a death is told already"
     assert folded([r for r in rows(outcome="ok") if r["row"] != "metrics"]).notes() == []
     judge = Judge(Terms("p"), Facts("http://x", "http://x", "openai"))
     for row in blind:
