@@ -164,7 +164,7 @@ class Idle:
         return Check("idle after the load", "0 requests, KV use back", actual, "fail" if leaks else "pass")
 
     def notes(self) -> list[str]:
-        """Where clients hung up and the server could not be looked at: why not; of one that is down, more is told already."""
+        """Where clients hung up and the server could not be looked at: why not. Of one that is down, other rows tell."""
         if not self._hung_up or self._load_end_ns is None or self._down or (self._read() and not self._others):
             return []
         why = "others used the server" if self._others else "nothing could be read after the load"
