@@ -56,7 +56,8 @@ class Child:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,
-                env={**os.environ, **env},
+                # By the time it can ask who its parent is, that may have been killed.
+                env={**os.environ, **env, "LOADCHAOS_PARENT": str(os.getpid())},
                 start_new_session=True,
             )
         finally:

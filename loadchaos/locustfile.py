@@ -35,6 +35,8 @@ from loadchaos.users.plan import WorkerPlan
 from loadchaos.users.ship import SILENT_S, Link
 
 PLAN_VARIABLE = "LOADCHAOS_PLAN"
+PARENT_VARIABLE = "LOADCHAOS_PARENT"
+"""The pid of the run that began this process: see children.py."""
 REMOTE_VARIABLE = "LOADCHAOS_WAIT_FOR_WORKERS_S"
 """Set for a master of workers on other machines: how long they may take to come."""
 TOKEN_VARIABLE = "LOADCHAOS_TOKEN"  # noqa: S105 - a name, and what it names is no secret
@@ -86,7 +88,7 @@ def _on_init(environment: Environment, **_: Any) -> None:
     if TOKEN_VARIABLE in os.environ:
         _join(environment, cast("Any", runner))
     else:
-        spawn(_end_with_parent, environment, os.getppid())
+        spawn(_end_with_parent, environment, _parent(environment))
     environment.process_exit_code = 0  # the verdict is not Locust's
     if isinstance(runner, MasterRunner):
         if REMOTE_VARIABLE in os.environ:
@@ -145,7 +147,7 @@ def _join(environment: Environment, runner: Any) -> None:
 def _on_init_of_session(environment: Environment, home: Path) -> None:
     environment.process_exit_code = 0
     if not isinstance(environment.runner, WorkerRunner):
-        spawn(_end_with_parent, environment, os.getppid())
+        spawn(_end_with_parent, environment, _parent(environment))
         webui.extend(cast("webui.Environment", environment), home)
     if not isinstance(environment.runner, MasterRunner):
         spawn(_serve, environment, home)
@@ -160,6 +162,12 @@ def _serve(environment: Environment, home: Path) -> None:
                 _loads.clear()
                 spawn(_drive, environment, Path(str(row["folder"])) / "plan.json", lambda _: None)
         sleep(CONTROL_S)
+
+
+def _parent(environment: Environment) -> int:
+    """Who began us: a process that --processes forked has its master, any other the run, whoever is its parent by now."""
+    told = None if isinstance(environment.runner, WorkerRunner) else os.environ.get(PARENT_VARIABLE)
+    return int(told) if told else os.getppid()
 
 
 def _end_with_parent(environment: Environment, parent: int) -> None:

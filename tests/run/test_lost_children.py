@@ -71,6 +71,18 @@ def test_after_a_kill_of_the_run_nothing_is_left_and_its_folder_can_be_judged(st
     assert "UNKNOWN" in (run.folder / "report.html").read_text().upper()
 
 
+def test_a_run_that_is_killed_while_its_load_process_starts_leaves_no_load_behind(
+    start: Any, slow_answers: Any
+) -> None:
+    run = start(**slow_answers)
+    run.wait_for("events.jsonl", 1, row="locust", what="start")
+    run.note_pids()
+    run.signal(signal.SIGKILL)
+    run.process.wait()
+    run.all_gone(60)
+    assert run.again("judge").returncode == 3
+
+
 @pytest.mark.slow
 def test_two_load_processes_share_the_load_and_each_writes_its_own_file(start: Any) -> None:
     run = start("--processes", "2")
