@@ -116,10 +116,14 @@ class Soak:
                 )
                 return 2 if self._ended_with is None else 128 + self._ended_with
             self._clock.sleep(_POLL_S)
+        nights.answered(self.state, self._clock.now())
         self._begin(None, "once", quiet=False)
         while self._busy() and self._ended_with is None:
             self._clock.sleep(_POLL_S)
         self._end_run()
+        if not wait:  # starts that met this run were left out, as the lock leaves out those of systemd and cron
+            nights.answered(self.state, self._clock.now())
+            self._save()
         if self.state.running is not None:  # it did not end in the time it had; the next start notes what becomes of it
             return 128 + (self._ended_with or 0)
         code = self.state.nights[-1].exit_code

@@ -9,7 +9,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from itertools import accumulate, pairwise
 from pathlib import Path
+from statistics import median_low
 
 import orjson
 
@@ -17,21 +19,31 @@ from loadchaos.plan.schedule import Keep
 from loadchaos.soak.state import Night, when
 
 _DOOMED = ".deleted-"
+_USUAL_GAPS = 3
 
 
 def too_many(home: Path, nights: Sequence[Night], keep: Keep, now: datetime) -> list[Night]:
-    """The nights whose run folders may go, oldest first."""
-    there = [n for n in nights if n.folder and not n.deleted and _whole(home / n.folder)]
-    there.sort(key=lambda n: n.started or "")
+    """The nights whose run folders may go, oldest first: `nights` are in the order in which they ended."""
+    there = [n for n in nights if n.folder and n.started and not n.deleted and _whole(home / n.folder)]
     last_good = next((n for n in reversed(there) if n.verdict == "pass"), None)
-    old = now - timedelta(days=keep.days) if keep.days else None
+    ages = _ages([when(str(n.started)) for n in there], now)
+    most = timedelta(days=keep.days) if keep.days else timedelta.max
     return [
         n
-        for i, n in enumerate(there)
-        if n is not last_good
-        and (len(there) - i > keep.runs or (old is not None and n.started is not None and when(n.started) < old))
-        and not marked(home / str(n.folder))
+        for i, (n, age) in enumerate(zip(there, ages, strict=True))
+        if n is not last_good and (len(there) - i > keep.runs or age > most) and not marked(home / str(n.folder))
     ]
+
+
+def _ages(starts: Sequence[datetime], now: datetime) -> list[timedelta]:
+    """How old each is, in time that nights bear witness to: a clock that is wrong, once or from now on, ages none of them.
+
+    A gap counts for three usual ones at most, one in which the clock went back for none. Of two nights nothing is usual.
+    """
+    gaps = [max(b - a, timedelta()) for a, b in pairwise([*starts, now])]
+    usual = median_low(gaps[:-1]) if len(gaps) > 2 else timedelta()
+    counted = (min(gap, _USUAL_GAPS * usual) for gap in reversed(gaps))
+    return list(accumulate(counted, initial=timedelta()))[1:][::-1]
 
 
 def _whole(path: Path) -> bool:

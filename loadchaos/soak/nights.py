@@ -39,6 +39,13 @@ def turn(state: State, schedule: Schedule, now: datetime, *, busy: bool) -> Star
     return start
 
 
+def answered(state: State, now: datetime) -> None:
+    """A run begun by hand, or by what keeps the time in our place, is every start until now: none of them was missed."""
+    handled = when(state.handled_to)
+    if now > handled or handled - now > _WRONG_CLOCK:
+        state.handled_to = iso(now)
+
+
 def _due(state: State, schedule: Schedule, now: datetime) -> Start | None:
     """The start that is due, of all that came since we looked last; `handled_to` goes on behind them."""
     handled = when(state.handled_to)

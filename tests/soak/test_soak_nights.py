@@ -60,6 +60,27 @@ def test_nights_missed_are_noted_and_made_up_for_once(world: Make) -> None:
     assert w.when_begun() == ["11-23 17:48"]
 
 
+def test_nights_that_systemd_began_are_not_missed(world: Make) -> None:
+    w = world(datetime(2026, 11, 20, 1, tzinfo=UTC))
+    for _ in range(5):
+        soak = w.soak(catch_up="once")
+        assert soak.once() == 0
+        w.kill()
+        w.clock.sleep(23 * 3600)
+    w.clock.sleep(-12 * 3600)
+    soak = w.soak(catch_up="once")
+    w.pass_time(soak, hours=2)
+    assert whats(soak) == [("ran", "once", 1)] * 5
+
+
+def test_nor_is_a_start_that_met_a_run_begun_by_hand(world: Make) -> None:
+    w = world(datetime(2026, 11, 20, 0, 30, tzinfo=UTC))
+    soak = w.soak(catch_up="once")
+    soak.once()
+    w.pass_time(soak, hours=2)
+    assert whats(soak) == [("ran", "once", 1)]
+
+
 def test_without_catch_up_they_are_noted_only(world: Make) -> None:
     w = world()
     soak = w.soak()
@@ -306,6 +327,29 @@ def test_days_are_obeyed_too(world: Make) -> None:
     soak = w.soak(keep={"runs": 30, "days": 2})
     w.pass_time(soak, step_s=600, days=6)
     assert there(w) == ["night-105", "night-106"]
+
+
+@pytest.mark.parametrize("ahead", [timedelta(days=365), timedelta(days=-365)])
+def test_a_clock_that_is_wrong_takes_no_run_away(world: Make, ahead: timedelta) -> None:
+    w = world()
+    soak = w.soak(keep={"runs": 30, "days": 90})
+    w.pass_time(soak, step_s=600, days=2)
+    w.verdict = "fail"
+    w.pass_time(soak, step_s=600, days=1)
+    w.verdict = "pass"
+    w.pass_time(soak, step_s=600, days=2.58)  # a run goes on: the clock leaps in its midst, and stays wrong
+    w.clock.time, w.ends = w.clock.time + ahead, w.ends + ahead
+    w.pass_time(soak, step_s=600, days=5)
+    assert len(there(w)) == len(w.begun) >= 10
+
+
+def test_after_a_long_pause_the_old_runs_go_once_new_ones_show_the_time(world: Make) -> None:
+    w = world()
+    soak = w.soak(keep={"runs": 30, "days": 4})
+    w.pass_time(soak, step_s=600, days=3)
+    w.clock.sleep(60 * 86400)
+    w.pass_time(soak, step_s=600, days=5)
+    assert there(w) == ["night-105", "night-106", "night-107", "night-108"]
 
 
 def test_the_last_good_run_stays_however_old(world: Make) -> None:
