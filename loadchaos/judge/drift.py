@@ -1,8 +1,9 @@
 """What a profile may say of growth within a run: `drift.rss <= 1%/h`. Robust slopes, told only where they are certain.
 
 A figure is judged from five minutes on. It grows where Mann-Kendall's test leaves less than one chance in a hundred for
-noise and the second half still rises; a warm-up that levels off does not. Memory must also rise by more than the server may
-keep of the images it was sent, and not ever more slowly. Otherwise it grows by nothing.
+noise, also for one that is slow (trends.inertia), and the second half still rises; a warm-up that levels off does not.
+Memory must also rise by more than the server may keep of the images it was sent, and not ever more slowly. Otherwise it
+grows by nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from loadchaos.judge.held import Held
 from loadchaos.judge.tally import S
-from loadchaos.judge.trends import Point, Samples, certainty, levels_off, slope
+from loadchaos.judge.trends import Point, Samples, certainty, inertia, levels_off, slope
 from loadchaos.model import Row
 
 FIGURES = {
@@ -116,7 +117,10 @@ def drift(
         return None
     rate = slope(points)
     half = points[len(points) // 2 :]
-    if certainty([v for _, v in points]) < _SURE or slope(half) * (half[-1][0] - half[0][0]) < _STILL * rate * span_s:
+    if (
+        certainty([v for _, v in points]) < _SURE * inertia(points)
+        or slope(half) * (half[-1][0] - half[0][0]) < _STILL * rate * span_s
+    ):
         return Drift(0.0, span_s)
     if rate * span_s <= may_hold or (settles and levels_off(points, sure=_SURE)):
         return Drift(0.0, span_s)

@@ -16,6 +16,7 @@ Point = tuple[float, float]
 _MOST_POINTS = 240
 _IN_A_BUCKET = 15
 _FEWEST = 20
+_MOST_INERT = 0.98
 _SURE = 4.0  # standard deviations of Mann-Kendall's S: 1 in 30,000 by chance
 
 
@@ -77,6 +78,27 @@ def certainty(values: Sequence[float]) -> float:
         return 0.0
     s = sum((b > a) - (b < a) for i, a in enumerate(values) for b in values[i + 1 :])
     return s / math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
+
+
+def inertia(points: Sequence[Point]) -> float:
+    """By how much neighbours that resemble each other inflate the deviation of Mann-Kendall's S: 1 where they do not.
+
+    What is left of the trend is taken for an AR(1): sqrt((1 + r) / (1 - r)), r its first autocorrelation, corrected for its
+    bias in a short series (von Storch 1995; Kendall 1954). A random walk is nearly all inertia, and no trend.
+    """
+    n = len(points)
+    if n < _FEWEST:
+        return 1.0
+    rate = slope(points)
+    rest = [v - rate * t for t, v in points]
+    middle = sum(rest) / n
+    around = [v - middle for v in rest]
+    whole = sum(v * v for v in around)
+    if whole <= 0:
+        return 1.0
+    r = sum(a * b for a, b in pairwise(around)) / whole
+    r = min(max((n * r + 1) / (n - 4), 0.0), _MOST_INERT)
+    return math.sqrt((1 + r) / (1 - r))
 
 
 def levels_off(points: Sequence[Point], *, sure: float) -> bool:

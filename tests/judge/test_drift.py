@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from loadchaos.judge.drift import Drifts
+from loadchaos.judge.drift import Drifts, drift
 from loadchaos.judge.expectations import Figures, judge
+from loadchaos.judge.trends import Point
 from loadchaos.plan.expectation import parse
 
 S = 1_000_000_000
@@ -75,6 +76,22 @@ def test_growth_beyond_what_is_expected_fails_and_less_passes(figure: str, limit
     assert verdict(drifts, f"drift.{figure} <= {limit}")[0] == "fail"
     assert verdict(drifts, f"drift.{figure} <= 10%/h")[0] == "pass"
     assert verdict(history(2), f"drift.{figure} <= {limit}")[0] == "pass"
+
+
+@pytest.mark.parametrize("minutes", [10, 60, 240])
+def test_noise_that_is_slow_is_hardly_ever_taken_for_growth(minutes: int) -> None:
+    """TTFT that wanders about its mean and forgets in so many minutes: 4 in 100 is what may be, white noise has none."""
+
+    def wandering(seed: int) -> list[Point]:
+        rng, keep = random.Random(seed), math.exp(-2 / minutes)
+        at, points = rng.gauss(0, 0.05), []
+        for n in range(HOURS * 30):
+            points.append((n * 120.0, 0.2 * (1 + at)))
+            at = keep * at + rng.gauss(0, 0.05 * math.sqrt(1 - keep * keep))
+        return points
+
+    found = [drift(wandering(seed)) for seed in range(100)]
+    assert sum(one is not None and one.per_hour > 0 for one in found) <= 8
 
 
 def test_what_grows_is_told_with_its_rate() -> None:
