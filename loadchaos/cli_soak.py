@@ -80,6 +80,16 @@ def _say_next(profile: Profile, schedule: Schedule, count: int) -> None:
         click.echo(f"  {line}")
 
 
+def _variables(order: Order) -> tuple[str, ...]:
+    """The variables that the options of `run` read keys from."""
+    from loadchaos import cli
+
+    given: dict[str, Any] = cli.run.make_context("loadchaos run", [order.profile, *order.options]).params
+    values = [h.partition("=")[2] for h in given["headers"]] + list(given["notify"])
+    named = [v.removeprefix("env:") for v in values if v.startswith("env:")]
+    return tuple(dict.fromkeys([*([given["api_key_env"]] if given["api_key_env"] else []), *named]))
+
+
 def _emitted(order: Order, kind: str) -> str:
     from loadchaos import __version__, shipped
     from loadchaos.soak.emit import Job, emit
@@ -101,7 +111,8 @@ def _emitted(order: Order, kind: str) -> str:
         ]
     return emit(
         Job(name=order.name, schedule=order.schedule, command=tuple(words), folder=Path.cwd(), home=order.home,
-            profile=path.read_text(encoding="utf-8"), profile_file=path.name, version=__version__),
+            profile=path.read_text(encoding="utf-8"), profile_file=path.name, version=__version__,
+            variables=_variables(order)),
         kind,
     )  # fmt: skip
 

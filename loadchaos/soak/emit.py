@@ -11,8 +11,11 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
+from cronsim import CronSim
 from ruamel.yaml import YAML
 from ruamel.yaml.scalarstring import LiteralScalarString
 
@@ -21,6 +24,9 @@ from loadchaos.plan.schedule import Schedule
 
 _DAYS = ("Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat")
 _MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+_YEARS = 5
+_SECRET = "loadchaos-keys"  # noqa: S105 - a name
+_USER = 10001
 _END_S = 900
 """What a run may take beyond its load: start of a server, drain, verdict, report."""
 
@@ -37,6 +43,8 @@ class Job:
     profile: str
     profile_file: str
     version: str
+    variables: tuple[str, ...] = ()
+    """Names of the environment's variables that hold keys."""
 
     @property
     def unit(self) -> str:
@@ -47,6 +55,41 @@ class Job:
 def emit(job: Job, kind: str) -> str:
     """The text for `systemd`, `cron` or `k8s`. OptionError where it cannot say what the schedule says."""
     return _KINDS[kind](job)
+
+
+def _plain(schedule: Schedule, who: str, way_out: str) -> None:
+    """Refuse what only cronsim knows: the last day, the last or second Monday."""
+    day, _, weekday = schedule.cron.upper().split()[2:]
+    if re.search(r"[L#W]", day + weekday.replace("WED", "")):
+        raise OptionError(f"{who} has no {schedule.cron!r} (L, W or #): {way_out}")
+
+
+def _moved(schedule: Schedule, now: datetime) -> datetime | None:
+    """The next start of ours that stands for a time which the clocks leave out that day: others skip it."""
+    zone = ZoneInfo(schedule.timezone)
+    for days in range(_YEARS * 366):
+        begin = datetime.combine(now.astimezone(zone).date() + timedelta(days), time(), zone)
+        end = datetime.combine(begin.date() + timedelta(1), time(), zone)
+        if (end.utcoffset() or timedelta()) <= (begin.utcoffset() or timedelta()):
+            continue
+        for tick in schedule.ticks(begin.astimezone(UTC) - timedelta(minutes=1)):
+            if tick >= end:
+                break
+            wall = tick.astimezone(zone).replace(tzinfo=None)
+            if next(CronSim(schedule.cron, wall - timedelta(minutes=1)), None) != wall:
+                return tick.astimezone(zone)
+    return None
+
+
+def _skips(schedule: Schedule, who: str) -> str:
+    """A comment where it leaves a night out that we would not."""
+    moved = _moved(schedule, datetime.now(UTC))
+    if moved is None:
+        return ""
+    return (
+        f"# On {moved:%Y-%m-%d} the clocks leave out the time of a start: {who} skips it, "
+        f"`loadchaos soak` begins it at {moved:%H:%M}.\n"
+    )
 
 
 # --- systemd ------------------------------------------------------------------------------------------------------------
@@ -60,6 +103,10 @@ def _systemd(job: Job) -> str:
     queue = (
         "# overlap: queue cannot be said here: a start that meets a run is left out.\n" if s.overlap == "queue" else ""
     )
+    keys = "".join(f"# {v}=... belongs into this file, which only you may read:\n" for v in job.variables)
+    if keys:
+        keys += f"EnvironmentFile=-%h/.config/{job.unit}.env\n"
+    skips = _skips(s, "systemd")
     catch_up = "true" if s.catch_up == "once" else "false"
     return f"""\
 # ~/.config/systemd/user/{job.unit}.service
@@ -69,7 +116,7 @@ Description=loadchaos run of {job.name}
 [Service]
 Type=oneshot
 WorkingDirectory={_specifiers(str(job.folder))}
-ExecStart={" ".join(_unit_word(w) for w in job.command)}
+{keys}ExecStart={" ".join(_unit_word(w) for w in job.command)}
 {most}
 KillSignal=SIGTERM
 KillMode=mixed
@@ -80,7 +127,7 @@ TimeoutStopSec=180
 Description=loadchaos run of {job.name}: {_specifiers(s.times_in_words())}
 
 [Timer]
-{queue}{times}
+{queue}{skips}{times}
 {jitter}AccuracySec=1s
 Persistent={catch_up}
 
@@ -105,9 +152,8 @@ def _unit_word(word: str) -> str:
 
 def on_calendar(schedule: Schedule) -> list[str]:
     """The cron line in systemd's words: two where cron means "this day of the month or that weekday"."""
+    _plain(schedule, "systemd", "let `loadchaos soak` keep the time itself")
     minute, hour, day, month, weekday = schedule.cron.upper().split()
-    if re.search(r"[L#W]", day + weekday.replace("WED", "")):
-        raise OptionError(f"systemd has no {schedule.cron!r} (L, W or #): let `loadchaos soak` keep the time itself")
     clock = f"{_field(hour, 0, 23)}:{_field(minute, 0, 59)}:00"
     zone = schedule.timezone
     names = {n: str(i + 1) for i, n in enumerate(_MONTHS)}
@@ -155,6 +201,7 @@ def _weekdays(field: str) -> str:
 
 def _cron(job: Job) -> str:
     s = job.schedule
+    _plain(s, "cron", "let `loadchaos soak` keep the time itself")
     lock = shlex.quote(str(job.home / ".soak.cron"))
     # Beside our own lock: so that a start that meets a run is left out in silence, or waits for it.
     flock = f"flock {lock}" if s.overlap == "queue" else f"flock -n -E 0 {lock}"
@@ -169,6 +216,7 @@ def _cron(job: Job) -> str:
         lines.append(
             "# catch_up: once cannot be said here: cron forgets what it missed; systemd and `loadchaos soak` do not."
         )
+    lines += [f"# {v}=... has to stand above the line: cron does not know your shell's." for v in job.variables]
     lines += [f"CRON_TZ={s.timezone}", f"{s.cron} {command.replace('%', chr(92) + '%')}"]
     return "\n".join(lines) + "\n"
 
@@ -178,9 +226,8 @@ def _cron(job: Job) -> str:
 
 def _k8s(job: Job) -> str:
     s = job.schedule
+    _plain(s, "a CronJob", "run `loadchaos soak` in a Deployment")
     minute, hour, day, month, weekday = s.cron.split()
-    if re.search(r"[LWlw#]", day + re.sub("wed", "", weekday, flags=re.IGNORECASE)):
-        raise OptionError(f"a CronJob has no {s.cron!r} (L, W or #): run `loadchaos soak` in a Deployment")
     # A CronJob knows Sunday as 0 only; a missed start, or one that met a run, is made up for until its deadline.
     weekday = re.sub(r"\b7\b", "0", weekday) if not re.search(r"-7\b", weekday) else ",".join(
         str(v) for v in sorted({v % 7 for v in _values(weekday, 0, 7)})
@@ -189,13 +236,21 @@ def _k8s(job: Job) -> str:
     labels = {"app.kubernetes.io/name": "loadchaos", "app.kubernetes.io/instance": job.unit}
     command: list[str] = list(job.command)
     sleep = ["sh", "-c", f'sleep $(shuf -i 0-{int(s.jitter)} -n 1); exec "$@"', "sh"] if s.jitter >= 1 else []
+    env = [{"name": v, "valueFrom": {"secretKeyRef": {"name": _SECRET, "key": v}}} for v in job.variables]
+    # As deploy/base: the image's user may write into the claim.
     pod = {
         "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 180,
+        "automountServiceAccountToken": False,
+        "securityContext": {"runAsNonRoot": True, "runAsUser": _USER, "fsGroup": _USER,
+                            "seccompProfile": {"type": "RuntimeDefault"}},
         "containers": [{
             "name": "loadchaos",
             "image": f"loadchaos:{job.version}",
             "command": [*sleep, *command],
             "workingDir": "/work",
+            **({"env": env} if env else {}),
+            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
             "volumeMounts": [{"name": "runs", "mountPath": "/work"},
                              {"name": "profile", "mountPath": "/profile", "readOnly": True}],
         }],
@@ -220,7 +275,12 @@ def _k8s(job: Job) -> str:
         both = (
             "# A CronJob has one deadline for starts that met a run and those that were missed: both are made up for.\n"
         )
-    return f"# The image is yours to name and push.\n{both}" + _documents(documents)
+    keys = ""
+    if job.variables:
+        literals = " ".join(f'--from-literal={v}="${v}"' for v in job.variables)
+        keys = f"# The keys are a Secret of yours: kubectl create secret generic {_SECRET} {literals}\n"
+    skips = _skips(s, "a CronJob")
+    return f"# The image is yours to name and push.\n{keys}{both}{skips}" + _documents(documents)
 
 
 def _documents(documents: Sequence[Mapping[str, object]]) -> str:

@@ -12,9 +12,11 @@ from typing import Any
 
 import jsonschema
 import pytest
+from click.testing import CliRunner
 from ruamel.yaml import YAML
 
 from loadchaos import __version__
+from loadchaos.cli import main
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -42,6 +44,12 @@ def check(document: dict[str, Any]) -> None:
 @pytest.mark.parametrize("path", [p for p in MANIFESTS if p.name not in NO_MANIFESTS], ids=lambda p: p.name)
 def test_kubernetes_takes(path: Path) -> None:
     for document in documents(path.read_text()):
+        check(document)
+
+
+def test_kubernetes_takes_what_soak_emits() -> None:
+    args = ["soak", "soak_nightly", "--emit", "k8s", "--target", "http://vllm:8000", "--api-key-env", "KEY"]
+    for document in documents(CliRunner().invoke(main, args).output):
         check(document)
 
 

@@ -70,11 +70,27 @@ def test_systemds_calendar_says_what_the_cron_line_says(cron: str, calendar: lis
     assert theirs[:4] == ours
 
 
-@pytest.mark.parametrize("kind", ["systemd", "k8s"])
+@pytest.mark.parametrize("kind", ["systemd", "cron", "k8s"])
 @pytest.mark.parametrize("cron", ["0 2 L * *", "0 2 * * MON#2", "0 2 * * 5L"])
 def test_what_cannot_be_said_is_refused(kind: str, cron: str) -> None:
     with pytest.raises(OptionError, match=r"L, W or #"):
         emit(job(cron), kind)
+
+
+@pytest.mark.parametrize(
+    ("cron", "zone", "skips"),
+    [
+        ("0 2 * * *", "Europe/Berlin", True),
+        ("30 1 * * *", "Europe/London", True),
+        ("0 3 * * *", "Europe/Berlin", False),
+        ("*/30 * * * *", "Europe/Berlin", False),
+        ("0 2 * * 1", "Europe/Berlin", False),
+        ("0 2 * * *", "UTC", False),
+    ],
+)
+def test_a_night_that_others_skip_when_the_clocks_go_on_is_told(cron: str, zone: str, skips: bool) -> None:
+    for kind in ("systemd", "k8s"):
+        assert ("skips it, `loadchaos soak` begins it at 0" in emit(job(cron, timezone=zone), kind)) == skips
 
 
 def test_units_are_what_systemd_accepts(tmp_path: Path) -> None:
@@ -119,6 +135,26 @@ def test_a_cronjob_is_what_kubernetes_reads() -> None:
     assert container["command"][-4:] == ["loadchaos", "soak", "x.yaml", "--once"]
     assert claim["kind"] == "PersistentVolumeClaim"
     assert "*id" not in text
+    pod = job_spec["template"]["spec"]
+    assert (pod["securityContext"]["runAsUser"], pod["securityContext"]["fsGroup"]) == (10001, 10001)
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("systemd", "# KEY=... belongs into this file"),
+        ("cron", "# KEY=... has to stand above the line"),
+        ("k8s", 'kubectl create secret generic loadchaos-keys --from-literal=KEY="$KEY" --from-literal=HOOK'),
+    ],
+)
+def test_keys_come_from_where_each_keeps_them(kind: str, told: str) -> None:
+    args = ["soak", "soak_nightly", "--emit", kind, "--target", "http://127.0.0.1:1"]
+    done = CliRunner().invoke(main, [*args, "--api-key-env", "KEY", "--header", "X=y", "--notify", "env:HOOK"])
+    assert told in done.output
+    if kind == "k8s":
+        *_, cronjob = YAML(typ="safe").load_all(done.output)
+        pod = cronjob["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+        assert pod["containers"][0]["env"][0]["valueFrom"]["secretKeyRef"]["key"] == "KEY"
 
 
 def test_the_shipped_profile_says_when_it_runs() -> None:
