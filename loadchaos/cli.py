@@ -15,7 +15,7 @@ from loadchaos.cli_images import images
 from loadchaos.cli_launch import launch
 from loadchaos.cli_logs import classify, signatures
 from loadchaos.cli_profiles import check, explain, init, profile_of, profiles, set_option
-from loadchaos.cli_resume import again, point
+from loadchaos.cli_resume import again, point, rest
 from loadchaos.cli_runs import compare, export, follow, judge, report, runs
 from loadchaos.cli_sim import sim
 from loadchaos.cli_soak import soak, trend
@@ -144,6 +144,7 @@ def run(ctx: click.Context, /, profile: str | None, overrides: tuple[str, ...], 
         loaded, options["target"] = _launching(loaded, options["launch"], options["target"]), None
     if folder is not None:
         resumed = point(folder, loaded, options["seed"])
+        options["duration"] = rest(ctx, folder, options["duration"], resumed.loaded_s)
     if options["dry_run"]:
         click.echo(explain(loaded, seed=options["seed"]))
         return

@@ -7,6 +7,7 @@ import json
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from loadchaos.errors import OptionError
@@ -23,7 +24,7 @@ _LATE_S = 5.0
 class Point:
     """What of a plan is left: `sent` by earlier runs (plan.steps), the next step, `behind_s` into its phase.
 
-    `left`: requests to come, None where time ends the load.
+    `left`: requests to come, None where time ends the load. `loaded_s`: how long the load of that run went on.
     """
 
     run: str
@@ -32,6 +33,7 @@ class Point:
     behind_s: float
     left: int | None
     sent: Sent
+    loaded_s: float
 
     def to_json(self) -> dict[str, Any]:
         """As plan.json has it."""
@@ -50,9 +52,10 @@ def begin_row(folder: RunFolder) -> Mapping[str, Any]:
 
 
 def arguments(folder: RunFolder) -> list[str]:
-    """What stood behind `loadchaos run`, its secrets redacted."""
+    """What stood behind `loadchaos run`, its secrets redacted, less `--resume`: its run may be elsewhere by now."""
     argv = [str(a) for a in begin_row(folder).get("argv") or ()]
-    return argv[argv.index("run") + 1 :] if "run" in argv else []
+    said = argv[argv.index("run") + 1 :] if "run" in argv else []
+    return [a for before, a in pairwise(["", *said]) if "--resume" not in (before, a) and not a.startswith("--resume=")]
 
 
 def hidden(value: object) -> bool:
@@ -76,7 +79,8 @@ def point(folder: RunFolder, profile: Profile, seed: int) -> Point:
         sent: Sent = [*(before.get("sent") or ()), last]
         if (found := _next(profile, seed, phase, sent, seen, before)) is not None:
             step, behind_s = found
-            return Point(str(folder.path.resolve()), phase, step, behind_s, _left(profile, seed, phase, sent), sent)
+            left = _left(profile, seed, phase, sent)
+            return Point(str(folder.path.resolve()), phase, step, behind_s, left, sent, seen.loaded_s)
         phase += 1
     raise over
 
@@ -134,12 +138,18 @@ def _plan(folder: RunFolder) -> tuple[int, Mapping[str, Any]]:
 
 @dataclass
 class _Seen:
-    """The last step of each worker, begin of each phase, newest moment, how each worker's load ended."""
+    """The last step of each worker, begin of each phase and of the load, newest moment, how each worker's load ended."""
 
     last: dict[int, int] = field(default_factory=dict)
     begun_ns: dict[int, int] = field(default_factory=dict)
+    load_ns: int | None = None
     newest_ns: int = 0
     ends: list[str] = field(default_factory=list)
+
+    @property
+    def loaded_s(self) -> float:
+        """How long the load went on."""
+        return 0.0 if self.load_ns is None else (self.newest_ns - self.load_ns) / 1e9
 
 
 def _read(folder: RunFolder) -> _Seen:
@@ -156,6 +166,8 @@ def _read(folder: RunFolder) -> _Seen:
                 phase = int(row["phase"])
                 seen.begun_ns[phase] = min(seen.begun_ns.get(phase, at_ns), at_ns)
             elif kind == "load":
+                if row["what"] == "begin":
+                    seen.load_ns = at_ns if seen.load_ns is None else min(seen.load_ns, at_ns)
                 end = str(row.get("why") or "never") if row["what"] == "end" else "never"
         if end:
             seen.ends.append(end)

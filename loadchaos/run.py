@@ -148,7 +148,7 @@ class _Run:
         self._record.run(
             "begin", profile=profile.name, argv=self._redactor.argv(list(options.argv)), version=__version__,
             target={"kind": self._place.kind, "url": self._place.url}, seed=options.seed,
-            server_logs=[self._redactor.text(spec) for spec in options.server_log],
+            duration_s=options.duration_s, server_logs=[self._redactor.text(spec) for spec in options.server_log],
             terms=terms(profile, options).to_json(), resumes=options.resume.run if options.resume is not None else None,
         )  # fmt: skip
         self._record.keep(self.folder.profile, self._redactor.text(profile.to_yaml()))

@@ -12,7 +12,7 @@ import pytest
 
 from loadchaos.cli import run
 from loadchaos.cli_profiles import shelves
-from loadchaos.cli_resume import again
+from loadchaos.cli_resume import again, rest
 from loadchaos.errors import OptionError
 from loadchaos.ledger import RunFolder, Tail, Writer
 from loadchaos.model import Facts
@@ -145,6 +145,33 @@ def test_a_secret_that_is_not_recorded_is_asked_for_and_may_be_given_again(
     anew = run.make_context("run", ["q.yaml", "--resume", str(tmp_path), "--header", "x=y"])
     profile_, _, options = again(anew, tmp_path)
     assert (profile_, options["headers"]) == ("q.yaml", ("x=y",))
+
+
+def called(folder: Path, *argv: str, **more: object) -> Path:
+    """A run that was called so, and was cut off 5 s after its load began."""
+    left = interrupted(folder, 0, range(3), lasted_s=4.0)
+    left.profile.write_text("name: p")
+    row = {"row": "run", "what": "begin", "argv": ["loadchaos", "run", *argv], **more}
+    Writer(left.events, "run").write(row)
+    return folder
+
+
+def test_what_is_left_of_its_time_is_the_time_it_has(tmp_path: Path) -> None:
+    found = point(RunFolder(called(tmp_path, "p.yaml")), profile({"users": 2, "for": "60s"}), 0)
+    anew = run.make_context("run", ["--resume", str(tmp_path)])
+    assert found.loaded_s == 5.0
+    assert rest(anew, tmp_path, 25.0, found.loaded_s) == 20.0
+    assert rest(anew, tmp_path, None, found.loaded_s) is None
+    with pytest.raises(OptionError, match="25 s that -t gave it are over"):
+        rest(anew, tmp_path, 25.0, 25.1)
+    assert rest(run.make_context("run", ["--resume", str(tmp_path), "-t", "9s"]), tmp_path, 9.0, 5.0) == 9.0
+
+
+def test_a_run_that_goes_on_twice_has_the_options_of_the_first_and_the_time_of_the_second(tmp_path: Path) -> None:
+    first = called(tmp_path / "a", "p.yaml", "-t", "25s", "--target", "http://127.0.0.1:9", "--seed", "3")
+    second = called(tmp_path / "b", "--resume", "a", "--seed", "4", resumes=str(first), duration_s=20.0)
+    _, _, options = again(run.make_context("run", ["--resume", str(second)]), second)
+    assert (options["target"], options["seed"], options["duration"]) == ("http://127.0.0.1:9", 4, 20.0)
 
 
 @pytest.mark.slow
