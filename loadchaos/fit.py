@@ -59,7 +59,7 @@ async def require_payloads(asker: Asker, profile: Profile, facts: Facts) -> None
         if (said := refusal(answer, dialect)) is not None:
             names = " and ".join(f"traffic.{number}.payload.{name}" for name in options)
             raise TargetError(
-                f"{names} (traffic {traffic.name}): the server refuses such requests: {_advice(said, number)}"
+                f"{names} (traffic {traffic.name}): the server refuses such requests: {_hint(said, number)}"
             )
 
 
@@ -92,7 +92,7 @@ def refusal(answer: Answer, dialect: Dialect) -> str | None:
     return error.text
 
 
-def _advice(said: str, number: int) -> str:
+def _hint(said: str, number: int) -> str:
     text = " ".join(said.split())[:300].rstrip(". ")
     options = list(dict.fromkeys(_OPTION.findall(text)))
     start = f"start it with {' and '.join(options)}" if options else "change what is sent"
