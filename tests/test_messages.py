@@ -22,6 +22,7 @@ NEXT = re.compile(
 )
 MAKES_ITS_OWN = {
     "next_step", "how_to_read", "_hint", "hint", "_why_unreachable", "found", "reason", "mistakes", "lines", "_BRING",
+    "way_out",
 }  # fmt: skip
 """Names in a message that end it with what to do, or are whole messages themselves."""
 PASSED_ON = {
