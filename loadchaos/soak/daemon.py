@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +19,7 @@ from loadchaos.plan.schedule import Schedule
 from loadchaos.soak import keep, nights
 from loadchaos.soak.child import Child, Found, Process
 from loadchaos.soak.state import Lock, Night, Running, State, What, Why, iso, load, save, told, when
-from loadchaos.tell import trend
+from loadchaos.tell import trend, trend_page
 from loadchaos.tell.words import seconds
 from loadchaos.units import format_duration
 
@@ -241,17 +242,21 @@ class Soak:
         became = night.verdict or what.replace("_", " ")
         why = f": {text}" if text else ""
         self._say(f"{told(ended)}: {night.folder or 'no run'}: {became}, exit code {code}, {took}{why}")
-        self._clean_up()
+        self._clean_up(night.folder)
 
-    def _clean_up(self) -> None:
-        """Old runs go; the trend page is made anew. What fails here costs no night."""
+    def _clean_up(self, newest: str | None) -> None:
+        """Old runs go; the trend page is made anew, and what is unusual in it told. What fails here costs no night."""
         home = self._order.home
         try:
             for night in keep.too_many(home, self.state.nights, self._order.schedule.keep, self._clock.now()):
+                with suppress(OSError):  # a disk that is full needs the room more than the trend its past
+                    trend.remember(home, str(night.folder))
                 keep.delete(home, night)
                 self._save()
                 self._say(f"{night.folder}: deleted (keep: {self._order.schedule.keep.runs} runs)")
-            trend.write(home, self._order.name)
+            found = trend.write(home, self._order.name)
+            if found.nights and found.nights[-1].folder == newest and found.nights[-1].unusual:
+                self._say(trend_page.headline(found))
         except (OSError, LoadchaosError) as e:
             self._say(f"{home} could not be cleaned up: {e}; delete its oldest runs yourself")
 

@@ -9,6 +9,7 @@ changed is a mark: the nights before it may say nothing of those after.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -23,6 +24,8 @@ from loadchaos.model import BLAMELESS
 from loadchaos.stats import upper_bound_at_zero, wilson
 from loadchaos.tell.words import clean, clock
 
+PAST = "trend-past.jsonl"
+"""What deleted runs leave behind in their folder, a line each."""
 _BASE = 7
 _RULER = 28
 _FEWEST = 3
@@ -82,6 +85,7 @@ class Night:
     marks: list[str] = field(default_factory=list)
     figures: dict[str, Figure] = field(default_factory=dict)
     rates: dict[str, Rate] = field(default_factory=dict)
+    deleted: bool = False
 
     @property
     def unusual(self) -> list[str]:
@@ -133,13 +137,48 @@ def rate(count: int, of: int) -> Rate:
 
 
 def read(home: Path, profile: str | None = None) -> Trend:
-    """The nights of one profile in a folder; without a name those of the profile that ran last."""
+    """The nights of one profile in a folder, deleted ones too; without a name those of the profile that ran last."""
     runs = [RunFolder(p) for p in home.iterdir() if (p / "verdict.json").is_file()] if home.is_dir() else []
-    told = [(f, v) for f in runs if (v := _json(f.verdict))]
-    told.sort(key=lambda item: (str(item[1].get("started") or ""), item[0].path.name))
-    names = [str(v.get("profile")) for _, v in told]
+    told = [(str(v.get("profile")), _night(f, v)) for f in runs if (v := _json(f.verdict))]
+    there = {n.folder for _, n in told}
+    told += [(name, n) for name, n in _past(home) if n.folder not in there]
+    told.sort(key=lambda item: (item[1].started or "", item[1].folder))
+    names = [name for name, _ in told]
     chosen = profile or (names[-1] if names else "")
-    return trend(chosen, [_night(f, v) for f, v in told if str(v.get("profile")) == chosen], set(names) - {chosen})
+    return trend(chosen, [n for name, n in told if name == chosen], set(names) - {chosen})
+
+
+def remember(home: Path, folder: str) -> None:
+    """A line of what later nights are set against, to be written before a run is deleted."""
+    run = RunFolder(home / folder)
+    if verdict := _json(run.verdict):
+        line = {"profile": str(verdict.get("profile")), "night": asdict(_night(run, verdict))}
+        with (home / PAST).open("ab+") as f:
+            end = f.seek(0, os.SEEK_END)
+            f.seek(max(0, end - 1))
+            begin = b"" if f.read() in (b"", b"\n") else b"\n"  # a kill cut the last line
+            f.write(begin + orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+            f.flush()
+            os.fsync(f.fileno())
+
+
+def _past(home: Path) -> list[tuple[str, Night]]:
+    """(profile, night) of runs that were deleted; a line that cannot be read is none."""
+    try:
+        lines = (home / PAST).read_bytes().splitlines()
+    except OSError:
+        return []
+    found: dict[str, tuple[str, Night]] = {}
+    for line in lines:
+        try:
+            told = orjson.loads(line)
+            night = Night(**{**told["night"], "deleted": True})
+            night.figures = {n: Figure(**f) for n, f in told["night"]["figures"].items()}
+            night.rates = {n: Rate(**r) for n, r in told["night"]["rates"].items()}
+            found[night.folder] = str(told["profile"]), night
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+            continue
+    return list(found.values())
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -273,8 +312,8 @@ def _marks(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
     return found
 
 
-def write(home: Path, profile: str) -> None:
-    """trend.html and trend.json in the folder, each whole or not at all."""
+def write(home: Path, profile: str) -> Trend:
+    """trend.html and trend.json in the folder, each whole or not at all; what they tell."""
     from loadchaos.tell import trend_page  # the template engine only where a page is made
 
     found = read(home, profile)
@@ -283,3 +322,4 @@ def write(home: Path, profile: str) -> None:
         part = home / f".{name}.part"
         part.write_bytes(content)
         part.replace(home / name)
+    return found

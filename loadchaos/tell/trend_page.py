@@ -90,7 +90,8 @@ def html(trend: Trend) -> str:
 
 def _row(n: Night) -> dict[str, Any]:
     return {
-        "day": _day(n.started), "folder": n.folder, "verdict": n.verdict or "?", "requests": number(n.requests),
+        "day": _day(n.started), "folder": n.folder, "deleted": n.deleted, "verdict": n.verdict or "?",
+        "requests": number(n.requests),
         "failures": ", ".join(n.failures[:10]), "unusual": ", ".join(n.unusual[:10]), "marks": n.marks[:20],
         "server": " ".join(n.server[k] for k in ("dialect", "version", "model") if k in n.server),
     }  # fmt: skip

@@ -36,6 +36,7 @@ class World:
         self.lasts = timedelta(hours=1)
         self.verdict: str | None = "pass"
         self.makes_folder = True
+        self.measured: dict[str, Any] = {}
         self.ends: datetime | None = None
         self.pid, self.code = 100, None
         self.begun: list[tuple[str, list[str]]] = []
@@ -65,7 +66,7 @@ class World:
             return True
         if self.verdict is not None and self.makes_folder:
             code = {"pass": 0, "fail": 1}.get(self.verdict, 3)
-            told = {"verdict": self.verdict, "exit_code": code, "ended": self.ends.isoformat()}
+            told = {"verdict": self.verdict, "exit_code": code, "ended": self.ends.isoformat(), **self.measured}
             (self._folder() / "verdict.json").write_text(json.dumps(told))
         self.ends = None
         return False

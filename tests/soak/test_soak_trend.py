@@ -1,0 +1,48 @@
+"""What the nights before say of the last one, and that it outlives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from loadchaos.tell.trend import PAST, read
+from loadchaos.tell.trend_page import html
+
+Make = Callable[..., Any]  # World, of this folder's conftest
+
+
+def night(w: Any, soak: Any, ttft_s: float) -> int:
+    """A run begun by hand, and a day."""
+    latency = {"text": {"ttft_s": {"p50": ttft_s, "p99": 3 * ttft_s, "n": 2000}}}
+    w.measured = {"profile": "night", "started": w.clock.time.isoformat(), "latency": latency, "outcomes": {"ok": 2000}}
+    code: int = soak.once()
+    w.clock.time += timedelta(hours=23)
+    return code
+
+
+def test_an_unusual_night_is_told_and_ends_as_any_other(world: Make) -> None:
+    w = world()
+    soak = w.soak()
+    assert [night(w, soak, ttft_s) for ttft_s in (0.2, 0.21, 0.2, 0.19, 0.2)] == [0] * 5
+    assert not any("higher than" in line for line in w.said_lines)
+    assert night(w, soak, 0.4) == 0
+    (told,) = [line for line in w.said_lines if "higher than" in line]
+    assert "higher than the 5 good nights before: text TTFT p50, text TTFT p99" in told
+
+
+def test_deleted_nights_stay_in_the_baseline_and_in_the_bounds(world: Make) -> None:
+    w = world()
+    soak = w.soak(keep={"runs": 2})
+    for ttft_s in (0.2, 0.21, 0.2, 0.19, 0.2):
+        night(w, soak, ttft_s)
+    assert [n.deleted for n in read(w.home).nights] == [True] * 3 + [False] * 2
+    with (w.home / PAST).open("a") as f:
+        f.write('{"profile": "night", "ni')  # a kill
+    night(w, soak, 0.4)
+    night(w, soak, 0.2)
+    found = read(w.home)
+    assert [n.unusual for n in found.nights] == [[]] * 5 + [["text TTFT p50", "text TTFT p99"], []]
+    assert found.nights[-1].figures["text TTFT p50"].of_nights == 6
+    assert found.since_change["failed requests"].of == 7 * 2000
+    assert "night-101, deleted" in html(found)
