@@ -6,6 +6,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from loadchaos.tell.trend import PAST, read
 from loadchaos.tell.trend_page import html
 
@@ -29,6 +31,14 @@ def test_an_unusual_night_is_told_and_ends_as_any_other(world: Make) -> None:
     assert night(w, soak, 0.4) == 0
     (told,) = [line for line in w.said_lines if "higher than" in line]
     assert "higher than the 5 good nights before: text TTFT p50, text TTFT p99" in told
+
+
+def test_a_trend_that_cannot_be_made_ends_no_soak(world: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    w = world()
+    soak = w.soak()
+    monkeypatch.setattr("loadchaos.tell.trend_page.html", None)  # as a package that was replaced under it may fail
+    assert night(w, soak, 0.2) == 0
+    assert any("could not be cleaned up" in line for line in w.said_lines)
 
 
 def test_deleted_nights_stay_in_the_baseline_and_in_the_bounds(world: Make) -> None:
