@@ -97,19 +97,16 @@ def _marginal(figures: Figures) -> str:
         return ""
     requests = f"{MARGINAL.requests:,} requests less {MARGINAL_FEW}"
     lines = [f"## Whole programs: {MARGINAL.users} streams of {MARGINAL.pace.events} tokens, CPU of {requests}\n"]
-    lines += [
-        _row(["program", "us a request", "x loadchaos", "TTFT error p50 / p99 ms", "largest process MB", "failed"])
-    ]
-    lines += [_row(["---"] * 6)]
+    lines += [_row(["program", "us a request", "x loadchaos", "TTFT error p50 / p99 ms", "failed"])]
+    lines += [_row(["---"] * 5)]
     for name in MARGINAL_CONTENDERS:
         why, us = figures.why_not("marginal", name), figures.median("marginal", name, "us")
         if us is None:
-            lines.append(_row([CONTENDERS[name].title, f"({(why or 'not measured').splitlines()[0]})", *[_NO] * 4]))
+            lines.append(_row([CONTENDERS[name].title, f"({(why or 'not measured').splitlines()[0]})", *[_NO] * 3]))
             continue
         ours = figures.median("marginal", "loadchaos", "us")
-        memory = figures.median("marginal", name, "rss_mb") or 0
         cells = [CONTENDERS[name].title, f"{us:,.0f}", _times(us / ours if ours else None)]
-        cells += [_pair(figures, "marginal", name, "ttft"), f"{memory:.0f}"]
+        cells += [_pair(figures, "marginal", name, "ttft")]
         lines.append(_row([*cells, str(figures.worst("marginal", name, "failed"))]))
     return "\n".join([*lines, ""])
 
