@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -18,6 +21,31 @@ from loadchaos.tell.series import Series
 
 Bodies = Callable[[RunFolder, Sequence[Mapping[str, Any]]], Mapping[int, Sequence[Mapping[str, Any]]]]
 """Keeps the bodies of incidents' requests (bodies.store): handed in, because to make them takes the plan and payloads."""
+
+_LOOK_S = 0.1
+_HURRY_S = 2.0
+
+
+async def patiently(folder: RunFolder, bodies: Bodies, say: progress.Say, interrupts: Sequence[int]) -> dict[str, Any]:
+    """As `conclude`, beside a user who may lose patience: `interrupts` grows with each signal.
+
+    One more of them than there were ends this process, and so do two seconds where there were two: the ledger is closed
+    and can be judged at any time.
+    """
+    work = asyncio.create_task(asyncio.to_thread(conclude, folder, bodies, progress.on_terminal(say)))
+    begin, asked = time.monotonic(), len(interrupts)
+    while not work.done():
+        await asyncio.wait([work], timeout=_LOOK_S)
+        again = len(interrupts) > max(asked, 1)
+        if again or (asked > 1 and time.monotonic() - begin > _HURRY_S):
+            _leave(folder, say, 128 + interrupts[0])
+    return work.result()
+
+
+def _leave(folder: RunFolder, say: progress.Say, code: int) -> None:
+    say(f"not judged yet: loadchaos judge {folder.path}")
+    time.sleep(_LOOK_S)  # the voice is a thread: let it speak
+    os._exit(code)
 
 
 def conclude(folder: RunFolder, bodies: Bodies | None = None, say: progress.Say | None = None) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from loadchaos.attacks import Attacks
 from loadchaos.checkpoint import Checkpoint
 from loadchaos.children import Compaction, Follower, Load, Locust
 from loadchaos.commands import Commands
-from loadchaos.conclude import conclude
+from loadchaos.conclude import patiently
 from loadchaos.errors import LedgerError, LoadchaosError
 from loadchaos.gate import Gate
 from loadchaos.haste import PACES, Pace
@@ -34,7 +34,6 @@ from loadchaos.options import Master, Options, locust_arguments, place, terms
 from loadchaos.patient import Patient, Place
 from loadchaos.plan.profile import Profile
 from loadchaos.prepare import Preparation
-from loadchaos.progress import on_terminal
 from loadchaos.record import Record, create_folder
 from loadchaos.redact import Redactor
 from loadchaos.room import Watch
@@ -45,7 +44,6 @@ from loadchaos.voice import Voice
 _LOOP_S = 0.1
 _SYNC_S = 1.0
 _BODIES_S = 5.0  # what is not made in this time is listed; `loadchaos judge` makes it without a limit
-_JUDGE_AT_ONCE_S = 2.0
 _SILENT_S = 30.0  # heartbeats come every 250 ms; before the first one Locust needs a second or two to start
 
 
@@ -300,27 +298,14 @@ class _Run:
     async def _conclude(self) -> Result:
         """Judge the finished ledger once; that verdict counts."""
         keep = functools.partial(bodies.store, budget_s=_BODIES_S)
-        work = asyncio.create_task(asyncio.to_thread(conclude, self.folder, keep, on_terminal(self._say)))
-        begin, asked = time.monotonic(), len(self._interrupts)
-        while not work.done():
-            await asyncio.wait([work], timeout=_LOOP_S)
-            again = len(self._interrupts) > max(asked, 1)
-            if again or (asked > 1 and time.monotonic() - begin > _JUDGE_AT_ONCE_S):
-                self._leave()
         try:
-            verdict = work.result()
+            verdict = await patiently(self.folder, keep, self._say, self._interrupts)
         except LoadchaosError as e:
             return Result(e.exit_code, None, self.folder, self._in_words(str(e)))
         except Exception as e:  # noqa: BLE001 - the ledger is whole: a later loadchaos may judge it
             self._troubles.mistook(e)
             return Result(LedgerError.exit_code, None, self.folder, self._in_words(None))
         return Result(int(verdict["exit_code"]), verdict, self.folder, self._in_words(None))
-
-    def _leave(self) -> None:
-        """The user waits no longer; the ledger is closed and can be judged at any time."""
-        self._say(f"not judged yet: loadchaos judge {self.folder.path}")
-        time.sleep(_LOOP_S)  # the voice is a thread: let it speak
-        os._exit(128 + self._interrupts[0])
 
     def _in_words(self, also: str | None) -> str | None:
         return self._troubles.in_words(self._record.lost, self._locust.how_it_failed(), also)

@@ -122,7 +122,6 @@ class _Watch:
     __slots__ = (
         "_arrived",
         "_connection",
-        "_fd",
         "_io",
         "_kept",
         "_started",
@@ -141,8 +140,7 @@ class _Watch:
         self._kept: list[tuple[int, bytes | OSError]] = []
         self._connection = connection
         self._tls = connection.tls
-        self._fd = connection.fileno()  # good until `stop`, which comes before closing
-        self._io = loop().io(self._fd, 1)
+        self._io = loop().io(connection.fileno(), 1)  # good until `stop`, which comes before closing
         self._started = False
         self._unasked = False
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -99,6 +99,13 @@ def test_low_disk_costs_the_rows_of_what_goes_well_and_nothing_else(start: Any, 
     assert sum(r["n"] for r in rows if r["row"] == "well") + kinds.count("end") == 280
 
 
+def elsewhere(port: int, home: Path, told: IO[bytes], **env: str) -> subprocess.Popen[bytes]:
+    """A worker as on another machine, with a folder of its own."""
+    where = ["--master-host", "127.0.0.1", "--master-port", str(port), "--out", str(home)]
+    argv = [sys.executable, "-m", "loadchaos", "worker", *where]
+    return subprocess.Popen(argv, stdout=told, stderr=told, stdin=subprocess.DEVNULL, env={**os.environ, **env})
+
+
 @pytest.mark.slow
 def test_a_worker_elsewhere_whose_disk_is_full_costs_its_share_and_nobody_passes(
     start: Any, tiny_disk: Any, unused_port: int, tmp_path: Path
@@ -106,21 +113,8 @@ def test_a_worker_elsewhere_whose_disk_is_full_costs_its_share_and_nobody_passes
     load = [{"rate": "20/s", "law": "constant", "for": "15s", "max_in_flight": 64}]
     run = start("--master", "--expect-workers", "2", "--master-bind-port", str(unused_port), load=load)
     homes = [tmp_path / "roomy", tiny_disk(60)]
-    argv = [
-        sys.executable,
-        "-m",
-        "loadchaos",
-        "worker",
-        "--master-host",
-        "127.0.0.1",
-        "--master-port",
-        str(unused_port),
-    ]
     with (tmp_path / "told").open("wb") as told:
-        workers = [
-            subprocess.Popen([*argv, "--out", str(home)], stdout=told, stderr=told, stdin=subprocess.DEVNULL)
-            for home in homes
-        ]
+        workers = [elsewhere(unused_port, home, told) for home in homes]
     try:
         assert run.ends(120) == 3, run.told
         assert [w.wait(60) for w in workers] == [0, 3], (tmp_path / "told").read_text()
@@ -144,24 +138,8 @@ def test_the_disk_of_a_worker_elsewhere_is_watched_there_and_told_here(
     load = [{"rate": "20/s", "law": "constant", "for": "14s", "max_in_flight": 64}]
     hours = {"LOADCHAOS_HOUR_S": "4"}
     run = start("--master", "--expect-workers", "1", "--master-bind-port", str(unused_port), load=load, env=hours)
-    argv = [
-        sys.executable,
-        "-m",
-        "loadchaos",
-        "worker",
-        "--master-host",
-        "127.0.0.1",
-        "--master-port",
-        str(unused_port),
-    ]
     with (tmp_path / "told").open("wb") as told:
-        worker = subprocess.Popen(
-            [*argv, "--out", str(place)],
-            stdout=told,
-            stderr=told,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, **hours},
-        )
+        worker = elsewhere(unused_port, place, told, **hours)
     try:
         run.wait_for("requests-0.jsonl", 5, 120, row="end")
         (place / "ballast").write_bytes(b"x" * (shutil.disk_usage(place).free - 300_000))

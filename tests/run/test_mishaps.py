@@ -132,9 +132,9 @@ def _read_all(fd: int) -> None:
 
 JUDGES_FOR_EVER = """
 import sys, time
-import loadchaos.run
+import loadchaos.conclude
 from loadchaos.cli import main
-loadchaos.run.conclude = lambda *_: time.sleep(300)
+loadchaos.conclude.conclude = lambda *_: time.sleep(300)
 sys.argv[1:] = ["run", "small.yaml", "--exporter-port", "0", "--duration", "1s"]
 main()
 """
