@@ -9,7 +9,7 @@ from loadchaos.plan import expectation, trace
 from loadchaos.plan.attack import AttackPlan
 from loadchaos.plan.profile import DEFAULT_EXPECT, Profile
 from loadchaos.plan.shape import OnDeath, OutputOptions, Phase, Traffic
-from loadchaos.plan.steps import count, steps, total
+from loadchaos.plan.steps import count, replayed, steps, total
 from loadchaos.units import format_duration
 
 _GUESSED_SECONDS_A_TOKEN = 0.02
@@ -62,7 +62,15 @@ def _traffic(profile: Profile, traffic: Traffic, planned: int | None) -> str:
     behaviours = "".join(f"; {b.share * 100:g}% {b.name}" for b in traffic.behaviours)
     expect = "" if tuple(traffic.expect) == ("ok",) else f"; right is {' or '.join(traffic.expect)}"
     stream = "" if traffic.stream else ", not streamed"
-    return f"{traffic.name}: {share}: {what}, {_output(traffic)}{stream}{behaviours}{expect}"
+    return f"{traffic.name}: {share}: {what}, {_output(traffic)}{_lengths(profile)}{stream}{behaviours}{expect}"
+
+
+def _lengths(profile: Profile) -> str:
+    """Lengths of a profile do not hold where a trace has its own."""
+    traces = [phase.trace is not None for phase in profile.load]
+    if all(traces):
+        return " (in place of these lengths those of the trace)"
+    return " (where a trace is replayed, its lengths in place of these)" if any(traces) else ""
 
 
 def _words(name: str, options: object) -> str:
@@ -145,9 +153,8 @@ def _phase(phase: Phase) -> str:
         return f"the requests of {phase.trace} as they were recorded{pace}, at most {phase.slots} in flight"
     if phase.rate is not None:
         to = f" to {phase.to:g}/s" if phase.to else ""
-        law = phase.law if phase.law != "gamma" else f"gamma with burstiness {phase.burstiness:g}"
         return (
-            f"{phase.rate:g} requests a second{to} ({law}) for {format_duration(phase.for_ or 0)}, "
+            f"{phase.rate:g} requests a second{to} ({_law(phase)}) for {format_duration(phase.for_ or 0)}, "
             f"at most {phase.slots} in flight"
         )
     users = (
@@ -161,8 +168,23 @@ def _phase(phase: Phase) -> str:
     return f"{users}: {phase.rounds} rounds of {phase.requests} requests{drain}"
 
 
+def _law(phase: Phase) -> str:
+    if phase.law == "gamma":
+        return f"gamma with burstiness {phase.burstiness:g}"
+    if phase.law == "step":
+        return f"step, {phase.steps} levels"
+    if phase.law == "spike":
+        return f"spike after {format_duration(phase.at or 0)} for {format_duration(phase.width or 0)}"
+    if phase.law == "day":
+        return f"day of {format_duration(phase.period)}, its peak after {format_duration(phase.at or 0)}"
+    return phase.law
+
+
 def _cost(profile: Profile, planned: int | None, seed: int) -> Iterator[str]:
-    counts = None if planned is None else [count(profile, seed, i) or 0 for i in range(len(profile.load))]
+    played = [arrival for phase in profile.load if phase.trace is not None for _, arrival in replayed(phase)]
+    counts = None
+    if planned is not None:
+        counts = [0 if p.trace is not None else count(profile, seed, i) or 0 for i, p in enumerate(profile.load)]
     sums: dict[str, float] = {}
     output = 0.0
     weights = sum(t.weight for t in profile.traffic)
@@ -174,11 +196,16 @@ def _cost(profile: Profile, planned: int | None, seed: int) -> Iterator[str]:
         output += (
             part * _tokens_out(traffic, None) if counts is None else _tokens_out(traffic, [part * c for c in counts])
         )
+        if counts is not None:
+            output += part * _answers(traffic) * sum(a.output_tokens for a in played)
     n = 1 if planned is None else planned
     yield f"That is {planned:,} requests, and about" if planned is not None else "A request has on average about"
     sent = []
     if "tokens" in sums:
-        sent.append(f"{_amount(sums['tokens'] * n)} tokens of text")
+        ours = (
+            sums["tokens"] * n if counts is None else sums["tokens"] * sum(counts) + sum(a.input_tokens for a in played)
+        )
+        sent.append(f"{_amount(ours)} tokens of text")
     if "whole_contexts" in sums:
         sent.append(f"{_amount(sums['whole_contexts'] * n)} times the whole context of the model")
     if "images" in sums:

@@ -14,6 +14,15 @@ from loadchaos.plan import trace
 from loadchaos.units import Bytes, DurationS, IntRange, Range, RatePerS
 
 Law = Literal["constant", "poisson", "gamma", "ramp", "step", "spike", "day"]
+_SHAPED_BY: Mapping[str, tuple[Law, ...]] = {
+    "burstiness": ("gamma",),
+    "to": ("ramp", "step", "spike", "day"),
+    "steps": ("step",),
+    "at": ("spike", "day"),
+    "width": ("spike",),
+    "period": ("day",),
+}
+"""Which laws a key of an open phase shapes; with any other it would be written in vain."""
 DEFAULT_IN_FLIGHT = 256
 """Slots of an open phase that names none."""
 
@@ -302,7 +311,12 @@ def _open(phase: Phase) -> None:
             raise ValueError("the law spike needs at (when) and width (how long)")
         if phase.at + phase.width > phase.for_:
             raise ValueError("the spike (at + width) ends after the phase (for)")
-    _only(phase, {"rate", "law", "burstiness", "to", "steps", "at", "width", "period", "for_", "max_in_flight"})
+    _only(phase, {"rate", "law", "for_", "max_in_flight", *_SHAPED_BY})
+    for name in sorted(phase.model_fields_set & set(_SHAPED_BY)):
+        if phase.law not in _SHAPED_BY[name]:
+            raise ValueError(
+                f"{name} says nothing to the law {phase.law}: it belongs to {' and '.join(_SHAPED_BY[name])}"
+            )
 
 
 def _burst(phase: Phase) -> None:

@@ -88,10 +88,7 @@ def _pacing(phase: Phase, seed: int) -> Iterator[tuple[int, float | None]]:
         for due_s in due_times(phase, seed):
             yield 0, due_s
     elif phase.trace is not None:
-        for arrival in trace.read(phase.trace)[: phase.requests]:
-            due_s = arrival.at * phase.unit / phase.speed
-            if phase.for_ is not None and due_s >= phase.for_:
-                return
+        for due_s, _ in replayed(phase):
             yield 0, due_s
     elif phase.requests is not None:
         for round_ in range(phase.rounds):
@@ -100,6 +97,15 @@ def _pacing(phase: Phase, seed: int) -> Iterator[tuple[int, float | None]]:
     else:
         while True:
             yield 0, None
+
+
+def replayed(phase: Phase) -> Iterator[tuple[float, trace.Arrival]]:
+    """(due, arrival) of what a phase plays of its trace."""
+    for arrival in trace.read(phase.trace or "")[: phase.requests]:
+        due_s = arrival.at * phase.unit / phase.speed
+        if phase.for_ is not None and due_s >= phase.for_:
+            return
+        yield due_s, arrival
 
 
 def due_times(phase: Phase, seed: int) -> Iterator[float]:

@@ -81,3 +81,56 @@ def test_what_a_folder_has_beside_its_images_is_noted_before_the_load(write: Wri
     profile = write(about("own", f"{{hostile_images: {{folder: {tmp_path}/pictures}}}}"))
     assert profile.notes() == [f"{tmp_path}/pictures: left out, by name no images: readme.md"]
     assert "(left out, by name no images: readme.md)" in explain(profile)
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    rows = [{"timestamp": at, "input_length": 1000, "output_length": 7} for at in (0, 500, 900, 2000)]
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return tmp_path / "t.jsonl"
+
+
+def test_a_trace_is_told_with_the_lengths_it_has(write: Write, recorded: Path) -> None:
+    text = explain(
+        write(f"""
+name: played
+traffic:
+  - {{name: first, payload: {{text: {{tokens: 64}}}}, output: {{max: 8}}}}
+load:
+  - {{trace: {recorded}, for: 1s}}
+""")
+    )
+    assert "at most 8 tokens out (in place of these lengths those of the trace)" in text
+    assert "That is 3 requests, and about\n  3,000 tokens of text, at most 21 tokens of output" in text
+
+
+def test_a_trace_beside_other_phases_is_told_apart(write: Write, recorded: Path) -> None:
+    text = explain(
+        write(f"""
+name: both
+traffic:
+  - {{name: first, payload: {{text: {{tokens: 64}}}}, output: {{max: 8}}}}
+load:
+  - {{users: 1, requests: 10}}
+  - {{trace: {recorded}}}
+""")
+    )
+    assert "(where a trace is replayed, its lengths in place of these)" in text
+    assert "4,640 tokens of text, at most 108 tokens of output" in text
+
+
+def test_a_law_is_told_with_all_that_shapes_it(write: Write) -> None:
+    text = explain(
+        write("""
+name: laws
+traffic:
+  - {name: first, payload: {text: {}}}
+load:
+  - {rate: 2/s, law: spike, to: 20/s, at: 1s, width: 500ms, for: 4s}
+  - {rate: 2/s, law: step, to: 20/s, steps: 3, for: 4s}
+  - {rate: 2/s, law: day, to: 8/s, at: 14h, for: 48h}
+""")
+    )
+    assert "2 requests a second to 20/s (spike after 1s for 500ms) for 4s" in text
+    assert "2 requests a second to 20/s (step, 3 levels) for 4s" in text
+    assert "2 requests a second to 8/s (day of 1d, its peak after 14h) for 2d" in text

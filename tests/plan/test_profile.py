@@ -99,6 +99,10 @@ BAD = {
         "a phase has one of users, rate, burst or trace (got users and rate)",
     ),
     "no end": ("name: x\n" + TRAFFIC + "load: [{users: 1}]\n", "needs either requests (a round) or for (a time)"),
+    "what a law does not know": (
+        "name: x\n" + TRAFFIC + "load: [{rate: 5/s, for: 3s, burstiness: 0.5}]\n",
+        "x.yaml:3:8: load.0: burstiness says nothing to the law constant: it belongs to gamma",
+    ),
     "same name": (
         "name: x\ntraffic: [{name: t, payload: {text: {}}}, {name: t, payload: {text: {}}}]\n" + LOAD,
         "traffic 0 has that name already",
