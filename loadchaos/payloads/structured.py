@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from loadchaos.draws import Draws, mix
 from loadchaos.model import Facts, Step
 from loadchaos.payloads.draft import Draft
 
 ORDER = 31
+Kind = Literal["small", "deep", "wide", "choice"]
+_KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+def _kind(value: object) -> object:
+    if value in _KINDS or isinstance(value, dict):
+        return value
+    raise ValueError(f"{', '.join(_KINDS)} or a JSON schema of your own was expected (got {value!r})")
 
 
 class Options(BaseModel):
@@ -22,7 +30,7 @@ class Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    json_schema: Literal["small", "deep", "wide", "choice"] | dict[str, Any] = "small"
+    json_schema: Annotated[Kind | dict[str, Any], BeforeValidator(_kind)] = "small"
     variants: int = Field(default=1, gt=0)
     strict: bool = True
 

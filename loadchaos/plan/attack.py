@@ -81,7 +81,7 @@ class AttackPlan(Part):
     for_: DurationS | None = Field(default=None, alias="for")
     on: str = "each"
     params: Mapping[str, Scalar | tuple[Scalar, ...]] = {}
-    when: Mapping[str, Comparison] = {}
+    when: Mapping[str, Comparison] = Field(default={}, description='a comparison such as ">= 8" or "> 80%"')
     jitter: Share | None = None
 
     @model_validator(mode="after")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
@@ -137,10 +138,41 @@ def from_pydantic(errors: Sequence[Mapping[str, Any]], model: type[BaseModel], p
         if kind == "missing":
             found.append(Mistake(loc, "is missing"))
             continue
-        if "(got " not in text and not isinstance(got, dict | list | BaseModel):
-            text = f"{_ours(text)} (got {got!r})"
-        found.append(Mistake(loc, text))
+        if kind == "string_pattern_mismatch":
+            text = f"{_form(model, error)} was expected"
+        elif kind in _EXPECTED:
+            text = f"{_EXPECTED[kind]} was expected"
+        found.append(Mistake(loc, text if "(got " in text else f"{_ours(text)}{_given(kind, got)}"))
     return found
+
+
+_EXPECTED = {
+    **dict.fromkeys(("tuple_type", "list_type"), "a list such as [a, b]"),
+    **dict.fromkeys(("dict_type", "mapping_type", "model_type"), "a mapping such as {key: value}"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    **dict.fromkeys(("date_type", "date_from_datetime_parsing", "date_parsing"), "a date such as 2027-06-30"),
+    "string_type": "text",
+    "string_too_short": "some text",
+    "too_short": "at least one entry",
+}
+"""pydantic's kinds of a wrong value, in words for people who write YAML: they know neither tuples nor models."""
+
+
+def _form(model: type[BaseModel], error: Mapping[str, Any]) -> str:
+    """What a pattern asks for, as its field describes it."""
+    field = _field_at(model, error["loc"])
+    return (field.description if field is not None else None) or f"the form {error['ctx']['pattern']}"
+
+
+def _given(kind: str, got: object) -> str:
+    """What stood there, as the end of a sentence; of what holds several values only what it is."""
+    if not isinstance(got, dict | list | tuple | BaseModel):
+        return f" (got {got!r})"
+    if kind not in _EXPECTED or not got:
+        return ""
+    return f" (got {'a mapping' if isinstance(got, dict) else 'a list'})"
 
 
 def _ours(text: str) -> str:
@@ -157,13 +189,30 @@ def near(word: str, known: Sequence[str]) -> str:
 
 def _keys_at(model: type[BaseModel], loc: Sequence[int | str]) -> list[str]:
     """The keys a mapping at that place may have, found by walking the models' annotations."""
+    *_, (current, _field) = _walk(model, loc)
+    return [f.alias or n for n, f in current.model_fields.items()] if current is not None else []
+
+
+def _field_at(model: type[BaseModel], loc: Sequence[int | str]) -> FieldInfo | None:
+    """The field that judged the value at that place: the last that the path names."""
+    *_, (_current, field) = _walk(model, loc)
+    return field
+
+
+def _walk(
+    model: type[BaseModel], loc: Sequence[int | str]
+) -> Iterator[tuple[type[BaseModel] | None, FieldInfo | None]]:
+    """From the whole model on: the model that each key leads into, and the last field there was."""
     current: type[BaseModel] | None = model
+    field: FieldInfo | None = None
+    yield current, field
     for key in loc:
         if isinstance(key, int) or current is None:
             continue
-        field = next((f for n, f in current.model_fields.items() if key in (n, f.alias)), None)
-        current = _model_in(field.annotation) if field is not None else current
-    return [f.alias or n for n, f in current.model_fields.items()] if current is not None else []
+        found = next((f for n, f in current.model_fields.items() if key in (n, f.alias)), None)
+        if found is not None:
+            field, current = found, _model_in(found.annotation)
+        yield current, field
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

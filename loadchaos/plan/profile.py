@@ -68,7 +68,10 @@ class Measured(Protocol):
 class Profile(Part):
     """A whole profile. Made by `load` or `from_mapping` only: they hand the shelves' options in."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$",
+        description="a name of letters, digits, _, . and - that begins with a letter or digit",
+    )
     about: str = ""
     target: Target = Target()
     requires: tuple[Mechanism, ...] = ()

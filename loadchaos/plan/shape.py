@@ -186,7 +186,9 @@ def _one_or_more(value: object) -> object:
 class Traffic(Part):
     """One kind of request with its weight (as in Locust). `payload` and `behaviour` are judged by their shelves."""
 
-    name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$")
+    name: str = Field(
+        pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$", description="a name of letters, digits, _ and - that begins with a letter"
+    )
     weight: float = Field(default=1.0, ge=0)
     payload: dict[str, dict[str, Any]] = Field(min_length=1)
     output: OutputOptions = OutputOptions(max=Range(128, 128))

@@ -9,6 +9,7 @@ from pydantic import Field
 from loadchaos.plan.shape import Part
 from loadchaos.units import DurationS
 
+_PAGE = "an address such as http://10.0.0.1:9400/metrics"
 PageUrl = Annotated[str, Field(pattern=r"^https?://[^/\s]+")]
 
 
@@ -22,5 +23,5 @@ class Watching(Part):
     """`dcgm` and `node` are pages of dcgm-exporter and node-exporter, of every machine of the server."""
 
     canary: CanaryOptions | None = None
-    dcgm: tuple[PageUrl, ...] = ()
-    node: tuple[PageUrl, ...] = ()
+    dcgm: tuple[PageUrl, ...] = Field(default=(), description=_PAGE)
+    node: tuple[PageUrl, ...] = Field(default=(), description=_PAGE)

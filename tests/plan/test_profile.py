@@ -111,6 +111,39 @@ BAD = {
         "name: x\ntraffic: [{name: t, payload: {text: {}}, output: {max: 1, exact: 2}}]\n" + LOAD,
         "either max or exact was expected",
     ),
+    "no mapping where one is due": (
+        "name: x\ntraffic: [{name: t, payload: {text: 30}}]\n" + LOAD,
+        "x.yaml:2:37: traffic.0.payload.text: a mapping such as {key: value} was expected (got 30)",
+    ),
+    "no list where one is due": (
+        "name: x\n" + TRAFFIC + LOAD + "expect: failures == 0\n",
+        "x.yaml:4:9: expect: a list such as [a, b] was expected (got 'failures == 0')",
+    ),
+    "no number": (
+        "name: x\ntraffic: [{name: t, weight: lots, payload: {text: {}}}]\n" + LOAD,
+        "traffic.0.weight: a number was expected (got 'lots')",
+    ),
+    "a payload of nothing": (
+        "name: x\ntraffic: [{name: t, payload: {}}]\n" + LOAD,
+        "traffic.0.payload: at least one entry was expected",
+    ),
+    "name": ("name: my run\n" + TRAFFIC + LOAD, "name: a name of letters, digits, _, . and - that begins with"),
+    "traffic's name": (
+        "name: x\ntraffic: [{name: 1t, payload: {text: {}}}]\n" + LOAD,
+        "traffic.0.name: a name of letters, digits, _ and - that begins with a letter was expected (got '1t')",
+    ),
+    "comparison": (
+        "name: x\n" + TRAFFIC + LOAD + "attacks: [{admin: reset_mm_cache, every: 2s, when: {requests_running: 8}}]\n",
+        "when.requests_running: text was expected (got 8)",
+    ),
+    "comparison without a sign": (
+        "name: x\n" + TRAFFIC + LOAD + 'attacks: [{admin: reset_mm_cache, every: 2s, when: {requests_running: "8"}}]\n',
+        """when.requests_running: a comparison such as ">= 8" or "> 80%" was expected (got '8')""",
+    ),
+    "schema of a kind there is not": (
+        "name: x\ntraffic: [{name: t, payload: {structured: {json_schema: smal}}}]\n" + LOAD,
+        "json_schema: small, deep, wide, choice or a JSON schema of your own was expected (got 'smal')",
+    ),
     "missing": ("about: x\n", "x.yaml:1:1: traffic: is missing"),
 }
 
