@@ -31,6 +31,13 @@ def how_to_read(e: OSError) -> str:
     return "is it there, and its disk well?"
 
 
+def why_unread(e: OSError) -> str:
+    """Why a file that a profile names could not be read: it is looked for in two places."""
+    if isinstance(e, FileNotFoundError):
+        return "No such file beside the profile, nor in the current folder"
+    return str(e.strerror)
+
+
 class ProfileError(LoadchaosError):
     """One or more mistakes in a profile, each as `file:line:column: what was expected (got what)`."""
 

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from loadchaos import images, shipped
 from loadchaos.draws import Draws
+from loadchaos.errors import why_unread
 from loadchaos.model import Facts, Outcome, Step
 from loadchaos.payloads.draft import Draft
 
@@ -107,7 +108,8 @@ def _read(given: str | None) -> Sequence[images.Entry]:
     try:
         return images.read(_folder(given))
     except (OSError, KeyError, TypeError) as e:
-        raise ValueError(f"{_folder(given)} cannot be read as a folder of images: {e}") from e
+        why = why_unread(e) if isinstance(e, OSError) else e
+        raise ValueError(f"{_folder(given)} cannot be read as a folder of images: {why}") from e
 
 
 @functools.lru_cache(maxsize=8)

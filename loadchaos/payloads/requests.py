@@ -20,6 +20,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from loadchaos.draws import Draws
+from loadchaos.errors import why_unread
 from loadchaos.model import Facts, Step
 from loadchaos.payloads.draft import Draft, Ready
 
@@ -121,7 +122,7 @@ def read(file: str, turns: Literal["all", "first"] = "all") -> tuple[Given, ...]
             except OSError as e:
                 raise ValueError(f"{where}: {e.filename}: {e.strerror}") from e
     except OSError as e:
-        raise ValueError(f"{file}: {e.strerror}") from e
+        raise ValueError(f"{file}: {why_unread(e)}") from e
     except UnicodeDecodeError as e:
         raise ValueError(f"{file}: not UTF-8 text") from e
     return tuple(found)
@@ -133,9 +134,11 @@ def _records(path: Path) -> Iterator[tuple[str, Any]]:
     if path.suffix == ".json":
         try:
             whole = json.loads(text)
-        except ValueError as e:
-            raise ValueError(f"{path}: no JSON: {e}") from e
+        except json.JSONDecodeError as e:
+            raise ValueError(f"{path}:{e.lineno}:{e.colno}: no JSON: {e.msg}") from e
         many = whole.get("data", [whole]) if isinstance(whole, dict) else whole
+        if not isinstance(many, list):
+            raise ValueError(f"{path}: a request or a list of them was expected (got {many!r:.40})")
         for i, record in enumerate(many, 1):
             yield f"{path} entry {i}", record
         return
@@ -144,8 +147,8 @@ def _records(path: Path) -> Iterator[tuple[str, Any]]:
             continue
         try:
             yield f"{path}:{number}", json.loads(line)
-        except ValueError as e:
-            raise ValueError(f"{path}:{number}: no JSON: {e}") from e
+        except json.JSONDecodeError as e:
+            raise ValueError(f"{path}:{number}:{e.colno}: no JSON: {e.msg}") from e
 
 
 def _bodies(record: Any, all_turns: bool) -> Iterator[tuple[str | None, dict[str, Any], bool]]:
@@ -157,7 +160,7 @@ def _bodies(record: Any, all_turns: bool) -> Iterator[tuple[str | None, dict[str
     elif "messages" in record or ("prompt" in record and not isinstance(record["prompt"], Mapping)):
         yield None, record, True
     elif "conversations" in record:  # ShareGPT
-        said = [{"role": _role(t["from"]), "content": str(t["value"])} for t in record["conversations"]]
+        said = [{"role": _role(t["from"]), "content": str(t["value"])} for t in _said(record["conversations"])]
         while said and said[0]["role"] == "assistant":  # cut out of a longer one; templates want a question first
             said.pop(0)
         yield from _questions(said, all_turns)
@@ -175,6 +178,13 @@ def _bodies(record: Any, all_turns: bool) -> Iterator[tuple[str | None, dict[str
         )
 
 
+def _said(turns: Any) -> list[Mapping[str, Any]]:
+    whole = isinstance(turns, list) and all(isinstance(t, Mapping) and {"from", "value"} <= t.keys() for t in turns)
+    if not whole:
+        raise ValueError('conversations: a list of {"from": ..., "value": ...} was expected')
+    return list(turns)
+
+
 def _role(name: object) -> str:
     if name not in _SHAREGPT:
         raise ValueError(f"from: {', '.join(_SHAREGPT)} was expected (got {name!r})")
@@ -188,7 +198,9 @@ def _questions(said: list[dict[str, Any]], all_turns: bool) -> Iterator[tuple[st
         yield None, {"messages": copy.deepcopy(said[: i + 1])}, False
 
 
-def _of_aiperf(record: Mapping[str, Any]) -> dict[str, Any]:
+def _of_aiperf(record: Any) -> dict[str, Any]:
+    if not isinstance(record, Mapping):
+        raise ValueError(f"a turn with text or images was expected (got {record!r:.40})")
     texts, images = record.get("texts") or [record.get("text") or ""], record.get("images") or []
     images = images or ([record["image"]] if record.get("image") else [])
     # Named items stand as {"name": ..., "contents": [...]}.
@@ -211,7 +223,8 @@ def _given(body: dict[str, Any], url: str | None, folder: Path, own: bool) -> Gi
         raise ValueError(f"a path such as {_CHAT} was expected as url (got {url!r})")
     body = dict(body)
     model, stream = body.pop("model", None), body.pop("stream", None)
-    limit = next((int(body[k]) for k in _LIMITS if body.get(k) is not None), None)
+    # What is no limit is sent as it is: to see what a server makes of it may be what the file is for.
+    limit = next((v for k in _LIMITS if type(v := body.get(k)) is int and v > 0), None)
     images = 0
     for part in _image_parts(body):
         images += 1

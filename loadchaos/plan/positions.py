@@ -40,7 +40,7 @@ class Document:
         lines = []
         for mistake in mistakes:
             name = ".".join(map(str, mistake.loc)) or "profile"
-            given = self._override_of(mistake.loc)
+            given = self.override_of(mistake.loc)
             if given is not None:
                 lines.append(((1 << 30, 0), f"--set {given}: {name}: {mistake.text}"))
                 continue
@@ -48,7 +48,8 @@ class Document:
             lines.append(((line, column), f"{self.path}:{line}:{column}: {name}: {mistake.text}"))
         return ProfileError(list(dict.fromkeys(text for _, text in sorted(lines))))
 
-    def _override_of(self, loc: Loc) -> str | None:
+    def override_of(self, loc: Loc) -> str | None:
+        """The `--set` that made the value at that place; None: it stands in the file."""
         for length in range(len(loc), 0, -1):
             if loc[:length] in self.overrides:
                 return self.overrides[loc[:length]]

@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 from loadchaos.model import Terms
 from loadchaos.plan import expectation
 from loadchaos.plan.attack import AttackPlan
+from loadchaos.plan.files import beside
 from loadchaos.plan.overrides import apply
 from loadchaos.plan.positions import Document, Mistake, from_pydantic, near, plain, read
 from loadchaos.plan.schedule import Schedule
@@ -186,7 +187,7 @@ class Profile(Part):
 def load(path: Path, shelves: Shelves, overrides: Sequence[str] = ()) -> Profile:
     """Read, override and judge a profile file. Raises ProfileError with every mistake, each with its place."""
     node, origin = apply(read(path), overrides)
-    return _judge(Document(node, str(path), origin), shelves)
+    return _judge(Document(node, str(path), origin), shelves, path.parent)
 
 
 def from_mapping(data: Mapping[str, Any], shelves: Shelves) -> Profile:
@@ -194,8 +195,10 @@ def from_mapping(data: Mapping[str, Any], shelves: Shelves) -> Profile:
     return _judge(Document(dict(data), "profile", {}), shelves)
 
 
-def _judge(document: Document, shelves: Shelves) -> Profile:
+def _judge(document: Document, shelves: Shelves, folder: Path | None = None) -> Profile:
     data = plain(document.node)
+    if folder is not None:
+        beside(data, folder, document.override_of)
     mistakes: list[Mistake] = []
     profile = None
     try:

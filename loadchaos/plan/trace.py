@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from loadchaos.errors import why_unread
 from loadchaos.model import Output, Step
 
 
@@ -40,7 +41,7 @@ def read(file: str) -> tuple[Arrival, ...]:
     try:
         text = Path(file).read_text(encoding="utf-8")
     except OSError as e:
-        raise ValueError(f"{file}: {e.strerror}") from e
+        raise ValueError(f"{file}: {why_unread(e)}") from e
     except UnicodeDecodeError as e:
         raise ValueError(f"{file}: not UTF-8 text") from e
     found = []
@@ -48,7 +49,9 @@ def read(file: str) -> tuple[Arrival, ...]:
         if line.strip():
             try:
                 found.append(_arrival(json.loads(line)))
-            except (ValueError, TypeError, AttributeError) as e:
+            except json.JSONDecodeError as e:
+                raise ValueError(f"{file}:{number}:{e.colno}: no JSON: {e.msg}") from e
+            except (ValueError, TypeError) as e:
                 raise ValueError(f"{file}:{number}: {e}") from e
     if not found:
         raise ValueError(f"{file} holds no arrival")
@@ -57,11 +60,13 @@ def read(file: str) -> tuple[Arrival, ...]:
 
 
 def _arrival(row: Any) -> Arrival:
+    if not isinstance(row, dict):
+        raise ValueError(f"an object with timestamp, input_length and output_length was expected (got {row!r})")
     at = row.get("timestamp")
     if isinstance(at, bool) or not isinstance(at, int | float) or not -1e18 < at < 1e18:
         raise ValueError(f"timestamp: a number was expected (got {at!r})")
     blocks = row.get("hash_ids") or ()
-    if not all(isinstance(b, int) for b in blocks):
+    if not isinstance(blocks, list | tuple) or not all(isinstance(b, int) for b in blocks):
         raise ValueError("hash_ids: whole numbers were expected")
     return Arrival(float(at), _tokens(row, "input_length"), _tokens(row, "output_length"), tuple(blocks))
 

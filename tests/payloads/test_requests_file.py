@@ -112,9 +112,13 @@ def test_aiperf_inputs_of_every_kind(tmp_path: Path, facts: Facts, step: Steps) 
     ("text", "told"),
     [
         ("", "holds no request"),
-        ('{"prompt": "a"}\n{"prompt": \n', r"r\.jsonl:2: no JSON"),
+        ('{"prompt": "a"}\n{"prompt": \n', r"r\.jsonl:2:12: no JSON"),
         ('{"prompt": "a"}\n\n{"timestamp": 3}\n', r"r\.jsonl:3: no request: it has timestamp"),
         ("[1]\n", r"r\.jsonl:1: an object was expected"),
+        ('{"prompt": "a"}\n{"prompt" "b"}\n', r"r\.jsonl:2:11: no JSON: Expecting ':' delimiter"),
+        ('{"conversations": [{"value": "x"}]}\n', r'r\.jsonl:1: conversations: a list of {"from": '),
+        ('{"conversations": "x"}\n', r'r\.jsonl:1: conversations: a list of {"from": '),
+        ('{"turns": [3]}\n', r"r\.jsonl:1: a turn with text or images was expected \(got 3\)"),
         ('{"conversations": [{"from": "dog", "value": "x"}]}\n', r"r\.jsonl:1: from: human, .* \(got 'dog'\)"),
         ('{"body": {"input": "x"}}\n', r"r\.jsonl:1: a body with messages or a prompt"),
         ('{"url": "/v1/x HTTP/1.1", "body": {"prompt": "x"}}\n', r"a path such as"),
@@ -126,6 +130,19 @@ def test_what_is_no_request_is_told_with_its_line(text: str, told: str, tmp_path
     file.write_text(text)
     with pytest.raises(ValidationError, match=told):
         requests.Options(file=str(file))
+
+
+@pytest.mark.parametrize("text", ["5", '{"data": "abc"}'])
+def test_a_file_of_json_that_holds_no_requests_is_told(text: str, tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text(text)
+    with pytest.raises(ValidationError, match=r"r\.json: a request or a list of them was expected \(got "):
+        requests.Options(file=str(tmp_path / "r.json"))
+
+
+def test_a_limit_that_is_none_is_sent_as_it_is(tmp_path: Path, facts: Facts, step: Steps) -> None:
+    file = lines(tmp_path / "r.jsonl", {**CHAT, "max_tokens": "many"}, {**CHAT, "max_tokens": -1})
+    assert [sent(file, step, facts, n)[1]["max_tokens"] for n in range(2)] == ["many", -1]
+    assert requests.Options(file=file).outputs(33) == [None, None]
 
 
 def test_a_file_that_is_not_there_or_no_text_is_told(tmp_path: Path) -> None:

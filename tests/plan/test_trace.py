@@ -89,12 +89,13 @@ def test_due_times_never_go_back(tmp_path_factory: pytest.TempPathFactory, stamp
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("{", r"t\.jsonl:1: Expecting"),
+        ("{", r"t\.jsonl:1:2: no JSON: Expecting"),
+        ('{"timestamp": 1, "input_length": 1, "output_length": 1, "hash_ids": 3}', "hash_ids: whole numbers"),
         ('{"input_length": 1}', r"t\.jsonl:1: timestamp: a number"),
         ('{"timestamp": NaN, "input_length": 1, "output_length": 1}', "timestamp: a number"),
         ('{"timestamp": 1, "input_length": 0, "output_length": 1}', "input_length: a number of tokens"),
         ('{"timestamp": 1, "input_length": 1, "output_length": 1, "hash_ids": ["a"]}', "hash_ids: whole numbers"),
-        ("7", r"t\.jsonl:1"),
+        ("7", r"t\.jsonl:1: an object with timestamp"),
         ("", "holds no arrival"),
     ],
 )

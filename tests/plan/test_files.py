@@ -1,0 +1,81 @@
+"""A file that a profile names stands beside it; where it does not, it is one of the current folder."""
+
+from pathlib import Path
+
+import pytest
+
+from loadchaos.errors import ProfileError
+from loadchaos.payloads import requests
+from loadchaos.plan.profile import Profile, Shelves, load
+
+PROFILE = """
+name: own
+traffic:
+  - {name: mine, payload: {requests: {file: mine.jsonl}}}
+  - {name: text, payload: {text: {tokens: 10}}}
+load:
+  - {users: 1, requests: 1}
+"""
+REQUEST = '{"prompt": "hello", "max_tokens": %d}\n'
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a folder `profiles` in it that has a profile."""
+    monkeypatch.chdir(tmp_path)
+    requests.read.cache_clear()  # in one process the current folder is one: it keeps files by the names they have there
+    (tmp_path / "profiles").mkdir()
+    (tmp_path / "profiles/own.yaml").write_text(PROFILE)
+    return tmp_path
+
+
+def sent(profile: Profile) -> object:
+    return profile.to_json()["traffic"][0]["payload"]["requests"]["file"]
+
+
+def test_a_file_beside_the_profile_is_found_from_any_folder(home: Path, shelves: Shelves) -> None:
+    (home / "profiles/mine.jsonl").write_text(REQUEST % 1)
+    assert sent(load(Path("profiles/own.yaml"), shelves)) == "profiles/mine.jsonl"
+    (home / "mine.jsonl").write_text(REQUEST % 2)
+    profile = load(Path("profiles/own.yaml"), shelves)
+    assert sent(profile) == "profiles/mine.jsonl", "the one beside the profile is nearer"
+    assert profile.traffic[0].payload_options["requests"].outputs(0) == [1]  # type: ignore[attr-defined]  # of this payload
+
+
+def test_a_file_in_the_current_folder_is_found_too(home: Path, shelves: Shelves) -> None:
+    (home / "mine.jsonl").write_text(REQUEST % 1)
+    assert sent(load(Path("profiles/own.yaml"), shelves)) == "mine.jsonl"
+
+
+def test_what_the_command_line_names_is_meant_as_seen_from_here(home: Path, shelves: Shelves) -> None:
+    for name in ("mine.jsonl", "profiles/mine.jsonl", "other.jsonl", "profiles/other.jsonl"):
+        (home / name).write_text(REQUEST % 1)
+    override = "traffic.0.payload.requests.file=other.jsonl"
+    assert sent(load(Path("profiles/own.yaml"), shelves, [override])) == "other.jsonl"
+
+
+def test_a_file_that_is_nowhere_is_told_with_where_it_was_looked_for(home: Path, shelves: Shelves) -> None:
+    with pytest.raises(ProfileError, match=r"own\.yaml:4:.*mine\.jsonl: No such file beside the profile, nor in the"):
+        load(Path("profiles/own.yaml"), shelves)
+
+
+def test_traces_also_of_phases_that_repeat_and_folders_of_images_stand_beside_it(home: Path, shelves: Shelves) -> None:
+    (home / "profiles/t.jsonl").write_text('{"timestamp": 0, "input_length": 9, "output_length": 1}\n')
+    (home / "profiles/odd").mkdir()
+    (home / "profiles/odd/x.png").write_bytes(b"no image")
+    text = PROFILE.replace("requests: {file: mine.jsonl}", "hostile_images: {folder: odd}, text: {}")
+    text = text.replace("{users: 1, requests: 1}", "{repeat: 2, phases: [{trace: t.jsonl}]}")
+    (home / "profiles/own.yaml").write_text(text)
+    found = load(Path("profiles/own.yaml"), shelves).to_json()
+    assert [phase["trace"] for phase in found["load"]] == ["profiles/t.jsonl", "profiles/t.jsonl"]
+    assert found["traffic"][0]["payload"]["hostile_images"]["folder"] == "profiles/odd"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["traffic: 3\nload: 4\n", "traffic: [3]\nload: [{phases: 3}]\n", f"traffic: []\nload: [{{trace: {'x' * 5000}}}]\n"],
+)
+def test_a_profile_that_is_none_is_told_as_such(text: str, home: Path, shelves: Shelves) -> None:
+    (home / "profiles/own.yaml").write_text("name: x\n" + text)
+    with pytest.raises(ProfileError, match="expected"):
+        load(Path("profiles/own.yaml"), shelves)
