@@ -119,7 +119,10 @@ def worth(decision: Decision, deaths: int, exposures: int, what: str) -> str:
     bound = upper_bound_at_zero(exposures)
     if bound is None:
         return "nothing: there was no exposure"
-    return f"0 deaths in {exposures:,} exposures ({what}): below 1 in {_round(1 / bound):,} at 95 %"
+    met = f"0 deaths in {exposures:,} exposure{'' if exposures == 1 else 's'} ({what})"
+    if bound > 0.5:
+        return f"{met}: too few to say how rare a death is"
+    return f"{met}: below 1 in {_round(1 / bound):,} at 95 %"
 
 
 def _round(n: float) -> int:

@@ -153,7 +153,9 @@ def test_exit_codes(decision: Any, end: Any, sent: bool, code: int) -> None:
 
 @pytest.mark.parametrize(
     ("n", "text"),
-    [(21_000, "below 1 in 7,000 at 95 %"), (1, "below 1 in 1 at 95 %"), (0, "nothing: there was no exposure"),
+    [(21_000, "below 1 in 7,000 at 95 %"), (5, "below 1 in 2 at 95 %"),
+     (1, "0 deaths in 1 exposure (requests): too few to say how rare a death is"),
+     (4, "0 deaths in 4 exposures (requests): too few to say how rare a death is"), (0, "nothing: there was no exposure"),
      (600, "below 1 in 200 at 95 %")],
 )  # fmt: skip
 def test_what_a_pass_is_worth(n: int, text: str) -> None:
