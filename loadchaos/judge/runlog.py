@@ -51,6 +51,7 @@ class RunLog:
         self._probes = self._scrapes = 0
         self._begun: Counter[str] = Counter()
         self._fitted: Counter[tuple[str, str]] = Counter()
+        self._fitted_as: dict[tuple[str, str], str] = {}
         self._log_lines = 0  # of the logs that --server-log names
         self._gaps: list[tuple[str, int, float, str]] = []
         self._preflight: list[Row] = []
@@ -144,10 +145,13 @@ class RunLog:
 
     def _on_begin(self, row: Row) -> None:
         # Numbers differ from request to request; what was done to them is the same.
-        key = str(row.get("traffic")), _NUMBER.sub("N", str(row.get("fitted") or ""))
+        said = str(row.get("fitted") or "")
+        key = str(row.get("traffic")), _NUMBER.sub("N", said)
         self._begun[key[0]] += 1
         if key[1] and (key in self._fitted or len(self._fitted) < _MOST_FITTED):
             self._fitted[key] += 1
+            if self._fitted_as.setdefault(key, said) != said:
+                self._fitted_as[key] = key[1]
 
     def _on_preflight(self, row: Row) -> None:
         self._preflight.append(row)
@@ -258,8 +262,13 @@ class RunLog:
     def _told_fitted(self) -> list[Check]:
         """What was sent otherwise than the profile says, because the server could not take it: told, never hidden."""
         return [
-            Check(f"fitted {traffic}", "as the profile says", f"{n} of {self._begun[traffic]}: {why}", "pass")
-            for (traffic, why), n in sorted(self._fitted.items())
+            Check(
+                f"fitted {key[0]}",
+                "as the profile says",
+                f"{n} of {self._begun[key[0]]}: {self._fitted_as[key]}",
+                "pass",
+            )
+            for key, n in sorted(self._fitted.items())
         ]
 
     def _logged(self) -> Check:

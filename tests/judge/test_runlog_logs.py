@@ -39,3 +39,12 @@ def test_what_was_fitted_to_the_server_is_told_with_its_count() -> None:
     (check,) = [c for c in log.checks(Terms(profile="x"), Tally(), 0, [], 0) if c.name.startswith("fitted")]
     assert check.name == "fitted images"
     assert check.actual == "2 of 3: N images in place of N: the server takes no more in one prompt"
+
+
+def test_what_was_fitted_alike_each_time_is_told_with_its_numbers() -> None:
+    log = RunLog()
+    for n in range(3):
+        fitted = "9 prompt tokens in place of 5: the chat template costs that"
+        log.feed({"row": "begin", "at_ns": n, "traffic": "short", "fitted": fitted})
+    (check,) = [c for c in log.checks(Terms(profile="x"), Tally(), 0, [], 0) if c.name.startswith("fitted")]
+    assert check.actual == "3 of 3: 9 prompt tokens in place of 5: the chat template costs that"
