@@ -44,6 +44,7 @@ class View:
             plain = not self._stream.isatty() or os.environ.get("TERM", "") in {"", "dumb"}
         self.plain = plain
         self._next_line_ns = 0
+        self._line = ""
         self._told: set[object] = set()
         self._live: Live | None = None
         self._size = ConsoleDimensions(0, 0)
@@ -66,7 +67,10 @@ class View:
                 self._say(line)
         if snapshot.now_ns >= self._next_line_ns:
             self._next_line_ns = snapshot.now_ns + round(PLAIN_EVERY_S * _NS)
-            self._say(plain_line(snapshot))
+            line = plain_line(snapshot)
+            if line != self._line:  # the last moment of all may be one that was told
+                self._line = line
+                self._say(line)
 
     def _picture(self) -> Live:
         """Begun with the first picture, since even that writes to a terminal, which may be stopped."""

@@ -175,7 +175,8 @@ def _outcomes(page: _Page, verdict: Mapping[str, Any]) -> None:
     rows = [[o, number(total[o]), *(number(by_traffic[t].get(o, 0)) for t in columns)] for o in names]
     page.table(["outcome", "all", *(_cut(clean(t, 40), 12) for t in columns)], rows)
     if len(by_traffic) > len(columns) > 0:
-        page.line(f"  ({len(by_traffic) - len(columns)} more kinds of traffic: see the report)")
+        more = len(by_traffic) - len(columns)
+        page.line(f"  ({more} more kind{'s' if more > 1 else ''} of traffic: see the report)")
 
 
 def _latency(page: _Page, verdict: Mapping[str, Any]) -> None:

@@ -77,6 +77,14 @@ def test_the_plain_log_tells_each_failure_once() -> None:
     assert stream.getvalue().count("hang: boom: stood still") == 1
 
 
+def test_the_last_moment_is_told_once(run_folder: RunFolder) -> None:
+    stream, snapshot = io.StringIO(), at_the_end(run_folder).snapshot()
+    view = View(stream)
+    view.show(snapshot)
+    view.close(snapshot)
+    assert len([line for line in stream.getvalue().splitlines() if line.startswith("[load ")]) == 1
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

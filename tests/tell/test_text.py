@@ -62,6 +62,13 @@ def test_a_pass_says_what_it_is_worth(verdict: Verdict) -> None:
     assert "0 deaths in 600 exposures" in page
 
 
+@pytest.mark.parametrize(("kinds", "told"), [(5, None), (6, "(1 more kind of"), (8, "(3 more kinds of")])
+def test_traffic_that_has_no_column_is_counted(verdict: Verdict, kinds: int, told: str | None) -> None:
+    many = {**verdict, "by_traffic": {f"t{n}": {"ok": 1} for n in range(kinds)}}
+    page = text.render(many, Path("r"), color=False)
+    assert told in page if told else "more kind" not in page
+
+
 def test_an_unknown_names_the_check_that_proved_nothing(verdict: Verdict) -> None:
     unknown = {**verdict, "verdict": "unknown", "exit_code": 3, "failures": [], "expectations": []}
     first = text.render(unknown, Path("r"), color=False, width=120).splitlines()[0]
