@@ -150,7 +150,7 @@ class Preparation:
             self._say(f"note: {told}")
             self._record.event(preflight.row("traffic", ok=True, text=told))
         self._record.event({"row": "facts", "at_ns": time.monotonic_ns(), "facts": facts.to_json()})
-        self._say(_facts_line(facts))
+        self._say(facts_line(facts))
         await self._tell_configuration(asker, facts, head)
         await self._patient.learn(self._record, facts)
         path = await self._lay_path(dialect)
@@ -211,11 +211,14 @@ class Preparation:
         self._record.keep(folder.plan, json.dumps(plan, indent=1))
 
 
-def _facts_line(facts: Facts) -> str:
+def facts_line(facts: Facts) -> str:
+    """What the server was found to be, for whoever watches the run begin."""
     parts = [f"{facts.dialect} {facts.version or '(version unknown)'}", f"model {facts.model}"]
     if facts.max_model_len:
         parts.append(f"context {facts.max_model_len}")
     if facts.image_tokens:
         parts.append("images " + ", ".join(f"{size} = {n} tokens" for size, n in facts.image_tokens.items()))
+    elif facts.images is False:
+        parts.append("takes no images")
     parts.append(f"text counted by {facts.text.source}" if facts.text else "text lengths are estimates")
     return "server: " + "; ".join(parts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -16,6 +17,7 @@ from loadchaos.errors import TargetError
 from loadchaos.model import Facts
 from loadchaos.payloads import PAYLOADS
 from loadchaos.plan.profile import Profile, Shelves, from_mapping
+from loadchaos.prepare import facts_line
 
 NO_PARSER = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
 LMDEPLOY_NO_PARSER = "Please launch the api_server with --tool-call-parser if you want to use tool."
@@ -115,3 +117,9 @@ def test_each_kind_is_asked_once_and_other_payloads_ask_nothing() -> None:
 def test_an_answer_that_is_read_whole_is_as_long_as_in_the_load() -> None:
     sent = tried(profile(TOOLS, stream=False, output={"max": 64}), httpx.Response(200, json={"choices": []}))
     assert [("stream" in body, body["max_tokens"]) for body in sent] == [(False, 64)]
+
+
+def test_a_model_without_images_is_said_to_take_none_where_some_are_to_be_sent() -> None:
+    facts = Facts("http://x", "http://x", "vllm", "m", "0.18.0", images=False)
+    assert "takes no images" in facts_line(facts)
+    assert "images" not in facts_line(replace(facts, images=None))
