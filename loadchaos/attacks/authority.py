@@ -64,6 +64,8 @@ def _why_not_local(url: str) -> str | None:
         return "It is not on this machine's loopback."
     owners = _listeners(port)
     if not owners:
+        if not _owners(port):
+            return "Nobody is seen to listen there: is it running, and is that its port? A forwarder can hide so, too."
         return "Who listens there cannot be seen from here, so it may be a forwarder to another machine."
     for command in owners:
         if _FORWARDERS.search(command.split(" ", 1)[0]):

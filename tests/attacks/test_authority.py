@@ -70,8 +70,12 @@ def test_a_forwarder_on_loopback_is_not_local(local_port: int, monkeypatch: pyte
         authority.check(f"http://localhost:{local_port}", HARM, [])
 
 
-def test_a_loopback_port_without_a_visible_owner_is_not_local() -> None:
-    with pytest.raises(AuthorizationError, match="cannot be seen"):
+@pytest.mark.parametrize(("owners", "told"), [([(None, "")], "cannot be seen"), ([], "Nobody is seen to listen there")])
+def test_a_loopback_port_without_a_visible_owner_is_not_local(
+    owners: list[tuple[None, str]], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(authority, "_owners", lambda port: owners)
+    with pytest.raises(AuthorizationError, match=told):
         authority.check("http://127.0.0.1:9", HARM, [])
     authority.check("http://127.0.0.1:9", HARM, ["127.0.0.1:9"])
 
