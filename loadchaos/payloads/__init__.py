@@ -1,7 +1,8 @@
 """SHELF: what is sent. Each payload is one file with its options and how it adds to a request.
 
 A new payload is one file with an `Options` model, an `ORDER` and `add`, and one entry in PAYLOADS; `text` is the one to
-copy. Options may also offer `words()` (for `explain`), `turns()` (variants sent one after the other) and `can_kill`.
+copy. Options may also offer `words()` (for `explain`), `turns()` (variants sent one after the other), `in_vain(names)`
+(those of the traffic's payloads that would change nothing beside this one) and `can_kill`.
 """
 
 from __future__ import annotations

@@ -7,9 +7,10 @@ made up, and the same in every turn. The prefix cache therefore hits on all but 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from loadchaos import draws
 from loadchaos.model import Facts, Step, TextFacts
@@ -40,6 +41,20 @@ class Options(BaseModel):
         if value.low < 1:
             raise ValueError(f"a conversation has at least 1 token (got {value})")
         return value
+
+    @model_validator(mode="after")
+    def _room(self) -> Options:
+        if self.tokens.low < 2 * self.turns - 1:
+            raise ValueError(
+                f"{self.turns} turns have {2 * self.turns - 1} messages of a token or more: "
+                f"tokens of at least that were expected (got {self.tokens})"
+            )
+        return self
+
+    @classmethod
+    def in_vain(cls, names: Iterable[str]) -> list[str]:
+        """What else would make the prompt."""
+        return [name for name in names if name in ("text", "near_limit")]
 
     def place(self, ordinal: int) -> tuple[int, int]:
         """(conversation, turn from 0) of a request."""

@@ -106,10 +106,11 @@ class Options(BaseModel):
         what = f"{self.count}{kind} image{'s' if self.count.high > 1 else ''} of {self.size} pixels{shapes}"
         if self.new >= 1:
             return f"{what}, each never seen before"
+        new = f", {self.new * 100:g}% never seen before" if self.new else ""
         near = f", {self.near_duplicates * 100:g}% a pixel beside one" if self.near_duplicates else ""
-        return (
-            f"{what}, {self.new * 100:g}% never seen before{near}, the rest as {self.reuse_distance} requests earlier"
-        )
+        rest = "the rest" if self.new or self.near_duplicates else "each"
+        distance = self.reuse_distance
+        return f"{what}{new}{near}, {rest} as {distance} requests earlier (the first {distance} have new ones)"
 
     def per_request(self) -> dict[str, float]:
         """For `explain`: the mean of what one request carries; tokens by Qwen3-VL's formula."""

@@ -11,7 +11,7 @@ import copy
 import functools
 import json
 import mimetypes
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -48,6 +48,11 @@ class Options(BaseModel):
     order: Literal["in_order", "sampled"] = "in_order"
     turns: Literal["all", "first"] = "all"
     keep_model: bool = False
+
+    @classmethod
+    def in_vain(cls, names: Iterable[str]) -> list[str]:
+        """A request of a file is sent as it is."""
+        return [name for name in names if name != "requests"]
 
     @model_validator(mode="after")
     def _readable(self) -> Options:

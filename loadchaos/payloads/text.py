@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from loadchaos import draws
 from loadchaos.model import Facts, Step, TextFacts
@@ -74,6 +74,16 @@ class Options(BaseModel):
         if value.low < 1:
             raise ValueError(f"a prompt has at least 1 token (got {value})")
         return value
+
+    @model_validator(mode="after")
+    def _room(self) -> Options:
+        prefix = self.shared_prefix
+        # Where no tokens are given a trace may have them.
+        if prefix is not None and "tokens" in self.model_fields_set and prefix.tokens > self.tokens.high:
+            raise ValueError(
+                f"shared_prefix is a part of the prompt: at most {self.tokens.high} tokens (got {prefix.tokens})"
+            )
+        return self
 
     def replay(self, tokens: int, blocks: Sequence[int], block_tokens: int) -> Options:
         """The same text as one row of a trace has it."""

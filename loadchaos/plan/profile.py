@@ -241,6 +241,10 @@ def _payloads(data: Mapping[str, Any], shelves: Shelves) -> Iterator[Mistake]:
         payload = entry.get("payload")
         for name, raw in payload.items() if isinstance(payload, Mapping) else ():
             yield from _shelf("payload", shelves.payloads, ("traffic", i, "payload", name), name, raw)
+            in_vain = getattr(shelves.payloads.get(name), "in_vain", None)
+            for other in in_vain(payload) if in_vain is not None else ():
+                text = f"is in vain beside {name}, which says by itself what is sent: leave one of the two out"
+                yield Mistake(("traffic", i, "payload", other), text, of_key=True)
 
 
 def _behaviours(data: Mapping[str, Any], shelves: Shelves) -> Iterator[Mistake]:

@@ -134,3 +134,10 @@ load:
     assert "2 requests a second to 20/s (spike after 1s for 500ms) for 4s" in text
     assert "2 requests a second to 20/s (step, 3 levels) for 4s" in text
     assert "2 requests a second to 8/s (day of 1d, its peak after 14h) for 2d" in text
+
+
+def test_images_that_come_again_are_told_with_the_first_that_cannot(write: Write) -> None:
+    told = "1 image of 8x8 pixels, {}as 30 requests earlier (the first 30 have new ones)"
+    for dial, said in (("unique: 0%", "each "), ("unique: 60%", "60% never seen before, the rest ")):
+        text = explain(write(about("again", f"{{images: {{size: 8x8, {dial}, reuse_distance: 30}}}}")))
+        assert told.format(said) in text

@@ -144,6 +144,22 @@ BAD = {
         "name: x\ntraffic: [{name: t, payload: {structured: {json_schema: smal}}}]\n" + LOAD,
         "json_schema: small, deep, wide, choice or a JSON schema of your own was expected (got 'smal')",
     ),
+    "text beside a conversation": (
+        "name: x\ntraffic:\n  - {name: t, payload: {text: {}, conversation: {}}}\n" + LOAD,
+        "x.yaml:3:25: traffic.0.payload.text: is in vain beside conversation, which says by itself what is sent",
+    ),
+    "images beside a file of requests": (
+        "name: x\ntraffic: [{name: t, payload: {requests: {file: x.jsonl}, images: {}}}]\n" + LOAD,
+        "traffic.0.payload.images: is in vain beside requests",
+    ),
+    "more prefix than prompt": (
+        "name: x\ntraffic: [{name: t, payload: {text: {tokens: 8..64, shared_prefix: {tokens: 65}}}}]\n" + LOAD,
+        "traffic.0.payload.text: shared_prefix is a part of the prompt: at most 64 tokens (got 65)",
+    ),
+    "more turns than tokens": (
+        "name: x\ntraffic: [{name: t, payload: {conversation: {turns: 20, tokens: 10}}}]\n" + LOAD,
+        "20 turns have 39 messages of a token or more: tokens of at least that were expected (got 10)",
+    ),
     "missing": ("about: x\n", "x.yaml:1:1: traffic: is missing"),
 }
 
