@@ -21,7 +21,7 @@ from loadchaos.cli_sim import sim
 from loadchaos.cli_soak import soak, trend
 from loadchaos.cli_stack import stack
 from loadchaos.cli_worker import master, worker
-from loadchaos.errors import LoadchaosError, OptionError
+from loadchaos.errors import LoadchaosError, OptionError, ProfileError
 from loadchaos.redact import REDACTED
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except LoadchaosError as e:
-            click.echo(f"loadchaos: {e}" if "\n" not in str(e) else str(e), err=True)
+            # A mistake in a file begins with its place, as compilers have it: editors jump there.
+            click.echo(str(e) if isinstance(e, ProfileError) else f"loadchaos: {e}", err=True)
             ctx.exit(e.exit_code)
         except KeyboardInterrupt:  # before a run has begun, which hears Ctrl-C itself
             ctx.exit(130)

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.shell_completion import ShellComplete
@@ -79,3 +80,10 @@ def test_what_profiles_say_is_to_be_had_as_json(command: list[str]) -> None:
     else:
         assert told["profile"]["name"] == "smoke"
         assert told.get("words", plain.output.rstrip("\n")) == plain.output.rstrip("\n")
+
+
+def test_a_mistake_in_a_file_begins_with_its_place_where_editors_look_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("name: x\nload: [{users: 1, requests: 1}]\n")
+    done = CliRunner().invoke(main, ["check", str(path)])
+    assert (done.exit_code, done.stderr) == (2, f"{path}:1:1: traffic: is missing\n")
