@@ -9,11 +9,12 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import orjson
 
-from loadchaos.sim import pages, tokenizer, vllm_errors
+from loadchaos.sim import pages, tokenizer, vllm_errors, vllm_render
 from loadchaos.sim import vllm_requests as requests
 from loadchaos.sim.client import EngineClient
 from loadchaos.sim.httpd import Exchange
@@ -158,6 +159,8 @@ class VllmFace:
             ("GET", "/load"): lambda exchange: exchange.send(200, orjson.dumps({"server_load": self._server_load()})),
             ("GET", "/metrics"): self._metrics,
         }
+        if self.release >= vllm_render.SINCE:
+            table |= {("POST", path): partial(self._render, chat=chat) for path, chat in vllm_render.PATHS.items()}
         if self.options.server.dev_mode:
             table |= self._admin.routes()
         return table
@@ -224,6 +227,19 @@ class VllmFace:
         if not isinstance(tokens, list):
             raise vllm_errors.validation("missing", "body.tokens", "Field required", f"<dict of {len(data)} items>")
         exchange.send(200, orjson.dumps({"prompt": tokenizer.decode(t for t in tokens if isinstance(t, int))}))
+
+    async def _render(self, exchange: Exchange, *, chat: bool) -> None:
+        if self.release >= vllm_render.GATED_SINCE and not self.options.server.enable_scale_out:
+            raise vllm_render.disabled()
+        data = requests.parse_body(exchange)
+        requests.check_model(data, self.model)
+        sampling = requests.sampling(data, chat, self.options)
+        found = []
+        for prompt in requests.prompts(data, self.options, chat=chat):
+            ids, images = requests.assemble(prompt, await self._pictures(prompt.sources))
+            asked = Asked(prompt, sampling, chat, new_id(chat, None), ids, images)
+            found.append(vllm_render.rendered(requests.fit(asked, self.options), data, self.model))
+        exchange.send(200, orjson.dumps(found[0] if chat else found))
 
     # generation
 

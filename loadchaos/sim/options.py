@@ -48,6 +48,7 @@ class ServerConfig:
 
     `limit_mm_per_prompt`: images a prompt may have, `limit_mm_videos` videos. `min_pixels`, `max_pixels`, `patch`: the
     Qwen-VL image processor's (patch 16 is Qwen3-VL, 14 is Qwen2-VL). `max_num_queued_reqs` 0 means no limit.
+    `enable_scale_out`: whether /render is there in the eras that ask for it.
     `enforce_eager`, `kv_cache_dtype` and the like are not modelled and therefore refused by name.
     """
 
@@ -62,6 +63,7 @@ class ServerConfig:
     max_num_queued_reqs: int = 0
     enable_prompt_tokens_details: bool = False
     enable_server_load_tracking: bool = False
+    enable_scale_out: bool = False
     quiet: bool = False
     log_level: str = "DEBUG"
 

@@ -310,6 +310,14 @@ def completion_prompt(data: Mapping[str, Any], options: Options) -> Prompt:
     return Prompt((tuple(prompt),))
 
 
+def prompts(data: Mapping[str, Any], options: Options, *, chat: bool) -> list[Prompt]:
+    """The prompts of one body: a list of texts has several. Raises Refusal."""
+    texts = data.get("prompt")
+    if not chat and isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts):
+        return [completion_prompt({**data, "prompt": text}, options) for text in texts]
+    return [(chat_prompt if chat else completion_prompt)(data, options)]
+
+
 def assemble(prompt: Prompt, pictures: Sequence[Picture]) -> tuple[tuple[int, ...], tuple[tuple[int, Picture], ...]]:
     """Token ids with the images' placeholders in them, and where each image begins."""
     if not pictures:

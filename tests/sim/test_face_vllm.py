@@ -319,3 +319,35 @@ def test_requests_with_the_same_id_are_all_served(server: Any) -> None:
     assert [(a.status_code, a.json()["id"], a.json()["usage"]["completion_tokens"]) for a in answers] == [
         (200, "cmpl-same", 200)
     ] * 3
+
+
+def rendered(server: Any, path: str, body: Any) -> Any:
+    status, text = server.post(f"/v1/{path}/render", body)
+    return json.loads(text) if status == 200 else (status, json.loads(text).get("error", text))
+
+
+def test_a_request_is_rendered_as_the_engine_would_get_it(start: Any, png: Any) -> None:
+    server = start(era="0.22.1", limit_mm_per_prompt=2, max_model_len=4096)
+    content = [png(512, 512), {"type": "text", "text": "hi"}]
+    body = {"messages": [{"role": "user", "content": content}], "max_tokens": 1}
+    found = rendered(server, "chat/completions", body)
+    assert len(found["token_ids"]) == json.loads(server.chat(content, max_tokens=1)[1])["usage"]["prompt_tokens"]
+    (place,) = found["features"]["mm_placeholders"]["image"]
+    assert place["length"] == 256
+    assert len(set(found["token_ids"][place["offset"] : place["offset"] + 256])) == 1
+    texts = rendered(server, "completions", {"prompt": [" the of", " the"], "add_special_tokens": False})
+    assert [len(one["token_ids"]) for one in texts] == [2, 1]
+    status, error = rendered(server, "chat/completions", {"messages": [{"role": "user", "content": [png(8, 8)] * 3}]})
+    assert (status, error["message"]) == (400, "At most 2 image(s) may be provided in one prompt. (parameter=image)")
+    status, error = rendered(server, "completions", {"prompt": " the" * 5000, "max_tokens": 1})
+    assert (status, "maximum context length is 4096 tokens" in error["message"]) == (400, True)
+
+
+def test_rendering_is_off_in_newer_eras_unless_it_was_asked_for(server: Any, start: Any) -> None:
+    body = {"messages": [{"role": "user", "content": "hi"}]}
+    assert rendered(server, "chat/completions", body) == (403, {  # word for word what 0.32.0 says
+        "message": "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them.",
+        "type": "PermissionDeniedError", "param": None, "code": 403,
+    })  # fmt: skip
+    assert "token_ids" in rendered(start(enable_scale_out=True), "chat/completions", body)
+    assert rendered(start(era="0.17"), "chat/completions", body)[0] == 404
