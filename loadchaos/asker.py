@@ -11,6 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 import httpx
 
 from loadchaos.errors import OptionError
+from loadchaos.tokenizer import Folder
 
 _READ_LIMIT_S = 10.0
 _FIRST_GENERATION_LIMIT_S = 120.0  # a first request may compile for 15 s, on a loaded machine for longer
@@ -113,7 +114,8 @@ class Asker:
 class Wanted:
     """What the profile will send, so that only that is measured.
 
-    `videos` are kinds of video, each with a content part to measure it by (JSON with a comma behind it).
+    `videos` are kinds of video, each with a content part to measure it by (JSON with a comma behind it). `tokenizer` is
+    a folder that the user has named to count words by.
     `quick` is a look without a load to come: three words in place of sixty, and at most three generations.
     """
 
@@ -124,3 +126,4 @@ class Wanted:
     model: str | None = None
     api_key_env: str | None = None
     quick: bool = False
+    tokenizer: Folder | None = None

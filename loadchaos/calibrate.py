@@ -17,7 +17,8 @@ from loadchaos.asker import Answer, Asker, Wanted, parse_target
 from loadchaos.dialects import DIALECTS, Dialect, version_key
 from loadchaos.dialects.detect import PATHS, Page, detect
 from loadchaos.errors import TargetError
-from loadchaos.measure import check_text, image_facts, text_facts, video_facts
+from loadchaos.measure import learn_text
+from loadchaos.media import image_facts, video_facts
 from loadchaos.model import Facts
 
 __all__ = ["Answer", "Asker", "Wanted", "calibrate", "look", "parse_target", "with_log"]
@@ -197,10 +198,7 @@ async def _development(asker: Asker, dialect: Dialect, facts: Facts) -> Facts:
 
 async def calibrate(asker: Asker, facts: Facts, wanted: Wanted) -> Facts:
     """How text and images become tokens here. Needs a healthy server; generates at most a few single tokens."""
-    text = await text_facts(asker, facts, quick=wanted.quick)
-    facts = replace(facts, text=text, sources={**facts.sources, "text": text.source if text else "not learned"})
-    if not (wanted.quick and text is not None and text.source == "usage"):  # what generations told needs no other
-        facts = await check_text(asker, facts)
+    facts = await learn_text(asker, facts, wanted)
     if wanted.images_per_request:
         facts = await image_facts(asker, facts, wanted)
     if wanted.videos:

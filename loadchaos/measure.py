@@ -1,21 +1,17 @@
-"""How many tokens words and images cost on this server: by its tokenizer where it has one, else by usage."""
+"""How many tokens words cost on this server: by its tokenizer where it has one or a folder has it, else by usage."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import io
-import json
 import random
-import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from loadchaos.asker import Answer, Asker, Wanted
-from loadchaos.dialects import DIALECTS
+from loadchaos.counters import ByFolder, ByRender, Counter, of_server, usage_of
 from loadchaos.errors import TargetError
 from loadchaos.model import Facts, TextFacts
+from loadchaos.tokenizer import Folder
 
 # Short common words: most tokenizers have each, with its leading blank, as one token. What they really cost is measured.
 _WORDS = (
@@ -27,236 +23,216 @@ _WORDS = (
 )  # fmt: skip
 _UNITS = ("a", "x", ".", "!", "1")
 _QUICK_WORDS = 3
-_QUICK_GENERATIONS = 3
 _REPEAT = 8
+_USAGE_WORDS = 24
+_SINGLE_WORDS = 12
 
 
-async def text_facts(asker: Asker, facts: Facts, *, quick: bool) -> TextFacts | None:
-    """What the template and each word cost, by the tokenizer or by usage; None where neither can be had.
+async def learn_text(asker: Asker, facts: Facts, wanted: Wanted) -> Facts:
+    """What the template and each word cost, checked by a real request; `text` None where it cannot be known.
 
-    `quick` asks for a few words only.
+    A folder that the user names comes first, for whoever names one means it; one that counts unlike the server is told
+    (`sources["tokenizer"]`) and left. `quick` asks for a few words only.
     """
-    words = _WORDS[:_QUICK_WORDS] if quick else _WORDS
-    dialect = DIALECTS[facts.dialect]
-    counters: list[_CountByTokenize | _CountByEncode] = [_CountByTokenize(asker, facts.model), _CountByEncode(asker)]
-    if dialect.name == "lmdeploy":
-        counters.reverse()
-    for counter in counters:
-        if await counter.plain(" the") is None:
-            continue
-        found = await _measure_words(counter, words)
-        if found is not None:
-            return found
-    return await _measure_by_usage(asker, facts.model)
+    if wanted.tokenizer is not None:
+        facts = await _by_folder(asker, facts, wanted.tokenizer)
+        if facts.text is not None:
+            return facts
+    words = _WORDS[:_QUICK_WORDS] if wanted.quick else _WORDS
+    text = None
+    for counter in of_server(asker, facts):
+        if await counter.plain(" the") is not None and (text := await _measure_words(counter, words)) is not None:
+            break
+    if text is not None:
+        return await _check(asker, _with(facts, text))
+    return await _by_usage(asker, facts, quick=wanted.quick)
 
 
-class _CountByTokenize:
-    """vLLM's POST /tokenize, with a prompt or with messages (template included)."""
-
-    source = "tokenize"
-
-    def __init__(self, asker: Asker, model: str) -> None:
-        self._asker, self._model = asker, model
-
-    async def plain(self, text: str) -> int | None:
-        body = {"model": self._model, "prompt": text, "add_special_tokens": False}
-        return _count(await self._asker.ask("POST", "/tokenize", body, admin=True))
-
-    async def chat(self, text: str) -> int | None:
-        body = {"model": self._model, "messages": [{"role": "user", "content": text}], "add_generation_prompt": True}
-        return _count(await self._asker.ask("POST", "/tokenize", body, admin=True))
-
-    async def completion(self, text: str) -> int | None:
-        body = {"model": self._model, "prompt": text}
-        return _count(await self._asker.ask("POST", "/tokenize", body, admin=True))
+def _with(facts: Facts, text: TextFacts | None, why: str = "not learned") -> Facts:
+    return replace(facts, text=text, sources={**facts.sources, "text": why if text is None else text.source})
 
 
-class _CountByEncode:
-    """LMDeploy's POST /v1/encode; `do_preprocess` applies the chat template."""
-
-    source = "encode"
-
-    def __init__(self, asker: Asker) -> None:
-        self._asker = asker
-
-    async def plain(self, text: str) -> int | None:
-        return await self._encode(text, preprocess=False, bos=False)
-
-    async def chat(self, text: str) -> int | None:
-        return await self._encode(text, preprocess=True, bos=True)
-
-    async def completion(self, text: str) -> int | None:
-        return await self._encode(text, preprocess=False, bos=True)
-
-    async def _encode(self, text: str, *, preprocess: bool, bos: bool) -> int | None:
-        body = {"input": text, "do_preprocess": preprocess, "add_bos": bos}
-        return _count(await self._asker.ask("POST", "/v1/encode", body))
-
-
-def _count(answer: Answer) -> int | None:
-    data = answer.json() if answer.status == 200 else None
-    if not isinstance(data, dict):
+async def _measure_words(counter: Counter, asked: Sequence[str]) -> TextFacts | None:
+    words, unit = await _costs(counter, asked)
+    if unit is None:
         return None
-    value = data.get("count", data.get("length"))
-    return value if isinstance(value, int) else None
+    text, expected = sample(words, unit, seed=1)
+    chat, completion = await counter.chat(_user(text)), await counter.completion(text)
+    if chat is None:
+        return None
+    return TextFacts(
+        overhead=chat - expected, words=tuple(words), unit=unit, source=counter.source,
+        completions_overhead=(completion or expected) - expected,
+    )  # fmt: skip
 
 
-async def _measure_words(counter: _CountByTokenize | _CountByEncode, asked: Sequence[str]) -> TextFacts | None:
+async def _costs(counter: Counter, asked: Sequence[str]) -> tuple[list[tuple[str, int]], str | None]:
+    """Words with what each costs, and one that costs a single token (None: there is none, and the words are no use)."""
+
     async def cost(word: str) -> int | None:
         total = await counter.plain(word * _REPEAT)
         return total // _REPEAT if total and total % _REPEAT == 0 else None
 
     costs = await asyncio.gather(*(cost(f" {w}") for w in asked))
-    words = [(f" {w}", c) for w, c in zip(asked, costs, strict=True) if c]
+    words = _near([(f" {w}", c) for w, c in zip(asked, costs, strict=True) if c])
+    for word in (*(w for w, c in words if c == 1), *(_UNITS if words else ())):
+        if (word, 1) in words or await cost(word) == 1:
+            return words, word
+    return words, None
+
+
+def _near(words: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Without those that cost far more than the cheapest."""
     cheapest = min((c for _, c in words), default=0)
-    words = [(w, c) for w, c in words if c <= cheapest + 8]
-    units = [w for w, c in words if c == 1]
-    for unit in _UNITS if words and not units else ():
-        if await cost(unit) == 1:
-            units.append(unit)
-            break
-    if not words or not units:
-        return None
-    text, expected = _sample(words, units[0], seed=1)
-    chat, completion = await counter.chat(text), await counter.completion(text)
-    if chat is None:
-        return None
-    return TextFacts(
-        overhead=chat - expected, words=tuple(words), unit=units[0], source=counter.source,
-        completions_overhead=(completion or expected) - expected,
-    )  # fmt: skip
+    return [(w, c) for w, c in words if c <= cheapest + 8]
 
 
-async def _measure_by_usage(asker: Asker, model: str) -> TextFacts | None:
-    """No tokenizer endpoint: three one-token generations tell the template's overhead and the cost of one word."""
-
-    async def used(text: str) -> int | None:
-        data = (await asker.generate(model, text)).json()
-        usage = data.get("usage") if isinstance(data, dict) else None
-        value = usage.get("prompt_tokens") if isinstance(usage, dict) else None
-        return value if isinstance(value, int) else None
-
-    words = [f" {w}" for w in _WORDS[:24]]
-    few, many = await used("".join(words)), await used("".join(words * 3))
-    if few is None or many is None or (many - few) % (2 * len(words)):
-        return None
-    cost = (many - few) // (2 * len(words))
-    if cost < 1 or few < cost * len(words):
-        return None  # a usage that does not grow with the prompt counts something else
-    # Costs are equal on average only; a single odd word would show in the check that follows.
-    unit = words[0] if cost == 1 else "a"
-    return TextFacts(overhead=few - cost * len(words), words=tuple((w, cost) for w in words), unit=unit, source="usage")
-
-
-def _sample(words: Sequence[tuple[str, int]], unit: str, seed: int, length: int = 40) -> tuple[str, int]:
+def sample(words: Sequence[tuple[str, int]], unit: str, seed: int, length: int = 40) -> tuple[str, int]:
+    """A text of these words, and the tokens it must have."""
     rng = random.Random(seed)
     chosen = [rng.choice(words) for _ in range(length)]
     return "".join(w for w, _ in chosen) + unit * 3, sum(c for _, c in chosen) + 3
 
 
-async def check_text(asker: Asker, facts: Facts) -> Facts:
-    """One real request: does usage agree with the count? A constant difference is the template's, and is put right."""
+def _user(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+# --- checked by the server itself -------------------------------------------------------------------------------------
+
+
+async def _check(asker: Asker, facts: Facts) -> Facts:
+    """One real request: does usage agree with the count? A constant difference is the template's, and is put right.
+
+    Where /render is there, it has its say, too: it knows the whole prompt, and stands in for a usage that is not told.
+    """
     text = facts.text
-    if text is None:
+    assert text is not None
+    said, expected = sample(text.words, text.unit, seed=2)
+    rendered = None
+    if facts.dialect == "vllm" and text.source != ByRender.source:
+        rendered = await ByRender(asker, facts.model).chat(_user(said))
+    used = usage_of(await _first_request(asker, facts, said))
+    by = "usage"
+    if used is None:
+        used, by = rendered, "/render"
+    if used is None or used == expected + text.overhead:
         return facts
-    sample, expected = _sample(text.words, text.unit, seed=2)
-    answer = await asker.generate(facts.model, sample)
-    data = answer.json()
-    if answer.status != 200 or not isinstance(data, dict):
+    if used < expected:
+        return _with(facts, None, f"{by} contradicts the tokenizer")
+    return _with(facts, replace(text, overhead=used - expected, source=f"{text.source}, put right by {by}"))
+
+
+async def _first_request(asker: Asker, facts: Facts, said: str) -> Answer:
+    answer = await asker.generate(facts.model, said)
+    if answer.status != 200 or not isinstance(answer.json(), dict):
         raise TargetError(
             f"the server is up, but its first request failed: {answer.status or 'no answer'} {answer.text[:300]}; "
             "its log says why, --model and --api-key-env say what is asked for"
         )
-    used = (data.get("usage") or {}).get("prompt_tokens")
-    if not isinstance(used, int) or used == expected + text.overhead:
-        return facts
-    if used < expected:
-        return replace(facts, text=None, sources={**facts.sources, "text": "usage contradicts the tokenizer"})
-    fixed = replace(text, overhead=used - expected, source=f"{text.source}, put right by usage")
-    return replace(facts, text=fixed)
+    return answer
 
 
-# --- images ---------------------------------------------------------------------------------------------------------
+async def _by_folder(asker: Asker, facts: Facts, folder: Folder) -> Facts:
+    """Words by the folder, the template's share by one real request, and another one to see that both agree."""
+    counter = ByFolder(folder)
+    words, unit = await _costs(counter, _WORDS)
+    if unit is None:
+        return _told(facts, f"{folder.path} has no use here: none of its words is a single token")
+    first, expected = sample(words, unit, seed=1)
+    used = usage_of(await _first_request(asker, facts, first))
+    if used is None:
+        return await _by_folder_alone(asker, facts, folder, words, unit)
+    second, more = sample(words, unit, seed=2, length=80)
+    again = usage_of(await _first_request(asker, facts, second))
+    if used < expected or again is None or again - used != more - expected:
+        there, here = more - expected, None if again is None else again - used
+        return _told(
+            facts,
+            f"{folder.path} is not the server's: the same words are {there} tokens by the folder and {here} by usage",
+        )
+    text = TextFacts(
+        overhead=used - expected, words=tuple(words), unit=unit, source=ByFolder.source,
+        completions_overhead=folder.count(first, special=True) - expected,
+    )  # fmt: skip
+    return _told(_with(facts, text), f"{folder.path}, checked by usage")
 
 
-def plain_png(width: int, height: int) -> str:
-    """A data URL of a one-colour PNG: what an image of that size costs does not depend on what it shows."""
-    from PIL import Image  # only where images are measured
-
-    buffer = io.BytesIO()
-    Image.new("RGB", (width, height), (90, 140, 200)).save(buffer, "PNG")
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
-
-
-def _image_content(text: str, urls: Sequence[str]) -> list[dict[str, Any]]:
-    images: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
-    return [*images, {"type": "text", "text": text}]
-
-
-async def image_facts(asker: Asker, facts: Facts, wanted: Wanted) -> Facts:
-    """Whether images are taken, how many a request may have, and what one of each size costs in prompt tokens."""
-    sources = dict(facts.sources)
-    tokens: dict[str, int] = {}
-    if facts.text is None:
-        return facts
-    sample, expected = _sample(facts.text.words, facts.text.unit, seed=3, length=8)
-    for width, height in dict.fromkeys(wanted.image_sizes):
-        answer = await asker.generate(facts.model, _image_content(sample, [plain_png(width, height)]))
-        data = answer.json()
-        if answer.status == 200 and isinstance(data, dict):
-            used = (data.get("usage") or {}).get("prompt_tokens")
-            if isinstance(used, int):
-                tokens[f"{width}x{height}"] = used - expected - facts.text.overhead
-                sources["image_tokens"] = "usage"
-            continue
-        if answer.status in (400, 415, 422, 501) and not tokens:
-            said = f"refused with {answer.status}: {answer.text[:160]}"
-            if "context length" in answer.text or "max_model_len" in answer.text:
-                sources["image_tokens"] = said  # too large for the context, which says nothing against images
-                continue
-            return replace(facts, images=False, sources={**sources, "images": said})
-    if not tokens:
-        return replace(facts, sources=sources)
-    # LMDeploy's text-only models drop images silently in some eras: an image that costs nothing was not looked at.
-    if all(cost <= 0 for cost in tokens.values()):
-        sources["images"] = "an image adds no prompt token: the server drops it"
-        return replace(facts, images=False, sources=sources)
-    facts = replace(facts, images=True, image_tokens=tokens, sources={**sources, "images": "a request with one"})
-    if wanted.images_per_request > 1 and not (wanted.quick and asker.generations >= _QUICK_GENERATIONS):
-        facts = await _max_images(asker, facts, wanted, sample)
-    return facts
+async def _by_folder_alone(
+    asker: Asker, facts: Facts, folder: Folder, words: list[tuple[str, int]], unit: str
+) -> Facts:
+    """The server tells no usage: its own count of a chat is the check, and where it has none the folder's template."""
+    said, expected = sample(words, unit, seed=1)
+    by, whole = (
+        f"the template of {folder.path}, checked by nothing: the server tells no usage",
+        folder.chat(_user(said)),
+    )
+    for counter in of_server(asker, facts):
+        if (counted := await counter.chat(_user(said))) is not None:
+            by, whole = f"{folder.path}, checked by /{counter.source}", counted
+            break
+    if whole is None or whole < expected:
+        return _told(facts, f"{folder.path}: the server tells no usage, and what its chat template adds is not known")
+    text = TextFacts(
+        overhead=whole - expected, words=tuple(words), unit=unit, source=ByFolder.source,
+        completions_overhead=folder.count(said, special=True) - expected,
+    )  # fmt: skip
+    return _told(_with(facts, text), by)
 
 
-async def _max_images(asker: Asker, facts: Facts, wanted: Wanted, sample: str) -> Facts:
-    """The limit of images a prompt, taken from the refusal's own words; the images asked with are small."""
-    urls = [plain_png(32, 32)] * wanted.images_per_request
-    answer = await asker.generate(facts.model, _image_content(sample, urls))
-    if answer.status == 200:
-        return replace(facts, sources={**facts.sources, "max_images": f"a request with {len(urls)} was answered"})
-    limit = re.search(r"[Aa]t most (\d+) image", answer.text)
-    if limit is None:
-        return facts
-    sources = {**facts.sources, "max_images": "the server's refusal of more"}
-    return replace(facts, max_images=int(limit[1]), sources=sources)
+def _told(facts: Facts, text: str) -> Facts:
+    return replace(facts, sources={**facts.sources, "tokenizer": text})
 
 
-async def video_facts(asker: Asker, facts: Facts, wanted: Wanted) -> Facts:
-    """Whether videos are taken, and what one of each kind costs in prompt tokens."""
-    if facts.text is None:
-        return facts
-    sample, expected = _sample(facts.text.words, facts.text.unit, seed=4, length=8)
-    tokens: dict[str, int] = {}
-    for kind, part in wanted.videos:
-        content = [json.loads(part.rstrip(b",")), {"type": "text", "text": sample}]
-        answer = await asker.generate(facts.model, content)
-        data = answer.json()
-        used = (data.get("usage") or {}).get("prompt_tokens") if isinstance(data, dict) else None
-        if answer.status == 200 and isinstance(used, int):
-            tokens[kind] = used - expected - facts.text.overhead
-        elif not tokens:
-            said = f"refused with {answer.status}: {answer.text[:160]}"
-            return replace(facts, videos=False, sources={**facts.sources, "videos": said})
-    if all(cost <= 0 for cost in tokens.values()):
-        said = "a video adds no prompt token: the server drops it"
-        return replace(facts, videos=False, sources={**facts.sources, "videos": said})
-    return replace(facts, videos=True, video_tokens=tokens, sources={**facts.sources, "videos": "a request with one"})
+# --- by usage alone ---------------------------------------------------------------------------------------------------
+
+
+async def _by_usage(asker: Asker, facts: Facts, *, quick: bool) -> Facts:
+    """No tokenizer: a few one-token answers tell what words and template cost.
+
+    Two are enough where all words cost the same, as most tokenizers have it, and a third one checks that; else some words
+    are measured one by one.
+    """
+
+    async def used(text: str) -> int | None:
+        return usage_of(await asker.generate(facts.model, text))
+
+    words = [f" {w}" for w in _WORDS[:_USAGE_WORDS]]
+    few, many = await used("".join(words)), await used("".join(words * 3))
+    if few is None or many is None or many <= few:
+        return _with(facts, None)  # a usage that does not grow with the prompt counts something else
+    cost, odd = divmod(many - few, 2 * len(words))
+    if not odd and few >= cost * len(words):
+        # Costs are equal on average only: a single odd word shows in the check.
+        unit = words[0] if cost == 1 else "a"
+        text = TextFacts(few - cost * len(words), tuple((w, cost) for w in words), unit, "usage")
+        if quick:  # what generations told needs no other
+            return _with(facts, text)
+        said, expected = sample(text.words, text.unit, seed=2)
+        if usage_of(await _first_request(asker, facts, said)) == expected + text.overhead:
+            return _with(facts, text)
+    return _with(facts, None if quick else await _one_by_one(asker, facts, words[:_SINGLE_WORDS]))
+
+
+async def _one_by_one(asker: Asker, facts: Facts, words: Sequence[str]) -> TextFacts | None:
+    """Each word by an answer of its own, then a mixture of them as the check; None where that does not agree."""
+
+    async def used(text: str) -> int:
+        return usage_of(await asker.generate(facts.model, text)) or 0
+
+    # What stands around a text is the same however long it is: a text twice as long tells it.
+    first = words[0] * _REPEAT
+    once, twice = await used(first), await used(first * 2)
+    overhead = 2 * once - twice
+    found = []
+    for word in words:
+        cost, odd = divmod((once if word == words[0] else await used(word * _REPEAT)) - overhead, _REPEAT)
+        if cost > 0 and not odd:
+            found.append((word, cost))
+    found = _near(found)
+    unit = next((word for word, cost in found if cost == 1), _UNITS[0])
+    if not found or (unit == _UNITS[0] and await used(first + unit * _REPEAT) != once + _REPEAT):
+        return None
+    said, expected = sample(found, unit, seed=2)
+    agrees = await used(said) == expected + overhead
+    return TextFacts(overhead, tuple(found), unit, "usage") if agrees else None

@@ -50,8 +50,9 @@ class TextFacts:
 
     `overhead` are the tokens of the chat template around one user message; each of `words` (with its leading blank)
     costs the number beside it, in any order, and `unit` (a word of cost 1) fills what is left. `source` says how it
-    was learned: "tokenize", "encode", "usage" or "guess". `turn_overhead` is what each earlier question with its answer
-    adds to a prompt beside their words (None: not known); `scripts` are words of other scripts, by its name.
+    was learned: "tokenize", "render", "encode", "tokenizer" (a local folder), "usage" or "guess". `turn_overhead` is what
+    each earlier question with its answer adds to a prompt beside their words (None: not known); `scripts` are words of
+    other scripts, by its name.
     """
 
     overhead: int

@@ -56,8 +56,17 @@ def test_a_vllm_is_known_with_its_limits_and_what_text_and_images_cost(server: s
     assert facts.image_tokens == {"1024x1024": 1026, "448x448": 198}  # 1024 and 196, and two marks around each
     assert facts.text is not None
     assert facts.text.source == "tokenize"
+    assert facts.sources["image_tokens"] == "/render, checked by usage"
     assert (facts.speculative_decoding, facts.development_endpoints) == (True, True)
-    assert asker.generations <= 5
+    assert asker.generations == 2, "one for text, one for images"
+
+
+@pytest.mark.parametrize("server", [["--era", "0.32"]], indirect=True)
+def test_a_newer_vllm_that_renders_nothing_still_counts_images_by_its_tokenizer(server: str) -> None:
+    facts, asker = learn(server, calibrate.Wanted(((448, 448), (512, 512)), images_per_request=2))
+    assert facts.image_tokens == {"448x448": 198, "512x512": 258}
+    assert facts.sources["image_tokens"] == "/tokenize, checked by usage"
+    assert asker.generations == 2
 
 
 NEW_LMDEPLOY = ["--dialect", "lmdeploy", "--era", "0.18", "--flag", "num_gpu_blocks=21"]

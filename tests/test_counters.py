@@ -1,0 +1,233 @@
+"""Ways to count tokens: the server's own, a folder's, usage; each is checked by the server, and a wrong one is left."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+
+from loadchaos import calibrate, counting
+from loadchaos.errors import OptionError
+from loadchaos.measure import sample
+from loadchaos.model import Facts
+from loadchaos.sim import tokenizer as words
+from loadchaos.tokenizer import Folder
+
+AROUND = 11  # what the template of the servers below costs
+IMAGE = 50
+Count = Callable[[str], int]
+
+
+def by_words(text: str) -> int:
+    return len(words.encode(text))
+
+
+def by_bytes(text: str) -> int:
+    return len(text.encode())
+
+
+class Served:
+    """A vLLM of a few lines: counts by `count`, has the `paths`, and tells no usage where `usage` is false."""
+
+    def __init__(self, count: Count, *paths: str, usage: bool = True, sees_images: bool = True) -> None:
+        self.count, self.paths, self.usage, self.sees_images = count, paths, usage, sees_images
+        self.asked: list[str] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        path, body = request.url.path, json.loads(request.content)
+        self.asked.append(path)
+        if path == "/v1/chat/completions":
+            usage = {"usage": {"prompt_tokens": self.chat(body["messages"])}} if self.usage else {}
+            return httpx.Response(200, json={"choices": [{"finish_reason": "length"}], **usage})
+        if path not in self.paths:
+            return httpx.Response(404, json={"detail": "Not Found"})
+        seen = self.sees_images or path.endswith("/render")
+        many = self.chat(body["messages"], seen) if "messages" in body else self.count(body["prompt"])
+        if path == "/tokenize":
+            return httpx.Response(200, json={"count": many})
+        ids = {"token_ids": [0] * many}
+        return httpx.Response(200, json=ids if "chat" in path else [ids])
+
+    def chat(self, messages: list[dict[str, Any]], images: bool = True) -> int:
+        total = AROUND * ((len(messages) + 1) // 2)
+        for message in messages:
+            content = message["content"]
+            parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+            total += sum(self.count(part["text"]) for part in parts if part["type"] == "text")
+            total += IMAGE * images * sum(part["type"] != "text" for part in parts)
+        return total
+
+    @property
+    def generations(self) -> int:
+        return self.asked.count("/v1/chat/completions")
+
+
+TOKENIZE, CHAT, COMPLETIONS = "/tokenize", "/v1/chat/completions/render", "/v1/completions/render"
+
+
+def learned(served: Served, dialect: str = "vllm", **wanted: Any) -> Facts:
+    async def ask() -> Facts:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(served)) as client:
+            asker = calibrate.Asker(client, "http://u", "http://u")
+            facts = Facts("http://u", "http://u", dialect, model="m")
+            asked = calibrate.Wanted(**wanted)
+            facts = await calibrate.calibrate(asker, facts, asked)
+            return await counting.more(asker, facts, turns=True, scripts=("cjk",), tokenizer=asked.tokenizer)
+
+    return asyncio.run(ask())
+
+
+def folder(count: Count, name: str = "models/mine") -> Folder:
+    """A folder whose tokenizer counts so."""
+    return Folder(name, SimpleNamespace(encode=lambda text, **_: SimpleNamespace(ids=[0] * count(text))))
+
+
+def exact(facts: Facts, count: Count) -> bool:
+    """Whether a prompt of these words has the tokens that are planned."""
+    assert facts.text is not None
+    said, tokens = sample(facts.text.words, facts.text.unit, seed=9)
+    return count(said) == tokens and facts.text.overhead == AROUND
+
+
+def test_where_nothing_but_v1_is_let_through_the_prompt_is_rendered() -> None:
+    served = Served(by_words, CHAT, COMPLETIONS)
+    facts = learned(served)
+    assert facts.text is not None
+    assert (facts.text.source, facts.text.turn_overhead) == ("render", AROUND)
+    assert exact(facts, by_words)
+    assert dict(facts.text.scripts).keys() == {"cjk"}
+    assert served.generations == 1
+
+
+@pytest.mark.parametrize(
+    ("paths", "how"),
+    [((TOKENIZE, CHAT), "/render, checked by usage"), ((TOKENIZE,), "/tokenize, checked by usage"), ((), "usage")],
+)
+def test_images_and_videos_are_counted_without_generations_once_a_real_answer_agreed(
+    paths: tuple[str, ...], how: str
+) -> None:
+    served = Served(by_words, *paths)
+    sizes = [(64, 64), (96, 64), (128, 64), (160, 64)]
+    videos = [(f"kind {n}", b'{"type":"video_url","video_url":{"url":"data:"}},') for n in range(3)]
+    facts = learned(served, image_sizes=sizes, images_per_request=4, videos=videos)
+    assert set(facts.image_tokens.values()) == set(facts.video_tokens.values()) == {IMAGE}
+    assert (len(facts.image_tokens), len(facts.video_tokens)) == (4, 3)
+    assert (facts.sources["image_tokens"], facts.sources["video_tokens"]) == (how, how)
+    assert facts.sources["max_images"] == "a request with 4 was taken"
+    if paths:
+        assert served.generations == 3, "one for text, for images, for videos"
+
+
+def test_a_tokenizer_that_sees_no_images_is_not_believed() -> None:
+    facts = learned(
+        Served(by_words, TOKENIZE, sees_images=False), image_sizes=[(64, 64), (96, 64)], images_per_request=1
+    )
+    assert facts.image_tokens == {"64x64": IMAGE, "96x64": IMAGE}
+    assert facts.sources["image_tokens"] == "usage"
+
+
+def test_where_no_usage_is_told_the_rendered_prompt_is_the_check() -> None:
+    facts = learned(Served(by_words, TOKENIZE, CHAT, usage=False), image_sizes=[(64, 64)], images_per_request=1)
+    assert exact(facts, by_words)
+    assert facts.image_tokens == {"64x64": IMAGE}
+    assert facts.sources["image_tokens"] == "/render, not checked: no usage is told"
+
+
+def test_words_of_unequal_cost_are_measured_one_by_one_where_only_usage_tells() -> None:
+    served = Served(by_bytes)
+    facts = learned(served, dialect="openai")
+    assert facts.text is not None
+    assert facts.text.source == "usage"
+    assert len({cost for _, cost in facts.text.words}) > 1
+    assert exact(facts, by_bytes)
+    assert served.generations <= 24
+
+
+def test_words_of_equal_cost_need_three_answers() -> None:
+    served = Served(by_words)
+    facts = learned(served, dialect="openai")
+    assert exact(facts, by_words)
+    assert served.generations == 3 + 4, "and one for each length of a conversation"
+
+
+# --- a local folder ---------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_counts_for_a_server_that_has_no_tokenizer_and_the_server_tells_its_template() -> None:
+    served = Served(by_bytes)
+    facts = learned(served, dialect="openai", tokenizer=folder(by_bytes))
+    assert facts.text is not None
+    assert facts.sources["tokenizer"] == "models/mine, checked by usage"
+    assert (facts.text.source, facts.text.turn_overhead) == ("tokenizer", AROUND)
+    assert exact(facts, by_bytes)
+    assert dict(facts.text.scripts).keys() == {"cjk"}
+    assert served.generations == 2 + 4
+
+
+@pytest.mark.parametrize(("paths", "source"), [((TOKENIZE,), "tokenize"), ((), "usage")])
+def test_a_folder_that_is_not_the_servers_is_told_and_left(paths: tuple[str, ...], source: str) -> None:
+    facts = learned(Served(by_words, *paths), tokenizer=folder(by_bytes))
+    assert facts.text is not None
+    assert facts.text.source == source
+    assert "models/mine is not the server's: the same words are" in facts.sources["tokenizer"]
+    assert exact(facts, by_words)
+
+
+def test_a_server_that_tells_no_usage_may_still_check_a_folder() -> None:
+    facts = learned(Served(by_words, TOKENIZE, usage=False), tokenizer=folder(by_words))
+    assert facts.sources["tokenizer"] == "models/mine, checked by /tokenize"
+    assert exact(facts, by_words)
+
+
+def test_what_nothing_can_check_says_so() -> None:
+    template = (
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}!{% endif %}"
+    )
+    own = Folder("models/mine", folder(by_bytes).tokenizer, template, {})
+    facts = learned(Served(by_bytes, usage=False), dialect="openai", tokenizer=own)
+    assert facts.text is not None
+    assert facts.text.overhead == len("<user>!")
+    assert "checked by nothing" in facts.sources["tokenizer"]
+    without = learned(Served(by_bytes, usage=False), dialect="openai", tokenizer=folder(by_bytes))
+    assert without.text is None
+    assert "what its chat template adds is not known" in without.sources["tokenizer"]
+
+
+def test_a_folder_that_is_none_is_refused_with_what_was_expected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path, told in (("Qwen/Qwen3-8B", "nothing is downloaded"), (str(tmp_path), "no tokenizer.json in it")):
+        with pytest.raises(OptionError, match=told):
+            Folder.load(path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(OptionError, match=r"pip install 'loadchaos\[tokenizer\]'"):
+        Folder.load(str(tmp_path))
+
+
+def test_a_folder_is_read_as_hugging_face_models_have_it(tmp_path: Path) -> None:
+    library = pytest.importorskip("tokenizers", reason="pip install tokenizers")
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(OptionError, match=r"is that a whole tokenizer\.json"):
+        Folder.load(str(tmp_path))
+    made = library.Tokenizer(library.models.WordLevel({"the": 0, "of": 1, "<s>": 2, "?": 3}, unk_token="?"))
+    made.pre_tokenizer = library.pre_tokenizers.Whitespace()
+    made.post_processor = library.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 2)])
+    made.enable_truncation(2)
+    made.save(str(tmp_path / "tokenizer.json"))
+    read = Folder.load(str(tmp_path))
+    assert (read.count("the of the"), read.count("the of the", special=True)) == (3, 4)
+    assert read.chat([{"role": "user", "content": "the"}]) is None
+    template = "{{ bos_token }}{% for m in messages %} {{ m.content }}{% endfor %}"
+    config = {"bos_token": {"content": "of"}, "chat_template": [{"name": "default", "template": template}]}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    assert Folder.load(str(tmp_path)).chat([{"role": "user", "content": "the the"}]) == 3
+    (tmp_path / "chat_template.jinja").write_text("{{ raise_exception('no') }}")
+    assert Folder.load(str(tmp_path)).chat([{"role": "user", "content": "the"}]) is None
