@@ -77,6 +77,7 @@ def main() -> None:
 @click.option("--admin-url", metavar="URL", help="Where /health, /metrics and the admin endpoints are, if elsewhere.")
 @click.option("--model", metavar="NAME", help="The model to ask for; the server's first otherwise.")
 @click.option("--api-key-env", metavar="VAR", help="The variable that holds the API key; keys never reach disk.")
+@click.option("--tokenizer", metavar="DIR", help="Count words by tokenizer.json in this folder; nothing is downloaded.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=env:VAR", help="A further header, also NAME=text.")
 @click.option("--ca", metavar="FILE", help="Believe these certificates (PEM) in place of the system's.")
 @click.option("-k", "--insecure", is_flag=True, help="Believe any certificate.")
@@ -158,7 +159,8 @@ def run(ctx: click.Context, /, profile: str | None, overrides: tuple[str, ...], 
     asked = Options(
         target=options["target"], admin_url=options["admin_url"], model=options["model"],
         api_key_env=options["api_key_env"], headers=_headers(options["headers"]),
-        trust=Trust(options["ca"], options["insecure"]), server_log=options["server_log"], out=options["out"],
+        trust=Trust(options["ca"], options["insecure"]), tokenizer=options["tokenizer"],
+        server_log=options["server_log"], out=options["out"],
         seed=options["seed"], duration_s=options["duration"], authorize=options["authorize"],
         shared=options["shared"], pid=options["pid"], toxiproxy=options["toxiproxy"],
         wait_ready_s=options["wait_ready"], embedded=options["embedded"],

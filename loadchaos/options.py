@@ -14,6 +14,7 @@ from loadchaos.model import Terms
 from loadchaos.patient import Place, free_port
 from loadchaos.plan.profile import Profile
 from loadchaos.resume import Point
+from loadchaos.tokenizer import Folder
 from loadchaos.trust import Trust
 from loadchaos.watch.logs import read_spec
 
@@ -40,6 +41,7 @@ class Options:
     api_key_env: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     trust: Trust = field(default_factory=Trust)
+    tokenizer: str | None = None
     server_log: Sequence[str] = ()
     out: Path = Path("runs")
     seed: int = 0
@@ -86,12 +88,19 @@ def place(profile: Profile, options: Options) -> Place:
     if trust == Trust():
         trust = Trust(profile.target.ca, profile.target.insecure)
     trust.context()  # a file that is none is told before anything exists
+    local_tokenizer(profile, options)
     _refuse_pid(profile, options.pid, [u for u in (url, admin_url) if u is not None])
     toxiproxy = options.toxiproxy or profile.target.toxiproxy
     return Place(
         kind, url, admin_url, options.server_log, request_headers(options), trust, options.pid,
         parse_target(toxiproxy) if toxiproxy else None, strangers,
     )  # fmt: skip
+
+
+def local_tokenizer(profile: Profile, options: Options) -> Folder | None:
+    """The folder to count words by, where one is named. OptionError where it is none."""
+    path = options.tokenizer or profile.target.tokenizer
+    return Folder.load(path) if path else None
 
 
 def _strangers(profile: Profile, kind: str, url: str | None, admin_url: str | None) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from loadchaos.configuration import configuration, flags_in_log
 from loadchaos.dialects import DIALECTS, Dialect
 from loadchaos.errors import TargetError
 from loadchaos.model import Facts
-from loadchaos.options import Options, drivers, planned_headers
+from loadchaos.options import Options, drivers, local_tokenizer, planned_headers
 from loadchaos.patient import DOWN, Patient
 from loadchaos.plan.profile import Profile
 from loadchaos.progress import on_terminal
@@ -122,6 +122,7 @@ class Preparation:
         wanted = calibrate.Wanted(
             image_sizes=sizes, images_per_request=most_images, videos=profile.video_kinds(),
             dialect=profile.target.dialect, model=self._options.model, api_key_env=self._options.api_key_env,
+            tokenizer=local_tokenizer(profile, self._options),
         )  # fmt: skip
         head = await self._patient.read_head()
         facts = calibrate.with_log(await calibrate.look(asker, wanted), head)
@@ -140,7 +141,10 @@ class Preparation:
             facts = await lengths.longest_prompt(asker, facts)
         turns, scripts = profile.text_needs()
         if turns or scripts:
-            facts = await counting.more(asker, facts, turns=turns, scripts=scripts)
+            facts = await counting.more(asker, facts, turns=turns, scripts=scripts, tokenizer=wanted.tokenizer)
+        if told := facts.sources.get("tokenizer"):
+            self._say(f"note: the tokenizer {told}")
+            self._record.event(preflight.row("tokenizer", ok=True, text=told))
         await fit.require_payloads(asker, profile, facts)
         image_traffic = [t.name for t in profile.traffic if "images" in t.payload]
         for told in preflight.require(facts, profile.requires, attacks, image_traffic):

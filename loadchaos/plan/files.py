@@ -23,7 +23,8 @@ def beside(data: Any, folder: Path, is_override: Callable[[Loc], object]) -> Non
 
 def _named(data: Any) -> Iterator[tuple[dict[Any, Any], Loc]]:
     """(mapping, place) of every name of a file, in whatever a profile not judged yet may be."""
-    yield from _at(data, ("target", "ca"))
+    for key in ("ca", "tokenizer"):
+        yield from _at(data, ("target", key))
     for i in _entries(data, "load"):
         yield from _traces(data["load"][i], ("load", i))
     for i in _entries(data, "traffic"):

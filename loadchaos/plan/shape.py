@@ -130,7 +130,8 @@ class Replica(Part):
 class Target(Part):
     """What is tested where the command line names no server, and what to do when it dies.
 
-    `ca` and `insecure` are for https: a PEM file with the certificates to believe, or none is checked.
+    `ca` and `insecure` are for https: a PEM file with the certificates to believe, or none is checked. `tokenizer` is a
+    folder with tokenizer.json to count words by, for a server that does not tell how it counts.
     """
 
     dialect: str = "auto"
@@ -143,6 +144,7 @@ class Target(Part):
     toxiproxy: str | None = None
     ca: str | None = None
     insecure: bool = False
+    tokenizer: str | None = None
 
 
 class OutputOptions(Part):

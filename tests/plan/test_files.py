@@ -47,6 +47,15 @@ def test_a_file_in_the_current_folder_is_found_too(home: Path, shelves: Shelves)
     assert sent(load(Path("profiles/own.yaml"), shelves)) == "mine.jsonl"
 
 
+def test_what_a_target_names_stands_beside_it_too(home: Path, shelves: Shelves) -> None:
+    (home / "profiles/mine.jsonl").write_text(REQUEST % 1)
+    (home / "profiles/model").mkdir()
+    (home / "profiles/ca.pem").touch()
+    (home / "profiles/own.yaml").write_text(PROFILE + "target: {tokenizer: model, ca: ca.pem}\n")
+    target = load(Path("profiles/own.yaml"), shelves).target
+    assert (target.tokenizer, target.ca) == ("profiles/model", "profiles/ca.pem")
+
+
 def test_what_the_command_line_names_is_meant_as_seen_from_here(home: Path, shelves: Shelves) -> None:
     for name in ("mine.jsonl", "profiles/mine.jsonl", "other.jsonl", "profiles/other.jsonl"):
         (home / name).write_text(REQUEST % 1)

@@ -1,0 +1,30 @@
+"""`--tokenizer DIR`: a folder that is none is told before anything exists; the profile may name one, too."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+PROFILE = {
+    "name": "counted", "target": {"embedded": {}}, "load": [{"users": 1, "requests": 3}],
+    "traffic": [{"name": "text", "payload": {"text": {"tokens": "40..90"}}, "output": {"max": 2}}],
+}  # fmt: skip
+
+
+def run(folder: Path, profile: Mapping[str, object], *args: str) -> subprocess.CompletedProcess[str]:
+    (folder / "p.json").write_text(json.dumps(profile))
+    return subprocess.run(
+        [sys.executable, "-m", "loadchaos", "run", "p.json", "--embedded", "--no-live", "--exporter-port", "0", *args],
+        cwd=folder, capture_output=True, text=True, timeout=110, check=False,
+    )  # fmt: skip
+
+
+def test_a_folder_that_is_none_ends_it_before_anything_exists(tmp_path: Path) -> None:
+    named = {**PROFILE, "target": {"embedded": {}, "tokenizer": "Qwen/Qwen3-8B"}}
+    for done in (run(tmp_path, PROFILE, "--tokenizer", "Qwen/Qwen3-8B"), run(tmp_path, named)):
+        assert done.returncode == 2
+        assert "tokenizer Qwen/Qwen3-8B: no such folder here" in done.stderr
+    assert not (tmp_path / "runs").exists()
