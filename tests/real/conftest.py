@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -28,6 +31,7 @@ __all__ = [
     "Command",
     "Server",
     "Told",
+    "gateway",
     "launch",
     "lmdeploy_018",
     "on",
@@ -117,6 +121,46 @@ def shared_lmdeploy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server
         yield server
 
 
+@contextlib.contextmanager
+def gateway(url: str, *paths: str) -> Iterator[str]:
+    """The address of a gateway to that server that lets nothing through but these paths."""
+
+    class Through(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            if self.path not in paths:
+                self.send_error(404)
+                return
+            behind = http.client.HTTPConnection(urlsplit(url).netloc, timeout=120)
+            behind.request(self.command, self.path, body, {"Content-Type": "application/json"})
+            answer = behind.getresponse()
+            self.send_response(answer.status)
+            self.send_header("Content-Type", answer.headers["Content-Type"])
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            while data := answer.read1():
+                self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
+            self.wfile.write(b"0\r\n\r\n")
+            behind.close()
+
+        def do_GET(self) -> None:
+            self.do_POST()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Through) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
 @dataclass(frozen=True)
 class Told:
     """What a run came to."""
@@ -124,10 +168,16 @@ class Told:
     code: int
     output: str
     verdict: dict[str, Any]
+    folder: Path
 
     @property
     def failures(self) -> dict[str, dict[str, Any]]:
         return {f["id"]: f for f in self.verdict.get("failures", [])}
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What was learned before the load."""
+        return dict(json.loads((self.folder / "facts.json").read_text()))
 
     def check(self, name: str) -> str:
         return next(str(c["actual"]) for c in self.verdict["checks"] if c["name"] == name)
@@ -153,7 +203,7 @@ def loadchaos(tmp_path: Path) -> Callable[..., Told]:
         )  # fmt: skip
         found = sorted(tmp_path.glob("runs/*/verdict.json"))
         assert found, done.stderr
-        return Told(done.returncode, done.stdout + done.stderr, json.loads(found[-1].read_text()))
+        return Told(done.returncode, done.stdout + done.stderr, json.loads(found[-1].read_text()), found[-1].parent)
 
     return run
 

@@ -57,10 +57,10 @@ def vllm(
 
 
 def vllm_032(**env: str) -> Command:
-    """vLLM 0.32.0 with images, as most tests want it."""
+    """vLLM 0.32.0 with images and /render, as most tests want it."""
     return vllm(
         "0.32.0", "--limit-mm-per-prompt", '{"image":2,"video":1}', "--enable-auto-tool-choice",
-        "--tool-call-parser", "hermes", "--max-num-seqs", "64",
+        "--tool-call-parser", "hermes", "--max-num-seqs", "64", "--enable-scale-out",
         "--max-num-batched-tokens", "2048", env=env,
     )  # fmt: skip
 
