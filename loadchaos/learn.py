@@ -8,35 +8,49 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any
 
 import httpx
 
-from loadchaos import calibrate, counting
+from loadchaos import calibrate, needs
+from loadchaos.attacks import authority
 from loadchaos.behaviours import BEHAVIOURS
 from loadchaos.errors import LoadchaosError
 from loadchaos.model import Facts
 from loadchaos.payloads import PAYLOADS
-from loadchaos.plan.profile import Shelves, from_mapping
+from loadchaos.plan.profile import Profile, Shelves, from_mapping
+from loadchaos.tokenizer import Folder
+
+AUTHORIZE = "LOADCHAOS_AUTHORIZE"
+"""HOST:PORT of servers that may be harmed, with commas between them: Locust's command line has no --authorize."""
 
 
 async def learn(asked: Mapping[str, Any]) -> Facts:
-    """What the server is and how it counts what the profile sends. TargetError where it cannot be asked."""
+    """What the server is and how it counts what the profile sends, its limit where a ladder needs it.
+
+    Raises TargetError where it cannot be asked or the profile does not fit it, AuthorizationError where it can be harmed
+    and nobody said that it may.
+    """
     shelves = Shelves({n: p.Options for n, p in PAYLOADS.items()}, {n: b.Options for n, b in BEHAVIOURS.items()})
     profile = from_mapping(asked["profile"], shelves)
-    sizes, most = profile.image_sizes()
-    wanted = calibrate.Wanted(
-        image_sizes=sizes, images_per_request=most, videos=profile.video_kinds(), dialect=profile.target.dialect,
-        model=asked.get("model"), api_key_env=asked.get("api_key_env"),
-    )  # fmt: skip
+    folder = Folder.load(profile.target.tokenizer) if profile.target.tokenizer else None
+    wanted = needs.wanted(profile, asked.get("model"), asked.get("api_key_env"), folder)
     base = calibrate.parse_target(asked["base_url"])
+    _require_authority(profile, base)
     async with httpx.AsyncClient(headers=asked.get("headers") or {}, trust_env=False) as client:
         asker = calibrate.Asker(client, base, base)
-        facts = await calibrate.calibrate(asker, await calibrate.look(asker, wanted), wanted)
-        turns, scripts = profile.text_needs()
-        return await counting.more(asker, facts, turns=turns, scripts=scripts) if turns or scripts else facts
+        facts, _ = await needs.learned(asker, profile, await calibrate.look(asker, wanted), wanted, ())
+        return facts
+
+
+def _require_authority(profile: Profile, base: str) -> None:
+    """For what is sent: the profile's attacks are not made here."""
+    harms = profile.model_copy(update={"attacks": ()}).harms()
+    given = [text.strip() for text in os.environ.get(AUTHORIZE, "").split(",") if text.strip()]
+    authority.check(base, harms, given, f"export {AUTHORIZE}=")
 
 
 def main() -> int:

@@ -13,7 +13,7 @@ from functools import partial
 
 import httpx
 
-from loadchaos import calibrate, counting, fit, lengths, preflight, room
+from loadchaos import calibrate, needs, preflight, room
 from loadchaos.attacks import Attacks, Replica, WholePath
 from loadchaos.configuration import configuration, flags_in_log
 from loadchaos.dialects import DIALECTS, Dialect
@@ -118,12 +118,8 @@ class Preparation:
     async def _learn(self, asker: calibrate.Asker) -> Attacks:
         """What the server is, whether the profile fits it, how it counts."""
         profile = self._profile
-        sizes, most_images = profile.image_sizes()
-        wanted = calibrate.Wanted(
-            image_sizes=sizes, images_per_request=most_images, videos=profile.video_kinds(),
-            dialect=profile.target.dialect, model=self._options.model, api_key_env=self._options.api_key_env,
-            tokenizer=local_tokenizer(profile, self._options),
-        )  # fmt: skip
+        folder = local_tokenizer(profile, self._options)
+        wanted = needs.wanted(profile, self._options.model, self._options.api_key_env, folder)
         head = await self._patient.read_head()
         facts = calibrate.with_log(await calibrate.look(asker, wanted), head)
         if self._patient.launched is not None:
@@ -134,20 +130,11 @@ class Preparation:
         if self._place.kind == "external":
             await preflight.refuse_to_disturb(asker, dialect, shared=self._options.shared, emit=self._record.event)
         attacks = [a.admin for a in profile.attacks if a.admin is not None]
-        preflight.require(facts, profile.requires, attacks, ())
-        fit.require_models(asker, profile)
-        facts = await calibrate.calibrate(asker, facts, wanted)
-        if profile.looks_for_limit() and lengths.open_question(facts):
-            facts = await lengths.longest_prompt(asker, facts)
-        turns, scripts = profile.text_needs()
-        if turns or scripts:
-            facts = await counting.more(asker, facts, turns=turns, scripts=scripts, tokenizer=wanted.tokenizer)
+        facts, notes = await needs.learned(asker, profile, facts, wanted, attacks)
         if told := facts.sources.get("tokenizer"):
             self._say(f"note: the tokenizer {told}")
             self._record.event(preflight.row("tokenizer", ok=True, text=told))
-        await fit.require_payloads(asker, profile, facts)
-        image_traffic = [t.name for t in profile.traffic if "images" in t.payload]
-        for told in preflight.require(facts, profile.requires, attacks, image_traffic):
+        for told in notes:
             self._say(f"note: {told}")
             self._record.event(preflight.row("requires", ok=False, text=told))
         for told in profile.notes():

@@ -24,8 +24,11 @@ _FORWARDERS = re.compile(
 """Commands that forward even though the name of an engine stands in their arguments (`kubectl port-forward svc/vllm`)."""
 
 
-def check(url: str, reasons: Sequence[str], authorized: Sequence[str]) -> None:
-    """Refuse (AuthorizationError) when `reasons`, the harmful things asked for, have no authorisation for this address."""
+def check(url: str, reasons: Sequence[str], authorized: Sequence[str], word: str = "--authorize ") -> None:
+    """Refuse (AuthorizationError) when `reasons`, the harmful things asked for, have no authorisation for this address.
+
+    `word` is what the user says it with, as far as the address.
+    """
     given = {_given(text) for text in authorized}  # a slip of the pen is told even where nothing is harmed
     asked = address(url)
     if not reasons or asked in given:
@@ -36,7 +39,7 @@ def check(url: str, reasons: Sequence[str], authorized: Sequence[str]) -> None:
     other = f" (authorised is {', '.join(authorized)})" if authorized else ""
     raise AuthorizationError(
         f"{asked} is not a server loadchaos started, and this run can harm it: {'; '.join(reasons)}. {owner} "
-        f"If it may be harmed, say so: --authorize {asked}{other}"
+        f"If it may be harmed, say so: {word}{asked}{other}"
     )
 
 
