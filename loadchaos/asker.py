@@ -61,8 +61,9 @@ class Answer:
 class Asker:
     """Asks the server one thing at a time; a failed connection is an Answer with status 0.
 
-    `reads` and `generations` count what was asked so far, `pages` keeps the last answer to each GET by its path;
-    `failed` says how the last generation went wrong that got no answer, or that of a broken server.
+    `reads` and `generations` count what was asked so far, `pages` keeps the last answer to each GET by its path, `absent`
+    those of endpoints that are not there; `failed` says how the last generation went wrong that got no answer, or that of
+    a broken server.
     """
 
     client: httpx.AsyncClient
@@ -71,6 +72,7 @@ class Asker:
     generations: int = 0
     reads: int = 0
     pages: dict[str, Answer] = field(default_factory=dict)
+    absent: dict[str, Answer] = field(default_factory=dict)
     failed: str | None = None
 
     async def ask(
@@ -81,6 +83,15 @@ class Asker:
         answer = await self._send(method, (self.admin_url if admin else self.base_url) + path, body, limit_s)
         if method == "GET":
             self.pages[path] = answer
+        return answer
+
+    async def ask_if_there(self, path: str, body: Any, *, admin: bool = False) -> Answer:
+        """POST to an endpoint that only some servers have: one that is not there, or is off, is asked once."""
+        if path in self.absent:
+            return self.absent[path]
+        answer = await self.ask("POST", path, body, admin=admin)
+        if answer.status in (403, 404, 405):
+            self.absent[path] = answer
         return answer
 
     async def _send(self, method: str, url: str, body: Any, limit_s: float) -> Answer:

@@ -59,7 +59,7 @@ class ByTokenize:
         return _number(answer, "count")
 
     async def _ask(self, body: Mapping[str, Any]) -> Answer:
-        return await self._asker.ask("POST", "/tokenize", {"model": self._model, **body}, admin=True)
+        return await self._asker.ask_if_there("/tokenize", {"model": self._model, **body}, admin=True)
 
 
 class ByRender:
@@ -99,7 +99,7 @@ class ByRender:
 
     async def _ask(self, kind: str, body: Mapping[str, Any]) -> Answer:
         whole = {"model": self._model, "max_tokens": 1, **body}
-        return await self._asker.ask("POST", f"/v1/{kind}/render", whole)
+        return await self._asker.ask_if_there(f"/v1/{kind}/render", whole)
 
 
 class ByEncode:
@@ -125,7 +125,7 @@ class ByEncode:
 
     async def _encode(self, text: str, *, preprocess: bool, bos: bool) -> int | None:
         body = {"input": text, "do_preprocess": preprocess, "add_bos": bos}
-        return _number(await self._asker.ask("POST", "/v1/encode", body), "length")
+        return _number(await self._asker.ask_if_there("/v1/encode", body), "length")
 
 
 class ByFolder:

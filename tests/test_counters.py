@@ -121,6 +121,8 @@ def test_images_and_videos_are_counted_without_generations_once_a_real_answer_ag
     assert (len(facts.image_tokens), len(facts.video_tokens)) == (4, 3)
     assert (facts.sources["image_tokens"], facts.sources["video_tokens"]) == (how, how)
     assert facts.sources["max_images"] == "a request with 4 was taken"
+    for path in {TOKENIZE, CHAT, COMPLETIONS} - set(paths):
+        assert served.asked.count(path) <= 1, "what is not there is asked once"
     if paths:
         assert served.generations == 3, "one for text, for images, for videos"
 
