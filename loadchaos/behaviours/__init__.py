@@ -1,8 +1,8 @@
 """SHELF: how a client behaves. `plain` is the one to copy.
 
 A behaviour is one file with an `Options` model (what a profile may say about it), `FRESH` (whether each call has a
-connection of its own) and `act`, which takes the steps of one call and returns its reply. A new behaviour is one file,
-and one entry here.
+connection of its own) and `act`, which takes the steps of one call and returns its reply. Options may say by `needs_stream`
+that they mean nothing where answers come whole. A new behaviour is one file, and one entry here.
 """
 
 from __future__ import annotations

@@ -35,6 +35,11 @@ class Options(BaseModel):
     after: DurationS | None = None
     leave: Literal["close", "reset"] = "close"
 
+    @property
+    def needs_stream(self) -> bool:
+        """Whether the moment comes within a stream only: an answer that comes whole has no tokens to count."""
+        return self.at_token is not None or self.before == "end"
+
     @model_validator(mode="after")
     def _one_moment(self) -> Options:
         given = [n for n in ("at_token", "before", "after") if getattr(self, n) is not None]

@@ -261,8 +261,17 @@ def _behaviours(data: Mapping[str, Any], shelves: Shelves) -> Iterator[Mistake]:
             except ValueError as e:
                 yield Mistake((*loc, "share"), str(e))
             yield from _shelf("behaviour", shelves.behaviours, loc, name, options)
+            if entry.get("stream") is False and _needs_stream(shelves.behaviours.get(name), options):
+                yield Mistake(loc, "hangs up within a stream, and stream is false: hang up after a time (after: 200ms)")
         if shares > 1 + 1e-9:
             yield Mistake(("traffic", i, "behaviour"), f"the shares add up to more than 100% (got {shares * 100:g}%)")
+
+
+def _needs_stream(model: type[BaseModel] | None, options: object) -> bool:
+    try:
+        return model is not None and bool(getattr(model.model_validate(options), "needs_stream", False))
+    except ValidationError:
+        return False
 
 
 def _shelf(

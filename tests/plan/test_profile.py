@@ -69,6 +69,11 @@ BAD = {
         "{abort: {share: 80%, at_token: 1}, plain: {share: 30%}}}]\n" + LOAD,
         "the shares add up to more than 100%",
     ),
+    "hang-ups at a token without a stream": (
+        "name: x\ntraffic:\n  - {name: t, stream: false, payload: {text: {}}, behaviour: {abort: {at_token: 3}}}\n"
+        + LOAD,
+        "x.yaml:3:63: traffic.0.behaviour.abort: hangs up within a stream, and stream is false: hang up after a time",
+    ),
     "attack": (
         "name: x\ntarget: {dialect: vllm}\n" + TRAFFIC + LOAD + "attacks: [{admin: reset_mm_cahce, every: 2s}]\n",
         "unknown attack 'reset_mm_cahce': vllm has no such attack; did you mean reset_mm_cache?",
