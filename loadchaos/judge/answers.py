@@ -20,6 +20,9 @@ WAIT_NS = 15 * S
 MIXED_UP = "Another request's words are in an answer: the server mixes requests up"
 _MOST_TEXT = 2_000
 _TITLE = 160
+_MEANT = {
+    "unexpected_rejection": "a request that is meant to be refused says so in its traffic: expect: [ok, rejected]"
+}
 _WORDS = {
     "http_error": "An HTTP error nobody can explain", "stream_error": "An error inside a stream that nobody can explain",
     "finish_error": "Answers end with finish_reason error", "finish_abort": "Answers are aborted though nobody asked for it",
@@ -79,6 +82,11 @@ def _short(text: str) -> str:
     return normalise(text[:400])
 
 
+def _titled(text: str) -> str:
+    short = _short(text)
+    return short if len(short) <= _TITLE else short[: _TITLE - 1] + "…"
+
+
 @lru_cache(maxsize=2_000)
 def _classified(text: str) -> tuple[Failure, ...]:
     return tuple(classify_text(text, source="client"))
@@ -115,8 +123,9 @@ def name(bad: BadAnswer) -> Seen:
             "unexpected_ok": "A request that had to fail was answered",
             "unexpected_rejection": "A request that was right was refused",
         }[bad.outcome]
-        title = f"{words}: {_short(bad.text)[:_TITLE]}" if bad.text else words
-        return Seen(bad.outcome, "request", title, "cause", evidence, bad.at_ns)
+        title = f"{words}: {_titled(bad.text)}" if bad.text else words
+        remedy = _MEANT.get(bad.outcome, "")
+        return Seen(bad.outcome, "request", title, "cause", evidence, bad.at_ns, remedy=remedy)
     if bad.outcome == "wrong_output" and bad.text.startswith("the word of another request"):
         title = MIXED_UP
         remedy = "whose data came back to whom is in the incident: stop serving users who must not see each other's"
@@ -124,7 +133,7 @@ def name(bad: BadAnswer) -> Seen:
     words = _WORDS.get(bad.outcome, bad.outcome)
     status = bad.sample.get("status")
     more = [str(status)] if status and status != 200 else []
-    more += [_short(bad.text)[:_TITLE]] if bad.text else []
+    more += [_titled(bad.text)] if bad.text else []
     title = f"{words}: {' '.join(more)}" if more else words
     return Seen(f"unexplained_{bad.outcome}", "request", title, "cause", evidence, bad.at_ns)
 

@@ -16,7 +16,7 @@ Kind = Literal["count", "share", "duration", "growth"]
 NAMES: dict[str, tuple[Kind, str]] = {
     "engine_deaths": ("count", "deaths of the engine"),
     "hangs": ("count", "times the server hung"),
-    "failures": ("count", "failures that no accepted entry covers"),
+    "failures": ("count", "kinds of failure that no accepted entry covers"),
     "ok_share": ("share", "share of ok answers among the requests that should succeed"),
     "shed_share": ("share", "share of requests turned away by admission control"),
     "restarts": ("count", "times the server came back as a new process"),

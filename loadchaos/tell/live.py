@@ -44,7 +44,7 @@ class View:
             plain = not self._stream.isatty() or os.environ.get("TERM", "") in {"", "dumb"}
         self.plain = plain
         self._next_line_ns = 0
-        self._line = ""
+        self._moment: object = None
         self._told: set[object] = set()
         self._live: Live | None = None
         self._size = ConsoleDimensions(0, 0)
@@ -67,10 +67,10 @@ class View:
                 self._say(line)
         if snapshot.now_ns >= self._next_line_ns:
             self._next_line_ns = snapshot.now_ns + round(PLAIN_EVERY_S * _NS)
-            line = plain_line(snapshot)
-            if line != self._line:  # the last moment of all may be one that was told
-                self._line = line
-                self._say(line)
+            moment = (_phase(snapshot), _totals(snapshot))
+            if moment != self._moment:  # the last of all may have been told
+                self._moment = moment
+                self._say(plain_line(snapshot))
 
     def _picture(self) -> Live:
         """Begun with the first picture, since even that writes to a terminal, which may be stopped."""

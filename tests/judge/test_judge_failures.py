@@ -27,11 +27,15 @@ def test_a_refusal_of_what_was_right_is_a_failure_and_a_wanted_one_is_not(histor
     history.answer(history.send(1), "rejected", status=400, error="no", expect=["rejected"])
     assert history.end().verdict()["verdict"] == "pass"
     history.rows.pop()
-    history.answer(history.send(1), "rejected", status=400, error="no such thing")
+    history.answer(history.send(1), "rejected", status=400, error="no such thing " * 30)
     history.end()
     verdict = history.verdict()
     assert verdict["verdict"] == "fail"
-    assert verdict["failures"][0]["id"] == "unexpected_rejection"
+    failure = verdict["failures"][0]
+    assert failure["id"] == "unexpected_rejection"
+    assert failure["remedy"].endswith("says so in its traffic: expect: [ok, rejected]")
+    assert failure["title"].startswith("A request that was right was refused: no such thing no such")
+    assert failure["title"].endswith("…")
 
 
 def test_a_refusal_of_what_we_should_not_have_sent_is_our_own_error(history: Any) -> None:
