@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from loadchaos import brief
+from loadchaos.errors import LedgerError
 from loadchaos.ledger import HOUR_S, Writer
 from loadchaos.model import Reply, Request, Step
 from loadchaos.users import rows
 from loadchaos.users.clock import MasterClock
+from loadchaos.users.greenlets import current, hub
 from loadchaos.wire.call import Call, Progress
 
 _ABORTED = ("aborted", "finish_abort")
@@ -43,17 +45,20 @@ class Record:
         self._brief = False
         self._unsaid: dict[str, Mapping[str, Any]] = {}  # begin rows not written yet
         self._well: list[brief.Pair] = []
+        self._waiting: list[Any] = []  # greenlets whose begin rows are held
         self._cpu_s = time.process_time()
         self._beat_ns = time.monotonic_ns()
 
     def begin(self, step: Step, request: Request, call: Call, request_id: str, due_ns: int) -> None:
-        """A request goes out now: its row is on its way to disk before its first byte."""
+        """A request goes out now: its row is on its way to disk before its first byte, which waits while rows are held."""
         row = rows.begin(step, request, call, request_id, due_ns)
         if self._brief:
             self._unsaid[request_id] = row
         else:
             self._put(row)
-            self._writer.flush()
+            if self._writer.holding:
+                self._waiting.append(current())
+                hub().switch()
         self.in_flight[request_id] = call
         if request.images:
             self._pictured[request_id] = call
@@ -86,13 +91,21 @@ class Record:
                 self._put(begin)
 
     def hold(self) -> None:
-        """Ends that follow are written together, by the next begin or by `release`."""
+        """Rows that follow are written together by `release`; only the hub may hold them, as requests wait in it."""
         self._writer.holding = True
 
     def release(self) -> None:
-        """Write what was held."""
+        """Write what was held; requests whose begins were among it go out now."""
         self._writer.holding = False
-        self._writer.flush()
+        waiting, self._waiting = self._waiting, []
+        try:
+            self._writer.flush()
+        except LedgerError as e:
+            for greenlet in waiting:
+                greenlet.throw(e)
+            raise
+        for greenlet in waiting:
+            greenlet.switch()
 
     def miss(self, step: Step, why: str) -> None:
         """It was due and is not sent; written with others by `fold`."""

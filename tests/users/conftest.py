@@ -54,6 +54,9 @@ class Server:
     closing: threading.Event = field(default_factory=threading.Event)
     headers: list[dict[str, str]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
+    ledger: Path | None = None
+    unwritten: list[str] = field(default_factory=list)
+    """Requests whose begin row was not in the `ledger` when they were read here."""
 
     @property
     def url(self) -> str:
@@ -76,6 +79,11 @@ def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
             self.rfile.read(int(self.headers["Content-Length"]))
             server.headers.append(dict(self.headers))
             server.paths.append(self.path)
+            if (
+                server.ledger is not None
+                and (mine := self.headers["X-Request-Id"]).encode() not in server.ledger.read_bytes()
+            ):
+                server.unwritten.append(mine)
             if server.refuse is not None:
                 body = json.dumps({"error": {"message": server.refuse, "code": 401}}).encode()
                 self.send_response(401)

@@ -66,6 +66,15 @@ def test_rounds_of_users_leave_a_begin_and_an_end_for_every_request(server: Any,
     assert all((r["prompt_tokens"], r["completion_tokens"], r["chunks"]) == (64, 20, 20) for r in usage)
 
 
+def test_no_request_reaches_the_server_before_its_row_is_written(server: Any, child: Any) -> None:
+    """However many begin in one slice of arrivals, and share a write."""
+    server.tokens, server.ledger = 2, child.folder / "requests-0.jsonl"
+    child.plan(server, [{"users": 24, "requests": 300}])
+    assert child.run() == 0, child.log()
+    assert outcomes(child.rows("end")) == {"ok": 300}
+    assert server.unwritten == []
+
+
 @pytest.mark.slow
 def test_what_is_pipelined_is_a_request_of_its_own_each(server: Any, child: Any) -> None:
     pipelined = {"name": "pipelined", "payload": {"text": {"tokens": 64}}, "behaviour": {"pipeline": {"depth": 3}}}

@@ -1,0 +1,103 @@
+"""Rows that are written together: what waits for its row goes out behind it, or hears that it could not be written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import gevent
+import pytest
+
+from loadchaos.errors import LedgerError
+from loadchaos.model import Facts
+from loadchaos.users.plan import WorkerPlan
+from loadchaos.users.record import Record
+from loadchaos.wire.call import Call, Progress
+from loadchaos.wire.sockets import Slot
+
+_gevent = cast("Any", gevent)
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Record:
+    return Record(tmp_path / "requests-0.jsonl", 0)
+
+
+@pytest.fixture
+def begin(record: Record, tmp_path: Path) -> Callable[[], str]:
+    """Begins the next request of a plan; its id."""
+    profile = {
+        "name": "t", "traffic": [{"name": "text", "payload": {"text": {"tokens": 64}}, "output": {"max": 8}}],
+        "load": [{"users": 1, "requests": 100}],
+    }  # fmt: skip
+    plan = {"profile": profile, "seed": 1, "base_url": "http://127.0.0.1:1", "folder": str(tmp_path), "workers": 1}
+    worker = WorkerPlan(plan, Facts("http://127.0.0.1:1", "http://127.0.0.1:1", "vllm", "m"), 0, {})
+    _, steps = next(iter(worker.phases()))
+
+    def one() -> str:
+        step = next(steps)
+        request, sending, request_id = worker.make(step)
+        record.begin(step, request, Call(sending, Slot(worker.target), Progress()), request_id, 0)
+        return request_id
+
+    return one
+
+
+def in_the_hub(work: Callable[[], None]) -> None:
+    """As arrivals are handed over: by a callback of the loop."""
+    _gevent.get_hub().loop.run_callback(work)
+    _gevent.sleep(0.01)
+
+
+def test_requests_that_begin_while_rows_are_held_go_out_behind_their_rows(
+    record: Record, begin: Callable[[], str], tmp_path: Path
+) -> None:
+    ledger = tmp_path / "requests-0.jsonl"
+    out: list[bool] = []
+
+    def user() -> None:
+        request_id = begin()
+        out.append(request_id.encode() in ledger.read_bytes())
+
+    users = [_gevent.Greenlet(user) for _ in range(3)]
+
+    def slice_of_arrivals() -> None:
+        record.hold()
+        for greenlet in users:
+            greenlet.switch()
+        out.append(record.begun == 0)
+        record.release()
+
+    in_the_hub(slice_of_arrivals)
+    assert out == [True] * 4
+    assert record.begun == len(record.in_flight) == 3
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the device that is always full is Linux's")
+def test_a_ledger_that_cannot_be_written_is_told_to_all_who_wait_for_it(
+    record: Record, begin: Callable[[], str]
+) -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, record._writer._fd)
+    os.close(full)
+    told: list[str] = []
+
+    def user() -> None:
+        try:
+            begin()
+        except LedgerError as e:
+            told.append(str(e))
+
+    def slice_of_arrivals() -> None:
+        record.hold()
+        for greenlet in [_gevent.Greenlet(user) for _ in range(3)]:
+            greenlet.switch()
+        with pytest.raises(LedgerError):
+            record.release()
+
+    in_the_hub(slice_of_arrivals)
+    assert len(told) == 3
+    assert "No space left" in told[0]
+    assert not record.in_flight
