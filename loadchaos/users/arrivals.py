@@ -14,6 +14,7 @@ from typing import Any
 
 from loadchaos.users.alarm import Alarm
 from loadchaos.users.greenlets import current, hub, loop, stand_still
+from loadchaos.wire import stamps
 from loadchaos.wire.sockets import Connection, Take
 
 _SLICE_NS = 500_000
@@ -21,12 +22,14 @@ _SLICE_NS = 500_000
 _MOST_WAITING = 4096
 """Where more waits to be handed over, at least half of it is: under too much load it would only pile up."""
 _BEHIND_READING = -2  # libev's lowest priority
-_GATHER_NS = 500_000
+_GATHER_NS = 5_000_000
 _GATHER_TLS_NS = 200_000
-"""Where arrivals come thick, polls are that far apart, as a wake-up costs more than reading; inside TLS, where the time is
-that of reading, no further than it may be late."""
-_THICK_PER_S = 5_000
+"""Where tokens come thick, polls are that far apart at most, as a wake-up costs more than reading: the kernel says when each
+came. Inside TLS, where the time is that of reading, no further than it may be late."""
+_THICK_PER_S = 2_000
 _WINDOW_NS = 50_000_000
+_POLLS_PER_GAP = 4
+"""Of one connection: its packets are read one by one, for what is read together has one stamp."""
 
 
 class Arrivals:
@@ -37,16 +40,17 @@ class Arrivals:
 
     def __init__(self, around: Callable[[bool], None], alarm: Alarm | None = None) -> None:
         self._around, self._alarm = around, alarm
-        self._arrived: deque[tuple[int, _Watch, bytes | OSError]] = deque()
+        self._arrived: deque[tuple[stamps.Told, _Watch, bytes | OSError]] = deque()
+        self._clock = stamps.Clock()
         self._turns: list[Any] = []
         self._switch = hub().switch
         self._check = loop().check(ref=False, priority=_BEHIND_READING)
         self._check.start(self._hand_over)
         self._not_now = loop().idle(ref=False)  # while it is started, polling does not wait
         self._polled_ns = self._window_ns = time.monotonic_ns()
-        self._in_window = 0
-        self._thick = False
-        self._gather_ns = _GATHER_NS
+        self._in_window: list[_Watch] = []
+        self._most_ns = _GATHER_NS
+        self._gather_ns = 0
 
     def close(self) -> None:
         """Read no more."""
@@ -59,7 +63,7 @@ class Arrivals:
         if not isinstance(watch, _Watch):
             watch = connection.watch = _Watch(connection, self._arrived)
             if connection.tls:
-                self._gather_ns = _GATHER_TLS_NS
+                self._most_ns = _GATHER_TLS_NS
         watch.take, watch.greenlet, watch.end = take, current(), None
         if not watch.over_with_what_was_kept():
             watch.start()
@@ -78,13 +82,17 @@ class Arrivals:
         arrived = self._arrived
         if arrived:
             now_ns = time.monotonic_ns()
-            self._count(now_ns)
+            clock = self._clock
+            clock.look(now_ns, time.time_ns())
             self._around(True)
             until_ns = now_ns + _SLICE_NS
             left = len(arrived) // 2 if len(arrived) > _MOST_WAITING else len(arrived)
             while len(arrived) > left or (arrived and time.monotonic_ns() < until_ns):
-                at_ns, watch, data = arrived.popleft()
-                watch.give(at_ns, data)
+                told, watch, data = arrived.popleft()
+                if watch.give(clock.arrival(told, now_ns), data):
+                    if not watch.came:
+                        self._in_window.append(watch)
+                    watch.came += 1
             self._around(False)
         turns, self._turns = self._turns, []
         for greenlet in turns:
@@ -93,19 +101,14 @@ class Arrivals:
             self._not_now.start(_nothing)
         else:
             self._not_now.stop()
-            if self._thick:
+            if self._in_window or self._gather_ns:
                 self._gather()
 
-    def _count(self, now_ns: int) -> None:
-        """Learn every 50 ms how thick arrivals come."""
-        self._in_window += len(self._arrived)
-        if now_ns - self._window_ns > _WINDOW_NS:
-            self._thick = self._in_window * 1_000_000_000 > _THICK_PER_S * (now_ns - self._window_ns)
-            self._window_ns, self._in_window = now_ns, 0
-
     def _gather(self) -> None:
-        """Let more arrive before the next poll."""
+        """Let more arrive before the next poll, where it is worth it."""
         now_ns = time.monotonic_ns()
+        if now_ns - self._window_ns > _WINDOW_NS:
+            self._learn(now_ns)
         until_ns = self._polled_ns + self._gather_ns
         if self._alarm is not None and self._alarm.at_ns is not None:
             until_ns = min(until_ns, self._alarm.at_ns)
@@ -115,30 +118,46 @@ class Arrivals:
             now_ns += left_ns
         self._polled_ns = now_ns
 
+    def _learn(self, now_ns: int) -> None:
+        """How thick tokens come, and how far apart on the connection on which they come fastest.
+
+        What ends an exchange does not count: the user whose it was would begin his next one later.
+        """
+        passed_ns = now_ns - self._window_ns
+        counts = [watch.came for watch in self._in_window]
+        for watch in self._in_window:
+            watch.came = 0
+        self._window_ns, self._in_window = now_ns, []
+        self._gather_ns = 0
+        if sum(counts) * 1_000_000_000 > _THICK_PER_S * passed_ns:
+            self._gather_ns = min(self._most_ns, passed_ns // max(counts) // _POLLS_PER_GAP)
+
 
 class _Watch:
     """Reads one connection, from its first `collect` to its end; between two calls it sees the peer go."""
 
     __slots__ = (
         "_arrived",
-        "_connection",
         "_io",
         "_kept",
+        "_read",
         "_started",
         "_tls",
         "_unasked",
+        "came",
         "end",
         "greenlet",
         "take",
     )
 
-    def __init__(self, connection: Connection, arrived: deque[tuple[int, _Watch, bytes | OSError]]) -> None:
+    def __init__(self, connection: Connection, arrived: deque[tuple[stamps.Told, _Watch, bytes | OSError]]) -> None:
         self.take: Take | None = None
         self.greenlet: Any = None
         self.end: bytes | Exception | None = None
+        self.came = 0
         self._arrived = arrived
         self._kept: list[tuple[int, bytes | OSError]] = []
-        self._connection = connection
+        self._read = connection.read_now
         self._tls = connection.tls
         self._io = loop().io(connection.fileno(), 1)  # good until `stop`, which comes before closing
         self._started = False
@@ -169,27 +188,31 @@ class _Watch:
             return
         data: bytes | OSError
         try:
-            at_ns, data = self._connection.read_now()
-            self._arrived.append((at_ns, self, data))
-            while data and self._tls:  # what TLS has decrypted ahead makes no descriptor readable
-                at_ns, data = self._connection.read_now()
-                self._arrived.append((at_ns, self, data))
+            data, told, _, _ = self._read()
+            self._arrived.append((told, self, data))
+            while self._tls and data:  # what TLS has decrypted ahead makes no descriptor readable
+                data, told, _, _ = self._read()
+                self._arrived.append((told, self, data))
         except BlockingIOError:
             return
         except OSError as e:
             data = e
             self._arrived.append((time.monotonic_ns(), self, e))
-        if not isinstance(data, bytes) or not data:
+        if not data or data.__class__ is not bytes:
             self.stop()  # an end stays readable
 
-    def give(self, at_ns: int, data: bytes | OSError) -> None:
-        """Hand over what arrived, and wake the greenlet when it is the end or no more is wanted."""
-        if self.take is None:
+    def give(self, at_ns: int, data: bytes | OSError) -> bool:
+        """Hand over what arrived, and wake the greenlet when it is the end or no more is wanted (False)."""
+        take = self.take
+        if take is None:
             # Behind what its call wanted. Where that was pipelined, another call will want it.
             self._unasked = True
             self._kept.append((at_ns, data))
-        elif self._is_over(at_ns, data, self.take):
+        elif self._is_over(at_ns, data, take):
             self.greenlet.switch()
+        else:
+            return True
+        return False
 
     def over_with_what_was_kept(self) -> bool:
         """Hand over what came before anybody asked; whether that is all that is wanted."""

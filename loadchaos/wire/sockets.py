@@ -7,13 +7,13 @@ parsers beside this file.
 
 from __future__ import annotations
 
-import os
 import socket
 import ssl
 import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -23,7 +23,10 @@ RECEIVE_BYTES = 64 * 1024
 MAX_IDLE_NS = 4_000_000_000
 """A connection idle longer is not used again: uvicorn, under most of these servers, closes after 5 s."""
 CONNECT_LIMIT_S = 30.0
-_clock = stamps.Clock()
+
+ReadNow = Callable[[], tuple[bytes, stamps.Told, int, Any]]
+"""What is there (b"" when the peer closed) and when it came, as recvmsg gives it; raises BlockingIOError where that is
+nothing. Where one read finds several packets, the time is that of the last one."""
 
 
 @dataclass
@@ -85,15 +88,17 @@ class Watch(Protocol):
 class Connection:
     """One connection. Errors are OSError (ssl.SSLError is one), an end by the peer is b"" from `receive`."""
 
-    __slots__ = ("_plain", "_sock", "idle_since_ns", "number", "tls", "watch")
+    __slots__ = ("_plain", "_sock", "idle_since_ns", "number", "read_now", "tls", "watch")
 
-    def __init__(self, sock: socket.socket, number: int) -> None:
+    def __init__(self, sock: socket.socket, number: int, *, stamped: bool = False) -> None:
+        """`stamped`: the kernel tells when packets came (stamps.ask)."""
         self._sock = sock
         self._plain: Any = getattr(sock, "_sock", sock)  # gevent's socket holds the one that never waits for others
         self.number = number
         self.idle_since_ns = 0
         self.tls = isinstance(sock, ssl.SSLSocket)
         self.watch: Watch | None = None
+        self.read_now: ReadNow = _read_now(sock, self._plain, stamped=stamped)
 
     @classmethod
     def open(
@@ -112,12 +117,12 @@ class Connection:
                 sock.settimeout(min(limit_s, CONNECT_LIMIT_S))
                 sock.connect(address)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                stamps.ask(sock)
+                stamped = stamps.ask(sock)
                 if target.tls_context is not None and target.tls:
                     sock = target.tls_context.wrap_socket(sock, server_hostname=target.host)
                 # No timeout per read: it would cost a timer each; the sweeper looks after silence.
                 sock.settimeout(None)
-                return cls(sock, number)
+                return cls(sock, number, stamped=stamped)
             except OSError as e:
                 sock.close()
                 failure = e
@@ -135,7 +140,7 @@ class Connection:
             return
         # Nearly always the kernel takes all of it at once, and whatever makes a socket cooperative can be passed by.
         try:
-            done = os.write(self._sock.fileno(), data)
+            done = self._plain.send(data, socket.MSG_DONTWAIT)
         except BlockingIOError:
             done = 0
         if done < len(data):
@@ -147,27 +152,6 @@ class Connection:
             self.watch.stop()
         data = self._sock.recv(most)
         return time.monotonic_ns(), data
-
-    def read_now(self) -> tuple[int, bytes]:
-        """What is there, with its arrival in monotonic ns; raises BlockingIOError where that is nothing.
-
-        Where one read finds several packets, the time is that of the last one.
-        """
-        if self.tls:
-            return self._decrypted()
-        data, told, _, _ = self._plain.recvmsg(RECEIVE_BYTES, stamps.ROOM_BYTES, socket.MSG_DONTWAIT)
-        return _clock.arrival(told, time.monotonic_ns(), time.time_ns()), data
-
-    def _decrypted(self) -> tuple[int, bytes]:
-        """What TLS has for us already. Its packets' stamps are read by it, so the time is that of reading."""
-        self._sock.settimeout(0)
-        try:
-            data = self._sock.recv(RECEIVE_BYTES)
-            return time.monotonic_ns(), data
-        except ssl.SSLWantReadError as e:
-            raise BlockingIOError from e
-        finally:
-            self._sock.settimeout(None)
 
     def is_stale(self) -> bool:
         """Whether the peer has closed, or sent what nobody asked for, while we were not looking."""
@@ -215,6 +199,31 @@ class Connection:
     def end_sending(self) -> None:
         """Close our half: the peer reads an end and may still answer."""
         self._sock.shutdown(socket.SHUT_WR)
+
+
+def _read_now(sock: socket.socket, plain: Any, *, stamped: bool) -> ReadNow:
+    if isinstance(sock, ssl.SSLSocket):
+        return partial(_decrypted, sock)
+    if stamped:
+        return partial(plain.recvmsg, RECEIVE_BYTES, stamps.ROOM_BYTES, socket.MSG_DONTWAIT)
+    return partial(_read_and_stamped, plain)
+
+
+def _read_and_stamped(plain: Any) -> tuple[bytes, stamps.Told, int, Any]:
+    data = plain.recv(RECEIVE_BYTES, socket.MSG_DONTWAIT)
+    return data, time.monotonic_ns(), 0, None
+
+
+def _decrypted(sock: ssl.SSLSocket) -> tuple[bytes, stamps.Told, int, Any]:
+    """What TLS has for us already. Its packets' stamps are read by it, so the time is that of reading."""
+    sock.settimeout(0)
+    try:
+        data = sock.recv(RECEIVE_BYTES)
+        return data, time.monotonic_ns(), 0, None
+    except ssl.SSLWantReadError as e:
+        raise BlockingIOError from e
+    finally:
+        sock.settimeout(None)
 
 
 Take = Callable[[int, bytes], bool]

@@ -22,25 +22,32 @@ _SET_NS = 1_000_000
 _SURE = 3
 _OLDEST_NS = 60_000_000_000
 
+Told = int | Sequence[tuple[int, int, bytes]]
+"""When something came: monotonic ns where it was stamped as it was read, else recvmsg's ancillary data."""
 
-def ask(sock: socket.socket) -> None:
-    """Have the kernel stamp what arrives on this socket, where it can."""
-    if _TIMESTAMPNS is not None:
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, _TIMESTAMPNS, 1)
-        except OSError:
-            pass  # a kernel that cannot: arrivals are stamped when they are read
+
+def ask(sock: socket.socket) -> bool:
+    """Have the kernel stamp what arrives on this socket; whether it can."""
+    if _TIMESTAMPNS is None:
+        return False
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, _TIMESTAMPNS, 1)
+    except OSError:
+        return False
+    return True
 
 
 class Clock:
     """Turns stamps into monotonic ns. `ahead_ns`: by how much the monotonic clock is ahead of the wall clock."""
 
+    __slots__ = ("_otherwise", "ahead_ns")
+
     def __init__(self) -> None:
         self.ahead_ns = time.monotonic_ns() - time.time_ns()
         self._otherwise = 0
 
-    def arrival(self, told: Sequence[tuple[int, int, bytes]], now_ns: int, wall_ns: int) -> int:
-        """When what was read at `now_ns` came, by recvmsg's ancillary data; `wall_ns` was read just after `now_ns`."""
+    def look(self, now_ns: int, wall_ns: int) -> None:
+        """Compare the clocks, before stamps of what has just been read are asked for; `wall_ns` was read just behind."""
         ahead_ns = now_ns - wall_ns
         if ahead_ns > self.ahead_ns:
             self.ahead_ns = ahead_ns
@@ -48,6 +55,11 @@ class Clock:
             self._otherwise = 0
         else:
             self._disagrees(ahead_ns)
+
+    def arrival(self, told: Told, now_ns: int) -> int:
+        """When something came that was read before `now_ns`."""
+        if isinstance(told, int):
+            return told
         if not told:
             return now_ns
         seconds, ns = _timespec.unpack(told[0][2])

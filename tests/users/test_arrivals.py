@@ -7,6 +7,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -168,3 +169,32 @@ def test_an_alarm_never_goes_off_early_and_lets_others_run_meanwhile(arrivals: A
     alarm.close()
     assert min(late_ns) >= 0
     assert turns == [1]
+
+
+@pytest.mark.parametrize(
+    ("came", "window_ms", "gathered_ms"),
+    [
+        ([3] * 50, 50, 50 / 3 / 4),  # a token every 17 ms on each
+        ([1] * 300, 50, 5.0),
+        ([50] * 3 + [2] * 200, 50, 0.25),  # three streams as fast as 1 ms a token
+        ([1] * 99, 50, 0.0),  # under 2,000/s a wake-up each is no matter
+        ([], 50, 0.0),
+        ([3] * 50, 5000, 0.0),
+    ],
+)
+def test_polls_stand_apart_where_tokens_come_thick_and_never_over_a_quarter_of_a_streams_gap(
+    arrivals: Arrivals, came: list[int], window_ms: float, gathered_ms: float
+) -> None:
+    begun_ns = arrivals._window_ns
+    for count in came:
+        arrivals._in_window.append(cast("Any", Seen(count)))
+    arrivals._learn(begun_ns + int(window_ms * 1e6))
+    assert arrivals._gather_ns == pytest.approx(gathered_ms * 1e6, abs=2)
+    assert arrivals._in_window == []
+
+
+@dataclass
+class Seen:
+    """A connection on which so many packets came."""
+
+    came: int
