@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -68,21 +69,10 @@ def _request(draft: Draft, step: Step, facts: Facts) -> Request:
     known = draft.text_tokens is not None and draft.image_tokens_known and draft.countable
     tokens = (draft.text_tokens or 0) + draft.image_tokens if known else None
     return Request(
-        path=dialect.chat_path if dialect else "/v1/chat/completions",
-        body=_body(draft, step, facts),
-        stream=step.stream,
-        tokens=tokens,
-        images=draft.images,
-        videos=draft.videos,
-        image_tokens=draft.image_tokens,
-        max_tokens=_asked(draft.output),
-        nonce=draft.nonce.strip(),
-        edge=draft.edge,
-        expect=draft.expect,
-        fitted="; ".join(draft.notes),
-        exact=_exact(draft, dialect),
-        image_names=draft.image_names,
-    )
+        dialect.chat_path if dialect else "/v1/chat/completions", _body(draft, step, facts), step.stream, tokens,
+        draft.images, draft.image_tokens, _asked(draft.output), draft.nonce.strip(), draft.edge, draft.expect,
+        "; ".join(draft.notes), _exact(draft, dialect), draft.image_names, draft.videos,
+    )  # fmt: skip
 
 
 def _exact(draft: Draft, dialect: Dialect | None) -> int | None:
@@ -96,24 +86,37 @@ def _exact(draft: Draft, dialect: Dialect | None) -> int | None:
 def _body(draft: Draft, step: Step, facts: Facts) -> bytes:
     """One join of bytes: images are in base64 already, and no JSON library ever sees them."""
     text = orjson.dumps(draft.text)
-    model = orjson.dumps(draft.model or facts.model)
-    head = b'{"model":' + model + b',"messages":[' + b"".join(draft.history) + b'{"role":"user","content":'
-    if draft.pieces:
-        content = [b"[", *draft.pieces, b'{"type":"text","text":', text, b"}]"]
-    else:
-        content = [text]
-    return b"".join((head, *content, b"}]", _tail(draft, step, facts), b"}"))
+    head = b'{"model":' + _quoted(draft.model or facts.model) + b',"messages":['
+    content = [b"[", *draft.pieces, b'{"type":"text","text":', text, b"}]"] if draft.pieces else [text]
+    tail = _tail(draft, step, facts)
+    return b"".join((head, *draft.history, b'{"role":"user","content":', *content, b"}]", tail, b"}"))
+
+
+@functools.lru_cache(maxsize=64)
+def _quoted(model: str) -> bytes:
+    return orjson.dumps(model)
 
 
 def _tail(draft: Draft, step: Step, facts: Facts) -> bytes:
-    count = _asked(draft.output)
-    options: dict[str, object] = {"max_tokens": count, "temperature": 0, "seed": step.seed & 0x7FFFFFFF}
-    if step.stream:
+    seed = step.seed & 0x7FFFFFFF
+    asked = _asked(draft.output), draft.output.exact is not None, step.stream, facts.dialect
+    if not draft.extra:
+        return _known_tail(*asked) % seed
+    return b"," + orjson.dumps({**_options(*asked, seed), **draft.extra})[1:-1]
+
+
+@functools.lru_cache(maxsize=1024)
+def _known_tail(count: int, exact: bool, stream: bool, dialect: str) -> bytes:
+    """With room for the seed, which is all that differs from request to request in most traffic."""
+    return b"," + orjson.dumps(_options(count, exact, stream, dialect, 0)).replace(b'"seed":0', b'"seed":%d', 1)[1:-1]
+
+
+def _options(count: int, exact: bool, stream: bool, dialect: str, seed: int) -> dict[str, object]:
+    options: dict[str, object] = {"max_tokens": count, "temperature": 0, "seed": seed}
+    if stream:
         options["stream"] = True
         options["stream_options"] = {"include_usage": True}
-    dialect = DIALECTS.get(facts.dialect)
-    if draft.output.exact is not None and dialect is not None:
-        for name, value in dialect.exact_output.items():
+    if exact and dialect in DIALECTS:
+        for name, value in DIALECTS[dialect].exact_output.items():
             options[name] = count if value == "tokens" else True
-    options.update(draft.extra)
-    return b"," + orjson.dumps(options)[1:-1]
+    return options

@@ -19,7 +19,6 @@ from loadchaos.units import IntRange, Range
 ORDER = 10
 _SCRIPTS = ("latin", "cjk", "emoji", "code")
 _OPENINGS = 4096
-_SHIFTS = (0, 12, 24, 36, 48)
 """A prompt opens with five of 4096 runs of three words: 2**60 openings, so no two share their first cache block."""
 _CORPUS_WORDS = 8192
 _GUESS_WORDS = (
@@ -139,10 +138,13 @@ def prompt(draft: Draft, facts: Facts, tokens: int, rng: draws.Draws) -> None:
     if way.script != "latin" and way.script not in dict(known.scripts):
         draft.notes.append(f"Latin in place of {way.script}: what its words cost here is not known")
     corpus = _known_corpus(known, way.script)
-    parts = _opening(corpus, known, way, inner - 1, rng) if facts.text is not None else []
-    inner -= sum(cost for _, cost in parts)
+    begin = ""
+    if facts.text is not None and way is not _PLAIN:
+        parts = _opening(corpus, known, way, inner - 1, rng)
+        inner -= sum(cost for _, cost in parts)
+        begin = "".join([text for text, _ in parts])
     draft.nonce, spent = corpus.nonce(inner, rng)
-    draft.text = "".join([text for text, _ in parts] + [draft.nonce, corpus.take(inner - spent, rng)])
+    draft.text = begin + draft.nonce + corpus.take(inner - spent, rng)
     draft.text_tokens = None if facts.text is None else max(tokens, around + 1)
 
 
@@ -172,8 +174,9 @@ class _Corpus:
     def nonce(self, room: int, rng: draws.Draws) -> tuple[str, int]:
         """(words, their tokens): an order that no other prompt has, as far as there is room."""
         bits = rng.bits()
-        mask = _OPENINGS - 1
-        a, b, c, d, e = [self.openings[(bits >> shift) & mask] for shift in _SHIFTS]
+        openings, mask = self.openings, _OPENINGS - 1
+        a, b, c = openings[bits & mask], openings[(bits >> 12) & mask], openings[(bits >> 24) & mask]
+        d, e = openings[(bits >> 36) & mask], openings[(bits >> 48) & mask]
         spent = a[1] + b[1] + c[1] + d[1] + e[1]
         if spent <= room:
             return a[0] + b[0] + c[0] + d[0] + e[0], spent
@@ -190,7 +193,7 @@ class _Corpus:
     def take(self, tokens: int, rng: draws.Draws) -> str:
         """Text of exactly that many tokens, from a random place on; the corpus goes round, units fill the rest."""
         start = rng.between(0, len(self.chars) - 2)
-        parts = []
+        parts: list[str] = []
         whole = self.sums[-1]
         while tokens > 0:
             reach = self.sums[start] + tokens

@@ -20,11 +20,13 @@ class Nonces:
 
     def __init__(self) -> None:
         self._recent: deque[str] = deque(maxlen=_RECENT)
+        self._shortest = _LOOKED_AT_CHARS
 
     def check_for(self, own: str) -> Callable[[str], str | None]:
         """Remember this prompt's opening; gives the check of its answer: another prompt's opening, or None."""
         if len(own) >= _SHORTEST_CHARS:
             self._recent.append(own)
+            self._shortest = min(self._shortest, len(own))
 
         def foreign(text: str) -> str | None:
             if len(text) < _CANARY_CHARS:
@@ -32,6 +34,8 @@ class Nonces:
             seen = text[:_LOOKED_AT_CHARS]
             if (canary := _CANARY.search(seen)) is not None and canary[0] not in own:
                 return canary[0]
+            if len(seen) < self._shortest:
+                return None
             return next((n for n in self._recent if n in seen and n != own), None)
 
         return foreign

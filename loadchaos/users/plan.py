@@ -140,7 +140,7 @@ class WorkerPlan:
                 behind_s=gone_s,
             )
             steps = of_phase(self.profile, self.seed, number, self.worker, self.workers)
-            yield mine, (step for step in steps if is_left(step.index, self._sent))
+            yield mine, (step for step in steps if is_left(step.index, self._sent)) if self._sent else steps
 
     def make(self, step: Step) -> tuple[Request, Sending, str]:
         """The request of a step, the bytes to send and its id, which the server may log (X-Request-Id)."""

@@ -31,6 +31,13 @@ class Answer:
     Times are monotonic ns of the packet that completed the event. `chunks` counts those with content.
     """
 
+    __slots__ = (
+        "_alike", "_between_events", "_body", "_events", "_prefix", "_sniffed", "_sse", "_text",
+        "_unsniffed", "answer_id", "asked_stream", "chunks", "decisive", "done_seen", "finish", "first_answer_ns",
+        "first_token_ns", "has_answer", "has_text", "is_stream", "itl_hist", "largest_gap_ns", "last_token_ns",
+        "rules", "usage",
+    )  # fmt: skip
+
     def __init__(self, rules: Rules, *, asked_stream: bool, declared_stream: bool) -> None:
         self.rules = rules
         self.asked_stream = asked_stream
@@ -51,7 +58,6 @@ class Answer:
         self._prefix = b""
         self._sniffed = False
         self._text: list[str] = []
-        self._error_text = ""
         self._events = 0
         self._sse = SseParser()
         self._between_events = False
@@ -59,8 +65,8 @@ class Answer:
         self._unsniffed: list[tuple[int, bytes]] = []
         self._body: list[bytes] = []
 
-    def add(self, at_ns: int, piece: bytes) -> None:
-        """Take in bytes that arrived at `at_ns`."""
+    def add(self, at_ns: int, piece: bytes) -> int:
+        """Take in bytes that arrived at `at_ns`; how many chunks with content they completed."""
         alike = self._alike
         if alike.known and piece.startswith(alike.frame_begin) and piece.endswith(alike.frame_end):
             text = string(piece[len(alike.frame_begin) : -len(alike.frame_end)])
@@ -68,15 +74,17 @@ class Answer:
                 self._events += 1
                 self._text.append(text)
                 self._stamp(at_ns, answer=alike.is_answer)
-                return
+                return 1
+        before = self.chunks
         if len(self._prefix) < _PREFIX_BYTES:
             self._prefix += piece[:_PREFIX_BYTES]
         if self._sniffed:
             self._read(at_ns, piece)
-            return
-        self._unsniffed.append((at_ns, piece))
-        if self._sniff(final=False):
-            self._read_unsniffed()
+        else:
+            self._unsniffed.append((at_ns, piece))
+            if self._sniff(final=False):
+                self._read_unsniffed()
+        return self.chunks - before
 
     def close(self, at_ns: int, *, complete: bool) -> None:
         """No more bytes; `complete` says that the body ended as promised, so that what it lacks is a fault."""

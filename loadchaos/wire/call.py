@@ -13,7 +13,7 @@ from typing import Any
 from loadchaos.model import Reply
 from loadchaos.wire.answer import Answer, completion
 from loadchaos.wire.h1 import ResponseParser
-from loadchaos.wire.outcome import MAX_ERROR_CHARS, Decisive, End, error_answer, of_end
+from loadchaos.wire.outcome import MAX_ERROR_CHARS, Decisive, End, error_answer, in_words, of_end
 from loadchaos.wire.sending import Limits, Progress, Sending, length_of, request_head
 from loadchaos.wire.sockets import RECEIVE_BYTES, Connection, Slot, Take
 
@@ -29,6 +29,14 @@ _REST_SLICE_S = 0.05
 
 class Call:
     """One exchange. Take the steps in order, then `reply()`; `sweep` may be called from elsewhere at any time."""
+
+    __slots__ = (
+        "_bytes_in", "_bytes_out", "_connect_ns", "_connection", "_end", "_ended_from_outside", "_error_body",
+        "_hang_up_at_ns", "_outside_why", "_parser", "_quiet_until_ns", "_resting", "_retries", "_send_ns",
+        "_sent_all_ns", "_slot", "_why", "answer", "begun_ns", "behind", "connection_number", "first_body_ns",
+        "first_byte_ns", "followed", "last_byte_ns", "left", "options", "over", "progress", "reused", "seed",
+        "sending", "sent_ns", "slowed",
+    )  # fmt: skip
 
     def __init__(self, sending: Sending, slot: Slot, progress: Progress) -> None:
         self.sending = sending
@@ -85,7 +93,7 @@ class Call:
                 self._slot.target, self.connection_number, limit_s, receive_buffer_bytes=receive_buffer_bytes
             )
         except OSError as e:
-            return self._finish("unreached", _words(e))
+            return self._finish("unreached", in_words(e))
         self._connect_ns = time.monotonic_ns() - begun
         if self._ended_from_outside:  # while we were connecting
             return self._finish("cut", "")
@@ -254,7 +262,7 @@ class Call:
 
     def _broke_off(self, error: OSError) -> bool:
         """Reading failed; True when it goes on with a new connection."""
-        return self._retry_as_stale() or self._finish("cut", _words(error))
+        return self._retry_as_stale() or self._finish("cut", in_words(error))
 
     def _closed(self) -> bool:
         """The peer closed; True when it goes on with a new connection."""
@@ -262,15 +270,20 @@ class Call:
             return True
         self._parser.eof()
         if self._parser.done and not self._ended_from_outside:
-            return self._complete()
+            return self._finish("complete", "")
         return self._finish("cut", "the server closed the connection before the end of its answer")
 
     def _take(self, at_ns: int, data: bytes) -> bool:
         self._bytes_in += len(data)
         self.progress.bytes_in += len(data)
+        self.last_byte_ns = at_ns
+        answer = self.answer
+        # Nearly every packet of a stream is one chunk: it can neither end the body nor break it.
+        if answer is not None and self.first_body_ns is not None and (chunk := self._parser.whole_chunk(data)):
+            self.progress.tokens += answer.add(at_ns, chunk)
+            return True
         if self.first_byte_ns is None:
             self.first_byte_ns = at_ns
-        self.last_byte_ns = at_ns
         parser = self._parser
         had_head = parser.has_head
         body = parser.feed(data)
@@ -281,18 +294,12 @@ class Call:
             if self.first_body_ns is None:
                 self.first_body_ns = at_ns
             if self.answer is not None:
-                before = self.answer.chunks
-                self.answer.add(at_ns, body)
-                self.progress.tokens += self.answer.chunks - before
+                self.progress.tokens += self.answer.add(at_ns, body)
             elif len(self._error_body) < _KEPT_ERROR_BYTES:
                 self._error_body += body
         if parser.broken is not None:
             return self._finish("not_http", parser.broken)
-        return self._complete() if parser.done else True
-
-    def _complete(self) -> bool:
-        self._finish("complete", "")
-        return False
+        return self._finish("complete", "") if parser.done else True
 
     def _finish(self, end: End, why: str) -> bool:
         """The exchange is over; an end from outside explains the error it caused."""
@@ -343,7 +350,7 @@ class Call:
             if not data:
                 break
             self._take(at_ns, data)
-        return False if self.over else self._finish("cut", _words(error))
+        return False if self.over else self._finish("cut", in_words(error))
 
     def _decisive(self, now_ns: int) -> list[Decisive]:
         end = self._end or "hung_up"
@@ -389,7 +396,3 @@ class Call:
         if self.answer is not None and first.outcome == "ok":
             detail |= self.answer.oddities(self._parser.headers.get("content-type", ""))
         return detail
-
-
-def _words(error: OSError) -> str:
-    return f"{type(error).__name__}: {error.strerror or error}"

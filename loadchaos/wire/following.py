@@ -19,6 +19,8 @@ class Following(Call):
     A server may close between two answers; what it then has not answered is no fault, and nobody asks again.
     """
 
+    __slots__ = ("_before",)
+
     def __init__(self, sending: Sending, before: Call, slot: Slot, progress: Progress) -> None:
         """`sending` is fresh, and the slot one that nobody else uses."""
         super().__init__(sending, slot, progress)

@@ -7,6 +7,7 @@ close was promised so, whether the last chunk came, what stood there when it was
 from __future__ import annotations
 
 import functools
+import re
 import zlib
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
@@ -47,7 +48,9 @@ class _Head(NamedTuple):
 
 
 _heads: dict[bytes, _Head] = {}
-"""Heads parsed before: within a second, a server's answers often have one and the same."""
+"""Heads parsed before, without the request's id: within a second, a server's answers often have one and the same."""
+_ID = "x-request-id"
+_ID_LINE = re.compile(rb"\r\n%s: ?([!-~]*)(?=\r\n|$)" % _ID.encode(), re.IGNORECASE)
 
 
 class ResponseParser:
@@ -86,10 +89,8 @@ class ResponseParser:
         if self.done or self.broken is not None:
             self.excess += data
             return b""
-        if self._state == "size" and not self._buffer and self._inflate is None:
-            whole = _one_chunk(data)
-            if whole is not None:
-                return whole
+        if (whole := self.whole_chunk(data)) is not None:
+            return whole
         if not self.has_head:
             self._buffer += data
             try:
@@ -101,6 +102,22 @@ class ResponseParser:
             data, self._buffer = self._buffer, b""
         body = self._body(data)
         return self._decoded(body) if self._inflate is not None else body
+
+    def whole_chunk(self, data: bytes) -> bytes | None:
+        """The chunk in bytes that are just one, from its size to its end, where one may come; None for anything else."""
+        if self._state != "size" or self._buffer or self._inflate is not None or self.broken is not None:
+            return None
+        end = data.find(b"\r\n", 1, 12)
+        digits = data[:end] if end > 0 else b""
+        if not digits.isalnum():  # int() would also take signs, blanks and underscores
+            return None
+        try:
+            size = int(digits, 16)
+        except ValueError:
+            return None
+        if not size or len(data) != end + size + 4 or not data.endswith(b"\r\n"):
+            return None
+        return data[end + 2 : -2]
 
     def eof(self) -> None:
         """The peer closed: where the body was to run until the close, that is its clean end."""
@@ -137,7 +154,7 @@ class ResponseParser:
                 return False
             end, size = (crlf, 4) if lf < 0 or 0 <= crlf < lf else (lf, 2)
             head, self._buffer = self._buffer[:end], self._buffer[end + size :]
-            parsed = _heads.get(head) or _parsed(head)
+            parsed = _heads.get(head) or _but_for_id(head)
             self._lasting = parsed.lasting
             self.version, self.status, self.reason, self.headers = parsed[:4]
             if self.status is not None and 100 <= self.status < 200 and self.status != 101:
@@ -233,19 +250,16 @@ class ResponseParser:
         return plain
 
 
-def _one_chunk(data: bytes) -> bytes | None:
-    """The chunk in bytes that are one chunk from its size to its end, as nearly every packet of a stream is."""
-    end = data.find(b"\r\n", 1, 12)
-    digits = data[:end] if end > 0 else b""
-    if not digits.isalnum():  # int() would also take signs, blanks and underscores
-        return None
-    try:
-        size = int(digits, 16)
-    except ValueError:
-        return None
-    if not size or len(data) != end + size + 4 or not data.endswith(b"\r\n"):
-        return None
-    return data[end + 2 : -2]
+def _but_for_id(raw: bytes) -> _Head:
+    """As `_parsed`; where only the request's id makes it differ from an earlier one, that one with the id put in."""
+    line = _ID_LINE.search(raw)
+    if line is None:
+        return _parsed(raw)
+    rest = raw[: line.start()] + raw[line.end() :]
+    head = _heads.get(rest) or _parsed(rest)
+    if _ID in head.headers:  # said twice
+        return _parsed(raw)
+    return head._replace(headers={**head.headers, _ID: line[1].decode("latin-1")})
 
 
 def _parsed(raw: bytes) -> _Head:

@@ -140,6 +140,11 @@ def of_end(end: End, why: str) -> Decisive:
     return Decisive(_OF_END[end], why)
 
 
+def in_words(error: OSError) -> str:
+    """What the system says of it."""
+    return f"{type(error).__name__}: {error.strerror or error}"
+
+
 def matches(patterns: Sequence[Pattern[str]], text: str) -> bool:
     """Whether any pattern is found."""
     return any(p.search(text) for p in patterns)

@@ -27,6 +27,8 @@ class SseParser:
     `comments` counts comment lines (keep-alives). After the last byte `close` gives what was begun and not ended.
     """
 
+    __slots__ = ("_at_start", "_data", "_name", "_rest", "_skip_lf", "comments")
+
     def __init__(self) -> None:
         self.comments = 0
         self._rest = b""

@@ -64,7 +64,7 @@ def read(stream: bytes, cuts: list[int], *, learning: bool) -> dict[str, Any]:
     answer.close(10**9, complete=True)
     hidden = {"_alike", "_sse", "_prefix", "_text"}
     return {
-        **{k: v for k, v in vars(answer).items() if k not in hidden},
+        **{k: getattr(answer, k) for k in Answer.__slots__ if k not in hidden},
         "text": answer.text,
         "end": completion(answer),
     }

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadchaos.wire import h1
 from loadchaos.wire.h1 import MAX_HEAD_BYTES, ResponseParser
 
+SAID = ("status", "reason", "version", "headers", "has_head", "done", "reusable", "broken", "request_id")
 CHUNKED = (
     b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n1;ext=1\r\n!\r\n0\r\nX-Trailer: 1\r\n\r\n"
 )
@@ -133,3 +135,23 @@ def test_what_came_before_the_broken_byte_is_given_back() -> None:
     parser = ResponseParser()
     assert parser.feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\nzz\r\n") == b"ab"
     assert parser.broken
+
+
+WORD = st.text("abc-019 ,", max_size=9).map(str.encode)
+NAME = st.sampled_from([b"x-request-id", b"X-Request-ID"])
+OTHERS = [b"Server: uvicorn", b"Content-Length: 0", b"Connection: close", b"x-request-id", b"X-Other: x-request-id: 1"]
+LINE = st.builds(b"%s:%s%s".__mod__, st.tuples(NAME, st.sampled_from([b" ", b""]), WORD)) | st.sampled_from(OTHERS)
+
+
+@given(heads=st.lists(st.lists(LINE, max_size=5), min_size=2, max_size=6))
+def test_a_head_says_the_same_whatever_heads_came_before_it(heads: list[list[bytes]]) -> None:
+    for lines in heads:
+        raw = b"\r\n".join([b"HTTP/1.1 200 OK", *lines])
+        known, anew = ResponseParser(), ResponseParser()
+        known.feed(raw + b"\r\n\r\n")
+        kept = dict(h1._heads)
+        h1._heads.clear()
+        # By lines that end with LF alone ids are not looked for.
+        anew.feed(raw.replace(b"\r\n", b"\n") + b"\n\n")
+        h1._heads.update(kept)
+        assert [getattr(known, k) for k in SAID] == [getattr(anew, k) for k in SAID]
