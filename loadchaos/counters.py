@@ -26,9 +26,6 @@ class Counter(Protocol):
     async def chat(self, messages: Messages) -> int | None:
         """Tokens of a whole prompt, chat template included, up to where the answer begins."""
 
-    async def completion(self, text: str) -> int | None:
-        """Tokens of a text as /v1/completions would count it: with what the tokenizer puts in front."""
-
 
 class ByTokenize:
     """vLLM's POST /tokenize, with a prompt or with messages. Newer versions count images in it, older ones do not."""
@@ -45,10 +42,6 @@ class ByTokenize:
     async def chat(self, messages: Messages) -> int | None:
         """See Counter."""
         return self.read(await self.asked(messages))
-
-    async def completion(self, text: str) -> int | None:
-        """See Counter."""
-        return self.read(await self._ask({"prompt": text}))
 
     async def asked(self, messages: Messages) -> Answer:
         """What it says of a chat."""
@@ -80,10 +73,6 @@ class ByRender:
     async def chat(self, messages: Messages) -> int | None:
         """See Counter."""
         return self.read(await self.asked(messages))
-
-    async def completion(self, text: str) -> int | None:
-        """See Counter."""
-        return self.read(await self._ask("completions", {"prompt": text}))
 
     async def asked(self, messages: Messages) -> Answer:
         """What it says of a chat; without the images' tensors, where it knows that option."""
@@ -119,10 +108,6 @@ class ByEncode:
         text = messages[0]["content"]
         return await self._encode(text, preprocess=True, bos=True) if len(messages) == 1 else None
 
-    async def completion(self, text: str) -> int | None:
-        """See Counter."""
-        return await self._encode(text, preprocess=False, bos=True)
-
     async def _encode(self, text: str, *, preprocess: bool, bos: bool) -> int | None:
         body = {"input": text, "do_preprocess": preprocess, "add_bos": bos}
         return _number(await self._asker.ask_if_there("/v1/encode", body), "length")
@@ -143,10 +128,6 @@ class ByFolder:
     async def chat(self, messages: Messages) -> int | None:
         """See Counter."""
         return self._folder.chat(messages)
-
-    async def completion(self, text: str) -> int | None:
-        """See Counter."""
-        return self._folder.count(text, special=True)
 
 
 def of_server(asker: Asker, facts: Facts) -> list[Counter]:

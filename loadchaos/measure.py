@@ -57,13 +57,8 @@ async def _measure_words(counter: Counter, asked: Sequence[str]) -> TextFacts | 
     if unit is None:
         return None
     text, expected = sample(words, unit, seed=1)
-    chat, completion = await counter.chat(_user(text)), await counter.completion(text)
-    if chat is None:
-        return None
-    return TextFacts(
-        overhead=chat - expected, words=tuple(words), unit=unit, source=counter.source,
-        completions_overhead=(completion or expected) - expected,
-    )  # fmt: skip
+    chat = await counter.chat(_user(text))
+    return None if chat is None else TextFacts(chat - expected, tuple(words), unit, counter.source)
 
 
 async def _costs(counter: Counter, asked: Sequence[str]) -> tuple[list[tuple[str, int]], str | None]:
@@ -151,10 +146,7 @@ async def _by_folder(asker: Asker, facts: Facts, folder: Folder) -> Facts:
             facts,
             f"{folder.path} is not the server's: the same words are {there} tokens by the folder and {here} by usage",
         )
-    text = TextFacts(
-        overhead=used - expected, words=tuple(words), unit=unit, source=ByFolder.source,
-        completions_overhead=folder.count(first, special=True) - expected,
-    )  # fmt: skip
+    text = TextFacts(used - expected, tuple(words), unit, ByFolder.source)
     return _told(_with(facts, text), f"{folder.path}, checked by usage")
 
 
@@ -173,10 +165,7 @@ async def _by_folder_alone(
             break
     if whole is None or whole < expected:
         return _told(facts, f"{folder.path}: the server tells no usage, and what its chat template adds is not known")
-    text = TextFacts(
-        overhead=whole - expected, words=tuple(words), unit=unit, source=ByFolder.source,
-        completions_overhead=folder.count(said, special=True) - expected,
-    )  # fmt: skip
+    text = TextFacts(whole - expected, tuple(words), unit, ByFolder.source)
     return _told(_with(facts, text), by)
 
 

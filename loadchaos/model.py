@@ -59,7 +59,6 @@ class TextFacts:
     words: tuple[tuple[str, int], ...]
     unit: str
     source: str
-    completions_overhead: int = 0
     turn_overhead: int | None = None
     scripts: tuple[tuple[str, tuple[tuple[str, int], ...]], ...] = ()
 

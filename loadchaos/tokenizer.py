@@ -52,9 +52,9 @@ class Folder:
         special = {name: text for name in ("bos_token", "eos_token") if (text := _token(config.get(name))) is not None}
         return cls(path, tokenizer, _template(place, config), special)
 
-    def count(self, text: str, *, special: bool = False) -> int:
-        """Tokens of a text; `special`: with what the tokenizer puts around a whole prompt."""
-        return len(self.tokenizer.encode(text, add_special_tokens=special).ids)
+    def count(self, text: str) -> int:
+        """Tokens of a text, without what the tokenizer puts around a whole prompt."""
+        return len(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
     def chat(self, messages: Sequence[Mapping[str, Any]]) -> int | None:
         """Tokens of a chat by the folder's own template, up to where the answer begins; None where it has none."""

@@ -225,7 +225,7 @@ def test_a_folder_is_read_as_hugging_face_models_have_it(tmp_path: Path) -> None
     made.enable_truncation(2)
     made.save(str(tmp_path / "tokenizer.json"))
     read = Folder.load(str(tmp_path))
-    assert (read.count("the of the"), read.count("the of the", special=True)) == (3, 4)
+    assert read.count("the of the") == 3, "nothing in front, nothing cut"
     assert read.chat([{"role": "user", "content": "the"}]) is None
     template = "{{ bos_token }}{% for m in messages %} {{ m.content }}{% endfor %}"
     config = {"bos_token": {"content": "of"}, "chat_template": [{"name": "default", "template": template}]}
