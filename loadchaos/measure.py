@@ -44,7 +44,7 @@ async def learn_text(asker: Asker, facts: Facts, wanted: Wanted) -> Facts:
         if await counter.plain(" the") is not None and (text := await _measure_words(counter, words)) is not None:
             break
     if text is not None:
-        return await _check(asker, _with(facts, text))
+        return await _check(asker, _with(facts, text), quick=wanted.quick)
     return await _by_usage(asker, facts, quick=wanted.quick)
 
 
@@ -96,10 +96,11 @@ def _user(text: str) -> list[dict[str, str]]:
 # --- checked by the server itself -------------------------------------------------------------------------------------
 
 
-async def _check(asker: Asker, facts: Facts) -> Facts:
+async def _check(asker: Asker, facts: Facts, *, quick: bool) -> Facts:
     """One real request: does usage agree with the count? A constant difference is the template's, and is put right.
 
     Where /render is there, it has its say, too: it knows the whole prompt, and stands in for a usage that is not told.
+    A difference that grows with the text is another tokenizer's: then usage alone tells.
     """
     text = facts.text
     assert text is not None
@@ -113,6 +114,10 @@ async def _check(asker: Asker, facts: Facts) -> Facts:
         used, by = rendered, "/render"
     if used is None or used == expected + text.overhead:
         return facts
+    if by == "usage" and not quick:
+        longer, more = sample(text.words, text.unit, seed=5, length=90)
+        if (usage_of(await asker.generate(facts.model, longer)) or 0) - used != more - expected:
+            return await _by_usage(asker, facts, quick=quick)
     if used < expected:
         return _with(facts, None, f"{by} contradicts the tokenizer")
     return _with(facts, replace(text, overhead=used - expected, source=f"{text.source}, put right by {by}"))
@@ -138,7 +143,7 @@ async def _by_folder(asker: Asker, facts: Facts, folder: Folder) -> Facts:
     used = usage_of(await _first_request(asker, facts, first))
     if used is None:
         return await _by_folder_alone(asker, facts, folder, words, unit)
-    second, more = sample(words, unit, seed=2, length=80)
+    second, more = "".join(w for w, _ in words) + first, sum(cost for _, cost in words) + expected  # each of them
     again = usage_of(await _first_request(asker, facts, second))
     if used < expected or again is None or again - used != more - expected:
         there, here = more - expected, None if again is None else again - used

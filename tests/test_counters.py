@@ -39,28 +39,30 @@ class Served:
     def __init__(self, count: Count, *paths: str, usage: bool = True, sees_images: bool = True) -> None:
         self.count, self.paths, self.usage, self.sees_images = count, paths, usage, sees_images
         self.asked: list[str] = []
+        self.added, self.answering = 0, count
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         path, body = request.url.path, json.loads(request.content)
         self.asked.append(path)
         if path == "/v1/chat/completions":
-            usage = {"usage": {"prompt_tokens": self.chat(body["messages"])}} if self.usage else {}
+            tokens = self.chat(body["messages"], self.answering) + self.added
+            usage = {"usage": {"prompt_tokens": tokens}} if self.usage else {}
             return httpx.Response(200, json={"choices": [{"finish_reason": "length"}], **usage})
         if path not in self.paths:
             return httpx.Response(404, json={"detail": "Not Found"})
         seen = self.sees_images or path.endswith("/render")
-        many = self.chat(body["messages"], seen) if "messages" in body else self.count(body["prompt"])
+        many = self.chat(body["messages"], self.count, seen) if "messages" in body else self.count(body["prompt"])
         if path == "/tokenize":
             return httpx.Response(200, json={"count": many})
         ids = {"token_ids": [0] * many}
         return httpx.Response(200, json=ids if "chat" in path else [ids])
 
-    def chat(self, messages: list[dict[str, Any]], images: bool = True) -> int:
+    def chat(self, messages: list[dict[str, Any]], count: Count, images: bool = True) -> int:
         total = AROUND * ((len(messages) + 1) // 2)
         for message in messages:
             content = message["content"]
             parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-            total += sum(self.count(part["text"]) for part in parts if part["type"] == "text")
+            total += sum(count(part["text"]) for part in parts if part["type"] == "text")
             total += IMAGE * images * sum(part["type"] != "text" for part in parts)
         return total
 
@@ -140,6 +142,24 @@ def test_where_no_usage_is_told_the_rendered_prompt_is_the_check() -> None:
     assert exact(facts, by_words)
     assert facts.image_tokens == {"64x64": IMAGE}
     assert facts.sources["image_tokens"] == "/render, not checked: no usage is told"
+
+
+def test_a_template_that_something_in_between_adds_to_is_put_right() -> None:
+    served = Served(by_words, TOKENIZE)
+    served.added = 30  # a system prompt, say
+    facts = learned(served)
+    assert facts.text is not None
+    assert (facts.text.source, facts.text.overhead) == ("tokenize, put right by usage", AROUND + 30)
+
+
+def test_a_tokenizer_that_is_another_ones_is_left_for_usage() -> None:
+    """A gateway may ask another server than the one that answers."""
+    served = Served(by_words, TOKENIZE)
+    served.answering = by_bytes
+    facts = learned(served)
+    assert facts.text is not None
+    assert facts.text.source == "usage"
+    assert exact(facts, by_bytes)
 
 
 def test_words_of_unequal_cost_are_measured_one_by_one_where_only_usage_tells() -> None:
