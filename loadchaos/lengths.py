@@ -52,7 +52,7 @@ async def longest_prompt(asker: Asker, facts: Facts) -> Facts:
 
     told = [n for n in (facts.max_model_len, facts.capacity_tokens) if n is not None]
     known = facts.input_limit or min(told, default=None)
-    found = await search(takes, text.overhead + 1, known, MOST_GENERATIONS - asker.generations)
+    found = await search(takes, text.overhead + 1, known, MOST_GENERATIONS)
     if found is None:
         return replace(facts, sources={**facts.sources, "input_limit": "no prompt at all was answered"})
     source = f"asking with up to {found.longest} tokens"

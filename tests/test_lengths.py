@@ -1,11 +1,14 @@
 """The search for the longest prompt: exact, and cheap where the server told its limit."""
 
 import asyncio
+import json
 
+import httpx
 import pytest
 
-from loadchaos.lengths import Found, open_question, search
-from loadchaos.model import Facts
+from loadchaos.asker import Asker
+from loadchaos.lengths import Found, longest_prompt, open_question, search
+from loadchaos.model import Facts, TextFacts
 
 
 def searched(limit: int, known: int | None, most: int = 40) -> tuple[Found | None, list[int]]:
@@ -61,3 +64,22 @@ def test_a_limit_is_looked_for_where_the_kv_cache_may_hold_less_than_the_context
     dialect: str, told: dict[str, int], open_: bool
 ) -> None:
     assert open_question(Facts.from_json({"base_url": "u", "admin_url": "u", "dialect": dialect, **told})) is open_
+
+
+def test_a_search_is_as_exact_where_learning_to_count_took_many_answers() -> None:
+    limit = 51_217
+
+    def served(request: httpx.Request) -> httpx.Response:
+        tokens = len(json.loads(request.content)["messages"][0]["content"])
+        usage = {"prompt_tokens": tokens, "completion_tokens": 1}
+        return httpx.Response(200 if tokens <= limit else 400, json={"usage": usage})
+
+    async def ask() -> Facts:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(served)) as client:
+            asker = Asker(client, "http://u", "http://u", generations=30)
+            text = TextFacts(0, (("a", 1),), "a", "usage")
+            return await longest_prompt(asker, Facts("u", "u", "openai", model="m", text=text))
+
+    facts = asyncio.run(ask())
+    assert facts.input_limit == limit
+    assert f"{limit} tokens were answered, {limit + 1} not" in facts.sources["input_limit"]
