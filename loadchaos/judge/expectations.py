@@ -46,7 +46,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Judged:
-    """One expectation as in verdict.json."""
+    """What one thing came to, as in verdict.json: an expectation, or a question about the run itself (`Check`)."""
 
     name: str
     expected: str

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from loadchaos.judge.expectations import Judged
 from loadchaos.judge.tally import S
-from loadchaos.model import Decision, Facts, Row
+from loadchaos.model import Facts, Row
 
 _STILL_DRAFTING_NS = 5 * S
 _JUST_DRAFTED_NS = 2 * S
@@ -19,18 +19,8 @@ _COUNTERS = {
 }
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(Judged):
     """One question about the run itself, as in verdict.json."""
-
-    name: str
-    expected: str
-    actual: str
-    verdict: Decision
-
-    def to_json(self) -> dict[str, Any]:
-        """`{"name", "expected", "actual", "verdict"}`."""
-        return {"name": self.name, "expected": self.expected, "actual": self.actual, "verdict": self.verdict}
 
 
 class Mechanisms:

@@ -7,7 +7,7 @@ import itertools
 import random
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -23,10 +23,10 @@ from loadchaos.sim.lmdeploy_streams import Generation
 from loadchaos.sim.logs import Log
 from loadchaos.sim.nouns import EngineRequest, MMItem
 from loadchaos.sim.options import Options, release
+from loadchaos.sim.routes import Route, Routes
 from loadchaos.sim.sender_cache import SenderCache
 
 _MARK = "\0image\0"
-Route = Callable[[Exchange], Awaitable[None] | None]
 _BLACK = Picture("0" * 64, 32, 32, 64)  # what an image that cannot be decoded silently became up to 0.12
 
 
@@ -47,15 +47,13 @@ class LmdeployFace:
         self._sender = SenderCache(options.engine.mm_processor_cache_items)
         self._sessions = itertools.count(1)
         self._random = random.Random()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._routes = self._table()
-        self._paths = {path for _, path in self._routes}
+        self._routes = Routes(self._table(), Refusal, errors.send)
         engine.on_step = self._stepped
 
     @property
     def routes(self) -> list[tuple[str, str]]:
         """(path, method) of all endpoints."""
-        return sorted((path, method) for method, path in self._routes)
+        return self._routes.told()
 
     @property
     def exit_code_on_death(self) -> int | None:
@@ -69,33 +67,12 @@ class LmdeployFace:
 
     def handle(self, exchange: Exchange) -> None:
         """Answer one request, now or in a task."""
-        route = self._routes.get((exchange.method, exchange.path.rstrip("/") or "/"))
-        if route is None:
-            known = exchange.path in self._paths
-            exchange.send(
-                405 if known else 404, b'{"detail":"%b"}' % (b"Method Not Allowed" if known else b"Not Found")
-            )
-            return
-        try:
-            waiting = route(exchange)
-        except Refusal as refusal:
-            errors.send(exchange, refusal)
-            return
-        if waiting is not None:
-            task = asyncio.ensure_future(self._guarded(exchange, waiting))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        self._routes.answer(exchange, exchange.path.rstrip("/") or "/")
 
     def ended(self, generation: Generation, drop: bool) -> None:
         """A generation is answered; `drop` when its client has gone."""
         if drop:
             self.engine.abort([str(generation.session)])
-
-    async def _guarded(self, exchange: Exchange, waiting: Awaitable[None]) -> None:
-        try:
-            await waiting
-        except Refusal as refusal:
-            errors.send(exchange, refusal)
 
     def _stepped(self, tokens: int) -> None:
         if tokens:

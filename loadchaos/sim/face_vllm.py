@@ -7,7 +7,7 @@ import os
 import random
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,14 +21,13 @@ from loadchaos.sim.httpd import Exchange
 from loadchaos.sim.images import AspectRatioError, ImageError, ImageReader, Picture, Processor
 from loadchaos.sim.nouns import EngineRequest, MMItem
 from loadchaos.sim.options import Options, release
+from loadchaos.sim.routes import Route, Routes
 from loadchaos.sim.sender_cache import SenderCache
 from loadchaos.sim.vllm_admin import Admin
 from loadchaos.sim.vllm_errors import Refusal
 from loadchaos.sim.vllm_metrics import VllmMetrics
 from loadchaos.sim.vllm_requests import Asked
 from loadchaos.sim.vllm_streams import Generation, new_id, seeds_for
-
-Route = Callable[[Exchange], Awaitable[None] | None]
 
 
 class VllmFace:
@@ -57,15 +56,13 @@ class VllmFace:
         self._admin = Admin(self)
         self._random = random.Random()
         self._generations: dict[str, Generation] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         self._open = asyncio.Event()
         self._open.set()
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._load = 0
         self._created = int(time.time())
-        self._routes = self._table()
-        self._paths = {path for _, path in self._routes}
+        self._routes = Routes(self._table(), Refusal, self._refuse)
         engine.on_step = self._stepped
 
     def warm_up(self) -> None:
@@ -76,7 +73,7 @@ class VllmFace:
     @property
     def routes(self) -> list[tuple[str, str]]:
         """(path, method) of all endpoints, for the log."""
-        return sorted((path, method) for method, path in self._routes)
+        return self._routes.told()
 
     @property
     def exit_code_on_death(self) -> int | None:
@@ -85,20 +82,7 @@ class VllmFace:
 
     def handle(self, exchange: Exchange) -> None:
         """Answer one request, now or in a task."""
-        route = self._routes.get((exchange.method, exchange.path))
-        if route is None:
-            known = exchange.path in self._paths
-            exchange.send(
-                405 if known else 404, b'{"detail":"%b"}' % (b"Method Not Allowed" if known else b"Not Found")
-            )
-            return
-        try:
-            waiting = route(exchange)
-        except Refusal as refusal:
-            vllm_errors.send(exchange, refusal, self.release)
-            return
-        if waiting is not None:
-            self._spawn(exchange, waiting)
+        self._routes.answer(exchange, exchange.path)
 
     def drop(self, ids: list[str]) -> None:
         """Take engine requests out."""
@@ -134,16 +118,8 @@ class VllmFace:
         if tokens:
             self.metrics.step_tokens.observe(tokens)
 
-    def _spawn(self, exchange: Exchange, waiting: Awaitable[None]) -> None:
-        async def run() -> None:
-            try:
-                await waiting
-            except Refusal as refusal:
-                vllm_errors.send(exchange, refusal, self.release)
-
-        task = asyncio.ensure_future(run())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _refuse(self, exchange: Exchange, refusal: Refusal) -> None:
+        vllm_errors.send(exchange, refusal, self.release)
 
     def _table(self) -> dict[tuple[str, str], Route]:
         table: dict[tuple[str, str], Route] = {
