@@ -16,11 +16,10 @@ from typing import Any
 
 import orjson
 
-from loadchaos import payloads
-from loadchaos.behaviours import BEHAVIOURS
+from loadchaos import payloads, shelves
 from loadchaos.ledger import RunFolder, Tail
 from loadchaos.model import Facts, Request, Step
-from loadchaos.plan.profile import Profile, Shelves, from_mapping
+from loadchaos.plan.profile import Profile, from_mapping
 from loadchaos.plan.steps import PHASE_STRIDE, of_phase
 from loadchaos.redact import Redactor
 
@@ -134,11 +133,7 @@ class _Keeper:
         return chosen
 
     def _steps(self, keys: set[tuple[int, int]]) -> Iterator[tuple[tuple[int, int], Step]]:
-        shelves = Shelves(
-            payloads={name: payload.Options for name, payload in payloads.PAYLOADS.items()},
-            behaviours={name: behaviour.Options for name, behaviour in BEHAVIOURS.items()},
-        )
-        profile: Profile = from_mapping(self._plan["profile"], shelves)
+        profile: Profile = from_mapping(self._plan["profile"], shelves.of_traffic())
         for phase in sorted({phase for phase, _ in keys}):
             steps = {step for of, step in keys if of == phase and step - phase * PHASE_STRIDE < _FARTHEST}
             if not steps or phase >= len(profile.load):

@@ -12,7 +12,7 @@ from loadchaos.cli_common import profile_names
 from loadchaos.errors import OptionError
 
 if TYPE_CHECKING:
-    from loadchaos.plan.profile import Profile, Shelves
+    from loadchaos.plan.profile import Profile
 
 set_option = click.option(
     "--set", "overrides", multiple=True, metavar="PATH=VALUE", help="Override the profile: load.0.users=20."
@@ -20,32 +20,12 @@ set_option = click.option(
 _json = click.option("--json", "as_json", is_flag=True, help="The same as JSON.")
 
 
-def shelves() -> Shelves:
-    """What a profile may name, from the shelves themselves."""
-    from loadchaos.behaviours import BEHAVIOURS
-    from loadchaos.dialects import DIALECTS
-    from loadchaos.payloads import PAYLOADS
-    from loadchaos.plan.profile import Shelves
-    from loadchaos.sim.defects import DEFECTS
-
-    defects: dict[str, set[str]] = {}
-    for name, defect in DEFECTS.items():
-        defects.setdefault(defect.dialect, set()).add(name)
-    return Shelves(
-        payloads={name: payload.Options for name, payload in PAYLOADS.items()},
-        behaviours={name: behaviour.Options for name, behaviour in BEHAVIOURS.items()},
-        attacks={name: frozenset(dialect.admin) for name, dialect in DIALECTS.items()},
-        defects={name: frozenset(names) for name, names in defects.items()},
-        dialects=frozenset(DIALECTS),
-    )
-
-
 def profile_of(name: str, overrides: Sequence[str]) -> Profile:
     """A profile by its path or shipped name; ProfileError with every mistake in it."""
-    from loadchaos import shipped
+    from loadchaos import shelves, shipped
     from loadchaos.plan.profile import load
 
-    return load(shipped.profile(name), shelves(), overrides)
+    return load(shipped.profile(name), shelves.whole(), overrides)
 
 
 def _profile_argument(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,13 +15,11 @@ from typing import Any
 
 import httpx
 
-from loadchaos import calibrate, needs
+from loadchaos import calibrate, needs, shelves
 from loadchaos.attacks import authority
-from loadchaos.behaviours import BEHAVIOURS
 from loadchaos.errors import LoadchaosError
 from loadchaos.model import Facts
-from loadchaos.payloads import PAYLOADS
-from loadchaos.plan.profile import Profile, Shelves, from_mapping
+from loadchaos.plan.profile import Profile, from_mapping
 from loadchaos.tokenizer import Folder
 
 AUTHORIZE = "LOADCHAOS_AUTHORIZE"
@@ -34,8 +32,7 @@ async def learn(asked: Mapping[str, Any]) -> Facts:
     Raises TargetError where it cannot be asked or the profile does not fit it, AuthorizationError where it can be harmed
     and nobody said that it may.
     """
-    shelves = Shelves({n: p.Options for n, p in PAYLOADS.items()}, {n: b.Options for n, b in BEHAVIOURS.items()})
-    profile = from_mapping(asked["profile"], shelves)
+    profile = from_mapping(asked["profile"], shelves.of_traffic())
     folder = Folder.load(profile.target.tokenizer) if profile.target.tokenizer else None
     wanted = needs.wanted(profile, asked.get("model"), asked.get("api_key_env"), folder)
     base = calibrate.parse_target(asked["base_url"])

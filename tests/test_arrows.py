@@ -54,13 +54,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "session": {"children", "ledger"},
     "commands": {"attacks", "ledger", "patient", "record"},
     "demo": set(),
-    "bodies": {"ledger", "plan", "payloads", "behaviours"},  # like `users`, it makes requests of a plan
+    "shelves": {"plan", "payloads", "behaviours", "dialects", "sim"},
+    "bodies": {"ledger", "plan", "payloads", "shelves"},  # like `users`, it makes requests of a plan
     "logfiles": set(),
     "error_answers": {"dialects", "judge", "wire"},
     "patient": {"asker", "attacks", "dialects", "judge", "launch", "plan", "record", "sim", "watch"},
     "users": {"compact", "ledger", "plan", "payloads", "behaviours", "room", "wire", "dialects"},
     "locustfile": {"webui", "users", "ledger", "plan", "payloads", "behaviours", "wire", "dialects"},
-    "learn": {"attacks", "behaviours", "calibrate", "needs", "payloads", "plan", "tokenizer"},
+    "learn": {"attacks", "calibrate", "needs", "plan", "shelves", "tokenizer"},
     "webui": {"ledger", "webguard"},
     "webguard": set(),
     "tell": {"ledger"},

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from loadchaos import bodies, payloads
-from loadchaos.behaviours import BEHAVIOURS
 from loadchaos.ledger import RunFolder, Writer
 from loadchaos.model import Facts, Request, Step
-from loadchaos.plan.profile import Shelves, from_mapping
+from loadchaos.plan.profile import from_mapping
 from loadchaos.plan.steps import of_phase
+from loadchaos.shelves import of_traffic
 
 PROFILE: dict[str, Any] = {
     "name": "t",
@@ -41,11 +41,7 @@ class Sent:
         self.folder = RunFolder(path)
         self.folder.plan.write_text(json.dumps({"profile": PROFILE, "seed": 3}))
         self.folder.facts.write_text(json.dumps(FACTS.to_json()))
-        shelves = Shelves(
-            payloads={name: p.Options for name, p in payloads.PAYLOADS.items()},
-            behaviours={name: b.Options for name, b in BEHAVIOURS.items()},
-        )
-        self.profile = from_mapping(PROFILE, shelves)
+        self.profile = from_mapping(PROFILE, of_traffic())
         self.rows = Writer(self.folder.requests(0), "worker")
         self.requests: dict[str, Request] = {}
 

@@ -11,11 +11,11 @@ import httpx
 import pytest
 
 from loadchaos import calibrate, counting
-from loadchaos.behaviours import BEHAVIOURS
 from loadchaos.model import Facts, Request
-from loadchaos.payloads import PAYLOADS, build
-from loadchaos.plan.profile import Profile, Shelves, load
+from loadchaos.payloads import build
+from loadchaos.plan.profile import Profile, load
 from loadchaos.plan.steps import steps
+from loadchaos.shelves import of_traffic
 
 TEXTS = """
   - {name: text, payload: {text: {tokens: 20..900}}, output: {max: 4}}
@@ -57,8 +57,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[str]:
 
 def profile(path: Path, text: str) -> Profile:
     path.write_text(HEAD + text)
-    shelves = Shelves({n: p.Options for n, p in PAYLOADS.items()}, {n: b.Options for n, b in BEHAVIOURS.items()})
-    return load(path, shelves)
+    return load(path, of_traffic())
 
 
 async def counted(url: str, asked: Profile) -> tuple[Facts, list[tuple[Request, int | None]]]:

@@ -12,12 +12,11 @@ import pytest
 
 from loadchaos import fit
 from loadchaos.asker import Asker
-from loadchaos.behaviours import BEHAVIOURS
 from loadchaos.errors import TargetError
 from loadchaos.model import Facts
-from loadchaos.payloads import PAYLOADS
-from loadchaos.plan.profile import Profile, Shelves, from_mapping
+from loadchaos.plan.profile import Profile, from_mapping
 from loadchaos.prepare import facts_line
+from loadchaos.shelves import of_traffic
 
 NO_PARSER = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
 LMDEPLOY_NO_PARSER = "Please launch the api_server with --tool-call-parser if you want to use tool."
@@ -30,10 +29,9 @@ def refused(text: str, status: int = 400) -> httpx.Response:
 
 
 def profile(*payloads: dict[str, Any], attacks: Any = (), **more: Any) -> Profile:
-    shelves = Shelves({n: p.Options for n, p in PAYLOADS.items()}, {n: b.Options for n, b in BEHAVIOURS.items()})
     traffic = [{"name": f"t{i}", "payload": p, **more} for i, p in enumerate(payloads)]
     load = [{"users": 1, "requests": 1}]
-    return from_mapping({"name": "p", "traffic": traffic, "load": load, "attacks": list(attacks)}, shelves)
+    return from_mapping({"name": "p", "traffic": traffic, "load": load, "attacks": list(attacks)}, of_traffic())
 
 
 def tried(wanted: Profile, answer: httpx.Response, dialect: str = "vllm") -> list[dict[str, Any]]:

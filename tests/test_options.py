@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from loadchaos.cli_profiles import shelves
 from loadchaos.errors import AuthorizationError
 from loadchaos.options import Options, place
 from loadchaos.plan.profile import Profile, from_mapping
+from loadchaos.shelves import whole
 
 TARGET, ADMIN, REPLICA = "http://10.1.2.3:8000", "http://10.1.2.4:9000", "http://10.1.2.5:8000"
 
@@ -18,7 +18,7 @@ def harmful(target: dict[str, Any]) -> Profile:
             "name": "p", "target": target, "attacks": [{"admin": "reset_mm_cache", "every": "2s"}],
             "traffic": [{"name": "text", "payload": {"text": {"tokens": 16}}}], "load": [{"users": 1, "requests": 1}],
         },
-        shelves(),
+        whole(),
     )  # fmt: skip
 
 

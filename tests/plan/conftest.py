@@ -5,11 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from loadchaos.behaviours import BEHAVIOURS
-from loadchaos.dialects import DIALECTS
-from loadchaos.payloads import PAYLOADS
 from loadchaos.plan.profile import Profile, Shelves, load
-from loadchaos.sim.defects import DEFECTS
+from loadchaos.shelves import whole
 
 GOOD = """
 name: good
@@ -22,16 +19,7 @@ load:
 
 @pytest.fixture(scope="session")
 def shelves() -> Shelves:
-    defects: dict[str, set[str]] = {}
-    for name, defect in DEFECTS.items():
-        defects.setdefault(defect.dialect, set()).add(name)
-    return Shelves(
-        payloads={n: p.Options for n, p in PAYLOADS.items()},
-        behaviours={n: b.Options for n, b in BEHAVIOURS.items()},
-        attacks={n: frozenset(d.admin) for n, d in DIALECTS.items()},
-        defects={n: frozenset(names) for n, names in defects.items()},
-        dialects=frozenset(DIALECTS),
-    )
+    return whole()
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from loadchaos import shipped
-from loadchaos.cli_profiles import shelves
 from loadchaos.errors import ProfileError
 from loadchaos.plan.explain import explain
 from loadchaos.plan.profile import DEFAULT_EXPECT, Profile, Shelves, from_mapping, load
@@ -231,13 +230,13 @@ def test_a_wrong_override_is_named(override: str, expected: str, write: Write, g
     assert expected in str(caught.value)
 
 
-def test_phases_that_repeat_are_as_many_phases(write: Write, good: str) -> None:
+def test_phases_that_repeat_are_as_many_phases(write: Write, good: str, shelves: Shelves) -> None:
     night = "{repeat: 2, phases: [{burst: 1}, {repeat: 3, phases: [{rate: 2/s, for: 1m}, {burst: 2}]}]}"
     profile = write(good, f"load=[{{users: 1, requests: 1}}, {night}]", "load.1.phases.1.phases.0.for=2m")
     hour = ["open", "burst"] * 3
     assert [p.kind for p in profile.load] == ["closed", *["burst", *hour] * 2]
     assert {p.for_ for p in profile.load if p.kind == "open"} == {120.0}
-    assert from_mapping(profile.to_json(), shelves()).load == profile.load
+    assert from_mapping(profile.to_json(), shelves).load == profile.load
     told = [line.strip() for line in explain(profile).splitlines()]
     at = told.index("like this")
     assert [told[at + 1][:3], *told[at + 2 : at + 4]] == ["1. ", "2 to 15. 2 times:", "1 requests at once"]

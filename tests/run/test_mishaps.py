@@ -14,13 +14,13 @@ from typing import Any
 import jsonschema
 import pytest
 
-from loadchaos.cli_profiles import shelves
 from loadchaos.gate import Gate
 from loadchaos.options import Options
 from loadchaos.patient import Patient
 from loadchaos.plan.profile import from_mapping
 from loadchaos.prepare import Preparation
 from loadchaos.run import run
+from loadchaos.shelves import whole
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "verdict.json").read_text())
 PROFILE = {
@@ -61,7 +61,7 @@ def test_a_mistake_of_ours(room: type, name: str, tmp_path: Path, monkeypatch: p
 
 
 async def _run_and_clean_up(options: Options, stop: Any, broken: list[Any]) -> Any:
-    result = await run(from_mapping(PROFILE, shelves()), options)
+    result = await run(from_mapping(PROFILE, whole()), options)
     if stop is not None:  # what the test kept from being stopped
         patient, args, more = broken[0]
         await stop(patient, *args, **more)

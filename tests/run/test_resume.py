@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from loadchaos.cli import run
-from loadchaos.cli_profiles import shelves
 from loadchaos.cli_resume import again, rest
 from loadchaos.errors import OptionError
 from loadchaos.ledger import RunFolder, Tail, Writer
@@ -19,6 +18,7 @@ from loadchaos.model import Facts
 from loadchaos.plan.profile import Profile, from_mapping
 from loadchaos.plan.steps import steps
 from loadchaos.resume import Point, point
+from loadchaos.shelves import whole
 from loadchaos.users.plan import WorkerPlan
 
 
@@ -40,7 +40,7 @@ def plan_of(part: Profile, found: Point, workers: int) -> dict[str, Any]:
 
 
 def profile(*load: dict[str, Any]) -> Profile:
-    return from_mapping({"name": "p", "traffic": [TEXT], "load": list(load)}, shelves())
+    return from_mapping({"name": "p", "traffic": [TEXT], "load": list(load)}, whole())
 
 
 def interrupted(

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from loadchaos.cli_profiles import shelves
 from loadchaos.plan.profile import Profile, from_mapping
 from loadchaos.room import REQUEST_BYTES, SECOND_BYTES, Room, predicted
+from loadchaos.shelves import whole
 
 TEXT = {"name": "text", "payload": {"text": {"tokens": 16}}, "output": {"max": 8}}
 
 
 def profile(*load: dict[str, Any]) -> Profile:
-    return from_mapping({"name": "p", "traffic": [TEXT], "load": list(load)}, shelves())
+    return from_mapping({"name": "p", "traffic": [TEXT], "load": list(load)}, whole())
 
 
 @pytest.mark.parametrize(
