@@ -3,8 +3,12 @@
 `--update` rewrites golden files, and the diff is the review.
 """
 
+import socket
 import subprocess
+import sys
+import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -19,6 +23,43 @@ _skipped: Counter[str] = Counter()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update", action="store_true", help="rewrite golden headers of tests/crashes")
+
+
+@pytest.fixture
+def unused_port() -> int:
+    """A port where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], bool]], None]:
+    """Wait for a condition; fail when it does not come true."""
+
+    def wait(condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 60
+        while not condition():
+            assert time.monotonic() < deadline, "it did not come true"
+            time.sleep(0.005)
+
+    return wait
+
+
+@pytest.fixture
+def embedded(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URL of an embedded server with the flags that a test is parametrised with."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "loadchaos.sim.server", "--port", "0", *request.param],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    line = next(line for line in process.stdout if "running on http" in line)
+    try:
+        yield line.split("running on ")[1].split()[0]
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
 
 
 @pytest.fixture

@@ -1,10 +1,7 @@
 """What a server is and how it counts, learned from the embedded servers by the questions real ones are asked."""
 
 import asyncio
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -14,25 +11,6 @@ import pytest
 from loadchaos import calibrate
 from loadchaos.errors import OptionError
 from loadchaos.model import Facts
-
-
-@pytest.fixture
-def server(request: pytest.FixtureRequest) -> Iterator[str]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "loadchaos.sim.server", "--port", "0", *request.param],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    url = ""
-    for line in process.stdout:
-        if "running on http" in line:
-            url = line.split("running on ")[1].split()[0]
-            break
-    try:
-        yield url
-    finally:
-        process.terminate()
-        process.communicate(timeout=60)
 
 
 def learn(url: str, wanted: calibrate.Wanted) -> tuple[Facts, calibrate.Asker]:
@@ -47,9 +25,9 @@ def learn(url: str, wanted: calibrate.Wanted) -> tuple[Facts, calibrate.Asker]:
 VLLM = ["--flag", "limit_mm_per_prompt=3"]
 
 
-@pytest.mark.parametrize("server", [VLLM], indirect=True)
-def test_a_vllm_is_known_with_its_limits_and_what_text_and_images_cost(server: str) -> None:
-    facts, asker = learn(server, calibrate.Wanted(((1024, 1024), (448, 448)), images_per_request=5))
+@pytest.mark.parametrize("embedded", [VLLM], indirect=True)
+def test_a_vllm_is_known_with_its_limits_and_what_text_and_images_cost(embedded: str) -> None:
+    facts, asker = learn(embedded, calibrate.Wanted(((1024, 1024), (448, 448)), images_per_request=5))
     assert (facts.dialect, facts.version, facts.max_model_len) == ("vllm", "0.18.0", 16384)
     assert facts.images is True
     assert facts.max_images == 3
@@ -61,9 +39,9 @@ def test_a_vllm_is_known_with_its_limits_and_what_text_and_images_cost(server: s
     assert asker.generations == 2, "one for text, one for images"
 
 
-@pytest.mark.parametrize("server", [["--era", "0.32"]], indirect=True)
-def test_a_newer_vllm_that_renders_nothing_still_counts_images_by_its_tokenizer(server: str) -> None:
-    facts, asker = learn(server, calibrate.Wanted(((448, 448), (512, 512)), images_per_request=2))
+@pytest.mark.parametrize("embedded", [["--era", "0.32"]], indirect=True)
+def test_a_newer_vllm_that_renders_nothing_still_counts_images_by_its_tokenizer(embedded: str) -> None:
+    facts, asker = learn(embedded, calibrate.Wanted(((448, 448), (512, 512)), images_per_request=2))
     assert facts.image_tokens == {"448x448": 198, "512x512": 258}
     assert facts.sources["image_tokens"] == "/tokenize, checked by usage"
     assert asker.generations == 2
@@ -72,18 +50,18 @@ def test_a_newer_vllm_that_renders_nothing_still_counts_images_by_its_tokenizer(
 NEW_LMDEPLOY = ["--dialect", "lmdeploy", "--era", "0.18", "--flag", "num_gpu_blocks=21"]
 
 
-@pytest.mark.parametrize("server", [NEW_LMDEPLOY], indirect=True)
-def test_a_new_lmdeploy_tells_its_blocks_and_the_longest_prompt_follows(server: str) -> None:
-    facts, _ = learn(server, calibrate.Wanted())
+@pytest.mark.parametrize("embedded", [NEW_LMDEPLOY], indirect=True)
+def test_a_new_lmdeploy_tells_its_blocks_and_the_longest_prompt_follows(embedded: str) -> None:
+    facts, _ = learn(embedded, calibrate.Wanted())
     assert (facts.dialect, facts.kv_blocks, facts.capacity_tokens, facts.input_limit) == ("lmdeploy", 21, 1344, 1216)
     assert facts.version is not None
     assert facts.text is not None
     assert facts.text.source == "encode"
 
 
-@pytest.mark.parametrize("server", [["--no-images"]], indirect=True)
-def test_a_text_model_is_known_to_take_no_images(server: str) -> None:
-    facts, _ = learn(server, calibrate.Wanted(((448, 448),), images_per_request=1))
+@pytest.mark.parametrize("embedded", [["--no-images"]], indirect=True)
+def test_a_text_model_is_known_to_take_no_images(embedded: str) -> None:
+    facts, _ = learn(embedded, calibrate.Wanted(((448, 448),), images_per_request=1))
     assert facts.images is False
     assert "400" in facts.sources["images"]
 

@@ -1,9 +1,6 @@
 """usage.prompt_tokens is what the plan says, in every answered request of every payload, from both embedded servers."""
 
 import asyncio
-import subprocess
-import sys
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -40,21 +37,6 @@ LADDER = """
 HEAD = "name: exact\nload: [{users: 1, requests: 90}]\ntraffic:"
 
 
-@pytest.fixture
-def server(request: pytest.FixtureRequest) -> Iterator[str]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "loadchaos.sim.server", "--port", "0", *request.param],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    line = next(line for line in process.stdout if "running on http" in line)
-    try:
-        yield line.split("running on ")[1].split()[0]
-    finally:
-        process.terminate()
-        process.communicate(timeout=60)
-
-
 def profile(path: Path, text: str) -> Profile:
     path.write_text(HEAD + text)
     return load(path, of_traffic())
@@ -81,17 +63,17 @@ async def counted(url: str, asked: Profile) -> tuple[Facts, list[tuple[Request, 
 
 
 @pytest.mark.parametrize(
-    ("server", "text"),
+    ("embedded", "text"),
     [
         (["--flag", "speed=50"], TEXTS + IMAGES),
         (["--dialect", "lmdeploy", "--era", "0.18", "--flag", "speed=50"], TEXTS),
         (["--flag", "speed=50", "--flag", "max_model_len=2048"], LADDER),
     ],
-    indirect=["server"],
+    indirect=["embedded"],
     ids=["vllm", "lmdeploy", "vllm at its limit"],
 )
-def test_every_answer_counts_what_was_planned(server: str, text: str, tmp_path: Path) -> None:
-    facts, found = asyncio.run(counted(server, profile(tmp_path / "p.yaml", text)))
+def test_every_answer_counts_what_was_planned(embedded: str, text: str, tmp_path: Path) -> None:
+    facts, found = asyncio.run(counted(embedded, profile(tmp_path / "p.yaml", text)))
     answered = [(request.tokens, used) for request, used in found if used is not None]
     assert len(answered) > 0.6 * len(found)
     assert [pair for pair in answered if pair[0] != pair[1]] == []

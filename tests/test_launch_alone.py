@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -46,13 +45,6 @@ def test_a_command_is_read_as_a_shell_would_and_says_where_it_listens(
 def test_a_command_that_cannot_be_meant_is_refused(words: str) -> None:
     with pytest.raises(OptionError):
         typed(words)
-
-
-@pytest.fixture
-def unused_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
 
 
 def launch(tmp_path: Path, *args: str) -> subprocess.Popen[str]:

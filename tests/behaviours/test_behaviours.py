@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +19,7 @@ from loadchaos.units import Range
 from loadchaos.wire.call import Call, Progress, Sending, length_of, request_head
 from loadchaos.wire.outcome import Rules
 from loadchaos.wire.sockets import Collect, Connection, Slot, Take, Target
+from tests.wire.sweeper import swept
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -154,17 +154,8 @@ def test_an_abort_after_a_time_is_made_by_the_sweeper(server: Stepping) -> None:
     call = Call(
         Sending(head, b"{}", True, Rules(), options=AbortOptions.model_validate({"after": "50ms"})), slot, Progress()
     )
-    done = threading.Event()
-
-    def sweep() -> None:
-        while not done.wait(0.01):
-            call.sweep(time.monotonic_ns())
-
-    sweeper = threading.Thread(target=sweep)
-    sweeper.start()
-    reply = BEHAVIOURS["abort"].act(call)
-    done.set()
-    sweeper.join()
+    with swept(call):
+        reply = BEHAVIOURS["abort"].act(call)
     assert reply.outcome == "aborted"
 
 

@@ -18,6 +18,7 @@ from loadchaos.wire.call import Call, Limits, Progress, Sending, length_of, requ
 from loadchaos.wire.outcome import Rules
 from loadchaos.wire.sockets import Connection, Slot, Target
 from tests.wire.misbehaving import GOOD, ROLE, STOP, TOKENS, delta, frame, stream
+from tests.wire.sweeper import swept
 
 BODY = b'{"messages":[{"role":"user","content":"' + b"word " * 40 + b'"}]}'
 
@@ -102,20 +103,10 @@ def ask(server: Recorder, behaviour: str, *, slot: Slot | None = None, seed: int
     shelf = BEHAVIOURS[behaviour]
     model: BaseModel = shelf.Options.model_validate(options)
     sending = Sending(head, BODY, True, Rules(), limits or Limits(), model, seed, shelf.FRESH)
-    call = Call(sending, mine, Progress())
-    done = threading.Event()
-
-    def sweep() -> None:
-        while not done.wait(0.01):
-            call.sweep(time.monotonic_ns())
-
-    sweeper = threading.Thread(target=sweep)
-    sweeper.start()
     try:
-        return shelf.act(call)
+        with swept(Call(sending, mine, Progress())) as call:
+            return shelf.act(call)
     finally:
-        done.set()
-        sweeper.join()
         if slot is None:
             mine.close()
 

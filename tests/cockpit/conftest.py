@@ -127,6 +127,11 @@ class Extended:
         self.until(lambda: self.state()["phase"] == "load")
         return folder
 
+    def load_ends(self) -> None:
+        """Its load is over: it is judged now."""
+        self.tell("load_over")
+        self.until(lambda: self.state()["phase"] == "judging")
+
     def commands(self, path: Path) -> list[dict[str, Any]]:
         return [row for row in Tail(path).rows() if row["row"] == "command"]
 

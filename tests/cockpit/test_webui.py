@@ -39,8 +39,7 @@ def test_another_host_is_refused_with_the_reason(ui: Extended) -> None:
 def test_no_second_run_begins_while_the_first_is_judged(ui: Extended) -> None:
     ui.run_begins()
     ui.environment.runner.state = "running"
-    ui.tell("load_over")
-    ui.until(lambda: ui.state()["phase"] == "judging")
+    ui.load_ends()
     assert ui.environment.runner.stops == 1
     told = ui.post("/swarm", data={"user_count": "1", "spawn_rate": "1"}).get_json()
     assert "judged" in told["message"]
@@ -56,15 +55,13 @@ def test_locust_s_own_stop_tells_the_run(ui: Extended) -> None:
 def test_a_locust_that_stops_already_is_not_stopped_a_second_time(ui: Extended) -> None:
     ui.run_begins()
     ui.environment.runner.state = "cleanup"
-    ui.tell("load_over")
-    ui.until(lambda: ui.state()["phase"] == "judging")
+    ui.load_ends()
     assert ui.environment.runner.stops == 0
 
 
 def test_the_end_of_a_run_is_no_stop_of_the_user(ui: Extended) -> None:
     folder = ui.run_begins()
-    ui.tell("load_over")
-    ui.until(lambda: ui.state()["phase"] == "judging")
+    ui.load_ends()
     for listener in ui.environment.events.test_stopping.listeners:
         listener(environment=None)
     assert ui.commands(folder.commands) == []

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -259,8 +258,53 @@ def slow_answers() -> dict[str, Any]:
     return {"load": FOR_LONG, "traffic": SLOW_ANSWERS}
 
 
+@dataclass
+class Worker:
+    """One `loadchaos worker` in a home of its own."""
+
+    home: Path
+    process: subprocess.Popen[bytes]
+
+    @property
+    def told(self) -> str:
+        return (self.home / "told").read_text()
+
+    def rows(self) -> Path:
+        """Its own ledger."""
+        (found,) = self.home.glob("worker-runs/*/requests-*.jsonl")
+        return found
+
+    def load_process(self) -> int:
+        """The pid of the process that drives: the worker itself, or its child in a time namespace of its own."""
+        header = json.loads(self.rows().read_bytes().split(b"\n", 1)[0])
+        return int(header["pid"])
+
+
 @pytest.fixture
-def unused_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
+def worker(tmp_path: Path) -> Iterator[Callable[..., Worker]]:
+    """Starts workers as on other machines; each connects to the master by another address of this one, or by `host`."""
+    made: list[Worker] = []
+
+    def go(
+        port: int, *prefix: str, env: dict[str, str] | None = None, out: Path | None = None, host: str | None = None
+    ) -> Worker:
+        home = tmp_path / f"machine-{len(made) + 2}"
+        home.mkdir()
+        argv = [*prefix, sys.executable, "-m", "loadchaos", "worker", "--wait", "60s", "--master-port", str(port)]
+        argv += ["--master-host", host or f"127.0.0.{len(made) + 2}", *(["--out", str(out)] if out else [])]
+        with (home / "told").open("wb") as told:
+            process = subprocess.Popen(
+                argv, cwd=home, stdout=told, stderr=told, stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})}
+            )
+        made.append(Worker(home, process))
+        return made[-1]
+
+    yield go
+    for it in made:
+        if it.process.poll() is None:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for child in psutil.Process(it.process.pid).children(recursive=True):
+                    child.kill()
+            it.process.send_signal(signal.SIGCONT)
+            it.process.kill()
+            it.process.wait()

@@ -202,29 +202,22 @@ def test_a_path_to_the_target_that_is_cut_is_no_death_of_the_server(start: Any, 
 
 @pytest.mark.slow
 def test_a_worker_that_is_cut_off_comes_back_with_every_row(
-    start: Any, path: Any, unused_port: int, tmp_path: Path
+    start: Any, worker: Any, path: Any, unused_port: int
 ) -> None:
     load = [{"rate": "20/s", "law": "constant", "for": "20s", "max_in_flight": 64}]
     run = start("--master", "--expect-workers", "1", "--master-bind-port", str(unused_port), load=load)
     run.wait(lambda: listens(unused_port), "the master's port", 120)
     cut = path(unused_port)
-    argv = [sys.executable, "-m", "loadchaos", "worker", "--master-host", "127.0.0.1", "--master-port", str(cut.port)]
-    with (tmp_path / "told").open("wb") as told:
-        worker = subprocess.Popen(argv, cwd=tmp_path, stdout=told, stderr=told, stdin=subprocess.DEVNULL)
-    try:
-        run.wait_for("requests-0.jsonl", 40, 120, row="end")
-        cut.open.clear()
-        run.wait_for("requests-master.jsonl", what="lost")
-        cut.open.set()
-        run.wait_for("requests-master.jsonl", what="back")
-        assert run.ends(120) == 0, run.told
-        assert run.verdict()["outcomes"] == {"ok": 400}
-        (own,) = tmp_path.glob("worker-runs/*/requests-0.jsonl")
-        assert own.read_bytes() == (run.folder / "requests-0.jsonl").read_bytes()
-        assert worker.wait(30) == 0
-    finally:
-        worker.kill()
-        worker.wait()
+    it = worker(cut.port, host="127.0.0.1")
+    run.wait_for("requests-0.jsonl", 40, 120, row="end")
+    cut.open.clear()
+    run.wait_for("requests-master.jsonl", what="lost")
+    cut.open.set()
+    run.wait_for("requests-master.jsonl", what="back")
+    assert run.ends(120) == 0, run.told
+    assert run.verdict()["outcomes"] == {"ok": 400}
+    assert it.rows().read_bytes() == (run.folder / "requests-0.jsonl").read_bytes()
+    assert it.process.wait(30) == 0
 
 
 def listens(port: int) -> bool:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
@@ -99,29 +99,15 @@ def test_low_disk_costs_the_rows_of_what_goes_well_and_nothing_else(start: Any, 
     assert sum(r["n"] for r in rows if r["row"] == "well") + kinds.count("end") == 280
 
 
-def elsewhere(port: int, home: Path, told: IO[bytes], **env: str) -> subprocess.Popen[bytes]:
-    """A worker as on another machine, with a folder of its own."""
-    where = ["--master-host", "127.0.0.1", "--master-port", str(port), "--out", str(home)]
-    argv = [sys.executable, "-m", "loadchaos", "worker", *where]
-    return subprocess.Popen(argv, stdout=told, stderr=told, stdin=subprocess.DEVNULL, env={**os.environ, **env})
-
-
 @pytest.mark.slow
 def test_a_worker_elsewhere_whose_disk_is_full_costs_its_share_and_nobody_passes(
-    start: Any, tiny_disk: Any, unused_port: int, tmp_path: Path
+    start: Any, worker: Any, tiny_disk: Any, unused_port: int, tmp_path: Path
 ) -> None:
     load = [{"rate": "20/s", "law": "constant", "for": "15s", "max_in_flight": 64}]
     run = start("--master", "--expect-workers", "2", "--master-bind-port", str(unused_port), load=load)
-    homes = [tmp_path / "roomy", tiny_disk(60)]
-    with (tmp_path / "told").open("wb") as told:
-        workers = [elsewhere(unused_port, home, told) for home in homes]
-    try:
-        assert run.ends(120) == 3, run.told
-        assert [w.wait(60) for w in workers] == [0, 3], (tmp_path / "told").read_text()
-    finally:
-        for w in workers:
-            w.kill()
-            w.wait()
+    workers = [worker(unused_port, out=place) for place in (tmp_path / "roomy", tiny_disk(60))]
+    assert run.ends(120) == 3, run.told
+    assert [w.process.wait(60) for w in workers] == [0, 3], [w.told for w in workers]
     verdict = run.verdict()
     assert verdict["verdict"] == "unknown"
     assert sum(verdict["outcomes"].values()) == 300
@@ -132,24 +118,19 @@ def test_a_worker_elsewhere_whose_disk_is_full_costs_its_share_and_nobody_passes
 
 @pytest.mark.slow
 def test_the_disk_of_a_worker_elsewhere_is_watched_there_and_told_here(
-    start: Any, tiny_disk: Any, unused_port: int, tmp_path: Path
+    start: Any, worker: Any, tiny_disk: Any, unused_port: int
 ) -> None:
     place = tiny_disk(8000)
     load = [{"rate": "20/s", "law": "constant", "for": "14s", "max_in_flight": 64}]
     hours = {"LOADCHAOS_HOUR_S": "4"}
     run = start("--master", "--expect-workers", "1", "--master-bind-port", str(unused_port), load=load, env=hours)
-    with (tmp_path / "told").open("wb") as told:
-        worker = elsewhere(unused_port, place, told, **hours)
-    try:
-        run.wait_for("requests-0.jsonl", 5, 120, row="end")
-        (place / "ballast").write_bytes(b"x" * (shutil.disk_usage(place).free - 300_000))
-        run.wait(lambda: run.rows("requests-0.jsonl*", row="well"), "rows to be folded")
-        (place / "ballast").unlink()
-        assert run.ends(100) == 0, run.told
-        assert worker.wait(60) == 0, (tmp_path / "told").read_text()
-    finally:
-        worker.kill()
-        worker.wait()
+    it = worker(unused_port, env=hours, out=place)
+    run.wait_for("requests-0.jsonl", 5, 120, row="end")
+    (place / "ballast").write_bytes(b"x" * (shutil.disk_usage(place).free - 300_000))
+    run.wait(lambda: run.rows("requests-0.jsonl*", row="well"), "rows to be folded")
+    (place / "ballast").unlink()
+    assert run.ends(100) == 0, run.told
+    assert it.process.wait(60) == 0, it.told
     verdict = run.verdict()
     assert verdict["outcomes"] == {"ok": 280}
     assert ["get one row together" in note for note in verdict["notes"]].count(True) == 1, verdict["notes"]

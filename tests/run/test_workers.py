@@ -2,73 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import shutil
 import signal
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 HOUR = 3_600_000_000_000
-
-
-@dataclass
-class Worker:
-    """One `loadchaos worker` in a home of its own."""
-
-    home: Path
-    process: subprocess.Popen[bytes]
-
-    @property
-    def told(self) -> str:
-        return (self.home / "told").read_text()
-
-    def rows(self) -> Path:
-        """Its own ledger."""
-        (found,) = self.home.glob("worker-runs/*/requests-*.jsonl")
-        return found
-
-    def load_process(self) -> int:
-        """The pid of the process that drives: the worker itself, or its child in a time namespace of its own."""
-        header = json.loads(self.rows().read_bytes().split(b"\n", 1)[0])
-        return int(header["pid"])
-
-
-@pytest.fixture
-def worker(tmp_path: Path) -> Iterator[Callable[..., Worker]]:
-    """Starts workers; each connects to the master by another address of this machine."""
-    made: list[Worker] = []
-
-    def go(port: int, *prefix: str, env: dict[str, str] | None = None) -> Worker:
-        home = tmp_path / f"machine-{len(made) + 2}"
-        home.mkdir()
-        argv = [*prefix, sys.executable, "-m", "loadchaos", "worker", "--master-host", f"127.0.0.{len(made) + 2}"]
-        argv += ["--master-port", str(port), "--wait", "60s"]
-        with (home / "told").open("wb") as told:
-            process = subprocess.Popen(
-                argv, cwd=home, stdout=told, stderr=told, stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})}
-            )
-        made.append(Worker(home, process))
-        return made[-1]
-
-    yield go
-    for it in made:
-        if it.process.poll() is None:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                for child in psutil.Process(it.process.pid).children(recursive=True):
-                    child.kill()
-            it.process.send_signal(signal.SIGCONT)
-            it.process.kill()
-            it.process.wait()
 
 
 def with_a_clock_of_its_own(hours: int) -> tuple[str, ...]:

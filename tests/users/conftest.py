@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,26 +20,6 @@ import pytest
 
 LOCUSTFILE = Path(__file__).parents[2] / "loadchaos" / "locustfile.py"
 Row = dict[str, Any]
-
-
-@pytest.fixture
-def until() -> Callable[[Callable[[], bool]], None]:
-    """Wait for a condition; fail when it does not come true."""
-
-    def wait(condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 60
-        while not condition():
-            assert time.monotonic() < deadline, "it did not come true"
-            time.sleep(0.01)
-
-    return wait
-
-
-@pytest.fixture
-def unused_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
 
 
 @dataclass

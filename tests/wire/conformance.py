@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import re
-import threading
 import time
 from typing import Any
 
@@ -16,6 +15,7 @@ from loadchaos.wire.call import Call, Limits, Progress, Sending, length_of, requ
 from loadchaos.wire.outcome import Rules
 from loadchaos.wire.sockets import Slot, Target
 from tests.wire.misbehaving import Misbehaving, running
+from tests.wire.sweeper import swept
 
 VALIDATION = (re.compile(r"maximum context length"), re.compile(r"must be at least"))
 SHED = (re.compile(r"engine is currently busy"),)
@@ -39,20 +39,10 @@ def ask(
 ) -> Reply:  # fmt: skip
     slot = slot or Slot(Target(url))
     what = sending(slot.target, stream=stream, rules=judged_by or rules(), limits=limits or Limits(), options=options)
-    call = Call(what, slot, Progress())
-    stop = threading.Event()
-
-    def sweep() -> None:
-        while not stop.wait(0.01):
-            call.sweep(time.monotonic_ns())
-
-    sweeper = threading.Thread(target=sweep)
-    sweeper.start()
     try:
-        return BEHAVIOURS[behaviour].act(call)
+        with swept(Call(what, slot, Progress())) as call:
+            return BEHAVIOURS[behaviour].act(call)
     finally:
-        stop.set()
-        sweeper.join()
         if not keep:
             slot.close()
 

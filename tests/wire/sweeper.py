@@ -1,0 +1,26 @@
+"""The sweeper that ends calls whose limits are over, as a worker has it, beside one call of a test."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+
+from loadchaos.wire.call import Call
+
+
+@contextlib.contextmanager
+def swept(call: Call) -> Iterator[Call]:
+    """The call, looked at a hundred times a second until the block is left."""
+    over = threading.Event()
+
+    def sweep() -> None:
+        while not over.wait(0.01):
+            call.sweep(time.monotonic_ns())
+
+    sweeper = threading.Thread(target=sweep)
+    sweeper.start()
+    try:
+        yield call
+    finally:
+        over.set()
+        sweeper.join()
