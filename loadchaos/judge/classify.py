@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from loadchaos.judge.clean import Line, clean, expand, without_margin
 from loadchaos.judge.frames import HEADER, Frame, Trace, chains, guilty
-from loadchaos.judge.group import Failure, Match, group, name, put_stack
+from loadchaos.judge.group import Failure, group
+from loadchaos.judge.match import Match, name, put_stack
 from loadchaos.judge.native import Stack
 from loadchaos.judge.signatures import UNCAUGHT, UNKNOWN, Signature, SignatureError, Signatures, load
 

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from loadchaos.judge.classify import Classifier
-from loadchaos.judge.group import Failure, Match, group, near
+from loadchaos.judge.group import Failure, group
+from loadchaos.judge.match import Match, near
 from loadchaos.judge.signatures import Signatures
 
 _APART_S = 300.0

@@ -7,7 +7,8 @@ from collections import deque
 from pathlib import PurePath
 
 from loadchaos.judge.classify import Classifier
-from loadchaos.judge.group import Failure, Match, group
+from loadchaos.judge.group import Failure, group
+from loadchaos.judge.match import Match
 from loadchaos.judge.tally import S
 from loadchaos.model import Row
 
