@@ -10,11 +10,10 @@ from loadchaos.judge.answers import BadAnswer
 from loadchaos.judge.around import Around, goes_on, reading
 from loadchaos.judge.attribution import AttackLog
 from loadchaos.judge.incidents import Incident, Kind, Seen, finding, kind_of, worse
+from loadchaos.judge.recent import LATE_LOG_NS, Recent
 from loadchaos.judge.tally import S, Tally
 from loadchaos.model import Attribution, Row, State
 
-_LATE_LOG_NS = 30 * S
-_SAME_DEATH_NS = 60 * S
 _LOG_ALONE_BACK_NS = 5 * S
 _EXIT_NEAR_NS = 10 * S
 _STOPPING_NS = 20 * S
@@ -38,9 +37,7 @@ class Episodes:
         self.has_log = False
         self.load_end_ns: int | None = None
         self.attribution: dict[int, Attribution] = {}
-        self._tally, self._attacks, self._around = tally, attacks, Around()
-        self._open: dict[str, Incident] = {}
-        self._closed: deque[Incident] = deque(maxlen=50)
+        self._tally, self._attacks, self._around, self._recent = tally, attacks, Around(), Recent()
         self._exits: dict[str, Row] = {}
         self._supervised: dict[str, Row] = {}  # the newest end that a supervisor told
         self._stops: deque[int] = deque(maxlen=1000)
@@ -54,7 +51,7 @@ class Episodes:
         found = reading(row)
         if found is not None:
             self._around.feed(found)
-            for incident in self._open.values():
+            for incident in self._recent.open.values():
                 goes_on(incident.figures, found, incident.replica)
 
     def state(self, row: Row) -> None:
@@ -67,11 +64,11 @@ class Episodes:
             self._close_engines(replica, to, int(row["at_ns"]))
         at_ns = int(row["at_ns"])
         signs = [str(s) for s in row.get("signs") or ()]
-        incident = self._open.get(replica)
+        incident = self._recent.open.get(replica)
         if to == was:
             if row.get("balanced"):
                 self._behind_a_balancer()
-            about = incident or next((i for i in reversed(self._closed) if i.replica == replica), None)
+            about = self._recent.of(replica)
             if about is not None:
                 about.tell(at_ns, "; ".join(signs))
             return
@@ -81,7 +78,7 @@ class Episodes:
             if kind is None or (to == "terminated" and over):
                 return
             since_ns = int(row.get("since_ns") or at_ns)
-            incident = self._adopt(replica, since_ns) or self._begin(kind, replica, since_ns, at_ns)
+            incident = self._recent.adopt(replica, since_ns) or self._begin(kind, replica, since_ns, at_ns)
             incident.starting = was == "starting"
         incident.tell(at_ns, f"{to}: {'; '.join(signs)}" if signs else to)
         if kind is not None:
@@ -97,7 +94,7 @@ class Episodes:
             self._ended_by_us(replica, int(row["at_ns"]))
             return  # it must not hide an exit before it
         self._exits[replica] = row
-        incident = self._open.get(replica)
+        incident = self._recent.open.get(replica)
         if incident is not None:
             self._attach_exit(incident, row)
 
@@ -114,14 +111,13 @@ class Episodes:
             "reason": f"{row['reason']} ({source})",
         }
         self._supervised[replica] = exit_row
-        past = (i for i in reversed(self._closed) if i.replica == replica and at_ns - i.opened_ns < _SAME_DEATH_NS)
-        incident = self._open.get(replica) or next((i for i in past if i.kind != "unreachable"), None)
+        incident = self._recent.that_ended(replica, at_ns)
         if incident is not None:
             self._attach_exit(incident, exit_row)
 
     def deadly(self, seen: Seen, replica: str | None) -> None:
         """A log line, or an answer, that tells of a death or names its cause."""
-        incident = self._about(seen, replica)
+        incident = self._recent.about(seen, replica, self._replicas)
         if incident is None and seen.role == "echo" and self._while_stopping(seen.at_ns):
             return  # what a server says that is told to end
         if incident is None:
@@ -138,12 +134,8 @@ class Episodes:
         self._attribute(incident)
 
     def hang_at(self, at_ns: int) -> Incident | None:
-        """The hang that was going on at a time, or that began up to two minutes later: symptoms show before states do."""
-        for incident in (*self._open.values(), *reversed(self._closed)):
-            until_ns = incident.closed_ns or at_ns
-            if incident.kind == "hang" and incident.opened_ns - 2 * _SAME_DEATH_NS <= at_ns <= until_ns:
-                return incident
-        return None
+        """The hang that a symptom of this time belongs to."""
+        return self._recent.hang_at(at_ns)
 
     def explain(self, incident: Incident, seen: Seen) -> None:
         """A symptom that says more of an incident than its states do; a cause that a log named stands over it."""
@@ -154,7 +146,7 @@ class Episodes:
 
     def beside(self, seen: Seen, replica: str | None) -> Incident | None:
         """A failure that kills nobody, but is told while an episode lasts: that incident, None if there is none."""
-        incident = self._about(seen, replica)
+        incident = self._recent.about(seen, replica, self._replicas)
         if incident is not None and seen.id not in incident.beside:
             incident.beside.append(seen.id)
             incident.tell(seen.at_ns, f"{seen.evidence.get('source')}: {seen.title}")
@@ -173,15 +165,14 @@ class Episodes:
 
     def lost_to(self, bad: BadAnswer) -> Incident | None:
         """The episode that a bad answer belongs to, with the answer counted as lost there; None if it has none."""
-        for incident in (*self._open.values(), *reversed(self._closed)):
-            if incident.kind != "failure" and incident.real and incident.covers(bad.sent_ns, bad.at_ns):
-                incident.lost[bad.outcome] += bad.count
-                return incident
-        return None
+        incident = self._recent.that_cost(bad)
+        if incident is not None:
+            incident.lost[bad.outcome] += bad.count
+        return incident
 
     def answered(self, sent_ns: int, at_ns: int) -> None:
         """A request was answered: a death that only a log told of is over when it was sent well after."""
-        for incident in list(self._open.values()):
+        for incident in list(self._recent.open.values()):
             if not incident.by_states and sent_ns > incident.opened_ns + _LOG_ALONE_BACK_NS:
                 incident.back_ns = at_ns
                 self._outlive(incident)
@@ -212,7 +203,7 @@ class Episodes:
         """The run is over: exits that no state told of are deaths, and everything open is closed."""
         for replica, row in self._exits.items():
             self._exit_untold(replica, row)
-        for incident in list(self._open.values()):
+        for incident in list(self._recent.open.values()):
             self._end(incident, at_ns)
 
     def started(self, replica: str) -> None:
@@ -226,7 +217,7 @@ class Episodes:
         if any(i.replica == replica and i.exit is row for i in self.incidents):
             return
         kind: Kind = "terminated" if row.get("signal") == 15 else "death"
-        incident = self._open.get(replica) or self._begin(kind, replica, int(row["at_ns"]), int(row["at_ns"]))
+        incident = self._recent.open.get(replica) or self._begin(kind, replica, int(row["at_ns"]), int(row["at_ns"]))
         incident.starting |= self.load_begin_ns is None or int(row["at_ns"]) < self.load_begin_ns
         incident.ever_dead = kind == "death"
         incident.worst = "dead" if kind == "death" else "terminated"
@@ -247,7 +238,7 @@ class Episodes:
             return False
         if incident.exit is not None and incident.exit.get("signal") not in (None, 15):
             return False
-        others = [i.closed_ns or 0 for i in self._closed if i.replica == incident.replica and i.kind != "failure"]
+        others = [i.closed_ns or 0 for i in self._recent.closed if i.replica == incident.replica]
         since_ns = max(incident.opened_ns - _EXIT_NEAR_NS, *others, 0)  # a stop before belongs to the life before
         return any(since_ns < at_ns <= incident.opened_ns + 2 * _EXIT_NEAR_NS for at_ns in self._stops)
 
@@ -267,7 +258,7 @@ class Episodes:
     def _close_engines(self, replica: str, to: State, at_ns: int) -> None:
         """What one engine of a server was in ends with the server itself."""
         if to in ("dead", "terminated", "restarting"):
-            for incident in [i for name, i in self._open.items() if name.startswith(f"{replica} engine ")]:
+            for incident in [i for name, i in self._recent.open.items() if name.startswith(f"{replica} engine ")]:
                 self._end(incident, at_ns)
 
     def _ended_by_us(self, replica: str, at_ns: int) -> None:
@@ -276,7 +267,7 @@ class Episodes:
         It was alive when we told it to end, or its exit would not be one we asked for; a cause in the log still counts.
         """
         self._asked[replica] = at_ns
-        for incident in (*self._open.values(), *self._closed):
+        for incident in self._recent.newest_first():
             if incident.replica in (replica, "") and self._while_stopping(incident.opened_ns):
                 incident.dismissed = True
 
@@ -306,7 +297,7 @@ class Episodes:
 
     def _begin(self, kind: Kind, replica: str, opened_ns: int, now_ns: int) -> Incident:
         incident = self._new(kind, replica, opened_ns)
-        self._open[replica] = incident
+        self._recent.open[replica] = incident
         exited = self._exits.get(replica) or self._supervised.get(replica)
         if exited is not None and abs(int(exited["at_ns"]) - opened_ns) < _EXIT_NEAR_NS:
             self._attach_exit(incident, exited)
@@ -317,7 +308,7 @@ class Episodes:
         incident = Incident(len(self.incidents) + 1, kind, replica, opened_ns)
         incident.environment, incident.load_begin_ns = self.environment, self.load_begin_ns
         incident.has_log = self.has_log
-        incident.attacks = self._attacks.in_force(opened_ns, within_ns=_LATE_LOG_NS)
+        incident.attacks = self._attacks.in_force(opened_ns, within_ns=LATE_LOG_NS)
         if len(self.incidents) < _MOST_SNAPSHOTS:
             incident.in_flight = self._tally.out_at(opened_ns)
             incident.admitted = list(self._tally.admitted)
@@ -331,50 +322,12 @@ class Episodes:
         if self._was_told_to_end(incident):
             incident.kind, incident.worst, incident.ever_dead = "terminated", "terminated", False
             incident.tell(at_ns, "terminated: its log tells of an end in order, and of no failure")
-        if self._open.get(incident.replica) is incident:
-            del self._open[incident.replica]
+        self._recent.close(incident)
         if self._balanced and self.sole and incident.kind == "death" and not incident.dismissed:
             incident.add_signs([_ONE_OF_SEVERAL])
         if incident.kind != "failure":
-            self._closed.append(incident)
             self._attribute(incident)
         self.findings.append(finding(incident, "close", at_ns))
-
-    def _adopt(self, replica: str, since_ns: int) -> Incident | None:
-        """The death a log told of before the states noticed it."""
-        for key in (replica, ""):
-            incident = self._open.get(key)
-            if incident is not None and not incident.by_states:
-                self._open.pop(key)
-                incident.replica = replica
-                self._open[replica] = incident
-                return incident
-        for incident in reversed(self._closed):  # its first lines came late, or answers sent before were still coming
-            near = abs(since_ns - incident.opened_ns) < _SAME_DEATH_NS
-            if not incident.by_states and near and incident.replica in (replica, ""):
-                incident.back_ns = incident.closed_ns = None
-                incident.outlived = False
-                incident.replica = replica
-                self._open[replica] = incident
-                return incident
-        return None
-
-    def _about(self, seen: Seen, replica: str | None) -> Incident | None:
-        """The episode that a log line of this time and place belongs to."""
-        mine = [i for i in self._closed if replica not in self._replicas or i.replica == replica]
-        names = [replica] if replica in self._replicas else list(self._open)
-        during = [i for i in (*mine, *(self._open[n] for n in names if n in self._open)) if i.lasted_at(seen.at_ns)]
-        if during:  # where deaths follow fast a line may be read when the next one has begun
-            return max(during, key=lambda i: i.opened_ns)
-        for name in names:
-            incident = self._open.get(name or "")
-            if incident is not None:
-                return incident
-        for incident in reversed(mine):
-            until_ns = (incident.closed_ns or 0) + (0 if incident.back_ns else _LATE_LOG_NS)
-            if incident.opened_ns - _LATE_LOG_NS <= seen.at_ns <= until_ns:
-                return incident
-        return None
 
     def _sole(self) -> str:
         return next(iter(self._replicas)) if len(self._replicas) == 1 else ""
