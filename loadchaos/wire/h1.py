@@ -259,7 +259,8 @@ def _but_for_id(raw: bytes) -> _Head:
     head = _heads.get(rest) or _parsed(rest)
     if _ID in head.headers:  # said twice
         return _parsed(raw)
-    return head._replace(headers={**head.headers, _ID: line[1].decode("latin-1")})
+    headers = {**head.headers, _ID: line[1].decode("latin-1")}
+    return _Head(head[0], head[1], head[2], headers, *head[4:])
 
 
 def _parsed(raw: bytes) -> _Head:
