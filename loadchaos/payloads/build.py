@@ -49,6 +49,10 @@ def _fit(draft: Draft, facts: Facts, rng: Draws) -> None:
     if draft.text_tokens is None:
         return
     sequence = min(facts.max_model_len or _ENDLESS, facts.capacity_tokens or _ENDLESS)
+    dialect = DIALECTS.get(facts.dialect)
+    if facts.input_limit is not None and dialect is not None and not dialect.context_fits:
+        # One bound of LMDeploy's engine (`max_session_len`) holds for prompt and answer together; it cuts answers silently.
+        sequence = min(sequence, facts.input_limit)
     limit = min(sequence - 1, _ENDLESS if facts.input_limit is None else facts.input_limit)
     overhead = facts.text.overhead if facts.text else 0
     least = overhead + draft.history_tokens + draft.image_tokens + _SHORTEST_PROMPT

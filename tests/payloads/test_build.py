@@ -136,6 +136,18 @@ def test_a_step_that_expects_a_refusal_is_not_made_to_fit(facts: Facts, step: St
     assert request.tokens == 500
 
 
+def test_lmdeploy_s_bound_holds_for_prompt_and_answer_together(facts: Facts, step: Steps) -> None:
+    """Its `max_session_len`: 19 of 21 blocks of 64 since 0.12, and what an answer has beyond is cut without a word."""
+    small = replace(
+        facts, dialect="lmdeploy", version="0.18", max_model_len=None, capacity_tokens=1344, input_limit=1216
+    )
+    request = build(step(texts(1200), output=Output(exact=64)), small)
+    assert (request.tokens, request.max_tokens) == (1200, 16)
+    assert "16 tokens of output in place of 64" in request.fitted
+    vllm = build(step(texts(1200), output=Output(exact=64)), replace(small, dialect="vllm"))
+    assert (vllm.tokens, vllm.max_tokens) == (1200, 64)
+
+
 # --- images -----------------------------------------------------------------------------------------------------------
 
 
