@@ -21,6 +21,7 @@ from loadchaos.errors import LoadchaosError
 from loadchaos.model import Facts
 from loadchaos.plan.profile import Profile, from_mapping
 from loadchaos.tokenizer import Folder
+from loadchaos.trust import Trust
 
 AUTHORIZE = "LOADCHAOS_AUTHORIZE"
 """HOST:PORT of servers that may be harmed, with commas between them: Locust's command line has no --authorize."""
@@ -30,14 +31,15 @@ async def learn(asked: Mapping[str, Any]) -> Facts:
     """What the server is and how it counts what the profile sends, its limit where a ladder needs it.
 
     Raises TargetError where it cannot be asked or the profile does not fit it, AuthorizationError where it can be harmed
-    and nobody said that it may.
+    and nobody said that it may, OptionError for a `ca` that holds no certificate.
     """
     profile = from_mapping(asked["profile"], shelves.of_traffic())
     folder = Folder.load(profile.target.tokenizer) if profile.target.tokenizer else None
     wanted = needs.wanted(profile, asked.get("model"), asked.get("api_key_env"), folder)
     base = calibrate.parse_target(asked["base_url"])
     _require_authority(profile, base)
-    async with httpx.AsyncClient(headers=asked.get("headers") or {}, trust_env=False) as client:
+    tls = Trust(profile.target.ca, profile.target.insecure).context()
+    async with httpx.AsyncClient(headers=asked.get("headers") or {}, verify=tls, trust_env=False) as client:
         asker = calibrate.Asker(client, base, base)
         facts, _ = await needs.learned(asker, profile, await calibrate.look(asker, wanted), wanted, ())
         return facts

@@ -32,6 +32,7 @@ from loadchaos.model import Facts, Step
 from loadchaos.payloads import PAYLOADS
 from loadchaos.plan.profile import Shelves, load
 from loadchaos.plan.steps import of_phase
+from loadchaos.trust import Trust
 from loadchaos.users import figures
 from loadchaos.users.greenlets import Flag, flag, sleep, spawn
 from loadchaos.users.plan import WorkerPlan, header_values
@@ -184,6 +185,7 @@ def from_profile(
     plan = {
         "profile": {**profile.to_json(), "load": _FOR_EVER}, "seed": seed, "model": model, "api_key_env": api_key_env,
         "headers": dict(headers or {}), "folder": "",
+        "tls": Trust(profile.target.ca, profile.target.insecure).to_json(),
     }  # fmt: skip
     title = "".join(part.capitalize() for part in profile.name.replace("-", "_").split("_"))
     body = {"abstract": False, "title": title, "plan": plan, "lessons": {}, "troubles": set(), "__doc__": profile.about}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +13,9 @@ import pytest
 
 from loadchaos.errors import OptionError
 from loadchaos.trust import Trust
+from tests.run.test_plain_locust import PROFILE, locust
 
+TWO_LINES = "from loadchaos.users import from_profile\nChat = from_profile('{}.json')\n"
 FRONT = Path(__file__).parent / "tls_front.py"
 
 
@@ -66,6 +69,25 @@ def test_probes_metrics_questions_and_load_believe_the_same(
     assert {row["ok"] for row in run.rows(row="probe", what="health")} == {True}
     assert run.rows("metrics.jsonl", row="metrics"), "they were scraped"
     assert run.verdict()["outcomes"] == {"ok": 20}
+
+
+@pytest.mark.slow
+def test_a_locust_of_the_user_s_own_believes_what_its_profile_says(
+    sim: Any, front: Callable[[str], str], certificate: Path, tmp_path: Path
+) -> None:
+    url = front(sim().url)
+    for name, target in (("believes", {"ca": str(certificate)}), ("doubts", {})):
+        profile = {**PROFILE, "name": name, "target": target}
+        (tmp_path / f"{name}.json").write_text(json.dumps(profile))
+        (tmp_path / f"{name}.py").write_text(
+            f"from loadchaos.users import from_profile\nChat = from_profile('{name}.json')\n"
+        )
+    code, stats, said = locust(tmp_path, url, "-f", "believes.py", for_s=3)
+    assert code == 0, said
+    assert [row["num_failures"] for row in stats if row["method"] == "POST"] == [0]
+    code, _, said = locust(tmp_path, url, "-f", "doubts.py", for_s=3)
+    assert code == 4
+    assert "its certificate is not trusted here" in said
 
 
 @pytest.mark.slow
