@@ -53,7 +53,9 @@ def report(run_folder: Path) -> None:
     folder = _run_folder(run_folder)
     verdict = conclude(folder, bodies.store, on_terminal())
     if unwritten := [note for note in verdict["notes"] if "could not be" in note]:
-        raise LedgerError(f"{folder.path}: {'; '.join(unwritten)}: copy the run to where it can be written")
+        raise LedgerError(
+            f"{folder.path}: {'; '.join(unwritten)}: mend that, or copy the run to where it can be written"
+        )
     for path in (folder.report_html, folder.junit, folder.verdict):
         click.echo(str(path))
 

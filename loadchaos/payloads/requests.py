@@ -73,7 +73,9 @@ class Options(BaseModel):
 
     def words(self) -> str:
         """For `explain`."""
-        return f"the {len(read(self.file, self.turns))} requests of {self.file}, {self.order.replace('_', ' ')}"
+        return (
+            f"the {len(read(self.file, self.turns))} requests of {Path(self.file).name}, {self.order.replace('_', ' ')}"
+        )
 
 
 @dataclass(frozen=True)

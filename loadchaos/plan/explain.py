@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 
 from loadchaos.plan import expectation, trace
 from loadchaos.plan.attack import AttackPlan
@@ -150,7 +151,7 @@ def _phase(phase: Phase) -> str:
         return f"{phase.burst} requests at once{again}"
     if phase.trace is not None:
         pace = "" if phase.speed == 1 else f" at {phase.speed:g} times its pace"
-        return f"the requests of {phase.trace} as they were recorded{pace}, at most {phase.slots} in flight"
+        return f"the requests of {Path(phase.trace).name} as they were recorded{pace}, at most {phase.slots} in flight"
     if phase.rate is not None:
         to = f" to {phase.to:g}/s" if phase.to else ""
         return (

@@ -1,4 +1,7 @@
-"""Files that a profile names: a relative name is looked for beside the profile first, then in the current folder."""
+"""Files that a profile names: a relative name is looked for beside the profile first, then in the current folder.
+
+A profile that was read has them by their whole path: its run is gone on with, judged and repeated from other folders.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,15 @@ _OPTIONS = (("requests", "file"), ("hostile_images", "folder"))
 """Options of payloads that name a file or a folder."""
 
 
-def beside(data: Any, folder: Path, is_override: Callable[[Loc], object]) -> None:
-    """Change each such name to where it lies beside the profile; one from the command line is meant as seen from here."""
+def find(data: Any, folder: Path, is_override: Callable[[Loc], object]) -> None:
+    """Change each name of a file that is there to its whole path; one from the command line is meant as seen from here."""
     for holder, loc in _named(data):
         name = holder[loc[-1]]
-        if isinstance(name, str) and not is_override(loc) and os.path.exists(folder / name):  # noqa: PTH110 - Path's own raises for a name that is too long
-            holder[loc[-1]] = str(folder / name)
+        if isinstance(name, str):
+            places = [Path(name)] if is_override(loc) else [folder / name, Path(name)]
+            # Path.exists raises for a name that is too long.
+            there = next((place for place in places if os.path.exists(place)), None)  # noqa: PTH110 - see above
+            holder[loc[-1]] = name if there is None else str(there.absolute())
 
 
 def _named(data: Any) -> Iterator[tuple[dict[Any, Any], Loc]]:

@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 from loadchaos.model import Terms
 from loadchaos.plan import consistency, expectation
 from loadchaos.plan.attack import AttackPlan
-from loadchaos.plan.files import beside
+from loadchaos.plan.files import find
 from loadchaos.plan.overrides import apply
 from loadchaos.plan.positions import Document, Mistake, from_pydantic, plain, read
 from loadchaos.plan.schedule import Schedule
@@ -198,7 +198,7 @@ def from_mapping(data: Mapping[str, Any], shelves: Shelves) -> Profile:
 def _judge(document: Document, shelves: Shelves, folder: Path | None = None) -> Profile:
     data = plain(document.node)
     if folder is not None:
-        beside(data, folder, document.override_of)
+        find(data, folder, document.override_of)
     mistakes: list[Mistake] = []
     profile = None
     try:

@@ -6,7 +6,7 @@ import pytest
 
 from loadchaos.errors import ProfileError
 from loadchaos.payloads import requests
-from loadchaos.plan.profile import Profile, Shelves, load
+from loadchaos.plan.profile import Profile, Shelves, from_mapping, load
 
 PROFILE = """
 name: own
@@ -35,16 +35,16 @@ def sent(profile: Profile) -> object:
 
 def test_a_file_beside_the_profile_is_found_from_any_folder(home: Path, shelves: Shelves) -> None:
     (home / "profiles/mine.jsonl").write_text(REQUEST % 1)
-    assert sent(load(Path("profiles/own.yaml"), shelves)) == "profiles/mine.jsonl"
+    assert sent(load(Path("profiles/own.yaml"), shelves)) == str(home / "profiles/mine.jsonl")
     (home / "mine.jsonl").write_text(REQUEST % 2)
     profile = load(Path("profiles/own.yaml"), shelves)
-    assert sent(profile) == "profiles/mine.jsonl", "the one beside the profile is nearer"
+    assert sent(profile) == str(home / "profiles/mine.jsonl"), "the one beside the profile is nearer"
     assert profile.traffic[0].payload_options["requests"].outputs(0) == [1]  # type: ignore[attr-defined]  # of this payload
 
 
 def test_a_file_in_the_current_folder_is_found_too(home: Path, shelves: Shelves) -> None:
     (home / "mine.jsonl").write_text(REQUEST % 1)
-    assert sent(load(Path("profiles/own.yaml"), shelves)) == "mine.jsonl"
+    assert sent(load(Path("profiles/own.yaml"), shelves)) == str(home / "mine.jsonl")
 
 
 def test_what_a_target_names_stands_beside_it_too(home: Path, shelves: Shelves) -> None:
@@ -53,14 +53,14 @@ def test_what_a_target_names_stands_beside_it_too(home: Path, shelves: Shelves) 
     (home / "profiles/ca.pem").touch()
     (home / "profiles/own.yaml").write_text(PROFILE + "target: {tokenizer: model, ca: ca.pem}\n")
     target = load(Path("profiles/own.yaml"), shelves).target
-    assert (target.tokenizer, target.ca) == ("profiles/model", "profiles/ca.pem")
+    assert (target.tokenizer, target.ca) == (str(home / "profiles/model"), str(home / "profiles/ca.pem"))
 
 
 def test_what_the_command_line_names_is_meant_as_seen_from_here(home: Path, shelves: Shelves) -> None:
     for name in ("mine.jsonl", "profiles/mine.jsonl", "other.jsonl", "profiles/other.jsonl"):
         (home / name).write_text(REQUEST % 1)
     override = "traffic.0.payload.requests.file=other.jsonl"
-    assert sent(load(Path("profiles/own.yaml"), shelves, [override])) == "other.jsonl"
+    assert sent(load(Path("profiles/own.yaml"), shelves, [override])) == str(home / "other.jsonl")
 
 
 def test_a_file_that_is_nowhere_is_told_with_where_it_was_looked_for(home: Path, shelves: Shelves) -> None:
@@ -76,8 +76,8 @@ def test_traces_also_of_phases_that_repeat_and_folders_of_images_stand_beside_it
     text = text.replace("{users: 1, requests: 1}", "{repeat: 2, phases: [{trace: t.jsonl}]}")
     (home / "profiles/own.yaml").write_text(text)
     found = load(Path("profiles/own.yaml"), shelves).to_json()
-    assert [phase["trace"] for phase in found["load"]] == ["profiles/t.jsonl", "profiles/t.jsonl"]
-    assert found["traffic"][0]["payload"]["hostile_images"]["folder"] == "profiles/odd"
+    assert [phase["trace"] for phase in found["load"]] == [str(home / "profiles/t.jsonl")] * 2
+    assert found["traffic"][0]["payload"]["hostile_images"]["folder"] == str(home / "profiles/odd")
 
 
 @pytest.mark.parametrize(
@@ -88,3 +88,15 @@ def test_a_profile_that_is_none_is_told_as_such(text: str, home: Path, shelves: 
     (home / "profiles/own.yaml").write_text("name: x\n" + text)
     with pytest.raises(ProfileError, match="expected"):
         load(Path("profiles/own.yaml"), shelves)
+
+
+def test_a_profile_as_resolved_holds_from_any_folder(
+    home: Path, shelves: Shelves, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "profiles/mine.jsonl").write_text(REQUEST % 1)
+    profile = load(Path("profiles/own.yaml"), shelves)
+    (home / "run").mkdir()
+    (home / "run/profile.yaml").write_text(profile.to_yaml())
+    monkeypatch.chdir("/")
+    assert load(home / "run/profile.yaml", shelves) == profile
+    assert from_mapping(profile.to_json(), shelves) == profile
