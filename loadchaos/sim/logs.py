@@ -59,3 +59,13 @@ class Log:
             return [f"{stamp} - lmdeploy - {shown} - {where} - {first}", *rest]  # the formatter prefixes records only
         stamp = time.strftime("%m-%d %H:%M:%S", local)
         return [f"{self.tag}{level} {stamp} [{where}] {line}" for line in lines]
+
+
+def uvicorn_is_up(host: str, port: int) -> list[str]:
+    """What uvicorn says when it serves; its own logger writes it, in no engine's form."""
+    return [
+        f"INFO:     Started server process [{os.getpid()}]",
+        "INFO:     Waiting for application startup.",
+        "INFO:     Application startup complete.",
+        f"INFO:     Uvicorn running on http://{host}:{port} (Press CTRL+C to quit)",
+    ]

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from loadchaos.sim.limits import LMDEPLOY_BLOCK_BYTES, LMDEPLOY_CACHE_MEMORY_BYTES, input_limit, lmdeploy_blocks
-from loadchaos.sim.logs import Log
+from loadchaos.sim.logs import Log, uvicorn_is_up
 from loadchaos.sim.options import Options, release
 
 _MB = 1024 * 1024
@@ -43,15 +43,7 @@ class LmdeployTale:
         self._capacity()
         url = f"\x1b[93m\x1b[1mhttp://{options.host}:{port}\x1b[0m"
         hint = f"HINT:    Please open {url} in a browser for detailed api usage!!!"
-        log.raw(
-            [
-                *[hint] * 3,
-                f"INFO:     Started server process [{os.getpid()}]",
-                "INFO:     Waiting for application startup.",
-                "INFO:     Application startup complete.",
-                f"INFO:     Uvicorn running on http://{options.host}:{port} (Press CTRL+C to quit)",
-            ]
-        )
+        log.raw([*[hint] * 3, *uvicorn_is_up(options.host, port)])
 
     def death(self) -> None:
         """The engine process is gone."""

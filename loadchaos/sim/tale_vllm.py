@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from loadchaos.sim.logs import Log
+from loadchaos.sim.logs import Log, uvicorn_is_up
 from loadchaos.sim.options import Options, release
 
 
@@ -51,14 +51,7 @@ class VllmTale:
         log.line("INFO", "launcher.py:186", "Available routes are:")
         for path, method in routes:
             log.line("INFO", "launcher.py:195", f"Route: {path}, Methods: {method}")
-        log.raw(
-            [
-                f"INFO:     Started server process [{os.getpid()}]",
-                "INFO:     Waiting for application startup.",
-                "INFO:     Application startup complete.",
-                f"INFO:     Uvicorn running on http://{options.host}:{port} (Press CTRL+C to quit)",
-            ]
-        )
+        log.raw(uvicorn_is_up(options.host, port))
 
     def death(self) -> None:
         """The engine core is gone."""
