@@ -2,7 +2,8 @@
 
 A new payload is one file with an `Options` model, an `ORDER` and `add`, and one entry in PAYLOADS; `text` is the one to
 copy. Options may also offer `words()` (for `explain`), `turns()` (variants sent one after the other), `in_vain(names)`
-(those of the traffic's payloads that would change nothing beside this one) and `can_kill`.
+(those of the traffic's payloads that would change nothing beside this one), `doubt(...)` (what will not come to pass under
+the load) and `can_kill`.
 """
 
 from __future__ import annotations

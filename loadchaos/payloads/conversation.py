@@ -7,6 +7,7 @@ made up, and the same in every turn. The prefix cache therefore hits on all but 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable
 
 import orjson
@@ -60,6 +61,15 @@ class Options(BaseModel):
         """(conversation, turn from 0) of a request."""
         group, within = divmod(ordinal, self.turns * self.parallel)
         return group * self.parallel + within % self.parallel, within // self.parallel
+
+    def doubt(self, in_flight: float, requests: float | None) -> str | None:  # noqa: ARG002 - it is a matter of users
+        """More requests at a time than conversations."""
+        if in_flight <= self.parallel:
+            return None
+        return (
+            f"up to {math.ceil(in_flight)} requests are in flight, and conversations go on {self.parallel} at a time: a "
+            f"turn may be sent before the one before it was answered; parallel: {math.ceil(in_flight)} keeps them in order"
+        )
 
     def words(self) -> str:
         """For `explain`."""

@@ -112,6 +112,15 @@ class Options(BaseModel):
         distance = self.reuse_distance
         return f"{what}{new}{near}, {rest} as {distance} requests earlier (the first {distance} have new ones)"
 
+    def doubt(self, in_flight: float, requests: float | None) -> str | None:  # noqa: ARG002 - it is a matter of requests
+        """Images that were to come again, in a phase that is over before they do."""
+        if self.new >= 1 or requests is None or requests > self.reuse_distance:
+            return None
+        return (
+            f"images come again after {self.reuse_distance} requests, and a phase has {requests:.0f} of them: all will be "
+            "new; a smaller reuse_distance lets them come again"
+        )
+
     def per_request(self) -> dict[str, float]:
         """For `explain`: the mean of what one request carries; tokens by Qwen3-VL's formula."""
         mean = (self.count.low + self.count.high) / 2

@@ -26,6 +26,7 @@ def explain(profile: Profile, seed: int = 0) -> str:
     lines += [f"  {_traffic(profile, t, planned)}" for t in profile.traffic]
     lines += ["", "like this"]
     lines += [f"  {line}" for line in _phases([_phase(p) for p in profile.load])]
+    lines += [f"  note: {told}" for told in profile.doubts()]
     lines += ["", *_cost(profile, planned, seed), *_attacks(profile), *_expectations(profile), *_first(profile, seed)]
     return "\n".join(lines)
 

@@ -66,6 +66,14 @@ class Measured(Protocol):
         """A content part of that kind."""
 
 
+@runtime_checkable
+class Doubtful(Protocol):
+    """Payload options that mean something only under a load that fits."""
+
+    def doubt(self, in_flight: float, requests: float | None) -> str | None:
+        """What will not come to pass with so many at a time, and so many in the longest phase (None: not known)."""
+
+
 class Profile(Part):
     """A whole profile. Made by `load` or `from_mapping` only: they hand the shelves' options in."""
 
@@ -166,6 +174,21 @@ class Profile(Part):
         """What its payloads have to say before the load: files that are left out."""
         every = [o for t in self.traffic for o in t.payload_options.values()]
         return list(dict.fromkeys(str(told) for o in every for told in getattr(o, "notes", tuple)()))
+
+    def doubts(self) -> list[str]:
+        """What its payloads mean to do and will not under this load, as far as its users and requests are known."""
+        closed = [phase for phase in self.load if phase.kind == "closed"]
+        known = [phase.requests * phase.rounds for phase in closed if phase.requests is not None]
+        requests = max(known) if len(known) == len(self.load) else None
+        users, weights = max((phase.slots for phase in closed), default=0), sum(t.weight for t in self.traffic)
+        found = []
+        for traffic in self.traffic:
+            part = traffic.weight / weights
+            for options in traffic.payload_options.values():
+                if isinstance(options, Doubtful):
+                    told = options.doubt(users * part, None if requests is None else requests * part)
+                    found += [f"traffic {traffic.name}: {told}"] if told else []
+        return found
 
     def video_kinds(self) -> list[tuple[str, bytes]]:
         """Each kind of video that is sent, with one to measure by."""

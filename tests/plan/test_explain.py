@@ -141,3 +141,36 @@ def test_images_that_come_again_are_told_with_the_first_that_cannot(write: Write
     for dial, said in (("unique: 0%", "each "), ("unique: 60%", "60% never seen before, the rest ")):
         text = explain(write(about("again", f"{{images: {{size: 8x8, {dial}, reuse_distance: 30}}}}")))
         assert told.format(said) in text
+
+
+@pytest.mark.parametrize(
+    ("payload", "told"),
+    [
+        (
+            "{conversation: {turns: 2, tokens: 99, parallel: 1}}",
+            "up to 4 requests are in flight, and conversations go on 1 at a time: a turn may",
+        ),
+        ("{conversation: {turns: 2, tokens: 99, parallel: 4}}", None),
+        (
+            "{images: {unique: 50%}}",
+            "images come again after 200 requests, and a phase has 12 of them: all will be new",
+        ),
+        ("{images: {unique: 50%, reuse_distance: 11}}", None),
+        ("{images: {}}", None),
+    ],
+)
+def test_what_will_not_come_to_pass_under_the_load_is_noted(payload: str, told: str | None, write: Write) -> None:
+    profile = write(about("doubtful", payload))
+    text = explain(profile)
+    assert f"  note: traffic first: {told}" in text if told else "note:" not in text
+    assert len(profile.doubts()) == bool(told)
+
+
+def test_where_the_number_of_requests_is_not_known_nothing_is_doubted(write: Write) -> None:
+    text = about("long", "{images: {unique: 50%}}").replace("requests: 12", "for: 10m")
+    assert write(text).doubts() == []
+
+
+@pytest.mark.parametrize("name", shipped.profiles())
+def test_of_no_shipped_profile_there_is_a_doubt(name: str, shelves: Shelves) -> None:
+    assert load(shipped.profile(name), shelves).doubts() == []
