@@ -99,7 +99,8 @@ class Phase:
         if lag is not None and e2e is not None and lag > max(0.1 * e2e, 5_000_000):
             return f"half of the requests were sent {lag / 1e6:.0f} ms late or more"
         if self.no_slot > 0.01 * (self.ended + self.no_slot):
-            return f"{self.no_slot} requests were missed for want of users"
+            many = "request was" if self.no_slot == 1 else "requests were"
+            return f"{self.no_slot} {many} missed for want of users"
         return None
 
 

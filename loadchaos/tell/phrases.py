@@ -154,9 +154,21 @@ _TO_DO = {
 }
 
 
+# What to do where requests of the load were not sent, by why they were missed.
+_MISSED = {
+    "no_slot": "a larger max_in_flight or a lower rate: every slot was taken",
+    "server_down": "a server that stays up, or more time",
+    "stopped": "more time, or fewer requests",
+    "worker_lost": "see why a load process was lost: locust.log in the run folder",
+}
+
+
 def to_do_text(check: Mapping[str, Any]) -> str:
     """What to do about a check that left the verdict unknown; empty for others."""
     name = str(check.get("name") or "")
+    if name == "load_delivered" and check.get("verdict") == "unknown":
+        told = [todo for why, todo in _MISSED.items() if f"missed: {why}" in str(check.get("actual"))]
+        return "; ".join(told) or _TO_DO[name]
     return "" if check.get("verdict") != "unknown" else _TO_DO.get(name, _TO_DO.get(name.partition(" ")[0], ""))
 
 
