@@ -13,33 +13,42 @@ from collections.abc import Callable
 from typing import Any
 
 from loadchaos.users.alarm import Alarm
-from loadchaos.users.greenlets import current, hub, loop, stand_still
+from loadchaos.users.greenlets import current, hub, loop, ready, stand_still
 from loadchaos.wire import stamps
-from loadchaos.wire.sockets import Connection, Take
+from loadchaos.wire.sockets import Connection, Take, Target
 
 _SLICE_NS = 500_000
 """So long arrivals are handed over before the next ones are read and stamped."""
 _MOST_WAITING = 4096
 """Where more waits to be handed over, at least half of it is: under too much load it would only pile up."""
 _BEHIND_READING = -2  # libev's lowest priority
-_GATHER_NS = 5_000_000
-_GATHER_TLS_NS = 200_000
+_GATHER_NS = 2_000_000
+_GATHER_UNSTAMPED_NS = 200_000
 """Where tokens come thick, polls are that far apart at most, as a wake-up costs more than reading: the kernel says when each
-came. Inside TLS, where the time is that of reading, no further than it may be late."""
+came. Where it does not (inside TLS, or not on Linux), the time is that of reading: no further than it may be late."""
+_FINEST_NS = 500_000
+_POLLS_PER_GAP = 4
+"""Of the shortest gap there was in any stream for a second: what is read together has one stamp. What is nearer than
+`_FINEST_NS` is not told apart."""
 _THICK_PER_S = 2_000
 _WINDOW_NS = 50_000_000
-_POLLS_PER_GAP = 4
-"""Of one connection: its packets are read one by one, for what is read together has one stamp."""
+_WINDOWS = 20
+_NO_GAP_NS = 1 << 62
+_LEAD_NS = 1_000_000
+"""So long before a moment that somebody waits for nobody stands still: what has gathered is handed over by then."""
 
 
 class Arrivals:
     """One a hub. `collect` is for the worker's slots; `around` brackets each slice (True before, False behind it).
 
-    It stands still no longer than until the `alarm`, where there is one.
+    It stands still until shortly before the `alarm`, where there is one, for `gather_ns` at most, and not at all while
+    greenlets are ready to go on or somebody is held up in connecting or sending (to the `target`).
     """
 
-    def __init__(self, around: Callable[[bool], None], alarm: Alarm | None = None) -> None:
-        self._around, self._alarm = around, alarm
+    def __init__(
+        self, around: Callable[[bool], None], alarm: Alarm | None = None, target: Target | None = None
+    ) -> None:
+        self._around, self._alarm, self._target = around, alarm, target
         self._arrived: deque[tuple[stamps.Told, _Watch, bytes | OSError]] = deque()
         self._clock = stamps.Clock()
         self._turns: list[Any] = []
@@ -48,9 +57,11 @@ class Arrivals:
         self._check.start(self._hand_over)
         self._not_now = loop().idle(ref=False)  # while it is started, polling does not wait
         self._polled_ns = self._window_ns = time.monotonic_ns()
-        self._in_window: list[_Watch] = []
+        self._in_window = 0
+        self._least_ns = _NO_GAP_NS
+        self._recently: deque[int] = deque(maxlen=_WINDOWS)  # the shortest gap of each window
         self._most_ns = _GATHER_NS
-        self._gather_ns = 0
+        self.gather_ns = 0
 
     def close(self) -> None:
         """Read no more."""
@@ -62,9 +73,9 @@ class Arrivals:
         watch = connection.watch
         if not isinstance(watch, _Watch):
             watch = connection.watch = _Watch(connection, self._arrived)
-            if connection.tls:
-                self._most_ns = _GATHER_TLS_NS
-        watch.take, watch.greenlet, watch.end = take, current(), None
+            if not connection.stamped:
+                self._most_ns = _GATHER_UNSTAMPED_NS
+        watch.take, watch.greenlet, watch.end, watch.came_ns = take, current(), None, 0
         if not watch.over_with_what_was_kept():
             watch.start()
             self._switch()
@@ -87,12 +98,20 @@ class Arrivals:
             self._around(True)
             until_ns = now_ns + _SLICE_NS
             left = len(arrived) // 2 if len(arrived) > _MOST_WAITING else len(arrived)
-            while len(arrived) > left or (arrived and time.monotonic_ns() < until_ns):
+            while arrived:
+                if time.monotonic_ns() > until_ns:
+                    if len(arrived) <= left:
+                        break
+                    self._around(False)
+                    self._around(True)
+                    until_ns = time.monotonic_ns() + _SLICE_NS
                 told, watch, data = arrived.popleft()
-                if watch.give(clock.arrival(told, now_ns), data):
-                    if not watch.came:
-                        self._in_window.append(watch)
-                    watch.came += 1
+                at_ns = clock.arrival(told, now_ns)
+                if watch.give(at_ns, data):
+                    self._in_window += 1
+                    if _FINEST_NS < at_ns - watch.came_ns < self._least_ns:
+                        self._least_ns = at_ns - watch.came_ns
+                    watch.came_ns = at_ns
             self._around(False)
         turns, self._turns = self._turns, []
         for greenlet in turns:
@@ -101,7 +120,7 @@ class Arrivals:
             self._not_now.start(_nothing)
         else:
             self._not_now.stop()
-            if self._in_window or self._gather_ns:
+            if self._in_window or self.gather_ns:
                 self._gather()
 
     def _gather(self) -> None:
@@ -109,9 +128,11 @@ class Arrivals:
         now_ns = time.monotonic_ns()
         if now_ns - self._window_ns > _WINDOW_NS:
             self._learn(now_ns)
-        until_ns = self._polled_ns + self._gather_ns
-        if self._alarm is not None and self._alarm.at_ns is not None:
-            until_ns = min(until_ns, self._alarm.at_ns)
+        until_ns = self._polled_ns + self.gather_ns
+        if ready() or (self._target is not None and self._target.held_up):
+            until_ns = 0
+        elif self._alarm is not None and self._alarm.at_ns is not None:
+            until_ns = min(until_ns, self._alarm.at_ns - _LEAD_NS)
         left_ns = until_ns - now_ns
         if left_ns > 0:
             stand_still(left_ns / 1e9)
@@ -119,18 +140,16 @@ class Arrivals:
         self._polled_ns = now_ns
 
     def _learn(self, now_ns: int) -> None:
-        """How thick tokens come, and how far apart on the connection on which they come fastest.
+        """How thick tokens come, and how near to each other on one connection.
 
         What ends an exchange does not count: the user whose it was would begin his next one later.
         """
-        passed_ns = now_ns - self._window_ns
-        counts = [watch.came for watch in self._in_window]
-        for watch in self._in_window:
-            watch.came = 0
-        self._window_ns, self._in_window = now_ns, []
-        self._gather_ns = 0
-        if sum(counts) * 1_000_000_000 > _THICK_PER_S * passed_ns:
-            self._gather_ns = min(self._most_ns, passed_ns // max(counts) // _POLLS_PER_GAP)
+        thick = self._in_window * 1_000_000_000 > _THICK_PER_S * (now_ns - self._window_ns)
+        self._recently.append(self._least_ns)
+        self._window_ns, self._in_window, self._least_ns = now_ns, 0, _NO_GAP_NS
+        shortest_ns = min(self._recently)
+        apart_ns = 0 if shortest_ns == _NO_GAP_NS else shortest_ns // _POLLS_PER_GAP
+        self.gather_ns = min(self._most_ns, max(_FINEST_NS, apart_ns)) if thick else 0
 
 
 class _Watch:
@@ -144,7 +163,7 @@ class _Watch:
         "_started",
         "_tls",
         "_unasked",
-        "came",
+        "came_ns",
         "end",
         "greenlet",
         "take",
@@ -154,7 +173,7 @@ class _Watch:
         self.take: Take | None = None
         self.greenlet: Any = None
         self.end: bytes | Exception | None = None
-        self.came = 0
+        self.came_ns = 0
         self._arrived = arrived
         self._kept: list[tuple[int, bytes | OSError]] = []
         self._read = connection.read_now

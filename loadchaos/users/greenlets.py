@@ -66,6 +66,11 @@ def loop() -> Any:
     return _gevent.get_hub().loop
 
 
+def ready() -> bool:
+    """Whether greenlets wait for their turn only: they have it before the hub polls again."""
+    return bool(_gevent.get_hub().loop._callbacks)
+
+
 def resume(greenlet: Any) -> None:
     """Have a greenlet that waits in the hub go on when the caller next waits."""
     _gevent.get_hub().loop.run_callback(greenlet.switch)

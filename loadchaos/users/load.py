@@ -94,7 +94,7 @@ class Load:
         self._record = Record(folder.requests(plan.worker), plan.worker, clock)
         self._disk = Disk(plan.folder) if clock is not None else None  # on its own machine the run looks after it
         self._alarm = Alarm()
-        self._arrivals = Arrivals(self._around, self._alarm)
+        self._arrivals = Arrivals(self._around, self._alarm, plan.target)
         self._users: list[User] = []
         self._free: list[User] = []
         self._idle = flag()
@@ -344,8 +344,8 @@ class Load:
         try:
             while True:
                 sleep(max(0.0, next_s - time.monotonic()))
-                # How late a timer is tells how long something held the hub.
-                self._record.late(int(max(0.0, time.monotonic() - next_s) * 1e9))
+                # How late a timer is tells how long something held the hub; standing still on purpose is no such thing.
+                self._record.late(max(0, int((time.monotonic() - next_s) * 1e9) - self._arrivals.gather_ns))
                 next_s = max(next_s + every_s, time.monotonic())
                 work()
         except Exception as e:  # noqa: BLE001 - without its heartbeats or limits the load must not go on

@@ -59,6 +59,7 @@ class Record:
             if self._writer.holding:
                 self._waiting.append(current())
                 hub().switch()
+                self.late(time.monotonic_ns() - call.begun_ns)
         self.in_flight[request_id] = call
         if request.images:
             self._pictured[request_id] = call

@@ -34,6 +34,7 @@ class Target:
     """Where requests go: address, TLS and the path prefix of a gateway. `base_url` may end in /v1 or not.
 
     Connections are made to `via` (host, port) where something stands in the path; who is meant stays the same.
+    `held_up` counts those who connect to it now, or have not got rid of all they send.
     """
 
     base_url: str
@@ -44,6 +45,7 @@ class Target:
     tls: bool = field(init=False)
     prefix: str = field(init=False)
     host_header: str = field(init=False)
+    held_up: int = field(init=False, default=0)
     _addresses: list[tuple[socket.AddressFamily, tuple[str, int]]] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
@@ -88,17 +90,18 @@ class Watch(Protocol):
 class Connection:
     """One connection. Errors are OSError (ssl.SSLError is one), an end by the peer is b"" from `receive`."""
 
-    __slots__ = ("_plain", "_sock", "idle_since_ns", "number", "read_now", "tls", "watch")
+    __slots__ = ("_plain", "_sock", "_target", "idle_since_ns", "number", "read_now", "stamped", "tls", "watch")
 
-    def __init__(self, sock: socket.socket, number: int, *, stamped: bool = False) -> None:
-        """`stamped`: the kernel tells when packets came (stamps.ask)."""
-        self._sock = sock
+    def __init__(self, sock: socket.socket, number: int, target: Target, *, stamped: bool = False) -> None:
+        """`stamped`: the kernel tells when packets came (stamps.ask); inside TLS nobody hears it."""
+        self._sock, self._target = sock, target
         self._plain: Any = getattr(sock, "_sock", sock)  # gevent's socket holds the one that never waits for others
         self.number = number
         self.idle_since_ns = 0
         self.tls = isinstance(sock, ssl.SSLSocket)
+        self.stamped = stamped and not self.tls
         self.watch: Watch | None = None
-        self.read_now: ReadNow = _read_now(sock, self._plain, stamped=stamped)
+        self.read_now: ReadNow = _read_now(sock, self._plain, stamped=self.stamped)
 
     @classmethod
     def open(
@@ -109,25 +112,39 @@ class Connection:
         A small `receive_buffer_bytes` lets a client that reads slowly be felt by the server.
         """
         failure: OSError | None = None
-        for family, address in target.addresses():
-            sock = socket.socket(family, socket.SOCK_STREAM)
-            try:
-                if receive_buffer_bytes is not None:  # before connecting: the window is agreed on there
-                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
-                sock.settimeout(min(limit_s, CONNECT_LIMIT_S))
-                sock.connect(address)
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                stamped = stamps.ask(sock)
-                if target.tls_context is not None and target.tls:
-                    sock = target.tls_context.wrap_socket(sock, server_hostname=target.host)
-                # No timeout per read: it would cost a timer each; the sweeper looks after silence.
-                sock.settimeout(None)
-                return cls(sock, number, stamped=stamped)
-            except OSError as e:
-                sock.close()
-                failure = e
+        target.held_up += 1
+        try:
+            for family, address in target.addresses():
+                try:
+                    return cls._to(target, family, address, number, limit_s, receive_buffer_bytes)
+                except OSError as e:
+                    failure = e
+        finally:
+            target.held_up -= 1
         target.forget_addresses()
         raise failure or OSError(f"{target.host} has no address")
+
+    @classmethod
+    def _to(
+        cls, target: Target, family: socket.AddressFamily, address: tuple[str, int], number: int, limit_s: float,
+        receive_buffer_bytes: int | None,
+    ) -> Connection:  # fmt: skip
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            if receive_buffer_bytes is not None:  # before connecting: the window is agreed on there
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+            sock.settimeout(min(limit_s, CONNECT_LIMIT_S))
+            sock.connect(address)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            stamped = stamps.ask(sock)
+            if target.tls_context is not None and target.tls:
+                sock = target.tls_context.wrap_socket(sock, server_hostname=target.host)
+            # No timeout per read: it would cost a timer each; the sweeper looks after silence.
+            sock.settimeout(None)
+        except OSError:
+            sock.close()
+            raise
+        return cls(sock, number, target, stamped=stamped)
 
     def fileno(self) -> int:
         """Its file descriptor."""
@@ -135,16 +152,19 @@ class Connection:
 
     def send(self, data: bytes) -> None:
         """Send all of it."""
-        if self.tls:
-            self._sock.sendall(data)
-            return
-        # Nearly always the kernel takes all of it at once, and whatever makes a socket cooperative can be passed by.
-        try:
-            done = self._plain.send(data, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            done = 0
+        done = 0
+        if not self.tls:
+            # Nearly always the kernel takes all of it at once, and whatever makes a socket cooperative can be passed by.
+            try:
+                done = self._plain.send(data, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                pass
         if done < len(data):
-            self._sock.sendall(memoryview(data)[done:])
+            self._target.held_up += 1
+            try:
+                self._sock.sendall(memoryview(data)[done:])
+            finally:
+                self._target.held_up -= 1
 
     def receive(self, most: int = RECEIVE_BYTES) -> tuple[int, bytes]:
         """What came, `most` bytes of it, with its arrival in monotonic ns taken at once; b"" when the peer closed."""

@@ -7,7 +7,6 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,7 +19,7 @@ from loadchaos.users.alarm import Alarm
 from loadchaos.users.arrivals import Arrivals
 from loadchaos.wire.call import Call, Progress
 from loadchaos.wire.sending import Limits
-from loadchaos.wire.sockets import Slot, Target
+from loadchaos.wire.sockets import Connection, Slot, Target
 from tests.wire.conformance import KEPT_ALIVE, SHORT, TABLE, rules, sending
 from tests.wire.misbehaving import Misbehaving, running
 
@@ -171,30 +170,88 @@ def test_an_alarm_never_goes_off_early_and_lets_others_run_meanwhile(arrivals: A
     assert turns == [1]
 
 
+MS = 1_000_000
+
+
 @pytest.mark.parametrize(
-    ("came", "window_ms", "gathered_ms"),
+    ("windows", "apart_ms"),
     [
-        ([3] * 50, 50, 50 / 3 / 4),  # a token every 17 ms on each
-        ([1] * 300, 50, 5.0),
-        ([50] * 3 + [2] * 200, 50, 0.25),  # three streams as fast as 1 ms a token
-        ([1] * 99, 50, 0.0),  # under 2,000/s a wake-up each is no matter
-        ([], 50, 0.0),
-        ([3] * 50, 5000, 0.0),
+        ([(1000, 6 * MS)], 1.5),
+        ([(1000, 60 * MS)], 2.0),
+        ([(1000, 6 * MS)] * 5 + [(1000, 3 * MS)], 0.75),  # one stream of them all was that fast
+        ([(1000, 3 * MS)] + [(1000, 6 * MS)] * 19, 0.75),  # and may be again
+        ([(1000, 3 * MS)] + [(1000, 6 * MS)] * 20, 1.5),
+        ([(1000, MS)], 0.5),
+        ([(1000, 1 << 62)], 0.5),  # first tokens: how near the next ones are is not known
+        ([(1000, 16 * MS), (99, 16 * MS)], 0.0),  # under 2,000/s a wake-up each is no matter
     ],
 )
-def test_polls_stand_apart_where_tokens_come_thick_and_never_over_a_quarter_of_a_streams_gap(
-    arrivals: Arrivals, came: list[int], window_ms: float, gathered_ms: float
+def test_polls_stand_apart_where_tokens_come_thick_and_never_over_a_quarter_of_the_shortest_gap(
+    arrivals: Arrivals, windows: list[tuple[int, int]], apart_ms: float
 ) -> None:
-    begun_ns = arrivals._window_ns
-    for count in came:
-        arrivals._in_window.append(cast("Any", Seen(count)))
-    arrivals._learn(begun_ns + int(window_ms * 1e6))
-    assert arrivals._gather_ns == pytest.approx(gathered_ms * 1e6, abs=2)
-    assert arrivals._in_window == []
+    now_ns = arrivals._window_ns
+    for came, shortest_ns in windows:
+        arrivals._in_window, arrivals._least_ns = came, shortest_ns
+        now_ns += 50 * MS
+        arrivals._learn(now_ns)
+    assert arrivals.gather_ns == apart_ms * MS
 
 
-@dataclass
-class Seen:
-    """A connection on which so many packets came."""
+def test_nobody_stands_still_while_greenlets_are_ready_or_somebody_is_held_up(
+    arrivals: Arrivals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stood: list[float] = []
+    monkeypatch.setattr("loadchaos.users.arrivals.stand_still", stood.append)
+    arrivals._target = target = Target("http://127.0.0.1:1")
 
-    came: int
+    def times() -> int:
+        stood.clear()
+        arrivals._polled_ns = time.monotonic_ns()
+        arrivals.gather_ns = 60_000 * MS
+        arrivals._window_ns = arrivals._polled_ns
+        arrivals._gather()
+        return len(stood)
+
+    assert times() == 1
+    _gevent.spawn(times)
+    assert times() == 0, "a greenlet is ready"
+    _gevent.sleep(0)
+    target.held_up += 1
+    assert times() == 0, "somebody connects"
+    target.held_up -= 1
+    arrivals._alarm = alarm = Alarm()
+    alarm.at_ns = time.monotonic_ns()
+    assert times() == 0, "a request is due"
+    alarm.at_ns = None
+    assert times() == 1
+    alarm.close()
+
+
+def test_who_connects_or_cannot_send_all_at_once_is_held_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        target = Target(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        seen: list[int] = []
+        asked = target.addresses()
+        target.addresses = lambda: seen.append(target.held_up) or asked  # type: ignore[method-assign,func-returns-value]
+        connection = Connection.open(target, 1, 10)
+        peer, _ = listener.accept()
+
+        def read() -> None:
+            left = 30_000_000
+            while left:
+                if not seen[1:]:
+                    seen.append(target.held_up)
+                left -= len(peer.recv(1 << 20))
+
+        thread = threading.Thread(target=read)
+        sending = threading.Thread(target=connection.send, args=(bytes(30_000_000),))
+        sending.start()
+        while not target.held_up:
+            time.sleep(0.001)
+        thread.start()
+        sending.join(30)
+        thread.join(30)
+        peer.close()
+        connection.close()
+    assert seen == [1, 1]
+    assert target.held_up == 0
