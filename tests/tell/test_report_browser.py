@@ -232,3 +232,16 @@ def test_the_charts_are_not_blank_wide_and_on_a_dark_phone(browser: Browser, pag
     dark = picture(500)
     assert dark.getpixel((2, 2)) == (20, 23, 27)
     assert share_of(dark, (76, 192, 124)) > 0.001, "answers in the dark, on a phone"
+
+
+@pytest.mark.parametrize("width", [1180, 1100, 800, 600])
+def test_no_label_at_the_end_of_an_axis_makes_the_page_wider_than_the_window(
+    browser: Browser, page: str, width: int
+) -> None:
+    browser.ask("Emulation.setDeviceMetricsOverride", width=width, height=1000, deviceScaleFactor=1, mobile=False)
+    browser.open(page)
+    at_the_end = (
+        "[...document.querySelectorAll('.axis')].forEach(a => a.innerHTML = '<span style=\"left:100%\">200 ms</span>')"
+    )
+    browser.js(at_the_end)
+    assert browser.js("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
