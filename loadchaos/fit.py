@@ -19,7 +19,7 @@ from loadchaos.dialects import DIALECTS, Dialect
 from loadchaos.errors import TargetError
 from loadchaos.model import Facts, Output, Step
 from loadchaos.plan.profile import Profile
-from loadchaos.plan.shape import Traffic
+from loadchaos.plan.traffic import Traffic
 from loadchaos.wire.outcome import Rules, error_answer, error_object, of_error_event
 
 _TRIED = ("sampling", "structured", "tools")

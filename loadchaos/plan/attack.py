@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
-from loadchaos.plan.shape import Part
+from loadchaos.plan.part import Part
 from loadchaos.units import DurationS, Share, duration_s, format_duration
 
 EngineFault = Literal[

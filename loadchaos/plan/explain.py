@@ -8,9 +8,11 @@ from pathlib import Path
 
 from loadchaos.plan import expectation, trace
 from loadchaos.plan.attack import AttackPlan
+from loadchaos.plan.phase import Phase
 from loadchaos.plan.profile import DEFAULT_EXPECT, Profile
-from loadchaos.plan.shape import OnDeath, OutputOptions, Phase, Traffic
 from loadchaos.plan.steps import count, replayed, steps, total
+from loadchaos.plan.target import OnDeath
+from loadchaos.plan.traffic import OutputOptions, Traffic
 from loadchaos.units import format_duration
 
 _GUESSED_SECONDS_A_TOKEN = 0.02

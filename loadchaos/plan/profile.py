@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,22 +18,14 @@ from loadchaos.plan import consistency, expectation
 from loadchaos.plan.attack import AttackPlan
 from loadchaos.plan.files import find
 from loadchaos.plan.overrides import apply
+from loadchaos.plan.part import Part
+from loadchaos.plan.phase import Phase, unrolled
 from loadchaos.plan.positions import Document, Mistake, from_pydantic, plain, read
 from loadchaos.plan.schedule import Schedule
-from loadchaos.plan.shape import (
-    Accepted,
-    Chosen,
-    Exposure,
-    Launch,
-    Limits,
-    Part,
-    Phase,
-    Target,
-    Traffic,
-    unrolled,
-)
+from loadchaos.plan.target import Launch, Target
+from loadchaos.plan.traffic import Chosen, Traffic
 from loadchaos.plan.watching import Watching
-from loadchaos.units import share
+from loadchaos.units import DurationS, share
 
 _MOST_PHASES = 10_000
 DEFAULT_EXPECT = ("failures == 0", "engine_deaths == 0", "hangs == 0", "ok_share >= 95%")
@@ -72,6 +65,32 @@ class Doubtful(Protocol):
 
     def doubt(self, in_flight: float, requests: float | None) -> str | None:
         """What will not come to pass with so many at a time, and so many in the longest phase (None: not known)."""
+
+
+class Limits(Part):
+    """How long a client waits: for the first byte, between two bytes, in all."""
+
+    first_byte: DurationS = 120.0
+    between_bytes: DurationS = 30.0
+    total: DurationS = 600.0
+
+
+class Exposure(Part):
+    """How often the run has to meet the mechanism it is about, or its pass proves nothing."""
+
+    count: Literal[
+        "requests", "image_requests", "image_requests_while_drafting", "near_limit_requests", "attacks"
+    ]  # fmt: skip
+    at_least: int = Field(gt=0)
+
+
+class Accepted(Part):
+    """A known failure that does not fail the run: why, until when, at most how often."""
+
+    id: str
+    because: str = Field(min_length=1)
+    until: dt.date
+    at_most: int | None = Field(default=None, gt=0)
 
 
 class Profile(Part):

@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from cronsim import CronSim, CronSimError
 from pydantic import Field, field_validator
 
-from loadchaos.plan.shape import Part
+from loadchaos.plan.part import Part
 from loadchaos.units import DurationS, format_duration
 
 _ALIASES = {

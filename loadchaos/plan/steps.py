@@ -13,8 +13,9 @@ from typing import Any, Protocol, cast, runtime_checkable
 from loadchaos.draws import Draws, begun, mix, mixed
 from loadchaos.model import Output, Step
 from loadchaos.plan import pace, trace
+from loadchaos.plan.phase import Phase
 from loadchaos.plan.profile import Profile
-from loadchaos.plan.shape import OutputOptions, Phase, Traffic
+from loadchaos.plan.traffic import OutputOptions, Traffic
 
 PHASE_STRIDE = 1_000_000_000
 """Indices of phase p begin at p times this: a phase that lasts a time has no number of steps known before."""

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from loadchaos.plan.shape import Part
+from loadchaos.plan.part import Part
 from loadchaos.units import DurationS
 
 _PAGE = "an address such as http://10.0.0.1:9400/metrics"

@@ -8,8 +8,9 @@ import pytest
 from pydantic import BaseModel
 
 from loadchaos.plan.expectation import NAMES
-from loadchaos.plan.profile import Profile
-from loadchaos.plan.shape import Accepted, Exposure, Limits, Target, Traffic
+from loadchaos.plan.profile import Accepted, Exposure, Limits, Profile
+from loadchaos.plan.target import Target
+from loadchaos.plan.traffic import Traffic
 
 PAGE = (Path(__file__).parents[2] / "docs" / "profile.md").read_text(encoding="utf-8")
 ROWS = [line for line in PAGE.splitlines() if line.startswith("| `")]

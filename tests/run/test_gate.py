@@ -10,7 +10,7 @@ import pytest
 from loadchaos.errors import OptionError
 from loadchaos.gate import Gate
 from loadchaos.plan.profile import Profile
-from loadchaos.plan.shape import Target
+from loadchaos.plan.target import Target
 from loadchaos.record import Record
 
 
