@@ -64,6 +64,8 @@ class ServerConfig:
     enable_prompt_tokens_details: bool = False
     enable_server_load_tracking: bool = False
     enable_scale_out: bool = False
+    enable_auto_tool_choice: bool = False
+    tool_call_parser: str = ""
     quiet: bool = False
     log_level: str = "DEBUG"
 

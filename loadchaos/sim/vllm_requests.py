@@ -137,8 +137,8 @@ def sampling(data: Mapping[str, Any], chat: bool, options: Options) -> Sampling:
         raise bad_parameter("Stream options can only be defined when `stream=True`.", "stream_options")
     if data.get("top_logprobs") and not data.get("logprobs"):
         raise bad_parameter("when using `top_logprobs`, `logprobs` must be set to true.", "top_logprobs")
-    if data.get("tools"):
-        raise Refusal('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set')
+    if chat and data.get("tools"):
+        _check_tools(data.get("tool_choice") or "auto", options)
     _check_ranges(data, temperature, top_p, 1 if count is None else count)
     if most is not None and most < 1:
         raise bad_parameter(f"max_tokens must be at least 1, got {most}.", "max_tokens", most)
@@ -152,6 +152,19 @@ def sampling(data: Mapping[str, Any], chat: bool, options: Options) -> Sampling:
         most, least, bool(data.get("ignore_eos")), temperature, seed, (stop,) if isinstance(stop, str) else tuple(stop),
         count or 1, stream, bool(isinstance(stream_options, Mapping) and stream_options.get("include_usage")),
     )  # fmt: skip
+
+
+def _check_tools(choice: object, options: Options) -> None:
+    """What vLLM 0.22 says of tools without a parser; with one the model answers in words, as models may."""
+    server = options.server
+    if choice == "none" or (server.enable_auto_tool_choice and server.tool_call_parser):
+        return
+    if choice == "auto":
+        raise Refusal('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set')
+    if isinstance(choice, Mapping):
+        name = (choice.get("function") or {}).get("name")
+        choice = f"function=ChatCompletionNamedFunction(name={name!r}) type='function'"
+    raise Refusal(f'tool_choice="{choice}" requires --tool-call-parser to be set')
 
 
 def _check_ranges(data: Mapping[str, Any], temperature: float, top_p: float, count: int) -> None:

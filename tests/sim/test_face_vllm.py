@@ -41,6 +41,29 @@ def test_a_refusal_has_the_real_servers_status_and_body(server: Any, name: str) 
     assert (status, re.sub(r"Vocabulary size: \d+", "", body)) == (case["status"], expected)
 
 
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+
+
+@pytest.mark.parametrize(
+    ("choice", "flags"),
+    [
+        (None, "--enable-auto-tool-choice and --tool-call-parser"),
+        ("required", "--tool-call-parser"),
+        ({"type": "function", "function": {"name": "weather"}}, "--tool-call-parser"),
+        ("none", None),
+    ],
+)
+def test_tools_want_a_parser_unless_none_may_be_called(server: Any, choice: Any, flags: str | None) -> None:
+    status, body = server.chat(max_tokens=3, tools=TOOLS, **({"tool_choice": choice} if choice else {}))
+    assert status == (400 if flags else 200)
+    assert f"requires {flags} to be set" in body if flags else "requires" not in body
+
+
+def test_with_a_parser_they_are_taken(start: Any) -> None:
+    status, _ = start(enable_auto_tool_choice=True, tool_call_parser="hermes").chat(max_tokens=3, tools=TOOLS)
+    assert status == 200
+
+
 def test_a_stream_begins_with_the_role_and_ends_with_usage_and_done(server: Any) -> None:
     status, body = server.chat(max_tokens=12, ignore_eos=True, stream=True, stream_options={"include_usage": True})
     first, *chunks, usage, done = events(body)
