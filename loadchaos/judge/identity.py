@@ -44,7 +44,9 @@ class Identity:
         old = self._counters.start_time()
         worked = self._counters.feed(row)
         new = self._counters.start_time()
-        if old is not None and new is not None and abs(new - old) > _FORWARD_S:
+        # While the restart that was seen waits for its first figures, a start time that moves is its own: should it have
+        # died meanwhile, nobody came back.
+        if old is not None and new is not None and abs(new - old) > _FORWARD_S and self._settle_from_ns is None:
             self._moved = (int(row["at_ns"]), old)
         return worked
 
