@@ -179,6 +179,16 @@ def test_recovery_is_measured_against_its_limit(history: Any) -> None:
     assert by_name["recovers_within"]["verdict"] == "pass"
 
 
+def test_a_server_that_had_no_time_to_come_back_proved_nothing(history: Any) -> None:
+    history.begin().work(5)
+    history.close().run(10)
+    history.end()
+    for limit, decision in (("5s", "fail"), ("1m", "unknown")):
+        (told,) = history.verdict(expect=[f"recovers_within <= {limit}"])["expectations"]
+        assert told["verdict"] == decision
+        assert told["actual"] == "it did not come back in the 9s750ms that it was watched"
+
+
 def test_a_hang_is_a_failure_though_health_says_ok(history: Any) -> None:
     history.pids = {10: ("api_server", "S"), 11: ("engine_core", "R")}
     ids = history.begin().work(5).send(3)
