@@ -59,7 +59,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "logfiles": set(),
     "error_answers": {"dialects", "judge", "wire"},
     "patient": {"asker", "attacks", "dialects", "judge", "launch", "plan", "record", "sim", "watch"},
-    "users": {"compact", "ledger", "plan", "payloads", "behaviours", "room", "wire", "dialects"},
+    "users": {"compact", "ledger", "plan", "payloads", "behaviours", "room", "shelves", "wire", "dialects"},
     "locustfile": {"webui", "users", "ledger", "plan", "payloads", "behaviours", "wire", "dialects"},
     "learn": {"attacks", "calibrate", "needs", "plan", "shelves", "tokenizer"},
     "webui": {"ledger", "webguard"},

@@ -25,12 +25,11 @@ from locust import User, task
 from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 
-from loadchaos import shipped
+from loadchaos import shelves, shipped
 from loadchaos.behaviours import BEHAVIOURS
 from loadchaos.errors import LoadchaosError, TargetError
 from loadchaos.model import Facts, Step
-from loadchaos.payloads import PAYLOADS
-from loadchaos.plan.profile import Shelves, load
+from loadchaos.plan.profile import load
 from loadchaos.plan.steps import of_phase
 from loadchaos.trust import Trust
 from loadchaos.users import figures
@@ -180,8 +179,7 @@ def from_profile(
     seed: int = 0,
 ) -> type[ProfileUser]:
     """A User class for this profile; `headers` may say `env:VAR`. ProfileError for what is wrong with the profile."""
-    shelves = Shelves({n: p.Options for n, p in PAYLOADS.items()}, {n: b.Options for n, b in BEHAVIOURS.items()})
-    profile = load(shipped.profile(name), shelves)
+    profile = load(shipped.profile(name), shelves.of_traffic())
     plan = {
         "profile": {**profile.to_json(), "load": _FOR_EVER}, "seed": seed, "model": model, "api_key_env": api_key_env,
         "headers": dict(headers or {}), "folder": "",

@@ -10,12 +10,12 @@ from typing import Any
 
 import orjson
 
-from loadchaos import __version__, payloads
+from loadchaos import __version__, payloads, shelves
 from loadchaos.behaviours import BEHAVIOURS, pipeline
 from loadchaos.dialects import DIALECTS, Dialect
 from loadchaos.errors import LedgerError, OptionError
 from loadchaos.model import Facts, Reply, Request, Step
-from loadchaos.plan.profile import Profile, Shelves, from_mapping
+from loadchaos.plan.profile import Profile, from_mapping
 from loadchaos.plan.steps import Sent, is_left, of_phase
 from loadchaos.redact import Redactor
 from loadchaos.trust import Trust
@@ -91,11 +91,7 @@ class WorkerPlan:
         self.target = Target(
             plan["base_url"], Trust.from_json(plan.get("tls")).context(), (via[0], int(via[1])) if via else None
         )
-        shelves = Shelves(
-            payloads={name: payload.Options for name, payload in payloads.PAYLOADS.items()},
-            behaviours={name: behaviour.Options for name, behaviour in BEHAVIOURS.items()},
-        )
-        self.profile: Profile = from_mapping(plan["profile"], shelves)
+        self.profile: Profile = from_mapping(plan["profile"], shelves.of_traffic())
         limits = self.profile.limits
         self.limits = Limits(int(limits.first_byte * 1e9), int(limits.between_bytes * 1e9), int(limits.total * 1e9))
         dialect = DIALECTS.get(facts.dialect, DIALECTS["openai"]).at(facts.version)
