@@ -134,31 +134,6 @@ def test_a_server_that_refuses_and_returns_as_the_same_process_is_said_to_be_the
     assert "the same process as before" in watch(world)[-1]["signs"]
 
 
-def test_the_first_figures_of_a_restart_do_not_take_back_the_death_that_followed_it_at_once(world: Any) -> None:
-    """A page that was on its way when the engine died: its start time is that of the server which is dead now."""
-    world.pids = {1: ("api_server", "S"), 2: ("engine_core", "S")}
-    world.serve(3)
-    world.close().run(1)
-    world.add(
-        "launch", what="exit", replica="server", pid=1, code=0, signal=None, reason="exited with code 0", asked=False
-    )
-    world.add("launch", what="start", replica="server", pid=3, command=[])
-    world.pids = {3: ("api_server", "S"), 4: ("engine_core", "S")}
-    world.metrics = False
-    world.open().serve(0.6)
-    del world.pids[4]
-    world.add("process", replica="server", pid=4, role="engine_core", what="gone", name="VLLM::EngineCore")
-    world.health, world.metrics = 503, True
-    world.stall(1)
-    world.add("log", source="server.log", file="server.log", line=1, text="INFO:     Shutting down")
-    world.close()
-    world.add(
-        "launch", what="exit", replica="server", pid=3, code=0, signal=None, reason="exited with code 0", asked=False
-    )
-    world.run(1)
-    assert path(watch(world, launched=True)) == ["healthy", "dying", "dead", "restarting", "healthy", "dead"]
-
-
 def test_a_relaunched_server_is_restarting_and_its_refusals_are_not_a_second_death(world: Any) -> None:
     world.serve(3)
     world.close().add("launch", what="exit", replica="server", pid=5, code=1, signal=None, reason="exited with code 1")

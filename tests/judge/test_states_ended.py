@@ -1,4 +1,4 @@
-"""Starved and ended by ourselves: neither is the server's doing, and the states do not say so."""
+"""Starved, ended by ourselves, dead right after a restart: what is not so, the states do not say."""
 
 from __future__ import annotations
 
@@ -39,3 +39,28 @@ def test_what_we_end_of_a_dead_server_takes_its_death_not_back(world: Any) -> No
     world.close().run(1)
     world.add("launch", what="exit", replica="server", pid=10, signal=15, reason="was killed by signal 15", asked=True)
     assert states(world.run(2)) == ["healthy", "dead"]
+
+
+def test_the_first_figures_of_a_restart_do_not_take_back_the_death_that_followed_it_at_once(world: Any) -> None:
+    """A page that was on its way when the engine died: its start time is that of the server which is dead now."""
+    world.pids = {1: ("api_server", "S"), 2: ("engine_core", "S")}
+    world.serve(3)
+    world.close().run(1)
+    world.add(
+        "launch", what="exit", replica="server", pid=1, code=0, signal=None, reason="exited with code 0", asked=False
+    )
+    world.add("launch", what="start", replica="server", pid=3, command=[])
+    world.pids = {3: ("api_server", "S"), 4: ("engine_core", "S")}
+    world.metrics = False
+    world.open().serve(0.6)
+    del world.pids[4]
+    world.add("process", replica="server", pid=4, role="engine_core", what="gone", name="VLLM::EngineCore")
+    world.health, world.metrics = 503, True
+    world.stall(1)
+    world.add("log", source="server.log", file="server.log", line=1, text="INFO:     Shutting down")
+    world.close()
+    world.add(
+        "launch", what="exit", replica="server", pid=3, code=0, signal=None, reason="exited with code 0", asked=False
+    )
+    world.run(1)
+    assert states(world) == ["healthy", "dying", "dead", "restarting", "healthy", "dead"]
