@@ -1,7 +1,7 @@
 """`python -m loadchaos.learn`: asks a server what a run asks before its load, for a Locust that is the user's own.
 
-Reads `{"base_url", "model", "api_key_env", "headers", "profile"}` (a profile as JSON) from its input and prints the Facts
-as JSON. A process of its own because Locust's is patched by gevent, in which asyncio has no place.
+Reads `{"base_url", "model", "api_key_env", "headers", "tls", "profile"}` (a profile as JSON) from its input and prints the
+Facts as JSON. A process of its own because Locust's is patched by gevent, in which asyncio has no place.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ async def learn(asked: Mapping[str, Any]) -> Facts:
     wanted = needs.wanted(profile, asked.get("model"), asked.get("api_key_env"), folder)
     base = calibrate.parse_target(asked["base_url"])
     _require_authority(profile, base)
-    tls = Trust(profile.target.ca, profile.target.insecure).context()
+    tls = Trust.from_json(asked.get("tls")).context()
     async with httpx.AsyncClient(headers=asked.get("headers") or {}, verify=tls, trust_env=False) as client:
         asker = calibrate.Asker(client, base, base)
         facts, _ = await needs.learned(asker, profile, await calibrate.look(asker, wanted), wanted, ())

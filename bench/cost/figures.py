@@ -64,9 +64,8 @@ class Figures:
 _LEDGER = (
     "what is ours alone is the ledger (two rows a request), making and hashing each body anew, the plan's step, parsing and "
     "judging the answer, and Locust's event; FastHttpUser does none of the first four. A profile is flat: of some 150 calls "
-    "a request only the system's send takes as much as a tenth of the time. The same code compiled by mypyc (rooms wire and "
-    "users, the ledger, steps and payloads) took a little over half, which does not reach the target either, and is not "
-    "shipped"
+    "a request only the system's send takes as much as a tenth of the time. It was compiled by "
+    "mypyc by hand, which did not reach the target either, and is not shipped"
 )
 _WAKE = (
     "each token is a wake-up of its own: kernel, gevent's loop and a greenlet switch come before any code of ours. A bare "
@@ -162,8 +161,5 @@ def _marginal(figures: Figures) -> Target:
     said = f"{ours / there[best]:.2f} times that of {best}, the best of {len(there)}"
     bare = figures.median("marginal", "c", "us")
     alone = "" if bare is None else f": a C client alone needs {bare / there[best]:.2f} times"
-    between = (
-        "64 packets a request, and a read of its own for each, for what is read together has one stamp"
-        f"{alone}. Made to sleep for 5 ms before each poll it took half of that, with no look into what it read"
-    )
+    between = f"64 packets a request, and a read of its own for each, for what is read together has one stamp{alone}"
     return Target(asked, said, ours <= there[best] / 10, between)

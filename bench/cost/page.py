@@ -21,7 +21,7 @@ belong to this machine.
 - TTFT error is the client's stamp less the server's, on one clock (CLOCK_MONOTONIC), which stands in each token; ITL error
   is the percentile a client has less the percentile that was sent. loadchaos takes the kernel's stamp of the packet (not
   inside TLS), the others the time at which they have read it; so it may wake up for several tokens at a time, up to 2 ms
-  after they came, and a quarter of the shortest time between two of any stream at most.
+  after they came, and a quarter of the shortest time between two of any stream at most (0.5 ms where that is less).
 - **loadchaos, all in** is the Locust child as `loadchaos run` starts it: each body made anew, ledger rows, histograms,
   Locust's own event. The others send one ready body of the same bytes, keep stamps, and do no more.
 - Figures are medians of the trials, ratios are taken within a repeat. A single stall of the machine stands in a p99 whole.

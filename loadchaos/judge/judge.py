@@ -359,7 +359,7 @@ class Judge:
             outcomes={**self._tally.outcomes, "": self._tally.total()},
             latency={**self._tally.latency, "": self._tally.all_latency()},
             recoveries_s=[i.recovered_after_s() for i in down],
-            away_s=min(((self._run.newest_ns - i.opened_ns) / S for i in down if i.back_ns is None), default=None),
+            away_s=max(((self._run.newest_ns - i.opened_ns) / S for i in down if i.back_ns is None), default=None),
             void=f"we were too slow ourselves: {why[0]}" if why else None,
             drifts=self._drifts.found(),
         )

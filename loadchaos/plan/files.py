@@ -18,7 +18,7 @@ _OPTIONS = (("requests", "file"), ("hostile_images", "folder"))
 
 def find(data: Any, folder: Path, is_override: Callable[[Loc], object]) -> None:
     """Change each name of a file that is there to its whole path; one from the command line is meant as seen from here."""
-    for holder, loc in _named(data):
+    for holder, loc in named(data):
         name = holder[loc[-1]]
         if isinstance(name, str):
             places = [Path(name)] if is_override(loc) else [folder / name, Path(name)]
@@ -27,7 +27,7 @@ def find(data: Any, folder: Path, is_override: Callable[[Loc], object]) -> None:
             holder[loc[-1]] = name if there is None else str(there.absolute())
 
 
-def _named(data: Any) -> Iterator[tuple[dict[Any, Any], Loc]]:
+def named(data: Any) -> Iterator[tuple[dict[Any, Any], Loc]]:
     """(mapping, place) of every name of a file, in whatever a profile not judged yet may be."""
     for key in ("ca", "tokenizer"):
         yield from _at(data, ("target", key))

@@ -217,20 +217,19 @@ class _Watch:
         except OSError as e:
             data = e
             self._arrived.append((time.monotonic_ns(), self, e))
-        if not data or data.__class__ is not bytes:
+        if not isinstance(data, bytes) or not data:
             self.stop()  # an end stays readable
 
     def give(self, at_ns: int, data: bytes | OSError) -> bool:
         """Hand over what arrived, and wake the greenlet when it is the end or no more is wanted (False)."""
-        take = self.take
-        if take is None:
+        if self.take is None:
             # Behind what its call wanted. Where that was pipelined, another call will want it.
             self._unasked = True
             self._kept.append((at_ns, data))
-        elif self._is_over(at_ns, data, take):
-            self.greenlet.switch()
-        else:
+            return False
+        if not self._is_over(at_ns, data, self.take):
             return True
+        self.greenlet.switch()
         return False
 
     def over_with_what_was_kept(self) -> bool:

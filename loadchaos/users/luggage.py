@@ -14,11 +14,10 @@ from typing import Any
 import orjson
 
 from loadchaos.errors import LedgerError, next_step
+from loadchaos.plan.files import named
 
 FILES = "files"
 _MOST_BYTES = 256 * 1024 * 1024
-_PATHS = (("requests", "file"), ("hostile_images", "folder"))
-"""Options of payloads that name a file or a folder; phases have `trace`."""
 
 
 def pack(run_folder: Path) -> dict[str, Any]:
@@ -67,17 +66,11 @@ def tag(folder: str) -> str:
 
 def _places(plan: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
     """Every (mapping, key) of a plan whose value is a path."""
-    profile = plan["profile"]
     if (plan.get("tls") or {}).get("ca"):
         yield plan["tls"], "ca"
-    for phase in profile.get("load") or ():
-        if phase.get("trace"):
-            yield phase, "trace"
-    for traffic in profile.get("traffic") or ():
-        for payload, key in _PATHS:
-            options = (traffic.get("payload") or {}).get(payload)
-            if options and options.get(key):
-                yield options, key
+    for holder, loc in named(plan["profile"]):
+        if loc[0] != "target" and holder[loc[-1]]:  # what was asked of the server before the load is known by now
+            yield holder, str(loc[-1])
 
 
 def _take(path: Path, files: dict[str, bytes]) -> str:
@@ -89,8 +82,8 @@ def _take(path: Path, files: dict[str, bytes]) -> str:
             return home
         data = path.read_bytes()
         files[f"{home}/{path.name}"] = data
-        for named in _named(data, path.parent):
-            files[f"{home}/{named}"] = (path.parent / named).read_bytes()
+        for name in _beside(data, path.parent):
+            files[f"{home}/{name}"] = (path.parent / name).read_bytes()
     except OSError as e:
         raise LedgerError(
             f"{path}: cannot be sent to the workers: {e.strerror}; is it there, and may it be read?"
@@ -98,7 +91,7 @@ def _take(path: Path, files: dict[str, bytes]) -> str:
     return f"{home}/{path.name}"
 
 
-def _named(data: bytes, folder: Path) -> Iterator[str]:
+def _beside(data: bytes, folder: Path) -> Iterator[str]:
     """Every text in a file of JSON that is the name of a file beside it."""
     try:
         records = [orjson.loads(data)]

@@ -88,8 +88,9 @@ def test_a_limited_generator_voids_latency_only() -> None:
 def test_recovery_is_the_longest_and_proved_only_by_who_watched_for_long_enough(
     recoveries: Any, away_s: float | None, decision: str
 ) -> None:
-    judged = judge("recovers_within <= 5m", figures(recoveries_s=recoveries, away_s=away_s))
-    assert judged.verdict == decision
+    for name in ("recovers_within", "images.recovers_within"):
+        judged = judge(f"{name} <= 5m", figures(recoveries_s=recoveries, away_s=away_s))
+        assert judged.verdict == decision
     if away_s is not None:
         assert "did not come back in the" in judged.actual
 
