@@ -33,10 +33,10 @@ test-real: $(READY)
 	$(BIN)/pytest -q -m real tests/real
 
 demo: $(READY)
-	$(BIN)/python -m loadchaos.demo
+	$(BIN)/python -m loadchaos.cli.demo
 
 schemas: $(READY)
-	$(BIN)/python -m loadchaos.plan.schema > schemas/profile.json
+	$(BIN)/python -m loadchaos.profile.schema > schemas/profile.json
 
 # What a request comes to for each way a server can misbehave, asked anew; also docs/conformance.md.
 conformance: $(READY)
@@ -45,10 +45,10 @@ conformance: $(READY)
 	@cat docs/conformance.md
 
 dashboards: $(READY)
-	$(BIN)/python -m loadchaos.tell.dashboards dashboards
+	$(BIN)/python -m loadchaos.report.metrics.dashboards dashboards
 
 docs: $(READY)
-	$(BIN)/python -m loadchaos.tell.metric_table > docs/metrics.md
+	$(BIN)/python -m loadchaos.report.metrics.metric_table > docs/metrics.md
 
 # CPU a request and a token, and how true the clock is, beside other clients; writes docs/performance.*. Half an hour.
 bench: $(READY)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from loadchaos.judge.classify import Classifier, group, load
+from loadchaos.analysis.classify.classifier import Classifier, group, load
 
 CRASHES = Path(__file__).parent.parent / "tests" / "crashes"
 

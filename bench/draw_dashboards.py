@@ -22,10 +22,10 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from loadchaos.ledger import RunFolder
-from loadchaos.tell import binaries
-from loadchaos.tell.dashboards import DASHBOARDS
-from loadchaos.tell.export import openmetrics
+from loadchaos.core.ledger.files import RunFolder
+from loadchaos.report.export.export import openmetrics
+from loadchaos.report.metrics import prometheus_binaries
+from loadchaos.report.metrics.dashboards import DASHBOARDS
 
 Json = dict[str, Any]
 COLORS = ("#7eb26d", "#eab839", "#6ed0e0", "#ef843c", "#e24d42", "#1f78c1", "#ba43a9", "#705da0", "#508642", "#cca300")
@@ -36,9 +36,9 @@ Span = tuple[float, float]
 
 def backfilled(runs: list[Path], data: Path) -> list[Span]:
     """Blocks of all runs under `data`; when each began and ended (Unix time)."""
-    promtool, spans = binaries.find("promtool"), list[Span]()
+    promtool, spans = prometheus_binaries.find("promtool"), list[Span]()
     if promtool is None:
-        sys.exit("no promtool: python -m loadchaos.tell.binaries")
+        sys.exit("no promtool: python -m loadchaos.report.metrics.prometheus_binaries")
     for run in runs:
         text = data.parent / f"{run.name}.om"
         with text.open("w") as f:
@@ -158,7 +158,7 @@ def table(panel: Json, results: list[list[Json]]) -> str:
 def main() -> None:
     folder, runs = Path(sys.argv[1]), [Path(x) for x in sys.argv[2:]]
     folder.mkdir(parents=True, exist_ok=True)
-    program = binaries.find("prometheus")
+    program = prometheus_binaries.find("prometheus")
     with tempfile.TemporaryDirectory() as work, socket.socket() as s:
         data = Path(work) / "data"
         spans = backfilled(runs, data)

@@ -2,8 +2,8 @@
 
 import time
 
-from loadchaos.sim.engine import Engine
-from loadchaos.sim.nouns import EngineConfig, EngineRequest, MMItem
+from loadchaos.simulator.engine.engine import Engine
+from loadchaos.simulator.engine.types import EngineConfig, EngineRequest, MMItem
 
 STREAMS = 200
 STEPS = 500

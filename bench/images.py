@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from loadchaos.model import Facts, Output, Step, TextFacts
-from loadchaos.payloads import PAYLOADS, build, jpeg
-from loadchaos.payloads.png import template
+from loadchaos.core.model import Facts, Output, Step, TextFacts
+from loadchaos.load.payloads import PAYLOADS, build, jpeg
+from loadchaos.load.payloads.png import template
 
 SIDE = 1024
 _SIZE = f"{SIDE}x{SIDE}"

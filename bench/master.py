@@ -26,8 +26,8 @@ import msgpack  # type: ignore[import-untyped]  # Locust brings it; it ships no 
 import psutil
 import zmq
 
-from loadchaos.users import messages
-from loadchaos.users.ship import PING_S, SHIP_S
+from loadchaos.load.cluster import messages
+from loadchaos.load.cluster.worker_link import PING_S, SHIP_S
 
 LOCUSTFILE = Path(messages.__file__).parents[1] / "locustfile.py"
 HEARTBEAT_S, STATS_S = 1.0, 3.0  # Locust's own

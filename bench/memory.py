@@ -21,7 +21,7 @@ from pathlib import Path
 
 import psutil
 
-LOCUSTFILE = Path(__file__).parents[1] / "loadchaos" / "locustfile.py"
+LOCUSTFILE = Path(__file__).parents[1] / "loadchaos" / "load" / "locustfile.py"
 BODY = json.dumps({
     "id": "x", "choices": [{"index": 0, "message": {"role": "assistant", "content": " of"}, "finish_reason": "stop"}],
     "usage": {"prompt_tokens": 64, "completion_tokens": 1},

@@ -21,9 +21,9 @@ from typing import Any
 import psutil
 
 from bench.server import LoadServer, Pace
-from loadchaos.ledger import Tail
+from loadchaos.core.ledger.files import Tail
 
-LOCUSTFILE = Path(__file__).parents[1] / "loadchaos" / "locustfile.py"
+LOCUSTFILE = Path(__file__).parents[1] / "loadchaos" / "load" / "locustfile.py"
 WARM_UP_S = 8.0
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 import time
 
-from loadchaos.model import Facts, Output, Step, TextFacts
-from loadchaos.payloads import PAYLOADS, build
+from loadchaos.core.model import Facts, Output, Step, TextFacts
+from loadchaos.load.payloads import PAYLOADS, build
 
 WORDS = tuple(
     (f" {word}", 1 + n % 3) for n, word in enumerate(("the", "of", "and", "to", "in", "is", "that", "it", "was"))

@@ -27,7 +27,7 @@ EVENT = (
 def _own(port: int, seconds: float, report: Any) -> None:
     import uvloop
 
-    from loadchaos.sim.httpd import Exchange, HttpServer
+    from loadchaos.simulator.http.server import Exchange, HttpServer
 
     async def serve() -> int:
         streams: list[Exchange] = []
@@ -136,7 +136,7 @@ def whole(seconds: float) -> None:
 
     import psutil
 
-    from loadchaos.sim.command import command
+    from loadchaos.simulator.command import command
 
     flags = {"num_speculative_tokens": 0, "max_num_seqs": 256, "num_gpu_blocks": 32768, "quiet": True, "speed": 0.8}
     argv = command(dialect="vllm", era="0.32", defects=[], flags=flags, port=0)

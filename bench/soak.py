@@ -26,7 +26,7 @@ import psutil
 
 from bench.server import LoadServer, Pace
 
-ROLES = {"loadchaos.follow": "follower", "locustfile.py": "load"}
+ROLES = {"loadchaos.runner.follower": "follower", "locustfile.py": "load"}
 SPEED_UP = 80
 HOUR_S = 20.0
 """What is done each hour of a run (a new part of the ledger, Parquet) is done so often against bench/server.c."""

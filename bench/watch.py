@@ -21,11 +21,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from loadchaos.dialects import DIALECTS
-from loadchaos.redact import Redactor
-from loadchaos.sim.command import command
-from loadchaos.watch import Target, Watch
-from loadchaos.watch.exposition import PageParser
+from loadchaos.core.redact import Redactor
+from loadchaos.server.dialects import DIALECTS
+from loadchaos.server.monitor import Target, Watch
+from loadchaos.server.monitor.exposition import PageParser
+from loadchaos.simulator.command import command
 
 PAGE = Path(__file__).parent.parent / "tests" / "watch" / "pages" / "vllm_0.32.txt"
 LINE = (

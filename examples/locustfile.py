@@ -5,7 +5,7 @@ locust -f examples/locustfile.py --host http://127.0.0.1:8000 --headless -u 20 -
 
 from locust import HttpUser, between, task
 
-from loadchaos.users import from_profile
+from loadchaos import from_profile
 
 Smoke = from_profile("smoke")
 

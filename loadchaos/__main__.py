@@ -1,5 +1,5 @@
 """python -m loadchaos."""
 
-from loadchaos.cli import main
+from loadchaos.cli.main import main
 
 main()

@@ -50,7 +50,7 @@ def until() -> Callable[[Callable[[], bool]], None]:
 def embedded(request: pytest.FixtureRequest) -> Iterator[str]:
     """The URL of an embedded server with the flags that a test is parametrised with."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "loadchaos.sim.server", "--port", "0", *request.param],
+        [sys.executable, "-m", "loadchaos.simulator.server", "--port", "0", *request.param],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     assert process.stdout is not None

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from bench.server import NO_EVENT, LoadServer, NoCompilerError, Pace, build, has_openssl
-from loadchaos.behaviours import plain
-from loadchaos.model import Reply
-from loadchaos.wire.call import Call, Progress, Sending, length_of, request_head
-from loadchaos.wire.outcome import Rules
-from loadchaos.wire.sockets import Slot, Target
+from loadchaos.core.model import Reply
+from loadchaos.load.behaviours import plain
+from loadchaos.load.wire.exchange import Call, Progress, Sending, length_of, request_head
+from loadchaos.load.wire.outcome import Rules
+from loadchaos.load.wire.sockets import Slot, Target
 
 PACE = Pace(events=25, gap_us=1000, ttft_us=5000, spread_us=3000)
 USERS, EACH = 4, 3

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from loadchaos import bodies, payloads
-from loadchaos.ledger import RunFolder, Writer
-from loadchaos.model import Facts, Request, Step
-from loadchaos.plan.profile import from_mapping
-from loadchaos.plan.steps import of_phase
-from loadchaos.shelves import of_traffic
+from loadchaos.core.ledger.files import RunFolder, Writer
+from loadchaos.core.model import Facts, Request, Step
+from loadchaos.load import payloads, rebuild
+from loadchaos.load.registry import of_traffic
+from loadchaos.profile.profile import from_mapping
+from loadchaos.profile.steps import of_phase
 
 PROFILE: dict[str, Any] = {
     "name": "t",
@@ -71,7 +71,7 @@ def incident(n: int, in_flight: list[Any], admitted: list[Any] | None = None, ki
 
 def test_every_body_is_what_was_sent_images_included(sent: Sent) -> None:
     flying = [sent.send(0, n) for n in (3, 4, 5, 6, 17, 44)] + [sent.send(1, n) for n in (0, 25)]
-    told = bodies.store(sent.folder, [incident(1, flying, [flying[0], sent.send(0, 1)])])[1]
+    told = rebuild.store(sent.folder, [incident(1, flying, [flying[0], sent.send(0, 1)])])[1]
     assert [(t["id"], t["in_flight"]) for t in told] == [(f["id"], True) for f in flying] + [(told[-1]["id"], False)]
     for t in told:
         assert sent.body(t) == sent.requests[t["id"]].body
@@ -81,14 +81,14 @@ def test_every_body_is_what_was_sent_images_included(sent: Sent) -> None:
 
 def test_what_two_incidents_share_is_kept_once(sent: Sent) -> None:
     one, two = sent.send(0, 1), sent.send(0, 2)
-    told = bodies.store(sent.folder, [incident(1, [one, two]), incident(2, [two])])
+    told = rebuild.store(sent.folder, [incident(1, [one, two]), incident(2, [two])])
     assert told[1][1]["body"] == told[2][0]["body"]
     assert len(list((sent.folder.incidents / "bodies").iterdir())) == 2
 
 
 def test_a_body_that_is_not_what_was_sent_is_not_kept(sent: Sent) -> None:
     one, two = sent.send(0, 1, crc=1), sent.send(0, 2, len=5)
-    told = bodies.store(sent.folder, [incident(1, [one, two])])[1]
+    told = rebuild.store(sent.folder, [incident(1, [one, two])])[1]
     assert [t["body"] for t in told] == [None, None]
     assert all("length or CRC differ" in t["why"] for t in told)
 
@@ -96,26 +96,26 @@ def test_a_body_that_is_not_what_was_sent_is_not_kept(sent: Sent) -> None:
 def test_what_does_not_fit_is_listed_and_deaths_come_first(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
     failed, died, admitted = (sent.send(0, n) for n in (1, 2, 3))
     room = len(sent.requests[died["id"]].body) + 10
-    monkeypatch.setattr(bodies, "MOST_BYTES", room)
-    told = bodies.store(sent.folder, [incident(1, [failed], kind="failure"), incident(2, [died], [admitted])])
+    monkeypatch.setattr(rebuild, "MOST_BYTES", room)
+    told = rebuild.store(sent.folder, [incident(1, [failed], kind="failure"), incident(2, [died], [admitted])])
     assert told[2][0]["body"] is not None
     assert "no room" in told[1][0]["why"]
     assert "no room" in told[2][1]["why"]
 
 
 def test_without_time_nothing_is_made_and_that_is_said(sent: Sent) -> None:
-    told = bodies.store(sent.folder, [incident(1, [sent.send(0, 1)])], budget_s=-1.0)[1]
+    told = rebuild.store(sent.folder, [incident(1, [sent.send(0, 1)])], budget_s=-1.0)[1]
     assert told[0]["body"] is None
     assert "time" in told[0]["why"] or "reach" in told[0]["why"]
 
 
 def test_a_request_without_its_begin_row_is_listed_as_such(sent: Sent) -> None:
-    told = bodies.store(sent.folder, [incident(1, [{"id": "lc-9", "step": 9, "traffic": "text"}])])[1]
+    told = rebuild.store(sent.folder, [incident(1, [{"id": "lc-9", "step": 9, "traffic": "text"}])])[1]
     assert told[0]["why"] == "its begin row is not in the ledger"
 
 
 def test_incidents_name_the_file_of_each_body_and_how_to_send_it(tmp_path: Path) -> None:
-    from loadchaos.tell.incident import write
+    from loadchaos.report.incident.folder import write
 
     folder = RunFolder(tmp_path)
     rows = [

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from loadchaos import brief, room
-from loadchaos.judge.tally import Tally
-from loadchaos.ledger import Tail, Writer
+from loadchaos.analysis.request_stats import Tally
+from loadchaos.core.ledger import batch
+from loadchaos.core.ledger.files import Tail, Writer
+from loadchaos.load import disk_space
 
 MS = 1_000_000
 
@@ -25,7 +26,7 @@ class Disk(NamedTuple):
     free: int
 
 
-def request(n: int, **other: Any) -> brief.Pair:
+def request(n: int, **other: Any) -> batch.Pair:
     """A begin and an end row as a worker makes them."""
     rng = random.Random(n)
     due = 10**12 + n * 20 * MS
@@ -62,9 +63,9 @@ def tally(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def test_what_is_read_back_counts_as_the_rows_themselves_do_in_a_tenth_of_the_room(tmp_path: Path) -> None:
     pairs = [request(n) for n in range(200)]
-    assert all(brief.went_well(*pair) for pair in pairs)
+    assert all(batch.went_well(*pair) for pair in pairs)
     writer = Writer(tmp_path / "r.jsonl", "t")
-    for row in brief.folded(pairs):
+    for row in batch.folded(pairs):
         writer.write(row)
     writer.close()
     read = [r for r in Tail(tmp_path / "r.jsonl").rows() if r["row"] != "header"]
@@ -75,7 +76,7 @@ def test_what_is_read_back_counts_as_the_rows_themselves_do_in_a_tenth_of_the_ro
 
 def test_a_reader_that_stops_within_such_a_row_goes_on_there(tmp_path: Path) -> None:
     writer = Writer(tmp_path / "r.jsonl", "t")
-    for row in brief.folded([request(n) for n in range(0, 10, 2)]):
+    for row in batch.folded([request(n) for n in range(0, 10, 2)]):
         writer.write(row)
     tail = Tail(tmp_path / "r.jsonl")
     rows = tail.rows()
@@ -97,7 +98,7 @@ def test_a_row_nobody_wrote_is_counted_as_bad(tmp_path: Path) -> None:
      {"length_mismatch": True}, {"expect": ["rejected"]}, {"exact_tokens": 9}],
 )  # fmt: skip
 def test_what_is_worth_a_look_keeps_its_own_rows(odd: dict[str, Any]) -> None:
-    assert not brief.went_well(*request(1, **odd))
+    assert not batch.went_well(*request(1, **odd))
 
 
 def test_disk_is_low_below_a_twentieth_and_enough_only_well_above(
@@ -105,7 +106,7 @@ def test_disk_is_low_below_a_twentieth_and_enough_only_well_above(
 ) -> None:
     free = iter([60, 49, 60, 76, 76])
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Disk(1000, 0, next(free)))
-    watch = room.Watch(tmp_path)
+    watch = disk_space.Watch(tmp_path)
     seen = [watch.changed(now) for now in (10.0, 11.0, 12.0, 14.0, 16.0, 18.0)]
     assert [s and s["what"] for s in seen] == [None, None, "low", None, "enough", None]
 
@@ -113,7 +114,7 @@ def test_disk_is_low_below_a_twentieth_and_enough_only_well_above(
 def test_of_a_large_disk_a_gigabyte_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free = iter([2**30 + 1, 2**30 - 1])
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Disk(2**44, 0, next(free)))
-    watch = room.Watch(tmp_path)
+    watch = disk_space.Watch(tmp_path)
     assert watch.changed(10.0) is None
     found = watch.changed(20.0)
     assert found is not None

@@ -8,9 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from loadchaos import calibrate
-from loadchaos.errors import OptionError
-from loadchaos.model import Facts
+from loadchaos.core.errors import OptionError
+from loadchaos.core.model import Facts
+from loadchaos.server.discovery import calibrate
 
 
 def learn(url: str, wanted: calibrate.Wanted) -> tuple[Facts, calibrate.Asker]:
@@ -113,10 +113,10 @@ def test_a_target_that_is_none_is_refused(text: str) -> None:
 
 
 def test_the_shipped_folder_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from loadchaos import shipped
+    from loadchaos.core import resources
 
     monkeypatch.chdir(tmp_path)
-    assert "mtp_mm" in shipped.profiles()
+    assert "mtp_mm" in resources.profiles()
 
 
 class Constant(BaseHTTPRequestHandler):

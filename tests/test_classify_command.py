@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from loadchaos.cli import main
+from loadchaos.cli.main import main
 
 CRASHES = Path(__file__).parent / "crashes"
 DEATH = (CRASHES / "vllm" / "encoder-cache-miss-in-the-drafter.log").read_bytes().partition(b"\n\n")[2]

@@ -9,7 +9,7 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
-from loadchaos.cli import main
+from loadchaos.cli.main import main
 
 HEAVY = (
     "pydantic",
@@ -28,7 +28,7 @@ HEAVY = (
 
 def test_help_imports_nothing_heavy() -> None:
     code = (
-        "import sys\nfrom click.testing import CliRunner\nfrom loadchaos.cli import main\n"
+        "import sys\nfrom click.testing import CliRunner\nfrom loadchaos.cli.main import main\n"
         "result = CliRunner().invoke(main, ['--help'])\nassert result.exit_code == 0, result.output\n"
         f"print([m for m in {HEAVY!r} if m in sys.modules])"
     )
@@ -60,7 +60,7 @@ def test_completion_knows_the_shipped_profiles_and_leaves_paths_to_the_shell() -
 
 
 def test_the_list_of_runs_fits_a_narrow_terminal_and_says_what_failed() -> None:
-    from loadchaos.tell.runs import text
+    from loadchaos.report.terminal.runs import text
 
     run = {"folder": "runs/mtp_mm-20261121T181804Z", "verdict": "fail", "lasted_s": 18.5, "requests": 171,
            "failures": ["encoder_cache_miss", "connection_reset"], "target": "external lmdeploy 0.16 or later"}  # fmt: skip

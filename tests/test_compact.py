@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from loadchaos import compact
-from loadchaos.errors import LedgerError
-from loadchaos.ledger import LogTail, Reader, RunFolder, Tail, Writer
-from loadchaos.redact import Redactor
-from loadchaos.watch.logs._sink import LogSink
+from loadchaos.core.errors import LedgerError
+from loadchaos.core.ledger import parquet
+from loadchaos.core.ledger.files import LogTail, Reader, RunFolder, Tail, Writer
+from loadchaos.core.redact import Redactor
+from loadchaos.server.monitor.logs.sink import LogSink
 
 ODD: list[dict[str, Any]] = [
     {"x": 'quo"te, \\ back\n', "row": "end", "outcome": "ok"},
@@ -68,10 +68,10 @@ def test_a_reader_sees_each_row_once_whatever_is_compacted_while_it_reads(tmp_pa
             if (row := next(reading, None)) is not None and row.get("row") != "header":
                 got.append(row)
         reading.close()  # type: ignore[attr-defined]
-        if (parts := compact.finished(tmp_path)) and rng.random() < 0.5:
-            assert compact.compact(rng.choice(parts))
+        if (parts := parquet.finished(tmp_path)) and rng.random() < 0.5:
+            assert parquet.compact(rng.choice(parts))
     assert got == rows
-    assert compact.main([str(tmp_path)]) == 0
+    assert parquet.main([str(tmp_path)]) == 0
     assert sorted(p.name for p in tmp_path.iterdir())[:2] == [
         "requests-0.jsonl.1.parquet",
         "requests-0.jsonl.2.parquet",
@@ -85,7 +85,7 @@ def test_a_reader_sees_each_row_once_whatever_is_compacted_while_it_reads(tmp_pa
 def test_the_index_of_a_log_goes_on_in_parts_and_its_lines_keep_their_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compact, "HOUR_S", 0.0)
+    monkeypatch.setattr(parquet, "HOUR_S", 0.0)
     logs = tmp_path / "watch" / "logs"
     sink = LogSink(logs, "a", "file:x", Redactor())
     before = time.monotonic_ns()
@@ -93,24 +93,24 @@ def test_the_index_of_a_log_goes_on_in_parts_and_its_lines_keep_their_times(
         sink.feed(b"line %d\n" % n)
     sink.close()
     index = logs / "a.index.jsonl"
-    assert compact.newest(index) == 4
-    assert compact.main([str(tmp_path)]) == 0
-    assert [compact.packed(compact.part_of(index, n)).exists() for n in range(5)] == [True] * 4 + [False]
+    assert parquet.newest(index) == 4
+    assert parquet.main([str(tmp_path)]) == 0
+    assert [parquet.packed(parquet.part_of(index, n)).exists() for n in range(5)] == [True] * 4 + [False]
     seen = list(LogTail(logs / "a.log", index).rows())
     assert [r["text"] for r in seen] == [f"line {n}" for n in range(4)]
     assert before < seen[0]["at_ns"] < seen[-1]["at_ns"] < time.monotonic_ns()
     again = LogSink(logs, "a", "file:x", Redactor())
     again.close()
-    assert compact.newest(index) == 4, "a new one goes on where the last one was"
+    assert parquet.newest(index) == 4, "a new one goes on where the last one was"
 
 
 def test_torn_and_empty_lines_come_through_and_are_counted_as_before(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"n": 1}\n\n{"to\n{"n": 2}\n"no row"\n{"torn": ')
-    compact.part_of(path, 1).write_bytes(b'{"n": 3}\n')
+    parquet.part_of(path, 1).write_bytes(b'{"n": 3}\n')
     before = Tail(path)
     rows = of(before)
-    assert compact.compact(path)
+    assert parquet.compact(path)
     after = Tail(path)
     assert of(after) == rows == [{"n": 1}, {"n": 2}, {"n": 3}]
     assert after.bad == before.bad == 3
@@ -119,21 +119,21 @@ def test_torn_and_empty_lines_come_through_and_are_counted_as_before(tmp_path: P
 def test_a_part_stays_where_its_lines_do_not_come_back(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"n": 1}\n{"n": "\xff"}\n')
-    compact.part_of(path, 1).write_bytes(b"")
-    assert compact.main([str(tmp_path)]) == 1
+    parquet.part_of(path, 1).write_bytes(b"")
+    assert parquet.main([str(tmp_path)]) == 1
     assert [p.name for p in sorted(tmp_path.iterdir())] == ["a.jsonl", "a.jsonl.1"]
     path.write_bytes(b'{"n": 1}\n{"n": 2}\n')
     other = tmp_path / "b.jsonl"
     other.write_bytes(b'{"n": 1}\n{"n": 3}\n')
-    compact._write(other, compact.packed(path))
-    assert not compact.compact(path), "a file that says something else"
+    parquet._write(other, parquet.packed(path))
+    assert not parquet.compact(path), "a file that says something else"
     assert path.exists()
-    assert not compact.packed(path).exists()
+    assert not parquet.packed(path).exists()
 
 
 def test_a_part_that_cannot_be_read_is_an_error_and_no_end(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    compact.packed(path).write_bytes(b"no parquet")
+    parquet.packed(path).write_bytes(b"no parquet")
     with pytest.raises(LedgerError, match=r"a\.jsonl"):
         of(Tail(path))
 
@@ -143,12 +143,12 @@ def test_a_kill_in_the_middle_loses_nothing(tmp_path: Path, after_ms: int) -> No
     path = tmp_path / "requests-0.jsonl"
     rows = [{"row": "end", "n": n, "at_ns": n, "outcome": "ok", "text": f"{n:x}" * 40} for n in range(40_000)]
     written(path, rows, parts=2)
-    child = subprocess.Popen([sys.executable, "-m", "loadchaos.compact", str(tmp_path)])
+    child = subprocess.Popen([sys.executable, "-m", "loadchaos.core.ledger.parquet", str(tmp_path)])
     time.sleep(after_ms / 1000)
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
     assert of(Tail(path)) == rows
-    assert compact.main([str(tmp_path)]) == 0
+    assert parquet.main([str(tmp_path)]) == 0
     assert not path.exists()
     assert of(Tail(path)) == rows
-    assert json.loads(next(compact.lines(compact.packed(path), 1))) == rows[0]
+    assert json.loads(next(parquet.lines(parquet.packed(path), 1))) == rows[0]

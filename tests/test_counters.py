@@ -13,12 +13,12 @@ from typing import Any
 import httpx
 import pytest
 
-from loadchaos import calibrate, counting
-from loadchaos.errors import OptionError
-from loadchaos.measure import sample
-from loadchaos.model import Facts
-from loadchaos.sim import tokenizer as words
-from loadchaos.tokenizer import Folder
+from loadchaos.core.errors import OptionError
+from loadchaos.core.model import Facts
+from loadchaos.server.discovery import calibrate, chat_tokens
+from loadchaos.server.discovery.local_tokenizer import Folder
+from loadchaos.server.discovery.text_tokens import sample
+from loadchaos.simulator.engine import tokenizer as words
 
 AROUND = 11  # what the template of the servers below costs
 IMAGE = 50
@@ -81,7 +81,7 @@ def learned(served: Served, dialect: str = "vllm", **wanted: Any) -> Facts:
             facts = Facts("http://u", "http://u", dialect, model="m")
             asked = calibrate.Wanted(**wanted)
             facts = await calibrate.calibrate(asker, facts, asked)
-            return await counting.more(asker, facts, turns=True, scripts=("cjk",), tokenizer=asked.tokenizer)
+            return await chat_tokens.more(asker, facts, turns=True, scripts=("cjk",), tokenizer=asked.tokenizer)
 
     return asyncio.run(ask())
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from loadchaos import calibrate, counting
-from loadchaos.model import Facts, Request
-from loadchaos.payloads import build
-from loadchaos.plan.profile import Profile, load
-from loadchaos.plan.steps import steps
-from loadchaos.shelves import of_traffic
+from loadchaos.core.model import Facts, Request
+from loadchaos.load.payloads import build
+from loadchaos.load.registry import of_traffic
+from loadchaos.profile.profile import Profile, load
+from loadchaos.profile.steps import steps
+from loadchaos.server.discovery import calibrate, chat_tokens
 
 TEXTS = """
   - {name: text, payload: {text: {tokens: 20..900}}, output: {max: 4}}
@@ -50,7 +50,7 @@ async def counted(url: str, asked: Profile) -> tuple[Facts, list[tuple[Request, 
         wanted = calibrate.Wanted(sizes, most, asked.video_kinds())
         facts = await calibrate.calibrate(asker, await calibrate.look(asker, wanted), wanted)
         turns, scripts = asked.text_needs()
-        facts = await counting.more(asker, facts, turns=turns, scripts=scripts)
+        facts = await chat_tokens.more(asker, facts, turns=turns, scripts=scripts)
         found = []
         for step in islice(steps(asked, seed=5), 90):
             request = build(step, facts)

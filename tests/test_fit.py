@@ -10,13 +10,13 @@ from typing import Any
 import httpx
 import pytest
 
-from loadchaos import fit
-from loadchaos.asker import Asker
-from loadchaos.errors import TargetError
-from loadchaos.model import Facts
-from loadchaos.plan.profile import Profile, from_mapping
-from loadchaos.prepare import facts_line
-from loadchaos.shelves import of_traffic
+from loadchaos.core.errors import TargetError
+from loadchaos.core.model import Facts
+from loadchaos.load.registry import of_traffic
+from loadchaos.profile.profile import Profile, from_mapping
+from loadchaos.runner import compatibility
+from loadchaos.runner.prepare import facts_line
+from loadchaos.server.discovery.client import Asker
 
 NO_PARSER = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
 LMDEPLOY_NO_PARSER = "Please launch the api_server with --tool-call-parser if you want to use tool."
@@ -48,8 +48,8 @@ def tried(wanted: Profile, answer: httpx.Response, dialect: str = "vllm") -> lis
         async with httpx.AsyncClient(transport=httpx.MockTransport(serve)) as client:
             asker = Asker(client, "http://s", "http://s")
             await asker.ask("GET", "/v1/models")
-            fit.require_models(asker, wanted)
-            await fit.require_payloads(asker, wanted, Facts("http://s", "http://s", dialect, model="base"))
+            compatibility.require_models(asker, wanted)
+            await compatibility.require_payloads(asker, wanted, Facts("http://s", "http://s", dialect, model="base"))
 
     asyncio.run(ask())
     return sent

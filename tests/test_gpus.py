@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from loadchaos import gpus, launch
-from loadchaos.launch import Command, Launched
+from loadchaos.server.process import gpu_memory, launcher
+from loadchaos.server.process.launcher import Command, Launched
 
 
 @pytest.fixture
@@ -27,28 +27,28 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_memory_that_is_used_and_freed_is_told(smi: Path) -> None:
     smi.write_text("10\n2000\n")
-    assert asyncio.run(gpus.used_mib()) == [10, 2000]
-    assert asyncio.run(gpus.freed([0, 1990], 0.0)) == (True, "the memory of 2 GPUs is free again")
-    held = asyncio.run(gpus.freed([0, 1000], 0.0))
+    assert asyncio.run(gpu_memory.used_mib()) == [10, 2000]
+    assert asyncio.run(gpu_memory.freed([0, 1990], 0.0)) == (True, "the memory of 2 GPUs is free again")
+    held = asyncio.run(gpu_memory.freed([0, 1000], 0.0))
     assert held == (False, "more is used than before its start: 1000 MiB of GPU 1")
 
 
 def test_what_is_no_figure_is_not_known(smi: Path) -> None:
     smi.write_text("[N/A]\n")
-    assert asyncio.run(gpus.used_mib()) is None
-    assert asyncio.run(gpus.freed([0], 0.0)) is None
+    assert asyncio.run(gpu_memory.used_mib()) is None
+    assert asyncio.run(gpu_memory.freed([0], 0.0)) is None
 
 
 def test_without_a_gpu_nothing_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert asyncio.run(gpus.used_mib()) is None
+    assert asyncio.run(gpu_memory.used_mib()) is None
 
 
 @pytest.mark.parametrize("left", [0, 3000])
 def test_the_end_of_a_server_says_whether_its_memory_is_free(
     smi: Path, tmp_path: Path, left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "_FREED_WITHIN_S", 0.1)
+    monkeypatch.setattr(launcher, "_FREED_WITHIN_S", 0.1)
     rows: list[Any] = []
     (tmp_path / "run").mkdir()
     smi.write_text("500\n")

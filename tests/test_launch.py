@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
-from loadchaos.launch import Command, Launched
-from loadchaos.ledger import LogTail, RunFolder
+from loadchaos.core.ledger.files import LogTail, RunFolder
+from loadchaos.server.process.launcher import Command, Launched
 
 TALKS = "import sys,time\nprint('ready to serve', flush=True)\nfor i in range(600): time.sleep(0.1)"
 HAS_A_CHILD = f"""
@@ -126,7 +126,7 @@ def test_the_server_ends_when_the_one_who_started_it_is_killed(tmp_path: Path) -
     script = f"""
 import asyncio, sys
 from pathlib import Path
-from loadchaos.launch import Command, Launched
+from loadchaos.server.process.launcher import Command, Launched
 async def main():
     s = Launched(Command([sys.executable, "-u", "-c", {TALKS!r}]), Path({str(tmp_path)!r}), lambda r: None, [])
     await s.start()
@@ -149,7 +149,15 @@ asyncio.run(main())
 @pytest.mark.parametrize("bad", ["not json\n", json.dumps({"what": "nonsense"}) + "\n"])
 def test_the_keeper_ignores_orders_it_does_not_know(tmp_path: Path, bad: str) -> None:
     keeper = subprocess.Popen(
-        [sys.executable, "-m", "loadchaos.keeper", "--folder", str(tmp_path), "--", *python("print('ok')")],
+        [
+            sys.executable,
+            "-m",
+            "loadchaos.server.process.supervisor",
+            "--folder",
+            str(tmp_path),
+            "--",
+            *python("print('ok')"),
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

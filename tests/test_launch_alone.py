@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from loadchaos.errors import OptionError
-from loadchaos.launch import typed
+from loadchaos.core.errors import OptionError
+from loadchaos.server.process.launcher import typed
 
 NO_MEMORY = (
     "ValueError: Free memory on device (3.12/79.19 GiB) on startup is less than desired GPU memory utilization "
@@ -64,7 +64,7 @@ def told(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 
 def embedded(port: int) -> list[str]:
-    return [sys.executable, "-m", "loadchaos.sim.server", "--port", str(port)]
+    return [sys.executable, "-m", "loadchaos.simulator.server", "--port", str(port)]
 
 
 def test_a_server_that_does_not_come_up_is_classified(tmp_path: Path) -> None:

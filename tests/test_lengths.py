@@ -6,9 +6,9 @@ import json
 import httpx
 import pytest
 
-from loadchaos.asker import Asker
-from loadchaos.lengths import Found, longest_prompt, open_question, search
-from loadchaos.model import Facts, TextFacts
+from loadchaos.core.model import Facts, TextFacts
+from loadchaos.server.discovery.client import Asker
+from loadchaos.server.discovery.max_length import Found, longest_prompt, open_question, search
 
 
 def searched(limit: int, known: int | None, most: int = 40) -> tuple[Found | None, list[int]]:

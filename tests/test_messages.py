@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from loadchaos import errors
-from loadchaos.tell.phrases import to_do_text
+from loadchaos.core import errors
+from loadchaos.report.phrases import to_do_text
 
 PACKAGE = Path(__file__).parent.parent / "loadchaos"
 OURS = {
@@ -26,10 +26,10 @@ MAKES_ITS_OWN = {
 }  # fmt: skip
 """Names in a message that end it with what to do, or are whole messages themselves."""
 PASSED_ON = {
-    ("cli_sim.py", "str(e)"), ("soak/state.py", "home"), ("users/plain.py", "why"), ("children.py", "output"),
-    ("users/plain.py", "done.stderr"), ("patient.py", "e"), ("cli_common.py", "e"), ("plan/positions.py", "text"),
-    ("plan/positions.py", "e"),
-    ("users/join.py", "answer.data"),
+    ("cli/sim.py", "str(e)"), ("runner/soak/state.py", "home"), ("load/worker/locust_user.py", "why"),
+    ("runner/children.py", "output"), ("load/worker/locust_user.py", "done.stderr"),
+    ("runner/server_under_test.py", "e"), ("cli/common.py", "e"), ("profile/source.py", "text"),
+    ("profile/source.py", "e"), ("load/cluster/join.py", "answer.data"),
 }  # fmt: skip
 
 
@@ -85,11 +85,15 @@ def test_a_message_that_leaves_one_alone_would_be_seen() -> None:
 
 def checks() -> Iterator[str]:
     """The name of every check of the judge that can leave the verdict unknown."""
-    for path in sorted((PACKAGE / "judge").glob("*.py")):
+    for path in sorted((PACKAGE / "analysis").rglob("*.py")):
         for name, call in calls(path):
             decision = call.args[-1]
             if name == "Check" and ("unknown" in ast.unparse(decision) or isinstance(decision, ast.Name)):
                 yield text_of(call.args[0]).strip()
+
+
+def test_checks_of_the_analysis_are_found() -> None:
+    assert len(set(checks())) > 10
 
 
 @pytest.mark.parametrize("name", sorted(set(checks())))

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from loadchaos.errors import AuthorizationError
-from loadchaos.options import Options, place
-from loadchaos.plan.profile import Profile, from_mapping
-from loadchaos.shelves import whole
+from loadchaos.core.errors import AuthorizationError
+from loadchaos.load.registry import whole
+from loadchaos.profile.profile import Profile, from_mapping
+from loadchaos.runner.options import Options, place
 
 TARGET, ADMIN, REPLICA = "http://10.1.2.3:8000", "http://10.1.2.4:9000", "http://10.1.2.5:8000"
 

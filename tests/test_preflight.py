@@ -2,9 +2,9 @@
 
 import pytest
 
-from loadchaos.errors import TargetError
-from loadchaos.model import Facts
-from loadchaos.preflight import require
+from loadchaos.core.errors import TargetError
+from loadchaos.core.model import Facts
+from loadchaos.server.discovery.preflight import require
 
 
 def facts(dialect: str, version: str | None, development: bool | None = True) -> Facts:

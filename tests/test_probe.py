@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from loadchaos.probe import MOST_GENERATIONS, MOST_READS
-from loadchaos.sim.command import command
+from loadchaos.runner.probe import MOST_GENERATIONS, MOST_READS
+from loadchaos.simulator.command import command
 
 
 def probe(*args: str) -> subprocess.CompletedProcess[str]:

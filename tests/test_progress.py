@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from loadchaos import progress
+from loadchaos.core import progress
 
 
 def test_rows_pass_and_how_many_is_said_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,7 +25,7 @@ def test_work_that_is_quick_says_nothing() -> None:
 
 _WORK = """
 import sys
-from loadchaos import progress
+from loadchaos.core import progress
 progress.EVERY_S = 0.0
 say = progress.on_terminal()
 print(sum(1 for _ in progress.rows(range(3000), "judging", say)))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadchaos.redact import REDACTED, Redactor, secret_name
+from loadchaos.core.redact import REDACTED, Redactor, secret_name
 
 SECRET = "s3cr3t-Value/with+odd=chars"
 

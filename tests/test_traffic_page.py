@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from loadchaos.behaviours import BEHAVIOURS
-from loadchaos.payloads import PAYLOADS
+from loadchaos.load.behaviours import BEHAVIOURS
+from loadchaos.load.payloads import PAYLOADS
 
 PAGE = (Path(__file__).parent.parent / "docs" / "traffic.md").read_text(encoding="utf-8")
 SHELVES = [*PAYLOADS.items(), *BEHAVIOURS.items()]

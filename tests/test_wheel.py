@@ -40,9 +40,13 @@ def test_it_holds_what_a_user_starts_from(installed: Path) -> None:
     assert {p.name for p in (ROOT / "profiles").glob("*.yaml")} == {p.name for p in (shipped / "profiles").iterdir()}
     assert (shipped / "schemas" / "verdict.json").is_file()
     assert (shipped / "images" / "manifest.json").is_file()
-    assert (package / "tell" / "report.html.j2").is_file()
-    assert {p.name for p in (package / "tell" / "uplot").iterdir()} >= {"uPlot.iife.min.js", "uPlot.min.css", "LICENSE"}
-    assert list((package / "signatures").glob("*.toml"))
+    assert (package / "report" / "html" / "report.html.j2").is_file()
+    assert {p.name for p in (package / "report" / "html" / "uplot").iterdir()} >= {
+        "uPlot.iife.min.js",
+        "uPlot.min.css",
+        "LICENSE",
+    }
+    assert list((package / "analysis" / "signatures").glob("*.toml"))
 
 
 def test_init_copies_the_profiles_and_overwrites_nothing(installed: Path, tmp_path: Path) -> None:

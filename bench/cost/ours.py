@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from bench.cost.meter import Load, Metered
 from bench.cost.truth import Ns, Seen
-from loadchaos.model import Facts, TextFacts
-from loadchaos.stats import bucket_middle
-from loadchaos.users.plan import WorkerPlan
+from loadchaos.core.model import Facts, TextFacts
+from loadchaos.core.stats import bucket_middle
+from loadchaos.load.worker.worker_plan import WorkerPlan
 
-LOCUSTFILE = Path(__file__).parents[2] / "loadchaos" / "locustfile.py"
+LOCUSTFILE = Path(__file__).parents[2] / "loadchaos" / "load" / "locustfile.py"
 _PROMPT_TOKENS = 32
 _IMAGE = "1024x1024"
 _SPARE_SLOTS = 1.25
@@ -65,7 +65,7 @@ def body(load: Load, url: str) -> bytes:
 
 
 def start(load: Load, url: str, folder: Path) -> Sequence[str]:
-    """Lay out the run folder; the child's command line, that of loadchaos/children.py."""
+    """Lay out the run folder; the child's command line, that of loadchaos/runner/children.py."""
     run = folder / "run"
     run.mkdir()
     (run / "plan.json").write_text(json.dumps(plan(load, url, folder)))

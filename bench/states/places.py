@@ -35,7 +35,7 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
     def _start(self) -> subprocess.Popen[bytes]:
-        argv = [sys.executable, "-m", "loadchaos.sim.server", "--dialect", "vllm", "--era", "0.18"]
+        argv = [sys.executable, "-m", "loadchaos.simulator.server", "--dialect", "vllm", "--era", "0.18"]
         with self.log.open("ab") as log:
             process = subprocess.Popen([*argv, "--port", str(self.port)], stdout=log, stderr=log)
         deadline = time.monotonic() + _READY_S

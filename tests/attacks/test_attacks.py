@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from loadchaos.attacks import Attacks, Replica
-from loadchaos.dialects import DIALECTS
-from loadchaos.errors import OptionError
-from loadchaos.plan.attack import AttackPlan
-from loadchaos.redact import Redactor
+from loadchaos.chaos import Attacks, Replica
+from loadchaos.core.errors import OptionError
+from loadchaos.core.redact import Redactor
+from loadchaos.profile.attack import AttackPlan
+from loadchaos.server.dialects import DIALECTS
 
 OK = (200, b"")
 

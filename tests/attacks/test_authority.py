@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from loadchaos.attacks import authority
-from loadchaos.errors import AuthorizationError, OptionError
+from loadchaos.chaos import authorization
+from loadchaos.core.errors import AuthorizationError, OptionError
 
 HARM = ["the attack reset_mm_cache"]
 
@@ -44,67 +44,67 @@ def proxy_port() -> Iterator[int]:
 
 
 def test_a_harmless_run_needs_no_word() -> None:
-    authority.check("http://llm.example.com", [], [])
+    authorization.check("http://llm.example.com", [], [])
 
 
 def test_a_remote_server_needs_its_address() -> None:
     with pytest.raises(AuthorizationError, match=r"--authorize llm\.example\.com:443"):
-        authority.check("https://llm.example.com/prefix", HARM, [])
-    authority.check("https://llm.example.com/prefix", HARM, ["llm.example.com:443"])
+        authorization.check("https://llm.example.com/prefix", HARM, [])
+    authorization.check("https://llm.example.com/prefix", HARM, ["llm.example.com:443"])
 
 
 def test_authorisation_for_another_host_or_port_is_none() -> None:
     for other in ("other.example.com:443", "llm.example.com:80"):
         with pytest.raises(AuthorizationError, match="authorised is"):
-            authority.check("https://llm.example.com", HARM, [other])
+            authorization.check("https://llm.example.com", HARM, [other])
 
 
 def test_a_server_process_on_this_machine_is_free(local_port: int) -> None:
-    authority.check(f"http://127.0.0.1:{local_port}", HARM, [])
+    authorization.check(f"http://127.0.0.1:{local_port}", HARM, [])
 
 
 def test_a_forwarder_on_loopback_is_not_local(local_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     forward = "/usr/bin/kubectl port-forward svc/vllm 8000"
-    monkeypatch.setattr(authority, "_listeners", lambda port: [forward])
+    monkeypatch.setattr(authorization, "_listeners", lambda port: [forward])
     with pytest.raises(AuthorizationError, match=r"kubectl port-forward .* which forwards"):
-        authority.check(f"http://localhost:{local_port}", HARM, [])
+        authorization.check(f"http://localhost:{local_port}", HARM, [])
 
 
 @pytest.mark.parametrize(("owners", "told"), [([(None, "")], "cannot be seen"), ([], "Nobody is seen to listen there")])
 def test_a_loopback_port_without_a_visible_owner_is_not_local(
     owners: list[tuple[None, str]], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(authority, "_owners", lambda port: owners)
+    monkeypatch.setattr(authorization, "_owners", lambda port: owners)
     with pytest.raises(AuthorizationError, match=told):
-        authority.check("http://127.0.0.1:9", HARM, [])
-    authority.check("http://127.0.0.1:9", HARM, ["127.0.0.1:9"])
+        authorization.check("http://127.0.0.1:9", HARM, [])
+    authorization.check("http://127.0.0.1:9", HARM, ["127.0.0.1:9"])
 
 
 def test_loopback_by_another_name_is_another_address(local_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(authority, "_listeners", lambda port: [])
+    monkeypatch.setattr(authorization, "_listeners", lambda port: [])
     with pytest.raises(AuthorizationError):
-        authority.check(f"http://localhost:{local_port}", HARM, [f"127.0.0.1:{local_port}"])
+        authorization.check(f"http://localhost:{local_port}", HARM, [f"127.0.0.1:{local_port}"])
 
 
 def test_a_listener_that_is_not_known_to_be_a_server_is_asked_for(proxy_port: int) -> None:
     with pytest.raises(AuthorizationError, match="not known to be a server"):
-        authority.check(f"http://127.0.0.1:{proxy_port}", HARM, [])
-    authority.check(f"http://127.0.0.1:{proxy_port}", HARM, [f"127.0.0.1:{proxy_port}"])
+        authorization.check(f"http://127.0.0.1:{proxy_port}", HARM, [])
+    authorization.check(f"http://127.0.0.1:{proxy_port}", HARM, [f"127.0.0.1:{proxy_port}"])
 
 
 @pytest.mark.parametrize("text", ["nonsense", "host", "host:", ":80", "host:x"])
 def test_an_authorisation_that_names_no_address_is_a_mistake(text: str) -> None:
     with pytest.raises(OptionError, match="HOST:PORT"):
-        authority.check("http://llm.example.com", [], [text])
+        authorization.check("http://llm.example.com", [], [text])
 
 
 def test_a_pid_must_be_that_of_the_server_or_of_who_started_it(local_port: int, proxy_port: int) -> None:
-    pid = authority.listener_pid(f"http://127.0.0.1:{local_port}")
+    pid = authorization.listener_pid(f"http://127.0.0.1:{local_port}")
     assert pid is not None
-    authority.refuse_stranger(pid, [f"http://127.0.0.1:{local_port}"])
-    authority.refuse_stranger(os.getpid(), [f"http://127.0.0.1:{local_port}"])  # the test started it
-    authority.refuse_stranger(pid, [f"http://127.0.0.1:{proxy_port}", f"http://127.0.0.1:{local_port}"])
+    authorization.refuse_stranger(pid, [f"http://127.0.0.1:{local_port}"])
+    authorization.refuse_stranger(os.getpid(), [f"http://127.0.0.1:{local_port}"])  # the test started it
+    authorization.refuse_stranger(pid, [f"http://127.0.0.1:{proxy_port}", f"http://127.0.0.1:{local_port}"])
     with pytest.raises(OptionError, match=rf"--pid {pid} is not the server's.*port {proxy_port} \(there listens \d+: "):
-        authority.refuse_stranger(pid, [f"http://127.0.0.1:{proxy_port}"])
+        authorization.refuse_stranger(pid, [f"http://127.0.0.1:{proxy_port}"])
     with pytest.raises(OptionError, match="no such process"):
-        authority.refuse_stranger(1 << 30, [f"http://127.0.0.1:{local_port}"])
+        authorization.refuse_stranger(1 << 30, [f"http://127.0.0.1:{local_port}"])

@@ -14,12 +14,12 @@ import pytest
 from loadchaos_vllm.sabotage import MODES as PLUGIN_MODES
 from loadchaos_vllm.sabotage import parse
 
-from loadchaos.attacks import Attacks, Replica
-from loadchaos.attacks.engine import MODES
-from loadchaos.dialects import DIALECTS
-from loadchaos.errors import OptionError
-from loadchaos.plan.attack import EngineFault
-from loadchaos.redact import Redactor
+from loadchaos.chaos import Attacks, Replica
+from loadchaos.chaos.engine import MODES
+from loadchaos.core.errors import OptionError
+from loadchaos.core.redact import Redactor
+from loadchaos.profile.attack import EngineFault
+from loadchaos.server.dialects import DIALECTS
 
 
 @pytest.fixture

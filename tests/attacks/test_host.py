@@ -13,11 +13,11 @@ import time
 import psutil
 import pytest
 
-from loadchaos.attacks import Attacks, Replica, host
-from loadchaos.attacks.host import _SPIN
-from loadchaos.dialects import DIALECTS
-from loadchaos.errors import OptionError
-from loadchaos.redact import Redactor
+from loadchaos.chaos import Attacks, Replica, host
+from loadchaos.chaos.host import _SPIN
+from loadchaos.core.errors import OptionError
+from loadchaos.core.redact import Redactor
+from loadchaos.server.dialects import DIALECTS
 
 
 def hogs() -> list[psutil.Process]:

@@ -11,13 +11,13 @@ from typing import Any, get_args
 
 import pytest
 
-from loadchaos.attacks import Attacks, ProxyPath, Replica
-from loadchaos.attacks._toxics import TYPES, Toxic, toxic
-from loadchaos.attacks.proxy import Proxy
-from loadchaos.dialects import DIALECTS
-from loadchaos.errors import OptionError
-from loadchaos.plan.attack import NetworkFault
-from loadchaos.redact import Redactor
+from loadchaos.chaos import Attacks, ProxyPath, Replica
+from loadchaos.chaos.proxy import Proxy
+from loadchaos.chaos.toxics import TYPES, Toxic, toxic
+from loadchaos.core.errors import OptionError
+from loadchaos.core.redact import Redactor
+from loadchaos.profile.attack import NetworkFault
+from loadchaos.server.dialects import DIALECTS
 
 Client = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

@@ -15,10 +15,10 @@ from typing import Any
 import psutil
 import pytest
 
-from loadchaos.attacks import Attacks, Replica
-from loadchaos.dialects import DIALECTS
-from loadchaos.errors import OptionError
-from loadchaos.redact import Redactor
+from loadchaos.chaos import Attacks, Replica
+from loadchaos.core.errors import OptionError
+from loadchaos.core.redact import Redactor
+from loadchaos.server.dialects import DIALECTS
 
 # A server's tree: an API server whose child calls itself VLLM::EngineCore, as vLLM's do.
 _PARENT = """\
@@ -122,9 +122,9 @@ def test_a_stopped_process_goes_on_when_the_run_is_ended(tree: Tree, rows: Any) 
 def test_a_stopped_process_goes_on_when_we_are_killed_ourselves(tree: Tree) -> None:
     script = (
         "import asyncio, sys, time\n"
-        "from loadchaos.attacks import Attacks, Replica\n"
-        "from loadchaos.dialects import DIALECTS\n"
-        "from loadchaos.redact import Redactor\n"
+        "from loadchaos.chaos import Attacks, Replica\n"
+        "from loadchaos.server.dialects import DIALECTS\n"
+        "from loadchaos.core.redact import Redactor\n"
         "async def go():\n"
         "    spec = {'process': 'sigstop', 'params': {'role': 'engine_core'}, 'at_s': 0.0, 'for_s': 60.0}\n"
         "    replica = Replica('a', 'http://127.0.0.1:9', lambda: int(sys.argv[1]))\n"

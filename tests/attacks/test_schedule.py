@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadchaos.attacks._figures import Figures, conditions
-from loadchaos.attacks._schedule import Timetable, timetable
-from loadchaos.dialects import DIALECTS
-from loadchaos.errors import OptionError
+from loadchaos.chaos.conditions import Figures, conditions
+from loadchaos.chaos.timetable import Timetable, timetable
+from loadchaos.core.errors import OptionError
+from loadchaos.server.dialects import DIALECTS
 
 VLLM = DIALECTS["vllm"]
 

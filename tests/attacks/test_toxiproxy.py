@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from loadchaos.attacks import ToxiproxyPath
-from loadchaos.attacks._toxics import TYPES, Toxic, toxic
-from loadchaos.attacks.proxy import Proxy
-from loadchaos.errors import OptionError, TargetError
+from loadchaos.chaos import ToxiproxyPath
+from loadchaos.chaos.proxy import Proxy
+from loadchaos.chaos.toxics import TYPES, Toxic, toxic
+from loadchaos.core.errors import OptionError, TargetError
 
 
 class Toxiproxy:

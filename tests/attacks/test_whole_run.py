@@ -10,7 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
-from loadchaos.sim.command import command
+from loadchaos.simulator.command import command
 
 PROFILE = """\
 name: bare

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from loadchaos.behaviours import BEHAVIOURS
-from loadchaos.behaviours.abort import Options as AbortOptions
-from loadchaos.behaviours.plain import Options as PlainOptions
-from loadchaos.model import Reply
-from loadchaos.units import Range
-from loadchaos.wire.call import Call, Progress, Sending, length_of, request_head
-from loadchaos.wire.outcome import Rules
-from loadchaos.wire.sockets import Collect, Connection, Slot, Take, Target
+from loadchaos.core.model import Reply
+from loadchaos.core.units import Range
+from loadchaos.load.behaviours import BEHAVIOURS
+from loadchaos.load.behaviours.abort import Options as AbortOptions
+from loadchaos.load.behaviours.plain import Options as PlainOptions
+from loadchaos.load.wire.exchange import Call, Progress, Sending, length_of, request_head
+from loadchaos.load.wire.outcome import Rules
+from loadchaos.load.wire.sockets import Collect, Connection, Slot, Take, Target
 from tests.wire.sweeper import swept
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from loadchaos.behaviours import BEHAVIOURS
-from loadchaos.model import Reply
-from loadchaos.wire.call import Call, Limits, Progress, Sending, length_of, request_head
-from loadchaos.wire.outcome import Rules
-from loadchaos.wire.sockets import Connection, Slot, Target
+from loadchaos.core.model import Reply
+from loadchaos.load.behaviours import BEHAVIOURS
+from loadchaos.load.wire.exchange import Call, Limits, Progress, Sending, length_of, request_head
+from loadchaos.load.wire.outcome import Rules
+from loadchaos.load.wire.sockets import Connection, Slot, Target
 from tests.wire.misbehaving import GOOD, ROLE, STOP, TOKENS, delta, frame, stream
 from tests.wire.sweeper import swept
 

@@ -8,12 +8,12 @@ import threading
 import time
 from collections.abc import Callable
 
-from loadchaos.behaviours import BEHAVIOURS, pipeline
-from loadchaos.model import Reply
-from loadchaos.wire.call import Call, Limits, Progress, Sending, length_of, request_head
-from loadchaos.wire.following import Following
-from loadchaos.wire.outcome import Rules
-from loadchaos.wire.sockets import Slot, Target
+from loadchaos.core.model import Reply
+from loadchaos.load.behaviours import BEHAVIOURS, pipeline
+from loadchaos.load.wire.exchange import Call, Limits, Progress, Sending, length_of, request_head
+from loadchaos.load.wire.outcome import Rules
+from loadchaos.load.wire.pipelined import Following
+from loadchaos.load.wire.sockets import Slot, Target
 from tests.wire.misbehaving import GOOD, stream
 
 BODY = b'{"messages":[{"role":"user","content":"hello"}]}'

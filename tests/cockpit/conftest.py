@@ -18,8 +18,8 @@ from flask import Flask, jsonify
 from flask.testing import FlaskClient
 from flask_cors import CORS
 
-from loadchaos import webui
-from loadchaos.ledger import RunFolder, Tail, Writer
+from loadchaos.core.ledger.files import RunFolder, Tail, Writer
+from loadchaos.load.webui import extension
 
 PORT = 8089
 
@@ -143,7 +143,7 @@ def ui(tmp_path: Path) -> Extended:
     target = "http://embedded-server"
     session.write({"row": "session", "what": "web", "profile": "small", "about": "x", "target": target, "users": 10})
     environment = Environment(FakeUi("127.0.0.1", runner), runner)
-    webui.extend(environment, tmp_path)
+    extension.extend(environment, tmp_path)
     return Extended(tmp_path, session, environment.web_ui.app.test_client(), environment)
 
 

@@ -6,13 +6,13 @@ from typing import Any, cast
 
 import pytest
 
-from loadchaos.attacks import Attacks, Offer
-from loadchaos.commands import Commands
-from loadchaos.errors import OptionError
-from loadchaos.judge.judge import Judge
-from loadchaos.ledger import RunFolder, Tail, Writer
-from loadchaos.patient import Place
-from loadchaos.record import Record
+from loadchaos.analysis.judge import Judge
+from loadchaos.chaos import Attacks, Offer
+from loadchaos.core.errors import OptionError
+from loadchaos.core.ledger.files import RunFolder, Tail, Writer
+from loadchaos.core.ledger.recorder import Record
+from loadchaos.runner.server_under_test import Place
+from loadchaos.runner.web_commands import Commands
 
 Row = dict[str, Any]
 

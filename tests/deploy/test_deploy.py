@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from ruamel.yaml import YAML
 
 from loadchaos import __version__
-from loadchaos.cli import main
+from loadchaos.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

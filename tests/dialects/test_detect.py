@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadchaos.dialects.detect import PATHS, Page, detect
+from loadchaos.server.dialects.detect import PATHS, Page, detect
 
 
 def page(data: Any, status: int = 200) -> Page:

@@ -10,9 +10,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from loadchaos.judge.judge import Judge
-from loadchaos.judge.states import StateMachine
-from loadchaos.model import Terms
+from loadchaos.analysis.judge import Judge
+from loadchaos.analysis.state.machine import StateMachine
+from loadchaos.core.model import Terms
 
 S = 1_000_000_000
 MS = 1_000_000

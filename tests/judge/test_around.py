@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from loadchaos.judge.judge import Judge
+from loadchaos.analysis.judge import Judge
 
 
 def incidents(history: Any) -> list[dict[str, Any]]:

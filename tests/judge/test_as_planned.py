@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from loadchaos.judge.exactness import Exactness
-from loadchaos.judge.image_dial import ImageDial
-from loadchaos.model import Row
+from loadchaos.analysis.verdict.exact_lengths import Exactness
+from loadchaos.analysis.verdict.image_cache_hits import ImageDial
+from loadchaos.core.model import Row
 
 
 def end(**given: Any) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from loadchaos.judge.canary import Canaries, Tolerated, foreign, learned
-from loadchaos.judge.states import StateMachine
+from loadchaos.analysis.detectors.canary import Canaries, Tolerated, foreign, learned
+from loadchaos.analysis.state.machine import StateMachine
 
 S = 1_000_000_000
 COUNT = "1 2 3 4 5 6 7 8 9 10 11 12"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from loadchaos.judge.capacity import moved_by
-from loadchaos.model import Facts
+from loadchaos.analysis.verdict.capacity import moved_by
+from loadchaos.core.model import Facts
 
 
 def facts(dialect: str, **more: int) -> Facts:

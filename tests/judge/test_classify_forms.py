@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from loadchaos.judge.classify import Classifier, Failure, classify_text, group, load
-from loadchaos.judge.clean import clean
-from loadchaos.judge.frames import Frame, guilty
-from loadchaos.judge.normalise import normalise
+from loadchaos.analysis.classify.classifier import Classifier, Failure, classify_text, group, load
+from loadchaos.analysis.classify.normalise import normalise
+from loadchaos.analysis.classify.prefixes import clean
+from loadchaos.analysis.classify.python_stack import Frame, guilty
 
 CRASHES = Path(__file__).parent.parent / "crashes"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from loadchaos.judge.classify import Failure, classify_text
+from loadchaos.analysis.classify.classifier import Failure, classify_text
 
 CRASHES = Path(__file__).parent.parent / "crashes"
 LOGS = sorted(CRASHES.rglob("*.log"))

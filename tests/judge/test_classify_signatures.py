@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from loadchaos.judge.classify import classify_text, load
-from loadchaos.judge.signatures import Signature, SignatureError, build, evaluate
+from loadchaos.analysis.classify.classifier import classify_text, load
+from loadchaos.analysis.classify.signature_file import Signature, SignatureError, build, evaluate
 
 SIGNATURES = load()
 EXAMPLES = [(s, e) for s in SIGNATURES.all for e in s.examples]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from loadchaos.judge.creep import Creep
-from loadchaos.judge.incidents import Seen
+from loadchaos.analysis.detectors.drift_detector import Creep
+from loadchaos.analysis.incidents.incident import Seen
 
 S = 1_000_000_000
 MB = 2**20

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.judge.devices import Devices, oom_kills, xids
+from loadchaos.analysis.detectors.devices import Devices, oom_kills, xids
 
 S = 1_000_000_000
 GB = 2**30

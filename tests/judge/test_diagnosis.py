@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from loadchaos.judge.classify import classify_text
-from loadchaos.judge.diagnosis import Diagnosis
-from loadchaos.judge.group import Failure
+from loadchaos.analysis.classify.classifier import classify_text
+from loadchaos.analysis.classify.diagnosis import Diagnosis
+from loadchaos.analysis.classify.group import Failure
 
 CRASHES = Path(__file__).parent.parent / "crashes"
 LOGS = sorted(CRASHES.rglob("*.log"))

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from loadchaos.judge.drift import Drifts, drift
-from loadchaos.judge.expectations import Figures, judge
-from loadchaos.judge.trends import Point
-from loadchaos.plan.expectation import parse
+from loadchaos.analysis.detectors.growth_limits import Drifts, drift
+from loadchaos.analysis.detectors.trend_tests import Point
+from loadchaos.analysis.verdict.expectations import Figures, judge
+from loadchaos.profile.expectation import parse
 
 S = 1_000_000_000
 HOURS = 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from loadchaos.judge.engines import Engines
+from loadchaos.analysis.state.engines import Engines
 
 S = 1_000_000_000
 

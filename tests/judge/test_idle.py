@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from loadchaos.judge.idle import Idle
-from loadchaos.judge.judge import Judge
-from loadchaos.model import Facts, Terms
+from loadchaos.analysis.detectors.kv_leak import Idle
+from loadchaos.analysis.judge import Judge
+from loadchaos.core.model import Facts, Terms
 
 S = 1_000_000_000
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from loadchaos.cli import main
-from loadchaos.judge.joined import joined
+from loadchaos.analysis.classify.rejoin import joined
+from loadchaos.cli.main import main
 
 CRASHES = Path(__file__).parent.parent / "crashes"
 DEATH = (CRASHES / "vllm/encoder-cache-miss-in-the-drafter.log").read_text("utf-8").partition("\n\n")[2].splitlines()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.judge.judge import Judge
+from loadchaos.analysis.judge import Judge
 
 CAUSE_ALONE = "RuntimeError: CUDA error: an illegal memory access was encountered"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.judge.judge import Judge
+from loadchaos.analysis.judge import Judge
 
 S = 1_000_000_000
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from loadchaos.judge.judge import Judge
-from loadchaos.model import Terms
+from loadchaos.analysis.judge import Judge
+from loadchaos.core.model import Terms
 
 
 def test_errors_that_nobody_can_explain_are_named_by_outcome_and_text(history: Any) -> None:

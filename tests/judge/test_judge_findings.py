@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from loadchaos.judge.judge import Judge
-from loadchaos.model import Terms
+from loadchaos.analysis.judge import Judge
+from loadchaos.core.model import Terms
 
 S = 1_000_000_000
 

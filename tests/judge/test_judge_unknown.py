@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from loadchaos.judge.judge import Judge
-from loadchaos.model import Terms
-from loadchaos.tell.phrases import generator_text
+from loadchaos.analysis.judge import Judge
+from loadchaos.core.model import Terms
+from loadchaos.report.phrases import generator_text
 
 S = 1_000_000_000
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.model import KERNEL_LOG
+from loadchaos.core.model import KERNEL_LOG
 
 OURS, XID = (
     "[ 4.0] Memory cgroup out of memory: Killed process 11 (VLLM::EngineCor)",

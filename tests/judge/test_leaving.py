@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from loadchaos.judge.leaving import Leaving
+from loadchaos.analysis.detectors.late_aborts import Leaving
 
 
 def test_hang_ups_that_came_too_late_are_told_by_traffic(history: Any) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from loadchaos.judge.memory import Memory, leaking
-from loadchaos.judge.trends import Samples
+from loadchaos.analysis.detectors.memory_leak import Memory, leaking
+from loadchaos.analysis.detectors.trend_tests import Samples
 
 S = 1_000_000_000
 MB = 2**20

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from loadchaos.judge.classify import classify_text, load
-from loadchaos.judge.native import Stack, symbol_name
+from loadchaos.analysis.classify.classifier import classify_text, load
+from loadchaos.analysis.classify.native_stack import Stack, symbol_name
 
 START = "INFO 11-20 15:53:40 [api_server.py:1] Starting\n"
 FAULT = "Fatal Python error: Segmentation fault\n"

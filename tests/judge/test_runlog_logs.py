@@ -1,9 +1,9 @@
 """What the run itself is told to have been: a log that never spoke, requests that were fitted to the server."""
 
-from loadchaos.judge.incidents import Incident
-from loadchaos.judge.runlog import RunLog
-from loadchaos.judge.tally import Tally
-from loadchaos.model import Terms
+from loadchaos.analysis.incidents.incident import Incident
+from loadchaos.analysis.request_stats import Tally
+from loadchaos.analysis.verdict.run_health import RunLog
+from loadchaos.core.model import Terms
 
 
 def verdict_of_the_log(*, lines: int) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.judge.silent import Silent, answers_cut, prompts_cut
+from loadchaos.analysis.detectors.silent_faults import Silent, answers_cut, prompts_cut
 
 S = 1_000_000_000
 

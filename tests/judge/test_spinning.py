@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.judge.judge import Judge
+from loadchaos.analysis.judge import Judge
 
 LOST = "AssertionError: Expected a cached item for mm_hash='61ae43d2'"
 

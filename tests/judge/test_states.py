@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.judge.states import StateMachine
+from loadchaos.analysis.state.machine import StateMachine
 
 S = 1_000_000_000
 MS = 1_000_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from loadchaos.judge.states import StateMachine
+from loadchaos.analysis.state.machine import StateMachine
 
 S = 1_000_000_000
 MS = 1_000_000

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.judge.strain import exhausted, filled, slowed
+from loadchaos.analysis.detectors.saturation import exhausted, filled, slowed
 
 GB = 2**30
 IDLE, CAP, HOT, BRAKE = 0x1, 0x4, 0x40, 0x80

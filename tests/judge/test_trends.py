@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadchaos.judge.trends import Samples, certainty, creeping, slope
+from loadchaos.analysis.detectors.trend_tests import Samples, certainty, creeping, slope
 
 Curve = Callable[[float, random.Random], float]
 N = 120

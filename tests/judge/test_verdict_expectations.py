@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadchaos.judge import verdict as rules
-from loadchaos.judge.expectations import Figures, Judged, judge
-from loadchaos.judge.mechanisms import Check
-from loadchaos.judge.tally import Latency
-from loadchaos.model import Terms
+from loadchaos.analysis.mechanisms import Check
+from loadchaos.analysis.request_stats import Latency
+from loadchaos.analysis.verdict import verdict as rules
+from loadchaos.analysis.verdict.expectations import Figures, Judged, judge
+from loadchaos.core.model import Terms
 
 S = 1_000_000_000
 

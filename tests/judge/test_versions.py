@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from loadchaos.judge.signatures import load
-from loadchaos.judge.versions import order, standing, with_standing, within
+from loadchaos.analysis.classify.signature_file import load
+from loadchaos.analysis.classify.versions import order, standing, with_standing, within
 
 
 def test_versions_are_in_the_order_in_which_they_came_out() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.model import Facts, Output, Request, Step, TextFacts
+from loadchaos.core.model import Facts, Output, Request, Step, TextFacts
 
 WORDS = tuple((f" {w}", 1 + i % 3) for i, w in enumerate(("the", "of", "and", "to", "in", "is", "that", "it", "was")))
 

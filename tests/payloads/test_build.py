@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from loadchaos.model import Facts, Output, Request, Step
-from loadchaos.payloads import build, images, near_limit, text
-from loadchaos.payloads.image_tokens import qwen
-from loadchaos.payloads.png import template
+from loadchaos.core.model import Facts, Output, Request, Step
+from loadchaos.load.payloads import build, images, near_limit, text
+from loadchaos.load.payloads.image_tokens import qwen
+from loadchaos.load.payloads.png import template
 
 Steps = Callable[..., Step]
 Count = Callable[[Request], int]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from loadchaos.model import Facts, Request, Step, TextFacts
-from loadchaos.payloads import build, conversation, sampling, structured, text, tools
-from loadchaos.units import Range
+from loadchaos.core.model import Facts, Request, Step, TextFacts
+from loadchaos.core.units import Range
+from loadchaos.load.payloads import build, conversation, sampling, structured, text, tools
 
 Steps = Callable[..., Step]
 EACH_TURN = 7

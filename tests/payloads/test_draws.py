@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from loadchaos.draws import Draws, begun, mix, mixed, of_text
+from loadchaos.core.rng import Draws, begun, mix, mixed, of_text
 
 
 def test_numbers_of_a_seed_never_change() -> None:

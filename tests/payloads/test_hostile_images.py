@@ -15,14 +15,14 @@ from click.testing import CliRunner
 from PIL import Image
 from pydantic import ValidationError
 
-from loadchaos import images, shipped
-from loadchaos.cli import main
-from loadchaos.model import Facts, Step
-from loadchaos.payloads import build, hostile_images, text
+from loadchaos.cli.main import main
+from loadchaos.core import resources
+from loadchaos.core.model import Facts, Step
+from loadchaos.load.payloads import build, hostile_images, image_corpus, text
 
 Steps = Callable[..., Step]
-FOLDER = shipped.folder("images")
-CORPUS = images.read(FOLDER)
+FOLDER = resources.folder("images")
+CORPUS = image_corpus.read(FOLDER)
 
 
 def decodes(data: bytes) -> bool:
@@ -46,12 +46,12 @@ def test_the_corpus_is_whole_and_small() -> None:
     for entry in CORPUS:
         assert hashlib.sha256((FOLDER / entry.file).read_bytes()).hexdigest() == entry.sha256, entry.file
     files = {p.name for p in FOLDER.iterdir()}
-    assert files == {e.file for e in CORPUS} | {images.MANIFEST}
+    assert files == {e.file for e in CORPUS} | {image_corpus.MANIFEST}
     assert sum(p.stat().st_size for p in FOLDER.iterdir()) < 300_000
 
 
 @pytest.mark.parametrize("entry", [e for e in CORPUS if e.right != "either"], ids=lambda e: e.file)
-def test_what_a_right_server_takes_decodes_and_what_it_refuses_does_not(entry: images.Entry) -> None:
+def test_what_a_right_server_takes_decodes_and_what_it_refuses_does_not(entry: image_corpus.Entry) -> None:
     data = (FOLDER / entry.file).read_bytes()
     readable = entry.form == "base64" and decodes(data)
     assert readable is (entry.right == "image")
@@ -60,7 +60,7 @@ def test_what_a_right_server_takes_decodes_and_what_it_refuses_does_not(entry: i
 def test_the_corpus_is_made_by_its_command(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["images", "build", str(tmp_path / "new")])
     assert result.exit_code == 0, result.output
-    made = {e.file: (e.mime, e.what, e.right, e.form) for e in images.read(tmp_path / "new")}
+    made = {e.file: (e.mime, e.what, e.right, e.form) for e in image_corpus.read(tmp_path / "new")}
     known = {e.file: (e.mime, e.what, e.right, e.form) for e in CORPUS}
     assert made.items() <= known.items()
     assert set(known) - set(made) <= {"picture.avif", "animated.webp", "lossy.webp"}, "codecs that Pillow may lack"
@@ -132,7 +132,7 @@ def test_an_empty_folder_and_a_broken_manifest_are_told(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="holds no file"):
         hostile_images.Options(folder=str(tmp_path))
     (tmp_path / "b").mkdir()
-    (tmp_path / "b" / images.MANIFEST).write_text('{"images": [{"file": "x"}]}')
+    (tmp_path / "b" / image_corpus.MANIFEST).write_text('{"images": [{"file": "x"}]}')
     with pytest.raises(ValidationError, match="cannot be read"):
         hostile_images.Options(folder=str(tmp_path / "b"))
 

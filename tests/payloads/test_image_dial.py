@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from PIL import Image
 from pydantic import ValidationError
 
-from loadchaos.model import Facts, Request, Step
-from loadchaos.payloads import build, images, jpeg, text
-from loadchaos.payloads.image_tokens import cost, gemma3, internvl, llama4, llava, predicted
+from loadchaos.core.model import Facts, Request, Step
+from loadchaos.load.payloads import build, images, jpeg, text
+from loadchaos.load.payloads.image_tokens import cost, gemma3, internvl, llama4, llava, predicted
 
 Steps = Callable[..., Step]
 

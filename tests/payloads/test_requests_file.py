@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from loadchaos.model import Facts, Output, Step
-from loadchaos.payloads import build, requests
+from loadchaos.core.model import Facts, Output, Step
+from loadchaos.load.payloads import build, requests_file
 
 Steps = Callable[..., Step]
 CHAT = {"model": "theirs", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, "stop": ["x"]}
@@ -21,7 +21,7 @@ def lines(path: Path, *records: Any) -> str:
 
 
 def sent(file: str, step: Steps, facts: Facts, ordinal: int = 0, **options: Any) -> tuple[str, dict[str, Any]]:
-    payload = {"requests": requests.Options(file=file, **options)}
+    payload = {"requests": requests_file.Options(file=file, **options)}
     request = build(step(payload, ordinal, output=Output(max=33)), facts)
     found: dict[str, Any] = json.loads(request.body)
     assert found.get("stream", False) is request.stream
@@ -65,7 +65,7 @@ def test_images_by_path_become_data_urls_and_urls_stay(tmp_path: Path, facts: Fa
     urls = ["cat.jpg", "http://10.0.0.1/x.png", "data:image/png;base64,QQ=="]
     parts = [{"type": "image_url", "image_url": {"url": u, "detail": "low"}} for u in urls]
     file = lines(tmp_path / "r.jsonl", {"messages": [{"role": "user", "content": parts}]})
-    payload = {"requests": requests.Options(file=file)}
+    payload = {"requests": requests_file.Options(file=file)}
     request = build(step(payload), facts)
     assert request.images == 3
     found = [p["image_url"] for p in json.loads(request.body)["messages"][0]["content"]]
@@ -85,7 +85,7 @@ def test_sharegpt_sends_each_question_with_all_that_was_said_before(tmp_path: Pa
     ]  # fmt: skip
     assert again == first
     assert first["max_tokens"] == 33
-    only = requests.Options(file=str(file), turns="first")
+    only = requests_file.Options(file=str(file), turns="first")
     assert json.loads(build(step({"requests": only}, 1), facts).body)["messages"] == first["messages"]
 
 
@@ -129,28 +129,28 @@ def test_what_is_no_request_is_told_with_its_line(text: str, told: str, tmp_path
     file = tmp_path / "r.jsonl"
     file.write_text(text)
     with pytest.raises(ValidationError, match=told):
-        requests.Options(file=str(file))
+        requests_file.Options(file=str(file))
 
 
 @pytest.mark.parametrize("text", ["5", '{"data": "abc"}'])
 def test_a_file_of_json_that_holds_no_requests_is_told(text: str, tmp_path: Path) -> None:
     (tmp_path / "r.json").write_text(text)
     with pytest.raises(ValidationError, match=r"r\.json: a request or a list of them was expected \(got "):
-        requests.Options(file=str(tmp_path / "r.json"))
+        requests_file.Options(file=str(tmp_path / "r.json"))
 
 
 def test_a_limit_that_is_none_is_sent_as_it_is(tmp_path: Path, facts: Facts, step: Steps) -> None:
     file = lines(tmp_path / "r.jsonl", {**CHAT, "max_tokens": "many"}, {**CHAT, "max_tokens": -1})
     assert [sent(file, step, facts, n)[1]["max_tokens"] for n in range(2)] == ["many", -1]
-    assert requests.Options(file=file).outputs(33) == [None, None]
+    assert requests_file.Options(file=file).outputs(33) == [None, None]
 
 
 def test_a_file_that_is_not_there_or_no_text_is_told(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="No such file"):
-        requests.Options(file=str(tmp_path / "none.jsonl"))
+        requests_file.Options(file=str(tmp_path / "none.jsonl"))
     (tmp_path / "x.jsonl").write_bytes(b"\xff\xfe")
     with pytest.raises(ValidationError, match="not UTF-8"):
-        requests.Options(file=str(tmp_path / "x.jsonl"))
+        requests_file.Options(file=str(tmp_path / "x.jsonl"))
 
 
 def test_line_separators_inside_a_text_end_no_line(tmp_path: Path, facts: Facts, step: Steps) -> None:

@@ -14,10 +14,10 @@ import pytest
 from PIL import Image
 from pydantic import ValidationError
 
-from loadchaos.model import Facts, Step
-from loadchaos.payloads import PAYLOADS, avi, build, jpeg, video
-from loadchaos.sim import videos
-from loadchaos.sim.images import ImageError, Processor
+from loadchaos.core.model import Facts, Step
+from loadchaos.load.payloads import PAYLOADS, avi, build, jpeg, video
+from loadchaos.simulator.media import videos
+from loadchaos.simulator.media.images import ImageError, Processor
 
 Steps = Callable[..., Step]
 TEXT = PAYLOADS["text"].Options.model_validate({"tokens": 40})

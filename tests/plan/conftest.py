@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from loadchaos.plan.profile import Profile, Shelves, load
-from loadchaos.shelves import whole
+from loadchaos.load.registry import whole
+from loadchaos.profile.profile import Profile, Shelves, load
 
 GOOD = """
 name: good

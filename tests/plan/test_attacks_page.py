@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
-from loadchaos.plan.profile import Profile
+from loadchaos.profile.profile import Profile
 
 PAGE = Path(__file__).parent.parent.parent / "docs/attacks.md"
 

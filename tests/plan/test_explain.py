@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from loadchaos import shipped
-from loadchaos.model import Facts, TextFacts
-from loadchaos.payloads import build
-from loadchaos.plan.explain import explain
-from loadchaos.plan.profile import Profile, Shelves, load
-from loadchaos.plan.steps import steps
+from loadchaos.core import resources
+from loadchaos.core.model import Facts, TextFacts
+from loadchaos.load.payloads import build
+from loadchaos.profile.explain import explain
+from loadchaos.profile.profile import Profile, Shelves, load
+from loadchaos.profile.steps import steps
 
 Write = Callable[..., Profile]
 
@@ -28,7 +28,7 @@ load:
 
 
 def test_a_ladder_is_told_with_the_output_that_its_rungs_ask_for(shelves: Shelves) -> None:
-    profile = load(shipped.profile("near_max_len"), shelves)
+    profile = load(resources.profile("near_max_len"), shelves)
     facts = Facts(
         "http://x", "http://x", "vllm", "m", "0.18.0", max_model_len=4096,
         text=TextFacts(9, ((" the", 1),), " the", "tokenize"),
@@ -171,6 +171,6 @@ def test_where_the_number_of_requests_is_not_known_nothing_is_doubted(write: Wri
     assert write(text).doubts() == []
 
 
-@pytest.mark.parametrize("name", shipped.profiles())
+@pytest.mark.parametrize("name", resources.profiles())
 def test_of_no_shipped_profile_there_is_a_doubt(name: str, shelves: Shelves) -> None:
-    assert load(shipped.profile(name), shelves).doubts() == []
+    assert load(resources.profile(name), shelves).doubts() == []

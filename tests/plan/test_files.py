@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from loadchaos.errors import ProfileError
-from loadchaos.payloads import requests
-from loadchaos.plan.profile import Profile, Shelves, from_mapping, load
+from loadchaos.core.errors import ProfileError
+from loadchaos.load.payloads import requests_file
+from loadchaos.profile.profile import Profile, Shelves, from_mapping, load
 
 PROFILE = """
 name: own
@@ -23,7 +23,7 @@ REQUEST = '{"prompt": "hello", "max_tokens": %d}\n'
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, with a folder `profiles` in it that has a profile."""
     monkeypatch.chdir(tmp_path)
-    requests.read.cache_clear()  # in one process the current folder is one: it keeps files by the names they have there
+    requests_file.read.cache_clear()  # in one process the current folder is one: it keeps files by the names they have there
     (tmp_path / "profiles").mkdir()
     (tmp_path / "profiles/own.yaml").write_text(PROFILE)
     return tmp_path

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from loadchaos import shipped
-from loadchaos.errors import ProfileError
-from loadchaos.plan.explain import explain
-from loadchaos.plan.profile import DEFAULT_EXPECT, Profile, Shelves, from_mapping, load
-from loadchaos.plan.schema import schema
-from loadchaos.plan.steps import total
-from loadchaos.sim.options import make_options
+from loadchaos.core import resources
+from loadchaos.core.errors import ProfileError
+from loadchaos.profile.explain import explain
+from loadchaos.profile.profile import DEFAULT_EXPECT, Profile, Shelves, from_mapping, load
+from loadchaos.profile.schema import schema
+from loadchaos.profile.steps import total
+from loadchaos.simulator.options import make_options
 
 Write = Callable[..., Profile]
 TRAFFIC = "traffic: [{name: t, payload: {text: {tokens: 8}}}]\n"
@@ -262,7 +262,7 @@ def test_what_a_server_must_bear_is_a_harm_and_plain_load_is_none(write: Write, 
     assert near.harms() == ["the payload near_limit of traffic text"]
 
 
-SHIPPED = sorted(shipped.profiles().items())
+SHIPPED = sorted(resources.profiles().items())
 
 
 @pytest.mark.parametrize(("name", "path"), SHIPPED)
@@ -282,13 +282,13 @@ def test_a_shipped_profile_asks_the_embedded_server_for_what_it_has(name: str, p
 
 
 def test_the_profile_written_as_resolved_is_a_profile(tmp_path: Path, shelves: Shelves) -> None:
-    first = load(shipped.profile("mtp_mm"), shelves, ["load.0.users=3"])
+    first = load(resources.profile("mtp_mm"), shelves, ["load.0.users=3"])
     (tmp_path / "again.yaml").write_text(first.to_yaml())
     assert load(tmp_path / "again.yaml", shelves) == first
 
 
 def test_the_demo_plans_six_hundred_requests_and_reset_attacks(shelves: Shelves) -> None:
-    profile = load(shipped.profile("mtp_mm"), shelves)
+    profile = load(resources.profile("mtp_mm"), shelves)
     assert total(profile) == 600
     assert profile.image_sizes() == ([(1024, 1024)], 2)
     assert profile.recovers_within_s() == 300.0
@@ -296,4 +296,4 @@ def test_the_demo_plans_six_hundred_requests_and_reset_attacks(shelves: Shelves)
 
 
 def test_the_committed_schema_is_current() -> None:
-    assert (shipped.folder("schemas") / "profile.json").read_text() == schema(), "run `make schemas`"
+    assert (resources.folder("schemas") / "profile.json").read_text() == schema(), "run `make schemas`"

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from loadchaos.plan.expectation import NAMES
-from loadchaos.plan.profile import Accepted, Exposure, Limits, Profile
-from loadchaos.plan.target import Target
-from loadchaos.plan.traffic import Traffic
+from loadchaos.profile.expectation import NAMES
+from loadchaos.profile.profile import Accepted, Exposure, Limits, Profile
+from loadchaos.profile.target import Target
+from loadchaos.profile.traffic import Traffic
 
 PAGE = (Path(__file__).parents[2] / "docs" / "profile.md").read_text(encoding="utf-8")
 ROWS = [line for line in PAGE.splitlines() if line.startswith("| `")]

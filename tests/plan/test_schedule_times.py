@@ -6,9 +6,9 @@ from itertools import islice, pairwise
 
 import pytest
 
-from loadchaos.errors import ProfileError
-from loadchaos.plan.profile import Profile
-from loadchaos.plan.schedule import Schedule
+from loadchaos.core.errors import ProfileError
+from loadchaos.profile.cron import Schedule
+from loadchaos.profile.profile import Profile
 
 BEFORE_SPRING = datetime(2027, 3, 26, 12, tzinfo=UTC)  # the clocks go on in the night to 28 March
 BEFORE_AUTUMN = datetime(2026, 10, 23, 12, tzinfo=UTC)  # and back in the night to 25 October

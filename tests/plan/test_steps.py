@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadchaos import shipped
-from loadchaos.plan import pace
-from loadchaos.plan.explain import explain
-from loadchaos.plan.profile import Profile, Shelves, load
-from loadchaos.plan.steps import PHASE_STRIDE, of_phase, steps, total
+from loadchaos.core import resources
+from loadchaos.profile import arrivals
+from loadchaos.profile.explain import explain
+from loadchaos.profile.profile import Profile, Shelves, load
+from loadchaos.profile.steps import PHASE_STRIDE, of_phase, steps, total
 
 Write = Callable[..., Profile]
 rates = st.floats(0.5, 200)
@@ -22,7 +22,7 @@ times = st.floats(0.1, 20)
 
 @given(rates, times)
 def test_constant_has_as_many_as_the_rate_says(rate: float, for_s: float) -> None:
-    due = list(pace.constant(rate, for_s))
+    due = list(arrivals.constant(rate, for_s))
     assert abs(len(due) - rate * for_s) <= 1
     assert due[0] == 0.0
     assert due == sorted(due)
@@ -31,7 +31,7 @@ def test_constant_has_as_many_as_the_rate_says(rate: float, for_s: float) -> Non
 
 @given(rates, rates, times)
 def test_a_ramp_sends_the_area_under_its_rate(rate: float, to: float, for_s: float) -> None:
-    due = list(pace.ramp(rate, to, for_s))
+    due = list(arrivals.ramp(rate, to, for_s))
     assert abs(len(due) - (rate + to) / 2 * for_s) <= 1
     assert due == sorted(due)
     assert due[-1] <= for_s
@@ -39,29 +39,29 @@ def test_a_ramp_sends_the_area_under_its_rate(rate: float, to: float, for_s: flo
 
 @given(rates, rates, st.integers(2, 9), times)
 def test_a_staircase_sends_the_area_under_its_rate(rate: float, to: float, levels: int, for_s: float) -> None:
-    due = list(pace.step(rate, to, levels, for_s))
+    due = list(arrivals.step(rate, to, levels, for_s))
     assert abs(len(due) - (rate + to) / 2 * for_s) <= 1.01
     assert due == sorted(due)
 
 
 @given(st.lists(st.tuples(st.floats(0, 5), rates), min_size=1, max_size=5))
 def test_pieces_neither_lose_nor_gain_at_their_seams(segments: list[tuple[float, float]]) -> None:
-    due = list(pace.piecewise(segments))
+    due = list(arrivals.piecewise(segments))
     assert abs(len(due) - sum(length * rate for length, rate in segments)) <= 1.01
     assert due == sorted(due)
 
 
 @given(st.floats(5, 100), st.floats(0.2, 5), st.integers(0, 99))
 def test_gamma_keeps_the_mean_rate_and_is_the_same_for_a_seed(rate: float, burstiness: float, seed: int) -> None:
-    due = list(pace.gamma(rate, 100, burstiness, seed))
-    assert due == list(pace.gamma(rate, 100, burstiness, seed))
+    due = list(arrivals.gamma(rate, 100, burstiness, seed))
+    assert due == list(arrivals.gamma(rate, 100, burstiness, seed))
     assert due == sorted(due)
     planned = rate * 100
     assert abs(len(due) - planned) < 6 * (planned / burstiness) ** 0.5 + 2 / burstiness + 2
 
 
 def test_a_days_curve_is_dense_at_its_peak_and_comes_again() -> None:
-    due = list(pace.day(0, 20, 6 * 60, 24 * 60, 48 * 60))
+    due = list(arrivals.day(0, 20, 6 * 60, 24 * 60, 48 * 60))
     assert len(due) == pytest.approx(10 * 48 * 60, abs=2), "the mean of both rates, over whole days"
     assert due == sorted(due)
 
@@ -75,7 +75,7 @@ def test_a_days_curve_is_dense_at_its_peak_and_comes_again() -> None:
 
 
 def test_a_spike_is_dense_only_while_it_lasts() -> None:
-    due = list(pace.spike(2, 50, 4, 2, 10))
+    due = list(arrivals.spike(2, 50, 4, 2, 10))
     assert sum(4 <= t < 6 for t in due) == 100
     assert len(due) == 116
 
@@ -85,7 +85,7 @@ def test_a_spike_sends_the_area_under_its_rate(
     rate: float, to: float, share: float, width: float, for_s: float
 ) -> None:
     at = share * for_s
-    due = list(pace.spike(rate, to, at, width, for_s))
+    due = list(arrivals.spike(rate, to, at, width, for_s))
     dense_s = min(width, for_s - at)
     assert abs(len(due) - (rate * (for_s - dense_s) + to * dense_s)) <= 1.01
     assert due == sorted(due)
@@ -95,31 +95,31 @@ def test_a_spike_sends_the_area_under_its_rate(
 @given(st.floats(0, 20), st.floats(0.5, 20), st.floats(0, 90), st.floats(10, 90), times)
 def test_a_day_sends_the_area_under_its_curve(rate: float, to: float, peak: float, period: float, days: float) -> None:
     for_s = period * math.ceil(days / 4)
-    due = list(pace.day(rate, to, peak, period, for_s))
+    due = list(arrivals.day(rate, to, peak, period, for_s))
     assert abs(len(due) - (rate + to) / 2 * for_s) <= 1.01, "over whole days, the mean of both rates"
     assert due == sorted(due)
 
 
 @given(st.integers(1, 50), st.integers(1, 20), st.floats(0, 100))
 def test_bursts_are_whole_and_as_far_apart_as_planned(size: int, repeat: int, every_s: float) -> None:
-    due = list(pace.burst(size, repeat, every_s))
+    due = list(arrivals.burst(size, repeat, every_s))
     assert Counter(round_ for round_, _ in due) == dict.fromkeys(range(repeat), size)
     assert all(at == round_ * every_s for round_, at in due)
     assert due == sorted(due)
 
 
 def test_a_burst_is_due_at_once_and_again() -> None:
-    assert list(pace.burst(2, 2, 20.0)) == [(0, 0.0), (0, 0.0), (1, 20.0), (1, 20.0)]
+    assert list(arrivals.burst(2, 2, 20.0)) == [(0, 0.0), (0, 0.0), (1, 20.0), (1, 20.0)]
 
 
-@pytest.mark.parametrize("name", sorted(shipped.profiles()))
+@pytest.mark.parametrize("name", sorted(resources.profiles()))
 def test_the_same_seed_gives_the_same_steps_of_every_profile(name: str, shelves: Shelves) -> None:
-    profile = load(shipped.profile(name), shelves)
+    profile = load(resources.profile(name), shelves)
     assert list(islice(steps(profile, 7), 2000)) == list(islice(steps(profile, 7), 2000))
 
 
 def test_the_same_seed_gives_the_same_steps_and_another_others(shelves: Shelves) -> None:
-    profile = load(shipped.profile("mtp_mm"), shelves)
+    profile = load(resources.profile("mtp_mm"), shelves)
     assert list(steps(profile, 1)) == list(steps(profile, 1))
     assert [s.traffic for s in steps(profile, 1)] != [s.traffic for s in steps(profile, 2)]
 
@@ -127,7 +127,7 @@ def test_the_same_seed_gives_the_same_steps_and_another_others(shelves: Shelves)
 @pytest.mark.parametrize("name", ["mtp_mm", "near_max_len", "pp_memory_pressure"])
 @pytest.mark.parametrize("workers", [2, 3])
 def test_workers_share_the_steps_of_one(name: str, workers: int, shelves: Shelves) -> None:
-    profile = load(shipped.profile(name), shelves)
+    profile = load(resources.profile(name), shelves)
     alone = list(steps(profile, 5))
     shared = [s for w in range(workers) for s in steps(profile, 5, w, workers)]
     assert sorted(shared, key=lambda s: s.index) == alone
@@ -148,7 +148,7 @@ def test_a_phase_that_lasts_a_time_has_no_end_of_its_own(write: Write, good: str
 
 
 def test_weights_and_shares_are_kept(shelves: Shelves) -> None:
-    profile = load(shipped.profile("mtp_mm"), shelves, ["load.0.requests=20000", "load.0.rounds=1"])
+    profile = load(resources.profile("mtp_mm"), shelves, ["load.0.requests=20000", "load.0.rounds=1"])
     got = Counter((s.traffic, s.behaviour) for s in steps(profile, 3))
     assert abs(got["images", "plain"] / 20000 - 0.7) < 0.02
     text = got["text", "plain"] + got["text", "abort"]
@@ -156,15 +156,15 @@ def test_weights_and_shares_are_kept(shelves: Shelves) -> None:
 
 
 def test_every_rung_of_a_ladder_has_its_turn(shelves: Shelves) -> None:
-    profile = load(shipped.profile("near_max_len"), shelves)
+    profile = load(resources.profile("near_max_len"), shelves)
     rungs = [s.payload["near_limit"].rung for s in of_phase(profile, 0, 0)]
     assert len({(r.margin, r.output) for r in rungs}) == 72
     assert [r.margin for r in rungs[:72]] == sorted(r.margin for r in rungs[:72])
 
 
-@pytest.mark.parametrize("name", sorted(shipped.profiles()))
+@pytest.mark.parametrize("name", sorted(resources.profiles()))
 def test_explain_says_what_a_profile_will_do(name: str, shelves: Shelves) -> None:
-    text = explain(load(shipped.profile(name), shelves))
+    text = explain(load(resources.profile(name), shelves))
     assert text.startswith(f"{name}: ")
     assert "It passes if" in text
-    assert ("--authorize" in text) == bool(load(shipped.profile(name), shelves).harms())
+    assert ("--authorize" in text) == bool(load(resources.profile(name), shelves).harms())

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadchaos.errors import ProfileError
-from loadchaos.model import Facts, TextFacts
-from loadchaos.payloads import build
-from loadchaos.plan import trace
-from loadchaos.plan.explain import explain
-from loadchaos.plan.profile import Profile
-from loadchaos.plan.steps import steps, total
+from loadchaos.core.errors import ProfileError
+from loadchaos.core.model import Facts, TextFacts
+from loadchaos.load.payloads import build
+from loadchaos.profile import trace
+from loadchaos.profile.explain import explain
+from loadchaos.profile.profile import Profile
+from loadchaos.profile.steps import steps, total
 
 Write = Callable[..., Profile]
 ROWS = [

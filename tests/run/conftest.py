@@ -216,7 +216,7 @@ class Sim:
 
 @pytest.fixture
 def sim(tmp_path: Path) -> Iterator[Callable[..., Sim]]:
-    """Starts embedded servers by hand, with flags as `python -m loadchaos.sim.server` takes them."""
+    """Starts embedded servers by hand, with flags as `python -m loadchaos.simulator.server` takes them."""
     sims: list[Sim] = []
 
     def go(*flags: str, log: Path | None = None) -> Sim:
@@ -224,7 +224,7 @@ def sim(tmp_path: Path) -> Iterator[Callable[..., Sim]]:
         before = log.stat().st_size if log.exists() else 0
         with log.open("ab") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "loadchaos.sim.server", "--port", "0", *flags], stdout=output, stderr=output,
+                [sys.executable, "-m", "loadchaos.simulator.server", "--port", "0", *flags], stdout=output, stderr=output,
                 stdin=subprocess.DEVNULL,
             )  # fmt: skip
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from loadchaos.errors import OptionError
-from loadchaos.trust import Trust
+from loadchaos.core.errors import OptionError
+from loadchaos.core.tls import Trust
 from tests.run.test_plain_locust import PROFILE, locust
 
-TWO_LINES = "from loadchaos.users import from_profile\nChat = from_profile('{}.json')\n"
+TWO_LINES = "from loadchaos import from_profile\nChat = from_profile('{}.json')\n"
 FRONT = Path(__file__).parent / "tls_front.py"
 
 
@@ -80,7 +80,7 @@ def test_a_locust_of_the_user_s_own_believes_what_its_profile_says(
         profile = {**PROFILE, "name": name, "target": target}
         (tmp_path / f"{name}.json").write_text(json.dumps(profile))
         (tmp_path / f"{name}.py").write_text(
-            f"from loadchaos.users import from_profile\nChat = from_profile('{name}.json')\n"
+            f"from loadchaos import from_profile\nChat = from_profile('{name}.json')\n"
         )
     code, stats, said = locust(tmp_path, url, "-f", "believes.py", for_s=3)
     assert code == 0, said

@@ -1,6 +1,6 @@
 """An hour's checkpoint counts what has become of the load so far."""
 
-from loadchaos.checkpoint import Checkpoint
+from loadchaos.runner.checkpoint import Checkpoint
 
 
 def test_a_checkpoint_an_hour_with_all_counts_so_far() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.ledger import Tail
+from loadchaos.core.ledger.files import Tail
 
 LIMITED = """
 import os, resource, sys

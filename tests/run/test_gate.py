@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from loadchaos.errors import OptionError
-from loadchaos.gate import Gate
-from loadchaos.plan.profile import Profile
-from loadchaos.plan.target import Target
-from loadchaos.record import Record
+from loadchaos.core.errors import OptionError
+from loadchaos.core.ledger.recorder import Record
+from loadchaos.profile.profile import Profile
+from loadchaos.profile.target import Target
+from loadchaos.runner.pause_gate import Gate
 
 
 class Dead:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from loadchaos import learn
-from loadchaos.errors import AuthorizationError, TargetError
-from loadchaos.model import Facts
+from loadchaos.core.errors import AuthorizationError, TargetError
+from loadchaos.core.model import Facts
+from loadchaos.runner import discover
 
 FOR_EVER = [{"users": 1, "for": "87600h"}]
 TEXT = {"name": "text", "payload": {"text": {"tokens": "16..64"}}, "output": {"max": 4}}
@@ -19,7 +19,7 @@ ELSEWHERE = "http://198.51.100.7:8000"  # RFC 5737: nobody's
 
 def learned(url: str, *traffic: dict[str, Any], **more: Any) -> Facts:
     profile = {"name": "learning", "load": FOR_EVER, "traffic": list(traffic), **more}
-    return asyncio.run(learn.learn({"base_url": url, "profile": profile}))
+    return asyncio.run(discover.learn({"base_url": url, "profile": profile}))
 
 
 def test_a_ladder_has_its_limit_searched_where_the_server_does_not_tell_it(sim: Any) -> None:
@@ -46,13 +46,13 @@ def test_a_profile_that_does_not_fit_says_what_to_change(sim: Any) -> None:
 def test_what_can_harm_a_server_of_others_needs_a_word_and_attacks_that_are_not_made_need_none(
     monkeypatch: pytest.MonkeyPatch, sim: Any
 ) -> None:
-    monkeypatch.delenv(learn.AUTHORIZE, raising=False)
+    monkeypatch.delenv(discover.AUTHORIZE, raising=False)
     with pytest.raises(AuthorizationError, match=r"export LOADCHAOS_AUTHORIZE=198\.51\.100\.7:8000"):
         learned(ELSEWHERE, TEXT, LADDER)
-    monkeypatch.setattr("loadchaos.calibrate.look", _reached)
+    monkeypatch.setattr("loadchaos.server.discovery.calibrate.look", _reached)
     with pytest.raises(InterruptedError):
         learned(ELSEWHERE, TEXT, attacks=[{"admin": "reset_mm_cache", "every": "2s"}])
-    monkeypatch.setenv(learn.AUTHORIZE, "127.0.0.1:1, 198.51.100.7:8000")
+    monkeypatch.setenv(discover.AUTHORIZE, "127.0.0.1:1, 198.51.100.7:8000")
     with pytest.raises(InterruptedError):
         learned(ELSEWHERE, LADDER)
 

@@ -14,13 +14,13 @@ from typing import Any
 import jsonschema
 import pytest
 
-from loadchaos.gate import Gate
-from loadchaos.options import Options
-from loadchaos.patient import Patient
-from loadchaos.plan.profile import from_mapping
-from loadchaos.prepare import Preparation
-from loadchaos.run import run
-from loadchaos.shelves import whole
+from loadchaos.load.registry import whole
+from loadchaos.profile.profile import from_mapping
+from loadchaos.runner.options import Options
+from loadchaos.runner.pause_gate import Gate
+from loadchaos.runner.prepare import Preparation
+from loadchaos.runner.run import run
+from loadchaos.runner.server_under_test import Patient
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "verdict.json").read_text())
 PROFILE = {
@@ -132,9 +132,9 @@ def _read_all(fd: int) -> None:
 
 JUDGES_FOR_EVER = """
 import sys, time
-import loadchaos.conclude
-from loadchaos.cli import main
-loadchaos.conclude.conclude = lambda *_: time.sleep(300)
+import loadchaos.runner.finalize
+from loadchaos.cli.main import main
+loadchaos.runner.finalize.conclude = lambda *_: time.sleep(300)
 sys.argv[1:] = ["run", "small.yaml", "--exporter-port", "0", "--duration", "1s"]
 main()
 """

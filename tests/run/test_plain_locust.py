@@ -39,7 +39,7 @@ BOTH = """
 import gevent
 from locust import HttpUser, constant, events, task
 from locust.runners import WorkerRunner
-from loadchaos.users import from_profile
+from loadchaos import from_profile
 
 Chat = from_profile("short.json")
 
@@ -93,7 +93,7 @@ def test_two_profiles_go_into_one_locustfile(sim: Any, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_server_that_is_not_there_is_told_once_for_all_processes(tmp_path: Path) -> None:
-    (tmp_path / "two.py").write_text('from loadchaos.users import from_profile\nChat = from_profile("smoke")\n')
+    (tmp_path / "two.py").write_text('from loadchaos import from_profile\nChat = from_profile("smoke")\n')
     code, _, said = locust(tmp_path, "http://127.0.0.1:1", "-f", "two.py", "-u", "2", "--processes", "2")
     assert code == 4, said
     assert said.count("connection refused") == 1, said
@@ -107,7 +107,7 @@ def rows(stats: list[dict[str, Any]]) -> dict[tuple[str, str], int]:
 @pytest.mark.slow
 def test_a_locustfile_of_two_lines_sends_a_profile_s_traffic(sim: Any, tmp_path: Path) -> None:
     (tmp_path / "short.json").write_text(json.dumps(PROFILE))
-    (tmp_path / "two.py").write_text('from loadchaos.users import from_profile\nChat = from_profile("short.json")\n')
+    (tmp_path / "two.py").write_text('from loadchaos import from_profile\nChat = from_profile("short.json")\n')
     code, stats, said = locust(tmp_path, sim().url, "-f", "two.py", "-u", "2", "-r", "10")
     told = rows(stats)
     assert code == 0, said
@@ -119,7 +119,7 @@ def test_a_locustfile_of_two_lines_sends_a_profile_s_traffic(sim: Any, tmp_path:
 
 @pytest.mark.slow
 def test_a_server_that_is_not_there_ends_it_with_the_reason(tmp_path: Path) -> None:
-    (tmp_path / "two.py").write_text('from loadchaos.users import from_profile\nChat = from_profile("smoke")\n')
+    (tmp_path / "two.py").write_text('from loadchaos import from_profile\nChat = from_profile("smoke")\n')
     code, stats, said = locust(tmp_path, "http://127.0.0.1:1", "-f", "two.py", "-u", "1")
     assert code == 4
     assert "connection refused" in said

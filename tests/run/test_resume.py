@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from loadchaos.cli import run
-from loadchaos.cli_resume import again, rest
-from loadchaos.errors import OptionError
-from loadchaos.ledger import RunFolder, Tail, Writer
-from loadchaos.model import Facts
-from loadchaos.plan.profile import Profile, from_mapping
-from loadchaos.plan.steps import steps
-from loadchaos.resume import Point, point
-from loadchaos.shelves import whole
-from loadchaos.users.plan import WorkerPlan
+from loadchaos.cli.main import run
+from loadchaos.cli.resume import again, rest
+from loadchaos.core.errors import OptionError
+from loadchaos.core.ledger.files import RunFolder, Tail, Writer
+from loadchaos.core.model import Facts
+from loadchaos.load.registry import whole
+from loadchaos.load.worker.worker_plan import WorkerPlan
+from loadchaos.profile.profile import Profile, from_mapping
+from loadchaos.profile.steps import steps
+from loadchaos.runner.resume import Point, point
 
 
 def steps_of(folder: Path) -> list[int]:

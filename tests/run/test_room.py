@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from loadchaos.plan.profile import Profile, from_mapping
-from loadchaos.room import REQUEST_BYTES, SECOND_BYTES, Room, predicted
-from loadchaos.shelves import whole
+from loadchaos.load.disk_space import REQUEST_BYTES, SECOND_BYTES, Room, predicted
+from loadchaos.load.registry import whole
+from loadchaos.profile.profile import Profile, from_mapping
 
 TEXT = {"name": "text", "payload": {"text": {"tokens": 16}}, "output": {"max": 8}}
 

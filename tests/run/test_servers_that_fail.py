@@ -21,7 +21,7 @@ def launching(command: list[str], port: int, **more: Any) -> dict[str, Any]:
 
 
 def served(port: int, *flags: str) -> list[str]:
-    return [sys.executable, "-m", "loadchaos.sim.server", "--port", str(port), *flags]
+    return [sys.executable, "-m", "loadchaos.simulator.server", "--port", str(port), *flags]
 
 
 @pytest.mark.slow

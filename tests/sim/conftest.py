@@ -16,7 +16,7 @@ import psutil
 import pytest
 from PIL import Image
 
-from loadchaos.sim.command import command
+from loadchaos.simulator.command import command
 
 CAPTURES = Path(__file__).parent / "captures"
 

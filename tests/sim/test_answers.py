@@ -1,7 +1,7 @@
 """What the embedded model says: the same for the same prompt, a repeated word where it was told to, wrong once derailed."""
 
-from loadchaos.sim import tokenizer
-from loadchaos.sim.answers import Answer, obeyed
+from loadchaos.simulator.engine import tokenizer
+from loadchaos.simulator.engine.answers import Answer, obeyed
 
 
 def test_an_answer_taken_in_pieces_is_the_same_text() -> None:

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from loadchaos.sim.defects import DEFECTS
-from loadchaos.sim.engine import Engine
-from loadchaos.sim.nouns import EngineConfig, EngineFault, EngineRequest, MMItem
-from loadchaos.sim.rules import REDO_AFTER_REJECTIONS
-from loadchaos.sim.virtual import Played, closed_loop, mixed_traffic
+from loadchaos.simulator.defects import DEFECTS
+from loadchaos.simulator.engine.engine import Engine
+from loadchaos.simulator.engine.rules import REDO_AFTER_REJECTIONS
+from loadchaos.simulator.engine.types import EngineConfig, EngineFault, EngineRequest, MMItem
+from loadchaos.simulator.engine.virtual_time import Played, closed_loop, mixed_traffic
 
 THREE = ("encoder_pop_before_draft", "encoder_free_on_speculated", "encoder_free_on_scheduled")
 SMALL = EngineConfig(max_num_batched_tokens=2048)

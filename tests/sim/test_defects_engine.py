@@ -7,10 +7,10 @@ from itertools import islice
 
 import pytest
 
-from loadchaos.sim.engine import Engine
-from loadchaos.sim.limits import input_limit
-from loadchaos.sim.nouns import EngineConfig, EngineFault, EngineRequest, MMItem
-from loadchaos.sim.virtual import Played, closed_loop, mixed_traffic
+from loadchaos.simulator.engine.engine import Engine
+from loadchaos.simulator.engine.limits import input_limit
+from loadchaos.simulator.engine.types import EngineConfig, EngineFault, EngineRequest, MMItem
+from loadchaos.simulator.engine.virtual_time import Played, closed_loop, mixed_traffic
 
 
 def play(config: EngineConfig, requests: list[EngineRequest]) -> Played:

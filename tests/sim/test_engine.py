@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from loadchaos.sim.engine import Engine
-from loadchaos.sim.limits import input_limit, lmdeploy_blocks
-from loadchaos.sim.nouns import EngineConfig, EngineFault, EngineRequest, MMItem, RequestOutput
-from loadchaos.sim.virtual import Played, closed_loop, mixed_traffic
+from loadchaos.simulator.engine.engine import Engine
+from loadchaos.simulator.engine.limits import input_limit, lmdeploy_blocks
+from loadchaos.simulator.engine.types import EngineConfig, EngineFault, EngineRequest, MMItem, RequestOutput
+from loadchaos.simulator.engine.virtual_time import Played, closed_loop, mixed_traffic
 
 PLAIN = EngineConfig(num_speculative_tokens=0, async_scheduling=False)
 

@@ -5,11 +5,11 @@ from itertools import islice
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from loadchaos.sim.defects import DEFECTS
-from loadchaos.sim.engine import Engine
-from loadchaos.sim.kv import BlockPool
-from loadchaos.sim.nouns import EngineConfig, EngineRequest, MMItem
-from loadchaos.sim.virtual import closed_loop
+from loadchaos.simulator.defects import DEFECTS
+from loadchaos.simulator.engine.engine import Engine
+from loadchaos.simulator.engine.kv_cache import BlockPool
+from loadchaos.simulator.engine.types import EngineConfig, EngineRequest, MMItem
+from loadchaos.simulator.engine.virtual_time import closed_loop
 
 BOUNDED = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

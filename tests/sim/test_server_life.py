@@ -11,8 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
-from loadchaos.sim.command import command
-from loadchaos.sim.server import config_from_args
+from loadchaos.simulator.command import command
+from loadchaos.simulator.server import config_from_args
 
 DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 EVENT = f'data: {{"error": {{"message": "{DEAD}", "type": "InternalServerError", "param": null, "code": 500}}}}\n\n'

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadchaos.sim import tokenizer
-from loadchaos.sim.images import AspectRatioError, ImageReader, Processor
-from loadchaos.sim.nouns import MMItem
-from loadchaos.sim.pages import number
-from loadchaos.sim.processor_cache import ReceiverCache
-from loadchaos.sim.sender_cache import SenderCache
+from loadchaos.simulator.engine import tokenizer
+from loadchaos.simulator.engine.processor_cache import ReceiverCache
+from loadchaos.simulator.engine.types import MMItem
+from loadchaos.simulator.http.metrics_page import number
+from loadchaos.simulator.media.images import AspectRatioError, ImageReader, Processor
+from loadchaos.simulator.media.sender_cache import SenderCache
 
 QWEN2 = Processor(patch=14, min_pixels=3136, max_pixels=12845056)
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from loadchaos.plan.schedule import Schedule
-from loadchaos.soak.child import Found
-from loadchaos.soak.daemon import Order, Soak
+from loadchaos.profile.cron import Schedule
+from loadchaos.runner.soak.child import Found
+from loadchaos.runner.soak.daemon import Order, Soak
 
 
 class Clock:

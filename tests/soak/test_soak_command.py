@@ -18,10 +18,10 @@ import pytest
 from click.testing import CliRunner
 from ruamel.yaml import YAML
 
-from loadchaos.cli import main
-from loadchaos.errors import OptionError
-from loadchaos.plan.schedule import Schedule
-from loadchaos.soak.emit import Job, emit, on_calendar
+from loadchaos.cli.main import main
+from loadchaos.core.errors import OptionError
+from loadchaos.profile.cron import Schedule
+from loadchaos.runner.soak.unit_files import Job, emit, on_calendar
 
 PROFILE = """
 name: short

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.errors import OptionError
+from loadchaos.core.errors import OptionError
 
 Make = Callable[..., Any]  # World, of this folder's conftest
 

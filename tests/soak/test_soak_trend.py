@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from loadchaos.tell.trend import PAST, read
-from loadchaos.tell.trend_page import html
+from loadchaos.report.html.trend import PAST, read
+from loadchaos.report.html.trend_page import html
 
 Make = Callable[..., Any]  # World, of this folder's conftest
 
@@ -36,7 +36,9 @@ def test_an_unusual_night_is_told_and_ends_as_any_other(world: Make) -> None:
 def test_a_trend_that_cannot_be_made_ends_no_soak(world: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     w = world()
     soak = w.soak()
-    monkeypatch.setattr("loadchaos.tell.trend_page.html", None)  # as a package that was replaced under it may fail
+    monkeypatch.setattr(
+        "loadchaos.report.html.trend_page.html", None
+    )  # as a package that was replaced under it may fail
     assert night(w, soak, 0.2) == 0
     assert any("could not be cleaned up" in line for line in w.said_lines)
 

@@ -6,12 +6,13 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
-from loadchaos.ledger import RunFolder, Writer
-from loadchaos.stats import LogHistogram
-from loadchaos.tell import binaries
+from loadchaos.core.ledger.files import RunFolder, Writer
+from loadchaos.core.stats import LogHistogram
+from loadchaos.report.metrics import prometheus_binaries
 
 S = 1_000_000_000
 T0 = 5_000 * S
@@ -120,11 +121,14 @@ def write_run(path: Path, **shape: int) -> RunFolder:
     """A run folder with those rows and a server.log."""
     path.mkdir(parents=True, exist_ok=True)
     folder = RunFolder(path)
-    for name, rows in all_rows(**shape).items():
-        writer = Writer(path / name, "test")
-        for row in rows:
-            writer.write(row)
-        writer.close()
+    # The clock of the headers is the run's: on a machine that started less than T0 ago its samples would lie in the
+    # future, and VictoriaMetrics leaves those out of what it exports.
+    with mock.patch("time.monotonic_ns", return_value=T0 + 60 * S):
+        for name, rows in all_rows(**shape).items():
+            writer = Writer(path / name, "test")
+            for row in rows:
+                writer.write(row)
+            writer.close()
     index = Writer(folder.server_index, "test")
     offset = 0
     with folder.server_log.open("wb") as log:
@@ -215,11 +219,13 @@ def prometheus_program() -> Callable[[str], Path]:
     trouble: dict[str, str] = {}
 
     def program(name: str) -> Path:
-        if binaries.find(name) is None and name not in trouble:
-            trouble[name] = binaries.fetch((name,) if name in ALONE else binaries.PACKAGES)
-        found = binaries.find(name)
+        if prometheus_binaries.find(name) is None and name not in trouble:
+            trouble[name] = prometheus_binaries.fetch((name,) if name in ALONE else prometheus_binaries.PACKAGES)
+        found = prometheus_binaries.find(name)
         if found is None:
-            pytest.skip(f"{name} is not here ({trouble[name]}): install it, or name its folder in {binaries.ENV}")
+            pytest.skip(
+                f"{name} is not here ({trouble[name]}): install it, or name its folder in {prometheus_binaries.ENV}"
+            )
         return found
 
     return program

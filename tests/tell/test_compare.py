@@ -10,10 +10,10 @@ import orjson
 import pytest
 from click.testing import CliRunner
 
-from loadchaos.cli import main
-from loadchaos.errors import OptionError
-from loadchaos.tell import compare, compare_page
-from loadchaos.tell.distributions import Whole
+from loadchaos.cli.main import main
+from loadchaos.core.errors import OptionError
+from loadchaos.report.html import compare, compare_page
+from loadchaos.report.live_stats.distributions import Whole
 
 MS = 1_000_000
 

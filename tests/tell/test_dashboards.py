@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
-from loadchaos.ledger import RunFolder, Writer
-from loadchaos.tell import metric_table
-from loadchaos.tell.dashboards import DASHBOARDS, text
-from loadchaos.tell.export import openmetrics
+from loadchaos.core.ledger.files import RunFolder, Writer
+from loadchaos.report.export.export import openmetrics
+from loadchaos.report.metrics import metric_table
+from loadchaos.report.metrics.dashboards import DASHBOARDS, text
 from tests.tell.conftest import all_rows, make_verdict
 
 ROOT = Path(__file__).parents[2]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from loadchaos.tell.charts import picture
-from loadchaos.tell.fold import Fold
-from loadchaos.tell.prometheus import families
-from loadchaos.tell.series import Series
+from loadchaos.report.html.charts import picture
+from loadchaos.report.live_stats.fold import Fold
+from loadchaos.report.live_stats.series import Series
+from loadchaos.report.metrics.exporter import families
 
 S = 1_000_000_000
 GB = 2.0**30

@@ -4,8 +4,8 @@ import math
 import re
 from typing import Any
 
-from loadchaos.stats import LogHistogram
-from loadchaos.tell.distributions import Whole, distributions, lengths
+from loadchaos.core.stats import LogHistogram
+from loadchaos.report.live_stats.distributions import Whole, distributions, lengths
 
 MS = 1_000_000
 

@@ -17,10 +17,10 @@ import pytest
 from click.testing import CliRunner
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as strictly
 
-from loadchaos.cli import main
-from loadchaos.errors import OptionError
-from loadchaos.ledger import Reader, RunFolder
-from loadchaos.tell.export import openmetrics, write_csv, write_parquet
+from loadchaos.cli.main import main
+from loadchaos.core.errors import OptionError
+from loadchaos.core.ledger.files import Reader, RunFolder
+from loadchaos.report.export.export import openmetrics, write_csv, write_parquet
 
 
 def counted_by_hand(folder: RunFolder) -> Counter[tuple[str, str]]:

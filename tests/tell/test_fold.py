@@ -3,8 +3,8 @@
 from collections import Counter
 from typing import Any
 
-from loadchaos.ledger import Reader, RunFolder
-from loadchaos.tell.fold import Fold
+from loadchaos.core.ledger.files import Reader, RunFolder
+from loadchaos.report.live_stats.fold import Fold
 
 
 def folded(folder: RunFolder) -> Fold:

@@ -19,13 +19,13 @@ from typing import Any
 import orjson
 import pytest
 
-from loadchaos.conclude import conclude
-from loadchaos.errors import LedgerError
-from loadchaos.follow import Findings, follow
-from loadchaos.ledger import Reader, RunFolder, Tail, Writer
-from loadchaos.tell import html
+from loadchaos.core.errors import LedgerError
+from loadchaos.core.ledger.files import Reader, RunFolder, Tail, Writer
+from loadchaos.report.html import page as html
+from loadchaos.runner.finalize import conclude
+from loadchaos.runner.follower import Findings, follow
 
-COMMAND = [sys.executable, "-m", "loadchaos.follow"]
+COMMAND = [sys.executable, "-m", "loadchaos.runner.follower"]
 
 
 def findings(folder: RunFolder) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.tell import github
+from loadchaos.report.export import github
 
 Verdict = dict[str, Any]
 

@@ -7,10 +7,11 @@ from typing import Any
 import orjson
 import pytest
 
-from loadchaos.ledger import Reader, RunFolder
-from loadchaos.tell import canvas, html
-from loadchaos.tell.charts import picture
-from loadchaos.tell.series import POINTS, Series
+from loadchaos.core.ledger.files import Reader, RunFolder
+from loadchaos.report.html import page as html
+from loadchaos.report.html import uplot_data
+from loadchaos.report.html.charts import picture
+from loadchaos.report.live_stats.series import POINTS, Series
 
 Verdict = dict[str, Any]
 S = 1_000_000_000
@@ -65,7 +66,7 @@ def test_the_page_asks_nobody_for_anything(page: Page) -> None:
             assert "href" not in attrs
     assert "Permission is hereby granted" in page.text, "uPlot goes with its licence"
     policy = [a["content"] for t, a in page.tags if a.get("http-equiv") == "Content-Security-Policy"]
-    assert policy == [f"default-src 'none'; style-src 'unsafe-inline'; script-src '{canvas.script()[1]}'"]
+    assert policy == [f"default-src 'none'; style-src 'unsafe-inline'; script-src '{uplot_data.script()[1]}'"]
 
 
 def test_links_lead_to_upstream_issues_and_into_the_run_folder_only(page: Page) -> None:
@@ -183,7 +184,7 @@ def test_the_numbers_for_the_script_are_those_drawn_and_nothing_in_gaps() -> Non
         series.feed({"row": "metrics", "at_ns": second * S, "replica": "a", "engine": "0",
                      "values": {"kv_usage_ratio": second / 10}})  # fmt: skip
     series.feed({"row": "state", "at_ns": 3 * S, "replica": "a", "to": "</script><!--", "signs": []})
-    text = canvas.numbers(picture(series), series.origin_utc_s)
+    text = uplot_data.numbers(picture(series), series.origin_utc_s)
     assert "<" not in text
     told = orjson.loads(text)
     (kv,) = [c for c in told["charts"] if c["unit"] == "%"]

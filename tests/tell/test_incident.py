@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from loadchaos.ledger import RunFolder
-from loadchaos.tell import incident
-from loadchaos.tell.incident_log import batch, decisive
-from loadchaos.tell.incident_page import replay_command
+from loadchaos.core.ledger.files import RunFolder
+from loadchaos.report.incident import folder
+from loadchaos.report.incident.log_excerpt import batch, decisive
+from loadchaos.report.incident.page import replay_command
 
 
 @pytest.fixture
@@ -35,17 +35,17 @@ def death(hostile: str) -> dict[str, Any]:
 
 
 def test_the_folder_has_the_facts_the_page_and_the_log_around_it(run_folder: RunFolder, death: dict[str, Any]) -> None:
-    home = incident.write(run_folder, death)
+    home = folder.write(run_folder, death)
     assert home.name == "001-encoder_cache_miss"
     assert json.loads((home / "incident.json").read_text()) == death
     excerpt = (home / "server.log.excerpt").read_text()
     assert excerpt.startswith("# server.log, lines 1 to 120\n")
     assert "AssertionError: Encoder cache miss for 9f86d081884c7d65." in excerpt
-    assert {p.name for p in home.iterdir()} == incident.FILES - {"requests.jsonl"}, "no bodies were handed in"
+    assert {p.name for p in home.iterdir()} == folder.FILES - {"requests.jsonl"}, "no bodies were handed in"
 
 
 def test_the_page_is_ready_to_paste(run_folder: RunFolder, death: dict[str, Any]) -> None:
-    page = (incident.write(run_folder, death) / "incident.md").read_text()
+    page = (folder.write(run_folder, death) / "incident.md").read_text()
     for part in (
         "engine death, `encoder_cache_miss`", "30.0 s after the load began", "400 ms later", "76 requests lost",
         "https://github.com/vllm-project/vllm/issues/38551, fixed in 0.27.1", "(EngineCore pid=7) AssertionError",
@@ -65,7 +65,7 @@ def test_the_page_has_what_the_server_and_its_gpus_measured(run_folder: RunFolde
          "gpu_memory_free_bytes": 20 * 2**30, "gpu_utilisation_ratio": 0.9, "gpu_temperature_c": 71.0},
         {"at_s": 29.0, **engine, "generation_tokens_total": 2000.0},
     ]  # fmt: skip
-    page = (incident.write(run_folder, death) / "incident.md").read_text()
+    page = (folder.write(run_folder, death) / "incident.md").read_text()
     assert "| +24.000 s | engine 0 | 80 | 3 | 42% |  |  |" in page
     assert "| +29.000 s | engine 0 | 80 | 3 | 42% | 200 |  |" in page
     assert "- gpu0 (NVIDIA H200) of here: 120.0 of 140.0 GiB in use, 90% busy, 71 C" in page
@@ -78,7 +78,7 @@ def test_the_page_says_in_a_sentence_what_happened_and_what_it_runs_on(
     death["exit"] = {"reason": "exited with code 0"}
     death["sent_before"] = {"images": {"begun": 280, "ok": 200}}
     death["environment"] |= {"flags": "{'port': 1}", "settings": {"max_num_seqs": 64}, "system": {"GPU": "GPU 0: H200"}}
-    page = (incident.write(run_folder, death) / "incident.md").read_text()
+    page = (folder.write(run_folder, death) / "incident.md").read_text()
     for part in (
         "vllm 0.18.0 died with 60 requests in flight 30.0 s after the load began: `Encoder cache miss`.",
         "Its process exited with code 0. It did not come back.",
@@ -108,8 +108,8 @@ def test_what_the_dying_engine_dumped_stands_by_itself() -> None:
 
 
 def test_an_earlier_incident_of_the_same_name_is_told(run_folder: RunFolder, death: dict[str, Any]) -> None:
-    incident.write(run_folder, death)
-    page = (incident.write(run_folder, {**death, "n": 2}) / "incident.md").read_text()
+    folder.write(run_folder, death)
+    page = (folder.write(run_folder, {**death, "n": 2}) / "incident.md").read_text()
     assert "it had happened before (001-encoder_cache_miss)" in page
 
 
@@ -119,7 +119,7 @@ def test_the_command_to_repeat_has_none_of_what_only_shows_things() -> None:
 
 
 def test_no_text_of_the_server_leaves_its_fence_or_becomes_markup(run_folder: RunFolder, death: dict[str, Any]) -> None:
-    page = (incident.write(run_folder, death) / "incident.md").read_text()
+    page = (folder.write(run_folder, death) / "incident.md").read_text()
     assert "\x1b" not in page
     outside, fence = [], ""
     for line in page.splitlines():
@@ -135,37 +135,37 @@ def test_no_text_of_the_server_leaves_its_fence_or_becomes_markup(run_folder: Ru
 
 
 def test_writing_it_twice_is_writing_it_once(run_folder: RunFolder, death: dict[str, Any]) -> None:
-    first = incident.write(run_folder, death)
+    first = folder.write(run_folder, death)
     before = {p.name: p.read_bytes() for p in first.iterdir()}
-    second = incident.write(run_folder, death)
+    second = folder.write(run_folder, death)
     assert {p.name: p.read_bytes() for p in second.iterdir()} == before
     assert len(list(run_folder.incidents.iterdir())) == 1
 
 
 def test_an_incident_that_gets_its_name_later_moves_there(run_folder: RunFolder, death: dict[str, Any]) -> None:
-    incident.write(run_folder, {**death, "id": "engine_death_unexplained"})
-    home = incident.write(run_folder, death)
+    folder.write(run_folder, {**death, "id": "engine_death_unexplained"})
+    home = folder.write(run_folder, death)
     assert [p.name for p in run_folder.incidents.iterdir()] == [home.name]
 
 
 def test_what_the_final_judgement_does_not_know_goes_unless_others_wrote_there(
     run_folder: RunFolder, death: dict[str, Any]
 ) -> None:
-    kept = incident.write(run_folder, death)
-    incident.write(run_folder, {**death, "n": 2})
-    mine = incident.write(run_folder, {**death, "n": 3})
+    kept = folder.write(run_folder, death)
+    folder.write(run_folder, {**death, "n": 2})
+    mine = folder.write(run_folder, {**death, "n": 3})
     (mine / "my-notes.txt").write_text("do not delete")
-    incident.remove_others(run_folder, [kept])
+    folder.remove_others(run_folder, [kept])
     assert sorted(p.name[:3] for p in run_folder.incidents.iterdir()) == ["001", "003"]
 
 
 def test_an_id_with_a_path_in_it_stays_inside_the_run_folder(run_folder: RunFolder, death: dict[str, Any]) -> None:
-    home = incident.write(run_folder, {**death, "id": "../../etc/passwd", "evidence": {"source": "../../x", "line": 1}})
+    home = folder.write(run_folder, {**death, "id": "../../etc/passwd", "evidence": {"source": "../../x", "line": 1}})
     assert home.parent == run_folder.incidents
 
 
 def test_an_incident_with_hardly_any_facts_still_makes_a_page(run_folder: RunFolder) -> None:
-    home = incident.write(run_folder, {"n": 9, "id": "alive_but_hung"})
+    home = folder.write(run_folder, {"n": 9, "id": "alive_but_hung"})
     assert "alive\\_but\\_hung" in (home / "incident.md").read_text()
 
 

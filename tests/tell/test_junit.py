@@ -5,8 +5,8 @@ from xml.etree import ElementTree as ET
 
 from junitparser import JUnitXml
 
-from loadchaos.ledger import RunFolder
-from loadchaos.tell import junit
+from loadchaos.core.ledger.files import RunFolder
+from loadchaos.report.export import junit
 
 
 def test_rules_and_failures_are_test_cases(run_folder: RunFolder, verdict: dict[str, Any]) -> None:

@@ -6,10 +6,10 @@ import os
 import pytest
 from rich.console import Console
 
-from loadchaos.ledger import Reader, RunFolder
-from loadchaos.tell.fold import Fold
-from loadchaos.tell.live import View, draw
-from loadchaos.tell.snapshot import Snapshot
+from loadchaos.core.ledger.files import Reader, RunFolder
+from loadchaos.report.live_stats.fold import Fold
+from loadchaos.report.live_stats.snapshot import Snapshot
+from loadchaos.report.terminal.live import View, draw
 
 
 def drawn(snapshot: Snapshot, width: int = 80) -> str:

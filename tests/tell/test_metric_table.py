@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from prometheus_client.core import Metric
 
-from loadchaos.dialects import DIALECTS
-from loadchaos.ledger import Reader, RunFolder
-from loadchaos.model import OUTCOMES
-from loadchaos.tell import metric_table
-from loadchaos.tell.fold import Fold
-from loadchaos.tell.prometheus import FoldCollector, _Answer, families
+from loadchaos.core.ledger.files import Reader, RunFolder
+from loadchaos.core.model import OUTCOMES
+from loadchaos.report.live_stats.fold import Fold
+from loadchaos.report.metrics import metric_table
+from loadchaos.report.metrics.exporter import FoldCollector, _Answer, families
+from loadchaos.server.dialects import DIALECTS
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 

@@ -13,10 +13,10 @@ from typing import Any
 import orjson
 import pytest
 
-from loadchaos.cli import _without
-from loadchaos.errors import OptionError
-from loadchaos.ledger import RunFolder
-from loadchaos.tell import notify
+from loadchaos.cli.main import _without
+from loadchaos.core.errors import OptionError
+from loadchaos.core.ledger.files import RunFolder
+from loadchaos.report.export import notify
 
 Verdict = dict[str, Any]
 
@@ -117,7 +117,7 @@ def test_the_follower_gets_addresses_in_a_variable_that_it_takes_away() -> None:
 def test_the_follower_of_a_run_tells_of_its_death(hook: Hook, run_folder: RunFolder) -> None:
     secret = f"http://127.0.0.1:{hook.server_port}/a-secret-token"
     subprocess.run(
-        [sys.executable, "-m", "loadchaos.follow", str(run_folder.path), "--no-live"],
+        [sys.executable, "-m", "loadchaos.runner.follower", str(run_folder.path), "--no-live"],
         env={**os.environ, **notify.handing_over([secret])}, check=True, capture_output=True, timeout=60,
     )  # fmt: skip
     deaths = [got for got in hook.got if got["incident"]["kind"] == "death"]

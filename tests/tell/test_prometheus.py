@@ -12,10 +12,10 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from loadchaos.errors import OptionError
-from loadchaos.ledger import Reader, RunFolder
-from loadchaos.tell.fold import Fold
-from loadchaos.tell.prometheus import Exporter, FoldCollector
+from loadchaos.core.errors import OptionError
+from loadchaos.core.ledger.files import Reader, RunFolder
+from loadchaos.report.live_stats.fold import Fold
+from loadchaos.report.metrics.exporter import Exporter, FoldCollector
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from loadchaos.ledger import Reader, RunFolder
-from loadchaos.tell import html
-from loadchaos.tell.series import Series
+from loadchaos.core.ledger.files import Reader, RunFolder
+from loadchaos.report.html import page as html
+from loadchaos.report.live_stats.series import Series
 from tests.cockpit.browser import Browser, program
 
 

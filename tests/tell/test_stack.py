@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner
 from ruamel.yaml import YAML
 
-from loadchaos.cli import main
-from loadchaos.errors import OptionError
-from loadchaos.tell import binaries, stack
+from loadchaos.cli.main import main
+from loadchaos.core.errors import OptionError
+from loadchaos.report.metrics import prometheus_binaries, stack
 
 
 def free_port() -> int:
@@ -122,11 +122,11 @@ def test_a_port_that_is_taken_is_said_with_prometheus_own_words(
 def test_without_prometheus_or_containers_it_says_how_to_get_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(binaries, "find", lambda _: None)
+    monkeypatch.setattr(prometheus_binaries, "find", lambda _: None)
     monkeypatch.setattr(stack, "engine", lambda: None)
     local = CliRunner().invoke(main, ["stack", "up", "--local", "--folder", str(tmp_path)])
     assert local.exit_code == 2
-    assert binaries.ENV in local.output
+    assert prometheus_binaries.ENV in local.output
     neither = CliRunner().invoke(main, ["stack", "up", "--folder", str(tmp_path)])
     assert neither.exit_code == 0
     assert "docker compose up" in neither.output

@@ -5,24 +5,24 @@ from typing import Any
 
 import pytest
 
-from loadchaos.tell import text
-from loadchaos.tell.words import clean, number, seconds
+from loadchaos.report.terminal import summary
+from loadchaos.report.words import clean, number, seconds
 
 Verdict = dict[str, Any]
 
 
 def test_the_first_line_says_the_verdict_what_broke_and_the_exit_code(verdict: Verdict) -> None:
-    first = text.render(verdict, Path("runs/x"), color=False, width=80).splitlines()[0]
+    first = summary.render(verdict, Path("runs/x"), color=False, width=80).splitlines()[0]
     assert first == "FAIL  mtp_mm  engine death: encoder_cache_miss, and 1 more failure (exit code 1)"
 
 
 def test_a_run_on_the_embedded_server_says_so_at_once(verdict: Verdict) -> None:
-    second = text.render(verdict, Path("runs/x"), color=False, width=80).splitlines()[1]
+    second = summary.render(verdict, Path("runs/x"), color=False, width=80).splitlines()[1]
     assert "embedded server (a simulation" in second
 
 
 def test_a_failure_tells_when_what_was_lost_the_proof_the_issue_and_the_remedy(verdict: Verdict) -> None:
-    page = text.render(verdict, Path("runs/x"), color=False, width=200)
+    page = summary.render(verdict, Path("runs/x"), color=False, width=200)
     block = page[page.index("1. encoder_cache_miss") : page.index("2. connection_reset")]
     for part in (
         "30.4 s after the run began", "76 requests", "server.log:101", "Encoder cache miss for 9f86d081884c7d65",
@@ -33,31 +33,31 @@ def test_a_failure_tells_when_what_was_lost_the_proof_the_issue_and_the_remedy(v
 
 
 def test_the_engine_death_comes_before_the_resets_it_caused(verdict: Verdict) -> None:
-    page = text.render(verdict, Path("runs/x"))
+    page = summary.render(verdict, Path("runs/x"))
     assert page.index("1. encoder_cache_miss") < page.index("2. connection_reset")
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_no_line_is_wider_than_the_terminal_unless_one_word_is(verdict: Verdict, width: int) -> None:
-    for line in text.render(verdict, Path("r"), color=False, width=width).splitlines():
+    for line in summary.render(verdict, Path("r"), color=False, width=width).splitlines():
         assert len(line) <= width or max(map(len, line.split())) > width - 16, line
 
 
 def test_without_color_there_is_no_escape_sequence_even_from_the_server(verdict: Verdict) -> None:
-    assert "\x1b" not in text.render(verdict, Path("r"), color=False)
+    assert "\x1b" not in summary.render(verdict, Path("r"), color=False)
 
 
 def test_color_changes_nothing_but_color(verdict: Verdict) -> None:
     import re
 
-    colored = text.render(verdict, Path("r"), color=True)
+    colored = summary.render(verdict, Path("r"), color=True)
     assert "\x1b[32" in colored or "\x1b[31" in colored
-    assert re.sub(r"\x1b\[[0-9;]*m", "", colored) == text.render(verdict, Path("r"), color=False)
+    assert re.sub(r"\x1b\[[0-9;]*m", "", colored) == summary.render(verdict, Path("r"), color=False)
 
 
 def test_a_pass_says_what_it_is_worth(verdict: Verdict) -> None:
     passed = {**verdict, "verdict": "pass", "exit_code": 0, "failures": [], "worth": "0 deaths in 600 exposures"}
-    page = text.render(passed, Path("r"), color=False)
+    page = summary.render(passed, Path("r"), color=False)
     assert page.startswith("PASS  mtp_mm  660 requests (exit code 0)")
     assert "0 deaths in 600 exposures" in page
 
@@ -65,20 +65,20 @@ def test_a_pass_says_what_it_is_worth(verdict: Verdict) -> None:
 @pytest.mark.parametrize(("kinds", "told"), [(5, None), (6, "(1 more kind of"), (8, "(3 more kinds of")])
 def test_traffic_that_has_no_column_is_counted(verdict: Verdict, kinds: int, told: str | None) -> None:
     many = {**verdict, "by_traffic": {f"t{n}": {"ok": 1} for n in range(kinds)}}
-    page = text.render(many, Path("r"), color=False)
+    page = summary.render(many, Path("r"), color=False)
     assert told in page if told else "more kind" not in page
 
 
 def test_an_unknown_names_the_check_that_proved_nothing(verdict: Verdict) -> None:
     unknown = {**verdict, "verdict": "unknown", "exit_code": 3, "failures": [], "expectations": []}
-    first = text.render(unknown, Path("r"), color=False, width=120).splitlines()[0]
+    first = summary.render(unknown, Path("r"), color=False, width=120).splitlines()[0]
     assert first == "UNKNOWN  mtp_mm  load delivered >= 95 %: 62 % (exit code 3)"
 
 
 def test_a_run_that_never_came_to_its_load_says_what_stopped_it_and_little_else(verdict: Verdict) -> None:
     stopped = {"name": "run", "expected": "ran to its end", "actual": "the server answered 401: set OPENAI_API_KEY",
                "verdict": "unknown"}  # fmt: skip
-    page = text.render({**verdict, "exit_code": 4, "checks": [stopped], "failures": []}, Path("r"), width=120)
+    page = summary.render({**verdict, "exit_code": 4, "checks": [stopped], "failures": []}, Path("r"), width=120)
     assert page.splitlines()[0].endswith("the server answered 401: set OPENAI_API_KEY (exit code 4)")
     assert "no expectation was put to the test" in page
     assert "hangs == 0" not in page
@@ -86,18 +86,18 @@ def test_a_run_that_never_came_to_its_load_says_what_stopped_it_and_little_else(
 
 def test_an_injected_failure_is_not_blamed_on_the_server(verdict: Verdict) -> None:
     verdict["failures"][1]["attribution"] = "injected"
-    page = text.render(verdict, Path("r"), color=False)
+    page = summary.render(verdict, Path("r"), color=False)
     assert "injected by our own attack: not the server's bug" in page
     assert page.index("1. connection_reset") < page.index("2. encoder_cache_miss")
 
 
 def test_an_empty_verdict_still_renders() -> None:
-    assert text.render({}, Path("r"), color=False).startswith("UNKNOWN")
+    assert summary.render({}, Path("r"), color=False).startswith("UNKNOWN")
 
 
 def test_a_limited_generator_says_that_latencies_mean_nothing(verdict: Verdict) -> None:
     verdict["generator"] = {"limited": True, "lag_p99_s": 2.0}
-    page = text.render(verdict, Path("r"), color=False, width=200)
+    page = summary.render(verdict, Path("r"), color=False, width=200)
     assert "loadchaos itself was the limit" in page
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from loadchaos.cli import main
-from loadchaos.tell.trend import Trend, rate, read
-from loadchaos.tell.trend_page import html, text
+from loadchaos.cli.main import main
+from loadchaos.report.html.trend import Trend, rate, read
+from loadchaos.report.html.trend_page import html, text
 
 Nights = Callable[..., Trend]
 HOSTILE = "<script>alert(1)</script>"

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-LOCUSTFILE = Path(__file__).parents[2] / "loadchaos" / "locustfile.py"
+LOCUSTFILE = Path(__file__).parents[2] / "loadchaos" / "load" / "locustfile.py"
 Row = dict[str, Any]
 
 

@@ -13,13 +13,13 @@ from typing import Any, cast
 import gevent
 import pytest
 
-from loadchaos.behaviours import plain
-from loadchaos.model import Reply
-from loadchaos.users.alarm import Alarm
-from loadchaos.users.arrivals import Arrivals
-from loadchaos.wire.call import Call, Progress
-from loadchaos.wire.sending import Limits
-from loadchaos.wire.sockets import Connection, Slot, Target
+from loadchaos.core.model import Reply
+from loadchaos.load.behaviours import plain
+from loadchaos.load.wire.exchange import Call, Progress
+from loadchaos.load.wire.request import Limits
+from loadchaos.load.wire.sockets import Connection, Slot, Target
+from loadchaos.load.worker.receiver import Arrivals
+from loadchaos.load.worker.timer import Alarm
 from tests.wire.conformance import KEPT_ALIVE, SHORT, TABLE, rules, sending
 from tests.wire.misbehaving import Misbehaving, running
 
@@ -201,7 +201,7 @@ def test_nobody_stands_still_while_greenlets_are_ready_or_somebody_is_held_up(
     arrivals: Arrivals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stood: list[float] = []
-    monkeypatch.setattr("loadchaos.users.arrivals.stand_still", stood.append)
+    monkeypatch.setattr("loadchaos.load.worker.receiver.stand_still", stood.append)
     arrivals._target = target = Target("http://127.0.0.1:1")
 
     def times() -> int:

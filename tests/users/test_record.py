@@ -10,12 +10,12 @@ from typing import Any, cast
 import gevent
 import pytest
 
-from loadchaos.errors import LedgerError
-from loadchaos.model import Facts
-from loadchaos.users.plan import WorkerPlan
-from loadchaos.users.record import Record
-from loadchaos.wire.call import Call, Progress
-from loadchaos.wire.sockets import Slot
+from loadchaos.core.errors import LedgerError
+from loadchaos.core.model import Facts
+from loadchaos.load.wire.exchange import Call, Progress
+from loadchaos.load.wire.sockets import Slot
+from loadchaos.load.worker.recorder import Record
+from loadchaos.load.worker.worker_plan import WorkerPlan
 
 _gevent = cast("Any", gevent)
 

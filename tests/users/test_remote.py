@@ -13,13 +13,16 @@ from typing import Any
 
 import pytest
 
-from loadchaos import __version__, compact
-from loadchaos.errors import LedgerError
-from loadchaos.ledger import RunFolder, Tail, Writer
-from loadchaos.users import gather, luggage, messages, ship
-from loadchaos.users.clock import TIMES, MasterClock
-from loadchaos.users.greenlets import sleep, spawn
-from loadchaos.users.shares import Begins, lost_share
+from loadchaos import __version__
+from loadchaos.core.errors import LedgerError
+from loadchaos.core.ledger import parquet
+from loadchaos.core.ledger.files import RunFolder, Tail, Writer
+from loadchaos.load.cluster import master as gather
+from loadchaos.load.cluster import messages, worker_link
+from loadchaos.load.cluster.reassign import Begins, lost_share
+from loadchaos.load.worker import bundle, rows
+from loadchaos.load.worker.clock_sync import TIMES, MasterClock
+from loadchaos.load.worker.greenlets import sleep, spawn
 
 TEXT = {"name": "text", "payload": {"text": {"tokens": 64}}, "output": {"max": 8}}
 ROW = b'{"row":"heartbeat","at_ns":1}\n'
@@ -206,7 +209,7 @@ def test_who_never_comes_is_absent_and_his_share_is_missed(tmp_path: Path) -> No
 
 def test_a_link_ships_whole_rows_measures_the_clock_and_sends_again_what_was_lost(tmp_path: Path) -> None:
     wire, file = Wire(), tmp_path / "requests-3.jsonl"
-    link = ship.Link(wire, tmp_path, 3, "t", lambda: None)
+    link = worker_link.Link(wire, tmp_path, 3, "t", lambda: None)
     file.write_bytes(ROW * 2 + b'{"row":"begin","id"')
     turn_until(lambda: wire.kinds()[messages.ROWS])
     _, data, _ = next(s for s in wire.sent if s[0] == messages.ROWS)
@@ -222,7 +225,7 @@ def test_a_link_ships_whole_rows_measures_the_clock_and_sends_again_what_was_los
 
 def test_a_link_ends_only_when_the_master_has_every_row(tmp_path: Path) -> None:
     wire, file = Wire(), tmp_path / "requests-0.jsonl"
-    link = ship.Link(wire, tmp_path, 0, "t", lambda: None)
+    link = worker_link.Link(wire, tmp_path, 0, "t", lambda: None)
     file.write_bytes(ROW)
     assert not link.finish("done", 0.3)
     assert wire.kinds()[messages.DONE] == 0
@@ -256,7 +259,7 @@ def test_part_after_part_arrives_and_becomes_parquet_where_it_was_written(tmp_pa
     here, copy = (RunFolder(tmp_path / name).requests(0) for name in ("here", "there"))
     rows = [{"row": "heartbeat", "at_ns": n} for n in range(7)]
     writer = Writer(here, "locust-0", lambda: {"host": "h"})
-    link = ship.Link(Through(there), here.parent, 0, "a", lambda: None)
+    link = worker_link.Link(Through(there), here.parent, 0, "a", lambda: None)
     for n, row in enumerate(rows):
         if n in (3, 5):
             writer._next_part()
@@ -266,17 +269,17 @@ def test_part_after_part_arrives_and_becomes_parquet_where_it_was_written(tmp_pa
     assert list(Tail(copy).rows()) == told
     assert [r["host"] for r in told if r["row"] == "header"] == ["h"] * 3
     assert [r for r in told if r["row"] != "header"] == rows
-    assert compact.part_of(copy, 2).read_bytes() == compact.part_of(here, 2).read_bytes()
-    turn_until(lambda: compact.packed(compact.part_of(here, 1)).exists() and not compact.part_of(here, 1).exists())
+    assert parquet.part_of(copy, 2).read_bytes() == parquet.part_of(here, 2).read_bytes()
+    turn_until(lambda: parquet.packed(parquet.part_of(here, 1)).exists() and not parquet.part_of(here, 1).exists())
     assert list(Tail(here).rows()) == told
 
 
 def test_orders_are_obeyed_once_and_in_turn(tmp_path: Path) -> None:
     wire = Wire()
-    ship.Link(wire, tmp_path, 0, "t", lambda: None)
+    worker_link.Link(wire, tmp_path, 0, "t", lambda: None)
     pause, resume = ({"row": "control", "what": w} for w in ("pause", "resume"))
-    for first, rows in ((1, [resume]), (0, [pause]), (0, [pause, resume]), (1, [resume])):
-        wire.listeners[messages.CONTROL](environment=None, msg=SimpleNamespace(data={"first": first, "rows": rows}))
+    for first, orders in ((1, [resume]), (0, [pause]), (0, [pause, resume]), (1, [resume])):
+        wire.listeners[messages.CONTROL](environment=None, msg=SimpleNamespace(data={"first": first, "rows": orders}))
     written = [json.loads(line)["what"] for line in (tmp_path / "control.jsonl").read_bytes().splitlines()]
     assert written == ["pause", "resume"]
 
@@ -331,27 +334,27 @@ def test_files_that_a_profile_names_travel_with_it(tmp_path: Path) -> None:
     (there / "asked.jsonl").write_text('{"text": "what?", "image": "a.png"}\n')
     traffic = {**TEXT, "payload": {"requests": {"file": str(there / "asked.jsonl")}}}
     lay_out(tmp_path, [{"rate": "1/s", "for": "1s"}], 1, traffic)
-    packed = luggage.pack(tmp_path)
+    packed = bundle.pack(tmp_path)
     (there / "asked.jsonl").unlink()
-    path = luggage.unpack(packed, here, 4)
+    path = bundle.unpack(packed, here, 4)
     plan = json.loads(path.read_text())
     asked = Path(plan["profile"]["traffic"][0]["payload"]["requests"]["file"])
     assert asked.is_relative_to(here)
     assert (asked.parent / "a.png").read_bytes() == b"png"
-    assert (plan["worker"], plan["spool"], plan["tag"]) == (4, str(here), luggage.tag(str(tmp_path)))
+    assert (plan["worker"], plan["spool"], plan["tag"]) == (4, str(here), bundle.tag(str(tmp_path)))
 
 
 def test_every_moment_of_a_row_is_translated_and_no_length_of_time() -> None:
     lengths = {"largest_gap_ns", "oldest_silence_ns", "lag_ns", "mono_ns", "offset_ns", "rtt_ns"}
-    written = "".join((Path(gather.__file__).parent / name).read_text() for name in ("rows.py", "record.py"))
+    written = "".join((Path(rows.__file__).parent / name).read_text() for name in ("rows.py", "recorder.py"))
     assert set(re.findall(r'"(\w+_ns)":', written)) - lengths <= set(TIMES)
 
 
 def test_a_master_cannot_write_outside_the_workers_folder(tmp_path: Path) -> None:
     lay_out(tmp_path, [{"rate": "1/s", "for": "1s"}], 1)
-    packed = {**luggage.pack(tmp_path), "files": {"../../evil": b"x"}}
+    packed = {**bundle.pack(tmp_path), "files": {"../../evil": b"x"}}
     with pytest.raises(LedgerError, match="outside"):
-        luggage.unpack(packed, tmp_path / "here", 0)
+        bundle.unpack(packed, tmp_path / "here", 0)
 
 
 @pytest.mark.parametrize("named", ["/etc/passwd", "../../secret"])
@@ -361,7 +364,7 @@ def test_a_master_cannot_have_a_worker_send_what_lies_elsewhere(tmp_path: Path, 
     plan = json.loads((tmp_path / "plan.json").read_text())
     (tmp_path / "here").mkdir()
     with pytest.raises(LedgerError, match="outside"):
-        luggage.unpack({"plan": plan, "facts": {}, "files": {}}, tmp_path / "here", 0)
+        bundle.unpack({"plan": plan, "facts": {}, "files": {}}, tmp_path / "here", 0)
 
 
 def test_rows_of_a_place_that_nobody_was_given_are_not_taken(master: Master) -> None:

@@ -9,11 +9,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from loadchaos.attacks import Attacks, Replica
-from loadchaos.dialects import DIALECTS
-from loadchaos.redact import Redactor
-from loadchaos.sim.command import command
-from loadchaos.watch import Target, Watch
+from loadchaos.chaos import Attacks, Replica
+from loadchaos.core.redact import Redactor
+from loadchaos.server.dialects import DIALECTS
+from loadchaos.server.monitor import Target, Watch
+from loadchaos.simulator.command import command
 
 
 def test_a_killed_engine_core_is_seen_by_process_probe_and_log_within_two_seconds(

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from loadchaos.watch import device as looking
-from loadchaos.watch.device import DCGM, NODE, DeviceWatch
-from loadchaos.watch.nvml import NvmlWatch
+from loadchaos.server.monitor import device_exporters as looking
+from loadchaos.server.monitor.device_exporters import DCGM, NODE, DeviceWatch
+from loadchaos.server.monitor.nvml import NvmlWatch
 
 PAGES = Path(__file__).parent / "pages"
 MIB = 1024 * 1024

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from loadchaos.watch.ears import Ears
+from loadchaos.server.monitor.log_alarms import Ears
 
 
 def heard(rows: Any) -> list[tuple[str, str]]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from loadchaos.dialects import DIALECTS, MetricName
-from loadchaos.watch.exposition import PageParser
+from loadchaos.server.dialects import DIALECTS, MetricName
+from loadchaos.server.monitor.exposition import PageParser
 
 PAGES = Path(__file__).parent / "pages"
 

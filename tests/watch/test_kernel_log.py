@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from loadchaos.redact import Redactor
-from loadchaos.watch._follow import Follower
+from loadchaos.core.redact import Redactor
+from loadchaos.server.monitor.log_follower import Follower
 
 OLD = "6,100,1000000,-;NVRM: Xid (PCI:0000:3b:00): 13, pid=1, name=of another life\n"
 NEW = """6,101,2000001,-;usb 1-1: new high-speed USB device number 2 using xhci_hcd

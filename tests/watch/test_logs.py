@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from loadchaos.errors import OptionError
-from loadchaos.ledger import LogTail
-from loadchaos.redact import Redactor
-from loadchaos.watch._follow import Follower
-from loadchaos.watch.logs import read_spec
-from loadchaos.watch.logs.file import FileSource
+from loadchaos.core.errors import OptionError
+from loadchaos.core.ledger.files import LogTail
+from loadchaos.core.redact import Redactor
+from loadchaos.server.monitor.log_follower import Follower
+from loadchaos.server.monitor.logs import read_spec
+from loadchaos.server.monitor.logs.file import FileSource
 
 
 @contextlib.asynccontextmanager

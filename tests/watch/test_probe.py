@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from loadchaos.redact import Redactor
-from loadchaos.watch import probe as probing
-from loadchaos.watch._http import place
-from loadchaos.watch.probe import Probe
+from loadchaos.core.redact import Redactor
+from loadchaos.server.monitor import health_probe as probing
+from loadchaos.server.monitor.health_probe import Probe
+from loadchaos.server.monitor.http_get import place
 
 
 @contextlib.asynccontextmanager

@@ -12,8 +12,8 @@ import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
-from loadchaos.redact import Redactor
-from loadchaos.watch.process import ProcessWatch
+from loadchaos.core.redact import Redactor
+from loadchaos.server.monitor.processes import ProcessWatch
 
 ROLES = ((re.compile(r"EngineCore"), "engine_core"),)
 # The last argument is what stands in its command line.

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from loadchaos.redact import Redactor
-from loadchaos.watch import supervisor as asking
-from loadchaos.watch._follow import Follower
-from loadchaos.watch.supervisor import Supervisor
+from loadchaos.core.redact import Redactor
+from loadchaos.server.monitor import orchestrators as asking
+from loadchaos.server.monitor.log_follower import Follower
+from loadchaos.server.monitor.orchestrators import Supervisor
 
 # Each prints what lies in a file, as the real command would for the same question, and fails as the real one does.
 DOCKER = """#!/bin/sh

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from loadchaos.dialects import DIALECTS
-from loadchaos.errors import OptionError
-from loadchaos.redact import Redactor
-from loadchaos.watch import Target, Watch
-from loadchaos.watch import probe as probing
+from loadchaos.core.errors import OptionError
+from loadchaos.core.redact import Redactor
+from loadchaos.server.dialects import DIALECTS
+from loadchaos.server.monitor import Target, Watch
+from loadchaos.server.monitor import health_probe as probing
 
 PAGE = b'vllm:num_requests_running{engine="0"} 3\nprocess_start_time_seconds 5\n# api_key="planted-secret"\n'
 
@@ -193,7 +193,7 @@ def test_a_part_that_fails_is_told_and_started_again(
             raise RuntimeError("a mistake of ours")
         await asyncio.sleep(3600)
 
-    monkeypatch.setattr("loadchaos.watch.scrape.Scrape.run", fail_once)
+    monkeypatch.setattr("loadchaos.server.monitor.scraper.Scrape.run", fail_once)
 
     async def story() -> None:
         await server.start()

@@ -9,11 +9,11 @@ import re
 import time
 from typing import Any
 
-from loadchaos.behaviours import BEHAVIOURS
-from loadchaos.model import Reply
-from loadchaos.wire.call import Call, Limits, Progress, Sending, length_of, request_head
-from loadchaos.wire.outcome import Rules
-from loadchaos.wire.sockets import Slot, Target
+from loadchaos.core.model import Reply
+from loadchaos.load.behaviours import BEHAVIOURS
+from loadchaos.load.wire.exchange import Call, Limits, Progress, Sending, length_of, request_head
+from loadchaos.load.wire.outcome import Rules
+from loadchaos.load.wire.sockets import Slot, Target
 from tests.wire.misbehaving import Misbehaving, running
 from tests.wire.sweeper import swept
 

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from loadchaos.wire.call import Call
+from loadchaos.load.wire.exchange import Call
 
 
 @contextlib.contextmanager

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadchaos.wire.alike import Alike
-from loadchaos.wire.answer import Answer, completion
-from loadchaos.wire.outcome import Rules
+from loadchaos.load.wire.completion import Answer, completion
+from loadchaos.load.wire.event_template import Alike
+from loadchaos.load.wire.outcome import Rules
 
 TEXT = st.sampled_from([
     b" the", b"", b"a", b" river", b'\\"', b"\\n", b"\\u00e9", b'"', b"\\", b"\n", b"\r", b"\x00", b"\x7f", b"\xc3\xa9",
@@ -103,7 +103,7 @@ def test_the_usual_stream_is_parsed_twice_and_then_known(monkeypatch: pytest.Mon
             parsed.append(data)
         return real(data)
 
-    monkeypatch.setattr("loadchaos.wire.answer.orjson.loads", loads)
+    monkeypatch.setattr("loadchaos.load.wire.completion.orjson.loads", loads)
     form = b'{"id":"c","choices":[{"index":0,"delta":{"content":"%s"},"finish_reason":null}]}'
     answer = Answer(Rules(), asked_stream=True, declared_stream=True)
     for n in range(50):

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadchaos.model import OUTCOMES
-from loadchaos.wire.answer import Answer, completion
-from loadchaos.wire.outcome import Rules, error_object, of_error_answer, of_error_event
+from loadchaos.core.model import OUTCOMES
+from loadchaos.load.wire.completion import Answer, completion
+from loadchaos.load.wire.outcome import Rules, error_object, of_error_answer, of_error_event
 
 RULES = Rules(validation=(re.compile("too long"),), shed=(re.compile("busy"),), engine_dead=(re.compile("dead"),))
 WORDS = st.sampled_from(["", "stop", "error", "abort", "busy", "too long"])

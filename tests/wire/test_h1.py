@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadchaos.wire import h1
-from loadchaos.wire.h1 import MAX_HEAD_BYTES, ResponseParser
+from loadchaos.load.wire import http1
+from loadchaos.load.wire.http1 import MAX_HEAD_BYTES, ResponseParser
 
 SAID = ("status", "reason", "version", "headers", "has_head", "done", "reusable", "broken", "request_id")
 CHUNKED = (
@@ -149,9 +149,9 @@ def test_a_head_says_the_same_whatever_heads_came_before_it(heads: list[list[byt
         raw = b"\r\n".join([b"HTTP/1.1 200 OK", *lines])
         known, anew = ResponseParser(), ResponseParser()
         known.feed(raw + b"\r\n\r\n")
-        kept = dict(h1._heads)
-        h1._heads.clear()
+        kept = dict(http1._heads)
+        http1._heads.clear()
         # By lines that end with LF alone ids are not looked for.
         anew.feed(raw.replace(b"\r\n", b"\n") + b"\n\n")
-        h1._heads.update(kept)
+        http1._heads.update(kept)
         assert [getattr(known, k) for k in SAID] == [getattr(anew, k) for k in SAID]

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from loadchaos.model import OUTCOMES
-from loadchaos.wire.call import Limits
-from loadchaos.wire.outcome import Rules
+from loadchaos.core.model import OUTCOMES
+from loadchaos.load.wire.exchange import Limits
+from loadchaos.load.wire.outcome import Rules
 from tests.wire.conformance import SHORT, TABLE, ask, once, render, rules
 
 SILENT = {"never", "reset_before_headers", "closed_before_headers"}

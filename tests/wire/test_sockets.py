@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from loadchaos.behaviours import plain
-from loadchaos.model import Reply
-from loadchaos.wire import sockets
-from loadchaos.wire.call import Call, Limits, Progress, Sending, length_of, request_head
-from loadchaos.wire.outcome import Rules
-from loadchaos.wire.sockets import Slot, Target
+from loadchaos.core.model import Reply
+from loadchaos.load.behaviours import plain
+from loadchaos.load.wire import sockets
+from loadchaos.load.wire.exchange import Call, Limits, Progress, Sending, length_of, request_head
+from loadchaos.load.wire.outcome import Rules
+from loadchaos.load.wire.sockets import Slot, Target
 
 
 def call(slot: Slot, limits: Limits | None = None) -> Call:

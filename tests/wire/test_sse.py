@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadchaos.wire.sse import Event, SseParser
+from loadchaos.load.wire.sse import Event, SseParser
 
 ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])
 FIELD = st.sampled_from(

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from loadchaos.wire import stamps
-from loadchaos.wire.sockets import Connection, Target
+from loadchaos.load.wire import timestamps
+from loadchaos.load.wire.sockets import Connection, Target
 
 S = 1_000_000_000
 
@@ -32,11 +32,11 @@ def read(connection: Connection) -> tuple[int, bytes]:
         except BlockingIOError:
             time.sleep(0.001)
             continue
-        return seen(stamps.Clock(), told, time.monotonic_ns(), time.time_ns()), data
+        return seen(timestamps.Clock(), told, time.monotonic_ns(), time.time_ns()), data
     raise AssertionError("nothing came")
 
 
-def seen(it: stamps.Clock, told: stamps.Told, now_ns: int, wall_ns: int) -> int:
+def seen(it: timestamps.Clock, told: timestamps.Told, now_ns: int, wall_ns: int) -> int:
     it.look(now_ns, wall_ns)
     return it.arrival(told, now_ns)
 
@@ -54,8 +54,8 @@ def test_what_is_read_late_came_when_it_came(pair: tuple[Connection, socket.sock
         if came_ns <= sent_ns + S // 10:
             return
     with socket.socket() as one:
-        stamps.ask(one)
-        if stamps._TIMESTAMPNS is None or not one.getsockopt(socket.SOL_SOCKET, stamps._TIMESTAMPNS):
+        timestamps.ask(one)
+        if timestamps._TIMESTAMPNS is None or not one.getsockopt(socket.SOL_SOCKET, timestamps._TIMESTAMPNS):
             pytest.skip("this kernel does not stamp packets")
     raise AssertionError("the kernel's stamp is not taken")
 
@@ -70,11 +70,11 @@ def test_the_end_comes_without_a_stamp(pair: tuple[Connection, socket.socket]) -
 
 
 def told(wall_ns: int) -> list[tuple[int, int, bytes]]:
-    return [(socket.SOL_SOCKET, 35, stamps._timespec.pack(wall_ns // S, wall_ns % S))]
+    return [(socket.SOL_SOCKET, 35, timestamps._timespec.pack(wall_ns // S, wall_ns % S))]
 
 
-def clock(ahead_ns: int) -> stamps.Clock:
-    it = stamps.Clock()
+def clock(ahead_ns: int) -> timestamps.Clock:
+    it = timestamps.Clock()
     it.ahead_ns = ahead_ns
     return it
 

@@ -1,0 +1,114 @@
+"""One whole log, line by line, to what it says of its server: failures, versions, and which lines to send upstream.
+
+Memory does not grow with the log: matches are made failures as soon as 300 s (or 15,000 lines) pass without another,
+equal troubles of requests are counted, and of a crash loop the first deaths are kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from loadchaos.analysis.classify.classifier import Classifier
+from loadchaos.analysis.classify.group import Failure, group
+from loadchaos.analysis.classify.match import Match, near
+from loadchaos.analysis.classify.signature_file import Signatures
+
+_APART_S = 300.0
+_MOST_HELD = 4_000
+_MOST_CONTEXT = 500
+_MOST_DEATHS = 300
+_MOST_KINDS = 2_000
+_MOST_MARKS = 200
+_DEADLY = ("engine_death", "startup")
+_ORDER = ("engine_death", "startup", "hang", "node", "request", "degraded")
+
+_VERSION = re.compile(
+    r"(?P<vllm>vLLM API server version|LLM engine \(v|llm_engine.*\(v)[ v]*(?P<version>\d[\w.+!-]*)"
+    r"|\b(?P<other>lmdeploy|sglang)(?:\.version)?[ =:v]+(?P<version2>\d+\.\d+[\w.+-]*)",
+    re.IGNORECASE,
+)
+_LANDMARKS: Mapping[str, tuple[str, ...]] = {
+    "flags": ("non-default args", "args: Namespace", "server_args=ServerArgs", "EngineConfig("),
+    "batch": ("Dumping input data", "Dumping scheduler output"),
+}
+
+
+@dataclass
+class Landmarks:
+    """Where a log tells what upstream asks for: line numbers of the newest life; `version` is (dialect, version, line)."""
+
+    version: tuple[str, str, int] | None = None
+    lines: dict[str, list[int]] = field(default_factory=dict)
+
+    def look(self, line: str, n: int) -> None:
+        """Take the landmark of a line, if it is one."""
+        # Spelled out, because this is asked of every line: a generator would cost as much as the classifier.
+        if "(v" not in line and "ersion" not in line and "mdeploy" not in line and "glang" not in line:
+            if "args" not in line and "Config(" not in line and "Dumping" not in line:
+                return
+        elif (hit := _VERSION.search(line)) is not None:
+            dialect, version = (hit["other"] or "vllm").lower(), hit["version"] or hit["version2"]
+            if self.version is None or self.version[:2] != (dialect, version):  # a dying engine says it again
+                self.version = (dialect, version, n)
+        for name, hints in _LANDMARKS.items():
+            if any(hint in line for hint in hints):
+                found = self.lines.setdefault(name, [])
+                found.append(n)
+                del found[:-_MOST_MARKS]
+
+
+class Diagnosis:
+    """Feed it the lines of one log in order, then `finish`."""
+
+    def __init__(self, source: str = "", signatures: Signatures | None = None) -> None:
+        self.lines = 0
+        self.landmarks = Landmarks()
+        self._source = source
+        self._classifier = Classifier(signatures)
+        self._held: list[Match] = []
+        self._context: list[Match] = []
+        self._deaths: list[Failure] = []
+        self._others: dict[tuple[str, str], Failure] = {}
+
+    def feed(self, line: str, count: int = 1) -> None:
+        """The next line; `count` is how many lines of the file it was cut into."""
+        at, self.lines = self.lines + 1, self.lines + count
+        self.landmarks.look(line, at)
+        for match in self._classifier.feed(line, line_no=at, source=self._source):
+            self._hold(match)
+
+    def finish(self) -> list[Failure]:
+        """The log has ended: its failures, deaths first, each kind in the order of its evidence."""
+        for match in self._classifier.close(died=True):
+            self._hold(match)
+        self._group()
+        found = [*self._deaths, *self._others.values()]
+        found.sort(key=lambda f: (_ORDER.index(f.severity), f.evidence["line"]))
+        return found
+
+    def _hold(self, match: Match) -> None:
+        if self._held and not near(self._held[-1], match, _APART_S):
+            self._group()
+            if match.clock_s is not None or match.at_ns is not None:  # else nobody knows how long after it was said
+                self._context = []
+        elif len(self._held) >= _MOST_HELD:
+            self._group()
+        self._held.append(match)
+
+    def _group(self) -> None:
+        held, self._held = self._held, []
+        for failure in group(held, context=self._context):
+            self._take(failure)
+        self._context = (self._context + held)[-_MOST_CONTEXT:]
+
+    def _take(self, failure: Failure) -> None:
+        if failure.severity in _DEADLY and len(self._deaths) < _MOST_DEATHS:
+            self._deaths.append(failure)
+            return
+        key = (failure.id, failure.title)
+        if key not in self._others and len(self._others) >= _MOST_KINDS:
+            key = next((k for k in self._others if k[0] == failure.id), next(iter(self._others)))
+        first = self._others.get(key)
+        self._others[key] = failure if first is None else replace(first, repeats=first.repeats + failure.repeats + 1)

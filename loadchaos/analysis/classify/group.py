@@ -1,0 +1,251 @@
+"""Makes failures of matches: one for each death, named by its root cause, and one for each other trouble."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from loadchaos.analysis.classify.match import Match, near
+from loadchaos.analysis.classify.signature_file import UNKNOWN
+from loadchaos.core.model import Severity
+
+_ONE_DEATH_S = 60.0  # a dying server talks for less than this; a restart takes longer or says that it starts
+_DEADLY = ("engine_death", "startup")
+_ENGINES = ("EngineCore", "Worker")  # who writes, as vLLM puts it before a line
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What broke. Shapes as in verdict.json: `evidence` is {source, line, text}, `known` [{issue, fixed, ...}].
+
+    `frame` is the guilty one of `frames` ("" where the stack names the wrong place, as with CUDA faults). `repeats`
+    counts further lines that said the same, `also` other causes seen in the same death, `facts` figures the log told.
+    `clock_s` is the log's own clock (seconds into some year), for logs that were not recorded live. `gone`: the log says
+    besides that the engine is gone.
+    """
+
+    id: str
+    severity: Severity
+    title: str
+    role: str
+    evidence: Mapping[str, Any]
+    process: str | None
+    at_ns: int | None
+    frames: tuple[str, ...]
+    known: tuple[Mapping[str, Any], ...]
+    remedy: str
+    alt: tuple[str, ...]
+    layer: str
+    why: str = ""
+    facts: Mapping[str, float | str] = field(default_factory=dict)
+    repeats: int = 0
+    also: tuple[str, ...] = ()
+    clock_s: float | None = None
+    frame: str = ""
+    gone: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """A mapping that `json` takes."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+
+
+def group(matches: Iterable[Match], *, quiet: bool = True, context: Sequence[Match] = ()) -> list[Failure]:
+    """Failures in the order of their evidence. `quiet` drops what is a client's own doing and ended in no 500.
+
+    `context` are matches of before that were grouped already (300 s of them are enough): they may explain what is new,
+    and what merely echoes a death among them is not told again.
+    """
+    old = {id(m) for m in context}
+    by_source: dict[str, list[Match]] = {}
+    for match in (*context, *matches):
+        by_source.setdefault(str(match.evidence["source"]), []).append(match)
+    found: list[Failure] = []
+    for said in by_source.values():
+        for life in _lives(said):
+            found += _life(life, old, quiet=quiet)
+    found.sort(key=lambda f: (f.at_ns or 0, f.evidence["line"]))
+    return _merged(found)
+
+
+def _lives(said: Sequence[Match]) -> list[list[Match]]:
+    """Cut where a server starts anew, so that what killed one is not blamed for the next one's death."""
+    lives: list[list[Match]] = [[]]
+    for match in said:
+        if match.role == "start":
+            lives.append([])
+        else:
+            lives[-1].append(match)
+    return [life for life in lives if life]
+
+
+def _life(life: Sequence[Match], old: set[int], *, quiet: bool) -> list[Failure]:
+    used = set(old)
+    explained: set[int] = set()  # by an earlier death: one cause kills once
+    failures = []
+    for cluster in _deaths(life):
+        failure, by = _death(cluster, life, used, explained)
+        # Told before, unless what was told was its envelope only and this is the cause, which came late.
+        if not any(id(m) in old for m in cluster) or (by.role == "cause" and id(by) not in old):
+            failures.append(failure)
+    before = {id(m) for m in life if id(m) in old}
+    rest = [m for m in life if (id(m) not in used or id(m) in before) and m.id != UNKNOWN.id]
+    echoes = {m.chain for m in rest if m.role == "echo" and m.chain}
+    named = {m.chain for m in life if m.role == "cause" and m.id != UNKNOWN.id and m.chain}
+    unknown: dict[int, Match] = {}
+    for match in life:
+        if match.id == UNKNOWN.id and match.chain:
+            unknown.setdefault(match.chain, match)  # the first of a chain is the root
+    told: Match | None = None  # the last echo whose exception we could tell
+    said: Match | None = None  # the engine's own last word on a request: the API server's echo adds nothing to it
+    for match in rest:
+        if match.role == "cause" and (match.engine_side or (match.process or "").startswith(_ENGINES)):
+            said = match
+        if id(match) in before:
+            continue
+        if (
+            match.role == "echo"
+            and not match.chain
+            and said is not None
+            and near(said, match, match.signature.within_s)
+        ):
+            continue
+        if match.warned and match.role == "cause" and match.severity in _DEADLY and match.chain not in echoes:
+            continue
+        if match.role == "cause" and not (quiet and match.signature.quiet and match.chain not in echoes):
+            failures.append(_failure(match))
+        elif match.role == "echo" and not (match.chain and match.chain in named):
+            if match.signature.weak and told is not None and match.chain not in unknown and near(told, match, 1.0):
+                continue  # it only quotes what another said
+            told = match if match.chain in unknown else told
+            severity: Severity = "degraded" if match.signature.weak else match.severity
+            failures.append(_failure(match, severity=severity, told_by=unknown.get(match.chain)))
+    return failures
+
+
+def _deaths(life: Sequence[Match]) -> list[list[Match]]:
+    """Deadly matches that belong together. After an envelope the server is dead: later mere echoes are of that death."""
+    clusters: list[list[Match]] = []
+    for match in life:
+        if match.role not in ("cause", "echo") or match.severity not in _DEADLY or match.id == UNKNOWN.id:
+            continue
+        if match.warned and match.role == "cause":
+            continue
+        if match.signature.weak or match.signature.quiet:  # a call failed, an import did: whether it died others tell
+            continue
+        if clusters and near(clusters[-1][-1], match, max(_ONE_DEATH_S, match.signature.within_s)):
+            clusters[-1].append(match)
+        else:
+            clusters.append([match])
+    explained = {m.chain for m in life if m.id == UNKNOWN.id and m.chain}
+    deaths: list[list[Match]] = []
+    for cluster in clusters:
+        only_echoes = all(m.role == "echo" and m.chain not in explained for m in cluster)
+        if only_echoes and deaths and any(m.role == "echo" for m in deaths[-1]):
+            deaths[-1] += cluster
+        else:
+            deaths.append(cluster)
+    return deaths
+
+
+def _death(
+    cluster: Sequence[Match], life: Sequence[Match], used: set[int], explained: set[int]
+) -> tuple[Failure, Match]:
+    """The failure that a cluster is, and the match it is named by."""
+    echoes = [m for m in cluster if m.role == "echo"]
+    chains = {m.chain for m in echoes if m.chain}
+    in_cluster = {id(m) for m in cluster}
+    causes = [
+        m
+        for m in life
+        if m.role == "cause"
+        and id(m) not in explained
+        and (
+            id(m) in in_cluster
+            or (m.chain and m.chain in chains)
+            or (
+                (m.engine_side or m.severity in ("hang", "node"))
+                and any(near(m, e, e.signature.within_s) for e in echoes)
+            )
+        )
+    ]
+    order = {id(m): n for n, m in enumerate(life)}
+    causes.sort(key=lambda m: (m.id == UNKNOWN.id, m.severity not in _DEADLY, _distance(m), order[id(m)]))
+    chosen = causes[0] if causes else min(echoes, key=lambda m: (m.signature.vague, order[id(m)]))
+    refined = _refined(chosen, life)
+    also = list(dict.fromkeys(m.id for m in causes if m.id not in (chosen.id, refined.id, UNKNOWN.id)))
+    if refined is not chosen:
+        also.insert(0, chosen.id)
+    repeats = sum(1 + m.repeats for m in causes if m.id == chosen.id) - 1 if causes else 0
+    gone = {m.chain for m in (*cluster, *causes) if m.chain}
+    begin = min((order[id(m)] for m in cluster), default=0)
+    chosen_ones = {id(m) for m in causes}
+    for match in life:
+        late_echo = match.role == "echo" and order[id(match)] >= begin and bool(echoes)
+        if id(match) in in_cluster or match.chain in gone or late_echo or id(match) in chosen_ones:
+            used.add(id(match))
+    used.add(id(refined))
+    explained.update(chosen_ones)
+    severity: Severity = chosen.severity if chosen.severity in (*_DEADLY, "node") else "engine_death"
+    if any(m.severity == "startup" for m in cluster):
+        severity = "startup"
+    failure = _failure(refined, severity=severity, repeats=repeats, also=tuple(also), frames=chosen.frames)
+    return replace(failure, gone=bool(echoes)), refined
+
+
+def _refined(chosen: Match, life: Sequence[Match]) -> Match:
+    """The more telling match that says of itself that it explains this one (an assertion in a kernel, a wake-up)."""
+    for _ in range(4):  # a refinement of a refinement of ...
+        better = next(
+            (
+                m
+                for m in life
+                if chosen.id in m.signature.refines
+                and m.id != chosen.id
+                and ((m.chain and m.chain == chosen.chain) or near(m, chosen, m.signature.within_s))
+            ),
+            None,
+        )
+        if better is None:
+            break
+        chosen = better
+    return chosen
+
+
+def _distance(match: Match) -> int:
+    """How far the writer stands from the fault: a worker nearest, the API server farthest."""
+    process = (match.process or "").lower()
+    if "worker" in process or "rank" in process or re.match(r"(?:dp\d+ )?tp\d", process):
+        return 0
+    return 2 if "api" in process else 1
+
+
+def _failure(
+    match: Match, *, severity: Severity | None = None, repeats: int | None = None, also: tuple[str, ...] = (),
+    frames: tuple[str, ...] = (), told_by: Match | None = None,
+) -> Failure:  # fmt: skip
+    title = f"{match.title}: {told_by.title}" if told_by is not None else match.title
+    return Failure(
+        id=match.id, severity=severity or match.severity, title=title, role="echo" if match.role == "echo" else "cause",
+        evidence=(told_by or match).evidence, process=match.process, at_ns=match.at_ns,
+        frames=match.frames or frames or (told_by.frames if told_by else ()), known=match.known, remedy=match.remedy,
+        alt=match.alt, layer=match.signature.layer, why=match.why, facts=match.facts,
+        repeats=match.repeats if repeats is None else repeats, also=also, clock_s=match.clock_s,
+        frame=match.frame or (told_by.frame if told_by else ""),
+    )  # fmt: skip
+
+
+def _merged(found: Sequence[Failure]) -> list[Failure]:
+    """Equal troubles of requests are one failure with a count; each death stays one of its own."""
+    merged: list[Failure] = []
+    seen: dict[tuple[str, str, str], int] = {}
+    for failure in found:
+        key = (str(failure.evidence["source"]), failure.id, failure.title)
+        if failure.severity in _DEADLY or key not in seen:
+            seen.setdefault(key, len(merged))
+            merged.append(failure)
+        else:
+            first = merged[seen[key]]
+            merged[seen[key]] = replace(first, repeats=first.repeats + failure.repeats + 1)
+    return merged

@@ -1,0 +1,104 @@
+"""Log lines to failures, live: what a dying server says is held back a moment, so that the cause outruns its echoes."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from pathlib import PurePath
+
+from loadchaos.analysis.classify.classifier import Classifier
+from loadchaos.analysis.classify.group import Failure, group
+from loadchaos.analysis.classify.match import Match
+from loadchaos.analysis.request_stats import S
+from loadchaos.core.model import Row
+
+_QUIET_NS = 2 * S
+_LONGEST_NS = 10 * S
+_MOST_MATCHES = 5_000
+_CONTEXT_NS = 300 * S  # the longest within_s of any signature: rpc_timeout, the hint of a sleep
+_MOST_CONTEXT = 1_000
+_MOST_STOPS = 1_000
+
+_KV_FACTS = {
+    "blocks": re.compile(r"\bnum_gpu_blocks=(\d+)|\bblock num: (\d+)|Initialize cache engine with (\d+) gpu blocks"),
+    "block_size": re.compile(r"\bblock_size=(\d+)"),
+    "ratio": re.compile(r"\bcache_max_entry_count=([\d.]+)|--cache-max-entry-count[ =]([\d.]+)"),
+}
+_KV_HINT = ("gpu_blocks", "block num", "block_size", "cache_max_entry_count", "cache-max-entry-count", "gpu blocks")
+
+
+class LogLines:
+    """Feeds the classifier; `ready` gives the failures of a burst once 2 s have passed without another match.
+
+    What was told in the 300 s before is remembered: a late echo of a death is no second one, and an earlier line may be
+    the cause of what comes now.
+    """
+
+    def __init__(self) -> None:
+        self._classifier = Classifier()
+        self._matches: list[Match] = []
+        self._context: deque[tuple[int, Match]] = deque(maxlen=_MOST_CONTEXT)
+        self._first_ns = self._newest_ns = 0
+        self.lines = 0
+        self.stops: list[tuple[int, str]] = []  # when servers said that they end in order, and where
+        self.kv: dict[str, float] = {}
+
+    def feed(self, row: Row, now_ns: int) -> bool:
+        """Fold a `log` row; True when it holds a match."""
+        self.lines += 1
+        text = str(row.get("text", ""))
+        if any(hint in text for hint in _KV_HINT):
+            self.remember(text)
+        source = str(row.get("file") or row.get("source") or "server.log")
+        at_ns = row.get("at_ns")
+        return self._hold(self._classifier.feed(text, line_no=int(row["line"]), at_ns=at_ns, source=source), now_ns)
+
+    def ready(self, now_ns: int | None, *, died: bool = False, at_once: bool = False) -> list[Failure]:
+        """Failures of what has been said; None: the run is over, and everything is given.
+
+        `died`: the server is known to be gone, so that a traceback at the very end of its log is what it died of.
+        `at_once`: nothing is held back, because what is to come is of another life.
+        """
+        if now_ns is None:
+            self._hold(self._classifier.close(died=died), self._newest_ns)
+        elif not self._matches or (not at_once and self._may_go_on(now_ns)):
+            return []
+        matches, self._matches = self._matches, []
+        while self._context and self._newest_ns - self._context[0][0] > _CONTEXT_NS:
+            self._context.popleft()
+        found = group(matches, context=[match for _, match in self._context])
+        self._context.extend((self._newest_ns, match) for match in matches)
+        return found
+
+    def _may_go_on(self, now_ns: int) -> bool:
+        """Whether what is being said is worth waiting for."""
+        short = now_ns - self._first_ns < _LONGEST_NS and len(self._matches) < _MOST_MATCHES
+        return short and now_ns - self._newest_ns < _QUIET_NS
+
+    def forget(self, replica: str, *, sole: bool) -> None:
+        """A server was started anew: what was said before explains nothing of its new life.
+
+        `sole`: there is one server only, and every log is its own.
+        """
+        kept = [
+            (at_ns, m) for at_ns, m in self._context if not sole and PurePath(str(m.evidence["source"])).stem != replica
+        ]
+        self._context = deque(kept, maxlen=_MOST_CONTEXT)
+
+    def _hold(self, matches: list[Match], now_ns: int) -> bool:
+        for match in matches:
+            if match.role == "stop" and len(self.stops) < _MOST_STOPS:
+                self.stops.append((now_ns, str(match.evidence["source"])))
+        if not matches:
+            return False
+        if not self._matches:
+            self._first_ns = now_ns
+        self._matches += matches
+        self._newest_ns = now_ns
+        return True
+
+    def remember(self, text: str) -> None:
+        """Take figures of the KV cache from a line of the log or from the command that started the server."""
+        for name, pattern in _KV_FACTS.items():
+            if (hit := pattern.search(text)) is not None:
+                self.kv[name] = float(next(g for g in hit.groups() if g))

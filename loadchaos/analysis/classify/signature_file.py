@@ -1,0 +1,334 @@
+"""Reads the signature files, checks them whole, and finds which signatures one line of text could be."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib import resources
+from typing import Any, cast, get_args
+
+from loadchaos.core.errors import LoadchaosError
+from loadchaos.core.model import Severity
+
+WORD = re.compile(r"[A-Za-z]{3,}")
+"""What a line is cut into for the cheap scan: a signature is looked at only where its rarest word occurs."""
+
+ROLES = ("cause", "echo", "hint", "noise", "fact", "start", "stop")
+_COMMON_TEXT = """
+error errors exception failed failure request requests memory with for not the and was from this that session engine process
+server model cache tokens token number config info warning message code line file core get post chat http
+"""
+_COMMON = frozenset(_COMMON_TEXT.split())
+_STRINGS = ("id", "title", "severity", "role", "layer", "remedy", "why", "trigger", "versions", "where")
+_LISTS = ("find", "pattern", "unless", "unless_before", "alt", "known", "refines", "examples", "frames")
+_OTHER = ("quiet", "vague", "weak", "asynchronous", "within_s", "variant", "derive", "symptom")
+_SEVERITIES = get_args(Severity)
+
+
+class NotOverError(ValueError):
+    """over(x, limit) where x is not: the figure does not explain this failure and is left out."""
+
+
+class SignatureError(LoadchaosError):
+    """A signature file is wrong: names the file, the entry and what is wrong with it."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What a signature is called when these functions or files are in its traceback (all of `frames`)."""
+
+    frames: tuple[str, ...]
+    title: str
+    remedy: str = ""
+    known: tuple[str, ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Signature:
+    """One entry of signatures/*.toml; docs/signatures.md explains every key.
+
+    `find` are substrings, one of which a line must hold; `patterns` regular expressions, one of which must match there;
+    `unless` those that must not, `unless_before` those that the line before must not. `within_s` is how far before an
+    echo its cause may lie. `derive` are figures computed from what facts collected, such as capacity_tokens = "blocks *
+    block_size".
+    """
+
+    id: str
+    title: str
+    severity: Severity
+    role: str
+    file: str
+    find: tuple[str, ...]
+    patterns: tuple[re.Pattern[str], ...]
+    unless: tuple[re.Pattern[str], ...] = ()
+    unless_before: tuple[re.Pattern[str], ...] = ()
+    alt: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()
+    refines: tuple[str, ...] = ()
+    frames: tuple[str, ...] = ()
+    examples: tuple[str, ...] = ()
+    variants: tuple[Variant, ...] = ()
+    layer: str = ""
+    remedy: str = ""
+    why: str = ""
+    trigger: str = ""
+    versions: str = ""
+    where: str = "line"
+    quiet: bool = False
+    vague: bool = False
+    weak: bool = False
+    asynchronous: bool = False
+    symptom: bool = False
+    within_s: float = 10.0
+    derive: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Signatures:
+    """All signatures, ready to scan: `keys` are the words that make a line worth a look."""
+
+    all: tuple[Signature, ...]
+    by_word: Mapping[str, tuple[Signature, ...]]
+    keys: frozenset[str]
+    skip: tuple[re.Pattern[str], ...]
+    engine: tuple[re.Pattern[str], ...]
+    ignore: tuple[re.Pattern[str], ...]
+    known: Mapping[str, Mapping[str, Any]]
+
+    def get(self, signature_id: str) -> Signature | None:
+        """The signature of this id, None if there is none."""
+        return next((s for s in self.all if s.id == signature_id), None)
+
+    def worth_a_look(self, line: str) -> bool:
+        """Whether a raw line may hold anything: a traceback, or the `find` of some signature. Cheap, and never wrong."""
+        words = self.keys.intersection(WORD.findall(line))
+        if not words:
+            return False
+        if "\x1b" in line or line.rstrip().endswith("}") or not _EXTRA_KEYS.isdisjoint(words):
+            return True  # colours and JSON may hide a text from the search below
+        for word in words:
+            for signature in self.by_word.get(word, ()):
+                for part in signature.find:
+                    if part in line:
+                        return True
+        return False
+
+    def scan(self, text: str, where: str = "line") -> list[tuple[Signature, re.Match[str]]]:
+        """Every signature that matches `text`, in the files' order."""
+        found: list[tuple[Signature, re.Match[str]]] = []
+        words = self.keys.intersection(WORD.findall(text))
+        if not words:
+            return found
+        for signature in dict.fromkeys([s for w in words if w in self.by_word for s in self.by_word[w]]):
+            if signature.where != where:
+                continue
+            for part in signature.find:
+                if part in text:
+                    break
+            else:
+                continue
+            hit = next((m for p in signature.patterns if (m := p.search(text))), None)
+            if hit is not None and not any(p.search(text) for p in signature.unless):
+                found.append((signature, hit))
+        return found
+
+    def ignored(self, text: str) -> bool:
+        """Whether a line is not to be believed: it quotes what clients sent, or is our own."""
+        return any(p.search(text) for p in self.ignore)
+
+
+# What an exception is called that no signature names; it counts only where an echo says that it mattered.
+UNKNOWN = Signature(
+    id="unknown_exception", title="{exception}: {message} in {frame}", severity="engine_death", role="cause", file="",
+    find=(), patterns=(), remedy="report it upstream with the log around it; no signature knows this exception yet",
+)  # fmt: skip
+
+# A log that ends in a traceback which nobody logged: the process died of it.
+UNCAUGHT = Signature(
+    id="uncaught_exception", title="the log ends with an uncaught exception", severity="engine_death", role="echo", file="",
+    find=(), patterns=(), vague=True, remedy="the exception ended the process; report it with the log around it",
+)  # fmt: skip
+
+_EXTRA_KEYS = frozenset({"Traceback", "File", "traceback"})  # so that tracebacks are read at all
+
+
+@lru_cache(maxsize=1)
+def load() -> Signatures:
+    """The shipped signatures, read once. Raises SignatureError: file, entry, reason."""
+    folder = resources.files("loadchaos.analysis.signatures")
+    texts = {f.name: f.read_text("utf-8") for f in folder.iterdir() if f.name.endswith(".toml")}
+    return build(dict(sorted(texts.items())))
+
+
+def build(texts: Mapping[str, str]) -> Signatures:
+    """Signatures from file name -> TOML text. Raises SignatureError for whatever cannot be meant so."""
+    parsed = {name: _parse(name, text) for name, text in texts.items()}
+    frames, ignore, known = (parsed.pop(f"{n}.toml", {}) for n in ("frames", "ignore", "known"))
+    found: dict[str, Signature] = {}
+    for name, data in parsed.items():
+        _only(name, "the file", data, ("signature",))
+        for n, entry in enumerate(data.get("signature", [])):
+            signature = _signature(name, n, entry)
+            if signature.id in found:
+                raise SignatureError(f"{name}: {signature.id}: the id is already used in {found[signature.id].file}")
+            found[signature.id] = signature
+    issues = {str(k): v for k, v in known.get("issue", {}).items()}
+    for s in found.values():
+        for other in s.refines:
+            if other not in found:
+                raise SignatureError(f"{s.file}: {s.id}: refines {other!r}, which no file has")
+        for issue in (*s.known, *(k for v in s.variants for k in v.known)):
+            if issue not in issues:
+                raise SignatureError(f"{s.file}: {s.id}: known {issue!r} is not in known.toml")
+    by_word = _index(found.values())
+    return Signatures(
+        all=tuple(found.values()),
+        by_word=by_word,
+        keys=frozenset(by_word) | _EXTRA_KEYS,
+        skip=_patterns("frames.toml", "skip", frames.get("skip", [])),
+        engine=_patterns("frames.toml", "engine", frames.get("engine", [])),
+        ignore=_patterns("ignore.toml", "line", [e["pattern"] for e in ignore.get("line", [])]),
+        known=issues,
+    )
+
+
+def _parse(name: str, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as mistake:
+        raise SignatureError(f"{name}: {mistake}") from mistake
+
+
+def _only(name: str, entry: str, data: Mapping[str, Any], allowed: Sequence[str]) -> None:
+    for key in data:
+        if key not in allowed:
+            raise SignatureError(f"{name}: {entry}: unknown key {key!r} (known: {', '.join(sorted(allowed))})")
+
+
+def _patterns(name: str, entry: str, texts: Sequence[str]) -> tuple[re.Pattern[str], ...]:
+    found = []
+    for text in texts:
+        try:
+            found.append(re.compile(text))
+        except re.error as mistake:
+            raise SignatureError(f"{name}: {entry}: {text!r} is no regular expression: {mistake}") from mistake
+    return tuple(found)
+
+
+def _list(name: str, entry: str, data: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    value = data.get(key, [])
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(t, str) for t in texts):
+        raise SignatureError(f"{name}: {entry}: {key} must be a text or a list of texts")
+    return tuple(texts)
+
+
+def _signature(name: str, n: int, data: Mapping[str, Any]) -> Signature:
+    entry = str(data.get("id") or f"entry {n + 1}")
+    _only(name, entry, data, (*_STRINGS, *_LISTS, *_OTHER))
+    for key in ("id", "title", "severity"):
+        if not data.get(key):
+            raise SignatureError(f"{name}: {entry}: {key} is missing")
+    role, severity = data.get("role", "cause"), data["severity"]
+    if role not in ROLES:
+        raise SignatureError(f"{name}: {entry}: role {role!r} is none of {', '.join(ROLES)}")
+    if severity not in _SEVERITIES:
+        raise SignatureError(f"{name}: {entry}: severity {severity!r} is none of {', '.join(_SEVERITIES)}")
+    lists = {key: _list(name, entry, data, key) for key in _LISTS}
+    symptom = bool(data.get("symptom"))
+    if not lists["pattern"] and not symptom:
+        raise SignatureError(f"{name}: {entry}: pattern is missing (symptom = true where no line tells)")
+    if not lists["find"] and not symptom:
+        raise SignatureError(f"{name}: {entry}: find is missing")
+    for text in lists["find"]:
+        if not WORD.search(text):
+            raise SignatureError(f"{name}: {entry}: find {text!r} has no word of three letters or more")
+    for expression in data.get("derive", {}).values():
+        _check_expression(name, entry, expression)
+    variants = []
+    for v in data.get("variant", []):
+        _only(name, f"{entry}: variant", v, ("frames", "title", "remedy", "known", "why"))
+        if not v.get("title") or not v.get("frames"):
+            raise SignatureError(f"{name}: {entry}: a variant needs frames and a title")
+        variants.append(
+            Variant(tuple(v["frames"]), v["title"], v.get("remedy", ""), tuple(v.get("known", ())), v.get("why", ""))
+        )
+    return Signature(
+        id=data["id"], title=data["title"], severity=cast("Severity", severity), role=role, file=name,
+        find=lists["find"], patterns=_patterns(name, entry, lists["pattern"]),
+        unless=_patterns(name, entry, lists["unless"]),
+        unless_before=_patterns(name, entry, lists["unless_before"]), alt=lists["alt"], known=lists["known"],
+        refines=lists["refines"], frames=lists["frames"], examples=lists["examples"], variants=tuple(variants),
+        layer=data.get("layer", ""), remedy=data.get("remedy", ""), why=data.get("why", ""),
+        trigger=data.get("trigger", ""), versions=data.get("versions", ""), where=data.get("where", "line"),
+        quiet=bool(data.get("quiet")), vague=bool(data.get("vague")), weak=bool(data.get("weak")),
+        asynchronous=bool(data.get("asynchronous")), symptom=symptom, within_s=float(data.get("within_s", 10.0)),
+        derive=dict(data.get("derive", {})),
+    )  # fmt: skip
+
+
+def _index(signatures: Iterable[Signature]) -> dict[str, tuple[Signature, ...]]:
+    """Rarest word -> signatures. A word cut off at either end of `find` may be longer in the line, so it is avoided."""
+    index: dict[str, list[Signature]] = {}
+    for signature in signatures:
+        for text in signature.find:
+            words = list(WORD.finditer(text))
+            inner = [w[0] for w in words if w.start() > 0 and w.end() < len(text)]
+            candidates = inner or [w[0] for w in words]
+            word = max(candidates, key=lambda w: (w.lower() not in _COMMON, len(w)))
+            entries = index.setdefault(word, [])
+            if signature not in entries:
+                entries.append(signature)
+    return {word: tuple(entries) for word, entries in index.items()}
+
+
+_OPERATORS: dict[type[ast.operator], Any] = {
+    ast.Add: lambda a, b: a + b, ast.Sub: lambda a, b: a - b, ast.Mult: lambda a, b: a * b, ast.Div: lambda a, b: a / b,
+}  # fmt: skip
+
+
+def _check_expression(name: str, entry: str, text: str) -> None:
+    try:
+        evaluate(text, dict.fromkeys((n.id for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)), 1.0))
+    except NotOverError:  # with made-up figures it need not be
+        pass
+    except (SyntaxError, ValueError, KeyError) as mistake:
+        raise SignatureError(f"{name}: {entry}: derive {text!r}: {mistake}") from mistake
+
+
+def evaluate(expression: str, values: Mapping[str, float]) -> float:
+    """The four operations, ceil(x), ceil2(x) (up to two decimals) and over(x, limit) on named figures.
+
+    Raises KeyError for a figure that is not there, ValueError for anything else that is not arithmetic.
+    """
+
+    def of(node: ast.AST) -> float:
+        match node:
+            case ast.Expression(body=body):
+                return of(body)
+            case ast.Constant(value=int() | float() as number):
+                return float(number)
+            case ast.Name(id=name):
+                return values[name]
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+                return float(_OPERATORS[type(op)](of(left), of(right)))
+            case ast.Call(func=ast.Name(id="ceil"), args=[argument]):
+                return float(math.ceil(of(argument)))
+            case ast.Call(func=ast.Name(id="ceil2"), args=[argument]):
+                return math.ceil(of(argument) * 100 - 1e-9) / 100
+            case ast.Call(func=ast.Name(id="over"), args=[argument, limit]):
+                if of(argument) > of(limit):
+                    return of(argument)
+                raise NotOverError("it is not over the limit")
+        raise ValueError("only + - * /, ceil(), ceil2(), over(), numbers and the names of figures")
+
+    try:
+        return of(ast.parse(expression, mode="eval"))
+    except ZeroDivisionError as mistake:
+        raise ValueError("division by zero") from mistake

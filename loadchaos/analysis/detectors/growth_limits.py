@@ -1,0 +1,174 @@
+"""What a profile may say of growth within a run: `drift.rss <= 1%/h`. Robust slopes, told only where they are certain.
+
+A figure is judged from five minutes on. It grows where Mann-Kendall's test leaves less than one chance in a hundred for
+noise, also for one that is slow (trends.inertia), and the second half still rises; a warm-up that levels off does not.
+Memory must also rise by more than the server may keep of the images it was sent, and not ever more slowly. Otherwise it
+grows by nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from loadchaos.analysis.detectors.image_cache import Held
+from loadchaos.analysis.detectors.trend_tests import Point, Samples, certainty, inertia, levels_off, slope
+from loadchaos.analysis.request_stats import S
+from loadchaos.core.model import Row
+
+FIGURES = {
+    "rss": "memory of the server's processes",
+    "threads": "their threads",
+    "fds": "their open files",
+    "kv": "KV cache in use with nothing running, in points",
+    "gpu_memory": "memory in use on the GPUs",
+    "ttft": "time to first token",
+    "error_rate": "share of requests that end badly, in points",
+}
+"""What may drift. Points are of the whole (from 3 % to 4 % is one), all else is a part of where it began."""
+
+_POINTS = ("kv", "error_rate")
+_MEMORY = ("rss", "gpu_memory")
+_HOLDERS = ("api_server", "engine_core", "worker")
+_SPAN_S = 300.0
+_FEWEST = 20
+_SURE = 2.33  # one-sided 1 %
+_STILL = 1 / 3  # of the whole rise, in the second half: a line has a half of it, a logarithm a quarter
+_ERRORS_S, _ERRORS_OF = 10.0, 200  # a share of fewer requests is mostly 0, and so would be its median
+_BLAMELESS = ("ok", "aborted", "rejected", "missed", "shed")
+
+
+_UNITS = {"rss": (2**20, "MB"), "gpu_memory": (2**20, "MB"), "ttft": (0.001, "ms"), "threads": (1, ""), "fds": (1, "")}
+"""In what the growth of an hour is told beside its share."""
+
+
+@dataclass(frozen=True)
+class Drift:
+    """By how much a figure grows in an hour (a part of where it began, or points), over how long it was seen.
+
+    `absolute`: the same in the figure's own unit.
+    """
+
+    per_hour: float
+    span_s: float
+    absolute: float = 0.0
+
+    def told(self, figure: str) -> str:
+        """`+1.20%/h (38 MB/h), p < 0.01, over 600 s`."""
+        if not self.per_hour:
+            return f"none over {self.span_s:.0f} s"
+        size, unit = _UNITS.get(figure, (0, ""))
+        amount = self.absolute / size if size else 0.0
+        own = f" ({f'{amount:,.0f}' if amount >= 100 else f'{amount:.3g}'} {unit}".rstrip() + "/h)" if size else ""
+        return f"{self.per_hour:+.2%}/h{own}, p < 0.01, over {self.span_s:.0f} s"
+
+
+@dataclass
+class _Life:
+    """What is seen of one life of the server: a new process begins anew."""
+
+    samples: dict[str, Samples] = field(default_factory=lambda: {name: Samples() for name in FIGURES})
+    processes: dict[int, Row] = field(default_factory=dict)
+    holders: int = 0  # of them, how many may keep images
+    devices: dict[str, float] = field(default_factory=dict)
+    wrong: int = 0
+    ended: int = 0
+    since_s: float = 0.0
+
+
+class Drifts:
+    """Folds end, process, metrics, device and state rows; `found` gives each figure's worst drift, None: too little seen."""
+
+    def __init__(self) -> None:
+        self._life = _Life()
+        self._past: dict[str, Drift] = {}
+        self._held = Held()
+
+    def feed(self, row: Row) -> None:
+        """Fold one row; other kinds change nothing."""
+        self._held.feed(row)
+        for name, at_s, value in _values(self._life, row):
+            self._life.samples[name].add(at_s, value)
+        if row.get("row") == "state" and row.get("to") in ("dead", "restarting", "terminated"):
+            self._past, self._life = {k: v for k, v in self.found().items() if v is not None}, _Life()
+
+    def found(self) -> dict[str, Drift | None]:
+        """By figure; of several lives of the server the worst."""
+        may_hold = {"rss": self._held.bytes * self._life.holders}
+        now = {
+            name: drift(
+                s.points(), points_of_whole=name in _POINTS, settles=name in _MEMORY, may_hold=may_hold.get(name, 0.0)
+            )
+            for name, s in self._life.samples.items()
+        }  # fmt: skip
+        both = {name: [d for d in (now[name], self._past.get(name)) if d is not None] for name in FIGURES}
+        return {name: max(seen, key=lambda d: d.per_hour) if seen else None for name, seen in both.items()}
+
+
+def drift(
+    points: list[Point], *, points_of_whole: bool = False, settles: bool = False, may_hold: float = 0.0
+) -> Drift | None:
+    """The growth an hour; 0 where it is not certain, None where too little was seen.
+
+    `settles`: what rises ever more slowly does not count; `may_hold`: nor does what rises by no more than this.
+    """
+    if len(points) < _FEWEST or (span_s := points[-1][0] - points[0][0]) < _SPAN_S:
+        return None
+    rate = slope(points)
+    half = points[len(points) // 2 :]
+    if (
+        certainty([v for _, v in points]) < _SURE * inertia(points)
+        or slope(half) * (half[-1][0] - half[0][0]) < _STILL * rate * span_s
+    ):
+        return Drift(0.0, span_s)
+    if rate * span_s <= may_hold or (settles and levels_off(points, sure=_SURE)):
+        return Drift(0.0, span_s)
+    values = sorted(v - rate * (t - points[0][0]) for t, v in points)
+    begin = values[len(values) // 2]
+    if points_of_whole:
+        return Drift(rate * 3600, span_s)
+    return Drift(rate * 3600 / begin if begin > 0 else float("inf"), span_s, rate * 3600)
+
+
+def _values(life: _Life, row: Row) -> Iterator[tuple[str, float, float]]:
+    kind, at_s = row.get("row"), (row.get("at_ns") or 0) / S
+    if kind == "process":
+        yield from _processes(life, row, at_s)
+    elif kind == "metrics":
+        values: dict[str, Any] = row.get("values") or {}
+        if "kv_usage_ratio" in values and not values.get("requests_running", 1) and not values.get("requests_waiting"):
+            yield "kv", at_s, float(values["kv_usage_ratio"])
+    elif kind == "device" and (used := (row.get("values") or {}).get("gpu_memory_used_bytes")) is not None:
+        life.devices[f"{row.get('host')} {row.get('device')}"] = float(used)
+        yield "gpu_memory", at_s, sum(life.devices.values())
+    elif kind == "end":
+        if row.get("outcome") == "ok" and row.get("first_token_ns") and row.get("sent_ns"):
+            yield "ttft", at_s, (row["first_token_ns"] - row["sent_ns"]) / S
+        yield from _errors(life, row, at_s)
+
+
+def _processes(life: _Life, row: Row, at_s: float) -> Iterator[tuple[str, float, float]]:
+    """Sums over the server's processes, once a round: told when the first of them comes again."""
+    pid = int(row.get("pid") or 0)
+    if row.get("what") == "gone":
+        life.processes.clear()
+        return
+    if pid in life.processes:
+        life.holders = sum(r.get("role") in _HOLDERS for r in life.processes.values())
+        for name, key in (("rss", "rss_bytes"), ("threads", "threads"), ("fds", "fds")):
+            seen = [float(r[key]) for r in life.processes.values() if r.get(key) is not None]
+            if seen:
+                yield name, at_s, sum(seen)
+        life.processes.clear()
+    life.processes[pid] = row
+
+
+def _errors(life: _Life, row: Row, at_s: float) -> Iterator[tuple[str, float, float]]:
+    life.since_s = life.since_s or at_s
+    if at_s - life.since_s > _ERRORS_S and life.ended >= _ERRORS_OF:
+        yield "error_rate", (life.since_s + at_s) / 2, life.wrong / life.ended
+        life.wrong = life.ended = 0
+        life.since_s = at_s
+    life.ended += 1
+    life.wrong += row.get("outcome") not in (*(row.get("expect") or ()), *_BLAMELESS)

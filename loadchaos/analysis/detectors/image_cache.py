@@ -1,0 +1,31 @@
+"""What a server's processes may rightly keep of the images it was sent: that much growth is a cache that fills."""
+
+from __future__ import annotations
+
+from loadchaos.core.model import Row
+
+_CACHE_GB = 4.0
+"""vLLM keeps processed images up to --mm-processor-cache-gb in each process that has the cache; this is its default."""
+_BYTES_PER_IMAGE_TOKEN = 24 * 1024
+"""At most: Qwen-VL's token is 32 x 32 pixels of three colours in two frames, four bytes each."""
+
+
+class Held:
+    """Folds end and configuration rows; other kinds change nothing."""
+
+    def __init__(self) -> None:
+        self._image_tokens = 0
+        self._cache_bytes = _CACHE_GB * 2**30
+
+    def feed(self, row: Row) -> None:
+        """Fold one row."""
+        if row.get("row") == "end":
+            self._image_tokens += int(row.get("image_tokens") or 0)
+        elif row.get("row") == "configuration":
+            told = (row.get("settings") or {}).get("mm_processor_cache_gb")
+            self._cache_bytes = float(_CACHE_GB if told is None else told) * 2**30
+
+    @property
+    def bytes(self) -> float:
+        """How many at most, in each process."""
+        return min(self._cache_bytes, self._image_tokens * _BYTES_PER_IMAGE_TOKEN)

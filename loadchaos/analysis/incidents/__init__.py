@@ -1,0 +1,1 @@
+"""Incidents and the failures they group."""

@@ -1,0 +1,185 @@
+"""Whose doing a failure is: the server's, our own attack's, our sabotage's, or exactly what the attack is for."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from loadchaos.analysis.request_stats import S
+from loadchaos.core.model import OUTCOMES, Attribution, Row
+
+_AFTER_NS = 10 * S
+_HARMS = {
+    "process": "expected",
+    "network": "expected",
+    "host": "expected",
+    "engine": "injected",
+    "sabotage": "injected",
+}
+# What loadchaos-vllm says of each act, behind at most the prefix that vLLM puts before a process's lines.
+_SABOTAGE = re.compile(r"^(?:\x1b\[[\d;]*m)*(?:\([^()]*\)\s*(?:\x1b\[[\d;]*m)*\s*)?loadchaos-sabotage: act (\w+) ")
+_SABOTAGE_NS = 50 * S  # an entry that is gone is missed when its request comes to it; a slow step takes long to be seen
+_STALLS = ("alive_but_hung", "stalled", "timeout", "shm_broadcast_stall", "rpc_timeout")
+_DEATHS = frozenset({"death", "engine_death"})
+# What a reset leaves behind: one side of the cache goes on believing in images that the other has lost.
+_LASTING = frozenset({
+    "mm_cache_desync_request", "mm_cache_desync_thread_death", "mm_cache_keyerror_v08", "mm_cache_spin",
+})  # fmt: skip
+_ANYTHING = frozenset({"*"})  # the process did not survive it: whatever is said of this death is its doing
+_INJECTED: Mapping[str, Sequence[str]] = {
+    "encoder_pop": ("encoder_cache_miss", "encoder_cache_miss_skipped"),
+    "encoder_pop_draft": ("encoder_cache_miss", "encoder_cache_miss_skipped"),
+    "step_sleep": _STALLS,
+    "step_hang": _STALLS,
+    "slow_steps": _STALLS,
+    "preempt": ("preemption_storm", "async_placeholder_underflow"),
+    "nan_logits": ("wrong_output", "empty", "sampler_nan"),
+}
+_NOT_THE_SERVERS = (
+    "Nothing: loadchaos-vllm did this inside the engine, as LOADCHAOS_SABOTAGE asked; it is no bug of the server."
+)
+
+# What an admin operation does by design, as against what may break by it (encoder_cache_miss after our own reset).
+_BY_DESIGN = frozenset({*OUTCOMES, "alive_but_hung", "server_terminated", "server_unreachable", "http_scaling"})
+
+
+@dataclass
+class _Attack:
+    name: str
+    n: int
+    replica: str
+    kind: str
+    begin_ns: int
+    end_ns: int | None = None
+    effects: frozenset[str] = field(default_factory=frozenset)
+    pid: int | None = None
+    signal: int | None = None
+
+    def in_force(self, at_ns: int) -> bool:
+        until = None if self.end_ns is None else self.end_ns + _AFTER_NS
+        return self.begin_ns - S <= at_ns and (until is None or at_ns <= until)
+
+
+def owned(attribution: Attribution, known: Sequence[Any], remedy: str) -> tuple[list[Any], str]:
+    """(known upstream issues, remedy) of a failure: what we did ourselves is blamed on nobody upstream."""
+    if attribution == "injected":
+        return [], _NOT_THE_SERVERS
+    return (list(known) if attribution == "server" else []), remedy
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The processes that an episode's signs name (stopped or gone), and how the launched one ended, where that is known."""
+
+    pids: frozenset[int] = frozenset()
+    exit_pid: int | None = None
+    exit_signal: int | None = None
+
+    def by(self, pid: int | None, signal: int | None) -> bool:
+        """Whether a signal to this process may be what ended it; an attack without a pid is no signal."""
+        if pid is None:
+            return True
+        if self.exit_signal is not None and (self.exit_pid, self.exit_signal) != (pid, signal):
+            return False
+        return not self.pids or pid in self.pids or pid == self.exit_pid
+
+
+class AttackLog:
+    """Attacks of the run: the newest with their effects, and how each fared."""
+
+    def __init__(self) -> None:
+        self._recent: deque[_Attack] = deque(maxlen=400)
+        self._left: dict[
+            str, int
+        ] = {}  # what an attack may have left behind in this life of the server, and since when
+        self.fared: dict[str, dict[str, int]] = {}
+
+    def feed(self, row: Row) -> None:
+        """Fold an `attack` row."""
+        name, n, what = str(row.get("attack")), int(row.get("n") or 0), row.get("what")
+        replica = str(row.get("replica"))
+        counts = self.fared.setdefault(name, {"begun": 0, "ok": 0, "failed": 0, "skipped": 0})
+        effects = frozenset(str(e) for e in row.get("effects") or ())
+        if what == "begin":
+            counts["begun"] += 1
+            for effect in effects & _LASTING:
+                self._left.setdefault(effect, row["at_ns"])
+            kind = str(row.get("kind") or "admin")
+            self._recent.append(
+                _Attack(name, n, replica, kind, row["at_ns"], None, effects, row.get("pid"), row.get("signal"))
+            )
+        elif what == "skipped":
+            counts["skipped"] += 1
+        elif what == "end":  # after the undo, where there is one: from begin to end its effects are ours
+            if row.get("ok") is not None:
+                counts["ok" if row["ok"] else "failed"] += 1
+            for attack in reversed(self._recent):
+                if (attack.name, attack.n, attack.replica) == (name, n, replica):
+                    attack.end_ns = row["at_ns"]
+                    attack.effects |= effects
+                    if attack.kind == "process" and row.get("ok") is False:
+                        attack.effects = frozenset()  # no signal was sent: whatever broke did so by itself
+                    break
+
+    def heard(self, text: str, at_ns: int) -> None:
+        """Fold a log line: acts of sabotage inside the engine are an attack, from the first to a while after the last."""
+        said = _SABOTAGE.match(text) if "loadchaos-sabotage: act" in text else None
+        if said is None:
+            return
+        name = f"sabotage {said[1]}"
+        last = next((a for a in reversed(self._recent) if a.name == name), None)
+        if last is not None and last.in_force(at_ns):
+            last.n, last.end_ns = last.n + 1, at_ns + _SABOTAGE_NS
+            return
+        effects = frozenset(_INJECTED[said[1]]) if said[1] in _INJECTED else _ANYTHING
+        self._recent.append(_Attack(name, 1, "", "sabotage", at_ns, at_ns + _SABOTAGE_NS, effects))
+
+    def in_force(self, at_ns: int, within_ns: int = 0) -> list[dict[str, Any]]:
+        """The attacks in force at `at_ns`, or ended at most 10 s before; at most 20, newest last."""
+        found = [a for a in self._recent if a.in_force(at_ns) or 0 <= at_ns - a.begin_ns <= within_ns]
+        return [
+            {
+                "attack": a.name, "n": a.n, "kind": a.kind, "effects": sorted(a.effects),
+                "began_before_s": round((at_ns - a.begin_ns) / S, 3),
+            }
+            for a in found[-20:]
+        ]  # fmt: skip
+
+    def attribute(self, ids: Iterable[str], at_ns: int, ended: Ended | None = None) -> Attribution:
+        """Whose doing a failure with one of these ids (or outcomes) at `at_ns` is: ours only where an effect says so.
+
+        `ended` is what is known of the processes of a death: a signal of ours explains that very process and signal only.
+        """
+        names = set(ids)
+        for attack in reversed(self._recent):
+            if not attack.in_force(at_ns) or (ended is not None and not ended.by(attack.pid, attack.signal)):
+                continue
+            hit = names & attack.effects
+            if attack.effects is _ANYTHING and names & _DEATHS:
+                return "injected"
+            if not hit:
+                continue
+            harm = _HARMS.get(attack.kind)
+            if harm == "injected":
+                return "injected"
+            return "expected" if harm == "expected" or hit & _BY_DESIGN else "self-inflicted"
+        return "self-inflicted" if any(self._left.get(name, at_ns) < at_ns for name in names) else "server"
+
+    def life_is_over(self) -> None:
+        """What attacks have left behind in a server ends with it."""
+        self._left.clear()
+
+    def without_effect(self, planned: Iterable[str]) -> list[tuple[str, str]]:
+        """The planned attacks of which none worked, each with why."""
+        found = []
+        for name in planned:
+            counts = self.fared.get(name)
+            if counts is None or counts["begun"] == 0:
+                skipped = counts["skipped"] if counts else 0
+                found.append((name, f"skipped {skipped} times" if skipped else "none ran"))
+            elif counts["ok"] == 0:
+                found.append((name, f"none of {counts['begun']} worked"))
+        return found

@@ -1,0 +1,147 @@
+"""What clients were told when it was no good: kept until it is clear whether the server was dying meanwhile."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from loadchaos.analysis.classify.classifier import classify_text
+from loadchaos.analysis.classify.group import Failure
+from loadchaos.analysis.classify.normalise import normalise
+from loadchaos.analysis.incidents.incident import Seen
+from loadchaos.analysis.request_stats import S
+from loadchaos.analysis.state.signals import ENGINE_DEAD_TEXT
+from loadchaos.core.model import BLAMELESS, Row
+
+WAIT_NS = 15 * S
+"""How long a bad answer waits for the state and the log to catch up before it is a failure of its own."""
+MIXED_UP = "Another request's words are in an answer: the server mixes requests up"
+_MOST_TEXT = 2_000
+_TITLE = 160
+_MEANT = {
+    "unexpected_rejection": "a request that is meant to be refused says so in its traffic: expect: [ok, rejected]"
+}
+_WORDS = {
+    "http_error": "An HTTP error nobody can explain", "stream_error": "An error inside a stream that nobody can explain",
+    "finish_error": "Answers end with finish_reason error", "finish_abort": "Answers are aborted though nobody asked for it",
+    "truncated": "Answers end without their end", "empty": "Answers without a token",
+    "protocol_error": "What is no HTTP, SSE or JSON", "wrong_output": "Another answer than asked for",
+    "connect_error": "Connections fail", "reset": "Connections are cut", "stalled": "Answers stall",
+    "timeout": "Answers take longer than the limit",
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class BadAnswer:
+    """Equal bad answers of one second: the first row's times and how many there were."""
+
+    at_ns: int
+    sent_ns: int
+    traffic: str
+    outcome: str
+    text: str
+    count: int
+    sample: dict[str, Any]
+
+
+class Answers:
+    """Folds end rows that need explaining into few; `ripe` gives those that have waited long enough."""
+
+    def __init__(self) -> None:
+        self._waiting: OrderedDict[tuple[Any, ...], BadAnswer] = OrderedDict()
+
+    def add(self, row: Row, outcome: str) -> None:
+        """An answer that was neither expected nor blameless."""
+        at_ns = int(row["at_ns"])
+        sent_ns = int(row.get("sent_ns") or at_ns)
+        text = str(row.get("error") or "")[:_MOST_TEXT]
+        key = (at_ns // S, sent_ns // S, row.get("traffic"), outcome, _short(text))
+        known = self._waiting.get(key)
+        if known is not None:
+            known.count += 1
+            return
+        sample = {k: row.get(k) for k in ("id", "step", "status", "planned_tokens", "edge", "images", "error_code")}
+        self._waiting[key] = BadAnswer(at_ns, sent_ns, str(row.get("traffic", "")), outcome, text, 1, sample)
+
+    def ripe(self, now_ns: int | None) -> list[BadAnswer]:
+        """Those older than 15 s, in order; all of them for None (the run is over)."""
+        found = []
+        while self._waiting:
+            first = next(iter(self._waiting.values()))
+            if now_ns is not None and now_ns - first.at_ns < WAIT_NS:
+                break
+            found.append(first)
+            self._waiting.popitem(last=False)
+        return found
+
+
+@lru_cache(maxsize=2_000)
+def _short(text: str) -> str:
+    return normalise(text[:400])
+
+
+def _titled(text: str) -> str:
+    short = _short(text)
+    return short if len(short) <= _TITLE else short[: _TITLE - 1] + "…"
+
+
+@lru_cache(maxsize=2_000)
+def _classified(text: str) -> tuple[Failure, ...]:
+    return tuple(classify_text(text, source="client"))
+
+
+def wants_explaining(row: Row) -> str | None:
+    """The outcome of an end row that is a failure as it stands, None where it is expected or nobody's fault."""
+    outcome = str(row.get("outcome"))
+    expect = row.get("expect") or ("ok",)
+    if outcome in expect:
+        return None
+    if outcome == "ok":
+        edge = row.get("edge")
+        return "overlength_not_refused" if edge is not None and edge >= 0 else "unexpected_ok"
+    if outcome == "rejected":
+        return "unexpected_rejection"
+    return None if outcome in BLAMELESS else outcome
+
+
+def is_echo(bad: BadAnswer) -> bool:
+    """Whether it only says that the engine is dead."""
+    return bool(ENGINE_DEAD_TEXT.search(bad.text)) or any(f.role == "echo" for f in _classified(bad.text))
+
+
+def name(bad: BadAnswer) -> Seen:
+    """The failure a bad answer shows: by its text where a signature knows it, else by its outcome and normalised text."""
+    for failure in _classified(bad.text) if bad.text else ():
+        if failure.role == "cause":
+            return seen_from(failure, bad.at_ns)
+    evidence = {"source": "client", "line": None, "text": bad.text or f"{bad.outcome} (no text)"}
+    if bad.outcome in ("overlength_not_refused", "unexpected_ok", "unexpected_rejection"):
+        words = {
+            "overlength_not_refused": "A prompt over the limit was not refused",
+            "unexpected_ok": "A request that had to fail was answered",
+            "unexpected_rejection": "A request that was right was refused",
+        }[bad.outcome]
+        title = f"{words}: {_titled(bad.text)}" if bad.text else words
+        remedy = _MEANT.get(bad.outcome, "")
+        return Seen(bad.outcome, "request", title, "cause", evidence, bad.at_ns, remedy=remedy)
+    if bad.outcome == "wrong_output" and bad.text.startswith("the word of another request"):
+        title = MIXED_UP
+        remedy = "whose data came back to whom is in the incident: stop serving users who must not see each other's"
+        return Seen("answer_of_another_request", "request", title, "cause", evidence, bad.at_ns, remedy=remedy)
+    words = _WORDS.get(bad.outcome, bad.outcome)
+    status = bad.sample.get("status")
+    more = [str(status)] if status and status != 200 else []
+    more += [_titled(bad.text)] if bad.text else []
+    title = f"{words}: {' '.join(more)}" if more else words
+    return Seen(f"unexplained_{bad.outcome}", "request", title, "cause", evidence, bad.at_ns)
+
+
+def seen_from(failure: Failure, now_ns: int) -> Seen:
+    """A classified failure as the judge takes it."""
+    return Seen(
+        failure.id, failure.severity, failure.title, "echo" if failure.role == "echo" else "cause", failure.evidence,
+        failure.at_ns or now_ns, failure.process, failure.frames, failure.known, failure.remedy, failure.alt,
+        failure.gone,
+    )  # fmt: skip

@@ -1,0 +1,110 @@
+"""Says what a bad answer shows: a death, a cause the log named at that time, a failure of its own, or our own misfit."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+from loadchaos.analysis.incidents import bad_answers
+from loadchaos.analysis.incidents.bad_answers import BadAnswer
+from loadchaos.analysis.incidents.failures import Entry
+from loadchaos.analysis.incidents.incident import Seen
+from loadchaos.analysis.incidents.tracker import Episodes
+from loadchaos.analysis.request_stats import S, Sent
+from loadchaos.core.model import Facts
+
+DEADLY = ("engine_death", "startup")
+_NEAR_NS = 5 * S
+_BURST_NS = 20 * S  # one failure stands for a burst of up to 10 s, and for 10 s of repeats that are only counted
+_HIDES_ITS_CAUSE = ("", "internal server error", "internal error happened", "internal error")
+_MOST_EXAMPLES = 100
+
+Record = Callable[[Seen, str | None, set[str]], Entry]
+"""Puts a failure into the book: what was seen, of which replica, under which ids an attack may have listed it."""
+
+
+class Explainer:
+    """Takes bad answers when state and log have caught up with them. `misfits` are refusals that were our own fault."""
+
+    def __init__(self, episodes: Episodes, record: Record) -> None:
+        self._episodes, self._record = episodes, record
+        self._logged: deque[tuple[int, Entry]] = deque(maxlen=200)  # for answers that hide their cause
+        self.facts: Facts | None = None
+        self.misfits: list[str] = []
+
+    def logged(self, at_ns: int, entry: Entry) -> None:
+        """A log named this failure then: answers near it may be its doing."""
+        self._logged.append((at_ns, entry))
+
+    def take(self, bad: BadAnswer) -> None:
+        """Explain one bad answer."""
+        if bad.outcome == "unexpected_rejection" and (misfit := self._misfit(bad)):
+            self.misfits.append(misfit)
+            return
+        if bad_answers.is_echo(bad):
+            if self._episodes.lost_to(bad) is None:
+                self._episodes.deadly(_told_dead(bad), None)
+                self._episodes.lost_to(bad)
+            return
+        seen = bad_answers.name(bad)
+        unnamed = seen.id.startswith("unexplained_")
+        if (unnamed or seen.severity in DEADLY) and self._episodes.lost_to(bad) is not None:
+            return
+        if seen.severity in DEADLY:
+            self._episodes.deadly(seen, None)
+            self._episodes.lost_to(bad)
+            return
+        entry = self._hidden_cause(bad) if unnamed else None
+        if entry is None:
+            entry = self._record(seen, None, {seen.id, bad.outcome})
+        entry.at_clients += bad.count
+        _add_example(entry, bad)
+
+    def _hidden_cause(self, bad: BadAnswer) -> Entry | None:
+        """What the log named within 5 s of an answer that says nothing but `Internal Server Error`."""
+        if bad.outcome not in ("http_error", "stream_error", "finish_error", "truncated", "reset", "protocol_error"):
+            return None
+        said = bad.text.strip().strip('."{}').lower()
+        if bad.outcome == "http_error" and not any(said == h or (h and h in said[:200]) for h in _HIDES_ITS_CAUSE):
+            return None
+        near = [
+            (abs(at - bad.at_ns), e)
+            for at, e in self._logged
+            if at - _NEAR_NS <= bad.at_ns <= at + _NEAR_NS + _BURST_NS
+        ]
+        near = [(d, e) for d, e in near if e.seen.severity == "request" and e.seen.role == "cause"]
+        return min(near, key=lambda item: item[0])[1] if near else None
+
+    def _misfit(self, bad: BadAnswer) -> str | None:
+        """Why a refusal is our own fault: we sent more than the server says it takes."""
+        tokens, facts = bad.sample.get("planned_tokens"), self.facts
+        limit = (facts.input_limit or facts.max_model_len) if facts is not None else None
+        if tokens is not None and limit is not None and tokens >= limit and bad.sample.get("edge") is None:
+            return f"{bad.traffic}: {tokens} tokens were planned, the server takes {limit}"
+        images, most = int(bad.sample.get("images") or 0), facts.max_images if facts is not None else None
+        if most is not None and images > most:
+            return f"{bad.traffic}: {images} images were planned, the server takes {most}"
+        return None
+
+
+def _told_dead(bad: BadAnswer) -> Seen:
+    """A death that only clients were told of."""
+    evidence = {"source": "client", "line": None, "text": bad.text}
+    title = "Clients were told that the engine is dead, and no log says why"
+    seen = bad_answers.name(bad)
+    return replace(
+        seen, id="engine_dead_error", severity="engine_death", title=title, role="echo", evidence=evidence
+    )  # fmt: skip
+
+
+def _add_example(entry: Entry, bad: BadAnswer) -> None:
+    """The request that met a failure belongs to its incident, whose own moment may have been another's."""
+    held, sample = entry.incident.in_flight, bad.sample
+    if entry.incident.kind != "failure" or len(held) >= _MOST_EXAMPLES or sample.get("id") is None:
+        return
+    if all(sent.id != sample["id"] for sent in held):
+        held.append(Sent(
+            str(sample["id"]), int(sample.get("step") or 0), bad.traffic, bad.sent_ns, sample.get("planned_tokens"),
+            int(sample.get("images") or 0), sample.get("edge"),
+        ))  # fmt: skip

@@ -1,0 +1,282 @@
+"""One episode of a server, from the first sign to its recovery, as a value; folders and pages are made from it elsewhere."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from loadchaos.analysis.classify.versions import with_standing
+from loadchaos.analysis.incidents.attribution import Ended, owned
+from loadchaos.analysis.incidents.context import Reading
+from loadchaos.analysis.request_stats import S, Sent
+from loadchaos.core.model import Attribution, Row, Severity, State
+
+Kind = Literal["death", "hang", "unreachable", "terminated", "restart", "failure"]
+_WINDOW_NS = 60 * S
+_MOST_TOLD = 50
+_NUMBER = re.compile(r"[\d.]+")
+_PID = re.compile(r"\(pid (\d+)(?:, \w+)?\) is (?:gone|stopped)")
+
+_GONE = (("engine_core", "engine_core_proc_died", "engine core"), ("worker", "worker_proc_died", "worker"))
+_DEFAULTS: Mapping[str, tuple[str, Severity, str, str]] = {
+    "death": (
+        "engine_death_unexplained", "engine_death", "The server died, and no log says why",
+        "Give --server-log, so that the cause can be named.",
+    ),
+    "startup": (
+        "startup_failure_unexplained", "startup", "The server ended before it was ever healthy",
+        "Give --server-log, so that the cause can be named.",
+    ),
+    "restart": (
+        "restart_unexplained", "engine_death", "The server was restarted under load, and no log says why",
+        "Give --server-log, so that the cause can be named; ask the supervisor who restarted it.",
+    ),
+    "hang": (
+        "alive_but_hung", "hang", "The server accepts requests and makes no progress, though /health may say ok",
+        "py-spy dump --pid <engine core> of the hung process before it is restarted; give --server-log.",
+    ),
+    "unreachable": ("server_unreachable", "node", "No probe was answered and none refused: the network was lost", ""),
+    "terminated": ("server_terminated", "node", "The server was ended in order (SIGTERM) while the load ran", ""),
+    "failure": ("failure", "request", "", ""),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One failure as a log line, an answer or a sign shows it. `evidence` is {source, line, text}."""
+
+    id: str
+    severity: Severity
+    title: str
+    role: Literal["cause", "echo"]
+    evidence: Mapping[str, Any]
+    at_ns: int
+    process: str | None = None
+    frames: Sequence[str] = ()
+    known: Sequence[Any] = ()
+    remedy: str = ""
+    alt: Sequence[str] = ()
+    gone: bool = False  # a log says besides that the engine is gone
+
+
+@dataclass
+class Incident:
+    """One episode of one replica, or the first time of a failure that kills nobody (`kind` failure).
+
+    Times are CLOCK_MONOTONIC ns. `died_ns` is the first sign of what it became, `noticed_ns` when that was known.
+    """
+
+    n: int
+    kind: Kind
+    replica: str
+    opened_ns: int
+    by_states: bool = True
+    outlived: bool = False  # only a log told of it, and the server answered what was sent well after: no engine died
+    died_ns: int | None = None
+    noticed_ns: int | None = None
+    back_ns: int | None = None
+    closed_ns: int | None = None
+    worst: State | None = None
+    dismissed: bool = False
+    starting: bool = False
+    has_log: bool = False
+    ever_dead: bool = False
+    ever_hung: bool = False
+    signs: list[str] = field(default_factory=list)
+    causes: list[Seen] = field(default_factory=list)
+    echoes: list[Seen] = field(default_factory=list)
+    beside: list[str] = field(default_factory=list)
+    lost: Counter[str] = field(default_factory=Counter)
+    in_flight: list[Sent] = field(default_factory=list)
+    admitted: list[Sent] = field(default_factory=list)
+    sent_before: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    attacks: list[dict[str, Any]] = field(default_factory=list)
+    figures: list[Reading] = field(default_factory=list)
+    log_lines: dict[str, list[int]] = field(default_factory=dict)
+    timeline: list[tuple[int, str]] = field(default_factory=list)
+    attribution: Attribution = "server"
+    exit: Mapping[str, Any] | None = None
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    load_begin_ns: int | None = None
+    title: str | None = None  # said better than the signature can, with this run's own numbers
+    remedy: str | None = None
+
+    def named_by(self) -> Seen:
+        """What this incident is called after: the first cause, else the first echo, else what the signs show."""
+        if self.causes:
+            return min(self.causes, key=lambda s: s.at_ns)
+        if self.has_log and (killed := self._killed()) is not None:
+            return killed
+        if self.echoes:
+            return min(self.echoes, key=lambda s: s.at_ns)
+        name, severity, title, remedy = _DEFAULTS["startup" if self.kind == "death" and self.starting else self.kind]
+        if self.exit is not None and self.kind in ("death", "restart"):
+            title = f"{title} ({self.exit.get('reason')})"
+        if self.has_log and self.kind in ("death", "restart"):
+            remedy = (
+                "Read the end of its log: nothing in it is known to loadchaos; send it upstream with this incident."
+            )
+        if (
+            self.kind == "death"
+            and self.exit is not None
+            and self.exit.get("code") == 0
+            and not self.exit.get("signal")
+        ):
+            remedy += " It ended with exit code 0: a supervisor that restarts on failure only leaves it dead."
+        text = "; ".join(self.signs) or title
+        return Seen(
+            name,
+            severity,
+            title,
+            "cause",
+            {"source": "signs", "line": None, "text": text},
+            self.opened_ns,
+            remedy=remedy,
+        )
+
+    def _killed(self) -> Seen | None:
+        """A process that was gone while no log gives a cause: an engine that fails says so, one that is killed cannot."""
+        first = next((s for s in self.signs if s.endswith((", engine_core) is gone", ", api_server) is gone"))), "")
+        for role, name, words in _GONE:
+            sign = next((s for s in self.signs if f", {role}) is gone" in s), None)
+            if role == "engine_core" and sign != first:
+                continue  # it went after its API server, which was not killed by that
+            if sign is not None and self.kind == "death":
+                title = f"The {words} process is gone, and it left no word in the log: killed from outside, or crashed"
+                remedy = (
+                    "Look for the OOM killer (dmesg, journalctl -k, the pod's last state) and for who sends signals."
+                )
+                # What others say of it in the log is evidence with a line number; the sign alone is what is left else.
+                evidence = self.echoes[0].evidence if self.echoes else {"source": "signs", "line": None, "text": sign}
+                return Seen(name, "engine_death", title, "cause", evidence, self.opened_ns, remedy=remedy)
+        return None
+
+    @property
+    def id(self) -> str:
+        """The id of the failure it is about; it may change until the incident is closed, as causes come in."""
+        return self.named_by().id
+
+    @property
+    def folder(self) -> str:
+        """Name of its folder under incidents/."""
+        return f"{self.n:03d}-{self.id}"
+
+    @property
+    def real(self) -> bool:
+        """Whether it is more than a scare: it became dead, hung, unreachable or ended, or a log names a death."""
+        if self.dismissed and not self.causes:
+            return False
+        return self.kind != "death" or self.ever_dead or self.worst != "dying" or bool(self.causes or self.echoes)
+
+    def covers(self, sent_ns: int, ended_ns: int) -> bool:
+        """Whether a request that was out from `sent_ns` to `ended_ns` was out while this lasted (2 s more on each side)."""
+        until_ns = self.back_ns or self.closed_ns
+        return ended_ns >= self.opened_ns - 2 * S and (until_ns is None or sent_ns <= until_ns + 2 * S)
+
+    def lasted_at(self, at_ns: int) -> bool:
+        """Whether it was going on at a time."""
+        return self.opened_ns <= at_ns and (self.closed_ns is None or at_ns <= self.closed_ns)
+
+    def tell(self, at_ns: int, text: str) -> None:
+        """A line of its timeline; after 50 only the newest is kept."""
+        if len(self.timeline) >= _MOST_TOLD:
+            self.timeline.pop()
+        self.timeline.append((at_ns, text))
+
+    def add_signs(self, signs: Sequence[str]) -> None:
+        """More signs; one that only counts further (`60 requests ...` after `1 requests ...`) takes the place of the old."""
+        for sign in signs:
+            alike = [i for i, old in enumerate(self.signs) if _NUMBER.sub("", old) == _NUMBER.sub("", sign)]
+            if alike:
+                self.signs[alike[0]] = sign
+            else:
+                self.signs.append(sign)
+
+    def saw_line(self, file: str, line: int) -> None:
+        """Widen the window of log lines that belong to it."""
+        window = self.log_lines.setdefault(file, [line, line])
+        window[0], window[1] = min(window[0], line), max(window[1], line)
+
+    @property
+    def ended(self) -> Ended:
+        """Which processes were gone or stopped, as its signs and its exit tell."""
+        exit_row = self.exit or {}
+        pids = frozenset(int(pid) for sign in self.signs for pid in _PID.findall(sign))
+        return Ended(pids, exit_row.get("pid"), exit_row.get("signal"))
+
+    def recovered_after_s(self) -> float | None:
+        """From the first sign to healthy again; None when it has not come back."""
+        return None if self.back_ns is None else round((self.back_ns - self.opened_ns) / S, 3)
+
+    def to_json(self) -> dict[str, Any]:
+        """incident.json: everything a page or an upstream report needs, but for bodies and raw files."""
+        base = self.load_begin_ns if self.load_begin_ns is not None else self.opened_ns
+        named = self.named_by()
+        known, remedy = owned(self.attribution, self._known(named), self.remedy or named.remedy)
+
+        def at_s(ns: int | None) -> float | None:
+            return None if ns is None else round((ns - base) / S, 3)
+
+        return {
+            "schema": 1, "n": self.n, "id": named.id, "folder": self.folder, "kind": self.kind, "replica": self.replica,
+            "severity": named.severity, "title": self.title or named.title, "attribution": self.attribution,
+            "opened_at_s": at_s(self.opened_ns), "noticed_at_s": at_s(self.noticed_ns), "back_at_s": at_s(self.back_ns),
+            "closed_at_s": at_s(self.closed_ns), "opened_ns": self.opened_ns, "closed_ns": self.closed_ns,
+            "recovered_after_s": self.recovered_after_s(), "state": self.worst, "signs": list(self.signs),
+            "known": known, "remedy": remedy, "evidence": dict(named.evidence),
+            "frames": list(named.frames), "process": named.process, "exit": dict(self.exit) if self.exit else None,
+            "causes": [_seen(s, at_s(s.at_ns)) for s in self.causes[:_MOST_TOLD]],
+            "echoes": [_seen(s, at_s(s.at_ns)) for s in self.echoes[:_MOST_TOLD]],
+            "beside": list(self.beside), "lost_requests": sum(self.lost.values()), "lost": dict(self.lost),
+            "in_flight_at_death": len(self.in_flight), "in_flight": [s.to_json(self.opened_ns) for s in self.in_flight],
+            "admitted": [s.to_json(self.opened_ns) for s in self.admitted], "attacks": list(self.attacks),
+            "sent_before": dict(self.sent_before),
+            "log_lines": {file: {"first": w[0], "last": w[1]} for file, w in self.log_lines.items()},
+            "figures": [one.to_json(base) for one in self.figures],
+            "metrics_window_ns": [self.opened_ns - _WINDOW_NS, (self.closed_ns or self.opened_ns) + _WINDOW_NS],
+            "timeline": [{"at_s": at_s(ns), "text": text} for ns, text in sorted(self.timeline)],
+            "environment": dict(self.environment),
+        }  # fmt: skip
+
+    def _known(self, named: Seen) -> list[Any]:
+        facts = self.environment.get("facts") or {}
+        return with_standing(named.known, facts.get("dialect"), facts.get("version"))
+
+
+def _seen(seen: Seen, at_s: float | None) -> dict[str, Any]:
+    return {
+        "id": seen.id, "title": seen.title, "at_s": at_s, "evidence": dict(seen.evidence), "process": seen.process,
+        "frames": list(seen.frames),
+    }  # fmt: skip
+
+
+def kind_of(state: State, was: State) -> Kind | None:
+    """What an episode is called when a replica enters `state`; None for states that open none."""
+    if state in ("dead", "dying"):
+        return "death"
+    if state == "hung":
+        return "hang"
+    if state == "unreachable":
+        return "unreachable"
+    if state == "terminated":
+        return "terminated"
+    return "restart" if state == "restarting" and was in ("healthy", "degraded") else None
+
+
+def worse(old: Kind, new: Kind) -> Kind:
+    """What an episode is called that was `old` and goes on as `new`: a hang that ends in a death is that death."""
+    order: tuple[Kind, ...] = ("failure", "unreachable", "hang", "restart", "death")
+    if new == "terminated":
+        return "terminated" if old in ("death", "terminated", "unreachable") else old
+    return new if old == "terminated" or order.index(new) > order.index(old) else old
+
+
+def finding(incident: Incident, what: Literal["open", "close"], at_ns: int) -> Row:
+    """The row of findings.jsonl that tells of an incident; `id` and `folder` are final when it closes."""
+    return {
+        "row": "incident", "at_ns": at_ns, "what": what, "n": incident.n, "id": incident.id, "folder": incident.folder,
+        "kind": incident.kind, "replica": incident.replica, "state": incident.worst,
+    }  # fmt: skip

@@ -1,0 +1,377 @@
+"""The judge: every row of a run in, findings while it goes and the verdict at its end out. Its time is the newest row."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date
+from pathlib import PurePath
+from typing import Any
+
+from loadchaos.analysis import mechanisms
+from loadchaos.analysis.classify.classifier import classify_text
+from loadchaos.analysis.classify.group import Failure
+from loadchaos.analysis.classify.kernel_log import Kernel
+from loadchaos.analysis.classify.live import LogLines
+from loadchaos.analysis.classify.versions import with_standing
+from loadchaos.analysis.detectors.growth_limits import Drifts
+from loadchaos.analysis.detectors.suite import Unsaid
+from loadchaos.analysis.incidents import bad_answers
+from loadchaos.analysis.incidents.attribution import AttackLog
+from loadchaos.analysis.incidents.bad_answers import Answers, seen_from
+from loadchaos.analysis.incidents.explain import DEADLY, Explainer
+from loadchaos.analysis.incidents.failures import Book, Entry, entries_of
+from loadchaos.analysis.incidents.incident import Incident, Seen
+from loadchaos.analysis.incidents.tracker import Episodes
+from loadchaos.analysis.mechanisms import Check, Mechanisms
+from loadchaos.analysis.request_stats import S, Tally
+from loadchaos.analysis.verdict import symptoms
+from loadchaos.analysis.verdict import verdict as rules
+from loadchaos.analysis.verdict.capacity import moved_by, name_by_length
+from loadchaos.analysis.verdict.exact_lengths import Exactness
+from loadchaos.analysis.verdict.expectations import Figures
+from loadchaos.analysis.verdict.image_cache_hits import ImageDial
+from loadchaos.analysis.verdict.length_ladder import Ladder
+from loadchaos.analysis.verdict.run_health import RunLog
+from loadchaos.core.model import KERNEL_LOG, Facts, Row, Terms
+
+_MOST_STATES = 10_000
+
+
+class Judge:
+    """Folds rows in the order of their arrival. `terms` None: those of the run's first row; `facts` None: of its facts row.
+
+    Memory is bounded by what is in flight and by the kinds of failure, not by the length of the run.
+    """
+
+    def __init__(self, terms: Terms | None = None, facts: Facts | None = None) -> None:
+        self._terms, self._facts = terms, facts
+        self._run, self._tally, self._attacks = RunLog(), Tally(), AttackLog()
+        self._mechanisms, self._lines, self._answers = Mechanisms(), LogLines(), Answers()
+        self._episodes, self._book = Episodes(self._tally, self._attacks), Book()
+        self._lengths, self._exactness, self._images = symptoms.Lengths(), Exactness(), ImageDial()
+        self._drifts, self._kernel = Drifts(), Kernel()
+        self._ladder = Ladder()
+        self._states: deque[Row] = deque(maxlen=_MOST_STATES)
+        self._environment: dict[str, Any] = {}
+        self._findings: list[Row] = []
+        self._settled_ns = 0
+        self._starting_ns: tuple[int, int | None] | None = None  # the newest life that we began: from, and healthy at
+        self._unfinished: int | None = None
+        self._episodes.environment = self._environment
+        self._explainer = Explainer(self._episodes, self._record)
+        self._unsaid = Unsaid(self._episodes, self._record)
+        self._explainer.facts = facts
+
+    # --- rows in --------------------------------------------------------------------------------------------------------
+
+    def feed(self, row: Row) -> None:
+        """Fold one row; kinds it does not know are ignored."""
+        self._run.feed(row)
+        handler = getattr(self, f"_on_{row.get('row')}", None)
+        if handler is not None:
+            handler(row)
+        self._unsaid.feed(row)
+        self._drifts.feed(row)
+        self._images.feed(row)
+        if self._run.newest_ns - self._settled_ns > S // 4:
+            self._settled_ns = self._run.newest_ns
+            self._settle(self._run.newest_ns)
+
+    def _on_begin(self, row: Row) -> None:
+        self._tally.begin(row)
+        self._ladder.begin(row)
+
+    def _on_missed(self, row: Row) -> None:
+        self._tally.miss(row)
+
+    def _on_end(self, row: Row) -> None:
+        outcome = str(row.get("outcome"))
+        sent = self._tally.end(row)
+        self._mechanisms.end(row)
+        self._lengths.feed(row)
+        self._exactness.feed(row)
+        wrong = bad_answers.wants_explaining(row)
+        self._ladder.end(row, bad=wrong is not None)
+        if row.get("edge") is not None and wrong is None and outcome == "rejected":
+            self._mechanisms.over_limit()
+        if wrong is not None:
+            self._answers.add(row, wrong)
+        elif outcome == "ok" and sent is not None:
+            self._episodes.answered(sent.sent_ns, int(row["at_ns"]))
+
+    def _on_metrics(self, row: Row) -> None:
+        self._mechanisms.metrics(row)
+        self._episodes.measured(row)
+
+    def _on_device(self, row: Row) -> None:
+        self._episodes.measured(row)
+
+    def _on_attack(self, row: Row) -> None:
+        self._attacks.feed(row)
+        self._mechanisms.attack(row)
+
+    def _on_state(self, row: Row) -> None:
+        self._states.append(row)
+        if row.get("to") == "healthy" and self._starting_ns is not None and self._starting_ns[1] is None:
+            self._starting_ns = (self._starting_ns[0], int(row["at_ns"]))
+        if row.get("to") == "restarting" and row.get("engine") is None:
+            self._life_is_over(str(row.get("replica")))
+        self._episodes.state(row)
+
+    def _on_launch(self, row: Row) -> None:
+        if row.get("what") == "exit":
+            self._episodes.exit(row)
+        elif row.get("what") == "start":
+            self._life_is_over(str(row.get("replica")))
+            self._episodes.started(str(row.get("replica")))
+            self._starting_ns = (int(row["at_ns"]), None)
+            self._environment["command"] = list(row.get("command") or ())
+            self._lines.remember(" ".join(map(str, row.get("command") or ())))
+
+    def _on_supervisor(self, row: Row) -> None:
+        """What supervises the server knows how it ended; its words are as good as a line of a log."""
+        if row.get("what") != "ended":
+            return
+        for failure in classify_text(str(row.get("reason"))):
+            if failure.severity in DEADLY:
+                evidence = {"source": row.get("source"), "line": None, "text": row.get("reason")}
+                seen = replace(seen_from(failure, int(row["at_ns"])), evidence=evidence)
+                self._episodes.deadly(seen, str(row.get("replica")))
+        self._episodes.supervised(row)
+
+    def _on_run(self, row: Row) -> None:
+        if row.get("what") == "begin":
+            self._environment |= {k: row.get(k) for k in ("target", "profile", "argv", "version", "seed")}
+            if self._terms is None and row.get("terms"):
+                self._terms = Terms.from_json(row["terms"])
+        elif row.get("what") == "load_begin":
+            self._episodes.load_begin_ns = int(row["at_ns"])
+        elif row.get("what") == "load_end":
+            self._episodes.load_end_ns = int(row["at_ns"])
+
+    def _on_facts(self, row: Row) -> None:
+        self._environment["facts"] = row.get("facts")
+        if self._facts is None and row.get("facts"):
+            self._facts = self._explainer.facts = Facts.from_json(row["facts"])
+
+    def _on_configuration(self, row: Row) -> None:
+        self._environment |= {k: row.get(k) for k in ("flags", "settings", "system")}
+
+    def _on_process(self, row: Row) -> None:
+        self._kernel.feed(row)
+
+    def _on_log(self, row: Row) -> None:
+        if row.get("file") == KERNEL_LOG:
+            if not self._kernel.concerns(str(row.get("text", ""))):
+                return
+        else:
+            self._episodes.has_log = True
+        self._attacks.heard(str(row.get("text", "")), int(row.get("at_ns") or self._run.newest_ns))
+        self._lines.feed(row, int(row.get("at_ns") or self._run.newest_ns))
+
+    # --- settling: what needs a moment until it can be told ---------------------------------------------------------------
+
+    def _life_is_over(self, replica: str) -> None:
+        """The old life has said all it will say, however soon the new one dies."""
+        if self._episodes.sole:
+            self._settle(None)
+            self._attacks.life_is_over()
+        else:
+            self._read_logs(self._run.newest_ns, at_once=True)
+        self._lines.forget(replica, sole=self._episodes.sole)
+
+    def _read_logs(self, now_ns: int | None, *, at_once: bool = False) -> None:
+        for failure in self._lines.ready(now_ns, died=self._episodes.any_down(), at_once=at_once):
+            self._logged(failure)
+        while self._lines.stops:
+            self._episodes.stopped_in_order(self._lines.stops.pop()[0])
+
+    def _settle(self, now_ns: int | None) -> None:
+        self._read_logs(now_ns)
+        for bad in self._answers.ripe(now_ns):
+            self._explainer.take(bad)
+        newest_ns = self._run.newest_ns
+        self._unsaid.settle(newest_ns, self._run.load_begin_ns or newest_ns, self._facts, final=now_ns is None)
+
+    def _logged(self, failure: Failure) -> None:
+        seen = seen_from(failure, self._run.newest_ns)
+        source = str(seen.evidence.get("source") or "")
+        replica = "" if source == KERNEL_LOG else PurePath(source).stem
+        if seen.severity in DEADLY:
+            self._episodes.deadly(seen, replica)
+            return
+        if seen.severity in ("hang", "node") and seen.role == "cause":
+            about = self._episodes.beside(seen, replica)
+            if about is not None and about.kind in ("death", "hang") and not about.causes:
+                self._episodes.deadly(seen, replica)
+                return
+        if seen.severity == "degraded" and self._while_starting(seen.at_ns):
+            return  # nobody is served yet: a server that loads, profiles and compiles complains of itself
+        entry = self._record(seen, replica, ids={seen.id})
+        entry.in_log += 1 + failure.repeats
+        self._explainer.logged(seen.at_ns, entry)
+
+    def _while_starting(self, at_ns: int) -> bool:
+        begun = self._starting_ns
+        return begun is not None and begun[0] <= at_ns and (begun[1] is None or at_ns < begun[1])
+
+    def _record(self, seen: Seen, replica: str | None, ids: set[str]) -> Entry:
+        attribution = self._attacks.attribute(ids, seen.at_ns)
+        entry = self._book.find(seen, attribution)
+        if entry is None:
+            incident = self._episodes.beside(seen, replica) or self._episodes.failure(seen, attribution)
+            entry = self._book.open(seen, attribution, incident)
+            self._findings.append({"row": "failure", "at_ns": self._run.newest_ns, **self._told(entry)})
+        elif seen.title != entry.seen.title and len(entry.alt) < 20 and seen.title not in entry.alt:
+            entry.alt.append(seen.title)
+        return entry
+
+    # --- findings and verdict out -----------------------------------------------------------------------------------------
+
+    def findings(self) -> list[Row]:
+        """Rows for findings.jsonl since the last call: failures met for the first time, incidents opened and closed.
+
+        A death is told as a failure when a log names it and, with its final counts, when its incident closes.
+        """
+        episodes = self._episodes
+        rows, self._findings, episodes.findings = self._findings + episodes.findings, [], []
+        about = [(self._run.newest_ns, i) for i in episodes.named if i.closed_ns is None]
+        episodes.named = []
+        closed = [r for r in rows if r["row"] == "incident" and r["what"] == "close" and r["kind"] != "failure"]
+        about += [(int(r["at_ns"]), episodes.incidents[r["n"] - 1]) for r in closed]
+        for at_ns, incident in about:
+            found = entries_of([incident], episodes.attribution)
+            rows += [{"row": "failure", "at_ns": at_ns, **self._told(e)} for e in found]
+        return sorted(rows, key=lambda r: int(r["at_ns"]))
+
+    @property
+    def incidents(self) -> Sequence[Incident]:
+        """All incidents so far, scares left out; an open one still grows (`closed_ns` None)."""
+        return [i for i in self._episodes.incidents if i.real]
+
+    def verdict(self, *, bad_rows: int = 0) -> dict[str, Any]:
+        """verdict.json as of the rows so far; call it when the run is over. `bad_rows`: lines the reader had to skip."""
+        self._finish()
+        terms = self._terms or Terms(profile=str(self._run.begin.get("profile") or ""))
+        failures = self._accepted(terms)
+        episodes = self._episodes.real()
+        checks = self._checks(terms, episodes, bad_rows, against=any(rules.counts(f) for f in failures))
+        figures = rules.figures_of(failures, episodes, self._figures(episodes))
+        judged = rules.expectations(terms, figures)
+        decision = rules.decide(failures, judged, checks)
+        exposure = str((terms.exposure or {}).get("count") or "requests")
+        if not self._mechanisms.exposures.get(exposure):
+            exposure = "requests"
+        totals, notes = self._tally.total(), [*self._run.notes, *self._unsaid.notes()]
+        return {
+            "schema": rules.SCHEMA, "profile": terms.profile, "verdict": decision,
+            "exit_code": rules.exit_code(decision, self._run.end, sent=self._tally.begun > 0),
+            "started": self._run.utc(self._run.begin_ns), "ended": self._run.utc(self._run.newest_ns or None),
+            "target": self._target(), "outcomes": dict(totals),
+            "by_traffic": {t: dict(c) for t, c in sorted(self._tally.outcomes.items())},
+            "failures": failures, "failure_counts": rules.failure_counts(failures), "states": self._told_states(),
+            "latency": {t: latency.to_json() for t, latency in sorted(self._tally.latency.items())},
+            "expectations": [j.to_json() for j in judged], "checks": [c.to_json() for c in checks],
+            "worth": rules.worth(
+                decision, figures.counts["engine_deaths"], self._mechanisms.exposures.get(exposure, 0),
+                exposure.replace("_", " "),
+            ),
+            "generator": self._run.generator(self._tally), "exposures": dict(self._mechanisms.exposures),
+            "incidents": [
+                {"n": i.n, "id": i.id, "folder": i.folder, "kind": i.kind, "replica": i.replica} for i in self.incidents
+            ],
+            "attacks": {name: dict(fared) for name, fared in sorted(self._attacks.fared.items())},
+            **({"by_hand": self._run.by_hand} if self._run.by_hand else {}),
+            **({"notes": notes} if notes else {}),
+        }  # fmt: skip
+
+    def _finish(self) -> None:
+        self._settle(None)
+        self._unsaid.finish(self._run.newest_ns, self._dialect())
+        self._episodes.finish(self._run.newest_ns)
+        if self._unfinished is None or self._tally.in_flight:
+            self._unfinished = (self._unfinished or 0) + self._tally.finish()
+
+    def _dialect(self) -> str:
+        return self._facts.dialect if self._facts is not None else ""
+
+    def failures(self) -> list[dict[str, Any]]:
+        """All failures so far with their counts, as in verdict.json but for acceptance; folding goes on unchanged."""
+        entries = entries_of(self._episodes.real(), self._episodes.attribution)
+        entries += [replace(entry) for entry in self._book.entries.values()]  # naming changes them
+        name_by_length(entries, self._lengths, self._lines.kv, self._facts)
+        order = ("engine_death", "hang", "startup", "node", "request", "degraded")
+        entries.sort(key=lambda e: (order.index(e.seen.severity) if e.seen.severity in order else 9, e.seen.at_ns))
+        return [self._told(entry) for entry in entries]
+
+    def _accepted(self, terms: Terms) -> list[dict[str, Any]]:
+        failures = self.failures()
+        started = self._run.utc(self._run.begin_ns)
+        rules.accept(failures, terms, date.fromisoformat(started[:10]) if started else None)
+        return failures
+
+    def _told(self, entry: Entry) -> dict[str, Any]:
+        told = entry.to_json()
+        first_ns = told.pop("first_seen_ns")
+        begin_ns = self._run.load_begin_ns or self._run.begin_ns
+        facts = self._facts
+        told["known"] = with_standing(told["known"], *((facts.dialect, facts.version) if facts else (None, None)))
+        told["first_seen"] = self._run.utc(first_ns)
+        told["first_seen_s"] = None if begin_ns is None else round((first_ns - begin_ns) / S, 3)
+        return told
+
+    def _told_states(self) -> list[dict[str, Any]]:
+        begin_ns = self._run.load_begin_ns or self._run.begin_ns
+        return [
+            {
+                "replica": r.get("replica"), "engine": r.get("engine"), "state": r.get("to"), "from": r.get("from"),
+                "at": self._run.utc(r["at_ns"]),
+                "at_s": None if begin_ns is None else round((r["at_ns"] - begin_ns) / S, 3),
+                "signs": list(r.get("signs") or ()), "noticed_after_s": r.get("noticed_after_s"),
+            }
+            for r in self._states
+        ]  # fmt: skip
+
+    def _checks(self, terms: Terms, episodes: list[Incident], bad_rows: int, *, against: bool) -> list[Check]:
+        checks = self._run.checks(terms, self._tally, self._unfinished or 0, episodes, bad_rows)
+        worked = sum(fared["ok"] for fared in self._attacks.fared.values())
+        checks += self._mechanisms.required(terms.requires, self._facts, worked)
+        ladder = self._ladder.check(against, moved_by(self._facts, self._ladder.limit))
+        checks += [c for c in (self._mechanisms.exposed(terms.exposure), ladder) if c]
+        checks += self._exactness.checks(terms.expect)
+        images = self._images.check(required="mm_cache" in terms.requires)
+        checks += [*([images] if images is not None else []), *self._unsaid.checks(self._dialect())]
+        idle = dict(self._attacks.without_effect(terms.attacks))
+        for name in dict.fromkeys(terms.attacks):  # one that the profile names twice is one in the ledger
+            fared = self._attacks.fared.get(name, {})
+            actual = idle.get(name) or f"{fared.get('ok', 0)} of {fared.get('begun', 0)} worked"
+            checks.append(Check(f"attack {name}", "took effect", actual, "unknown" if name in idle else "pass"))
+        if self._explainer.misfits:
+            checks.append(Check("fit", "no request beyond the server's limits", self._explainer.misfits[0], "unknown"))
+        return checks
+
+    def _figures(self, episodes: list[Incident]) -> Figures:
+        why = [w for p in self._tally.phases.values() if (w := p.limited())]
+        down = [i for i in episodes if i.kind in ("death", "hang", "restart", "terminated")]
+        return Figures(
+            counts=dict(self._exactness.mismatches),
+            ok_share=self._tally.ok_share(),
+            outcomes={**self._tally.outcomes, "": self._tally.total()},
+            latency={**self._tally.latency, "": self._tally.all_latency()},
+            recoveries_s=[i.recovered_after_s() for i in down],
+            away_s=max(((self._run.newest_ns - i.opened_ns) / S for i in down if i.back_ns is None), default=None),
+            void=f"we were too slow ourselves: {why[0]}" if why else None,
+            drifts=self._drifts.found(),
+        )
+
+    def _target(self) -> dict[str, Any]:
+        target = dict(self._run.begin.get("target") or {})
+        if self._facts is not None:
+            target |= {"dialect": self._facts.dialect, "version": self._facts.version, "model": self._facts.model}
+        return {"kind": "external", "dialect": None, "version": None, **target}
+
+
+EXPOSURES = mechanisms.EXPOSURES
+"""What an `exposure:` of a profile may count."""

@@ -1,0 +1,121 @@
+"""Whether the load reached what it was meant to reach: the mechanisms a profile requires, and the exposures it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from loadchaos.analysis.request_stats import S
+from loadchaos.analysis.verdict.expectations import Judged
+from loadchaos.core.model import Facts, Row
+
+_STILL_DRAFTING_NS = 5 * S
+_JUST_DRAFTED_NS = 2 * S
+_COUNTERS = {
+    "speculative_decoding": ("spec_drafts_total", "no drafts were made: spec_drafts_total did not grow"),
+    "prefix_caching": ("prefix_cache_queries_total", "prefix_cache_queries_total did not grow"),
+    "preemption": ("preemptions_total", "nothing was preempted"),
+    "mm_cache": ("mm_cache_queries_total", "mm_cache_queries_total did not grow"),
+}
+
+
+class Check(Judged):
+    """One question about the run itself, as in verdict.json."""
+
+
+class Mechanisms:
+    """Counts what was exercised. `exposures` maps the names an `exposure:` may ask for to how many there were."""
+
+    def __init__(self) -> None:
+        self.exposures: dict[str, int] = dict.fromkeys(EXPOSURES, 0)
+        self.grown: dict[str, float] = {}
+        self.scrapes = 0
+        self.image_requests_ok = 0
+        self._newest: dict[tuple[str, str], dict[str, float]] = {}
+        self._images_since = 0
+        self._drafted_ns: int | None = None
+
+    def end(self, row: Row) -> None:
+        """Fold an end row: only requests that brought a token have been exposed to anything."""
+        if not row.get("first_token_ns") and row.get("outcome") != "ok":
+            return
+        self.exposures["requests"] += 1
+        if int(row.get("images") or 0) > 0:
+            self.exposures["image_requests"] += 1
+            self.image_requests_ok += row.get("outcome") == "ok"
+            # Drafts are known from scrapes, a second apart: count now where one has just shown some, else with the next.
+            if self._drafted_ns is not None and row["at_ns"] - self._drafted_ns <= _JUST_DRAFTED_NS:
+                self.exposures["image_requests_while_drafting"] += 1
+            else:
+                self._images_since += 1
+        if row.get("edge") is not None:
+            self.exposures["near_limit_requests"] += 1
+
+    def over_limit(self) -> None:
+        """A rung above the limit that was refused is an exposure of its own kind."""
+        self.exposures["near_limit_requests"] += 1
+
+    def attack(self, row: Row) -> None:
+        """Fold an `attack` row: one that worked."""
+        if row.get("what") == "end" and row.get("ok"):
+            self.exposures["attacks"] += 1
+
+    def metrics(self, row: Row) -> None:
+        """Fold a `metrics` row: what grew, and whether drafts were made while images were answered."""
+        self.scrapes += 1
+        key = (str(row.get("replica")), str(row.get("engine")))
+        before, now = self._newest.get(key, {}), row.get("values") or {}
+        for counter, _ in _COUNTERS.values():
+            if counter in before and counter in now and now[counter] > before[counter]:
+                self.grown[counter] = self.grown.get(counter, 0.0) + now[counter] - before[counter]
+                if counter == "spec_drafts_total":
+                    self._drafted_ns = row["at_ns"]
+                    self.exposures["image_requests_while_drafting"] += self._images_since
+                    self._images_since = 0
+        if self._drafted_ns is None or row["at_ns"] - self._drafted_ns > _STILL_DRAFTING_NS:
+            self._images_since = 0
+        self._newest[key] = {**before, **now}
+
+    def required(self, names: Sequence[str], facts: Facts | None, attacks_worked: int) -> list[Check]:
+        """Each mechanism the profile requires: pass where counters prove it, else unknown."""
+        return [self._require(str(name), facts, attacks_worked) for name in names]
+
+    def _require(self, name: str, facts: Facts | None, attacks_worked: int) -> Check:
+        ok, actual = True, ""
+        if name == "images":
+            ok, actual = self.image_requests_ok > 0, f"{self.image_requests_ok} requests with images answered"
+        elif name == "development_endpoints":
+            told = facts is not None and bool(facts.development_endpoints)
+            ok, actual = attacks_worked > 0, f"{attacks_worked} attacks through them worked"
+            if not ok and told:
+                actual = "they answer, but no attack through them worked"
+        elif name == "metrics":
+            ok, actual = self.scrapes > 0, f"{self.scrapes} scrapes"
+        elif name in _COUNTERS:
+            counter, absent = _COUNTERS[name]
+            grown = self.grown.get(counter, 0.0)
+            ok, actual = grown > 0, f"{counter} grew by {grown:g}" if grown > 0 else absent
+        else:
+            held = getattr(facts, name, None) if facts is not None else None
+            ok, actual = bool(held), f"the server says {held}" if held is not None else "nothing measures it"
+        return Check(f"requires {name}", "at work", actual, "pass" if ok else "unknown")
+
+    def exposed(self, wanted: Mapping[str, Any] | None) -> Check | None:
+        """The exposure the profile asks for: enough, or unknown."""
+        if not wanted:
+            return None
+        name, least = str(wanted.get("count", "requests")), int(wanted.get("at_least") or 0)
+        if name not in self.exposures:
+            return Check("exposure", f"{name} >= {least}", "nothing counts that", "unknown")
+        n = self.exposures[name]
+        return Check("exposure", f"{name} >= {least}", str(n), "pass" if n >= least and n > 0 else "unknown")
+
+
+EXPOSURES = {
+    "requests": "requests answered with at least a token",
+    "image_requests": "the same, with images",
+    "image_requests_while_drafting": "the same, while the server made speculative drafts",
+    "near_limit_requests": "prompts at the edge of the context",
+    "attacks": "attacks that worked",
+}
+"""What an `exposure:` may count, with its meaning."""

@@ -1,0 +1,224 @@
+"""Requests folded into numbers: outcomes, latencies from due, what is in flight. Memory grows with what is open, not run."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from loadchaos.core.model import BLAMELESS, Row
+from loadchaos.core.stats import LogHistogram
+
+S = 1_000_000_000
+_NOT_DUE_TO_SUCCEED = frozenset({"aborted", "missed", "shed", "unfinished"})
+_LOWER_BOUNDS = frozenset({"timeout", "stalled"})
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One request as its begin row has it: what an incident tells of it."""
+
+    id: str
+    step: int
+    traffic: str
+    sent_ns: int
+    tokens: int | None
+    images: int
+    edge: int | None
+
+    def to_json(self, now_ns: int) -> dict[str, Any]:
+        """As it stands in incident.json; `age_s` is how long it had been out."""
+        return {
+            "id": self.id, "step": self.step, "traffic": self.traffic, "tokens": self.tokens, "images": self.images,
+            "edge": self.edge, "age_s": round((now_ns - self.sent_ns) / S, 3),
+        }  # fmt: skip
+
+
+class Latency:
+    """TTFT, TTFO, ITL and E2E of one traffic; all but ITL count from when the request was due."""
+
+    __slots__ = ("e2e", "itl", "lower_bounds", "ttfo", "ttft")
+
+    def __init__(self) -> None:
+        self.ttft, self.ttfo, self.itl, self.e2e = LogHistogram(), LogHistogram(), LogHistogram(), LogHistogram()
+        self.lower_bounds = 0
+
+    def add(self, row: Row) -> None:
+        """Fold an end row: answers that came, and those that timed out as what they took at least."""
+        due_ns = row.get("due_ns") or row.get("sent_ns")
+        if due_ns is None or (row.get("detail") or {}).get("slowed"):  # a client slow on purpose measures itself
+            return
+        outcome = row.get("outcome")
+        if outcome == "ok":
+            if row.get("first_token_ns"):
+                self.ttft.add(row["first_token_ns"] - due_ns)
+            if row.get("first_answer_ns"):
+                self.ttfo.add(row["first_answer_ns"] - due_ns)
+            self.e2e.add((row.get("last_byte_ns") or row["at_ns"]) - due_ns)
+            if row.get("itl_hist"):
+                self.itl.merge(row["itl_hist"])
+        elif outcome in _LOWER_BOUNDS:
+            self.lower_bounds += 1
+            self.ttft.add((row.get("first_token_ns") or row["at_ns"]) - due_ns)
+            self.e2e.add(row["at_ns"] - due_ns)
+
+    def merge(self, other: Latency) -> None:
+        """Add another's, exactly."""
+        self.ttft.merge(other.ttft)
+        self.ttfo.merge(other.ttfo)
+        self.itl.merge(other.itl)
+        self.e2e.merge(other.e2e)
+        self.lower_bounds += other.lower_bounds
+
+    def to_json(self) -> dict[str, Any]:
+        """`{"ttft_s": {"p50", "p90", "p99", "n"}, "itl_s": ..., "e2e_s": ..., "lower_bounds": n}`."""
+        found: dict[str, Any] = {
+            name: {f"p{q}": _seconds(hist.quantile(q / 100)) for q in (50, 90, 99)} | {"n": hist.n}
+            for name, hist in (("ttft_s", self.ttft), ("ttfo_s", self.ttfo), ("itl_s", self.itl), ("e2e_s", self.e2e))
+        }
+        return {**found, "lower_bounds": self.lower_bounds}
+
+
+def _seconds(ns: float | None) -> float | None:
+    return None if ns is None else float(f"{ns / S:.5g}")
+
+
+class Phase:
+    """What one phase says of the generator itself: how late it sent, how many it missed for want of users."""
+
+    __slots__ = ("e2e", "ended", "lag", "no_slot")
+
+    def __init__(self) -> None:
+        self.lag, self.e2e = LogHistogram(), LogHistogram()
+        self.ended = self.no_slot = 0
+
+    def limited(self) -> str | None:
+        """Why this phase was limited by us and not by the server, None if it was not (design: outcomes)."""
+        lag, e2e = self.lag.quantile(0.5), self.e2e.quantile(0.5)
+        if lag is not None and e2e is not None and lag > max(0.1 * e2e, 5_000_000):
+            return f"half of the requests were sent {lag / 1e6:.0f} ms late or more"
+        if self.no_slot > 0.01 * (self.ended + self.no_slot):
+            many = "request was" if self.no_slot == 1 else "requests were"
+            return f"{self.no_slot} {many} missed for want of users"
+        return None
+
+
+class Tally:
+    """All requests of a run. `in_flight` maps ids to what was sent; `recent_ends` and `admitted` are bounded."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[str, Counter[str]] = {}
+        self.latency: dict[str, Latency] = {}
+        self.phases: dict[int, Phase] = {}
+        self.in_flight: dict[str, Sent] = {}
+        self.admitted: deque[Sent] = deque(maxlen=200)
+        self.recent_ends: deque[tuple[int, Sent, bool]] = deque(maxlen=20_000)  # ended_ns, what, well
+        self.missed: Counter[str] = Counter()
+        self.stale = 0
+        """Times a connection kept alive had been closed meanwhile, and the request went out on a new one."""
+        self.begun = 0
+        self.begun_by: Counter[str] = Counter()
+        self.due_ok: Counter[str] = Counter()
+        self.came_ok: Counter[str] = Counter()
+        self.first_sent_ns: int | None = None
+
+    def begin(self, row: Row) -> Sent:
+        """Fold a begin row."""
+        sent = Sent(
+            str(row["id"]), int(row.get("step") or 0), str(row.get("traffic", "")), int(row["at_ns"]),
+            row.get("tokens"), int(row.get("images") or 0), row.get("edge"),
+        )  # fmt: skip
+        self.begun += 1
+        self.begun_by[sent.traffic] += 1
+        self.in_flight[sent.id] = sent
+        self.admitted.append(sent)
+        self.first_sent_ns = self.first_sent_ns or sent.sent_ns
+        due_ns = row.get("due_ns")
+        if due_ns is not None:
+            self._phase(row).lag.add(max(0, sent.sent_ns - int(due_ns)))
+        return sent
+
+    def end(self, row: Row) -> Sent | None:
+        """Fold an end row; gives what was sent, None when its begin row is not there (missed, or lost)."""
+        outcome, traffic = str(row.get("outcome")), str(row.get("traffic", ""))
+        self.count(traffic, outcome)
+        if outcome == "missed":
+            self._miss(row, str((row.get("detail") or {}).get("why", "")), 1)
+            return None
+        sent = self.in_flight.pop(str(row.get("id")), None)
+        if sent is not None:
+            self.recent_ends.append((int(row["at_ns"]), sent, outcome in BLAMELESS))
+        self.stale += int((row.get("detail") or {}).get("stale_retry") or 0)
+        phase = self._phase(row)
+        phase.ended += 1
+        if outcome == "ok":
+            phase.e2e.add(row["at_ns"] - (row.get("sent_ns") or row["at_ns"]))
+        self.latency.setdefault(traffic, Latency()).add(row)
+        expect = row.get("expect") or ("ok",)
+        if "ok" in expect and outcome not in _NOT_DUE_TO_SUCCEED:
+            self.due_ok[traffic] += 1
+            self.came_ok[traffic] += outcome in expect
+        return sent
+
+    def miss(self, row: Row) -> None:
+        """Fold a `missed` row, which counts many at once."""
+        n = int(row.get("count") or 0)
+        self.count(str(row.get("traffic", "")), "missed", n)
+        self._miss(row, str(row.get("why", "")), n)
+
+    def finish(self) -> int:
+        """The run is over: what has begun and not ended is unfinished. Gives how many that are."""
+        left, self.in_flight = self.in_flight, {}
+        for sent in left.values():
+            self.count(sent.traffic, "unfinished")
+        return len(left)
+
+    def count(self, traffic: str, outcome: str, n: int = 1) -> None:
+        """Count an outcome."""
+        self.outcomes.setdefault(traffic, Counter())[outcome] += n
+
+    def total(self) -> Counter[str]:
+        """Outcomes of all traffic."""
+        found: Counter[str] = Counter()
+        for counts in self.outcomes.values():
+            found.update(counts)
+        return found
+
+    def ok_share(self) -> dict[str, float | None]:
+        """Of the requests that had to succeed, the share that did, by traffic and for all (""); None where none had to."""
+        shares: dict[str, float | None] = {
+            traffic: self.came_ok[traffic] / self.due_ok[traffic] if self.due_ok[traffic] else None
+            for traffic in self.outcomes
+        }
+        due = self.due_ok.total()
+        return {**shares, "": self.came_ok.total() / due if due else None}
+
+    def so_far(self) -> dict[str, dict[str, int]]:
+        """`{traffic: {"begun": n, "ok": n}}` up to now."""
+        return {t: {"begun": n, "ok": self.outcomes.get(t, Counter())["ok"]} for t, n in self.begun_by.items()}
+
+    def all_latency(self) -> Latency:
+        """Latency of all traffic together."""
+        found = Latency()
+        for latency in self.latency.values():
+            found.merge(latency)
+        return found
+
+    def out_at(self, ns: int) -> list[Sent]:
+        """The requests that were out at `ns`, oldest first: still out now, or ended since then.
+
+        Clients may hear of a death before its sign is seen: then the first of those that ended badly in the second
+        before is the moment that counts. What a user sent after being told was never in flight.
+        """
+        ns = min((at_ns for at_ns, _, well in self.recent_ends if not well and ns - S <= at_ns < ns), default=ns)
+        ended: Iterable[Sent] = (sent for at_ns, sent, _ in self.recent_ends if at_ns >= ns)
+        return sorted((s for s in (*ended, *self.in_flight.values()) if s.sent_ns <= ns), key=lambda s: s.sent_ns)
+
+    def _miss(self, row: Row, why: str, n: int) -> None:
+        self.missed[why] += n
+        if why == "no_slot":
+            self._phase(row).no_slot += n
+
+    def _phase(self, row: Row) -> Phase:
+        return self.phases.setdefault(int(row.get("phase") or 0), Phase())

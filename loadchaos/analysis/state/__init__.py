@@ -1,0 +1,1 @@
+"""The server's state, fused from several signals."""

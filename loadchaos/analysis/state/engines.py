@@ -1,0 +1,83 @@
+"""The state of each engine behind one server (vLLM's `engine` label, data parallel): one may hang while others work.
+
+The server's own counters are all there is to see an engine by: /health speaks for all of them, and our tokens do not
+say whose they are. So the limits are wide, and a server of one engine is left to states.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from loadchaos.core.model import Row, State
+
+S = 1_000_000_000
+_STUCK_NS = 15 * S  # LMDeploy refreshes its gauges every 10 s only
+_HUNG_NS = 60 * S
+_FRESH_NS = 3 * S
+_PROGRESS = ("iterations_total", "generation_tokens_total", "prompt_tokens_total")
+
+
+@dataclass
+class _Engine:
+    state: State = "healthy"
+    values: dict[str, float] = field(default_factory=dict)
+    moved_ns: int = 0
+    longest_gap_ns: int = 0
+    running: float = 0.0
+    at_ns: int = 0
+
+
+class Engines:
+    """Folds `metrics` rows of one replica; `feed` gives `state` rows with `engine` set, from the second label on."""
+
+    def __init__(self, replica: str) -> None:
+        self._replica = replica
+        self._engines: dict[str, _Engine] = {}
+
+    def feed(self, row: Row) -> list[Row]:
+        """Fold one scrape of one engine."""
+        at_ns, values = int(row["at_ns"]), row.get("values") or {}
+        engine = self._engines.setdefault(str(row.get("engine", "0")), _Engine(moved_ns=at_ns))
+        before, engine.values, engine.at_ns = engine.values, dict(values), at_ns
+        moved = any(n in before and n in values and values[n] != before[n] for n in _PROGRESS)
+        idle = engine.running == 0
+        engine.running = float(values.get("requests_running") or 0)
+        if moved or idle:
+            if moved and not idle:
+                engine.longest_gap_ns = max(engine.longest_gap_ns, at_ns - engine.moved_ns)
+            engine.moved_ns = at_ns
+        return self._decide(at_ns) if len(self._engines) > 1 else []
+
+    def forget(self) -> None:
+        """The server is gone, or a new one: what its engines were doing says nothing any more."""
+        self._engines.clear()
+
+    def _decide(self, now_ns: int) -> list[Row]:
+        rows = []
+        for label, engine in self._engines.items():
+            if now_ns - engine.at_ns > _FRESH_NS:
+                continue
+            quiet_ns = now_ns - engine.moved_ns
+            target: State = "healthy"
+            if engine.running and quiet_ns >= max(_HUNG_NS, 3 * engine.longest_gap_ns):
+                target = "hung"
+            elif engine.running and quiet_ns >= _STUCK_NS:
+                target = "degraded"
+            if target != engine.state:
+                rows.append(self._row(label, engine, target, now_ns))
+                engine.state = target
+        return rows
+
+    def _row(self, label: str, engine: _Engine, target: State, now_ns: int) -> Row:
+        sign = f"engine {label} works"
+        since_ns = now_ns
+        if target != "healthy":
+            since_ns = engine.moved_ns
+            others = len(self._engines) - 1
+            sign = f"engine {label} says {engine.running:g} requests run, and its counters have stood still for "
+            sign += f"{(now_ns - since_ns) / S:.0f} s, beside {others} other engine{'s' if others > 1 else ''}"
+        return {
+            "row": "state", "at_ns": now_ns, "replica": self._replica, "engine": label, "from": engine.state,
+            "to": target, "signs": [sign], "since_ns": since_ns,
+            "noticed_after_s": round((now_ns - since_ns) / S, 3),
+        }  # fmt: skip

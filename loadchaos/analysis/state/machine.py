@@ -1,0 +1,360 @@
+"""The server's state, fused from several signs, one machine a replica: rows in, `state` rows out.
+
+The exit of a process we launched is proof alone; so is an engine core that we saw running and that is gone. Over the
+network one sign is none: refused counts from the second probe on and only while no token of ours arrives. A hung
+server answers /health 200, so progress is measured by our own tokens first and by the server's counters second.
+"""
+
+from __future__ import annotations
+
+from loadchaos.analysis.state.death_evidence import Deaths
+from loadchaos.analysis.state.engines import Engines
+from loadchaos.analysis.state.restarts import Identity, Remark
+from loadchaos.analysis.state.signals import MS, Attacked, Counters, Network, Processes, S, Traffic
+from loadchaos.core.model import Row, State
+
+_DEGRADED_NS = 4 * S  # the design asks for 5 s; a second is left for probes and heartbeats to come by
+_HUNG_STOPPED_NS = 5 * S
+_HUNG_IDLE_NS = 8 * S
+_HUNG_UNHEARD_NS = 10 * S  # an API server may wait for an image's URL; vLLM gives that 5 s
+_IDLE_FOR_NS = 5 * S
+_HUNG_BLIND_NS = 60 * S
+_HEALTH_SILENT_NS = 5 * S
+_UNREACHABLE_NS = 2 * S
+_BLIND_NS = 5 * S
+_BACK_NS = 1 * S
+_BACK_SURE_NS = 10 * S
+_EXIT_WAITS_NS = 60 * S
+_SUPERVISED_NS = 30 * S
+_PAGE_NS = 1 * S
+_PAUSED = frozenset({"paused", "asleep", "alive_but_hung"})
+_TERMINATED = frozenset({"terminated", "server_terminated"})
+
+Verdict = tuple[State, int, list[str]]  # the state, since when its first sign was there, the signs in words
+
+
+class StateMachine:
+    """One replica's state. `feed` every row of the ledger that is about it (or about no replica), `tick` in between.
+
+    `launched`: we started it, so that its exit is proof. `dialect_knows_death`: an empty 500 or 503 of /health means
+    that the engine is gone (set `knows_death` once the dialect is known). `sole`: our traffic goes to this replica
+    alone, so that our tokens speak for it.
+    """
+
+    def __init__(
+        self, replica: str, launched: bool = False, dialect_knows_death: bool = True, *, sole: bool = True
+    ) -> None:
+        self.replica = replica
+        self.state: State = "starting"
+        self.knows_death = dialect_knows_death
+        self._launched, self._sole = launched, sole
+        self._traffic, self._network, self._processes = Traffic(), Network(), Processes()
+        self._counters, self._attacked = Counters(), Attacked()
+        self._deaths = Deaths(self._traffic, self._network, self._processes, sole=sole)
+        self._identity = Identity(self._counters)
+        self._engines = Engines(replica)
+        self._progress_ns: int | None = None
+        self._worked_ns: int | None = None  # the newest progress of any kind, in flight or not
+        self._longest_gap_ns = 0
+        self._now_ns = 0
+        self._since_ns: int | None = None
+        self._exit: tuple[int, Verdict] | None = None
+        self._relaunched_ns: int | None = None
+        self._was_up = False
+        self._down_ns: int | None = None
+        self._saw_it_gone_ns: int | None = None  # its listener was closed, so that an open one means: back
+        self._engine_was_gone = False
+        self._healthy_ns = 0
+
+    def feed(self, row: Row) -> list[Row]:
+        """Fold one row; what it gives are `state` rows for the ledger (usually none)."""
+        at_ns = row.get("at_ns")
+        if at_ns is None or row.get("row") in ("state", "header"):
+            return []
+        if row.get("replica") not in (None, self.replica):
+            return []
+        self._clock(at_ns)
+        if not self._take(row):
+            return []
+        of_engines = self._engines.feed(row) if row.get("row") == "metrics" else []
+        return of_engines + self._decide()
+
+    def tick(self, now_ns: int) -> list[Row]:
+        """Let time pass without a row: silence is a sign, too."""
+        self._clock(now_ns)
+        return self._decide()
+
+    def _clock(self, at_ns: int) -> None:
+        if self._now_ns and at_ns - self._now_ns > _BLIND_NS:
+            # We were stopped or starved ourselves: nothing that happened meanwhile may be held against the server.
+            self._progress_ns = at_ns
+            if self._traffic.busy_since_ns is not None:
+                self._traffic.busy_since_ns = at_ns
+        self._now_ns = max(self._now_ns, at_ns)
+
+    def _take(self, row: Row) -> bool:
+        """Hand the row to its instrument; False when it cannot change the state (the load's own bulk)."""
+        kind = row.get("row")
+        if kind == "heartbeat":
+            if self._traffic.heartbeat(row) and self._sole:
+                self._progressed(row["at_ns"])
+        elif kind == "end":
+            if self._traffic.end(row):
+                if self._sole:
+                    self._progressed(row["at_ns"])
+                return False
+            return bool(self._traffic.dead_text_ns == row["at_ns"])
+        elif kind == "probe":
+            self._network.probe(row)
+        elif kind == "metrics":
+            self._scraped(row)
+        elif kind == "process":
+            self._processes.feed(row)
+        elif kind == "launch":
+            self._launch(row)
+        elif kind == "attack":
+            self._attacked.feed(row)
+        elif kind == "failure":
+            if row.get("severity") == "engine_death" and self._deaths.log_death is None:
+                self._deaths.log_death = (row["at_ns"], f"the log says: {row.get('title') or row.get('id')}")
+        elif kind == "heard":
+            self._deaths.heard.feed(row)
+        elif kind == "canary":
+            if self._traffic.canary(row) and self._sole:
+                self._progressed(row["at_ns"])
+        elif kind == "supervisor":
+            self._supervised(row)
+        else:
+            return False
+        return True
+
+    def _progressed(self, at_ns: int) -> None:
+        before = max(self._progress_ns or 0, self._traffic.busy_since_ns or 0)
+        if before and self.state in ("healthy", "degraded") and not self._paused():
+            self._longest_gap_ns = max(self._longest_gap_ns, at_ns - before)
+        self._progress_ns = max(self._progress_ns or 0, at_ns)
+        self._worked_ns = self._progress_ns
+
+    def _scraped(self, row: Row) -> None:
+        before_ns = self._counters.at_ns or 0
+        self._network.scraped(row["at_ns"])
+        if self._identity.scraped(row):
+            # It moved some time after the page before; what stood still all the while must not look a second younger.
+            self._progressed(max(before_ns, row["at_ns"] - _PAGE_NS))
+
+    def _launch(self, row: Row) -> None:
+        at_ns = row["at_ns"]
+        if row.get("what") == "start":
+            self._exit, self._relaunched_ns, self._launched = None, at_ns, True
+            self._processes.forget_gone()
+        elif self.state == "dead" and (row.get("asked") or row.get("what") == "kill"):
+            self._exit = (at_ns, ("dead", at_ns, []))  # we end what is left of it: that takes no death back
+        elif row.get("what") == "kill":
+            self._exit = (at_ns, ("terminated", at_ns, [f"ended by us: {row.get('reason')}"]))
+        elif row.get("what") == "exit":
+            reason = str(row.get("reason") or f"exited with code {row.get('code')}")
+            by_us = bool(row.get("asked")) or self._attacked.doing(_TERMINATED, at_ns, _EXIT_WAITS_NS)
+            # vLLM ends with code 0 whether it died or was told to end.
+            told = row.get("signal") is None and self._deaths.heard.told_to_end(at_ns) is not None
+            state: State = "terminated" if by_us or told or row.get("signal") == 15 else "dead"
+            self._exit = (at_ns, (state, at_ns, [f"its process has ended: {reason}"]))
+
+    def _supervised(self, row: Row) -> None:
+        """Whoever supervises it says that it ended: a proof while it is down; later, that it was restarted unseen."""
+        if row.get("what") != "ended":
+            return
+        at_ns, words = int(row["at_ns"]), f"{row.get('source')} says that it {row.get('reason')}"
+        seen = self._down_ns is not None and at_ns - self._down_ns < _SUPERVISED_NS
+        if not row.get("running"):
+            self._deaths.supervised = (at_ns, words)
+        elif self.state in ("healthy", "degraded") and not seen:
+            self._identity.replaced(at_ns, words)
+
+    def _decide(self) -> list[Row]:
+        rows: list[Row] = []
+        for _ in range(3):  # dead -> restarting -> healthy may come with one row
+            target, since_ns, signs = self._judge()
+            if target == self.state:
+                break
+            rows.append(self._enter(target, since_ns, signs))
+        rows += self._remark()
+        return rows
+
+    def _judge(self) -> Verdict:
+        if self._exit is not None:
+            state, since_ns, signs = self._exit[1]
+            earlier = self._since_ns if self.state == "dying" and self._since_ns else since_ns
+            return (state, min(since_ns, earlier), signs)
+        if self.state in ("dead", "terminated"):
+            return self._back() or (self.state, 0, [])
+        return self._death() or self._hang_or_silence() or self._health()
+
+    def _death(self) -> Verdict | None:
+        """Signs of death: a proof makes it dead, anything less makes it dying."""
+        worked_ns = self._worked_ns or 0
+        proofs, signs = self._deaths.gone(self._now_ns, worked_ns)
+        if self._was_up and self.state != "restarting":  # before, refusing and saying 503 is what a start looks like
+            more_proofs, more_signs = self._deaths.told(self._now_ns, worked_ns, knows_death=self.knows_death)
+            proofs, signs = proofs + more_proofs, signs + more_signs
+        if not proofs and not signs:
+            return None
+        since_ns = min(at_ns for at_ns, _ in proofs + signs)
+        words = [text for _, text in proofs + signs]
+        if proofs and self._attacked.doing(_TERMINATED, self._now_ns, _EXIT_WAITS_NS):
+            return "terminated", since_ns, [*words, "after a SIGTERM of our own"]
+        if (ending := self._deaths.heard.told_to_end(since_ns)) is not None:
+            return "terminated", min(since_ns, ending[0]), [*words, ending[1]]
+        return ("dead" if proofs else "dying"), since_ns, words
+
+    def _hang_or_silence(self) -> Verdict | None:
+        silent = self._network.silent_since()
+        if self.state == "unreachable" and silent is None:
+            self._progress_ns = self._now_ns  # the time behind a partition is not held against the server
+        stuck_ns, why = self._stuck()
+        stopped = self._processes.stopped()
+        if stopped and stuck_ns and self._now_ns - stuck_ns >= _HUNG_STOPPED_NS and self._now_ns - stopped[0] >= S:
+            return "hung", stuck_ns, [stopped[1], why]
+        if silent is not None and not self._working_since(silent) and self._was_up:
+            if self._now_ns - silent >= _UNREACHABLE_NS or self.state == "unreachable":
+                return "unreachable", silent, ["no probe is answered, and none is refused"]
+            return self.state, silent, []
+        if stuck_ns is None or self._now_ns - stuck_ns < _DEGRADED_NS:
+            return None
+        quiet_ns = self._now_ns - stuck_ns
+        limit_ns = max(_HUNG_BLIND_NS, 3 * self._longest_gap_ns)
+        # A pause explains the silence behind it; one that came upon a silence excuses it no longer than that may last.
+        if (paused := self._paused()) and (quiet_ns < limit_ns or self._paused(by_ns=stuck_ns + _DEGRADED_NS)):
+            return "degraded", stuck_ns, [why, f"paused by our own attack {paused}"]
+        idle = self._processes.idle_since(self._now_ns, _IDLE_FOR_NS)
+        if idle is not None and quiet_ns >= _HUNG_IDLE_NS and self._counters.work():
+            return "hung", stuck_ns, [why, "its engine processes use no CPU"]
+        resting = self._processes.all_idle_since(self._now_ns, _IDLE_FOR_NS)
+        if resting is not None and quiet_ns >= _HUNG_UNHEARD_NS:
+            return "hung", stuck_ns, [why, "neither its engine nor its API server uses CPU"]
+        if quiet_ns >= _HUNG_BLIND_NS // 6 and self._network.says_hung():
+            return "hung", stuck_ns, [why, f"/health says: {self._network.unhealthy_body[:120]}"]
+        if quiet_ns >= limit_ns and silent is None:
+            return "hung", stuck_ns, [why, f"longer than {limit_ns // S} s"]
+        if self.state == "hung":
+            return "hung", stuck_ns, []  # nothing has moved since: a sign that fades is no recovery
+        return "degraded", stuck_ns, [why]
+
+    def _stuck(self) -> tuple[int | None, str]:
+        """Since when there is work and nothing moves, by our own requests or, without any, by the server's counters."""
+        now = self._now_ns
+        if self._traffic.busy_since_ns is not None and self._sole:
+            n = self._traffic.in_flight(now)
+            if n == 0:
+                return None, ""
+            since = max(self._traffic.busy_since_ns, self._progress_ns or 0)
+            return since, f"{n} requests out, and nothing has moved for {(now - since) / S:.1f} s"
+        if (asked_ns := self._traffic.canary_since()) is not None and self._sole:
+            since = max(asked_ns, self._progress_ns or 0)
+            return since, f"the canary has waited for its answer for {(now - since) / S:.1f} s"
+        running = self._counters.gauge("requests_running")
+        fresh = self._counters.at_ns is not None and now - self._counters.at_ns < 3 * S
+        if running and fresh and self._counters.moved_ns is not None and now - self._counters.moved_ns > 15 * S:
+            # Not ours, or ours are not known; 15 s because LMDeploy refreshes its gauges only every 10 s.
+            since = max(self._counters.moved_ns, self._progress_ns or 0)
+            return since, f"the server says {running:g} requests run, and its counters stand still"
+        return None, ""
+
+    def _working_since(self, ns: int) -> bool:
+        return self._worked_ns is not None and self._worked_ns > ns + 300 * MS
+
+    def _paused(self, by_ns: int | None = None) -> str | None:
+        return self._attacked.doing(_PAUSED, self._now_ns, by_ns=by_ns)
+
+    def _health(self) -> Verdict:
+        """No sign of death, hang or silence: is it up, and does /health say so?"""
+        network = self._network
+        if not self._was_up or self.state == "restarting":
+            now_ok = network.refused_ns is None and network.unhealthy_ns is None
+            if now_ok and network.health_ok_ns is not None and network.health_ok_ns > (self._down_ns or 0):
+                return "healthy", network.health_ok_ns, ["/health says ok"]
+            if self._worked_ns is not None and self._worked_ns > (self._down_ns or 0) + _BACK_NS:
+                return "healthy", self._worked_ns, ["it answers requests"]
+            return ("restarting" if self._was_up else "starting"), 0, []
+        if network.unhealthy_ns is not None and network.unhealthy_ns[2] >= 2:
+            return "degraded", network.unhealthy_ns[0], [f"/health says {network.unhealthy_status}"]
+        silent = network.silent_ns.get("health")
+        if silent is not None and silent[2] >= 2 and self._now_ns - silent[0] >= _HEALTH_SILENT_NS:
+            return "degraded", silent[0], ["/health does not answer"]
+        return "healthy", self._now_ns, ["it works"]
+
+    def _back(self) -> Verdict | None:
+        """After a death: what shows that it comes up again (a dying vLLM 0.8 says /health 200 for 5 s more)."""
+        assert self._down_ns is not None
+        down, network = self._down_ns, self._network
+        if self._relaunched_ns is not None and self._relaunched_ns > down:
+            return "restarting", self._relaunched_ns, ["it was started again"]
+        if (moved := self._identity.moved_since(down)) is not None:
+            return "restarting", moved[0], [moved[1]]
+        reached = network.last_ok_ns
+        says_dead = network.says_dead(self.knows_death)
+        if reached is None or reached <= down + _BACK_NS or network.refused_ns is not None or says_dead:
+            return None
+        if self._saw_it_gone_ns is not None and reached > self._saw_it_gone_ns:
+            return "restarting", reached, ["connections are accepted again"]
+        if self._worked_ns is not None and self._worked_ns > down + _BACK_NS:
+            return "restarting", self._worked_ns, ["it answers requests again"]
+        if self._processes.engine_seen_ns > down:
+            return "restarting", self._processes.engine_seen_ns, ["it has an engine core again"]
+        if self._engine_was_gone:
+            return None  # LMDeploy says /health 200 without its engine: before 0.14 for ever, now until it looks
+        if reached - down >= _BACK_SURE_NS and network.health_ok_ns is not None and network.health_ok_ns > down:
+            return "restarting", reached, ["/health has said ok for 10 s"]
+        return None
+
+    def _enter(self, target: State, since_ns: int, signs: list[str]) -> Row:
+        row = {
+            "row": "state", "at_ns": self._now_ns, "replica": self.replica, "engine": None, "from": self.state,
+            "to": target, "signs": signs, "since_ns": since_ns or self._now_ns,
+            "noticed_after_s": round(max(0, self._now_ns - (since_ns or self._now_ns)) / S, 3),
+        }  # fmt: skip
+        if self.state == "unreachable" and target in ("healthy", "degraded"):
+            self._identity.settle(self._now_ns)
+        was, self.state, self._since_ns = self.state, target, since_ns or self._now_ns
+        if target in ("dead", "terminated"):
+            self._engines.forget()
+            self._down_ns = self._now_ns
+            self._identity.lost_sight()
+            gone = any(role == "engine_core" for _, _, role, _ in self._processes.gone)
+            self._engine_was_gone = gone or self._deaths.last_words_of(self._now_ns)
+            self._saw_it_gone_ns = self._now_ns if self._network.refused_ns is not None or self._exit else None
+        elif target == "unreachable":
+            self._identity.lost_sight()
+        elif target == "restarting":
+            self._processes.forget_gone()
+            self._deaths.forget()
+            self._progress_ns = self._now_ns
+        elif target == "healthy":
+            self._was_up, self._healthy_ns = True, self._now_ns
+            if was == "restarting":
+                self._identity.settle(self._now_ns)
+                self._network.refused_ns = None  # tokens may outrun the next probe
+            if was == "dying":
+                self._deaths.forget()
+        return row
+
+    def _remark(self) -> list[Row]:
+        """What became clear after the fact, as a state row that changes nothing but says it."""
+        rows: list[Row] = []
+        if self.state in ("dead", "terminated") and self._network.refused_ns is not None:
+            self._saw_it_gone_ns = self._now_ns
+        up = self.state in ("healthy", "degraded")
+        for remark in self._identity.remarks(self._now_ns, up=up, healthy_ns=self._healthy_ns):
+            if remark.restarted_ns is None:
+                rows.append(self._note(remark))
+            else:
+                rows.append(self._enter("restarting", remark.restarted_ns, [remark.text]))
+                rows.append(self._enter("healthy", self._now_ns, ["it works"]))
+                self._identity.settled()
+        return rows
+
+    def _note(self, remark: Remark) -> Row:
+        return {
+            "row": "state", "at_ns": self._now_ns, "replica": self.replica, "engine": None, "from": self.state,
+            "to": self.state, "signs": [remark.text], "since_ns": None, "noticed_after_s": None,
+            **({"balanced": True} if remark.balanced else {}),
+        }  # fmt: skip

@@ -1,0 +1,120 @@
+"""Is it still the process it was? Start times and counters of its metrics tell a restart that nobody saw."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loadchaos.analysis.state.signals import Counters, S
+from loadchaos.core.model import Row
+
+_BALANCER_NS = 10 * S
+_ANOTHER = "another of the servers behind its address answers"
+_FORWARD_S = 0.5  # a start time that moves by less is the same one, rounded
+
+
+@dataclass(frozen=True)
+class Remark:
+    """What became clear after the fact. `restarted_ns`: since when another process runs; None where nothing changed.
+
+    `balanced`: there is more than one server behind the address.
+    """
+
+    text: str
+    restarted_ns: int | None = None
+    balanced: bool = False
+
+
+class Identity:
+    """Folds one replica's `metrics` rows. Two processes that take turns behind one address are no restart."""
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        self._moved: tuple[int, float] | None = None  # when its start time changed, and what it was
+        self._start_before: float | None = None
+        self._settle_from_ns: int | None = None
+        self._told_balancer = False
+        self._replaced: Remark | None = None
+
+    def replaced(self, at_ns: int, words: str) -> None:
+        """Its supervisor says that another process runs in its place since then."""
+        self._replaced = Remark(f"{words}: restarted unseen", at_ns)
+
+    def scraped(self, row: Row) -> bool:
+        """Fold a `metrics` row; True when one of the counters of work has grown."""
+        old = self._counters.start_time()
+        worked = self._counters.feed(row)
+        new = self._counters.start_time()
+        # While the restart that was seen waits for its first figures, a start time that moves is its own: should it have
+        # died meanwhile, nobody came back.
+        if old is not None and new is not None and abs(new - old) > _FORWARD_S and self._settle_from_ns is None:
+            self._moved = (int(row["at_ns"]), old)
+        return worked
+
+    def lost_sight(self) -> None:
+        """It is gone or out of reach: who comes back is compared with what it is now."""
+        self._start_before = self._counters.start_time()
+
+    def settle(self, now_ns: int) -> None:
+        """It is there again: the next figures tell whether it is the one from before."""
+        self._settle_from_ns = now_ns
+
+    def settled(self) -> None:
+        """That it is another process has been told."""
+        self._settle_from_ns = None
+
+    def moved_since(self, ns: int) -> tuple[int, str] | None:
+        """When its start time changed and what that means, if it was after `ns`."""
+        words = _ANOTHER if self._told_balancer else "its start time has changed"
+        return (self._moved[0], words) if self._moved is not None and self._moved[0] > ns else None
+
+    def remarks(self, now_ns: int, *, up: bool, healthy_ns: int) -> list[Remark]:
+        """What has become clear by now; `up`: it is healthy or degraded, `healthy_ns`: since when."""
+        found = [self._replaced] if self._replaced is not None else []
+        if found:
+            self._replaced = self._moved = None
+            self._counters.backs.clear()
+        if self._settle_from_ns is not None and (self._counters.at_ns or 0) > self._settle_from_ns:
+            found.append(Remark(self._compared()))
+            self._settle_from_ns = self._moved = None
+        if self._counters.alternates():
+            self._moved = None
+            found += self._balancer("start times alternate")
+        elif self._moved is not None and now_ns - self._moved[0] > _BALANCER_NS:
+            moved_ns, self._moved = self._moved[0], None
+            if up and not self._told_balancer:
+                found.append(Remark("its start time has changed: restarted unseen", moved_ns))
+        return found + self._counted_back(now_ns, up=up, healthy_ns=healthy_ns)
+
+    def _counted_back(self, now_ns: int, *, up: bool, healthy_ns: int) -> list[Remark]:
+        """Counters that went back where no start time is told: restarted unseen, or, again and again, several servers."""
+        backs = self._counters.backs
+        if self._counters.start_time() is not None or not up:
+            backs.clear()
+        while backs and backs[0] - healthy_ns < 3 * S:  # the restart that was seen
+            backs.pop(0)
+        if not backs or now_ns - backs[0] <= _BALANCER_NS:
+            return []
+        first_ns, times = backs[0], len(backs)
+        backs.clear()
+        if times > 1:
+            return self._balancer("counters go back and forth")
+        return [Remark("its counters went back: restarted unseen", first_ns)]
+
+    def _balancer(self, seen: str) -> list[Remark]:
+        if self._told_balancer:
+            return []
+        self._told_balancer = True
+        return [Remark(f"{seen}: several servers behind one address: name the replicas", balanced=True)]
+
+    def _compared(self) -> str:
+        if self._told_balancer:
+            return _ANOTHER
+        start = self._counters.start_time()
+        if start is not None and self._start_before is not None:
+            moved = start - self._start_before
+            if abs(moved) > _FORWARD_S:
+                return f"restarted: its start time moved by {moved:.1f} s"
+            return "the same process as before"
+        if self._counters.went_back_ns is not None and self._counters.went_back_ns >= (self._settle_from_ns or 0):
+            return "restarted: its counters went back"
+        return "whether it was restarted is not known: no start time in its metrics"

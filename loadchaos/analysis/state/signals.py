@@ -1,0 +1,352 @@
+"""What each instrument says of a server right now: our own traffic, the network, its processes, its counters.
+
+Each class folds one kind of row and answers questions about a moment `now_ns`; none of them decides what state the
+server is in (states.py does). Times are CLOCK_MONOTONIC nanoseconds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from loadchaos.core.model import Row
+
+S = 1_000_000_000
+MS = 1_000_000
+
+ENGINE_DEAD_TEXT = re.compile(
+    r"EngineCore encountered an issue|EngineDeadError|engine (?:core )?(?:process )?is (?:dead|not alive)"
+    r"|[Bb]ackground loop has errored|Engine loop has died|AsyncEngineDeadError",
+)
+"""How vLLM (V0 and V1) and LMDeploy tell a client that the engine is gone; no other cause gives these texts."""
+
+_BROKEN = frozenset({"http_error", "stream_error", "finish_error", "finish_abort", "truncated", "reset"})
+"""What becomes of a request whose engine is gone, whatever words the server has for it."""
+_HEARTBEAT_FRESH_NS = 2 * S
+_BODY_DEAD = re.compile(r"not alive|has stopped|stopped:|EngineDead|engine is dead", re.IGNORECASE)
+_BODY_HUNG = re.compile(r"has not advanced|probe timed out|No successful health probe", re.IGNORECASE)
+
+
+class Traffic:
+    """Our own requests: how many are out, and when a token last came back. The first sign of progress."""
+
+    def __init__(self) -> None:
+        self._workers: dict[str, tuple[int, int, int]] = {}  # in flight, at_ns, tokens since the heartbeat before
+        self.busy_since_ns: int | None = None
+        self.last_token_ns: int | None = None
+        self.dead_text_ns: int | None = None
+        self.dead_texts = 0
+        self.broken: deque[int] = deque(maxlen=2)  # the newest requests that broke off, none having ended well since
+        self._canaries: dict[int, int] = {}  # those that are out: number, and since when
+
+    def canary(self, row: Row) -> bool:
+        """Fold a `canary` row; True when it was answered."""
+        if row.get("what") == "ask":
+            self._canaries[int(row["n"])] = row["at_ns"]
+            return False
+        self._canaries.pop(int(row["n"]), None)
+        if row.get("status") != 200:
+            return False
+        self.last_token_ns = max(self.last_token_ns or 0, row["at_ns"])
+        return True
+
+    def canary_since(self) -> int | None:
+        """Since when the oldest canary is out; None while there is none."""
+        return min(self._canaries.values(), default=None)
+
+    def heartbeat(self, row: Row) -> bool:
+        """Fold a worker's heartbeat; True when tokens came with it."""
+        at_ns = row["at_ns"]
+        tokens = int(row.get("tokens") or 0)
+        worker = str(row.get("file", row.get("worker", "")))
+        self._workers[worker] = (int(row.get("in_flight") or 0), at_ns, tokens)
+        self._settle(at_ns)
+        if tokens > 0:
+            self.last_token_ns = at_ns
+            return True
+        return False
+
+    def end(self, row: Row) -> bool:
+        """Fold the end of a request; True when it shows that the engine worked (an answer came to its end)."""
+        if row.get("outcome") == "ok":
+            self.last_token_ns = max(self.last_token_ns or 0, row["at_ns"])
+            self.broken.clear()
+            return True
+        if row.get("outcome") in _BROKEN:
+            self.broken.append(row["at_ns"])
+        text = str(row.get("error") or "")
+        if text and ENGINE_DEAD_TEXT.search(text):
+            self.dead_text_ns = self.dead_text_ns or row["at_ns"]
+            self.dead_texts += 1
+        return False
+
+    def in_flight(self, now_ns: int) -> int:
+        """Requests out now; a worker that has been silent for 2 s is not counted, because it may be gone."""
+        return sum(n for n, at_ns, _ in self._workers.values() if now_ns - at_ns <= _HEARTBEAT_FRESH_NS)
+
+    def silent_since(self, ns: int, now_ns: int) -> bool:
+        """Whether each worker that is alive has sent a heartbeat after `ns` that brought no token."""
+        fresh = [
+            (at_ns, tokens) for _, at_ns, tokens in self._workers.values() if now_ns - at_ns <= _HEARTBEAT_FRESH_NS
+        ]
+        return all(at_ns >= ns and tokens == 0 for at_ns, tokens in fresh)
+
+    def forget_death(self) -> None:
+        """Start anew once the server is back."""
+        self.dead_text_ns, self.dead_texts = None, 0
+
+    def _settle(self, now_ns: int) -> None:
+        if self.in_flight(now_ns) == 0:
+            self.busy_since_ns = None
+        elif self.busy_since_ns is None:
+            self.busy_since_ns = now_ns
+
+
+class Network:
+    """What probes of the address say: connected, refused, silent; and what /health answered."""
+
+    def __init__(self) -> None:
+        self.last_ok_ns: int | None = None
+        self.health_ok_ns: int | None = None
+        self.tcp_ok_ns: int | None = None
+        self.refused_ns: tuple[int, int, int] | None = None  # first, newest, how many in a row
+        self.silent_ns: dict[str, tuple[int, int, int]] = {}  # the same per kind of probe that got no answer at all
+        self.unhealthy_ns: tuple[int, int, int] | None = None
+        self.unhealthy_status: int | None = None
+        self.unhealthy_body = ""
+
+    def probe(self, row: Row) -> None:
+        """Fold one probe of tcp or health."""
+        at_ns, what = row["at_ns"], str(row.get("what"))
+        if row.get("ok"):
+            self._reached(at_ns, what)
+            if what == "health":
+                self.health_ok_ns, self.unhealthy_ns, self.unhealthy_status = at_ns, None, None
+            else:
+                self.tcp_ok_ns = at_ns
+        elif row.get("status") is not None:  # it answered, but not as a healthy server does
+            self._reached(at_ns, what)
+            self.unhealthy_ns = _again(self.unhealthy_ns, at_ns)
+            self.unhealthy_status, self.unhealthy_body = row["status"], str(row.get("body") or "")
+        elif "refused" in str(row.get("error") or "").lower():
+            self.refused_ns = _again(self.refused_ns, at_ns)
+            self.silent_ns.clear()
+        else:
+            self.silent_ns[what] = _again(self.silent_ns.get(what), at_ns)
+
+    def scraped(self, at_ns: int) -> None:
+        """A page of metrics came over the same path: it was reachable."""
+        self.last_ok_ns = max(self.last_ok_ns or 0, at_ns)
+        self.silent_ns.pop("tcp", None)
+
+    def refused_twice(self) -> bool:
+        """Refused by two probes at least 50 ms apart, and by none accepted since."""
+        return self.refused_ns is not None and self.refused_ns[1] - self.refused_ns[0] >= 50 * MS
+
+    def says_dead(self, knows_death: bool) -> bool:
+        """Whether /health tells that the engine is gone: its words, or an empty 500 or 503 where that means it."""
+        if self.unhealthy_ns is None or self.unhealthy_status not in (500, 503):
+            return False
+        if _BODY_DEAD.search(self.unhealthy_body):
+            return True
+        return knows_death and not self.unhealthy_body.strip()
+
+    def says_hung(self) -> bool:
+        """Whether /health itself tells that the engine makes no progress (LMDeploy 0.14 and later)."""
+        return self.unhealthy_ns is not None and bool(_BODY_HUNG.search(self.unhealthy_body))
+
+    def silent_since(self) -> int | None:
+        """Since when every kind of probe has gone unanswered (twice or more, none refused); None if any answers."""
+        if not self.silent_ns or self.refused_ns is not None:
+            return None
+        kinds = {"health": self.health_ok_ns, "tcp": self.tcp_ok_ns}
+        for kind, ok_ns in kinds.items():
+            streak = self.silent_ns.get(kind)
+            if streak is None:
+                if ok_ns is not None:
+                    return None  # this kind has worked before and has not failed since
+            elif streak[2] < 2:
+                return None
+        return max(first for first, _, _ in self.silent_ns.values())
+
+    def _reached(self, at_ns: int, what: str) -> None:
+        self.last_ok_ns = at_ns
+        self.refused_ns = None
+        self.silent_ns.pop(what, None)
+
+
+def _again(streak: tuple[int, int, int] | None, at_ns: int) -> tuple[int, int, int]:
+    return (at_ns, at_ns, 1) if streak is None else (streak[0], at_ns, streak[2] + 1)
+
+
+@dataclass
+class _Process:
+    role: str
+    name: str
+    state: str = ""
+    stopped_ns: int | None = None
+    seen_ns: int = 0
+    cpu: tuple[int, float] | None = None
+
+
+class Processes:
+    """The server's processes where we can see them: which are stopped, which use no CPU, which are gone."""
+
+    def __init__(self) -> None:
+        self._alive: dict[int, _Process] = {}
+        self.gone: list[tuple[int, int, str, str]] = []  # at_ns, pid, role, name
+        self._busy_ns = 0  # when something behind the API server was last seen to use CPU, or ended
+        self._api_busy_ns = 0
+        self.engine_seen_ns = 0  # when the newest engine core was first seen
+
+    def feed(self, row: Row) -> None:
+        """Fold a `process` row."""
+        at_ns, pid, role = row["at_ns"], int(row["pid"]), str(row.get("role", "other"))
+        if row.get("what") == "gone":
+            was = self._alive.pop(pid, None)
+            role = was.role if was and role == "other" else role
+            self._busy_ns = at_ns
+            self.gone.append((at_ns, pid, role, str(row.get("name") or (was.name if was else ""))))
+            return
+        if pid not in self._alive:
+            self._alive[pid] = _Process(role, str(row.get("name") or ""))
+            if role == "engine_core":
+                self.engine_seen_ns = at_ns
+        process = self._alive[pid]
+        was_ready = process.state == "R"
+        process.role, process.state, process.seen_ns = role, str(row.get("state") or ""), at_ns
+        stopped = process.state in ("T", "t")
+        process.stopped_ns = (process.stopped_ns or at_ns) if stopped else None
+        if process.state == "Z":
+            self._alive.pop(pid)
+            if all(pid != known for _, known, _, _ in self.gone):  # a zombie is seen again until it is reaped
+                self.gone.append((at_ns, pid, role, process.name))
+        elif row.get("cpu_s") is not None:
+            self._worked(process, at_ns, float(row["cpu_s"]))
+            if was_ready and process.state == "R" and role != "api_server":
+                self._busy_ns = at_ns  # it wants a processor, and others have them: one that waits to run does not rest
+
+    def stopped(self) -> tuple[int, str] | None:
+        """A process that serves requests and is stopped (T): since when, and which."""
+        for pid, p in self._alive.items():
+            if p.stopped_ns is not None and p.role in ("engine_core", "worker", "api_server"):
+                return p.stopped_ns, f"{p.role} (pid {pid}) is stopped (T)"
+        return None
+
+    def idle_since(self, now_ns: int, for_ns: int) -> int | None:
+        """Since when nothing behind the API server uses CPU, if for `for_ns` or longer; compilers count as work."""
+        fresh = any(p.role == "engine_core" and now_ns - p.seen_ns <= 3 * S for p in self._alive.values())
+        return self._busy_ns if fresh and self._busy_ns and now_ns - self._busy_ns >= for_ns else None
+
+    def all_idle_since(self, now_ns: int, for_ns: int) -> int | None:
+        """The same of the API server, too; what it uses for probes and pages (under half a core) is no work on requests."""
+        idle = self.idle_since(now_ns, for_ns)
+        if idle is None or now_ns - self._api_busy_ns < for_ns:
+            return None
+        return max(idle, self._api_busy_ns)
+
+    def forget_gone(self) -> None:
+        """Start anew once the server is back."""
+        self.gone.clear()
+
+    def _worked(self, process: _Process, at_ns: int, cpu_s: float) -> None:
+        before, process.cpu = process.cpu, (at_ns, cpu_s)
+        if process.role == "api_server":
+            if before is None or (cpu_s - before[1]) * S > 0.5 * (at_ns - before[0]):
+                self._api_busy_ns = at_ns
+            return
+        # More than 2 % of wall time and one tick of the kernel's CPU clock (10 ms) is work; one that is new has worked.
+        if before is None or (cpu_s - before[1]) * S > 0.02 * (at_ns - before[0]) + 10 * MS:
+            self._busy_ns = at_ns
+
+
+class Counters:
+    """The server's own counters and gauges, summed over engines: the second sign of progress. They may be stale."""
+
+    _PROGRESS = ("generation_tokens_total", "iterations_total", "prompt_tokens_total")
+
+    def __init__(self) -> None:
+        self._values: dict[str, dict[str, float]] = {}
+        self.at_ns: int | None = None
+        self.moved_ns: int | None = None
+        self.went_back_ns: int | None = None
+        self.backs: list[int] = []  # when counters went back, as nobody but a new process's do
+        self.start_times: list[float] = []
+
+    def feed(self, row: Row) -> bool:
+        """Fold a `metrics` row; True when one of the counters of work has grown since the row before."""
+        engine, values, at_ns = str(row.get("engine", "0")), row.get("values") or {}, row["at_ns"]
+        before = self._values.get(engine, {})
+        moved = False
+        for name in self._PROGRESS:
+            old, new = before.get(name), values.get(name)
+            if old is None or new is None:
+                continue
+            if new > old:
+                moved = True
+            elif new < old:
+                self.went_back_ns = at_ns
+                if not self.backs or self.backs[-1] != at_ns:
+                    self.backs.append(at_ns)
+                    del self.backs[:-32]
+        start = values.get("process_start_time_s")
+        if start is not None and (not self.start_times or abs(self.start_times[-1] - start) > 0.5):
+            self.start_times.append(float(start))
+            del self.start_times[:-32]
+        self._values[engine] = {**before, **values}
+        self.at_ns = at_ns
+        if moved:
+            self.moved_ns = at_ns
+        return moved
+
+    def gauge(self, name: str) -> float | None:
+        """A gauge summed over engines, None where the server does not tell it."""
+        found = [v[name] for v in self._values.values() if name in v]
+        return sum(found) if found else None
+
+    def work(self) -> float | None:
+        """Requests the server says it has, running and waiting; None where it does not tell."""
+        parts = [self.gauge("requests_running"), self.gauge("requests_waiting")]
+        known = [p for p in parts if p is not None]
+        return sum(known) if known else None
+
+    def start_time(self) -> float | None:
+        """When the server's process says it was started (Unix seconds)."""
+        return self.start_times[-1] if self.start_times else None
+
+    def alternates(self) -> bool:
+        """Whether a start time came back after another one: several servers behind one address."""
+        times = [round(t) for t in self.start_times]
+        return any(t in times[:i] and times[i - 1] != t for i, t in enumerate(times) if i)
+
+
+class Attacked:
+    """What our own attacks do to the server now, by the effects they list: from begin to end, which comes after undo."""
+
+    def __init__(self) -> None:
+        self._recent: deque[dict[str, Any]] = deque(maxlen=100)
+
+    def feed(self, row: Row) -> None:
+        """Fold an `attack` row."""
+        if row.get("what") == "begin":
+            key = (row.get("attack"), row.get("n"))
+            effects = frozenset(str(e) for e in row.get("effects") or ())
+            self._recent.append({"key": key, "begin": row["at_ns"], "end": None, "effects": effects})
+        elif row.get("what") == "end":
+            for attack in self._recent:
+                if attack["key"] == (row.get("attack"), row.get("n")):
+                    attack["end"] = row["at_ns"]
+
+    def doing(self, words: frozenset[str], now_ns: int, after_ns: int = 0, by_ns: int | None = None) -> str | None:
+        """The attack with one of these effects that is in force, or ended at most `after_ns` ago; None if none.
+
+        `by_ns`: only one that had begun by then.
+        """
+        for attack in self._recent:
+            if by_ns is not None and attack["begin"] > by_ns:
+                continue
+            if (attack["end"] is None or now_ns - attack["end"] <= after_ns) and words & attack["effects"]:
+                return str(attack["key"][0])
+        return None

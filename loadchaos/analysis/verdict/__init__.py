@@ -1,0 +1,1 @@
+"""Expectations, checks and the verdict."""

@@ -1,0 +1,167 @@
+"""What a run is expected to show: `name op value`, each judged by itself. A figure that is missing is unknown."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from loadchaos.analysis.detectors.growth_limits import FIGURES, Drift
+from loadchaos.analysis.request_stats import Latency
+from loadchaos.core.model import OUTCOMES, Decision
+from loadchaos.core.stats import LogHistogram
+from loadchaos.core.units import duration_s, format_duration, growth, share
+
+DEFAULT = ("failures == 0", "engine_deaths == 0", "hangs == 0", "ok_share >= 95%")
+
+_OPS: Mapping[str, Callable[[float, float], bool]] = {
+    "==": operator.eq, "!=": operator.ne, "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt,
+}  # fmt: skip
+_TEXT = re.compile(r"\s*([\w.-]+)\s*(==|!=|<=|>=|<|>)\s*(\S.*?)\s*$")
+_LATENCY = re.compile(r"(ttft|ttfo|itl|e2e)_(p50|p90|p95|p99|p999|mean)$")
+_COUNTS = (
+    "engine_deaths", "hangs", "failures", "length_mismatch", "output_mismatch", "lost_requests", "restarts",
+)  # fmt: skip
+_QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What expectations are held against. `outcomes` and `latency` map traffic to its own; "" is all of it.
+
+    `recoveries_s` has one entry a death: None where the server did not come back; `away_s` is for how long such a one was
+    watched, at most. `ok_share` is None where no request had to succeed. `void` says why latency means nothing (the
+    generator was limited), None where it means much.
+    """
+
+    counts: Mapping[str, int]
+    ok_share: Mapping[str, float | None]
+    outcomes: Mapping[str, Mapping[str, int]]
+    latency: Mapping[str, Latency]
+    recoveries_s: Sequence[float | None]
+    away_s: float | None = None
+    void: str | None = None
+    drifts: Mapping[str, Drift | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What one thing came to, as in verdict.json: an expectation, or a question about the run itself (`Check`)."""
+
+    name: str
+    expected: str
+    actual: str
+    verdict: Decision
+
+    def to_json(self) -> dict[str, Any]:
+        """`{"name", "expected", "actual", "verdict"}`."""
+        return {"name": self.name, "expected": self.expected, "actual": self.actual, "verdict": self.verdict}
+
+
+class _Figure(NamedTuple):
+    """A figure (None: not known), how it is told, and the unit its limit is written in; `still`: it was growing yet."""
+
+    value: float | None
+    told: str
+    unit: str
+    still: bool = False
+
+
+def judge(text: str, figures: Figures) -> Judged:
+    """Hold one expectation against the figures; a text that cannot be read is unknown, never pass."""
+    match = _TEXT.match(text)
+    if match is None:
+        return Judged(text, text, "this expectation cannot be read: correct it in the profile", "unknown")
+    name, op, right = match.groups()
+    expected = f"{op} {right}"
+    try:
+        value, actual, unit, still = _figure(name, figures)
+        wanted = _wanted(right, unit)
+    except (KeyError, ValueError) as e:  # a name or a value nobody knows: the profile's reader should have said so
+        return Judged(name, expected, str(e).strip("'\""), "unknown")
+    if value is None:
+        return Judged(name, expected, actual, "unknown")
+    right = _OPS[op](value, wanted)
+    if still and right:
+        return Judged(name, expected, actual, "unknown")  # what it would have come to nobody saw
+    return Judged(name, expected, actual, "pass" if right else "fail")
+
+
+def _figure(name: str, figures: Figures) -> _Figure:
+    """Raises KeyError when there is no such figure."""
+    traffic, dot, rest = name.partition(".")
+    if traffic == "drift" and rest in FIGURES:
+        seen = figures.drifts.get(rest)
+        if seen is None:
+            return _Figure(None, "too little was seen of it", "growth")
+        return _Figure(seen.per_hour, seen.told(rest), "growth")
+    if not dot or traffic == "outcomes":
+        traffic, rest = "", name
+    if rest in _COUNTS:
+        n = figures.counts.get(rest, 0)
+        return _Figure(float(n), str(n), "count")
+    if rest == "recovers_within":
+        return _recovery(figures)
+    if rest == "ok_share":
+        ok = figures.ok_share.get(traffic)
+        return _Figure(ok, "no request had to succeed" if ok is None else f"{ok:.2%}", "share")
+    if rest == "shed_share":
+        return _shed(traffic, figures)
+    if rest.startswith("outcomes."):
+        return _outcome(traffic, rest.removeprefix("outcomes."), figures)
+    if (match := _LATENCY.match(rest)) is not None:
+        return _latency(traffic, match[1], match[2], figures)
+    raise KeyError(f"there is no figure called {name}")
+
+
+def _shed(traffic: str, figures: Figures) -> _Figure:
+    outcomes = figures.outcomes.get(traffic) or {}
+    sent = sum(n for outcome, n in outcomes.items() if outcome != "missed")
+    if not sent:
+        return _Figure(None, "no request", "share")
+    part = outcomes.get("shed", 0) / sent
+    return _Figure(part, f"{part:.2%}", "share")
+
+
+def _recovery(figures: Figures) -> _Figure:
+    if not figures.recoveries_s:
+        return _Figure(0.0, "it never went down", "duration")
+    known = [r for r in figures.recoveries_s if r is not None]
+    if figures.away_s is not None:
+        told = f"it did not come back in the {format_duration(figures.away_s)} that it was watched"
+        return _Figure(max([figures.away_s, *known]), told, "duration", still=True)
+    return _Figure(max(known), format_duration(max(known)), "duration")
+
+
+def _outcome(traffic: str, outcome: str, figures: Figures) -> _Figure:
+    if outcome not in OUTCOMES:
+        raise KeyError(f"there is no outcome called {outcome}")
+    if traffic not in figures.outcomes:
+        return _Figure(None, f"no request of {traffic}" if traffic else "no request", "count")
+    n = figures.outcomes[traffic].get(outcome, 0)
+    return _Figure(float(n), str(n), "count")
+
+
+def _latency(traffic: str, what: str, how: str, figures: Figures) -> _Figure:
+    latency = figures.latency.get(traffic)
+    histogram: LogHistogram | None = getattr(latency, what) if latency is not None else None
+    if latency is None or histogram is None or histogram.n == 0:
+        return _Figure(None, "nothing was measured", "duration")
+    ns = histogram.mean() if how == "mean" else histogram.quantile(_QUANTILES[how])
+    assert ns is not None
+    told = format_duration(ns / 1e9) if ns >= 1e6 else f"{ns / 1e3:.0f}us"
+    if latency.lower_bounds and what != "itl":
+        told += f" (at least: {latency.lower_bounds} timed out)"
+    if figures.void:
+        return _Figure(None, f"{told}, but {figures.void}", "duration")
+    return _Figure(ns / 1e9, told, "duration")
+
+
+def _wanted(text: str, unit: str) -> float:
+    if unit == "duration":
+        return duration_s(text)
+    if unit == "growth":
+        return growth(text)
+    return share(text) if unit == "share" else float(text)

@@ -1,0 +1,141 @@
+"""Whether images were new or known to the server as often as the plan says: its own cache counters beside the ledger.
+
+vLLM's `mm_cache` counts each image and video of a request as one query, and as a hit where it has it. What the ledger
+names one it names by its bytes, so the hits can be told beforehand: sure once the first use has been answered, open
+while that is still under way, none before.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from loadchaos.analysis.mechanisms import Check
+from loadchaos.core.model import Row
+
+_KEPT = 50_000
+_TOLERANCE = 0.02
+_FEWEST = 50
+_QUERIES, _HITS = "mm_cache_queries_total", "mm_cache_hits_total"
+
+
+@dataclass
+class _Sent:
+    """Images and videos of one request: how many, how many of them surely known by then, how many perhaps."""
+
+    names: list[int]
+    images: int
+    sure: int
+    perhaps: int
+
+
+class ImageDial:
+    """Fold every row, then ask for `check`. Memory: the names of the last 50,000 images, and what is in flight."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[int, bool] = OrderedDict()  # whether a use of it has been answered
+        self._flying: dict[str, _Sent] = {}
+        self._answered = _Sent([], 0, 0, 0)
+        self._unsure = 0  # images of requests that failed: looked up or not
+        self._why_not = ""
+        self._repeats = False
+        self._sides: set[tuple[str, str]] = set()
+        self._base: tuple[float, float] | None = None
+        self._newest: tuple[float, float] | None = None
+        self._expected: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+    def feed(self, row: Row) -> None:
+        """Fold one row; kinds it does not need are ignored."""
+        kind = row.get("row")
+        if kind == "begin" and _looked_up(row):
+            self._begin(row)
+        elif kind == "end":
+            self._end(row)
+        elif kind == "metrics":
+            self._metrics(row)
+        elif kind == "attack" and row.get("what") == "begin":
+            self._why_not = "attacks were made on the server meanwhile"
+        elif kind == "launch" and row.get("what") == "exit" and not row.get("asked"):
+            self._why_not = "the server went down meanwhile"
+
+    def _begin(self, row: Row) -> None:
+        names = row.get("image_names")
+        if names is None:
+            self._why_not = f"traffic {row.get('traffic')} sends images that the ledger does not tell apart"
+            return
+        sent = _Sent(list(names), _looked_up(row), 0, 0)
+        for name in sent.names:
+            answered = self._known.get(name)
+            sent.sure += answered is True
+            sent.perhaps += answered is False
+            self._known[name] = bool(answered)
+            self._known.move_to_end(name)
+        self._repeats = self._repeats or bool(sent.names)
+        while len(self._known) > _KEPT:
+            self._known.popitem(last=False)
+        self._flying[str(row["id"])] = sent
+
+    def _end(self, row: Row) -> None:
+        sent = self._flying.pop(str(row.get("id")), None)
+        if sent is None:
+            return
+        if row.get("outcome") != "ok":
+            self._unsure += sent.images
+            return
+        self._answered.images += sent.images
+        self._answered.sure += sent.sure
+        self._answered.perhaps += sent.perhaps
+        for name in sent.names:
+            self._known[name] = True
+
+    def _metrics(self, row: Row) -> None:
+        values = row.get("values") or {}
+        if _QUERIES not in values or _HITS not in values:
+            return
+        self._sides.add((str(row.get("replica")), str(row.get("engine"))))
+        now = float(values[_QUERIES]), float(values[_HITS])
+        if not self._answered.images and not self._flying:
+            self._base = now
+            return
+        if self._newest is not None and now[0] < self._newest[0]:
+            self._why_not = "the server's counters went back meanwhile"
+        self._newest = now
+        a, open_ = self._answered, self._unsure + sum(s.images for s in self._flying.values())
+        self._expected = (a.images, a.images + open_, a.sure, a.sure + a.perhaps + open_)
+
+    def check(self, *, required: bool) -> Check | None:
+        """None where nothing was to repeat, or the server counts nothing of it.
+
+        More hits than repeats fail: the server took an image for another. Fewer are told: its cache may be smaller than
+        what came between, or off; where the profile requires the cache, the verdict is then unknown.
+        """
+        if not self._repeats or self._base is None or self._newest is None:
+            return None
+        expected = "mm_cache hits = repeats sent, within 2% of the queries"
+        queries, hits = (now - before for now, before in zip(self._newest, self._base, strict=True))
+        fewest, most, sure, possible = self._expected
+        why = self._why_not or self._not_ours(queries, fewest, most)
+        if why:
+            return Check("image_dial", expected, f"not compared: {why}", "pass")
+        slack = _TOLERANCE * queries
+        repeats = f"{sure:,}" if sure == possible else f"{sure:,} to {possible:,}"
+        actual = f"{hits:,.0f} hits in {queries:,.0f} queries, {repeats} repeats sent"
+        if hits > possible + slack:
+            return Check("image_dial", expected, f"{actual}: images never sent before were taken for known", "fail")
+        if hits < sure - slack:
+            actual += ": the server forgets sooner (a small cache, or another distance than reuse_distance)"
+            return Check("image_dial", expected, actual, "unknown" if required else "pass")
+        return Check("image_dial", expected, actual, "pass")
+
+    def _not_ours(self, queries: float, fewest: int, most: int) -> str:
+        if len(self._sides) > 1:
+            return f"{len(self._sides)} engines have a cache each"
+        if queries < _FEWEST:
+            return f"{queries:g} images were looked up; {_FEWEST} are needed"
+        if not fewest * (1 - _TOLERANCE) <= queries <= most * (1 + _TOLERANCE):
+            return f"{queries:g} images were looked up, {fewest} to {most} of them ours"
+        return ""
+
+
+def _looked_up(row: Row) -> int:
+    return int(row.get("images") or 0) + int(row.get("videos") or 0)

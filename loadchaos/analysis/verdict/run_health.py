@@ -1,0 +1,311 @@
+"""What the ledger says of the run itself: was it whole, was it watched, was the load delivered, were we too slow?"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from loadchaos.analysis.incidents.incident import Incident
+from loadchaos.analysis.mechanisms import Check
+from loadchaos.analysis.request_stats import S, Tally
+from loadchaos.core.model import KERNEL_LOG, Row, Terms
+from loadchaos.core.stats import LogHistogram
+
+_MOST_FITTED = 20
+_NUMBER = re.compile(r"\d+")
+_PROBE_HOLE_S = 30.0
+_GAP_S = 10.0
+_MOST_BY_HAND = 50
+_GAP_SHARE = 0.05
+_DELIVERED = 0.95
+_SHED = 0.01
+_MOST_SEEN = 50
+_TOLD_OF_WORKERS = {
+    "lost": "was lost", "back": "came back", "slow": "was slow", "late": "came too late", "absent": "never came",
+    "refused": "was refused", "failed": "failed",
+}  # fmt: skip
+
+
+class RunLog:
+    """Folds `run`, `load`, `locust`, `probe`, `gap`, `preflight`, `heartbeat` and `header` rows."""
+
+    def __init__(self) -> None:
+        self.begin: dict[str, Any] = {}
+        self.end: Row | None = None
+        self.begin_ns: int | None = None
+        self.load_begin_ns: int | None = None
+        self.load_end_ns: int | None = None
+        self.interrupted: str | None = None
+        self.shortened = False
+        self.newest_ns = 0
+        self.lag = LogHistogram()
+        self.cpu_share = 0.0
+        self._anchor: tuple[int, int] | None = None
+        self._workers: dict[str, str] = {}
+        self._locust_exit: int | None = None
+        self._last_probe_ns: int | None = None
+        self._probe_hole: tuple[float, int] = (0.0, 0)
+        self._probes = self._scrapes = 0
+        self._begun: Counter[str] = Counter()
+        self._fitted: Counter[tuple[str, str]] = Counter()
+        self._fitted_as: dict[tuple[str, str], str] = {}
+        self._log_lines = 0  # of the logs that --server-log names
+        self._gaps: list[tuple[str, int, float, str]] = []
+        self._preflight: list[Row] = []
+        self._seen_of_workers: Counter[str] = Counter()
+        self._absent = False
+        self._by_hand: list[str] = []
+        self._disk: list[str] = []
+
+    def feed(self, row: Row) -> None:
+        """Fold one row; other kinds only move the clock."""
+        handler = getattr(self, f"_on_{row.get('row')}", None)
+        if handler is not None:
+            handler(row)
+        self.newest_ns = max(self.newest_ns, int(row.get("at_ns") or 0))
+
+    def utc(self, ns: int | None) -> str | None:
+        """A monotonic time as ISO 8601 UTC by the first header's anchor; None without either."""
+        if ns is None or self._anchor is None:
+            return None
+        return datetime.fromtimestamp((self._anchor[1] + ns - self._anchor[0]) / 1e9, UTC).isoformat(
+            timespec="milliseconds"
+        )
+
+    def _on_header(self, row: Row) -> None:
+        if self._anchor is None and row.get("mono_ns") is not None and row.get("utc_ns") is not None:
+            self._anchor = (int(row["mono_ns"]), int(row["utc_ns"]))
+
+    def _on_run(self, row: Row) -> None:
+        what, at_ns = row.get("what"), int(row["at_ns"])
+        if what == "begin":
+            self.begin, self.begin_ns = dict(row), at_ns
+        elif what == "load_begin":
+            self.load_begin_ns = at_ns
+        elif what == "load_end":
+            self.load_end_ns = at_ns
+            self._hole(at_ns)
+            self.shortened = bool(row.get("shortened"))
+        elif what == "interrupted":
+            self.interrupted = str(row.get("why") or row.get("signal") or "interrupted")
+        elif what == "end":
+            self.end = row
+
+    def _on_command(self, row: Row) -> None:
+        if row.get("ok") and len(self._by_hand) < _MOST_BY_HAND:
+            self._by_hand.append(f"{self._at(int(row['at_ns']))}: {row.get('text')}")
+
+    def _on_disk(self, row: Row) -> None:
+        if len(self._disk) < _MOST_BY_HAND:
+            self._disk.append(f"{self._at(int(row['at_ns']))}: {row.get('text')}")
+
+    def _on_load(self, row: Row) -> None:
+        self._workers[str(row.get("file", row.get("worker", "")))] = str(row.get("what"))
+
+    def _on_worker(self, row: Row) -> None:
+        """What the master of workers on other machines saw of one of them."""
+        who = f"worker {row.get('worker')}" if row.get("worker") is not None else "a worker"
+        if row.get("host"):
+            who += f" on {row['host']}"
+        self._absent = self._absent or row.get("what") == "absent"
+        if row.get("what") in _TOLD_OF_WORKERS and len(self._seen_of_workers) < _MOST_SEEN:
+            self._seen_of_workers[f"{who} {_TOLD_OF_WORKERS[str(row['what'])]}"] += 1
+
+    def _on_locust(self, row: Row) -> None:
+        if row.get("what") == "exit":
+            code = row.get("code")
+            self._locust_exit = int(code) if code is not None else -1
+
+    def _on_probe(self, row: Row) -> None:
+        self._probes += 1
+        self._hole(int(row["at_ns"]))
+        self._last_probe_ns = int(row["at_ns"])
+
+    def _on_metrics(self, _row: Row) -> None:
+        self._scrapes += 1
+
+    def _hole(self, at_ns: int) -> None:
+        if self.load_begin_ns is None or (self.load_end_ns is not None and at_ns > self.load_end_ns):
+            return
+        since_ns = max(self._last_probe_ns or self.load_begin_ns, self.load_begin_ns)
+        if (at_ns - since_ns) / S > self._probe_hole[0]:
+            self._probe_hole = ((at_ns - since_ns) / S, since_ns)
+
+    def _on_gap(self, row: Row) -> None:
+        if len(self._gaps) < 10_000:
+            gap = (str(row.get("source")), int(row["at_ns"]), float(row.get("seconds") or 0), str(row.get("why") or ""))
+            self._gaps.append(gap)
+
+    def _on_log(self, row: Row) -> None:
+        if str(row.get("file", "")).startswith("watch/") and row.get("file") != KERNEL_LOG:
+            self._log_lines += 1
+
+    def _on_begin(self, row: Row) -> None:
+        # Numbers differ from request to request; what was done to them is the same.
+        said = str(row.get("fitted") or "")
+        key = str(row.get("traffic")), _NUMBER.sub("N", said)
+        self._begun[key[0]] += 1
+        if key[1] and (key in self._fitted or len(self._fitted) < _MOST_FITTED):
+            self._fitted[key] += 1
+            if self._fitted_as.setdefault(key, said) != said:
+                self._fitted_as[key] = key[1]
+
+    def _on_preflight(self, row: Row) -> None:
+        self._preflight.append(row)
+
+    def _on_heartbeat(self, row: Row) -> None:
+        if row.get("lag_ns") is not None:
+            self.lag.add(float(row["lag_ns"]))
+        self.cpu_share = max(self.cpu_share, float(row.get("cpu_share") or 0.0))
+
+    @property
+    def by_hand(self) -> list[str]:
+        """What somebody did in the web UI, in order: such a run is not the profile's, and not like another one."""
+        return list(self._by_hand)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of the verdict should know of the run."""
+        return [*([f"edited by hand while it went: {'; '.join(self._by_hand)}"] if self._by_hand else []), *self._disk]
+
+    # --- what it comes to ---------------------------------------------------------------------------------------------
+
+    def checks(
+        self, terms: Terms, tally: Tally, unfinished: int, episodes: list[Incident], bad_rows: int
+    ) -> list[Check]:
+        """Every way in which the run itself may have proved nothing."""
+        found = [
+            self._whole(), self._sent(tally), self._delivered(terms, tally), self._shed(tally),
+            self._load_process(tally, unfinished), self._watched(episodes), self._ledger(bad_rows, tally),
+        ]  # fmt: skip
+        if self.begin.get("server_logs"):
+            found.append(self._logged())
+        if self._seen_of_workers:
+            seen = "; ".join(f"{text} ({n} times)" if n > 1 else text for text, n in self._seen_of_workers.items())
+            # What a lost one cost is counted as missed; a user who never came is nowhere else to be seen.
+            found.append(Check("workers", "in time and to the end", seen, "unknown" if self._absent else "pass"))
+        found += self._told_fitted()
+        found += [
+            Check(f"preflight {row.get('name')}", "ok", str(row.get("text")), "unknown")
+            for row in self._preflight
+            if not row.get("ok")
+        ]
+        return found
+
+    def _whole(self) -> Check:
+        if self.interrupted is not None:
+            return Check("run", "ran to its end", f"interrupted: {self.interrupted}", "unknown")
+        if self.end is None:
+            return Check("run", "ran to its end", "its record breaks off", "unknown")
+        if self.end.get("exit_code") or self.end.get("why"):
+            return Check("run", "ran to its end", str(self.end.get("why") or "ended early"), "unknown")
+        return Check("run", "ran to its end", "it did", "pass")
+
+    def _sent(self, tally: Tally) -> Check:
+        n = tally.begun
+        return Check("requests_sent", "> 0", str(n), "pass" if n else "unknown")
+
+    def _delivered(self, terms: Terms, tally: Tally) -> Check:
+        counts = tally.total()
+        given = sum(n for outcome, n in counts.items() if outcome not in ("missed", "unfinished"))
+        missed = counts["missed"] - (tally.missed["stopped"] if self.shortened else 0)
+        planned = given + missed + counts["unfinished"]
+        if terms.planned_requests and not self.shortened:
+            planned = max(terms.planned_requests, planned)
+        part = given / planned if planned else 0.0
+        why = ", ".join(f"{n} missed: {w or 'why is not known'}" for w, n in sorted(tally.missed.items()))
+        actual = f"{part:.1%} ({given} of {planned}{'; ' + why if why else ''})"
+        return Check("load_delivered", f">= {_DELIVERED:.0%}", actual, "pass" if part >= _DELIVERED else "unknown")
+
+    def _shed(self, tally: Tally) -> Check:
+        counts = tally.total()
+        sent = sum(n for outcome, n in counts.items() if outcome != "missed")
+        part = counts["shed"] / sent if sent else 0.0
+        return Check("shed", f"<= {_SHED:.0%}", f"{part:.1%}", "pass" if part <= _SHED else "unknown")
+
+    def _load_process(self, tally: Tally, unfinished: int) -> Check:
+        lost = [worker for worker, what in self._workers.items() if what != "end"]
+        if self._locust_exit not in (None, 0):
+            actual = f"it ended with code {self._locust_exit}"
+        elif lost or not self._workers:
+            actual = f"the load of {', '.join(lost)} has no end" if lost else "no load was recorded"
+        elif unfinished or tally.missed["worker_lost"]:
+            actual = f"{unfinished} requests have no end, {tally.missed['worker_lost']} were lost with a worker"
+        else:
+            return Check("load_process", "alive to the end", "it was", "pass")
+        return Check("load_process", "alive to the end", actual, "unknown")
+
+    def _watched(self, episodes: list[Incident]) -> Check:
+        expected = "probed and recorded throughout"
+        if not self._probes:
+            return Check("watching", expected, "the server was never probed", "unknown")
+        hole_s, since_ns = self._probe_hole
+        if hole_s > _PROBE_HOLE_S:
+            return Check("watching", expected, f"no probe for {hole_s:.0f} s from {self._at(since_ns)}", "unknown")
+        load_s = ((self.load_end_ns or self.newest_ns) - (self.load_begin_ns or self.newest_ns)) / S
+        lost: Counter[str] = Counter()
+        for source, at_ns, seconds, why in self._gaps:
+            down = any(i.covers(at_ns - int(seconds * S), at_ns) for i in episodes)
+            if source == "log" and ("could not be written" in why or "dropped" in why):
+                return Check("watching", expected, f"part of the log is lost: {why}", "unknown")
+            without = source == "scrape" and not self._scrapes  # a server without /metrics is not one we lost sight of
+            if not down and not without:
+                lost[source] += round(seconds * 1000)
+        for source, ms in lost.items():
+            if ms / 1000 > max(_GAP_S, _GAP_SHARE * load_s):
+                return Check("watching", expected, f"{source} was blind for {ms / 1000:.1f} s", "unknown")
+        return Check("watching", expected, f"{self._probes} probes, longest hole {hole_s:.1f} s", "pass")
+
+    def _told_fitted(self) -> list[Check]:
+        """What was sent otherwise than the profile says, because the server could not take it: told, never hidden."""
+        return [
+            Check(
+                f"fitted {key[0]}",
+                "as the profile says",
+                f"{n} of {self._begun[key[0]]}: {self._fitted_as[key]}",
+                "pass",
+            )
+            for key, n in sorted(self._fitted.items())
+        ]
+
+    def _logged(self) -> Check:
+        """A log the user named and that says nothing all the while is likely another server's, or an old file."""
+        logs = ", ".join(str(spec) for spec in self.begin["server_logs"])
+        if self._log_lines:
+            return Check("server_log", "heard", f"{self._log_lines:,} lines from {logs}", "pass")
+        return Check("server_log", "heard", f"not one line from {logs}: is it this server's log?", "unknown")
+
+    def _ledger(self, bad_rows: int, tally: Tally) -> Check:
+        lost = (self.end or {}).get("ledger_lost")
+        if lost:
+            return Check("ledger", "whole", str(lost), "unknown")
+        some = tally.begun + 1000
+        verdict = "pass" if bad_rows <= some / 1000 else "unknown"
+        return Check("ledger", "whole", f"{bad_rows} rows cannot be read" if bad_rows else "it is", verdict)  # type: ignore[arg-type]  # mypy widens the literal
+
+    def _at(self, ns: int) -> str:
+        return f"{(ns - (self.load_begin_ns or self.begin_ns or ns)) / S:.1f} s"
+
+    def generator(self, tally: Tally) -> dict[str, Any]:
+        """`{"limited", "why", "lag_p99_s", "send_lag_p99_s", "cpu_share_max", "stale_connections"}`: were we the limit?"""
+        reasons = [f"phase {n}: {why}" for n, p in sorted(tally.phases.items()) if (why := p.limited())]
+        send = LogHistogram()
+        for phase in tally.phases.values():
+            send.merge(phase.lag)
+        return {
+            "limited": bool(reasons), "why": reasons, "lag_p99_s": _seconds(self.lag.quantile(0.99)),
+            "send_lag_p99_s": _seconds(send.quantile(0.99)), "cpu_share_max": round(self.cpu_share, 3),
+            "stale_connections": tally.stale,
+        }  # fmt: skip
+
+
+def _seconds(ns: float | None) -> float | None:
+    return None if ns is None else float(f"{ns / S:.4g}")
+
+
+def worst(checks: Iterable[Check]) -> list[Check]:
+    """Only those that did not pass."""
+    return [c for c in checks if c.verdict != "pass"]

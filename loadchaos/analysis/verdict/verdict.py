@@ -1,0 +1,132 @@
+"""The verdict of a run from what was folded: fail over unknown over pass, and what a pass is worth. Pure functions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from typing import Any
+
+from loadchaos.analysis.incidents.incident import Incident
+from loadchaos.analysis.mechanisms import Check
+from loadchaos.analysis.verdict.expectations import DEFAULT, Figures, Judged, judge
+from loadchaos.core.model import Decision, Row, Terms
+from loadchaos.core.stats import upper_bound_at_zero
+
+SCHEMA = 1
+_EXIT: Mapping[Decision, int] = {"pass": 0, "fail": 1, "unknown": 3}
+_BY_SIGNAL = (130, 143)
+_BEFORE_LOAD = (2, 4)
+_UNEXPLAINED = re.compile(r"^(?:unexplained|unknown|unexpected)_|_unexplained$|^alive_but_hung$")
+"""Ids that say that something was seen, and not why."""
+
+
+def accept(failures: Sequence[dict[str, Any]], terms: Terms, today: date | None) -> None:
+    """Mark each failure as accepted or not, in place: by id, with a reason, until a day, at most so often."""
+    for failure in failures:
+        failure["accepted"] = False
+        for entry in terms.accept:
+            if entry.get("id") == failure["id"]:
+                total = sum(f["count"] for f in failures if f["id"] == failure["id"])
+                why_not = _refusal(entry, total, today)
+                failure["accepted"] = why_not is None
+                failure["acceptance"] = why_not or str(entry.get("because"))
+                if why_not is None:
+                    break
+
+
+def _refusal(entry: Mapping[str, Any], count: int, today: date | None) -> str | None:
+    if not entry.get("because"):
+        return "no reason was given for accepting it"
+    until = entry.get("until")
+    if until is not None:
+        last = until if isinstance(until, date) else date.fromisoformat(str(until)[:10])
+        if today is None or today > last:
+            return f"it was accepted until {last.isoformat()} only"
+    most = entry.get("at_most")
+    if most is not None and count > int(most):
+        return f"it was accepted {most} times at most"
+    return None
+
+
+def counts(failure: Mapping[str, Any]) -> bool:
+    """Whether a failure counts against the run: neither accepted nor exactly what an attack was for."""
+    return not failure["accepted"] and failure["attribution"] != "expected"
+
+
+def failure_counts(failures: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """How often there was a failure of each standing: expected of an attack, brought about by us otherwise, known by
+    name, and unexplained.
+    """
+    found = {"expected": 0, "ours": 0, "known": 0, "unexplained": 0}
+    for failure in failures:
+        if failure["attribution"] != "server":
+            standing = "expected" if failure["attribution"] == "expected" else "ours"
+        else:
+            standing = "unexplained" if _UNEXPLAINED.search(failure["id"]) else "known"
+        found[standing] += failure["count"]
+    return found
+
+
+def figures_of(failures: Sequence[Mapping[str, Any]], episodes: Sequence[Incident], base: Figures) -> Figures:
+    """Figures with the counts that expectations ask for; what is accepted or expected is left out of them."""
+    against = [f for f in failures if counts(f)]
+    left_out = {f["id"] for f in failures} - {f["id"] for f in against}
+    met = [i for i in episodes if i.attribution != "expected" and i.id not in left_out]
+    deaths = [i for i in met if i.kind in ("death", "restart") and not i.starting and not i.outlived]
+    hangs = [i for i in met if i.ever_hung]
+    hung_in_log = sum(f["count"] for f in against if f["severity"] == "hang" and not f.get("incidents"))
+    told = {
+        **base.counts,
+        "engine_deaths": len(deaths),
+        "hangs": len(hangs) + hung_in_log,
+        "failures": len(against),
+        "restarts": sum(i.kind == "restart" for i in met),
+        "lost_requests": sum(i.lost.total() for i in met),
+    }
+    return replace(base, counts=told)
+
+
+def expectations(terms: Terms, figures: Figures) -> list[Judged]:
+    """Each of the profile's expectations with its verdict, or those that hold without any."""
+    return [judge(text, figures) for text in (terms.expect or DEFAULT)]
+
+
+def decide(failures: Sequence[Mapping[str, Any]], judged: Sequence[Judged], checks: Sequence[Check]) -> Decision:
+    """Fail over unknown over pass. Every failure that counts fails the run, expected of or not."""
+    verdicts = [*(j.verdict for j in judged), *(c.verdict for c in checks)]
+    if any(counts(f) for f in failures) or "fail" in verdicts:
+        return "fail"
+    return "pass" if verdicts and all(v == "pass" for v in verdicts) else "unknown"
+
+
+def exit_code(decision: Decision, end: Row | None, *, sent: bool) -> int:
+    """0, 1 or 3; 130 and 143 when a signal ended the run; 2 and 4 only while no request of the load was sent."""
+    forced = int((end or {}).get("exit_code") or 0)
+    if forced in _BY_SIGNAL or (forced in _BEFORE_LOAD and not sent):
+        return forced
+    return _EXIT[decision]
+
+
+def worth(decision: Decision, deaths: int, exposures: int, what: str) -> str:
+    """What the run proves: of a pass, the rate of deaths it excludes at 95 %; of a fail, how often it was met."""
+    if deaths:
+        times = "1 death" if deaths == 1 else f"{deaths} deaths"
+        return f"{times} in {exposures:,} exposures ({what})"
+    if decision == "unknown":
+        return "nothing: it was not proved that the load met what it was meant to meet"
+    bound = upper_bound_at_zero(exposures)
+    if bound is None:
+        return "nothing: there was no exposure"
+    met = f"0 deaths in {exposures:,} exposure{'' if exposures == 1 else 's'} ({what})"
+    if bound > 0.5:
+        return f"{met}: too few to say how rare a death is"
+    return f"{met}: below 1 in {_round(1 / bound):,} at 95 %"
+
+
+def _round(n: float) -> int:
+    """Down to two digits, so that no more is claimed than is known: 7009 becomes 7000, 4 stays 4."""
+    whole = int(n)
+    step = int(10 ** max(0, len(str(whole)) - 2))
+    return whole // step * step

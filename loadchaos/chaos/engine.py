@@ -1,0 +1,124 @@
+"""Faults inside a vLLM that runs with loadchaos-vllm (plugins/vllm): armed by its trigger file, disarmed by removing it."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from loadchaos.chaos.base import Done, Replica
+from loadchaos.chaos.undo_guard import guard
+from loadchaos.core.errors import OptionError
+from loadchaos.core.redact import Redactor
+from loadchaos.server.dialects import Dialect
+
+TRIGGER = "LOADCHAOS_SABOTAGE_TRIGGER"
+_MISS = ("encoder_cache_miss", "encoder_cache_miss_skipped")
+_STALLS = ("alive_but_hung", "stalled", "timeout", "shm_broadcast_stall", "rpc_timeout")
+_LOST = ("http_error", "stream_error", "finish_error", "truncated", "connect_error", "reset", "engine_dead_error",
+         "engine_death_unexplained", "engine_core_proc_died", "worker_proc_died")  # fmt: skip
+MODES: Mapping[str, Sequence[str]] = {
+    "encoder_pop": _MISS,
+    "encoder_pop_draft": _MISS,
+    "step_raise": _LOST,
+    "step_sleep": _STALLS,
+    "step_hang": _STALLS,
+    "step_exit": _LOST,
+    "step_segv": _LOST,
+    "slow_steps": _STALLS,
+    "preempt": ("preemption_storm", "async_placeholder_underflow"),
+    "nan_logits": ("wrong_output", "empty"),
+}
+"""The plugin's modes, and what each may cause by itself."""
+_OPTIONS = ("probability", "seed", "step", "times", "seconds", "factor")
+
+
+def make(
+    spec: Any,
+    params: Mapping[str, Any],
+    _dialect: Dialect,
+    _client: httpx.AsyncClient,
+    _redactor: Redactor,
+    _version: str | None,
+) -> EngineAttack:
+    """The attack that `{engine: encoder_pop, params: {probability: "0.3"}}` means. OptionError where that is none."""
+    if spec not in MODES:
+        raise OptionError(f"attack engine: one of {', '.join(MODES)} was expected (got {spec})")
+    unknown = [name for name in params if name not in _OPTIONS]
+    if unknown:
+        raise OptionError(f"attack {spec}: its params are {', '.join(_OPTIONS)} (got {unknown[0]})")
+    return EngineAttack(str(spec), params)
+
+
+class EngineAttack:
+    """One mode of the plugin with its options, in force while the trigger file says so."""
+
+    holds = True
+    undone_by: str | None = None
+
+    def __init__(self, mode: str, params: Mapping[str, Any]) -> None:
+        self.name = f"engine_{mode}"
+        self.effects = MODES[mode]
+        self._order = " ".join([mode, *(f"{name}={value}" for name, value in params.items())])
+        self._armed: dict[str, tuple[Path, subprocess.Popen[bytes]]] = {}
+
+    def about(self, replica: Replica) -> Mapping[str, Any]:  # noqa: ARG002 - the protocol's; the file names the order
+        """See Attack."""
+        return {"order": self._order}
+
+    async def begin(self, replica: Replica) -> Done:
+        """See Attack."""
+        trigger = _trigger_of(replica)
+        if trigger is None:
+            return Done(ok=False, text=_missing(replica))
+        begin = time.monotonic_ns()
+        watch = guard('rm -f -- "$1"', str(trigger))
+        try:
+            with trigger.open("x") as f:  # never over an order that somebody else has given
+                f.write(self._order + "\n")
+        except OSError as e:
+            watch.kill()
+            watch.communicate()
+            return Done(ok=False, text=f"{trigger}: {e.strerror}")
+        self._armed[replica.name] = (trigger, watch)
+        return Done(ok=True, text=f"armed by {trigger}: {self._order}", took_ns=time.monotonic_ns() - begin)
+
+    async def undo(self, replica: Replica) -> Done:
+        """Remove the trigger file."""
+        trigger, watch = self._armed.pop(replica.name, (None, None))
+        if trigger is None or watch is None:
+            return Done(ok=True, text="nothing to undo")
+        watch.communicate(b"\n")  # it removes the file itself, and ends
+        return Done(ok=not trigger.exists(), text=f"disarmed: {trigger} is removed")
+
+    async def preflight(self, replica: Replica) -> Done:
+        """Whether the server was started with a trigger file, and nobody has armed it."""
+        trigger = _trigger_of(replica)
+        if trigger is None:
+            return Done(ok=False, text=_missing(replica))
+        if trigger.exists():
+            return Done(ok=False, text=f"{trigger} is there already: the server is armed by somebody else")
+        return Done(ok=True, text=f"{trigger} will arm it")
+
+
+def _trigger_of(replica: Replica) -> Path | None:
+    """The file that the server's own environment names; None where it names none or cannot be read from here."""
+    pid = replica.pid()
+    if pid is None:
+        return None
+    try:
+        value = psutil.Process(pid).environ().get(TRIGGER, "")
+    except (psutil.Error, OSError):
+        return None
+    return Path(value) if value else None
+
+
+def _missing(replica: Replica) -> str:
+    if replica.pid() is None:
+        return f"no process of {replica.admin_url} is seen on this machine"
+    return f"the server was not started with {TRIGGER} (install loadchaos-vllm into its environment; see plugins/vllm)"

@@ -1,0 +1,1 @@
+"""What every package may use: the shared types, errors, units, histograms, redaction."""

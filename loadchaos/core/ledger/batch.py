@@ -1,0 +1,101 @@
+"""Requests that went well, many in one row: what a worker writes while disk is low, and the rows that this stands for.
+
+A `well` row keeps of each request what the judge counts by (moments to the microsecond, tokens), and the gaps between
+tokens of all of them together; it takes a thirteenth of the room. What a request was, its step in the plan still says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from loadchaos.core.stats import LogHistogram
+
+ROW = "well"
+_US = 1000
+_MOMENTS = ("due_ns", "sent_ns", "first_byte_ns", "first_token_ns", "first_answer_ns", "last_byte_ns", "at_ns")
+"""Of the end row; as microseconds before the `at_ns` of the `well` row."""
+_NUMBERS = (
+    "step", "chunks", "prompt_tokens", "completion_tokens", "cached_tokens", "tokens", "images", "image_tokens", "bytes_in",
+    "bytes_out",
+)  # fmt: skip
+_SHARED = ("traffic", "phase", "round", "behaviour", "max_tokens", "finish_reason", "status")
+_OF_BEGIN = ("tokens", "round", "behaviour", "max_tokens")
+
+Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
+"""The begin and the end row of one request."""
+
+
+def went_well(begin: Mapping[str, Any], end: Mapping[str, Any]) -> bool:
+    """Whether nothing about a request is worth rows of its own: all that was asked of it was an answer, and that came."""
+    return (
+        end["outcome"] == "ok"
+        and end["expect"] == ["ok"]
+        and not (end["evidence"] or end["error"] or end["detail"] or end["length_mismatch"])
+        and end["edge"] is None
+        and end["exact_tokens"] is None
+        and not begin["fitted"]
+        and str(begin["id"]).endswith(f"-{begin['step']}")
+    )
+
+
+def folded(pairs: Sequence[Pair]) -> Iterator[dict[str, Any]]:
+    """`well` rows of requests that `went_well`, one for each kind of request among them."""
+    kinds: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for begin, end in pairs:
+        both = {**begin, **end, "images": begin["images"], "sent_ns": begin["at_ns"]}
+        prefix = str(begin["id"]).removesuffix(str(begin["step"]))
+        kinds.setdefault((prefix, *(both[k] for k in _SHARED)), []).append(both)
+    for (prefix, *shared), ends in kinds.items():
+        at_ns = max(int(e["at_ns"]) for e in ends)
+        gaps = LogHistogram()
+        for e in ends:
+            gaps.merge(e["itl_hist"])
+        yield {
+            "row": ROW, "at_ns": at_ns, "n": len(ends), "prefix": prefix, **dict(zip(_SHARED, shared, strict=True)),
+            **{k: _column([e[k] for e in ends]) for k in _NUMBERS},
+            **{f"{k[:-3]}_us": _column([None if e[k] is None else (at_ns - e[k]) // _US for e in ends]) for k in _MOMENTS},
+            "itl_hist": gaps.counts, "largest_gap_ns": max(e["largest_gap_ns"] for e in ends),
+        }  # fmt: skip
+
+
+def unfolded(well: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The begin and end rows it stands for, in order of time; the first end has the gaps of all.
+
+    Raises KeyError, IndexError, TypeError or ValueError for what no worker wrote.
+    """
+    found: list[dict[str, Any]] = []
+    shared = {k: well[k] for k in _SHARED}
+    for i in range(int(well["n"])):
+        of = {k: _value(well[k], i) for k in _NUMBERS}
+        at = {k: _moment(well, k, i) for k in _MOMENTS}
+        row_id = f"{well['prefix']}{of['step']}"
+        begun = {k: of[k] if k in of else shared[k] for k in _OF_BEGIN}
+        found.append({
+            **begun, "row": "begin", "id": row_id, "step": of["step"], "phase": shared["phase"],
+            "traffic": shared["traffic"], "at_ns": at["sent_ns"], "due_ns": at["due_ns"], "images": of["images"],
+            "image_tokens": of["image_tokens"], "expect": ["ok"], "edge": None, "folded": True,
+        })  # fmt: skip
+        found.append({
+            **{k: v for k, v in (shared | of | at).items() if k not in _OF_BEGIN}, "row": "end", "id": row_id,
+            "outcome": "ok", "itl_hist": {} if i else well["itl_hist"],
+            "largest_gap_ns": 0 if i else well["largest_gap_ns"], "request_id": None, "error": None, "error_code": None,
+            "detail": {}, "evidence": [], "expect": ["ok"], "planned_tokens": of["tokens"], "length_mismatch": False,
+            "edge": None, "exact_tokens": None, "folded": True,
+        })  # fmt: skip
+    found.sort(key=lambda row: int(row["at_ns"]))
+    return found
+
+
+def _column(values: list[int | None]) -> list[int | None] | int | None:
+    """Most say the same of each request: that is said once."""
+    return values[0] if all(v == values[0] for v in values) else values
+
+
+def _value(column: Any, i: int) -> Any:
+    return column[i] if isinstance(column, list) else column
+
+
+def _moment(well: Mapping[str, Any], name: str, i: int) -> int | None:
+    before_us = _value(well[f"{name[:-3]}_us"], i)
+    return None if before_us is None else int(well["at_ns"]) - int(before_us) * _US

@@ -1,0 +1,36 @@
+"""Where the profiles, schemas and other shipped files lie: inside the wheel, or in the checkout beside the package."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+from loadchaos.core.errors import OptionError
+
+_PACKAGE = Path(__file__).parent.parent
+
+
+def folder(name: str) -> Path:
+    """The shipped folder `profiles`, `schemas`, ...; the wheel's copy first, then the checkout's."""
+    packed = _PACKAGE / "_shipped" / name
+    return packed if packed.is_dir() else _PACKAGE.parent / name
+
+
+def profiles() -> dict[str, Path]:
+    """Shipped profiles by name."""
+    return {p.stem: p for p in sorted(folder("profiles").glob("*.yaml"))}
+
+
+def profile(name_or_path: str) -> Path:
+    """A profile by path first, then by shipped name; OptionError names the nearest there is."""
+    path = Path(name_or_path)
+    if path.is_file():
+        return path
+    known = profiles()
+    if name_or_path in known:
+        return known[name_or_path]
+    if path.is_dir():
+        raise OptionError(f"{name_or_path} is a folder; a profile is a YAML file")
+    near = difflib.get_close_matches(path.stem, known, n=1, cutoff=0.4)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise OptionError(f"no profile {name_or_path!r}: neither a file nor one of {', '.join(known)}{hint}")

@@ -1,0 +1,1 @@
+"""What is sent and how: wire protocol, payloads, client behaviours, Locust workers."""

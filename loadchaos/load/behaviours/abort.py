@@ -1,0 +1,84 @@
+"""A client that hangs up: before its body, before the first byte, at a token, behind the last, or after a time.
+
+Its outcome is `aborted`, no failure. What the server decides before we hang up stands: an error event that came first
+is a `stream_error`, and an answer that was over before the chosen moment is what it is.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from loadchaos.core.model import Reply
+from loadchaos.core.units import DurationS, IntRange
+from loadchaos.load.wire.exchange import Call
+
+FRESH = False
+_INTO_PREFILL_S = 0.02
+"""Long enough for the server to have taken the request in, short beside any prefill worth cancelling."""
+
+
+class Options(BaseModel):
+    """When to hang up; exactly one of the three. `at_token` counts chunks with content, from 1.
+
+    `before: body` leaves behind the head of the request, `first_byte` while it is queued or prefilled, `end` when the
+    finish_reason is there and the stream's last events are not. `reset` leaves without a goodbye.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    at_token: IntRange | None = None
+    before: Literal["body", "first_byte", "end"] | None = None
+    after: DurationS | None = None
+    leave: Literal["close", "reset"] = "close"
+
+    @property
+    def needs_stream(self) -> bool:
+        """Whether the moment comes within a stream only: an answer that comes whole has no tokens to count."""
+        return self.at_token is not None or self.before == "end"
+
+    @model_validator(mode="after")
+    def _one_moment(self) -> Options:
+        given = [n for n in ("at_token", "before", "after") if getattr(self, n) is not None]
+        if len(given) != 1:
+            raise ValueError(f"abort needs one of at_token, before, after (got {' and '.join(given) or 'none'})")
+        if self.at_token is not None and self.at_token.low < 1:
+            raise ValueError(f"at_token counts from 1 (got {self.at_token})")
+        return self
+
+
+def act(call: Call) -> Reply:
+    """Connect, send, read up to the chosen moment, hang up."""
+    options: Options = call.options
+    reset = options.leave == "reset"
+    if not call.connect():
+        return call.reply()
+    if options.before == "body":
+        if call.send_piece(call.sending.head, whole=False):
+            call.rest(_INTO_PREFILL_S)
+            call.hang_up(reset=reset)
+        return call.reply()
+    if not call.send():
+        return call.reply()
+    if options.before == "first_byte":
+        call.rest(_INTO_PREFILL_S)
+        call.hang_up(reset=reset)
+        return call.reply()
+    if options.after is not None:
+        call.hang_up_after(options.after)
+    if call.receive_all(_moment(call, options)):
+        call.hang_up(reset=reset)
+    return call.reply()
+
+
+def _moment(call: Call, options: Options) -> Callable[[], bool]:
+    """Whether it has come, asked after each read."""
+    if options.before == "end":
+        return lambda: call.answered
+    if options.at_token is None:
+        return lambda: False
+    token = options.at_token.pick(random.Random(call.seed))
+    return lambda: call.tokens >= token

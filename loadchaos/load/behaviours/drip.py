@@ -1,0 +1,50 @@
+"""A client whose request trickles in, byte by byte or in small pieces: a phone at the edge of its network, or Slowloris.
+
+Its outcome is the server's. Its times are its own doing: they enter no latency.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from loadchaos.core.model import Reply
+from loadchaos.core.units import DurationS, IntRange, Range
+from loadchaos.load.wire.exchange import Call
+
+FRESH = True  # a stale connection would make it send again, and at once
+
+
+class Options(BaseModel):
+    """`bytes` a piece and `pause` behind each, of the `body` or of the `head` too; what is left after `for` goes at once."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    bytes: IntRange = Range(1, 16)
+    pause: DurationS = 0.01
+    for_: DurationS = Field(default=5.0, alias="for")
+    of: Literal["body", "all"] = "body"
+
+
+def act(call: Call) -> Reply:
+    """Connect, send piece by piece, read to the end."""
+    options: Options = call.options
+    rng = random.Random(call.seed)
+    call.slowed = True
+    head, body = call.sending.head, call.sending.body
+    whole, at = (head + body, 0) if options.of == "all" else (body, 0)
+    if not call.connect() or (options.of == "body" and not call.send_piece(head)):
+        return call.reply()
+    pauses = int(options.for_ / options.pause) if options.pause else len(whole)
+    while at < len(whole):
+        size = max(1, options.bytes.pick(rng)) if pauses > 0 else len(whole)
+        if not call.send_piece(whole[at : at + size]):
+            return call.reply()  # the server refused before it had read all
+        at += size
+        pauses -= 1
+        if at < len(whole) and options.pause and not call.rest(options.pause):
+            break
+    call.receive_all()
+    return call.reply()

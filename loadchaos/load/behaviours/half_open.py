@@ -1,0 +1,45 @@
+"""A client that is there and says nothing more: a part of a request, or all of it and never a read; then it leaves.
+
+Its outcome is `aborted`, no failure, unless the server let go first. A server has to bear hundreds of these, and must
+have forgotten them when they are gone.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from loadchaos.core.model import Reply
+from loadchaos.core.units import DurationS
+from loadchaos.load.wire.exchange import Call
+
+FRESH = True
+
+
+class Options(BaseModel):
+    """How much is `sent` before the silence, how long the client stays, and how it leaves."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    sent: Literal["nothing", "half_head", "head", "half_body", "all"] = "half_body"
+    hold: DurationS = 5.0
+    leave: Literal["close", "reset"] = "close"
+
+
+def act(call: Call) -> Reply:
+    """Connect, send a part, stay, leave."""
+    options: Options = call.options
+    call.slowed = True
+    if not call.connect():
+        return call.reply()
+    head, body = call.sending.head, call.sending.body
+    part = {
+        "nothing": b"", "half_head": head[: len(head) // 2], "head": head, "half_body": head + body[: len(body) // 2],
+        "all": head + body,
+    }[options.sent]  # fmt: skip
+    if part and not call.send_piece(part):
+        return call.reply()
+    call.rest(options.hold)
+    call.hang_up(reset=options.leave == "reset")
+    return call.reply()

@@ -1,0 +1,63 @@
+"""A client that sends several requests at once on one connection and reads their answers in turn (RFC 9112, 9.3.2).
+
+The step is the first request; those behind it ask the same again, each a request of its own in the ledger. A server may
+answer one by one or close behind any answer, but must not mix answers up: an id of another request is `wrong_output`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pydantic import BaseModel, ConfigDict, field_validator
+
+from loadchaos.core.model import Reply
+from loadchaos.core.units import IntRange, Range
+from loadchaos.load.wire.exchange import Call
+from loadchaos.load.wire.pipelined import Following
+
+FRESH = True
+
+
+class Options(BaseModel):
+    """`depth` requests on the connection, the step's own included."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    depth: IntRange = Range(2, 2)
+
+    @field_validator("depth")
+    @classmethod
+    def _several(cls, value: Range) -> Range:
+        if value.low < 2:
+            raise ValueError(f"a pipeline is 2 requests deep or more (got {value})")
+        return value
+
+    def behind(self, seed: int) -> int:
+        """How many requests follow the step's own."""
+        return self.depth.low + seed % (self.depth.high - self.depth.low + 1) - 1
+
+
+def act(call: Call) -> Reply:
+    """Connect, send all of them at once, read the first answer."""
+    sent = call.sending.head + call.sending.body + b"".join(c.sending.head + c.sending.body for c in call.behind)
+    if call.connect() and call.send_piece(sent):
+        call.receive_all()
+    return _own(call, call)
+
+
+def act_behind(call: Following, first: Call) -> Reply:
+    """Read the answer that is due to a request further back."""
+    if call.take_over():
+        call.receive_all()
+    return _own(call, first)
+
+
+def _own(call: Call, first: Call) -> Reply:
+    """The reply, which must not name another of the requests on the connection."""
+    reply = call.reply()
+    named = [i for c in (first, *first.behind) if (i := c.sending.request_id) and i in (reply.request_id or "")]
+    if reply.outcome != "ok" or not named or max(named, key=len) == call.sending.request_id:
+        return reply
+    return replace(
+        reply, outcome="wrong_output", error=f"the word of another request is in the answer: {max(named, key=len)}"
+    )

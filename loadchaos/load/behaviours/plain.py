@@ -1,0 +1,23 @@
+"""A client as it should be: sends the request whole, reads the answer to its end."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from loadchaos.core.model import Reply
+from loadchaos.load.wire.exchange import Call
+
+FRESH = False
+
+
+class Options(BaseModel):
+    """None."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def act(call: Call) -> Reply:
+    """Connect, send, read to the end."""
+    if call.connect() and call.send():
+        call.receive_all()
+    return call.reply()

@@ -1,0 +1,42 @@
+"""A client that reads slowly, a few bytes at a time through a small buffer, so that the server's own buffers fill.
+
+Its outcome is the server's. Its times are its own doing: they enter no latency.
+"""
+
+from __future__ import annotations
+
+import random
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from loadchaos.core.model import Reply
+from loadchaos.core.units import DurationS, IntRange, Range
+from loadchaos.load.wire.exchange import Call
+
+FRESH = True  # the receive buffer is agreed on while connecting
+_BUFFER_BYTES = 4096
+"""The kernel doubles it; below that Linux takes no smaller one in earnest."""
+
+
+class Options(BaseModel):
+    """`bytes` at most a read, `pause` between reads, and after `for` it reads on as others do."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    bytes: IntRange = Range(64, 512)
+    pause: DurationS = 0.05
+    for_: DurationS = Field(default=10.0, alias="for")
+
+
+def act(call: Call) -> Reply:
+    """Connect with a small buffer, send, read in small pieces."""
+    options: Options = call.options
+    rng = random.Random(call.seed)
+    call.slowed = True
+    if call.connect(_BUFFER_BYTES) and call.send():
+        pauses = int(options.for_ / options.pause) if options.pause else 0
+        while call.receive(max(1, options.bytes.pick(rng))):
+            if pauses > 0:
+                pauses -= 1
+                call.rest(options.pause)
+    return call.reply()

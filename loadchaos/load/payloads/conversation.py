@@ -1,0 +1,126 @@
+"""Conversations that grow turn by turn: each request carries all of its conversation so far, exactly as long as planned.
+
+The server's own answers are not in it: a step is made before it is sent, by any worker, so what the assistant said is
+made up, and the same in every turn. The prefix cache therefore hits on all but the newest question.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from loadchaos.core import rng as draws
+from loadchaos.core.model import Facts, Step, TextFacts
+from loadchaos.core.units import IntRange, Range
+from loadchaos.load.payloads.base import Draft
+from loadchaos.load.payloads.text import corpus_of, prompt
+
+ORDER = 12
+_KEPT = 512
+
+
+class Options(BaseModel):
+    """`turns` requests a conversation; its last prompt has `tokens`, template and all earlier turns included.
+
+    `parallel` conversations go on at a time: request n of this traffic belongs to conversation n modulo that. It should
+    be no less than the requests of this traffic in flight, or a turn is sent before the one before it was answered.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    turns: int = Field(default=8, gt=0, le=1000)
+    tokens: IntRange = Range(2048, 2048)
+    parallel: int = Field(default=16, gt=0)
+
+    @field_validator("tokens")
+    @classmethod
+    def _some(cls, value: Range) -> Range:
+        if value.low < 1:
+            raise ValueError(f"a conversation has at least 1 token (got {value})")
+        return value
+
+    @model_validator(mode="after")
+    def _room(self) -> Options:
+        if self.tokens.low < 2 * self.turns - 1:
+            raise ValueError(
+                f"{self.turns} turns have {2 * self.turns - 1} messages of a token or more: "
+                f"tokens of at least that were expected (got {self.tokens})"
+            )
+        return self
+
+    @classmethod
+    def in_vain(cls, names: Iterable[str]) -> list[str]:
+        """What else would make the prompt."""
+        return [name for name in names if name in ("text", "near_limit")]
+
+    def place(self, ordinal: int) -> tuple[int, int]:
+        """(conversation, turn from 0) of a request."""
+        group, within = divmod(ordinal, self.turns * self.parallel)
+        return group * self.parallel + within % self.parallel, within // self.parallel
+
+    def doubt(self, in_flight: float, requests: float | None) -> str | None:  # noqa: ARG002 - it is a matter of users
+        """More requests at a time than conversations."""
+        if in_flight <= self.parallel:
+            return None
+        return (
+            f"up to {math.ceil(in_flight)} requests are in flight, and conversations go on {self.parallel} at a time: a "
+            f"turn may be sent before the one before it was answered; parallel: {math.ceil(in_flight)} keeps them in order"
+        )
+
+    def words(self) -> str:
+        """For `explain`."""
+        return f"conversations of {self.turns} turns that grow to {self.tokens} tokens, {self.parallel} at a time"
+
+    def per_request(self) -> dict[str, float]:
+        """For `explain`: the mean of what one request carries."""
+        last = (self.tokens.low + self.tokens.high) / 2
+        return {"tokens": last * (self.turns + 1) / (2 * self.turns)}
+
+
+def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.Draws) -> None:  # noqa: ARG001 - drawn by conversation, not by step
+    """Put the earlier turns in front and set the newest question."""
+    assert isinstance(options, Options)
+    number, turn = options.place(step.ordinal)
+    seed = draws.mix(step.run_seed, step.phase, draws.of_text(step.traffic), 11, number)
+    overhead = facts.text.overhead if facts.text else 0
+    each = facts.text.turn_overhead if facts.text else None
+    last = _fitting(draws.Draws(seed).between(options.tokens.low, options.tokens.high), draft, facts)
+    sizes = _sizes(last - overhead - (options.turns - 1) * (each or 0), options.turns)
+    draft.history = [_message(facts.text, seed, i, size) for i, size in enumerate(sizes[: 2 * turn])]
+    draft.history_tokens = sum(sizes[: 2 * turn]) + turn * (each or 0)
+    draft.way = None
+    own = draws.Draws(draws.mix(seed, 2 * turn))
+    prompt(draft, facts, overhead + draft.history_tokens + sizes[2 * turn], own)
+    if turn and each is None:
+        draft.countable = False  # what the template puts between turns is not known here
+
+
+def _fitting(wanted: int, draft: Draft, facts: Facts) -> int:
+    limits = [n - 1 for n in (facts.max_model_len, facts.capacity_tokens) if n is not None]
+    limits += [facts.input_limit] if facts.input_limit is not None else []
+    room = min(limits, default=wanted + draft.image_tokens) - draft.image_tokens
+    if room < wanted:
+        draft.notes.append(f"a conversation of {room} tokens in place of {wanted}: the server's limit")
+    return min(room, wanted)
+
+
+@functools.lru_cache(maxsize=256)
+def _sizes(tokens: int, turns: int) -> tuple[int, ...]:
+    """Tokens of each message, questions and answers in turn, as equal as they can be; at least 1 each."""
+    messages = 2 * turns - 1
+    least, more = divmod(max(tokens, messages), messages)
+    return tuple(least + (i >= messages - more) for i in range(messages))
+
+
+@functools.lru_cache(maxsize=_KEPT)
+def _message(known: TextFacts | None, seed: int, index: int, tokens: int) -> bytes:
+    """An earlier message as JSON: a question as it was sent in its own turn, or a made-up answer."""
+    own = draws.Draws(draws.mix(seed, index))
+    corpus = corpus_of(known)
+    opening, spent = corpus.nonce(tokens, own) if index % 2 == 0 else ("", 0)
+    text = opening + corpus.take(tokens - spent, own)
+    return orjson.dumps({"role": "assistant" if index % 2 else "user", "content": text}) + b","

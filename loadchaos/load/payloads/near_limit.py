@@ -1,0 +1,153 @@
+"""A ladder of exact lengths around the context limit: the whole band below it, the edge itself, and beyond.
+
+Margin is prompt tokens minus the limit. Below it everything must be ok; from 0 on a server refuses, in the way its
+dialect and version do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from loadchaos.core.model import Facts, Outcome, Output, Step
+from loadchaos.core.rng import Draws
+from loadchaos.core.units import IntRange, Range
+from loadchaos.load.payloads.base import Draft
+from loadchaos.load.payloads.text import prompt
+from loadchaos.server.dialects import DIALECTS
+
+ORDER = 20
+Reach = Literal["one", "edge", "over"]
+_UNKNOWN_LIMIT_TOKENS = 64
+_OVER = 64
+"""How far prompt and output together go beyond the edge on the rungs that do."""
+
+
+class Rung(BaseModel):
+    """One length: `margin` from the limit, and how far the output reaches (one token, to the edge, over it)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    margin: int
+    output: Reach
+
+
+class Options(BaseModel):
+    """`band` in steps of `step`, its last value always, then each of `plus`; every length with each of `output`.
+
+    `limit`, the shortest prompt that is too long, is for a server that does not tell its own (an LMDeploy whose KV cache
+    may hold less than its context); without it the limit is searched for before the load, with at most 40 one-token
+    answers.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    can_kill: ClassVar[bool] = True
+
+    band: IntRange = Range(-1100, -1)
+    step: int = Field(default=50, gt=0)
+    plus: tuple[int, ...] = (0, 1, 64)
+    output: tuple[Reach, ...] = Field(default=("one", "edge", "over"), min_length=1)
+    limit: int | None = Field(default=None, gt=0)
+    rung: Rung | None = Field(default=None, exclude=True)
+
+    @model_validator(mode="after")
+    def _signs(self) -> Options:
+        if self.band.high >= 0:
+            raise ValueError(f"band lies below the limit, plus at it and above: -1 at most (got {self.band})")
+        if any(p < 0 for p in self.plus):
+            raise ValueError(f"plus counts from the limit up (got {min(self.plus)})")
+        return self
+
+    def turns(self) -> Sequence[Options]:
+        """One a rung, from far below the limit to above it."""
+        return [self.model_copy(update={"rung": rung}) for rung in self.rungs()]
+
+    def rungs(self) -> list[Rung]:
+        """Every length with every output; above the limit the output makes no difference."""
+        margins = list(range(self.band.low, self.band.high + 1, self.step))
+        if margins[-1] != self.band.high:
+            margins.append(self.band.high)
+        below = [Rung(margin=m, output=o) for m in margins for o in self.output]
+        return below + [Rung(margin=m, output="one") for m in sorted(self.plus)]
+
+    def per_request(self) -> dict[str, float]:
+        """For `explain`: the length of the context is known only once the server is, unless the profile tells it."""
+        return {"tokens": float(self.limit)} if self.limit else {"whole_contexts": 1.0}
+
+    def outputs(self, own: float) -> list[float | None]:  # noqa: ARG002 - each rung has its own
+        """For `explain`: the most tokens of output that each rung asks for, in turn."""
+        return [_most(rung) for rung in self.rungs()]
+
+    def words(self) -> str:
+        """For `explain`."""
+        above = f", then {', '.join(f'+{p}' for p in self.plus)}" if self.plus else ""
+        return (
+            f"{len(self.rungs())} prompts near the context limit: {self.band} tokens from it in steps of "
+            f"{self.step}{above}; output {', '.join(self.output)}"
+        )
+
+
+def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Draws) -> None:
+    """Set text, output and what is expected for one rung; a plain short prompt where the limit is not known."""
+    assert isinstance(options, Options)
+    rung = options.rung or options.rungs()[step.ordinal % len(options.rungs())]
+    limit = _limit(facts, options.limit)
+    draft.final = True
+    if limit is None or facts.text is None or limit + rung.margin - draft.image_tokens <= facts.text.overhead:
+        prompt(draft, facts, _UNKNOWN_LIMIT_TOKENS, rng)
+        draft.output = Output(max=1)
+        draft.notes.append(
+            "the server's limit or token count is not known, or too small: a short prompt in place of a rung"
+        )
+        return
+    prompt(draft, facts, limit + rung.margin - draft.image_tokens, rng)
+    draft.edge = rung.margin
+    draft.output = _output(rung.output, max(1, _room(facts, limit) - (limit + rung.margin)))
+    if tuple(step.expect) == ("ok",):
+        draft.expect = expected(rung, facts)
+
+
+def _output(reach: Reach, left: int) -> Output:
+    if reach == "one":
+        return Output(max=1)
+    return Output(exact=left) if reach == "edge" else Output(max=left + _OVER)
+
+
+def _most(rung: Rung) -> int:
+    if rung.output == "one" or rung.margin >= 0:
+        return 1
+    return -rung.margin + (_OVER if rung.output == "over" else 0)
+
+
+def _limit(facts: Facts, told: int | None) -> int | None:
+    """The shortest prompt that is too long: the context itself, or one more than the longest that is taken.
+
+    What the profile told holds where the server does not tell it: no context, or one its KV cache may not hold.
+    """
+    dialect = DIALECTS.get(facts.dialect)
+    context_fits = facts.max_model_len is not None and (dialect is None or dialect.context_fits)
+    longest = facts.input_limit + 1 if facts.input_limit is not None else None if context_fits else told
+    return min((n for n in (facts.max_model_len, longest) if n is not None), default=None)
+
+
+def _room(facts: Facts, limit: int) -> int:
+    """How long prompt and answer may be together: the context.
+
+    Where LMDeploy's KV cache holds less, one bound holds for both: `max_session_len` of its pytorch engine, to which
+    `max_new_tokens` is cut without a word.
+    """
+    dialect = DIALECTS.get(facts.dialect)
+    if dialect is not None and not dialect.context_fits and limit != facts.max_model_len:
+        return limit - 1
+    return facts.max_model_len or limit
+
+
+def expected(rung: Rung, facts: Facts) -> Sequence[Outcome]:
+    """What is right on this rung: ok below, the dialect's refusal from 0 on; too much output may be cut or refused."""
+    dialect = DIALECTS.get(facts.dialect)
+    refusal: Sequence[Outcome] = dialect.at(facts.version).over_length if dialect else ("rejected",)
+    if rung.margin >= 0:
+        return refusal
+    return ("ok", *(o for o in refusal if o != "ok")) if rung.output == "over" else ("ok",)

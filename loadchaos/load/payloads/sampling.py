@@ -1,0 +1,94 @@
+"""How the server is to sample: several answers at once, log probabilities, temperature, and which model or LoRA adapter."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from loadchaos.core.model import Facts, Step
+from loadchaos.core.rng import Draws
+from loadchaos.core.units import IntRange, Range
+from loadchaos.load.payloads.base import Draft
+
+ORDER = 30
+
+
+class Options(BaseModel):
+    """`n` answers a request, at a temperature of 1 where none is given; `logprobs` of that many candidates a token.
+
+    `prompt_logprobs` likewise (vLLM). `models` are names the server serves (LoRA adapters), with weights: each request
+    draws one. `thinking` (Qwen's and DeepSeek's templates) and `reasoning_effort` are for models that reason, whose
+    prompts then have a length nobody knows beforehand. Seeds are the steps' own, so a temperature above 0 is repeatable
+    where the server keeps to it.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    n: IntRange | None = None
+    logprobs: IntRange | None = None
+    prompt_logprobs: int | None = Field(default=None, ge=0)
+    temperature: float | None = Field(default=None, ge=0)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    models: dict[str, float] = {}
+    thinking: bool | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
+
+    @field_validator("n", "logprobs")
+    @classmethod
+    def _not_negative(cls, value: Range | None) -> Range | None:
+        if value is not None and value.low < 0:
+            raise ValueError(f"0 or more was expected (got {value})")
+        return value
+
+    @model_validator(mode="after")
+    def _not_greedy(self) -> Options:
+        if self.n is not None and self.n.high > 1 and self.temperature == 0:
+            raise ValueError("n above 1 needs a temperature above 0: servers refuse several greedy answers")
+        return self
+
+    @field_validator("models")
+    @classmethod
+    def _weights(cls, value: dict[str, float]) -> dict[str, float]:
+        if value and (min(value.values()) < 0 or not sum(value.values())):
+            raise ValueError("weights are 0 or more, and one of them above 0")
+        return value
+
+    def answers(self) -> float:
+        """For `explain`: the mean number of answers a request asks for."""
+        return (self.n.low + self.n.high) / 2 if self.n is not None else 1.0
+
+    def words(self) -> str:
+        """For `explain`."""
+        given = self.model_dump(mode="json", exclude_unset=True)
+        return "sampled with " + ", ".join(f"{k} {v}" for k, v in given.items()) if given else "sampled as usual"
+
+
+def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Draws) -> None:  # noqa: ARG001 - the server is not asked
+    """Add the fields to the body; what was not given is not sent."""
+    assert isinstance(options, Options)
+    if options.n is not None:
+        draft.extra["n"] = n = rng.between(options.n.low, options.n.high)
+        if n > 1:
+            draft.extra["temperature"] = 1.0  # equal answers to one question are refused
+    if options.logprobs is not None:
+        draft.extra |= {"logprobs": True, "top_logprobs": rng.between(options.logprobs.low, options.logprobs.high)}
+    given = {"prompt_logprobs": options.prompt_logprobs, "temperature": options.temperature, "top_p": options.top_p}
+    draft.extra |= {name: value for name, value in given.items() if value is not None}
+    if options.thinking is not None:
+        draft.extra["chat_template_kwargs"] = {"enable_thinking": options.thinking}
+    if options.reasoning_effort is not None:
+        draft.extra["reasoning_effort"] = options.reasoning_effort
+    if options.thinking is not None or options.reasoning_effort is not None:
+        draft.countable = False  # a template says it in words of its own
+    if options.models:
+        draft.model = _chosen(options.models, rng.share())
+
+
+def _chosen(models: dict[str, float], share: float) -> str:
+    left = share * sum(models.values())
+    for name, weight in models.items():
+        left -= weight
+        if left < 0:
+            return name
+    return list(models)[-1]

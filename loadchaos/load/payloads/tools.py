@@ -1,0 +1,61 @@
+"""Tool definitions in the request, and how the model is to choose among them.
+
+They stand in the prompt as the chat template writes them, so what such a prompt costs is not known before it is sent.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, field_validator
+
+from loadchaos.core.model import Facts, Step
+from loadchaos.core.rng import Draws
+from loadchaos.core.units import IntRange, Range
+from loadchaos.load.payloads.base import Draft
+
+ORDER = 32
+
+
+class Options(BaseModel):
+    """`count` tools; `choice` as OpenAI has it, `named` asks for the first of them.
+
+    All but `none` need a server started with a tool parser (vLLM: --enable-auto-tool-choice, --tool-call-parser); one
+    without refuses, and is right.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    count: IntRange = Range(1, 3)
+    choice: Literal["auto", "required", "none", "named"] = "auto"
+
+    @field_validator("count")
+    @classmethod
+    def _some(cls, value: Range) -> Range:
+        if value.low < 1:
+            raise ValueError(f"at least one tool was expected (got {value})")
+        return value
+
+    def words(self) -> str:
+        """For `explain`."""
+        return f"{self.count} tools to choose from ({self.choice})"
+
+
+def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Draws) -> None:  # noqa: ARG001 - the server is not asked
+    """Add the tools; the prompt's length is not known any more."""
+    assert isinstance(options, Options)
+    tools = [_tool(i) for i in range(rng.between(options.count.low, options.count.high))]
+    named: dict[str, Any] = {"type": "function", "function": {"name": tools[0]["function"]["name"]}}
+    draft.extra |= {"tools": tools, "tool_choice": named if options.choice == "named" else options.choice}
+    draft.countable = False
+
+
+def _tool(number: int) -> dict[str, Any]:
+    parameters = {
+        "type": "object", "required": ["place"],
+        "properties": {"place": {"type": "string"}, "days": {"type": "integer"}, "unit": {"enum": ["c", "f"]}},
+    }  # fmt: skip
+    name = f"get_weather_{number}"
+    return {"type": "function", "function": {
+        "name": name, "description": f"Weather of a place, source {number}", "parameters": parameters,
+    }}  # fmt: skip

@@ -1,0 +1,109 @@
+"""Short videos, made here: JPEG frames in an AVI file, or as vLLM and LMDeploy also take them, one behind the other."""
+
+from __future__ import annotations
+
+import base64
+import functools
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from loadchaos.core import rng as draws
+from loadchaos.core.model import Facts, Step
+from loadchaos.core.units import ImageSize, IntRange, Range, Share, Size
+from loadchaos.load.payloads import avi, images, jpeg
+from loadchaos.load.payloads.base import Draft
+
+ORDER = 1
+_OPENINGS = {
+    "avi": b'{"type":"video_url","video_url":{"url":"data:video/avi;base64,',
+    "frames": b'{"type":"video_url","video_url":{"url":"data:video/jpeg;base64,',
+}
+_CLOSE = b'"}},'
+_MOST_PIXELS = 4_000_000
+
+
+class Options(BaseModel):
+    """`frames` pictures of `size`, `fps` a second. `format`: `avi` is Motion-JPEG, `frames` is `video/jpeg`.
+
+    `unique` and `reuse_distance` as with images: what is not new repeats one of so many requests earlier, to the byte.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    count: IntRange = Range(1, 1)
+    frames: int = Field(default=8, gt=0, le=256)
+    size: ImageSize = Size(256, 256)
+    fps: int = Field(default=2, gt=0, le=60)
+    format: Literal["avi", "frames"] = "avi"
+    unique: Share = 1.0
+    reuse_distance: int = Field(default=200, gt=0)
+
+    @field_validator("count")
+    @classmethod
+    def _some(cls, value: Range) -> Range:
+        if value.low < 0 or value.high < 1:
+            raise ValueError(f"at least one video was expected (got {value})")
+        return value
+
+    @field_validator("size")
+    @classmethod
+    def _bounded(cls, value: Size) -> Size:
+        if value.width * value.height > _MOST_PIXELS:
+            raise ValueError(f"a frame has at most 4 megapixels here (got {value})")
+        return value
+
+    @property
+    def new(self) -> float:
+        """The share that was never sent before."""
+        return self.unique
+
+    @property
+    def near_duplicates(self) -> float:
+        """There are none of videos."""
+        return 0.0
+
+    def kind(self) -> str:
+        """What decides its prompt tokens: the key of `Facts.video_tokens`."""
+        return f"{self.size}x{self.frames} {self.format} {self.fps}/s"
+
+    def sample(self) -> bytes:
+        """A content part to measure with."""
+        return _part(self, bytes(16))
+
+    def words(self) -> str:
+        """For `explain`."""
+        new = "each never seen before" if self.unique >= 1 else f"{self.unique * 100:g}% never seen before"
+        return f"{self.count} video{'s' if self.count.high > 1 else ''} of {self.frames} frames of {self.size}, {new}"
+
+
+def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.Draws) -> None:  # noqa: ARG001 - videos are named by run, not drawn
+    """Put the videos in front of the text."""
+    assert isinstance(options, Options)
+    tokens = facts.video_tokens.get(options.kind())
+    if facts.videos is False:
+        draft.notes.append("the model takes no video: sent as text only")
+        return
+    base = draws.mix(step.run_seed, step.phase, draws.of_text(step.traffic), 12)
+    count = images.count_of(options, base, step.ordinal)
+    for slot in range(count):
+        ordinal, place, _ = images.source(options, base, step.ordinal, slot)
+        draft.pieces.append(_part(options, images.identity(base, ordinal, place)))
+        if options.unique < 1 and draft.image_names is not None:
+            draft.image_names.append(draws.mix(base, 8, ordinal, place) >> 11)
+    if count:
+        draft.videos += count
+        draft.image_tokens += count * (tokens or 0)
+        draft.image_tokens_known = draft.image_tokens_known and tokens is not None
+
+
+@functools.lru_cache(maxsize=64)
+def _part(options: Options, name: bytes) -> bytes:
+    """One video as JSON bytes with a comma behind it; its frames are neighbours of one picture."""
+    template = jpeg.template(options.size.width, options.size.height)
+    if options.format == "frames":
+        data = b",".join(b"".join(template.base64(name, n)) for n in range(options.frames))
+    else:
+        pictures = [template.file(name, n) for n in range(options.frames)]
+        data = base64.b64encode(avi.file(pictures, options.size.width, options.size.height, options.fps))
+    return _OPENINGS[options.format] + data + _CLOSE

@@ -1,0 +1,1 @@
+"""What is added to Locust's web UI."""

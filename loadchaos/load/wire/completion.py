@@ -1,0 +1,382 @@
+"""Reads the answer to a chat or text completion, streamed or whole: tokens with their times, usage, how it finished.
+
+Bytes are stamped by whoever received them. Nearly every event of a stream is the one before it with another word in it:
+such events are known by their first and last bytes (wire/alike.py) and never parsed. Sans-I/O.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from loadchaos.core.stats import bucket
+from loadchaos.load.wire.event_template import Alike, string
+from loadchaos.load.wire.outcome import MAX_ERROR_CHARS, Decisive, ErrorObject, Rules, error_object, of_error_event
+from loadchaos.load.wire.sse import Event, SseParser
+
+_PREFIX_BYTES = 300
+_SSE_BEGINS = (b"data:", b"event:", b":", b"id:", b"retry:", b"\xef\xbb\xbf")
+_TOKEN_KEYS = ("content", "reasoning", "reasoning_content", "refusal")
+
+
+class _WrongShapeError(Exception):
+    """A JSON value of the wrong type inside the answer; the text says which."""
+
+
+class Answer:
+    """The body of one 2xx answer. `add` what arrived, then `close`, then read the attributes.
+
+    `decisive` lists what would decide the outcome, in byte order. `finish` maps a choice's index to its finish_reason.
+    Times are monotonic ns of the packet that completed the event. `chunks` counts those with content.
+    """
+
+    __slots__ = (
+        "_alike", "_between_events", "_body", "_events", "_prefix", "_sniffed", "_sse", "_text",
+        "_unsniffed", "answer_id", "asked_stream", "chunks", "decisive", "done_seen", "finish", "first_answer_ns",
+        "first_token_ns", "has_answer", "has_text", "is_stream", "itl_hist", "largest_gap_ns", "last_token_ns",
+        "rules", "usage",
+    )  # fmt: skip
+
+    def __init__(self, rules: Rules, *, asked_stream: bool, declared_stream: bool) -> None:
+        self.rules = rules
+        self.asked_stream = asked_stream
+        self.decisive: list[Decisive] = []
+        self.first_token_ns: int | None = None
+        self.first_answer_ns: int | None = None
+        self.last_token_ns: int | None = None
+        self.itl_hist: dict[int, int] = {}
+        self.largest_gap_ns = 0
+        self.chunks = 0
+        self.finish: dict[int, str | None] = {}
+        self.usage: dict[str, Any] | None = None
+        self.answer_id: str | None = None
+        self.done_seen = False
+        self.is_stream = asked_stream or declared_stream
+        self.has_text = False
+        self.has_answer = False
+        self._prefix = b""
+        self._sniffed = False
+        self._text: list[str] = []
+        self._events = 0
+        self._sse = SseParser()
+        self._between_events = False
+        self._alike = Alike()
+        self._unsniffed: list[tuple[int, bytes]] = []
+        self._body: list[bytes] = []
+
+    def add(self, at_ns: int, piece: bytes) -> int:
+        """Take in bytes that arrived at `at_ns`; how many chunks with content they completed."""
+        alike = self._alike
+        if alike.known and piece.startswith(alike.frame_begin) and piece.endswith(alike.frame_end):
+            text = string(piece[len(alike.frame_begin) : -len(alike.frame_end)])
+            if text and self._between_events:
+                self._events += 1
+                self._text.append(text)
+                self._stamp(at_ns, answer=alike.is_answer)
+                return 1
+        before = self.chunks
+        if len(self._prefix) < _PREFIX_BYTES:
+            self._prefix += piece[:_PREFIX_BYTES]
+        if self._sniffed:
+            self._read(at_ns, piece)
+        else:
+            self._unsniffed.append((at_ns, piece))
+            if self._sniff(final=False):
+                self._read_unsniffed()
+        return self.chunks - before
+
+    def close(self, at_ns: int, *, complete: bool) -> None:
+        """No more bytes; `complete` says that the body ended as promised, so that what it lacks is a fault."""
+        if not self._sniffed:
+            self._sniff(final=True)
+            self._read_unsniffed()
+        if self.is_stream:
+            last = self._sse.close()
+            # Some servers forget the last blank line; a cut frame is no such case.
+            if last is not None and (complete or last.data == b"[DONE]"):
+                self._event(at_ns, last)
+            if self.nothing() and self._sse.comments == 0 and self._prefix.strip():
+                text = self._prefix[:_PREFIX_BYTES].decode("utf-8", "replace")
+                self.decisive.append(Decisive("protocol_error", f"a stream without one event: {text!r}"))
+        elif complete:
+            self._whole(b"".join(self._body))
+
+    @property
+    def text(self) -> str:
+        """The answer's text so far, reasoning included."""
+        return "".join(self._text)
+
+    @property
+    def completion_tokens(self) -> int | None:
+        """As the server counted them."""
+        return self._count("completion_tokens")
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        """As the server counted them."""
+        return self._count("prompt_tokens")
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """Prompt tokens the server took from its prefix cache."""
+        details = self.usage.get("prompt_tokens_details") if self.usage else None
+        value = details.get("cached_tokens") if isinstance(details, dict) else None
+        return value if isinstance(value, int) else None
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Of the first choice, or of the one that finished badly."""
+        if len(self.finish) == 1:
+            (reason,) = self.finish.values()
+            return reason
+        reasons = [r for r in self.finish.values() if r is not None]
+        bad = [r for r in reasons if "error" in r or "abort" in r]
+        return bad[0] if bad else reasons[0] if reasons else None
+
+    @property
+    def finished(self) -> bool:
+        """Whether every choice that began has said why it ended."""
+        return bool(self.finish) and None not in self.finish.values()
+
+    @property
+    def reasoning_only(self) -> bool:
+        """Tokens there were, but none of the answer itself."""
+        return self.has_text and not self.has_answer
+
+    def nothing(self) -> bool:
+        """Whether the body held no event and no JSON at all."""
+        return self._events == 0
+
+    def oddities(self, content_type: str) -> dict[str, Any]:
+        """What is unusual about a right answer, for the detail of its row."""
+        expected = "text/event-stream" if self.is_stream else "application/json"
+        odd = {"reasoning_only": self.reasoning_only, "no_text": not self.has_text, "usage_missing": self.usage is None}
+        found: dict[str, Any] = {name: True for name, there in odd.items() if there}
+        return found if content_type.startswith(expected) else {**found, "content_type": content_type[:80]}
+
+    def _read_unsniffed(self) -> None:
+        early, self._unsniffed = self._unsniffed, []
+        for at_ns, piece in early:
+            self._read(at_ns, piece)
+
+    def _read(self, at_ns: int, piece: bytes) -> None:
+        if not self.is_stream:
+            self._body.append(piece)
+            return
+        for event in self._sse.feed(piece):
+            self._event(at_ns, event)
+        self._between_events = self._sse.between_events
+
+    def _count(self, key: str) -> int | None:
+        value = self.usage.get(key) if self.usage else None
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def _sniff(self, *, final: bool) -> bool:
+        """Settle whether it is a stream: the bytes decide, the declared type where they say nothing."""
+        begin = self._prefix.lstrip()
+        if len(begin) < 6 and not final:
+            return False
+        if begin[:1] in {b"{", b"["}:
+            self.is_stream = False
+        elif begin.startswith(_SSE_BEGINS):
+            self.is_stream = True
+        self._sniffed = True
+        return True
+
+    def _event(self, at_ns: int, event: Event) -> None:
+        self._events += 1
+        if event.data == b"[DONE]":
+            self._on_done()
+            return
+        word = self._alike.word(event.data) if not event.name else None
+        if word:
+            self._text.append(word)
+            self._stamp(at_ns, answer=self._alike.is_answer)
+            return
+        try:
+            data = orjson.loads(event.data)
+        except orjson.JSONDecodeError:
+            self._not_json(event)
+            return
+        error = error_object(data)
+        if error is None and event.name == "error":
+            error = ErrorObject(event.data.decode("utf-8", "replace")[:MAX_ERROR_CHARS], None, "")
+        if error is not None:
+            outcome = of_error_event(error, after_token=self.has_text, rules=self.rules)
+            self.decisive.append(Decisive(outcome, error.text[:MAX_ERROR_CHARS], error.code))
+            return
+        if event.name not in {"", "message"}:
+            return  # a named event is an extension (ping, progress) that no client of this protocol reads
+        try:
+            self._chunk(at_ns, data)
+        except _WrongShapeError as e:
+            self.decisive.append(Decisive("protocol_error", f"{e}: {event.data[:300].decode('utf-8', 'replace')}"))
+            return
+        if self.chunks > 1:  # an answer of one token has no second like it
+            self._alike.learn(event.data, data)
+
+    def _not_json(self, event: Event) -> None:
+        text = event.data[:300].decode("utf-8", "replace")
+        if event.name == "error":
+            outcome = of_error_event(ErrorObject(text, None, ""), after_token=self.has_text, rules=self.rules)
+            self.decisive.append(Decisive(outcome, text))
+        elif event.name in {"", "message"}:
+            self.decisive.append(Decisive("protocol_error", f"an event that is no JSON: {text}"))
+
+    def _on_done(self) -> None:
+        if self.done_seen:
+            return
+        self.done_seen = True
+        # From here on nothing that follows can spoil the answer, nor mend it.
+        self.decisive.append(completion(self))
+
+    def _chunk(self, at_ns: int, data: object) -> None:
+        choices = self._common(data)
+        token = answer = False
+        for choice in choices:
+            index = _index(choice)
+            delta = choice.get("delta")
+            if delta is None:
+                text = choice.get("text")
+                if text is not None and not isinstance(text, str):
+                    raise _WrongShapeError("a text that is no string")
+                if text:
+                    self._text.append(text)
+                    token = answer = True
+            elif isinstance(delta, dict):
+                got_token, got_answer = self._message(delta)
+                token, answer = token or got_token, answer or got_answer
+            else:
+                raise _WrongShapeError("a delta that is no object")
+            self._finished(index, choice)
+        if token:
+            self._stamp(at_ns, answer=answer)
+
+    def _common(self, data: object) -> list[dict[str, Any]]:
+        if not isinstance(data, dict):
+            raise _WrongShapeError("no object")
+        choices = data.get("choices")
+        usage = data.get("usage")
+        if usage is not None:
+            if not isinstance(usage, dict):
+                raise _WrongShapeError("a usage that is no object")
+            self.usage = usage
+        if choices is None and usage is not None:
+            return []
+        if not isinstance(choices, list) or not all(isinstance(c, dict) for c in choices):
+            raise _WrongShapeError("choices that are no list of objects")
+        if self.answer_id is None and isinstance(data.get("id"), str):
+            self.answer_id = data["id"]
+        return choices
+
+    def _message(self, delta: dict[str, Any]) -> tuple[bool, bool]:
+        """Whether this delta or message holds a token, and whether it is one of the answer, not of the reasoning."""
+        token = answer = False
+        for key in _TOKEN_KEYS:
+            text = delta.get(key)
+            if text is None or text == "":
+                continue
+            if not isinstance(text, str):
+                raise _WrongShapeError(f"{key} that is no string")
+            self._text.append(text)
+            token = True
+            answer = answer or key in {"content", "refusal"}
+        calls = delta.get("tool_calls")
+        if calls is not None and not isinstance(calls, list):
+            raise _WrongShapeError("tool_calls that are no list")
+        if calls or delta.get("function_call"):
+            token = answer = True
+        return token, answer
+
+    def _finished(self, index: int, choice: dict[str, Any]) -> None:
+        reason = choice.get("finish_reason")
+        if reason is None or reason == "":  # some gateways say "" where there is none yet
+            self.finish.setdefault(index, None)
+            return
+        if not isinstance(reason, str):
+            raise _WrongShapeError("a finish_reason that is no string")
+        self.finish[index] = reason
+        if "error" in reason:
+            self.decisive.append(Decisive("finish_error", self.text[-MAX_ERROR_CHARS:]))
+        elif "abort" in reason:
+            self.decisive.append(Decisive("finish_abort", f"finish_reason {reason}, which nobody asked for"))
+        # A reason of the server's own making (repetition, eos_token) is told in the row, and no fault by itself.
+
+    def _stamp(self, at_ns: int, *, answer: bool) -> None:
+        self.chunks += 1
+        self.has_text = True
+        self.has_answer = self.has_answer or answer
+        if answer and self.first_answer_ns is None:
+            self.first_answer_ns = at_ns
+        if self.first_token_ns is None:
+            self.first_token_ns = at_ns
+        elif self.last_token_ns is not None and at_ns != self.last_token_ns:
+            # Chunks of one packet are one arrival: a gap of nothing between them would be no measurement.
+            gap = at_ns - self.last_token_ns
+            self.largest_gap_ns = max(self.largest_gap_ns, gap)
+            i = bucket(gap)
+            self.itl_hist[i] = self.itl_hist.get(i, 0) + 1
+        self.last_token_ns = at_ns
+
+    def _whole(self, body: bytes) -> None:
+        """A body that is one JSON value: an answer, or an error object under a good status."""
+        try:
+            data = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            if body.strip() or not self.asked_stream:
+                text = body[:300].decode("utf-8", "replace")
+                self.decisive.append(Decisive("protocol_error", f"a body that is no JSON: {text!r}"))
+            return
+        self._events += 1
+        error = error_object(data)
+        if error is not None:
+            self.decisive.append(Decisive("http_error", error.text[:MAX_ERROR_CHARS], error.code))
+            return
+        if self.asked_stream:
+            self.decisive.append(Decisive("protocol_error", "a stream was asked for, one JSON value came"))
+        try:
+            self._whole_choices(self._common(data))
+        except _WrongShapeError as e:
+            self.decisive.append(Decisive("protocol_error", f"{e}: {body[:300].decode('utf-8', 'replace')}"))
+
+    def _whole_choices(self, choices: list[dict[str, Any]]) -> None:
+        for choice in choices:
+            message = choice.get("message")
+            if isinstance(message, dict):
+                token, answer = self._message(message)
+            elif isinstance(choice.get("text"), str):
+                token = answer = bool(choice["text"])
+                self._text.append(choice["text"])
+            else:
+                raise _WrongShapeError("a choice without message or text")
+            self.has_text = self.has_text or token
+            self.has_answer = self.has_answer or answer
+            self._finished(_index(choice), choice)
+
+
+def completion(answer: Answer) -> Decisive:
+    """What a body that ended as promised comes to, where nothing in it decided before."""
+    rules = answer.rules
+    if answer.is_stream and not answer.asked_stream:
+        return Decisive("protocol_error", "one JSON value was asked for, a stream came")
+    if not answer.finished:
+        if answer.nothing() and not answer.done_seen:
+            return Decisive("truncated", "the answer ended without a byte of content")
+        return Decisive("truncated", "the answer ended without a finish_reason")
+    if answer.is_stream and rules.sends_done and not answer.done_seen:
+        return Decisive("truncated", "the stream ended without its [DONE]")
+    if not answer.has_text and not answer.completion_tokens and not rules.allow_empty:
+        return Decisive("empty", "finished without a token")
+    if rules.foreign_nonce is not None:
+        foreign = rules.foreign_nonce(answer.text)
+        if foreign is not None:
+            return Decisive("wrong_output", f"the word of another request is in the answer: {foreign[:80]}")
+    return Decisive("ok")
+
+
+def _index(choice: dict[str, Any]) -> int:
+    index = choice.get("index", 0)
+    if not isinstance(index, int):
+        raise _WrongShapeError("a choice whose index is no number")
+    return index

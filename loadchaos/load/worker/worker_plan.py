@@ -1,0 +1,184 @@
+"""One worker's share of plan.json: its phases, its steps, and how a step becomes bytes for the wire."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from loadchaos import __version__
+from loadchaos.core.errors import LedgerError, OptionError
+from loadchaos.core.model import Facts, Reply, Request, Step
+from loadchaos.core.redact import Redactor
+from loadchaos.core.tls import Trust
+from loadchaos.load import payloads, registry
+from loadchaos.load.behaviours import BEHAVIOURS, pipeline
+from loadchaos.load.wire.exchange import Limits, Sending, length_of, request_head
+from loadchaos.load.wire.outcome import Rules, matches
+from loadchaos.load.wire.sockets import Target
+from loadchaos.load.worker import bundle
+from loadchaos.load.worker.nonces import Nonces
+from loadchaos.profile.profile import Profile, from_mapping
+from loadchaos.profile.steps import Sent, is_left, of_phase
+from loadchaos.server.dialects import DIALECTS, Dialect
+
+# A server of unknown make says "your fault" by status alone (design: outcomes).
+_PLAIN_VALIDATION = frozenset({400, 413, 422})
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What the dispatcher has to know of a phase. `slots` are this worker's users; `for_s` bounds a closed phase.
+
+    `open`: steps have due times. `drain`: before a new round nothing may be in flight. `behind_s`: how much of the phase
+    an earlier run has had, which this one goes on with.
+    """
+
+    index: int
+    open: bool
+    slots: int
+    drain: bool = False
+    for_s: float | None = None
+    behind_s: float = 0.0
+
+
+def rules(dialect: Dialect) -> Rules:
+    """What a dialect says of errors, as the wire wants it."""
+    return Rules(
+        validation=dialect.validation,
+        shed=dialect.shed,
+        engine_dead=dialect.engine_dead,
+        plain_validation=_PLAIN_VALIDATION if dialect.name == "openai" else frozenset(),
+        sends_done=dialect.sends_done,
+    )
+
+
+def share(total: int, worker: int, workers: int) -> int:
+    """This worker's part of `total` users: they add up, and differ by one at most; nobody goes without."""
+    return max(1, total // workers + (worker < total % workers))
+
+
+def header_values(headers: Mapping[str, str], api_key_env: str | None, env: Mapping[str, str]) -> dict[str, str]:
+    """Headers with their `env:VAR` values put in. Raises OptionError for a variable that is not set."""
+    found: dict[str, str] = {}
+    if api_key_env and env.get(api_key_env):
+        found["Authorization"] = f"Bearer {env[api_key_env]}"
+    for name, value in headers.items():
+        variable = value.removeprefix("env:") if value.startswith("env:") else None
+        if variable is not None and variable not in env:
+            raise OptionError(f"header {name}: the variable {variable} is not set: export it here")
+        found[name] = env[variable] if variable is not None else value
+    return found
+
+
+class WorkerPlan:
+    """What plan.json and facts.json say, for one worker. Raises LedgerError when they cannot be read."""
+
+    def __init__(self, plan: Mapping[str, Any], facts: Facts, worker: int, env: Mapping[str, str]) -> None:
+        self.worker = worker
+        self.workers = int(plan.get("workers") or 1)
+        self.seed = int(plan["seed"])
+        resumed = plan.get("resume") or {}
+        self._resumed = int(resumed.get("phase", 0)), float(resumed.get("behind_s", 0.0))
+        self._sent: Sent = resumed.get("sent") or ()
+        self.facts = facts
+        # A worker on another machine has a folder of its own; the ids of requests are the run's all the same.
+        self.folder = Path(plan.get("spool") or plan["folder"])
+        via = plan.get("via")
+        self.target = Target(
+            plan["base_url"], Trust.from_json(plan.get("tls")).context(), (via[0], int(via[1])) if via else None
+        )
+        self.profile: Profile = from_mapping(plan["profile"], registry.of_traffic())
+        limits = self.profile.limits
+        self.limits = Limits(int(limits.first_byte * 1e9), int(limits.between_bytes * 1e9), int(limits.total * 1e9))
+        dialect = DIALECTS.get(facts.dialect, DIALECTS["openai"]).at(facts.version)
+        self._rules = rules(dialect)
+        self._nonces = Nonces()
+        self._tag = str(plan.get("tag") or bundle.tag(str(self.folder)))
+        given: Mapping[str, str] = plan.get("headers") or {}
+        ours = header_values(given, plan.get("api_key_env"), env)
+        secrets = [value.removeprefix("Bearer ") for name, value in ours.items() if given.get(name) != value]
+        self._redactor = Redactor(secrets)
+        self._heads: dict[str, bytes] = {}
+        self._headers = {
+            "User-Agent": f"loadchaos/{__version__}", "Accept": "text/event-stream, application/json", **ours,
+        }  # fmt: skip
+
+    @classmethod
+    def read(cls, path: Path, worker: int | None, env: Mapping[str, str] | None = None) -> WorkerPlan:
+        """From the run folder's plan.json, with facts.json beside it; `worker` None: the one that the plan was sent to."""
+        try:
+            plan = orjson.loads(path.read_bytes())
+            facts = Facts.from_json(orjson.loads((path.parent / "facts.json").read_bytes()))
+        except (OSError, orjson.JSONDecodeError) as e:
+            raise LedgerError(f"{path}: the plan cannot be read: {e}; run it anew") from e
+        return cls(plan, facts, int(plan["worker"]) if worker is None else worker, os.environ if env is None else env)
+
+    def phases(self) -> Iterator[tuple[Phase, Iterator[Step]]]:
+        """Each phase with this worker's steps of it; those of a closed phase with `for_s` never end."""
+        from_phase, behind_s = self._resumed
+        for number, phase in enumerate(self.profile.load):
+            if number < from_phase:
+                continue
+            gone_s = behind_s if number == from_phase else 0.0
+            mine = Phase(
+                number,
+                open=phase.kind != "closed",
+                # A burst's remainder may fall on any worker.
+                slots=-(-phase.slots // self.workers)
+                if phase.kind == "burst"
+                else share(phase.slots, self.worker, self.workers),
+                drain=phase.kind != "open" and phase.between == "drain",
+                for_s=phase.for_ - gone_s if phase.kind == "closed" and phase.for_ is not None else None,
+                behind_s=gone_s,
+            )
+            steps = of_phase(self.profile, self.seed, number, self.worker, self.workers)
+            yield mine, (step for step in steps if is_left(step.index, self._sent)) if self._sent else steps
+
+    def make(self, step: Step) -> tuple[Request, Sending, str]:
+        """The request of a step, the bytes to send and its id, which the server may log (X-Request-Id)."""
+        request = payloads.build(step, self.facts)
+        request_id = f"lc-{self._tag}-{step.index}"
+        head = b"%sX-Request-Id: %s\r\n%s" % (self._head(request.path), request_id.encode(), length_of(request.body))
+        judged_by = self._rules.for_one(self._nonces.check_for(request.nonce))
+        options = step.behaviour_options
+        fresh = BEHAVIOURS[step.behaviour].FRESH
+        sending = Sending(
+            head, request.body, request.stream, judged_by, self.limits, options, step.seed, fresh, request_id
+        )
+        return request, sending, request_id
+
+    def behind(self, sending: Sending, path: str) -> list[Sending]:
+        """What goes out behind it on the same connection: the same request under ids of their own."""
+        count = sending.options.behind(sending.seed) if isinstance(sending.options, pipeline.Options) else 0
+        ids = [f"{sending.request_id}.{n}" for n in range(1, count + 1)]
+        end = length_of(sending.body)
+        return [
+            replace(sending, request_id=i, head=b"%sX-Request-Id: %s\r\n%s" % (self._head(path), i.encode(), end))
+            for i in ids
+        ]
+
+    def _head(self, path: str) -> bytes:
+        """What is the same for every request of a path."""
+        head = self._heads.get(path)
+        if head is None:
+            head = request_head(self.target.path(path), self.target.host_header, self._headers)
+            self._heads[path] = head
+        return head
+
+    def is_gone(self, reply: Reply) -> bool:
+        """Whether nobody is there, or a server that says itself that its engine is dead."""
+        if reply.outcome == "connect_error":
+            return True
+        return reply.outcome == "http_error" and matches(self._rules.engine_dead, reply.error or "")
+
+    def redacted(self, reply: Reply) -> Reply:
+        """The reply without our keys, should the server's error have said one back."""
+        if reply.error is None and not reply.evidence:
+            return reply
+        error = None if reply.error is None else self._redactor.text(reply.error)
+        return replace(reply, error=error, evidence=[self._redactor.text(e) for e in reply.evidence])

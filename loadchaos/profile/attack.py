@@ -1,0 +1,148 @@
+"""An attack of a profile: which operation on the server, and when."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
+
+from loadchaos.core.units import DurationS, Share, duration_s, format_duration
+from loadchaos.profile.base import Part
+
+EngineFault = Literal[
+    "encoder_pop", "encoder_pop_draft", "step_raise", "step_sleep", "step_hang", "step_exit", "step_segv", "slow_steps",
+    "preempt", "nan_logits",
+]  # fmt: skip
+NetworkFault = Literal[
+    "latency", "bandwidth", "slow_close", "timeout", "reset_peer", "slicer", "limit_data", "down",
+]  # fmt: skip
+_KINDS = ("admin", "process", "engine", "network", "host")
+
+Scalar = bool | int | float | str
+Comparison = Annotated[str, Field(pattern=r"^\s*(>=|<=|==|!=|>|<)\s*\d+(\.\d+)?\s*%?\s*$")]
+
+
+def _time_or_act(read: Callable[[object], object]) -> Callable[[object], object]:
+    """`5s` (or `5s..20s`), or the name of an act of another attack."""
+
+    def either(value: object) -> object:
+        return value if isinstance(value, str) and re.fullmatch(r"[a-z][a-z_]*", value) else read(value)
+
+    return either
+
+
+def _window(value: object) -> object:
+    """`30s..90s` in seconds; as `to_json` gives it, too."""
+    low, dots, high = str(value).partition("..")
+    begin, end = duration_s(low), duration_s(high) if dots else 0.0
+    if not begin < end:
+        raise ValueError(
+            f"a window such as 30s..90s, or the name of an attack that holds, was expected (got {value!r})"
+        )
+    return begin, end
+
+
+def _after_text(value: float | str | None) -> str | None:
+    return format_duration(value) if isinstance(value, float) else value
+
+
+def _during_text(value: tuple[float, float] | str | None) -> str | None:
+    return "..".join(map(format_duration, value)) if isinstance(value, tuple) else value
+
+
+class AttackPlan(Part):
+    """One operation on the server and when: `at` once, or `every` (from `after` on, else from one interval on), within
+    `during`. `after: wake_up` is each time when another attack has done that, `during: sleep` when that takes hold.
+
+    `admin` names an endpoint's operation, `process` a signal to the process of `role`, `engine` a fault inside a vLLM with
+    loadchaos-vllm, `network` a fault of the network in toxiproxy's words, for a `share` of the connections, `host` what
+    else runs on its machine. `for` is how long what holds (a sleep, a stopped process, a fault) is left before it is
+    taken back.
+    `when` lets an act that is due wait for figures of the server: {requests_running: ">= 8"}, {kv_usage_ratio: "> 80%"}.
+    """
+
+    admin: str | None = None
+    process: Literal["sigkill", "sigterm", "sigstop"] | None = None
+    role: Literal["engine_core", "api_server", "worker"] | None = None
+    engine: EngineFault | None = None
+    network: NetworkFault | None = None
+    host: Literal["cpu"] | None = None
+    share: Share | None = None
+    stream: Literal["upstream", "downstream"] | None = None
+    every: DurationS | None = None
+    at: DurationS | None = None
+    after: Annotated[float | str | None, BeforeValidator(_time_or_act(duration_s)), PlainSerializer(_after_text)] = None
+    during: Annotated[
+        tuple[float, float] | str | None, BeforeValidator(_time_or_act(_window)), PlainSerializer(_during_text)
+    ] = None
+    times: int | None = Field(default=None, gt=0)
+    for_: DurationS | None = Field(default=None, alias="for")
+    on: str = "each"
+    params: Mapping[str, Scalar | tuple[Scalar, ...]] = {}
+    when: Mapping[str, Comparison] = Field(default={}, description='a comparison such as ">= 8" or "> 80%"')
+    jitter: Share | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> AttackPlan:
+        given = [n for n in _KINDS if getattr(self, n) is not None]
+        if len(given) != 1:
+            raise ValueError(
+                f"an attack is one of {', '.join(_KINDS[:-1])} or {_KINDS[-1]} (got {' and '.join(given) or 'none'})"
+            )
+        if self.process is None and self.role is not None:
+            raise ValueError("role goes with process: the process that gets the signal")
+        if self.network is None and (self.share is not None or self.stream is not None):
+            raise ValueError("share and stream go with network: which connections, in which direction")
+        if self.process is not None and self.params:
+            raise ValueError("params go with admin, engine, network and host; a signal takes none")
+        if self.process in ("sigkill", "sigterm") and self.for_ is not None:
+            raise ValueError(f"{self.process} cannot be taken back: for goes with sigstop")
+        return self
+
+    @model_validator(mode="after")
+    def _when(self) -> AttackPlan:
+        if self.every is not None and self.at is not None:
+            raise ValueError("every and at exclude each other")
+        if self.every == 0:
+            raise ValueError("every must be above 0")
+        called = [n for n in ("after", "during") if isinstance(getattr(self, n), str)]
+        if called and (len(called) > 1 or {"every", "at", "after", "during"} & self.model_fields_set - set(called)):
+            raise ValueError(f"{called[0]} names another act, which says when: no every, at, after or during beside it")
+        if isinstance(self.during, tuple) and (self.at is not None or self.after is not None):
+            raise ValueError("during is a window for every; at and after say by themselves when")
+        return self
+
+    @property
+    def trigger(self) -> tuple[str, str] | None:
+        """What another act does, on which this one follows: ("after", "wake_up")."""
+        found = [(n, v) for n in ("after", "during") if isinstance(v := getattr(self, n), str)]
+        return found[0] if found else None
+
+    @property
+    def operation(self) -> str:
+        """Its name in the ledger and the report: the admin operation, signal and role, or the kind and its fault."""
+        if self.engine is not None:
+            return f"engine_{self.engine}"
+        if self.network is not None:
+            return f"network_{self.network}"
+        if self.host is not None:
+            return f"host_{self.host}"
+        return self.admin or f"{self.process}_{self.role or 'engine_core'}"
+
+    def spec(self) -> dict[str, Any]:
+        """As the room of attacks takes it; durations in seconds, None where not given."""
+        return {
+            "admin": self.admin, "process": self.process, "engine": self.engine, "network": self.network,
+            "host": self.host,
+            "every_s": self.every, "at_s": self.at, "times": self.times, "for_s": self.for_, "trigger": self.trigger,
+            "after_s": self.after if isinstance(self.after, float) else None,
+            "during_s": self.during if isinstance(self.during, tuple) else None,
+            "on": self.on, "jitter": self.jitter, "when": dict(self.when), "params": {**self.params, **self._params()},
+        }  # fmt: skip
+
+    def _params(self) -> dict[str, Any]:
+        if self.process is not None:
+            return {"role": self.role or "engine_core"}
+        return {"share": self.share, "stream": self.stream} if self.network is not None else {}

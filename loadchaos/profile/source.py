@@ -1,0 +1,222 @@
+"""Profile text -> plain data and where each value stands in it, so that every mistake can be told as file:line:column."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+from loadchaos.core.errors import ProfileError
+
+Loc = tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One thing that is wrong: at which key path, in what words; `of_key` marks the key itself, not its value."""
+
+    loc: Loc
+    text: str
+    of_key: bool = False
+
+
+@dataclass(frozen=True)
+class Document:
+    """A parsed profile: `node` is ruamel's tree with positions, `path` what messages call it."""
+
+    node: Any
+    path: str
+    overrides: Mapping[Loc, str]
+
+    def tell(self, mistakes: Sequence[Mistake]) -> ProfileError:
+        """All mistakes in the order of their lines; one that an override made names the override."""
+        lines = []
+        for mistake in mistakes:
+            name = ".".join(map(str, mistake.loc)) or "profile"
+            given = self.override_of(mistake.loc)
+            if given is not None:
+                lines.append(((1 << 30, 0), f"--set {given}: {name}: {mistake.text}"))
+                continue
+            line, column = self.where(mistake.loc, of_key=mistake.of_key)
+            lines.append(((line, column), f"{self.path}:{line}:{column}: {name}: {mistake.text}"))
+        return ProfileError(list(dict.fromkeys(text for _, text in sorted(lines))))
+
+    def override_of(self, loc: Loc) -> str | None:
+        """The `--set` that made the value at that place; None: it stands in the file."""
+        for length in range(len(loc), 0, -1):
+            if loc[:length] in self.overrides:
+                return self.overrides[loc[:length]]
+        return None
+
+    def where(self, loc: Loc, *, of_key: bool = False) -> tuple[int, int]:
+        """1-based line and column; of the nearest parent that has one where the value itself was never written."""
+        node, mark = self.node, (0, 0)
+        for depth, key in enumerate(loc):
+            try:
+                if isinstance(node, list) and isinstance(key, int):
+                    mark, node = node.lc.item(key), node[key]  # type: ignore[attr-defined]  # ruamel's lists have lc
+                elif isinstance(node, dict) and key in node:
+                    last = depth == len(loc) - 1
+                    child = node[key]
+                    at_key = (last and of_key) or isinstance(child, dict | list)
+                    mark = node.lc.key(key) if at_key else node.lc.value(key)  # type: ignore[attr-defined]  # as above
+                    node = child
+            except (KeyError, IndexError, TypeError, AttributeError):
+                break  # values from overrides and merge keys have no place of their own: the parent's is told
+        return mark[0] + 1, mark[1] + 1
+
+
+def read(path: Path) -> Any:
+    """ruamel's tree of a YAML 1.2 file. Raises ProfileError for what is no YAML, empty or no mapping."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        reason = e.strerror if isinstance(e, OSError) else f"not UTF-8 text ({e.reason})"
+        raise ProfileError([f"{path}: cannot be read: {reason}"]) from None
+    for number, line in enumerate(text.splitlines(), 1):
+        indent = line[: len(line) - len(line.lstrip())]
+        if "\t" in indent:
+            raise ProfileError([f"{path}:{number}:{indent.index(chr(9)) + 1}: a tab; YAML indents with spaces"])
+    try:
+        node = YAML().load(text)
+    except MarkedYAMLError as e:
+        raise ProfileError([_marked(path, e)]) from None
+    except (YAMLError, ValueError, RecursionError) as e:
+        raise ProfileError([f"{path}:1:1: not YAML: {e}"]) from None
+    if node is None:
+        raise ProfileError([f"{path}:1:1: the profile is empty; loadchaos init copies some to begin with"])
+    if not isinstance(node, dict):
+        raise ProfileError([f"{path}:1:1: not a profile: a mapping with name, traffic and load was expected"])
+    return node
+
+
+def _marked(path: Path, error: MarkedYAMLError) -> str:
+    mark = error.problem_mark or error.context_mark
+    at = f"{mark.line + 1}:{mark.column + 1}" if mark else "1:1"
+    problem = str(error.problem or error.context)
+    if "duplicate key" in problem:
+        return f"{path}:{at}: {problem.splitlines()[0]}"
+    return f"{path}:{at}: not YAML: {problem.splitlines()[0]}"
+
+
+def plain(node: Any) -> Any:
+    """Mappings, lists and scalars without ruamel's own types."""
+    if isinstance(node, Mapping):
+        return {(str(k) if isinstance(k, str) else k): plain(v) for k, v in node.items()}
+    if isinstance(node, list | tuple):
+        return [plain(v) for v in node]
+    if isinstance(node, bool) or node is None:
+        return node
+    for kind in (int, float, str):
+        if isinstance(node, kind):
+            return kind(node)
+    return node
+
+
+def from_pydantic(errors: Sequence[Mapping[str, Any]], model: type[BaseModel], prefix: Loc = ()) -> list[Mistake]:
+    """pydantic's errors in our words, with the nearest right key for an unknown one."""
+    found = []
+    for error in errors:
+        loc = (
+            *prefix,
+            *(k for k in error["loc"] if not (isinstance(k, str) and k.startswith(("function-", "tuple[")))),
+        )
+        kind, got = error["type"], error["input"]
+        text = str(error["msg"]).removeprefix("Value error, ")
+        if kind == "extra_forbidden":
+            keys = _keys_at(model, error["loc"][:-1])
+            found.append(Mistake(loc, f"unknown key{near(str(loc[-1]), keys)}", of_key=True))
+            continue
+        if kind == "too_short" and got:
+            continue  # it only echoes that an entry was wrong, which is told by itself
+        if kind == "missing":
+            found.append(Mistake(loc, "is missing"))
+            continue
+        if kind == "string_pattern_mismatch":
+            text = f"{_form(model, error)} was expected"
+        elif kind in _EXPECTED:
+            text = f"{_EXPECTED[kind]} was expected"
+        found.append(Mistake(loc, text if "(got " in text else f"{_ours(text)}{_given(kind, got)}"))
+    return found
+
+
+_EXPECTED = {
+    **dict.fromkeys(("tuple_type", "list_type"), "a list such as [a, b]"),
+    **dict.fromkeys(("dict_type", "mapping_type", "model_type"), "a mapping such as {key: value}"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    **dict.fromkeys(("date_type", "date_from_datetime_parsing", "date_parsing"), "a date such as 2027-06-30"),
+    "string_type": "text",
+    "string_too_short": "some text",
+    "too_short": "at least one entry",
+}
+"""pydantic's kinds of a wrong value, in words for people who write YAML: they know neither tuples nor models."""
+
+
+def _form(model: type[BaseModel], error: Mapping[str, Any]) -> str:
+    """What a pattern asks for, as its field describes it."""
+    field = _field_at(model, error["loc"])
+    return (field.description if field is not None else None) or f"the form {error['ctx']['pattern']}"
+
+
+def _given(kind: str, got: object) -> str:
+    """What stood there, as the end of a sentence; of what holds several values only what it is."""
+    if not isinstance(got, dict | list | tuple | BaseModel):
+        return f" (got {got!r})"
+    if kind not in _EXPECTED or not got:
+        return ""
+    return f" (got {'a mapping' if isinstance(got, dict) else 'a list'})"
+
+
+def _ours(text: str) -> str:
+    return text.replace("Input should be ", "must be ").replace("greater than or equal to", "at least")
+
+
+def near(word: str, known: Sequence[str]) -> str:
+    """`; did you mean X?`, or what there is, for an unknown word."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    if close:
+        return f"; did you mean {close[0]}?"
+    return f"; known are {', '.join(sorted(known))}" if known else ""
+
+
+def _keys_at(model: type[BaseModel], loc: Sequence[int | str]) -> list[str]:
+    """The keys a mapping at that place may have, found by walking the models' annotations."""
+    *_, (current, _field) = _walk(model, loc)
+    return [f.alias or n for n, f in current.model_fields.items()] if current is not None else []
+
+
+def _field_at(model: type[BaseModel], loc: Sequence[int | str]) -> FieldInfo | None:
+    """The field that judged the value at that place: the last that the path names."""
+    *_, (_current, field) = _walk(model, loc)
+    return field
+
+
+def _walk(
+    model: type[BaseModel], loc: Sequence[int | str]
+) -> Iterator[tuple[type[BaseModel] | None, FieldInfo | None]]:
+    """From the whole model on: the model that each key leads into, and the last field there was."""
+    current: type[BaseModel] | None = model
+    field: FieldInfo | None = None
+    yield current, field
+    for key in loc:
+        if isinstance(key, int) or current is None:
+            continue
+        found = next((f for n, f in current.model_fields.items() if key in (n, f.alias)), None)
+        if found is not None:
+            field, current = found, _model_in(found.annotation)
+        yield current, field
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((m for m in map(_model_in, get_args(annotation)) if m is not None), None)

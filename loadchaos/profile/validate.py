@@ -1,0 +1,169 @@
+"""What the models of a profile cannot see one by one: names that a shelf must have, and what belongs together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ValidationError
+
+from loadchaos.core.units import share
+from loadchaos.profile import expectation
+from loadchaos.profile.source import Mistake, from_pydantic, near
+
+if TYPE_CHECKING:
+    from loadchaos.profile.profile import Shelves
+
+
+def mistakes(data: Mapping[str, Any], shelves: Shelves) -> Iterator[Mistake]:
+    """Of a profile as it was read; what is not even of the right kind the models tell."""
+    for look in _LOOKS:
+        yield from look(data, shelves)
+
+
+def _entries(data: Mapping[str, Any], key: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    entries = data.get(key)
+    for i, entry in enumerate(entries if isinstance(entries, list) else ()):
+        if isinstance(entry, Mapping):
+            yield i, entry
+
+
+def _payloads(data: Mapping[str, Any], shelves: Shelves) -> Iterator[Mistake]:
+    for i, entry in _entries(data, "traffic"):
+        payload = entry.get("payload")
+        for name, raw in payload.items() if isinstance(payload, Mapping) else ():
+            yield from _shelf("payload", shelves.payloads, ("traffic", i, "payload", name), name, raw)
+            in_vain = getattr(shelves.payloads.get(name), "in_vain", None)
+            for other in in_vain(payload) if in_vain is not None else ():
+                text = f"is in vain beside {name}, which says by itself what is sent: leave one of the two out"
+                yield Mistake(("traffic", i, "payload", other), text, of_key=True)
+
+
+def _behaviours(data: Mapping[str, Any], shelves: Shelves) -> Iterator[Mistake]:
+    for i, entry in _entries(data, "traffic"):
+        given = entry.get("behaviour")
+        if isinstance(given, str):
+            given = {given: {}}
+        shares = 0.0
+        for name, raw in given.items() if isinstance(given, Mapping) else ():
+            loc = ("traffic", i, "behaviour", name)
+            options = dict(raw) if isinstance(raw, Mapping) else {} if raw is None else raw
+            try:
+                shares += share(options.pop("share", 1.0)) if isinstance(options, dict) else 0.0
+            except ValueError as e:
+                yield Mistake((*loc, "share"), str(e))
+            yield from _shelf("behaviour", shelves.behaviours, loc, name, options)
+            if entry.get("stream") is False and _needs_stream(shelves.behaviours.get(name), options):
+                yield Mistake(loc, "hangs up within a stream, and stream is false: hang up after a time (after: 200ms)")
+        if shares > 1 + 1e-9:
+            yield Mistake(("traffic", i, "behaviour"), f"the shares add up to more than 100% (got {shares * 100:g}%)")
+
+
+def _needs_stream(model: type[BaseModel] | None, options: object) -> bool:
+    try:
+        return model is not None and bool(getattr(model.model_validate(options), "needs_stream", False))
+    except ValidationError:
+        return False
+
+
+def _shelf(
+    what: str, shelf: Mapping[str, type[BaseModel]], loc: tuple[int | str, ...], name: str, raw: Any
+) -> Iterator[Mistake]:
+    model = shelf.get(name)
+    if model is None:
+        yield Mistake(loc, f"unknown {what} {name!r}{near(str(name), list(shelf))}", of_key=True)
+        return
+    try:
+        model.model_validate({} if raw is None else raw)
+    except ValidationError as e:
+        yield from from_pydantic([dict(x) for x in e.errors(include_url=False)], model, loc)
+
+
+def _weights(data: Mapping[str, Any], _: Shelves) -> Iterator[Mistake]:
+    entries = list(_entries(data, "traffic"))
+    weights = [entry.get("weight", 1) for _, entry in entries]
+    if entries and all(isinstance(w, int | float) and w == 0 for w in weights):
+        yield Mistake(("traffic",), "every weight is 0: nothing would be sent")
+    seen: dict[Any, int] = {}
+    for i, entry in entries:
+        if (name := str(entry.get("name"))) in seen:
+            yield Mistake(("traffic", i, "name"), f"traffic {seen[name]} has that name already (got {name!r})")
+        seen.setdefault(name, i)
+
+
+def _dialects(data: Mapping[str, Any], shelves: Shelves) -> Iterator[Mistake]:
+    target = data.get("target")
+    if not isinstance(target, Mapping):
+        return
+    if shelves.dialects and isinstance(d := target.get("dialect"), str) and d not in {*shelves.dialects, "auto"}:
+        known = [*shelves.dialects, "auto"]
+        yield Mistake(("target", "dialect"), f"unknown dialect {d!r}{near(d, known)}")
+    embedded = target.get("embedded")
+    if not isinstance(embedded, Mapping) or shelves.defects is None:
+        return
+    dialect = embedded.get("dialect", "vllm")
+    if dialect not in shelves.defects:
+        text = f"no embedded server speaks {dialect!r}{near(str(dialect), list(shelves.defects))}"
+        yield Mistake(("target", "embedded", "dialect"), text)
+        return
+    defects = embedded.get("defects")
+    for i, name in enumerate(defects if isinstance(defects, list) else ()):
+        if name not in shelves.defects[dialect]:
+            hint = near(str(name), list(shelves.defects[dialect]))
+            yield Mistake(("target", "embedded", "defects", i), f"unknown defect {name!r} of {dialect}{hint}")
+
+
+def _attacks(data: Mapping[str, Any], shelves: Shelves) -> Iterator[Mistake]:
+    if shelves.attacks is None:
+        return
+    dialect = _dialect_of(data)
+    if dialect is not None and dialect in shelves.attacks:
+        known, of = shelves.attacks[dialect], f" {dialect} has no such attack"
+    else:
+        known, of = frozenset().union(*shelves.attacks.values()), " no dialect has such an attack"
+    for i, entry in _entries(data, "attacks"):
+        name = entry.get("admin")
+        if isinstance(name, str) and name not in known:
+            yield Mistake(("attacks", i, "admin"), f"unknown attack {name!r}:{of}{near(name, list(known))}")
+
+
+def _traces(data: Mapping[str, Any], _: Shelves) -> Iterator[Mistake]:
+    """What a trace says of lengths has to be made by somebody."""
+    if not _replays(data):
+        return
+    for i, entry in _entries(data, "traffic"):
+        payload = entry.get("payload")
+        if isinstance(payload, Mapping) and "text" not in payload:
+            yield Mistake(
+                ("traffic", i, "payload"), "a phase replays a trace: every traffic needs a text payload for it"
+            )
+
+
+def _replays(data: Mapping[str, Any], key: str = "load") -> bool:
+    return any("trace" in entry or _replays(entry, "phases") for _, entry in _entries(data, key))
+
+
+def _dialect_of(data: Mapping[str, Any]) -> str | None:
+    target = data.get("target")
+    if not isinstance(target, Mapping):
+        return None
+    if (dialect := target.get("dialect", "auto")) != "auto":
+        return str(dialect)
+    embedded = target.get("embedded")
+    return str(embedded.get("dialect", "vllm")) if isinstance(embedded, Mapping) else None
+
+
+def _expectations(data: Mapping[str, Any], _: Shelves) -> Iterator[Mistake]:
+    names = [str(entry.get("name")) for _, entry in _entries(data, "traffic")]
+    lines = data.get("expect")
+    for i, text in enumerate(lines if isinstance(lines, list) else ()):
+        try:
+            if isinstance(text, str):
+                expectation.parse(text, names)
+        except ValueError as e:
+            yield Mistake(("expect", i), str(e))
+
+
+_LOOKS: tuple[Callable[[Mapping[str, Any], Shelves], Iterator[Mistake]], ...] = (
+    _payloads, _behaviours, _weights, _dialects, _attacks, _expectations, _traces,
+)  # fmt: skip

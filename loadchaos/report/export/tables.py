@@ -1,0 +1,199 @@
+"""The tables `loadchaos export` writes: their columns with SQL types, and how the ledger's rows become theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import orjson
+
+from loadchaos.core.errors import OptionError
+from loadchaos.core.ledger.files import RunFolder, Tail
+from loadchaos.report.live_stats.buckets import e2e_ns, ttft_ns
+
+_NS = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Monotonic ns of a run as UTC; `load_ns` is when its load began (its first row, where none did)."""
+
+    offset_ns: int
+    load_ns: int
+
+    @classmethod
+    def of(cls, folder: RunFolder) -> Clock:
+        """From the header of events.jsonl, which is one moment on both clocks. OptionError where there is none."""
+        offset: int | None = None
+        first: int | None = None
+        for row in Tail(folder.events).rows():
+            if row.get("row") == "header" and offset is None:
+                offset = int(row["utc_ns"]) - int(row["mono_ns"])
+            at = row.get("at_ns")
+            first = at if first is None and isinstance(at, int) else first
+            if row.get("row") == "run" and row.get("what") == "load_begin" and isinstance(at, int):
+                first = at
+                break
+        if offset is None:
+            raise OptionError(
+                f"{folder.events} has no header, so its rows have no time: export a run whose record is whole"
+            )
+        return cls(offset, first or 0)
+
+    def utc_s(self, at_ns: int) -> float:
+        """Unix time in seconds."""
+        return (at_ns + self.offset_ns) / _NS
+
+    def stamp(self, at_ns: object) -> str | None:
+        """`2026-11-21 15:08:32.243000`, in UTC."""
+        if not isinstance(at_ns, int):
+            return None
+        return datetime.fromtimestamp(self.utc_s(at_ns), UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+
+    def since_load_s(self, at_ns: object) -> float | None:
+        """Seconds since the load began."""
+        return round((at_ns - self.load_ns) / _NS, 6) if isinstance(at_ns, int) else None
+
+
+Record = tuple[Any, ...]
+
+
+class Rows(Protocol):
+    """Makes a table's records out of ledger rows; `rest` are those that only the end of the run completes."""
+
+    def feed(self, row: Mapping[str, Any], /) -> Iterable[Record]:
+        """The records this row completes."""
+        ...
+
+    def rest(self) -> Iterable[Record]:
+        """The records that were still open when the run ended."""
+        ...
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table: columns as name to SQL type, and what makes its records."""
+
+    name: str
+    columns: dict[str, str]
+    rows: Callable[[Clock], Rows]
+
+
+# -- requests ------------------------------------------------------------------------------------------------------
+
+_BIG, _TEXT, _REAL, _TIME = "BIGINT", "VARCHAR", "DOUBLE", "TIMESTAMP"
+_SAME_AS_LEDGER = {
+    "traffic": _TEXT, "outcome": _TEXT, "status": _BIG, "step": _BIG, "phase": _BIG, "round": _BIG,
+    "finish_reason": _TEXT, "planned_tokens": _BIG, "prompt_tokens": _BIG, "completion_tokens": _BIG,
+    "cached_tokens": _BIG, "max_tokens": _BIG, "images": _BIG, "image_tokens": _BIG, "behaviour": _TEXT, "edge": _BIG,
+    "chunks": _BIG, "bytes_out": _BIG, "bytes_in": _BIG, "length_mismatch": "BOOLEAN", "conn": _BIG,
+    "reused": "BOOLEAN", "hash": _TEXT, "request_id": _TEXT, "error_code": _TEXT, "error": _TEXT,
+}  # fmt: skip
+_REQUESTS = {
+    "id": _TEXT, "worker": _TEXT, "count": _BIG, "due": _TIME, "due_s": _REAL, "sent_s": _REAL, "end_s": _REAL,
+    "send_lag_s": _REAL, "ttft_s": _REAL, "ttfo_s": _REAL, "e2e_s": _REAL, "largest_gap_s": _REAL, **_SAME_AS_LEDGER,
+}  # fmt: skip
+
+
+class _Requests:
+    """One record a request; folded misses are one with their `count`; what never ended is `unfinished`."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._begun: dict[str, Mapping[str, Any]] = {}
+
+    def feed(self, row: Mapping[str, Any]) -> Iterator[Record]:
+        kind = row.get("row")
+        if kind == "begin":
+            self._begun[str(row.get("id"))] = row
+        elif kind == "end":
+            yield self._record({**self._begun.pop(str(row.get("id")), {}), **row}, row.get("at_ns"))
+        elif kind == "missed":
+            missed = {**row, "outcome": "missed", "error": row.get("why"), "due_ns": row.get("at_ns")}
+            yield self._record(missed, None)
+
+    def rest(self) -> Iterator[Record]:
+        for row in self._begun.values():
+            yield self._record({**row, "outcome": "unfinished", "sent_ns": row.get("at_ns")}, None)
+        self._begun.clear()
+
+    def _record(self, row: Mapping[str, Any], ended_ns: object) -> Record:
+        clock, due, sent = self._clock, row.get("due_ns"), row.get("sent_ns")
+        answer = row.get("first_answer_ns")
+        count = row.get("count") or 1
+        return (
+            row.get("id"), str(row.get("file", "")).removeprefix("requests-").removesuffix(".jsonl"), count,
+            clock.stamp(due), clock.since_load_s(due), clock.since_load_s(sent), clock.since_load_s(ended_ns),
+            _seconds(_minus(sent, due)), _seconds(ttft_ns(row)), _seconds(_minus(answer, due)),
+            _seconds(e2e_ns(row) if ended_ns is not None else None), _seconds(row.get("largest_gap_ns")),
+            *(row.get(name) for name in _SAME_AS_LEDGER),
+        )  # fmt: skip
+
+
+def _minus(a: object, b: object) -> int | None:
+    return a - b if isinstance(a, int) and isinstance(b, int) else None
+
+
+def _seconds(ns: int | None) -> float | None:
+    return None if ns is None else ns / _NS
+
+
+# -- metrics and events --------------------------------------------------------------------------------------------
+
+
+class _Metrics:
+    """The server's own numbers, a record each."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def feed(self, row: Mapping[str, Any]) -> Iterator[Record]:
+        if row.get("row") != "metrics":
+            return
+        at = row.get("at_ns")
+        head = (self._clock.stamp(at), self._clock.since_load_s(at), row.get("replica"), row.get("engine"))
+        for name, value in (row.get("values") or {}).items():
+            if isinstance(value, int | float):
+                yield (*head, name, value)
+
+    def rest(self) -> Iterator[Record]:
+        yield from ()
+
+
+class _Events:
+    """What happened: all other rows of events.jsonl and the findings, with their details as JSON."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def feed(self, row: Mapping[str, Any]) -> Iterator[Record]:
+        kind, at = row.get("row"), row.get("at_ns")
+        if kind in {"header", "log"} or row.get("file") not in {"events.jsonl", None}:
+            return
+        name = row.get("attack") or row.get("id") or row.get("name") or row.get("to") or row.get("source")
+        told = {"row", "file", "at_ns", "what", "replica"}
+        rest = {k: v for k, v in row.items() if k not in told}
+        yield (
+            self._clock.stamp(at), self._clock.since_load_s(at), kind, row.get("what"), row.get("replica"), name,
+            orjson.dumps(rest, option=orjson.OPT_NON_STR_KEYS).decode(),
+        )  # fmt: skip
+
+    def rest(self) -> Iterator[Record]:
+        yield from ()
+
+
+TABLES: tuple[Table, ...] = (
+    Table("requests", _REQUESTS, _Requests),
+    Table(
+        "metrics",
+        {"at": _TIME, "at_s": _REAL, "replica": _TEXT, "engine": _TEXT, "name": _TEXT, "value": _REAL},
+        _Metrics,
+    ),
+    Table(
+        "events",
+        {"at": _TIME, "at_s": _REAL, "row": _TEXT, "what": _TEXT, "replica": _TEXT, "name": _TEXT, "detail": _TEXT},
+        _Events,
+    ),
+)

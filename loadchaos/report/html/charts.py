@@ -1,0 +1,353 @@
+"""Charts as values: paths on a 1000 x 100 plane that the page stretches, ticks in per cent. No library.
+
+The shapes are SVG and the words are HTML, because an SVG that shrinks to a phone's width takes its letters with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from loadchaos.report.html.plots import Plot, Value, plots
+from loadchaos.report.live_stats.series import Series, Span
+from loadchaos.report.words import clean, seconds
+
+WIDTH, HEIGHT = 1000.0, 100.0
+_MAX_LANE_SPANS = 400
+_LAST_TICK = 0.05  # of the width: a label there would stick out
+_SHADES_APART = 0.05  # per cent of the width: what is closer is one stretch
+
+
+@dataclass(frozen=True)
+class Line:
+    """One path with a name; `kind`: `line`, `area` or `heat`, `css` its colour class; `dots`: points without neighbours."""
+
+    label: str
+    css: str
+    path: str
+    kind: str = "line"
+    dots: str = ""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A label at a place in per cent, from the left or from the bottom."""
+
+    at: float
+    label: str
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One plot under the common time axis; `empty` says why there is nothing to see.
+
+    `css` is the figure's class, `text` what it shows in words; `transform` brings paths of another plane to this one.
+    """
+
+    title: str
+    lines: tuple[Line, ...]
+    ticks: tuple[Tick, ...]
+    empty: str = ""
+    css: str = ""
+    text: str = ""
+    transform: str = ""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A stretch of a timeline lane, in per cent of the width."""
+
+    left: float
+    width: float
+    css: str
+    title: str
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One row of the timeline."""
+
+    label: str
+    bars: tuple[Bar, ...]
+
+
+@dataclass(frozen=True)
+class Shade:
+    """What holds behind all charts, an attack or a state of the server: stretches in seconds, and their path."""
+
+    css: str
+    spans: tuple[tuple[float, float], ...]
+    path: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Everything drawn: lanes above charts, the time axis, and the moments marked through all of them.
+
+    `plots` and `starts` (when each point begins) are the numbers behind the charts, one plot a chart.
+    """
+
+    lanes: tuple[Lane, ...] = ()
+    charts: tuple[Chart, ...] = ()
+    ticks: tuple[Tick, ...] = ()
+    shades: tuple[Shade, ...] = ()
+    marks: tuple[Bar, ...] = ()
+    from_s: float = 0.0
+    to_s: float = 0.0
+    width_s: int = 1
+    note: str = field(default="")
+    plots: tuple[Plot, ...] = ()
+    starts: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Seconds to per cent of the width."""
+
+    from_s: float
+    to_s: float
+
+    def percent(self, at_s: float) -> float:
+        """0 to 100, cut at both ends."""
+        span = max(self.to_s - self.from_s, 1e-9)
+        return round(min(100.0, max(0.0, 100 * (at_s - self.from_s) / span)), 3)
+
+
+def picture(series: Series, incidents: Sequence[tuple[float, str]] = ()) -> Picture:
+    """The whole run; `incidents` are (seconds since the load began, label)."""
+    points = series.points()
+    spans = series.spans()
+    if not points:
+        return Picture(note="nothing was recorded")
+    axis = Axis(points[0][0], max(points[-1][0] + series.width_s, *(s.to_s for s in spans), points[0][0] + 1))
+    starts, width = tuple(t for t, _ in points), series.width_s
+    numbers = tuple(plots(points, width))
+    return Picture(
+        lanes=tuple(_lanes(axis, spans, incidents)),
+        charts=tuple(_chart(axis, p, starts, width) for p in numbers),
+        ticks=tuple(_time_ticks(axis)), shades=tuple(_shades(axis, spans)),
+        marks=tuple(Bar(axis.percent(at), 0, "mark", label) for at, label in incidents),
+        from_s=axis.from_s, to_s=axis.to_s, width_s=width, plots=numbers, starts=starts,
+    )  # fmt: skip
+
+
+# What a gap in one watcher means: the others saw on.
+_BLIND = {"scrape": "no metrics", "log": "no log", "probe": "no probes", "kernel": "no kernel log"}
+
+
+# -- lanes ---------------------------------------------------------------------------------------------------------
+
+
+def _lanes(axis: Axis, every: Sequence[Span], incidents: Sequence[tuple[float, str]]) -> list[Lane]:
+    by_lane: dict[str, list[Span]] = {}
+    for span in every:
+        by_lane.setdefault(span.lane, []).append(span)
+    lanes = []
+    states = [name for name in by_lane if name.startswith("state:")]
+    for name in states:
+        label = "server" if len(states) == 1 else name.removeprefix("state:")
+        lanes.append(Lane(clean(label, 24), tuple(_bar(axis, s, "state-" + clean(s.name, 20)) for s in by_lane[name])))
+    if incidents:
+        lanes.append(Lane("incidents", tuple(Bar(axis.percent(at), 0.4, "bad", label) for at, label in incidents)))
+    for name in sorted(n for n in by_lane if n.startswith("attack:")):
+        bars = _joined(axis, by_lane[name], "attack")
+        lanes.append(Lane(clean(name.removeprefix("attack:"), 24), bars))
+    if "load" in by_lane:
+        lanes.append(Lane("load", tuple(_bar(axis, s, "ours") for s in by_lane["load"])))
+    blind: dict[str, list[Span]] = {}
+    for span in by_lane.get("gap", ()):
+        blind.setdefault(_BLIND.get(span.name, "not watched"), []).append(span)
+    lanes += [Lane(label, _joined(axis, spans, "none")) for label, spans in blind.items()]
+    return lanes
+
+
+def _bar(axis: Axis, span: Span, css: str) -> Bar:
+    left = axis.percent(span.from_s)
+    text = f": {clean(span.text, 300)}" if span.text else ""
+    title = f"{clean(span.name, 60)}, {_clock(span.from_s)} to {_clock(span.to_s)}{text}"
+    return Bar(left, max(0.15, round(axis.percent(span.to_s) - left, 3)), css, title)
+
+
+def _joined(axis: Axis, spans: Sequence[Span], css: str) -> tuple[Bar, ...]:
+    """At most some hundred bars: of a thousand attacks on a lane neighbours are drawn as one."""
+    step = math.ceil(len(spans) / _MAX_LANE_SPANS)
+    bars = []
+    for i in range(0, len(spans), step):
+        group = spans[i : i + step]
+        first = group[0]
+        whole = Span(first.lane, first.name, first.from_s, max(s.to_s for s in group), first.text)
+        bars.append(_bar(axis, whole if step == 1 else Span(*_named(whole, len(group))), css))
+    return tuple(bars)
+
+
+def _named(span: Span, n: int) -> tuple[str, str, float, float]:
+    return span.lane, f"{n} x {span.name}", span.from_s, span.to_s
+
+
+# -- what holds behind the charts ----------------------------------------------------------------------------------
+
+
+def _shades(axis: Axis, every: Sequence[Span]) -> list[Shade]:
+    """States that are not healthy, then attacks; stretches that overlap are one."""
+    kinds: dict[str, list[tuple[float, float]]] = {}
+    for span in sorted(every, key=lambda s: not s.lane.startswith("state:")):
+        if span.lane.startswith("attack:"):
+            kinds.setdefault("attack", []).append((span.from_s, span.to_s))
+        elif span.lane.startswith("state:") and span.name != "healthy":
+            kinds.setdefault("state-" + clean(span.name, 20), []).append((span.from_s, span.to_s))
+    return [
+        Shade(css, spans, _shade_path(axis, spans)) for css, found in kinds.items() if (spans := _union(axis, found))
+    ]
+
+
+def _union(axis: Axis, spans: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    joined: list[tuple[float, float]] = []
+    for a, b in sorted(spans):
+        if joined and axis.percent(a) - axis.percent(joined[-1][1]) < _SHADES_APART:
+            joined[-1] = joined[-1][0], max(b, joined[-1][1])
+        else:
+            joined.append((a, b))
+    return tuple(joined)
+
+
+def _shade_path(axis: Axis, spans: Sequence[tuple[float, float]]) -> str:
+    ends = ((axis.percent(a) * WIDTH / 100, axis.percent(b) * WIDTH / 100) for a, b in spans)
+    return "".join(f"M{a:.1f},0H{max(b, a + 1.5):.1f}V100H{a:.1f}z" for a, b in ends)
+
+
+# -- charts --------------------------------------------------------------------------------------------------------
+
+
+def _chart(axis: Axis, plot: Plot, starts: Sequence[float], width_s: int) -> Chart:
+    if plot.empty:
+        return Chart(plot.title, (), (), plot.empty)
+    label = _LABELS[plot.unit]
+    if plot.stacked:
+        return _stacked(axis, plot, starts, width_s, label)
+    place, ticks = _logarithmic(plot, label) if plot.log else _linear(plot, label)
+    times = [t + width_s / 2 for t in starts]
+    lines = tuple(
+        Line(c.label, c.css, *_path(axis, times, [None if v is None else place(v) for v in c.values]))
+        for c in plot.curves
+    )
+    return Chart(plot.title, lines, ticks)
+
+
+Place = Callable[[float], float]
+"""A value's share of the chart's height."""
+
+
+def _linear(plot: Plot, label: Callable[[float], str]) -> tuple[Place, tuple[Tick, ...]]:
+    top = plot.top
+    if top:
+        return lambda v: v / top, (Tick(50, label(top / 2)), Tick(100, label(top)))
+    limit, ticks = _scale(max(v for c in plot.curves for v in c.values if v is not None), label)
+    return lambda v: v / limit, ticks
+
+
+def _logarithmic(plot: Plot, label: Callable[[float], str]) -> tuple[Place, tuple[Tick, ...]]:
+    values = [v for c in plot.curves for v in c.values if v]
+    lowest = min(values)
+    floor, ceiling = math.floor(math.log10(lowest)), math.ceil(math.log10(max(values)) + 1e-9)
+    decades = max(1, ceiling - floor)
+    ticks = tuple(Tick(round(100 * (e - floor) / decades, 2), label(10.0**e)) for e in range(floor + 1, ceiling + 1))
+    return lambda v: (math.log10(max(v, lowest)) - floor) / decades, ticks
+
+
+def _stacked(
+    axis: Axis, plot: Plot, starts: Sequence[float], width_s: int, label: Callable[[float], str]
+) -> Chart:  # fmt: skip
+    every = [[v or 0.0 for v in c.values] for c in plot.curves]
+    top, ticks = _scale(max(map(sum, zip(*every, strict=True))), label)
+    below = [0.0] * len(starts)
+    lines = []
+    for curve, values in zip(plot.curves, every, strict=True):
+        above = [b + v for b, v in zip(below, values, strict=True)]
+        lines.append(Line(curve.label, curve.css, _columns(axis, starts, width_s, below, above, top), "area"))
+        below = above
+    return Chart(plot.title, tuple(lines), ticks)
+
+
+def _columns(
+    axis: Axis, starts: Sequence[float], width_s: int, below: Sequence[float], above: Sequence[float], top: float
+) -> str:  # fmt: skip
+    """A filled band of steps; stretches where it is empty are left out."""
+    parts: list[str] = []
+    run: list[int] = []
+    for i in range(len(starts) + 1):
+        if i < len(starts) and above[i] > below[i]:
+            run.append(i)
+        elif run:
+            there, back = [], []
+            for j in run:
+                x0, x1 = _x(axis, starts[j]), _x(axis, starts[j] + width_s)
+                there.append(f"{x0},{_y(above[j], top)} {x1},{_y(above[j], top)}")
+                back.append(f"{x1},{_y(below[j], top)} {x0},{_y(below[j], top)}")
+            parts.append("M" + " ".join([*there, *reversed(back)]) + "z")
+            run = []
+    return "".join(parts)
+
+
+def _path(axis: Axis, times: Sequence[float], shares: Sequence[Value]) -> tuple[str, str, str]:
+    """Line through shares of the height (0 to 1), its kind, and dots: a gap stays a gap, a lone point becomes a dot."""
+    parts, dots, pen = [], [], False
+    for i, (t, v) in enumerate(zip(times, shares, strict=True)):
+        if v is None:
+            pen = False
+            continue
+        at = f"{_x(axis, t)},{_y(v, 1.0)}"
+        if not pen and (i + 1 == len(shares) or shares[i + 1] is None):
+            dots.append(f"M{at}h0")
+            continue
+        parts.append(("L" if pen else "M") + at)
+        pen = True
+    return "".join(parts), "line", "".join(dots)
+
+
+def _x(axis: Axis, at_s: float) -> str:
+    return f"{axis.percent(at_s) * WIDTH / 100:.1f}".removesuffix(".0")
+
+
+def _y(value: float, top: float) -> str:
+    return f"{HEIGHT * (1 - min(1.0, max(0.0, value / top))):.1f}".removesuffix(".0")
+
+
+def _scale(highest: float, label: Callable[[float], str]) -> tuple[float, tuple[Tick, ...]]:
+    """A round top at or above the highest value, and two or so ticks."""
+    if highest <= 0:
+        return 1.0, (Tick(100, label(1.0)),)
+    power = 10.0 ** math.floor(math.log10(highest))
+    top = next(m * power for m in (1, 2, 4, 5, 10) if m * power >= highest * 0.999)
+    return top, (Tick(50, label(top / 2)), Tick(100, label(top)))
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 or float(value).is_integer() else f"{value:.2g}"
+
+
+def _percent(value: float) -> str:
+    return f"{value:.0%}"
+
+
+_LABELS: dict[str, Callable[[float], str]] = {"": _short, "s": seconds, "%": _percent}
+
+_STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400)
+
+
+def _time_ticks(axis: Axis) -> list[Tick]:
+    span = axis.to_s - axis.from_s
+    step = next((s for s in _STEPS_S if span / s <= 7), 86400 * max(1, math.ceil(span / 86400 / 7)))
+    first = math.ceil(axis.from_s / step)
+    last = math.floor((axis.to_s - span * _LAST_TICK) / step)
+    return [Tick(axis.percent(i * step), _clock(i * step)) for i in range(first, last + 1)]
+
+
+def _clock(at_s: float) -> str:
+    """`-5 s`, `0:42`, `1:02:03` since the load began."""
+    if at_s < 0:
+        return f"-{-at_s:g} s" if at_s == int(at_s) else f"-{seconds(-at_s)}"
+    whole = int(at_s)
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02}"
+    return f"{whole // 3600}:{whole % 3600 // 60:02}:{whole % 60:02}"

@@ -1,0 +1,205 @@
+"""Two runs side by side: what became slower or faster and what fails more often, each difference with its interval.
+
+Latency quantiles are compared by a bootstrap over the runs' histograms (fixed seed, so the same runs give the same text),
+shares by Newcombe's interval for a difference of two proportions (Newcombe 1998, method 10, out of Wilson's). Both take
+answers for independent: a run in which one stall hits hundreds of requests varies more than its interval says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import orjson
+
+from loadchaos.core import progress
+from loadchaos.core.errors import OptionError
+from loadchaos.core.ledger.files import Reader, RunFolder
+from loadchaos.core.model import BLAMELESS
+from loadchaos.core.stats import bucket_middle, wilson
+from loadchaos.report.live_stats.buckets import Latencies
+from loadchaos.report.live_stats.distributions import Whole
+
+QUANTILES = (0.5, 0.9, 0.99)
+_DRAWS = 1000
+_FEWEST = 10
+"""Answers below which a median says nothing; the p99 needs a hundred times its tail."""
+_NS = 1_000_000_000
+Says = Literal["higher", "lower", "no clear difference", "too few"]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One run as the comparison needs it."""
+
+    name: str
+    verdict: str
+    target: str
+    profile: str
+    seed: object
+    sent: int
+    failed: int
+    failures: Mapping[str, int]
+    limited: bool
+    whole: Whole = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One figure in both runs. `low` and `high` bound b - a at 95 %; `unit` is `s` or `share`."""
+
+    what: str
+    unit: Literal["s", "share"]
+    a: float | None
+    b: float | None
+    n_a: int
+    n_b: int
+    low: float | None
+    high: float | None
+    says: Says
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything `loadchaos compare` tells; `caveats` are reasons to doubt it."""
+
+    a: Side
+    b: Side
+    latency: tuple[Difference, ...]
+    rates: tuple[Difference, ...]
+    caveats: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """For machines: seconds and shares."""
+        sides = {k: {f: v for f, v in vars(s).items() if f != "whole"} for k, s in (("a", self.a), ("b", self.b))}
+        return {
+            "schema": 1, **sides, "caveats": list(self.caveats), "latency": [asdict(d) for d in self.latency],
+            "rates": [asdict(d) for d in self.rates],
+        }  # fmt: skip
+
+
+def side(path: Path, say: progress.Say | None = None) -> Side:
+    """Read a run: its ledger for latencies and counts, verdict.json for what broke. OptionError where it has none."""
+    folder = RunFolder(path)
+    try:
+        verdict = orjson.loads(folder.verdict.read_bytes())
+    except (OSError, orjson.JSONDecodeError) as e:
+        raise OptionError(f"{path} has no verdict to compare ({type(e).__name__}): loadchaos judge {path}") from e
+    whole, sent, failed, begin = Whole(), 0, 0, dict[str, Any]()
+    for row in progress.rows(Reader(folder).new(final=True), f"reading {path.name}", say):
+        kind = row.get("row")
+        if kind == "begin":
+            sent += 1
+        elif kind == "end":
+            whole.feed(row)
+            failed += row.get("outcome") not in BLAMELESS
+        elif kind == "run" and row.get("what") == "begin":
+            begin = row
+    target = verdict.get("target") or {}
+    return Side(
+        name=path.resolve().name, verdict=str(verdict.get("verdict")), profile=str(verdict.get("profile")),
+        target=" ".join(str(target[k]) for k in ("dialect", "version", "model") if target.get(k)), seed=begin.get("seed"),
+        sent=sent, failed=failed, limited=bool((verdict.get("generator") or {}).get("limited")), whole=whole,
+        failures={str(f.get("id")): int(f.get("count") or 1) for f in verdict.get("failures") or []},
+    )  # fmt: skip
+
+
+def compare(a: Side, b: Side) -> Comparison:
+    """`b` against `a`: positive differences are b's more."""
+    random = np.random.default_rng(0)
+    latency = [
+        _latency(f"{traffic} {kind.upper()} p{q * 100:g}", _Sample(in_a, kind), _Sample(in_b, kind), q, random)
+        for traffic in sorted(set(a.whole.latency) & set(b.whole.latency))
+        for in_a, in_b in [(a.whole.latency[traffic], b.whole.latency[traffic])]
+        for kind in ("ttft", "itl", "e2e")
+        if in_a[kind].n and in_b[kind].n
+        for q in QUANTILES
+    ]
+    rates = [_share("requests that failed", a.failed, a.sent, b.failed, b.sent)]
+    rates += [
+        _share(name, a.failures.get(name, 0), a.sent, b.failures.get(name, 0), b.sent)
+        for name in sorted(set(a.failures) | set(b.failures))
+    ]
+    return Comparison(a, b, tuple(latency), tuple(rates), tuple(_caveats(a, b)))
+
+
+def _caveats(a: Side, b: Side) -> list[str]:
+    said = [
+        f"the {what} differs: {x} and {y}"
+        for what, x, y in (("profile", a.profile, b.profile), ("seed", a.seed, b.seed), ("target", a.target, b.target))
+        if x != y
+    ]
+    only = set(a.whole.lengths) ^ set(b.whole.lengths)
+    if only:
+        said.append(f"in one of the runs only: {', '.join(sorted(only))}")
+    for s in (a, b):
+        if s.limited:
+            said.append(f"{s.name}: the load generator was the limit, its latencies are partly its own")
+        if s.verdict == "unknown":
+            said.append(f"{s.name}: its verdict is unknown, it may not have done what it should")
+    if min(a.sent, b.sent) * 2 < max(a.sent, b.sent):
+        said.append(f"one sent far more than the other: {a.sent:,} and {b.sent:,} requests")
+    return said
+
+
+# -- intervals -----------------------------------------------------------------------------------------------------
+
+
+class _Sample:
+    """A histogram and how many independent values stand behind it: the gaps of one answer are not independent."""
+
+    def __init__(self, of: Latencies, kind: str) -> None:
+        self.hist = of[kind]
+        self.n = min(of[kind].n, of["e2e"].n or of[kind].n) if kind == "itl" else of[kind].n
+
+    def drawn(self, q: float, random: np.random.Generator) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """The quantile of _DRAWS runs like this one, in nanoseconds."""
+        indices = sorted(self.hist.counts)
+        counts = np.array([self.hist.counts[i] for i in indices], dtype=float)
+        middles = np.array([bucket_middle(i) for i in indices])
+        several = random.multinomial(self.n, counts / counts.sum(), size=_DRAWS).cumsum(axis=1)
+        found: np.ndarray[Any, np.dtype[np.float64]] = middles[(several < max(1, math.ceil(q * self.n))).sum(axis=1)]
+        return found
+
+
+def _latency(what: str, a: _Sample, b: _Sample, q: float, random: np.random.Generator) -> Difference:
+    quantile_a, quantile_b = a.hist.quantile(q), b.hist.quantile(q)
+    # Below that the quantile is the extreme of a handful: resampling it only repeats that handful.
+    if min(a.n, b.n) < max(_FEWEST, 2 / (1 - q)) or quantile_a is None or quantile_b is None:
+        low = high = None
+        says: Says = "too few"
+    else:
+        drawn = b.drawn(q, random) - a.drawn(q, random)
+        low, high = (float(x) / _NS for x in np.quantile(drawn, (0.025, 0.975)))
+        # A histogram's bucket is 1.6 % wide: less than that is nobody's difference.
+        says = _says(low, high, 0.016 * quantile_a / _NS)
+    return Difference(what, "s", _s(quantile_a), _s(quantile_b), a.n, b.n, low, high, says)
+
+
+def _share(what: str, a: int, n_a: int, b: int, n_b: int) -> Difference:
+    if not n_a or not n_b:
+        return Difference(what, "share", None, None, n_a, n_b, None, None, "too few")
+    # A failure may count more often than once a request: then it is as many as there were.
+    a, b = min(a, n_a), min(b, n_b)
+    p_a, p_b = a / n_a, b / n_b
+    (low_a, high_a), (low_b, high_b) = wilson(a, n_a), wilson(b, n_b)
+    d = p_b - p_a
+    low = d - math.hypot(p_b - low_b, high_a - p_a)
+    high = d + math.hypot(high_b - p_b, p_a - low_a)
+    return Difference(what, "share", p_a, p_b, n_a, n_b, low, high, _says(low, high, 0.0))
+
+
+def _says(low: float, high: float, least: float) -> Says:
+    if low > 0 and high > least:
+        return "higher"
+    if high < 0 and low < -least:
+        return "lower"
+    return "no clear difference"
+
+
+def _s(ns: float | None) -> float | None:
+    return None if ns is None else ns / _NS

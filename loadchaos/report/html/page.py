@@ -1,0 +1,257 @@
+"""report.html: one page, one file, readable offline, without scripts and on a phone.
+
+Every text that came from outside is escaped by the template engine, and the page forbids itself requests and every script
+but its own (canvas.py: uPlot's charts in the place of the drawn ones), by its hash.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import orjson
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+
+from loadchaos.core.ledger.files import RunFolder
+from loadchaos.core.model import OUTCOMES
+from loadchaos.report.html import uplot_data
+from loadchaos.report.html.charts import picture
+from loadchaos.report.html.heatmaps import heatmaps
+from loadchaos.report.live_stats.distributions import distributions, lengths
+from loadchaos.report.live_stats.series import Series
+from loadchaos.report.phrases import (
+    accepted_text,
+    count_text,
+    evidence_text,
+    generator_text,
+    incident_paths,
+    known_text,
+    lost_text,
+    lower_bounds_text,
+    one_line,
+    outcome_counts,
+    remedy_text,
+    target_in_words,
+    to_do_text,
+    value_text,
+    when_text,
+    worst_first,
+)
+from loadchaos.report.words import BLAME, SEVERITY, clean, clock, number, plural, seconds, since_load
+
+_EXCERPT_CHARACTERS = 12_000
+_MOST = 200
+"""Rows a table shows of each: a run with more of them is told by its first ones and the ledger."""
+
+
+@cache
+def _template() -> Template:
+    loader = FileSystemLoader(Path(__file__).parent)
+    env = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    return env.get_template("report.html.j2")
+
+
+def write(folder: RunFolder, verdict: Mapping[str, Any], series: Series) -> Path:
+    """Make report.html in the run folder, whole or not at all."""
+    page = render(verdict, series, folder.path)
+    part = folder.report_html.with_name("report.html.part")
+    part.write_text(page, encoding="utf-8")
+    part.replace(folder.report_html)
+    return folder.report_html
+
+
+def render(verdict: Mapping[str, Any], series: Series, folder: Path) -> str:
+    """The page as text; `folder` is where incidents lie, for their log excerpts."""
+    decision = str(verdict.get("verdict") or "unknown")
+    decision = decision if decision in {"pass", "fail", "unknown"} else "unknown"
+    drawn = picture(series, _incident_marks(verdict))
+    names = list(verdict.get("by_traffic") or {})[:_MOST]
+    states = verdict.get("states") or []
+    column, hot = heatmaps(series, drawn)
+    return _template().render(
+        decision=decision, word=decision.upper(), profile=clean(verdict.get("profile") or "?", 80),
+        headline=one_line(verdict), target=target_in_words(verdict), times=_times(verdict),
+        exit_code=verdict.get("exit_code", "?"), embedded=(verdict.get("target") or {}).get("kind") == "embedded",
+        notes=[clean(n, 400) for n in verdict.get("notes") or []],
+        failures=[_failure(verdict, f, folder) for f in sorted(verdict.get("failures") or [], key=worst_first)[:_MOST]],
+        rules=[_rule(r) for r in verdict.get("expectations") or []],
+        checks=[{**_rule(r), "to_do": to_do_text(r)} for r in verdict.get("checks") or []],
+        worth=_worth(verdict), picture=drawn, width=plural(drawn.width_s, "second"),
+        heatmaps=hot, column=column,
+        traffics=[clean(n, 40) for n in names], outcomes=_outcomes(verdict, names), latency=_latency(verdict),
+        lower_bounds=lower_bounds_text(verdict), distributions=distributions(series.whole),
+        lengths=lengths(series.whole), limited=bool((verdict.get("generator") or {}).get("limited")),
+        facts=[*facts_in_words(folder), *_configured(series.configuration)],
+        states=[_state(verdict, s) for s in states[:_MOST]],
+        several=len({s.get("replica") for s in states}) > 1, attacks=_attacks(series), ending=_ending(verdict),
+        script=uplot_data.script()[0], script_hash=uplot_data.script()[1], canvas_style=uplot_data.style(),
+        numbers=uplot_data.numbers(drawn, series.origin_utc_s),
+    )  # fmt: skip
+
+
+def _times(verdict: Mapping[str, Any]) -> str:
+    started, ended = clock(verdict.get("started")), clock(verdict.get("ended"))
+    if started is None:
+        return "at an unknown time"
+    lasted = f", {seconds((ended - started).total_seconds())}" if ended else ""
+    return f"{started:%Y-%m-%d %H:%M:%S} UTC{lasted}"
+
+
+def _incident_marks(verdict: Mapping[str, Any]) -> list[tuple[float, str]]:
+    begun = clock(verdict.get("started"))
+    marks = []
+    for f in (verdict.get("failures") or [])[:_MOST]:
+        if f.get("severity") not in {"engine_death", "hang", "startup", "node"}:
+            continue
+        first = clock(f.get("first_seen"))
+        at = f.get("first_seen_s")
+        if at is None and first is not None and begun is not None:
+            at = (first - begun).total_seconds()
+        if isinstance(at, int | float):
+            marks.append((float(at), clean(f.get("id"), 80)))
+    return marks
+
+
+def _failure(verdict: Mapping[str, Any], f: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    blame = str(f.get("attribution") or "server")
+    fields = [
+        ("when", when_text(verdict, f)), ("in flight", count_text(f, "in_flight_at_death", "in_flight")),
+        ("lost", lost_text(f)),
+        ("what to do", remedy_text(f.get("remedy"))), ("blame", BLAME.get(blame, clean(blame, 60))),
+        ("accepted", accepted_text(f)),
+        ("also", "; ".join(clean(a, 200) for a in (f.get("alt") or [])[:10])),
+    ]  # fmt: skip
+    incidents = incident_paths(f)
+    incident = incidents[0] if incidents else ""
+    log = excerpt(folder / incident / "server.log.excerpt") if incident else ""
+    return {
+        "id": clean(f.get("id"), 80), "title": clean(f.get("title") or "", 600),
+        "severity": SEVERITY.get(str(f.get("severity")), clean(f.get("severity"), 30)),
+        "times": f"{number(f['count'])} times" if (f.get("count") or 0) > 1 else "",
+        "blamed": blame == "server" and not f.get("accepted"), "fields": [(k, v) for k, v in fields if v],
+        "evidence": evidence_text(f.get("evidence")), "known": [_link(known_text(k)) for k in f.get("known") or []],
+        "incident": incident, "incidents": incidents[1:20], "excerpt": log,
+    }  # fmt: skip
+
+
+def _link(text: str) -> dict[str, str]:
+    url, _, rest = text.partition(", ")
+    return {"url": url, "text": rest} if url.startswith("https://") else {"url": "", "text": text}
+
+
+def excerpt(path: Path) -> str:
+    """The head of an incident's log excerpt, cleaned; empty where there is none."""
+    try:
+        with path.open("rb") as f:
+            text = f.read(_EXCERPT_CHARACTERS + 1).decode("utf-8", "replace")
+    except OSError:  # an incident without a log has no excerpt
+        return ""
+    lines = [clean(line, 600) for line in text[:_EXCERPT_CHARACTERS].splitlines()]
+    return os.linesep.join(lines) + ("\n…" if len(text) > _EXCERPT_CHARACTERS else "")
+
+
+def _rule(rule: Mapping[str, Any]) -> dict[str, str]:
+    decision = str(rule.get("verdict"))
+    return {
+        "css": decision if decision in {"pass", "fail", "unknown"} else "unknown",
+        "word": {"pass": "ok", "fail": "FAIL"}.get(decision, "unknown"), "name": clean(rule.get("name"), 200),
+        "expected": value_text(rule.get("expected")), "actual": value_text(rule.get("actual")),
+    }  # fmt: skip
+
+
+def _worth(verdict: Mapping[str, Any]) -> list[str]:
+    worth = verdict.get("worth") or []
+    return [clean(w, 800) for w in (worth if isinstance(worth, list) else [worth])]
+
+
+def _outcomes(verdict: Mapping[str, Any], names: list[str]) -> list[dict[str, Any]]:
+    total = {o: n for o, n in (verdict.get("outcomes") or {}).items() if n}
+    counts = [outcome_counts(verdict["by_traffic"][name]) for name in names]
+    order = [o for o in OUTCOMES if o in total] + sorted(set(total) - set(OUTCOMES))
+    return [
+        {"name": clean(o, 40), "all": number(total[o]), "by": [number(c.get(o, 0)) for c in counts]} for o in order
+    ]  # fmt: skip
+
+
+def _latency(verdict: Mapping[str, Any]) -> list[dict[str, str]]:
+    rows = []
+    for traffic, kinds in list((verdict.get("latency") or {}).items())[:_MOST]:
+        for kind in ("ttft", "itl", "e2e"):
+            p = kinds.get(f"{kind}_s") or {}
+            if p.get("n"):
+                figures = {q: seconds(p.get(q)) for q in ("p50", "p90", "p99")}
+                rows.append({"traffic": clean(traffic, 60), "kind": kind.upper(), "n": number(p["n"]), **figures})
+    return rows
+
+
+def _state(verdict: Mapping[str, Any], s: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        "when": since_load(verdict, s.get("at"), s.get("at_s")), "replica": clean(s.get("replica") or "", 40),
+        "state": clean(s.get("state"), 20), "signs": "; ".join(clean(x, 300) for x in s.get("signs") or []),
+        "noticed": _noticed(s.get("noticed_after_s")),
+    }  # fmt: skip
+
+
+def _noticed(after_s: float | None) -> str:
+    if after_s is None:
+        return ""
+    return "at once" if after_s < 0.001 else seconds(after_s)
+
+
+def facts_in_words(folder: Path) -> list[tuple[str, str]]:
+    """What was learned of the server before the load, from facts.json; nothing where there is none."""
+    try:
+        facts = orjson.loads((folder / "facts.json").read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return []
+    images = [f"{clean(size, 20)} costs {number(n)} tokens" for size, n in (facts.get("image_tokens") or {}).items()]
+    told = {
+        "server": " ".join(clean(facts[k], 60) for k in ("dialect", "version") if facts.get(k)),
+        "model": facts.get("model"), "context": facts.get("max_model_len"), "longest prompt": facts.get("input_limit"),
+        "KV cache": facts.get("capacity_tokens"),
+        "images": "no" if facts.get("images") is False else "; ".join(images[:6]) or None,
+        "speculative decoding": facts.get("speculative_decoding"),
+        "development endpoints": facts.get("development_endpoints"),
+    }  # fmt: skip
+    return [(name, _fact(value)) for name, value in told.items() if value not in (None, "")]
+
+
+def _configured(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What the server told of its settings, its flags and its machine."""
+    settings = [
+        f"{clean(k, 40).replace('_', ' ')} {_fact_or_number(v)}" for k, v in (row.get("settings") or {}).items()
+    ]
+    told = {"settings": "; ".join(settings), "flags": clean(row.get("flags") or "", 2000)}
+    told |= {clean(k, 40): clean(v, 300) for k, v in (row.get("system") or {}).items()}
+    return [(name, text) for name, text in told.items() if text]
+
+
+def _fact_or_number(value: object) -> str:
+    return number(value) if isinstance(value, int | float) and not isinstance(value, bool) else _fact(value)
+
+
+def _fact(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{number(value)} tokens" if isinstance(value, int) else clean(value, 300)
+
+
+def _attacks(series: Series) -> list[dict[str, str]]:
+    return [
+        {"name": clean(name, 60), **{how: number(series.attacks[name, how]) for how in ("ok", "failed", "skipped")}}
+        for name in sorted({n for n, _ in series.attacks})
+    ]
+
+
+def _ending(verdict: Mapping[str, Any]) -> list[tuple[str, str]]:
+    target = verdict.get("target") or {}
+    facts = [f"{clean(k, 40)}: {clean(v, 200)}" for k, v in target.items() if v not in (None, "", [], {})]
+    rows = [
+        ("repeat", clean(verdict.get("replay") or "", 600)), ("target", ", ".join(facts)),
+        ("generator", generator_text(verdict)), ("judge again", "loadchaos judge RUN (the ledger in this folder)"),
+        ("loadchaos", clean(verdict.get("version") or "", 40)),
+    ]  # fmt: skip
+    return [(k, v) for k, v in rows if v]

@@ -1,0 +1,69 @@
+"""The charts of report.html where scripts run: uPlot (uplot/: 1.6.32 as npm has it, MIT), our report.js, their numbers.
+
+Numbers come as one block of JSON, which no browser runs, so the page allows itself this one script by its hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64encode
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from loadchaos.report.html.charts import Picture
+from loadchaos.report.html.plots import Plot, Value
+
+_HERE = Path(__file__).parent
+
+
+@cache
+def script() -> tuple[str, str]:
+    """uPlot under its licence and report.js, and the hash of both as a Content-Security-Policy names it."""
+    licence, library = _read("uplot/LICENSE"), _read("uplot/uPlot.iife.min.js")
+    text = f"/*\n{licence.strip()}\n*/\n{library}\n{_read('report.js')}"
+    return text, "sha256-" + b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+@cache
+def style() -> str:
+    """uPlot's own."""
+    return _read("uplot/uPlot.min.css")
+
+
+def numbers(picture: Picture, utc_s: float | None) -> str:
+    """The picture's values as JSON for a script element; `utc_s` is the Unix time of 0 s. Nulls are gaps."""
+    told = {
+        "from": picture.from_s, "to": picture.to_s, "width": picture.width_s, "utc": utc_s,
+        "start": picture.starts[0] if picture.starts else None, "points": len(picture.starts),
+        "shades": [{"css": s.css, "spans": [[_short(a), _short(b)] for a, b in s.spans]} for s in picture.shades],
+        "charts": [_chart(p) for p in picture.plots],
+    }  # fmt: skip
+    # Nothing in it may end the element, whatever a foreign name holds.
+    return orjson.dumps(told).decode().replace("<", "\\u003c")
+
+
+def _chart(plot: Plot) -> dict[str, Any]:
+    return {
+        "unit": plot.unit, "top": plot.top, "log": plot.log, "stacked": plot.stacked,
+        "curves": [{"css": c.css, "values": [_digits(v) for v in c.values]} for c in plot.curves],
+    }  # fmt: skip
+
+
+def _digits(value: Value) -> Value:
+    """Four digits are more than a chart shows."""
+    return None if value is None else _whole(float(f"{value:.4g}"))
+
+
+def _short(at_s: float) -> float:
+    return _whole(round(at_s, 3))
+
+
+def _whole(value: float) -> float:
+    return int(value) if value.is_integer() else value
+
+
+def _read(name: str) -> str:
+    return (_HERE / name).read_text(encoding="utf-8")

@@ -1,0 +1,207 @@
+"""The pages of the web UI's own tabs: what the live view knows, drawn as the report draws, made anew each second.
+
+They lie in the run folder (cockpit/), each written whole: the web process shows them and does not think.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import orjson
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+
+from loadchaos.core.ledger.files import RunFolder
+from loadchaos.report.html.charts import picture
+from loadchaos.report.html.page import excerpt
+from loadchaos.report.live_stats.series import Series
+from loadchaos.report.live_stats.snapshot import Percentiles, Snapshot
+from loadchaos.report.phrases import evidence_text, incident_paths, known_text, remedy_text, worst_first
+from loadchaos.report.words import BLAME, SEVERITY, clean, number, plural, seconds
+
+_EVERY_S = 1.0
+_POINTS = 600  # all of them are drawn anew each time
+_MOST_DONE = 200
+_MOST_ANSWERS = 20
+_MOST_FAILURES = 50
+_NS = 1_000_000_000
+_NOTHING = Percentiles(None, None, None, 0)
+
+
+@cache
+def _template() -> Template:
+    loader = FileSystemLoader(Path(__file__).parent)
+    env = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    return env.get_template("cockpit.html.j2")
+
+
+@dataclass
+class _Seen:
+    """How often a failure was met, first and last when, on the wall clock."""
+
+    count: int
+    first_s: float
+    last_s: float
+
+
+class Pages:
+    """Feed it every row, then `renew` as often as you like: pages that changed are written, once a second at most."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder, self._home = folder, folder.cockpit
+        self._series = Series(_POINTS)
+        self._offers: Mapping[str, Any] = {}
+        self._answers: deque[Mapping[str, Any]] = deque(maxlen=_MOST_ANSWERS)
+        self._done: deque[Mapping[str, Any]] = deque(maxlen=_MOST_DONE)
+        self._planned: list[str] | None = None
+        self._seen: dict[str, _Seen] = {}
+        self._next = 0.0
+        self._home.mkdir(exist_ok=True)
+
+    def feed(self, row: Mapping[str, Any]) -> None:
+        """Take one row."""
+        self._series.feed(row)
+        kind = row.get("row")
+        if kind == "offers":
+            self._offers = row
+        elif kind == "command":
+            self._answers.append(row)
+        elif kind == "attack" and row.get("what") in ("end", "skipped"):
+            self._done.append(row)
+
+    def renew(self, s: Snapshot, *, now: bool = False) -> None:
+        """Write what the snapshot shows; `now`: even if a second has not passed."""
+        if not now and time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _EVERY_S
+        failures = sorted(s.failures, key=worst_first)[:_MOST_FAILURES]
+        drawn = picture(self._series, self._marks(s))
+        told = {"picture": drawn, "width": plural(drawn.width_s, "second"), "run": self._folder.path.name}
+        self._write("server.html", _template().render(panel="server", **told, **self._server(s, failures)))
+        self._write("charts.html", _template().render(panel="charts", **told))
+        self._write("attacks.html", _template().render(panel="attacks", **self._attacks(s)))
+        self._write("failures.json", orjson.dumps([self._failure_row(f) for f in failures]).decode())
+
+    def _write(self, name: str, text: str) -> None:
+        part = self._home / f"{name}.part"
+        part.write_text(text, "utf-8")
+        part.replace(self._home / name)
+
+    # -- the server ----------------------------------------------------------------------------------------------
+
+    def _marks(self, s: Snapshot) -> list[tuple[float, str]]:
+        return [
+            (self._series.seconds(int(i["at_ns"])), clean(i.get("id"), 80))
+            for i in s.incidents
+            if isinstance(i.get("at_ns"), int)
+        ]
+
+    def _server(self, s: Snapshot, failures: list[Mapping[str, Any]]) -> dict[str, Any]:
+        return {
+            "states": [
+                {
+                    "replica": clean(st.replica, 40), "state": clean(st.state, 20),
+                    "since": seconds(max(0.0, (s.now_ns - st.at_ns) / _NS)),
+                    "signs": "; ".join(clean(x, 200) for x in st.signs),
+                }
+                for st in s.states
+            ],
+            "paused": "" if s.load_over else clean(s.paused, 200), "facts": _facts(s),
+            "failures": [self._failure(f) for f in failures],
+        }  # fmt: skip
+
+    def _failure(self, f: Mapping[str, Any]) -> dict[str, Any]:
+        blame = str(f.get("attribution") or "server")
+        found = incident_paths(f) or ([str(f["folder"])] if f.get("folder") else [])
+        return {
+            "id": clean(f.get("id"), 80), "severity": SEVERITY.get(str(f.get("severity")), clean(f.get("severity"), 30)),
+            "times": f"{number(f['count'])} times" if (f.get("count") or 0) > 1 else "",
+            "title": clean(f.get("title") or "", 600), "blamed": blame == "server",
+            "blame": BLAME.get(blame, clean(blame, 60)), "remedy": remedy_text(f.get("remedy")),
+            "evidence": evidence_text(f.get("evidence")), "known": "; ".join(known_text(k) for k in f.get("known") or []),
+            "incident": found[0] if found else "",
+            "excerpt": excerpt(self._folder.path / found[0] / "server.log.excerpt") if found else "",
+        }  # fmt: skip
+
+    def _failure_row(self, f: Mapping[str, Any]) -> dict[str, Any]:
+        """A row of Locust's failures table: ours by id, in place of every raw text."""
+        name, count, now_s = clean(f.get("id"), 80), int(f.get("count") or 1), time.time()
+        seen = self._seen.setdefault(name, _Seen(0, now_s, now_s))
+        if count > seen.count:
+            seen.count, seen.last_s = count, now_s
+        known = "; ".join(known_text(k) for k in f.get("known") or [])
+        return {
+            "occurrences": count, "method": SEVERITY.get(str(f.get("severity")), clean(f.get("severity"), 30)),
+            "name": name, "error": clean(f.get("title") or "", 300) + (f" ({known})" if known else ""),
+            "first_seen": seen.first_s, "last_seen": seen.last_s,
+        }  # fmt: skip
+
+    # -- attacks -------------------------------------------------------------------------------------------------
+
+    def _attacks(self, s: Snapshot) -> dict[str, Any]:
+        return {
+            "refused": clean(self._offers.get("refused") or "", 600), "over": s.load_over,
+            "offers": [
+                {"title": o["title"], "about": o["about"], "needs": o["needs"], "asked": json.dumps(o)}
+                for o in self._offers.get("offers") or ()
+            ],
+            "answers": [
+                {"when": self._when(a), "ok": a.get("ok"), "text": clean(a.get("text"), 400)}
+                for a in reversed(self._answers)
+            ],
+            "planned": self._plan(),
+            "running": [
+                {"name": clean(a.name, 60), "replica": clean(a.replica, 40),
+                 "since": seconds(max(0.0, (s.now_ns - a.at_ns) / _NS))}
+                for a in s.attacks_in_force
+            ],
+            "done": [self._act(d) for d in reversed(self._done)],
+        }  # fmt: skip
+
+    def _act(self, d: Mapping[str, Any]) -> dict[str, str]:
+        ok, skipped, took = d.get("ok"), d.get("what") == "skipped", d.get("took_ns")
+        word = "skipped" if skipped else "no answer" if ok is None else "worked" if ok else "failed"
+        css = "pass" if ok else "unknown" if ok is None else "fail"
+        return {
+            "when": self._when(d), "name": clean(d.get("attack"), 60), "replica": clean(d.get("replica"), 40),
+            "by": "hand" if int(d.get("n") or 0) < 0 else "plan", "word": word, "css": css,
+            "took": seconds(took / _NS) if isinstance(took, int) else "", "text": clean(d.get("text"), 200),
+        }  # fmt: skip
+
+    def _plan(self) -> list[str]:
+        if self._planned is None:
+            try:
+                attacks = orjson.loads(self._folder.plan.read_bytes())["profile"].get("attacks") or []
+            except (OSError, ValueError, KeyError):
+                return []
+            self._planned = [
+                clean(", ".join(f"{k}: {v}" for k, v in a.items() if v not in (None, {}, [])), 300) for a in attacks
+            ]
+        return self._planned
+
+    def _when(self, row: Mapping[str, Any]) -> str:
+        return f"{self._series.seconds(int(row.get('at_ns') or 0)):.1f} s"
+
+
+def _facts(s: Snapshot) -> list[tuple[str, str]]:
+    def total(name: str) -> str | None:
+        values = [v[name] for v in s.server.values() if name in v]
+        return number(sum(values)) if values else None
+
+    kv = [v["kv_usage_ratio"] for v in s.server.values() if "kv_usage_ratio" in v]
+    ttft, itl = s.recent.get("ttft", _NOTHING), s.recent.get("itl", _NOTHING)
+    told = [
+        ("running in the server", total("requests_running")), ("waiting in the server", total("requests_waiting")),
+        ("KV cache", f"{max(kv):.0%}" if kv else None), ("preemptions", total("preemptions_total")),
+        ("in flight", number(s.in_flight)), ("users", number(s.users)), ("requests/s", f"{s.begun_per_s:.1f}"),
+        ("tokens/s", f"{s.tokens_per_s:.0f}"), ("TTFT p50", seconds(ttft.p50)), ("TTFT p99", seconds(ttft.p99)),
+        ("ITL p50", seconds(itl.p50)), ("ITL p99", seconds(itl.p99)), ("oldest silence", seconds(s.oldest_silence_s)),
+        ("generator late", seconds(s.lag_s)),
+    ]  # fmt: skip
+    return [(name, value) for name, value in told if value is not None]

@@ -1,0 +1,57 @@
+"""The decisive lines of a log for a report: the whole traceback of what broke, without what merely repeats it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from loadchaos.report.words import clean_line, number
+
+LINES_BEFORE, LINES_AFTER = 120, 25
+_WITHOUT_TRACEBACK = 12
+_INTRO = 2  # lines before a traceback that say who tells of it
+_ALIKE = 3  # lines that differ in their numbers only and are all shown
+_HEADER = "Traceback (most recent call last)"
+_BATCH = ("Dumping scheduler output", "Dumping input data")
+_NUMBER = re.compile(r"\d+")
+_LONG = 400
+_LONG_BATCH = 1_500
+
+
+def decisive(before: Sequence[str], line: str, after: Sequence[str], *, traceback: bool) -> list[str]:
+    """What a report shows around `line`: from the head of its traceback, if it ends one, to where the log begins to
+    repeat itself.
+    """
+    heads = [n for n, text in enumerate(before) if _HEADER in text] if traceback else []
+    shown = before[max(0, heads[-1] - _INTRO) :] if heads else before[-_WITHOUT_TRACEBACK:]
+    end = next((n for n, text in enumerate(after) if _HEADER in text), len(after))
+    lines = [text for text in (*shown, line, *after[:end]) if not _is_batch(text)]
+    return [clean_line(text, _LONG) for text in _without_repeats(lines)]
+
+
+def batch(lines: Sequence[str]) -> list[str]:
+    """What vLLM dumps of the step that killed its engine, which is the best seed of a reproduction."""
+    return [clean_line(text, _LONG_BATCH) for text in lines if _is_batch(text)]
+
+
+def _is_batch(text: str) -> bool:
+    return any(words in text for words in _BATCH)
+
+
+def _without_repeats(lines: Sequence[str]) -> list[str]:
+    """Of many lines in a row that differ in numbers only, the first few and how many there were."""
+    found: list[str] = []
+    like, alike = "", 0
+    for text in lines:
+        shape = _NUMBER.sub("", text)
+        if shape != like:
+            found += _left_out(alike)
+            like, alike = shape, 0
+        alike += 1
+        if alike <= _ALIKE:
+            found.append(text)
+    return found + _left_out(alike)
+
+
+def _left_out(alike: int) -> list[str]:
+    return [f"... {number(alike - _ALIKE)} more lines like these"] if alike > _ALIKE else []

@@ -1,0 +1,1 @@
+"""Ledger rows folded into numbers for live views and charts."""

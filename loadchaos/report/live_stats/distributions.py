@@ -1,0 +1,175 @@
+"""Where the answers of a whole run fell: latency distributions by traffic as shapes, and what lengths were and are.
+
+Latencies on a logarithmic axis that all kinds of traffic share, so that they can be compared by eye; heights count within
+one kind of traffic. Log-linear buckets of 0.8 % (stats.py) are put together to bins.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from loadchaos.core.stats import LogHistogram, bucket_middle
+from loadchaos.report.live_stats.buckets import Latencies, e2e_ns, latencies, ttft_ns
+from loadchaos.report.words import clean, number, seconds
+
+FEWEST_BINS, MOST_BINS = 20, 80
+MOST = 24
+"""Kinds of traffic drawn."""
+_NS = 1_000_000_000
+_TITLES = {
+    "ttft": "Time to first token", "itl": "Gaps between chunks", "e2e": "The whole answer",
+}  # fmt: skip
+
+
+@dataclass
+class Lengths:
+    """Prompt lengths as planned and as the server counted them, over the answers that told both; images beside."""
+
+    told: int = 0
+    equal: int = 0
+    shorter: int = 0  # tokens the server counted fewer, at most
+    longer: int = 0  # tokens the server counted more, at most
+    shortest: int | None = None
+    longest: int | None = None
+    images: int = 0
+    image_tokens: int = 0
+    with_images: int = 0
+
+    def add(self, end: Mapping[str, Any]) -> None:
+        """Take an end row."""
+        images = int(end.get("images") or 0)
+        self.images += images
+        self.image_tokens += int(end.get("image_tokens") or 0)
+        self.with_images += images > 0
+        planned, counted = end.get("planned_tokens"), end.get("prompt_tokens")
+        if not isinstance(planned, int) or not isinstance(counted, int):
+            return
+        self.told += 1
+        self.equal += planned == counted
+        self.shorter = max(self.shorter, planned - counted)
+        self.longer = max(self.longer, counted - planned)
+        self.shortest = counted if self.shortest is None else min(self.shortest, counted)
+        self.longest = counted if self.longest is None else max(self.longest, counted)
+
+
+@dataclass
+class Whole:
+    """All answers of a run by traffic; feed it the end rows."""
+
+    latency: dict[str, Latencies] = field(default_factory=dict)
+    lengths: dict[str, Lengths] = field(default_factory=dict)
+
+    def feed(self, end: Mapping[str, Any]) -> None:
+        """Take an end row; only answers (ok) have latencies."""
+        traffic = str(end.get("traffic"))
+        self.lengths.setdefault(traffic, Lengths()).add(end)
+        if end.get("outcome") != "ok":
+            return
+        kinds = self.latency.setdefault(traffic, latencies())
+        for kind, value in (("ttft", ttft_ns(end)), ("e2e", e2e_ns(end))):
+            if value is not None:
+                kinds[kind].add(value)
+        kinds["itl"].merge(end.get("itl_hist") or {})
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kind of traffic: its shape on a 1000 x 100 plane, and its quantiles as marks in per cent."""
+
+    traffic: str
+    path: str
+    marks: tuple[tuple[float, str], ...]
+    text: str
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """One kind of latency: a row a traffic over one axis; ticks are per cent and label."""
+
+    title: str
+    rows: tuple[Row, ...]
+    ticks: tuple[tuple[float, str], ...]
+
+
+def distributions(whole: Whole) -> list[Distribution]:
+    """TTFT, ITL and E2E, where anything was measured."""
+    return [d for kind in _TITLES if (d := _distribution(whole, kind)) is not None]
+
+
+def _distribution(whole: Whole, kind: str) -> Distribution | None:
+    found = {t: k[kind] for t, k in list(whole.latency.items())[:MOST] if k[kind].n}
+    if not found:
+        return None
+    values = [max(bucket_middle(i), 1.0) for h in found.values() for i in (min(h.counts), max(h.counts))]
+    # As many bins as there are answers to fill them.
+    bins = min(MOST_BINS, max(FEWEST_BINS, int(4 * math.sqrt(max(h.n for h in found.values())))))
+    # Half a bin of room on both sides, and at least a factor of two: a single value is a bar, not the whole width.
+    low, high = math.log10(min(values)), math.log10(max(values))
+    room = max((high - low) / bins, (math.log10(2) - (high - low)) / 2, 0.01)
+    low, high = low - room, high + room
+
+    def place(ns: float) -> float:
+        return (math.log10(max(ns, 1.0)) - low) / (high - low)
+
+    rows = tuple(_row(clean(t, 40), h, place, bins) for t, h in found.items())
+    return Distribution(_TITLES[kind], rows, tuple(log_ticks(low, high)))
+
+
+def _row(traffic: str, hist: LogHistogram, place: Callable[[float], float], n_bins: int) -> Row:
+    bins = [0] * n_bins
+    for index, count in hist.counts.items():
+        bins[min(n_bins - 1, max(0, int(place(bucket_middle(index)) * n_bins)))] += count
+    top, wide = max(bins), 1000 / n_bins
+    # A bin with a single answer among thousands still is a line one can see.
+    bars = (f"M{_n(i * wide)},100v{_n(-max(3.0, 100 * n / top))}h{_n(wide)}V100z" for i, n in enumerate(bins) if n)
+    quantiles = [(q, hist.quantile(q)) for q in (0.5, 0.9, 0.99)]
+    marks = tuple((round(100 * place(v), 2), f"p{q * 100:g} {seconds(v / _NS)}") for q, v in quantiles if v is not None)
+    return Row(traffic, "".join(bars), marks, ", ".join([*(m[1] for m in marks), f"{number(hist.n)} in all"]))
+
+
+def _n(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def log_ticks(low: float, high: float, apart: float = 11) -> list[tuple[float, str]]:
+    """Round latencies on an axis from 10**low to 10**high ns, as per cent and label; `apart` per cent at least."""
+    decades = high - low
+    steps = (1,) if decades > 3 else (1, 2, 5) if decades > 0.9 else (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
+    exponents = range(math.floor(low), math.ceil(high) + 1)
+    ticks: list[tuple[float, str]] = []
+    for value in (s * 10.0**e for e in exponents for s in steps):
+        at = round(100 * (math.log10(value) - low) / (high - low), 2)
+        # Labels need room, on a phone a tenth of the width.
+        if 0 <= at <= 100 and (not ticks or at - ticks[-1][0] > apart):
+            ticks.append((at, _short(value / _NS)))
+    return ticks
+
+
+def _short(value_s: float) -> str:
+    """`0.05` as `50 ms`: ticks are round numbers."""
+    return (
+        f"{value_s:g} s" if value_s >= 1 else f"{value_s * 1000:g} ms" if value_s >= 1e-3 else f"{value_s * 1e6:g} µs"
+    )
+
+
+def lengths(whole: Whole) -> list[dict[str, str]]:
+    """A table row a traffic: how well the prompt lengths and images came out as they were dialled."""
+    rows = []
+    for traffic, x in list(whole.lengths.items())[:MOST]:
+        if not x.told and not x.images:
+            continue
+        off = " and ".join(p for p in (f"up to {number(x.shorter)} fewer" if x.shorter else "",
+                                       f"up to {number(x.longer)} more" if x.longer else "") if p)  # fmt: skip
+        span = "–" if x.shortest is None else number(x.shortest)
+        if x.longest is not None and x.longest != x.shortest:
+            span += f" to {number(x.longest)}"
+        rows.append({
+            "traffic": clean(traffic, 40), "prompts": span, "told": number(x.told),
+            "equal": f"{x.equal / x.told:.1%}" if x.told else "–", "off": off or ("none" if x.told else "–"),
+            "images": number(x.images) if x.images else "–",
+            "an_image": number(round(x.image_tokens / x.images)) if x.images and x.image_tokens else "–",
+        })  # fmt: skip
+    return rows

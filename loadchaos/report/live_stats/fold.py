@@ -1,0 +1,371 @@
+"""Live numbers of a run, folded row by row from its ledger; the terminal and the Prometheus exporter share them.
+
+Nothing here decides anything: outcomes come with the end rows, states with the state rows, failures and incidents
+with the follower's findings. The same rows give the same totals again, so a restarted follower tells the same story.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from loadchaos.core.model import OUTCOMES
+from loadchaos.core.stats import LogHistogram, bucket_middle
+from loadchaos.report.live_stats.buckets import Bucket, Latencies, e2e_ns, latencies, ttft_ns
+from loadchaos.report.live_stats.snapshot import AttackInForce, Percentiles, ReplicaState, Snapshot, TrafficLine
+
+WINDOW_S = 10
+_MOST_DEVICES = 256
+STALE_S = 5
+_NS = 1_000_000_000
+
+# vLLM's own bounds (its /metrics page, 0.32), so that a panel can lay both sides over each other; ITL has finer ones.
+TTFT_BOUNDS_S = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
+    640.0, 2560.0,
+)  # fmt: skip
+ITL_BOUNDS_S = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+    20.0, 40.0, 80.0,
+)  # fmt: skip
+E2E_BOUNDS_S = (
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
+    1920.0, 7680.0,
+)  # fmt: skip
+_BOUNDS = {"ttft": TTFT_BOUNDS_S, "itl": ITL_BOUNDS_S, "e2e": E2E_BOUNDS_S}
+
+
+_SETTLES_NS = 4 * _NS
+
+
+class Bounded:
+    """A Prometheus histogram: counts below fixed bounds in seconds, their sum, and an example id a bucket."""
+
+    __slots__ = ("bounds", "counts", "exemplars", "sum_s")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.exemplars: dict[int, tuple[str, float]] = {}
+        self.sum_s = 0.0
+
+    def add(self, value_s: float, times: int = 1, request_id: str = "") -> None:
+        """Count a value; `request_id` is remembered as the bucket's newest example."""
+        i = bisect_left(self.bounds, value_s)
+        self.counts[i] += times
+        self.sum_s += value_s * times
+        if request_id:
+            self.exemplars[i] = (request_id, value_s)
+
+
+class Traffic:
+    """Everything counted for one kind of traffic."""
+
+    __slots__ = (
+        "begun", "bounded", "images", "images_answered", "in_flight", "latency", "outcomes", "tokens_counted",
+        "tokens_in", "tokens_out",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.in_flight = 0
+        self.outcomes: Counter[str] = Counter()
+        self.images = 0
+        self.images_answered = 0  # images in requests that ended ok
+        self.tokens_in = 0  # prompt tokens sent, as planned
+        self.tokens_counted = 0  # prompt tokens, as the server counted them
+        self.tokens_out = 0  # completion tokens, as the server counted them
+        self.latency: Latencies = latencies()
+        self.bounded = {kind: Bounded(bounds) for kind, bounds in _BOUNDS.items()}
+
+
+class Fold:
+    """Feed it every row of a run (findings too), ask it for a Snapshot; the exporter reads its totals directly."""
+
+    def __init__(self) -> None:
+        self.run: dict[str, Any] = {}
+        self.now_ns = 0
+        self.load_begin_ns: int | None = None
+        self.load_end_ns: int | None = None
+        self.ended = False
+        self._finished = False
+        self.traffic: dict[str, Traffic] = {}
+        self.states: dict[str, ReplicaState] = {}
+        self.attacks: Counter[tuple[str, str]] = Counter()  # (name, ok | failed | skipped)
+        self.in_force: dict[tuple[str, Any, Any], AttackInForce] = {}
+        self.failures: dict[tuple[str, str], dict[str, Any]] = {}
+        self._deaths: dict[tuple[str, str], set[str]] = {}
+        self.incidents: dict[Any, dict[str, Any]] = {}
+        self.server: dict[tuple[str, str], dict[str, float]] = {}  # (replica, engine)
+        self._server_ns: dict[tuple[str, str], int] = {}
+        self.workers: dict[str, dict[str, Any]] = {}  # newest heartbeat of each
+        self.processes: dict[tuple[str, int], tuple[str, int]] = {}  # (replica, pid): role, resident bytes
+        self.devices: dict[tuple[str, str], dict[str, float]] = {}  # (host, device): the newest figures
+        self.gaps_s: dict[str, float] = {}
+        self._gap_told_ns: dict[tuple[str, str], int] = {}  # (replica, source): up to when
+        self.missed: Counter[str] = Counter()  # by why
+        self.send_lag_ns = 0  # of all requests sent: sent minus due
+        self.send_lags = 0
+        self.rows: Counter[str] = Counter()
+        self.gate = ""
+        self.preflight: list[tuple[bool, str]] = []
+        self._open: dict[str, str] = {}  # id -> traffic
+        self._window: dict[int, Bucket] = {}
+
+    def feed(self, row: Mapping[str, Any]) -> None:
+        """Take one row; kinds it does not know are counted and otherwise ignored."""
+        kind = str(row.get("row"))
+        self.rows[kind] += 1
+        at = row.get("at_ns")
+        if isinstance(at, int) and at > self.now_ns and kind not in {"failure", "incident"}:
+            self.now_ns = at
+        take = getattr(self, f"_on_{kind}", None)
+        if take is not None:
+            take(row)
+
+    def finish(self) -> None:
+        """The run is over, read and judged: what began and never ended is `unfinished`, and no name will change."""
+        self._finished = True
+        for traffic in self._open.values():
+            self._traffic(traffic).outcomes["unfinished"] += 1
+            self._traffic(traffic).in_flight -= 1
+        self._open.clear()
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    def _on_begin(self, row: Mapping[str, Any]) -> None:
+        traffic = self._traffic(row.get("traffic"))
+        traffic.begun += 1
+        traffic.images += int(row.get("images") or 0)
+        traffic.tokens_in += int(row.get("tokens") or 0)
+        if row.get("id") is not None:
+            self._open[str(row["id"])] = str(row.get("traffic"))
+            traffic.in_flight += 1
+        at, due = row.get("at_ns"), row.get("due_ns")
+        if isinstance(at, int) and isinstance(due, int):
+            self.send_lag_ns += max(0, at - due)
+            self.send_lags += 1
+        self._bucket(row).begun += 1
+
+    def _on_end(self, row: Mapping[str, Any]) -> None:
+        traffic = self._traffic(row.get("traffic"))
+        outcome = str(row.get("outcome"))
+        if self._open.pop(str(row.get("id")), None) is not None:
+            traffic.in_flight -= 1
+        traffic.outcomes[outcome] += 1
+        traffic.tokens_out += int(row.get("completion_tokens") or 0)
+        traffic.tokens_counted += int(row.get("prompt_tokens") or 0)
+        bucket = self._bucket(row)
+        bucket.outcomes[outcome] += 1
+        if outcome == "missed":
+            self.missed[str((row.get("detail") or {}).get("why"))] += 1
+        if outcome == "ok":
+            traffic.images_answered += int(row.get("images") or 0)
+            self._latency(traffic, bucket, row)
+
+    def _latency(self, traffic: Traffic, bucket: Bucket, row: Mapping[str, Any]) -> None:
+        request = str(row.get("request_id") or row.get("id") or "")[:64]
+        for kind, value in (("ttft", ttft_ns(row)), ("e2e", e2e_ns(row))):
+            if value is None:
+                continue
+            traffic.latency[kind].add(value)
+            bucket.latency[kind].add(value)
+            traffic.bounded[kind].add(value / _NS, request_id=request)
+        gaps = row.get("itl_hist") or {}
+        traffic.latency["itl"].merge(gaps)
+        bucket.latency["itl"].merge(gaps)
+        for index, count in gaps.items():
+            traffic.bounded["itl"].add(bucket_middle(int(index)) / _NS, int(count))
+
+    def _on_missed(self, row: Mapping[str, Any]) -> None:
+        count = int(row.get("count") or 1)
+        self._traffic(row.get("traffic")).outcomes["missed"] += count
+        self.missed[str(row.get("why"))] += count
+        self._bucket(row).outcomes["missed"] += count
+
+    def _on_heartbeat(self, row: Mapping[str, Any]) -> None:
+        self.workers[str(row.get("file", ""))] = dict(row)
+        self._bucket(row).heartbeat(row)
+
+    # -- the server ----------------------------------------------------------------------------------------------
+
+    def _on_state(self, row: Mapping[str, Any]) -> None:
+        replica = str(row.get("replica") or "")
+        if row.get("engine") is not None:
+            replica = f"{replica} engine {row['engine']}"
+        signs = tuple(str(s) for s in row.get("signs") or ())
+        self.states[replica] = ReplicaState(replica, str(row.get("to")), int(row.get("at_ns") or 0), signs)
+
+    def _on_metrics(self, row: Mapping[str, Any]) -> None:
+        values = {k: v for k, v in (row.get("values") or {}).items() if isinstance(v, int | float)}
+        key = str(row.get("replica") or ""), str(row.get("engine") or "0")
+        self.server[key], self._server_ns[key] = values, int(row.get("at_ns") or 0)
+
+    def _on_device(self, row: Mapping[str, Any]) -> None:
+        key = str(row.get("host") or ""), str(row.get("device") or "")
+        values = {k: v for k, v in (row.get("values") or {}).items() if isinstance(v, int | float)}
+        if key in self.devices or len(self.devices) < _MOST_DEVICES:
+            self.devices[key] = self.devices.get(key, {}) | values
+
+    def _on_gap(self, row: Mapping[str, Any]) -> None:
+        # A long gap is told again and again with its length so far: only what no earlier row told is added.
+        source, at = str(row.get("source")), int(row.get("at_ns") or 0)
+        key = str(row.get("replica") or ""), source
+        since = max(at - round(float(row.get("seconds") or 0) * _NS), self._gap_told_ns.get(key, 0))
+        self.gaps_s[source] = self.gaps_s.get(source, 0.0) + max(0, at - since) / _NS
+        self._gap_told_ns[key] = at
+
+    def _on_process(self, row: Mapping[str, Any]) -> None:
+        key = str(row.get("replica") or ""), int(row.get("pid") or 0)
+        if row.get("what") == "gone":
+            self.processes.pop(key, None)
+        else:
+            self.processes[key] = str(row.get("role")), int(row.get("rss_bytes") or 0)
+
+    # -- the run -------------------------------------------------------------------------------------------------
+
+    def _on_run(self, row: Mapping[str, Any]) -> None:
+        what, at = row.get("what"), int(row.get("at_ns") or 0)
+        if what == "begin":
+            self.run = dict(row)
+        elif what == "load_begin":
+            self.load_begin_ns = at
+        elif what == "load_end":
+            self.load_end_ns = at
+        elif what == "end":
+            self.ended = True
+
+    def _on_gate(self, row: Mapping[str, Any]) -> None:
+        self.gate = "" if row.get("open") else str(row.get("why") or "paused")
+
+    def _on_preflight(self, row: Mapping[str, Any]) -> None:
+        self.preflight.append((bool(row.get("ok")), str(row.get("text") or row.get("name"))))
+
+    def _on_attack(self, row: Mapping[str, Any]) -> None:
+        name, what = str(row.get("attack")), row.get("what")
+        key = (name, row.get("n"), row.get("replica"))
+        if what == "begin":
+            self.in_force[key] = AttackInForce(name, str(row.get("replica") or ""), int(row.get("at_ns") or 0))
+        elif what in {"end", "undo"}:
+            self.in_force.pop(key, None)
+        if what == "end":
+            self.attacks[name, "failed" if row.get("ok") is False else "ok"] += 1
+        elif what == "skipped":
+            self.attacks[name, "skipped"] += 1
+
+    # -- findings ------------------------------------------------------------------------------------------------
+
+    def _on_failure(self, row: Mapping[str, Any]) -> None:
+        # A later row about the same failure tells of another incident, or carries a newer count.
+        key = str(row.get("id")), str(row.get("attribution") or "server")
+        deaths = self._deaths.setdefault(key, set())
+        deaths.update(str(i) for i in row.get("incidents") or ())
+        self.failures[key] = {**row, "count": max(len(deaths), int(row.get("count") or 1))}
+
+    def count_failures(self, failures: Iterable[Mapping[str, Any]]) -> None:
+        """All failures the judge knows now, with their counts: also those that kill nobody, and go on happening.
+
+        Counts never go back: Prometheus would take that for a restart. Deaths are left to their own rows: an open one
+        may still be renamed by its log, and what was counted under the first name could not be taken back.
+        """
+        counted: Counter[tuple[str, str]] = Counter()
+        for failure in failures:
+            if failure.get("incidents"):
+                continue
+            key = str(failure.get("id")), str(failure.get("attribution") or "server")
+            counted[key] += int(failure.get("count") or 1)
+            self.failures.setdefault(key, dict(failure))
+        for key, count in counted.items():
+            self.failures[key]["count"] = max(count, int(self.failures[key].get("count") or 1))
+
+    def _on_incident(self, row: Mapping[str, Any]) -> None:
+        known = self.incidents.setdefault(row.get("n"), {"told_from_ns": self.now_ns + _SETTLES_NS})
+        known.update(row)
+
+    def all_failures(self) -> list[dict[str, Any]]:
+        """Failures found, and incidents that are still open under the id they have now: a death is told at once."""
+        names = {name for name, _ in self.failures}
+        still = [
+            {**i, "attribution": i.get("attribution") or "server", "count": 1}
+            for i in self.incidents.values()
+            if i.get("severity") and i.get("what") == "open" and i.get("id") not in names and self._settled(i)
+        ]
+        return [*self.failures.values(), *still]
+
+    def _settled(self, incident: Mapping[str, Any]) -> bool:
+        """Whether its name may be told: a dying server's log comes a moment later than the signs, and knows better."""
+        named = any(name == incident.get("id") for name, _ in self.failures)
+        return named or self._finished or incident.get("what") == "close" or self.now_ns >= incident["told_from_ns"]
+
+    # -- telling -------------------------------------------------------------------------------------------------
+
+    def _traffic(self, name: object) -> Traffic:
+        return self.traffic.setdefault(str(name), Traffic())
+
+    def _bucket(self, row: Mapping[str, Any]) -> Bucket:
+        second = int(row.get("at_ns") or self.now_ns) // _NS
+        if second not in self._window:
+            self._window[second] = Bucket()
+            for old in [s for s in self._window if s < self.now_ns // _NS - WINDOW_S]:
+                del self._window[old]
+        return self._window[second]
+
+    def window(self, now_ns: int | None = None) -> Bucket:
+        """The last WINDOW_S whole seconds in one bucket, ending at `now_ns` (default: the newest row)."""
+        last = (now_ns or self.now_ns) // _NS
+        recent = Bucket()
+        for second in sorted(self._window):
+            if last - WINDOW_S <= second < last:
+                recent.merge(self._window[second])
+        return recent
+
+    def fresh_server(self, now_ns: int | None = None) -> dict[tuple[str, str], dict[str, float]]:
+        """The server's metrics where they are not older than STALE_S: a dead server has none."""
+        oldest = max(now_ns or 0, self.now_ns) - STALE_S * _NS
+        return {key: values for key, values in self.server.items() if self._server_ns[key] >= oldest}
+
+    def _worst(self, key: str) -> int:
+        return max((int(w.get(key) or 0) for w in self.workers.values()), default=0)
+
+    def snapshot(self, now_ns: int | None = None) -> Snapshot:
+        """Everything the live view shows, as values; `now_ns` is the reader's clock where the run still goes."""
+        now = max(now_ns or 0, self.now_ns)
+        recent = self.window(now)
+        lines = tuple(
+            TrafficLine(
+                name, t.in_flight, t.begun, tuple((o, t.outcomes[o]) for o in OUTCOMES if t.outcomes[o]),
+                {kind: percentiles(hist) for kind, hist in t.latency.items()},
+            )
+            for name, t in self.traffic.items()
+        )  # fmt: skip
+        begun = self.load_begin_ns
+        until = self.load_end_ns or now
+        # In its first seconds a run has no ten seconds behind it.
+        span = min(WINDOW_S, max(1, now // _NS - begun // _NS)) if begun is not None else WINDOW_S
+        return Snapshot(
+            run=self.run, now_ns=now, load_s=(until - begun) / _NS if begun is not None else None,
+            load_over=self.load_end_ns is not None, ended=self.ended, traffic=lines,
+            users=sum(int(w.get("users") or 0) for w in self.workers.values()),
+            in_flight=sum(t.in_flight for t in self.traffic.values()),
+            begun_per_s=recent.begun / span, done_per_s=_done(recent) / span,
+            tokens_per_s=recent.tokens / span,
+            recent={kind: percentiles(hist) for kind, hist in recent.latency.items()},
+            lag_s=self._worst("lag_ns") / _NS, oldest_silence_s=self._worst("oldest_silence_ns") / _NS,
+            states=tuple(self.states.values()), attacks_in_force=tuple(self.in_force.values()),
+            attacks=dict(self.attacks), failures=tuple(self.all_failures()),
+            incidents=tuple(i for i in self.incidents.values() if self._settled(i)),
+            server=self.fresh_server(now), gaps_s=dict(self.gaps_s),
+            paused=self.gate, preflight=tuple(self.preflight),
+        )  # fmt: skip
+
+
+def _done(bucket: Bucket) -> int:
+    return sum(n for outcome, n in bucket.outcomes.items() if outcome != "missed")
+
+
+def percentiles(hist: LogHistogram) -> Percentiles:
+    """p50, p90, p99 in seconds of a histogram in nanoseconds."""
+    p50, p90, p99 = (None if (v := hist.quantile(q)) is None else v / _NS for q in (0.5, 0.9, 0.99))
+    return Percentiles(p50, p90, p99, hist.n)

@@ -1,0 +1,184 @@
+"""A whole run as stretches of equal length, for charts: seconds at first, merged by twos as the run grows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from loadchaos.report.live_stats.buckets import Bucket, e2e_ns, ttft_ns
+from loadchaos.report.live_stats.distributions import Whole
+
+POINTS = 4000
+"""Stretches at most: a run of an hour keeps its seconds, one of a day has 32 s."""
+
+_NS = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Span:
+    """Something that lasted: a state, an attack, the load, an incident. Seconds since the series' origin."""
+
+    lane: str
+    name: str
+    from_s: float
+    to_s: float
+    text: str = ""
+
+
+class Series:
+    """Feed it every row; then `points` are the stretches in order of time and `spans` what lasted.
+
+    The origin (0 s) is the begin of the load, or the first row where no load began. A latency stands where its answer
+    ended up: a TTFT at the first token, an E2E and an outcome at the end.
+    """
+
+    def __init__(self, at_most: int = POINTS) -> None:
+        self._at_most = at_most
+        self.width_s = 1
+        self.begin_ns: int | None = None
+        self.last_ns = 0
+        self._utc_ns: int | None = None  # UTC minus the monotonic clock
+        self.load_ns: int | None = None
+        self._buckets: dict[int, Bucket] = {}  # index from begin_ns, in widths
+        self._open: dict[tuple[str, str], tuple[int, str, str]] = {}  # (lane, key) -> since, name, text
+        self._closed: list[tuple[str, str, int, int, str]] = []
+        self.attacks: Counter[tuple[str, str]] = Counter()  # (name, ok | failed | skipped)
+        self.whole = Whole()
+        self.configuration: Mapping[str, Any] = {}  # what the server told of itself: flags, settings, system
+
+    def feed(self, row: Mapping[str, Any]) -> None:
+        """Take one row; kinds without a place on a chart are ignored."""
+        at, kind = row.get("at_ns"), row.get("row")
+        if kind == "header" and row.get("file") == "events.jsonl":
+            self._utc_ns = int(row["utc_ns"]) - int(row["mono_ns"])
+        if not isinstance(at, int) or kind in {"header", "log", "facts", "failure", "incident"}:
+            return
+        if self.begin_ns is None:
+            self.begin_ns = at
+        self.last_ns = max(self.last_ns, at)
+        take = getattr(self, f"_on_{kind}", None)
+        if take is not None:
+            take(row, at)
+
+    # -- rows ----------------------------------------------------------------------------------------------------
+
+    def _on_begin(self, _row: Mapping[str, Any], at: int) -> None:
+        self._bucket(at).begun += 1
+
+    def _on_end(self, row: Mapping[str, Any], at: int) -> None:
+        self._bucket(at).outcomes[str(row.get("outcome"))] += 1
+        self.whole.feed(row)
+        if row.get("outcome") != "ok":
+            return
+        ttft, e2e = ttft_ns(row), e2e_ns(row)
+        if ttft is not None:
+            self._bucket(row["first_token_ns"]).latency["ttft"].add(ttft)
+        if e2e is not None:
+            self._bucket(at).latency["e2e"].add(e2e)
+        self._bucket(at).latency["itl"].merge(row.get("itl_hist") or {})
+
+    def _on_missed(self, row: Mapping[str, Any], at: int) -> None:
+        self._bucket(at).outcomes["missed"] += int(row.get("count") or 1)
+
+    def _on_heartbeat(self, row: Mapping[str, Any], at: int) -> None:
+        self._bucket(at).heartbeat(row)
+
+    def _on_metrics(self, row: Mapping[str, Any], at: int) -> None:
+        key = f"{row.get('replica')}/{row.get('engine')}"
+        self._bucket(at).server[key] = {
+            k: v for k, v in (row.get("values") or {}).items() if isinstance(v, int | float)
+        }  # fmt: skip
+
+    def _on_device(self, row: Mapping[str, Any], at: int) -> None:
+        self._bucket(at).devices[f"{row.get('host')}/{row.get('device')}"] = {
+            k: v for k, v in (row.get("values") or {}).items() if isinstance(v, int | float)
+        }  # fmt: skip
+
+    def _on_state(self, row: Mapping[str, Any], at: int) -> None:
+        replica = str(row.get("replica") or "server")
+        text = "; ".join(str(s) for s in row.get("signs") or [])
+        self._close("state:" + replica, replica, at)
+        self._open["state:" + replica, replica] = (at, str(row.get("to")), text)
+
+    def _on_attack(self, row: Mapping[str, Any], at: int) -> None:
+        lane, key = "attack:" + str(row.get("attack")), f"{row.get('n')}/{row.get('replica')}"
+        what = row.get("what")
+        if what == "skipped":
+            self.attacks[str(row.get("attack")), "skipped"] += 1
+        elif what == "end":
+            self.attacks[str(row.get("attack")), "failed" if row.get("ok") is False else "ok"] += 1
+        if what == "begin":
+            self._open[lane, key] = (at, str(row.get("attack")), str(row.get("text") or ""))
+        elif what in {"end", "undo"}:
+            self._close(lane, key, at, " failed" if row.get("ok") is False else "")
+
+    def _on_configuration(self, row: Mapping[str, Any], _at: int) -> None:
+        self.configuration = row
+
+    def _on_run(self, row: Mapping[str, Any], at: int) -> None:
+        what = row.get("what")
+        if what == "load_begin":
+            self.load_ns = at
+            self._open["load", "load"] = (at, "load", "")
+        elif what in {"load_end", "end"}:
+            self._close("load", "load", at)
+
+    def _on_gap(self, row: Mapping[str, Any], at: int) -> None:
+        since = at - round(float(row.get("seconds") or 0) * _NS)
+        self._closed.append(("gap", str(row.get("source")), since, at, str(row.get("why") or "")))
+
+    # -- folding -------------------------------------------------------------------------------------------------
+
+    def _close(self, lane: str, key: str, at: int, more: str = "") -> None:
+        if (lane, key) in self._open:
+            since, name, text = self._open.pop((lane, key))
+            self._closed.append((lane, name, since, at, text + more))
+
+    def _bucket(self, at: int) -> Bucket:
+        begin = self.begin_ns if self.begin_ns is not None else at
+        index = max(0, at - begin) // (self.width_s * _NS)
+        while index >= self._at_most:
+            self._halve()
+            index //= 2
+        return self._buckets.setdefault(index, Bucket())
+
+    def _halve(self) -> None:
+        self.width_s *= 2
+        merged: dict[int, Bucket] = {}
+        for index in sorted(self._buckets):
+            if index // 2 in merged:
+                merged[index // 2].merge(self._buckets[index])
+            else:
+                merged[index // 2] = self._buckets[index]
+        self._buckets = merged
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    @property
+    def origin_ns(self) -> int:
+        """Where 0 s of every chart is."""
+        return self.load_ns if self.load_ns is not None else (self.begin_ns or 0)
+
+    @property
+    def origin_utc_s(self) -> float | None:
+        """The Unix time of 0 s; None where the record does not tell."""
+        return None if self._utc_ns is None else (self.origin_ns + self._utc_ns) / _NS
+
+    def seconds(self, at_ns: int) -> float:
+        """A monotonic time on the charts' axis."""
+        return (at_ns - self.origin_ns) / _NS
+
+    def points(self) -> list[tuple[float, Bucket | None]]:
+        """(second at which the stretch begins, what happened in it or None), in order, without a hole between."""
+        if not self._buckets or self.begin_ns is None:
+            return []
+        start = (self.begin_ns - self.origin_ns) / _NS
+        return [(start + i * self.width_s, self._buckets.get(i)) for i in range(max(self._buckets) + 1)]
+
+    def spans(self) -> list[Span]:
+        """What lasted, in order of begin; what is still open lasts until the last row."""
+        still = [(lane, name, since, self.last_ns, text) for (lane, _), (since, name, text) in self._open.items()]
+        every = sorted(self._closed + still, key=lambda s: s[2])
+        return [Span(lane, name, self.seconds(a), self.seconds(b), text) for lane, name, a, b, text in every]

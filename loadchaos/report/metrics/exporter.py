@@ -1,0 +1,376 @@
+"""/metrics for Prometheus, folded from the ledger's rows, so that its totals are the ledger's totals.
+
+Names, labels and their bounds are in metric_table.py. Times and sizes carry their unit in the name, as Prometheus asks
+for; histograms have vLLM's own bounds (fold.py); the server's own numbers have one name over dialects and versions.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
+
+from loadchaos.core.errors import OptionError
+from loadchaos.core.model import OUTCOMES, STATES
+from loadchaos.report.live_stats.fold import Bounded, Fold, Traffic
+from loadchaos.report.metrics.metric_table import (
+    ATTACKS,
+    FAILURES,
+    GAP_SOURCES,
+    INCIDENTS,
+    METRICS,
+    OTHER,
+    REPLICAS,
+    SERIES_BESIDE,
+    SERVER,
+    TRAFFICS,
+    server_sample,
+)
+
+_NS = 1_000_000_000
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,60}")
+_SERVER_NAMES = 40
+_WHYS = ("no_slot", "server_down", "stopped", "worker_lost")
+# Reserved for what is no traffic, no replica and no server metric, so that the room for engines never shrinks in a run.
+_RESERVED = 32 + INCIDENTS + FAILURES + 6 + (ATTACKS + 1) * 4
+_A_REPLICA = len(STATES) + 4
+
+Group = tuple[str, list[Traffic]]
+
+
+class _Page:
+    """Samples by family, each with the run's label in front."""
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self._families: dict[str, Any] = {}
+
+    def add(self, name: str, labels: Sequence[str], value: float) -> None:
+        """One sample of a counter or a gauge of the table."""
+        self._family(name).add_metric([self._run, *labels], value)
+
+    def histogram(self, name: str, labels: Sequence[str], parts: Sequence[Bounded]) -> None:
+        """One histogram: the sum of its parts."""
+        self._family(name).add_metric([self._run, *labels], _cumulative(parts), sum(p.sum_s for p in parts))
+
+    def summary(self, name: str, labels: Sequence[str], count: int, total: float) -> None:
+        """One summary: how many values and their sum."""
+        self._family(name).add_metric([self._run, *labels], count, total)
+
+    def server(self, name: str, labels: Sequence[str], value: float) -> None:
+        """One sample of the server's own; a name that is not in the table has a general sentence."""
+        full = server_sample(name)
+        if full not in self._families:
+            text = SERVER.get(name, "As the server says it, under one name over dialects and versions")
+            make = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            self._families[full] = make(full, text, labels=["run", "replica", "engine"])
+        self._families[full].add_metric([self._run, *labels], value)
+
+    def families(self) -> list[Metric]:
+        """All that has a sample, in the table's order, then the server's own."""
+        known = [s.name for s in METRICS if s.name in self._families]
+        return [self._families[n] for n in [*known, *(n for n in self._families if n not in _MAKERS)]]
+
+    def _family(self, name: str) -> Any:
+        if name not in self._families:
+            make, spec = _MAKERS[name]
+            self._families[name] = make(name, spec.help, labels=["run", *spec.labels])
+        return self._families[name]
+
+
+_KINDS: dict[str, Any] = {
+    "counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily,
+    "summary": SummaryMetricFamily,
+}  # fmt: skip
+_MAKERS = {s.name: (_KINDS[s.kind], s) for s in METRICS}
+
+
+class FoldCollector(Collector):
+    """Turns a Fold into metric families at each scrape; `lock` keeps feeding and scraping apart."""
+
+    def __init__(self, fold: Fold, run: str = "") -> None:
+        self.fold = fold
+        self.run = run
+        self.lock = threading.Lock()
+        self.scraped_s: list[float] = []  # time.monotonic at which the last two scrapes began
+        self._scraped = threading.Condition()
+
+    def collect(self) -> Iterable[Metric]:
+        """Every family, with the numbers as of now."""
+        with self.lock:
+            return families(self.fold, self.run)
+
+    def sent(self, began_s: float) -> None:
+        """A page asked for at `began_s` (time.monotonic) went out whole."""
+        with self._scraped:
+            self.scraped_s = [*self.scraped_s[-1:], began_s]
+            self._scraped.notify_all()
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: the families depend on what the server has, and no other collector shares the registry."""
+        return []
+
+    def wait_for_scrape(self, limit_s: float) -> bool:
+        """Wait for a scrape that begins now or later, where somebody scrapes at intervals of less than `limit_s`."""
+        now = time.monotonic()
+        with self._scraped:
+            before = self.scraped_s
+            if len(before) < 2 or before[1] - before[0] > limit_s or now - before[1] > limit_s:
+                return False
+            return self._scraped.wait_for(lambda: self.scraped_s[-1] > now, limit_s)
+
+
+class _Answer:
+    """A page on its way: `sent` is called once all of it was written, and not when the scraper has hung up."""
+
+    def __init__(self, parts: Sequence[bytes], sent: Callable[[], None]) -> None:
+        self._parts, self._sent = parts, sent
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._parts
+        self._sent()
+
+    def __len__(self) -> int:  # what wsgiref makes a Content-Length of
+        return len(self._parts)
+
+
+class Exporter:
+    """Serves /metrics on `address`:`port` (0: a free one); `port` then says which. OptionError where it is in use."""
+
+    def __init__(self, fold: Fold, port: int, address: str = "127.0.0.1", run: str = "") -> None:
+        self.collector = FoldCollector(fold, run)
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(self.collector)
+        try:
+            self._server, self._thread = start_http_server(port, address, registry)
+        except (OSError, OverflowError) as e:  # OverflowError: no port number at all
+            raise OptionError(
+                f"the metrics exporter cannot listen on {address}:{port}: {e}; "
+                "another run may be using it: choose one with --exporter-port, 0 for any free one"
+            ) from e
+        self._page: Any = self._server.get_app()
+        self._server.set_app(self._counted)
+        self.port = int(self._server.server_port)
+
+    def _counted(self, environ: Any, start_response: Any) -> Iterable[bytes]:
+        began_s = time.monotonic()
+        return _Answer(self._page(environ, start_response), lambda: self.collector.sent(began_s))
+
+    @property
+    def lock(self) -> threading.Lock:
+        """Hold it while feeding the Fold."""
+        return self.collector.lock
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(timeout=2)
+
+
+def families(fold: Fold, run: str, now_ns: int | None = None) -> list[Metric]:
+    """Every family of the page as of `now_ns` (default: the newest row)."""
+    page = _Page(run)
+    for name, group in _bounded_traffic(fold):
+        _requests(page, name, group)
+        for kind in ("ttft", "itl", "e2e"):
+            page.histogram(f"loadchaos_{kind}_seconds", [name], [t.bounded[kind] for t in group])
+    _states(page, fold)
+    _findings(page, fold)
+    _attacks(page, fold)
+    _generator(page, fold)
+    _devices(page, fold)
+    _run(page, fold)
+    _server(page, fold, now_ns)
+    return page.families()
+
+
+def _bounded_traffic(fold: Fold) -> list[Group]:
+    """The first kinds of traffic by name, the later ones together: which is which never changes during a run."""
+    names = list(fold.traffic)
+    groups = [(name, [fold.traffic[name]]) for name in names[:TRAFFICS]]
+    rest = [fold.traffic[name] for name in names[TRAFFICS:]]
+    return [*groups, (OTHER, rest)] if rest else groups
+
+
+def _requests(page: _Page, name: str, group: list[Traffic]) -> None:
+    outcomes: Counter[str] = Counter()
+    for t in group:
+        outcomes.update(t.outcomes)
+    # All of them, also those at 0: a rate begins with the first request, not with the second.
+    for outcome in OUTCOMES:
+        page.add("loadchaos_requests", [name, outcome], outcomes[outcome])
+    sent = sum(t.begun for t in group)
+    page.add("loadchaos_arrivals_due", [name], sent + outcomes["missed"])
+    page.add("loadchaos_arrivals_sent", [name], sent)
+    page.add("loadchaos_requests_in_flight", [name], sum(t.in_flight for t in group))
+    page.add("loadchaos_prompt_tokens_sent", [name], sum(t.tokens_in for t in group))
+    page.add("loadchaos_prompt_tokens_counted", [name], sum(t.tokens_counted for t in group))
+    page.add("loadchaos_completion_tokens", [name], sum(t.tokens_out for t in group))
+    page.add("loadchaos_images_sent", [name], sum(t.images for t in group))
+    page.add("loadchaos_images_answered", [name], sum(t.images_answered for t in group))
+
+
+def _cumulative(parts: Sequence[Bounded]) -> list[Any]:
+    """Prometheus' buckets: each counts everything below its bound; with the newest request id as exemplar."""
+    total, buckets = 0, list[Any]()
+    bounds = [str(float(b)) for b in parts[0].bounds] + ["+Inf"]
+    for i, bound in enumerate(bounds):
+        total += sum(p.counts[i] for p in parts)
+        found = next((p.exemplars[i] for p in parts if i in p.exemplars), None)
+        exemplar = Exemplar({"request_id": found[0]}, found[1]) if found else None
+        buckets.append((bound, total, exemplar))
+    return buckets
+
+
+def _states(page: _Page, fold: Fold) -> None:
+    counts: Counter[tuple[str, str]] = Counter()
+    names = list(fold.states)
+    for i, name in enumerate(names):
+        counts[name if i < REPLICAS else OTHER, fold.states[name].state] += 1
+    for name in dict.fromkeys(replica for replica, _ in counts):
+        for state in STATES:
+            page.add("loadchaos_server_state", [name, state], counts[name, state])
+    memory: Counter[tuple[str, str]] = Counter()
+    for (replica, _), (role, rss) in fold.processes.items():
+        if (
+            replica not in fold.states
+        ):  # its first state comes a moment later; as `other` it would count twice until then
+            continue
+        shown = replica if replica in names[:REPLICAS] else OTHER
+        memory[shown, role if role in _ROLES else "other"] += rss
+    for labels, rss in memory.items():
+        page.add("loadchaos_process_resident_bytes", labels, rss)
+
+
+_ROLES = ("api_server", "engine_core", "worker")
+
+
+def _findings(page: _Page, fold: Fold) -> None:
+    counts: Counter[tuple[str, str, str]] = Counter()
+    # Only what is named: an open death still changes its id, and a counter must never go away (its state is told at once).
+    for n, f in enumerate(fold.failures.values()):
+        severity, whose = str(f.get("severity")), str(f.get("attribution") or "server")
+        # Past the bound only the severity is told apart: six more series at most.
+        labels = (str(f.get("id")), severity, whose) if n < FAILURES else (OTHER, severity, OTHER)
+        counts[labels] += int(f.get("count") or 1)
+    for labels, count in counts.items():
+        page.add("loadchaos_failures", labels, count)
+    page.add("loadchaos_incidents", [], len(fold.incidents))
+    for n, i in zip(range(INCIDENTS), fold.incidents.values(), strict=False):
+        number = i.get("n") if isinstance(i.get("n"), int) else n + 1
+        shown = (f"{number:03d}", str(i.get("id") or ""), str(i.get("severity") or ""), _issue(i))
+        page.add("loadchaos_incident_open", shown, 1 if i.get("what") == "open" else 0)
+
+
+def _issue(incident: Mapping[str, Any]) -> str:
+    """The first known upstream issue as a path on github.com, so that a panel can link to it; empty without one."""
+    known = next(iter(incident.get("known") or ()), "")
+    text = str(known.get("issue") if isinstance(known, Mapping) else known)
+    found = re.fullmatch(r"([\w.-]+/[\w.-]+)#(\d+)", text)
+    return f"{found[1]}/issues/{found[2]}" if found else ""
+
+
+def _attacks(page: _Page, fold: Fold) -> None:
+    in_force = Counter(a.name for a in fold.in_force.values())
+    planned = (fold.run.get("terms") or {}).get("attacks") or ()
+    names = list(dict.fromkeys([*map(str, planned), *(n for n, _ in fold.attacks), *in_force]))
+    shown = {name: name if i < ATTACKS else OTHER for i, name in enumerate(names)}
+    done: Counter[tuple[str, str]] = Counter()
+    force: Counter[str] = Counter()
+    for (name, result), n in fold.attacks.items():
+        done[shown[name], result] += n
+    for name, n in in_force.items():
+        force[shown[name]] += n
+    # Those planned stand at 0 from the start: else the first one of each would be no increase to Prometheus.
+    for name in dict.fromkeys(shown.values()):
+        for result in ("ok", "failed", "skipped"):
+            page.add("loadchaos_attacks", [name, result], done[name, result])
+        page.add("loadchaos_attacks_in_force", [name], force[name])
+
+
+def _generator(page: _Page, fold: Fold) -> None:
+    whys: Counter[str] = Counter(dict.fromkeys(_WHYS, 0))
+    for why, n in fold.missed.items():
+        whys[why if why in _WHYS else OTHER] += n
+    for why, n in whys.items():
+        page.add("loadchaos_arrivals_missed", [why], n)
+    beats = list(fold.workers.values())
+    page.add("loadchaos_users", [], sum(int(w.get("users") or 0) for w in beats))
+    page.add("loadchaos_workers", [], len(beats))
+    page.add("loadchaos_generator_lag_seconds", [], max((int(w.get("lag_ns") or 0) for w in beats), default=0) / _NS)
+    silence = max((int(w.get("oldest_silence_ns") or 0) for w in beats), default=0)
+    page.add("loadchaos_oldest_silence_seconds", [], silence / _NS)
+    page.summary("loadchaos_send_lag_seconds", [], fold.send_lags, fold.send_lag_ns / _NS)
+    gaps: dict[str, float] = defaultdict(float)
+    for n, (source, gap) in enumerate(fold.gaps_s.items()):
+        gaps[source if n < GAP_SOURCES - 1 else OTHER] += gap
+    for source, gap in gaps.items():
+        page.add("loadchaos_watch_gap_seconds", [source], gap)
+
+
+_OF_DEVICES: Mapping[str, tuple[str, Callable[[Iterable[float]], float]]] = {
+    "loadchaos_gpu_memory_used_bytes": ("gpu_memory_used_bytes", sum),
+    "loadchaos_gpu_memory_free_bytes": ("gpu_memory_free_bytes", sum),
+    "loadchaos_gpu_utilisation_ratio": ("gpu_utilisation_ratio", max),
+    "loadchaos_gpu_temperature_celsius": ("gpu_temperature_c", max),
+    "loadchaos_gpu_power_watts": ("gpu_power_w", sum),
+    "loadchaos_gpu_xids": ("gpu_xids_total", sum),
+    "loadchaos_host_memory_available_bytes": ("host_memory_available_bytes", min),
+    "loadchaos_host_oom_kills": ("host_oom_kills_total", sum),
+}
+
+
+def _devices(page: _Page, fold: Fold) -> None:
+    """All machines together: who wants each GPU has its exporter in Prometheus already."""
+    for name, (ours, together) in _OF_DEVICES.items():
+        values = [v[ours] for v in fold.devices.values() if ours in v]
+        if values:
+            page.add(name, [], together(values))
+
+
+def _run(page: _Page, fold: Fold) -> None:
+    run, target = fold.run, fold.run.get("target") or {}
+    info = [str(run.get("profile", "")), str(target.get("kind", "")), str(run.get("version", ""))]
+    page.add("loadchaos_run_info", info, 1)
+    page.add("loadchaos_load_running", [], 1 if fold.load_begin_ns is not None and fold.load_end_ns is None else 0)
+    page.add("loadchaos_load_paused", [], 1 if fold.gate else 0)
+    limits = (run.get("terms") or {}).get("limits") or {}
+    for name in ("first_byte", "between_bytes", "total"):
+        if isinstance(limits.get(name), int | float):
+            page.add("loadchaos_limit_seconds", [name], limits[name])
+
+
+def _server(page: _Page, fold: Fold, now_ns: int | None) -> None:
+    # By what has been heard of in this run, not by what answers now: an engine keeps its label when another dies.
+    engines = list(fold.server)
+    names = sorted({n for values in fold.server.values() for n in values if _NAME.fullmatch(n)})[:_SERVER_NAMES]
+    room = SERIES_BESIDE - _RESERVED - _A_REPLICA * min(max(len(fold.states), 1), REPLICAS + 1)
+    most = max(1, room // max(1, len(names)))
+    kept = engines if len(engines) <= most else engines[: most - 1]
+    rest: dict[str, list[float]] = defaultdict(list)
+    for labels, values in fold.fresh_server(now_ns).items():
+        for name in names:
+            if name not in values:
+                continue
+            if labels in kept:
+                page.server(name, labels, values[name])
+            else:
+                rest[name].append(values[name])
+    for name, several in rest.items():
+        together = sum if name.endswith("_total") or name.startswith("requests_") else max
+        page.server(name, (OTHER, OTHER), together(several))

@@ -1,0 +1,71 @@
+"""Finds Prometheus' own programs (prometheus, promtool, prometheus-alertmanager), or unpacks Debian's into a cache folder.
+
+Nothing is installed: `apt-get download` and `dpkg -x`, no root, no services.
+`python -m loadchaos.report.metrics.prometheus_binaries` does it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from loadchaos.core.progress import on_terminal
+
+ENV = "LOADCHAOS_PROMETHEUS"
+PACKAGES = ("prometheus", "prometheus-alertmanager")
+_DOWNLOAD_LIMIT_S = 120
+
+
+def cache() -> Path:
+    """Where the unpacked packages lie: `$XDG_CACHE_HOME/loadchaos/prometheus`."""
+    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(home) / "loadchaos" / "prometheus"
+
+
+def find(program: str) -> Path | None:
+    """The program in the folder `$LOADCHAOS_PROMETHEUS`, on PATH, or in the cache; None where it is nowhere."""
+    on_path = shutil.which(program)
+    given = os.environ.get(ENV)
+    places = [*([Path(given) / program] if given else []), *([Path(on_path)] if on_path else [])]
+    places.append(cache() / "usr" / "bin" / program)
+    return next((p for p in places if os.access(p, os.X_OK)), None)
+
+
+def fetch(packages: Sequence[str] = PACKAGES) -> str:
+    """Unpack these packages of Debian's into the cache; empty when done, else why it could not be."""
+    for tool in ("apt-get", "dpkg"):
+        if shutil.which(tool) is None:
+            return f"there is no {tool} here"
+    target = cache()
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as work:
+            for n, name in enumerate(packages, 1):
+                if (say := on_terminal()) is not None:
+                    say(f"fetching {name} ({n} of {len(packages)})")
+                _run(["apt-get", "-o", "Acquire::http::Timeout=10", "-o", "Acquire::Retries=1", "download", name], work)
+            unpacked = Path(work) / "root"
+            for package in Path(work).glob("*.deb"):
+                _run(["dpkg", "-x", str(package), str(unpacked)], work)
+            shutil.copytree(unpacked, target, symlinks=True, dirs_exist_ok=True)
+    except subprocess.SubprocessError as e:
+        said = (getattr(e, "stderr", None) or str(e)).strip().splitlines()
+        return f"Debian's {', '.join(packages)} could not be fetched: {said[-1] if said else e}"
+    except OSError as e:
+        return f"Debian's {', '.join(packages)} could not be unpacked to {target}: {e}"
+    return ""
+
+
+def _run(argv: list[str], folder: str) -> None:
+    subprocess.run(argv, cwd=folder, check=True, capture_output=True, text=True, timeout=_DOWNLOAD_LIMIT_S)
+
+
+if __name__ == "__main__":
+    trouble = fetch()
+    sys.stdout.write(f"{trouble or cache() / 'usr' / 'bin'}\n")
+    sys.exit(1 if trouble else 0)

@@ -1,0 +1,140 @@
+"""What a log says of its server, in a few lines for people: what died, of what, where, what is known, what to send."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from loadchaos.report.phrases import known_text, remedy_text
+from loadchaos.report.words import SEVERITY, clean, number, plural
+
+_DEADLY = ("engine_death", "startup", "hang", "node")
+_MOST_DEATHS = 5
+_MOST_OTHERS = 12
+_AROUND = (60, 60)  # lines before and after the cause that a report upstream needs
+_NEAR_LINES = 400
+_WIDE = 9
+
+
+def render(
+    source: str, failures: Sequence[Mapping[str, Any]], *, lines: int, version: tuple[str, str, int] | None,
+    marks: Mapping[str, Sequence[int]], width: int = 100,
+) -> str:  # fmt: skip
+    """The answer. `failures` as `--json` gives them, `marks` the numbers of lines that tell flags and the dying batch."""
+    read = f"{source}: {plural(lines, 'line')}" + (f", {version[0]} {version[1]}" if version else "")
+    if not failures:
+        return f"{read}: nothing found: no death, no error of the server's own."
+    deaths = [f for f in failures if f["severity"] in _DEADLY]
+    others = [f for f in failures if f["severity"] not in _DEADLY]
+    parts = [f"{read}: {_what(deaths, others)}"]
+    parts += [_one(f, width) for f in deaths[:_MOST_DEATHS]]
+    if len(deaths) > _MOST_DEATHS:
+        rest = ", ".join(dict.fromkeys(str(f["id"]) for f in deaths[_MOST_DEATHS:]))
+        parts.append(f"  {number(len(deaths) - _MOST_DEATHS)} more: {rest}")
+    if others:
+        few = [_one(f, width) for f in others] if not deaths and len(others) <= 2 else [_list(others, width)]
+        parts += few
+    parts.append(_field("send", _to_send(failures[0], lines, version, marks), width))
+    return "\n".join(parts)
+
+
+def _what(deaths: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]) -> str:
+    told = {s: sum(1 for f in deaths if f["severity"] == s) for s in _DEADLY}
+    words = [plural(n, SEVERITY[s]) for s, n in told.items() if n]
+    if others:
+        words.append(plural(len(others), "failure") + " that killed nobody")
+    return ", ".join(words)
+
+
+def _one(f: Mapping[str, Any], width: int) -> str:
+    where = f"line {number(f['evidence']['line'])}"
+    where += f", {clean(f['process'], 60)}" if f.get("process") else ""
+    where += f", at {f['at']}" if f.get("at") else ""
+    more = f.get("repeats") or 0
+    where += f", and {'once' if more == 1 else f'{number(more)} times'} more" if more else ""
+    rows: list[str] = [
+        _field(str(SEVERITY.get(f["severity"], f["severity"])), clean(f["title"], 400), width, lead=""),
+        _field(
+            "id", clean(f["id"], 80) + ("" if f["role"] == "cause" else " (an echo: no cause is in this log)"), width
+        ),
+        _field("cause" if f["role"] == "cause" else "line", where, width),
+        _field("", clean(f["evidence"]["text"], 400), width),
+    ]
+    if f.get("frame"):
+        rows.append(_field("frame", clean(f["frame"], 200), width))
+    if f.get("also"):
+        rows.append(_field("also", ", ".join(clean(a, 80) for a in f["also"]), width))
+    rows += [_field("why", clean(f["why"], 600), width)] if f.get("why") else []
+    known = [known_text(k) for k in f.get("known") or []]
+    rows += [_field("known" if n == 0 else "", k, width) for n, k in enumerate(known[:4])]
+    if not known:
+        rows.append(_field("known", "no issue that loadchaos knows of", width))
+    if len(known) > 4:
+        rows.append(_field("", f"and {len(known) - 4} more (--json)", width))
+    if remedy := remedy_text(f.get("remedy")):
+        rows.append(_field("remedy", remedy, width))
+    return "\n".join(rows)
+
+
+def _list(others: Sequence[Mapping[str, Any]], width: int) -> str:
+    rows: list[str] = []
+    for f in others[:_MOST_OTHERS]:
+        times = f" x{number(f['repeats'] + 1)}" if f.get("repeats") else ""
+        text = f"{clean(f['id'], 80)}{times}, line {number(f['evidence']['line'])}: {clean(f['title'], 200)}"
+        rows.append(_field("beside" if not rows else "", text, width))
+    if len(others) > _MOST_OTHERS:
+        rows.append(_field("", f"and {number(len(others) - _MOST_OTHERS)} more (--json)", width))
+    return "\n".join(rows)
+
+
+def _to_send(
+    worst: Mapping[str, Any], lines: int, version: tuple[str, str, int] | None, marks: Mapping[str, Sequence[int]]
+) -> str:
+    line = int(worst["evidence"]["line"])
+    first, last = max(1, line - _AROUND[0]), min(lines, line + _AROUND[1])
+    parts = [f"lines {first} to {last}"]
+    parts.append(f"line {version[2]} (version)" if version else "the server's version (its log does not tell)")
+    flags = [n for n in marks.get("flags") or () if n <= line]  # those of its own life
+    batch = [n for n in marks.get("batch") or () if abs(n - line) <= _NEAR_LINES][:2]
+    parts.append(f"line {flags[-1]} (flags)" if flags else "its command line")
+    if batch:
+        parts.append(f"line {' and '.join(str(n) for n in batch)} (the batch that killed it; may hold prompts)")
+    return ", ".join(parts) + ", GPU and driver, and what was asked of it at that time"
+
+
+def _field(name: str, text: str, width: int, *, lead: str = "  ") -> str:
+    """`  name     text`, wrapped under the text."""
+    label = f"{lead}{name}".ljust(_WIDE + 2) if lead else f"{name}: "
+    inside = " " * (_WIDE + 2)
+    return textwrap.fill(
+        text,
+        max(width, 60),
+        initial_indent=label,
+        subsequent_indent=inside,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def explain(signature: Mapping[str, Any], width: int = 100) -> str:
+    """One signature in words: what it is, how it is told, what is known of it, what to do."""
+    rows = [f"{signature['id']}: {signature['title']}"]
+    told = [
+        n for n in ("severity", "role", "speaker", "layer", "versions", "trigger", "why", "remedy") if signature.get(n)
+    ]
+    rows += [_field(name, str(signature[name]), width) for name in told]
+    for n, pattern in enumerate(
+        signature.get("patterns") or ["none: no line tells it; it is recognised from behaviour"]
+    ):
+        rows.append(_field("pattern" if n == 0 else "", pattern, max(width, 4 + len(pattern))))
+    for n, example in enumerate(signature.get("examples") or []):
+        rows.append(_field("example" if n == 0 else "", example, width))
+    for n, variant in enumerate(signature.get("variants") or []):
+        words = f"{variant['title']} (with {', '.join(variant['frames'])} in its traceback)"
+        rows.append(_field("variant" if n == 0 else "", words, width))
+    if signature.get("refines"):
+        rows.append(_field("refines", ", ".join(signature["refines"]), width))
+    for n, known in enumerate(signature.get("known") or []):
+        rows.append(_field("known" if n == 0 else "", known_text(known), width))
+    return "\n".join(rows)

@@ -1,0 +1,324 @@
+"""The run while it goes: a live terminal view, or one plain line per ten seconds where there is no terminal.
+
+Only the follower draws, so that a stalled terminal stops neither the load nor the watching.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
+
+from rich.console import Console, ConsoleDimensions, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from loadchaos.core.model import BLAMELESS
+from loadchaos.report.live_stats.snapshot import Percentiles, Snapshot
+from loadchaos.report.phrases import known_text, worst_first
+from loadchaos.report.words import SEVERITY, clean, number, plural, seconds
+
+PLAIN_EVERY_S = 10.0
+_NS = 1_000_000_000
+_STATE_STYLE = {
+    "healthy": "bold green", "starting": "dim", "degraded": "bold yellow", "restarting": "bold yellow",
+    "unreachable": "bold yellow",
+}  # fmt: skip
+_NOTHING = Percentiles(None, None, None, 0)
+
+
+class View:
+    """Shows snapshots until `close`. `plain` is chosen by itself where the stream is no terminal or TERM is dumb.
+
+    `head` are lines told once, before anything else.
+    """
+
+    def __init__(self, stream: TextIO | None = None, *, plain: bool | None = None, head: Sequence[str] = ()) -> None:
+        self._stream = stream or sys.stderr
+        self._head = head
+        if plain is None:
+            plain = not self._stream.isatty() or os.environ.get("TERM", "") in {"", "dumb"}
+        self.plain = plain
+        self._next_line_ns = 0
+        self._moment: object = None
+        self._told: set[object] = set()
+        self._live: Live | None = None
+        self._size = ConsoleDimensions(0, 0)
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Draw this moment: the whole view, or whatever the plain log has not told yet."""
+        head, self._head = self._head, ()
+        for line in head:
+            self._say(line)
+        if not self.plain:
+            picture = self._picture()
+            if picture.console.size != self._size:  # lines that were wrapped anew cannot be found again to be overdrawn
+                self._size = picture.console.size
+                picture.console.clear()
+            picture.update(draw(snapshot), refresh=True)
+            return
+        for key, line in plain_events(snapshot):
+            if key not in self._told:
+                self._told.add(key)
+                self._say(line)
+        if snapshot.now_ns >= self._next_line_ns:
+            self._next_line_ns = snapshot.now_ns + round(PLAIN_EVERY_S * _NS)
+            moment = (_phase(snapshot), _totals(snapshot))
+            if moment != self._moment:  # the last of all may have been told
+                self._moment = moment
+                self._say(plain_line(snapshot))
+
+    def _picture(self) -> Live:
+        """Begun with the first picture, since even that writes to a terminal, which may be stopped."""
+        if self._live is None:
+            console = Console(file=self._stream)
+            self._live = Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+            self._size = console.size
+            self._live.start()
+        return self._live
+
+    def _say(self, line: str) -> None:
+        self._stream.write(line + "\n")
+        self._stream.flush()
+
+    def close(self, snapshot: Snapshot | None = None) -> None:
+        """Leave the last picture on the screen, with the terminal as it was."""
+        if snapshot is not None:
+            self._next_line_ns = 0
+            self.show(snapshot)
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+class Screen:
+    """Shows snapshots from a thread of its own: a terminal that takes nothing more holds up the drawing, nothing else."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._newest: Snapshot | None = None
+        self._wake, self._over = threading.Event(), False
+        self._thread = threading.Thread(target=self._loop, name="live view", daemon=True)
+        self._thread.start()
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Hand over the newest moment; one that was not drawn yet is dropped."""
+        self._newest = snapshot
+        self._wake.set()
+
+    def close(self, snapshot: Snapshot, limit_s: float = 2.0) -> bool:
+        """Draw the last moment and stop; False when the terminal did not take it within `limit_s`."""
+        self._newest, self._over = snapshot, True
+        self._wake.set()
+        self._thread.join(limit_s)
+        return not self._thread.is_alive()
+
+    def _loop(self) -> None:
+        try:
+            while not self._over:
+                self._wake.wait()
+                self._wake.clear()
+                if self._newest is not None and not self._over:
+                    self._view.show(self._newest)
+            self._view.close(self._newest)
+        except (OSError, ValueError):  # the terminal is gone (EIO, a closed pipe): the run goes on, unseen
+            return
+
+
+def plain_events(s: Snapshot) -> list[tuple[object, str]]:
+    """What the plain log tells at once and only once: changes of state, failures, incidents; each with its key."""
+    lines: list[tuple[object, str]] = []
+    for state in s.states:
+        signs = "; ".join(clean(sign, 160) for sign in state.signs) or "no sign given"
+        lines.append(((state.replica, state.state, state.at_ns), f"  server {state.state}: {signs}"))
+    for f in s.failures:
+        key = ("failure", f.get("id"), f.get("attribution"))
+        lines.append((key, f"  {_severity(f)}: {clean(f.get('id'), 80)}: {clean(f.get('title') or '', 200)}"))
+    lines.extend(
+        (("incident", i.get("n")), f"  incident {i.get('n')}: {clean(i['folder'], 200)}")
+        for i in s.incidents
+        if i.get("folder")
+    )
+    return lines
+
+
+def plain_line(s: Snapshot) -> str:
+    """`[1m20s] healthy · 61 in flight · 12.3 req/s · 4,012 ok, 3 reset · TTFT p50 210 ms p99 1.2 s · 310 tokens/s`."""
+    parts = [_state_words(s), plural(s.in_flight, "request") + " in flight", f"{s.begun_per_s:.1f} begun/s"]
+    outcomes = _totals(s)
+    if outcomes:
+        parts.append(", ".join(f"{number(n)} {o}" for o, n in outcomes.items()))
+    ttft = s.recent.get("ttft", _NOTHING)
+    if ttft.n:
+        parts.append(f"TTFT p50 {seconds(ttft.p50)} p99 {seconds(ttft.p99)}")
+    parts.append(f"{s.tokens_per_s:.0f} tokens/s")
+    if s.attacks_in_force:
+        parts.append("attack: " + ", ".join(sorted({a.name for a in s.attacks_in_force})))
+    if s.failures:
+        parts.append(plural(len(s.failures), "failure"))
+    if s.paused:
+        parts.append("paused: " + clean(s.paused, 80))
+    return f"[{_phase(s)}] " + " · ".join(parts)
+
+
+def _phase(s: Snapshot) -> str:
+    if s.load_s is None:
+        return "before the load"
+    return f"{'load over' if s.load_over else 'load'} {seconds(s.load_s) if s.load_s >= 0.05 else '0 s'}"
+
+
+def _state_words(s: Snapshot) -> str:
+    if not s.states:
+        return "server not seen yet"
+    if len(s.states) == 1:
+        return s.states[0].state
+    return ", ".join(f"{clean(st.replica, 20)} {st.state}" for st in s.states)
+
+
+def _totals(s: Snapshot) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for line in s.traffic:
+        for outcome, n in line.outcomes:
+            total[outcome] = total.get(outcome, 0) + n
+    return total
+
+
+def _severity(f: Mapping[str, Any]) -> str:
+    return SEVERITY.get(str(f.get("severity")), clean(f.get("severity"), 30))
+
+
+# -- the live picture ----------------------------------------------------------------------------------------------
+
+
+def draw(s: Snapshot) -> RenderableType:
+    """The whole view as one rich renderable; fits 80 columns and 24 lines for a few kinds of traffic."""
+    parts: list[RenderableType] = [_title(s), _server(s)]
+    if s.load_s is None and s.preflight:
+        parts.append(_preflight(s))
+    if s.traffic:
+        parts += [_load(s), _traffic(s)]
+    parts.append(_attacks(s))
+    if s.failures:
+        parts.append(_failures(s))
+    return Group(*(p for p in parts if p is not None))
+
+
+def _title(s: Snapshot) -> RenderableType:
+    target = s.run.get("target") or {}
+    text = Text(no_wrap=True, overflow="ellipsis")
+    text.append("loadchaos ", "bold")
+    text.append(clean(s.run.get("profile") or "", 60), "bold cyan")
+    text.append(f"  {_phase(s)}")
+    if target.get("kind") == "embedded":
+        text.append("  on the EMBEDDED server (a simulation)", "yellow")
+    elif target.get("url"):
+        text.append(f"  on {clean(target['url'], 120)}")
+    return text
+
+
+def _server(s: Snapshot) -> RenderableType:
+    grid = Table.grid(padding=(0, 2), expand=False)
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for st in s.states:
+        name = "server" if len(s.states) == 1 else clean(st.replica, 16)
+        since = seconds(max(0.0, (s.now_ns - st.at_ns) / _NS))
+        grid.add_row(name, Text.assemble((st.state, _STATE_STYLE.get(st.state, "bold red")), f" for {since}  ", (
+            "; ".join(clean(x, 100) for x in st.signs)[:200], "dim",
+        )))  # fmt: skip
+    if not s.states:
+        grid.add_row("server", Text("not seen yet", "dim"))
+    numbers = _server_numbers(s)
+    if numbers:
+        grid.add_row("", numbers)
+    return grid
+
+
+def _server_numbers(s: Snapshot) -> str:
+    def total(name: str) -> float | None:
+        values = [v[name] for v in s.server.values() if name in v]
+        return sum(values) if values else None
+
+    kv = [v["kv_usage_ratio"] for v in s.server.values() if "kv_usage_ratio" in v]
+    parts = [f"{number(n)} {word}" for word, n in (
+        ("running", total("requests_running")), ("waiting", total("requests_waiting")),
+        ("preemptions", total("preemptions_total")),
+    ) if n is not None]  # fmt: skip
+    if kv:
+        parts.append(f"KV cache {max(kv):.0%}")
+    return "  ".join(parts)
+
+
+def _preflight(s: Snapshot) -> RenderableType:
+    lines = [
+        Text(("ok   " if ok else "no   ") + clean(text, 200), "green" if ok else "red") for ok, text in s.preflight
+    ]
+    return Group(*lines[-8:])
+
+
+def _load(s: Snapshot) -> RenderableType:
+    ttft, itl = s.recent.get("ttft", _NOTHING), s.recent.get("itl", _NOTHING)
+    now = f"{s.begun_per_s:.1f} begun/s  {s.done_per_s:.1f} done/s  {s.tokens_per_s:.0f} tokens/s"
+    latency = f"TTFT p50 {seconds(ttft.p50)} p99 {seconds(ttft.p99)}  ITL p50 {seconds(itl.p50)} p99 {seconds(itl.p99)}"
+    text = Text(f"last 10 s  {now}\n           {latency if ttft.n else 'no answer finished'}")
+    users = f"{plural(s.users, 'user')}, {number(s.in_flight)} in flight; oldest silence {seconds(s.oldest_silence_s)}"
+    text.append(f"\n{users}; generator {seconds(s.lag_s)} late", "yellow" if s.lag_s > 0.1 else "dim")
+    if s.paused:
+        text.append(f"\npaused: {clean(s.paused, 100)}", "bold yellow")
+    return text
+
+
+def _traffic(s: Snapshot) -> RenderableType:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("traffic", no_wrap=True, max_width=16)
+    for head in ("flying", "ok"):
+        table.add_column(head, justify="right", no_wrap=True)
+    table.add_column("other outcomes", overflow="fold", ratio=1)
+    for head in ("TTFT p50", "p99", "E2E p50", "p99"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for line in s.traffic[:12]:
+        counts = dict(line.outcomes)
+        others = Text(", ").join(
+            Text(f"{number(n)} {o}", "" if o in BLAMELESS else "red") for o, n in counts.items() if o != "ok"
+        )
+        ttft, e2e = line.latency.get("ttft", _NOTHING), line.latency.get("e2e", _NOTHING)
+        table.add_row(
+            clean(line.name, 40), number(line.in_flight), number(counts.get("ok", 0)), others,
+            seconds(ttft.p50), seconds(ttft.p99), seconds(e2e.p50), seconds(e2e.p99),
+        )  # fmt: skip
+    return table
+
+
+def _attacks(s: Snapshot) -> RenderableType:
+    if not s.attacks and not s.attacks_in_force:
+        return Text("")
+    names = sorted({n for n, _ in s.attacks} | {a.name for a in s.attacks_in_force})
+    text = Text("attacks  ")
+    for name in names:
+        ran, failed, skipped = (s.attacks.get((name, k), 0) for k in ("ok", "failed", "skipped"))
+        text.append(clean(name, 40), "bold magenta" if any(a.name == name for a in s.attacks_in_force) else "")
+        text.append(
+            f" {number(ran)}" + (f", {failed} failed" if failed else "") + (f", {skipped} skipped" if skipped else "")
+        )
+        text.append("   ")
+    return text
+
+
+def _failures(s: Snapshot) -> RenderableType:
+    body = Text()
+    for f in sorted(s.failures, key=worst_first)[:6]:
+        bad = (f.get("attribution") or "server") == "server"
+        body.append(f"{_severity(f)}: ", "red" if bad else "yellow")
+        body.append(clean(f.get("id"), 80), "bold red" if bad else "bold yellow")
+        body.append(f" x{number(f['count'])}" if (f.get("count") or 0) > 1 else "")
+        body.append(f"  {clean(f.get('title') or '', 160)}")
+        known = [known_text(k) for k in f.get("known") or []]
+        body.append(f"\n  {known[0]}" if known else "", "dim")
+        body.append("\n")
+    folders = [clean(i["folder"], 160) for i in s.incidents if i.get("folder")]
+    body.append("\n".join(folders[-3:]), "dim")
+    return Panel(body, title="what broke", title_align="left", border_style="red")

@@ -1,0 +1,101 @@
+"""Before the load: does the server take what only some servers take? Models by name, tools, schemas, ways of sampling.
+
+A server that refuses these is right, and the profile does not fit it: a TargetError (exit 4) that says what to change.
+Profiles without them ask nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from loadchaos.core.errors import TargetError
+from loadchaos.core.model import Facts, Output, Step
+from loadchaos.load import payloads
+from loadchaos.load.wire.outcome import Rules, error_answer, error_object, of_error_event
+from loadchaos.profile.profile import Profile
+from loadchaos.profile.traffic import Traffic
+from loadchaos.server.dialects import DIALECTS, Dialect
+from loadchaos.server.discovery.client import Answer, Asker
+
+_TRIED = ("sampling", "structured", "tools")
+_SHORT = 16
+_PLAIN_VALIDATION = frozenset({400, 404, 413, 422})
+_LOADS_MODELS = "load_lora_adapter"
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
+
+
+def require_models(asker: Asker, profile: Profile) -> None:
+    """Every model that the profile names is one that /v1/models has; TargetError otherwise."""
+    if any(a.admin == _LOADS_MODELS for a in profile.attacks):
+        return  # they come and go
+    data = asker.pages["/v1/models"].json()
+    served = [str(m.get("id")) for m in (data or {}).get("data") or () if isinstance(m, dict)]
+    for number, traffic in _sent(profile):
+        named: Mapping[str, float] = getattr(traffic.payload_options.get("sampling"), "models", {})
+        if missing := [name for name, weight in named.items() if weight and name not in served]:
+            raise TargetError(
+                f"traffic.{number}.payload.sampling.models (traffic {traffic.name}): the server does not serve "
+                f"{', '.join(missing)}; it has: {', '.join(served) or 'none'}. Load it there, or change the names with --set"
+            )
+
+
+async def require_payloads(asker: Asker, profile: Profile, facts: Facts) -> None:
+    """One small real request for each such kind that the profile sends; a refusal is a TargetError."""
+    dialect = DIALECTS[facts.dialect].at(facts.version)
+    tried: set[str] = set()
+    for number, traffic in _sent(profile):
+        options = {name: o for name, o in traffic.payload_options.items() if name in _TRIED}
+        kind = f"{traffic.stream} {sorted((name, o.model_dump_json()) for name, o in options.items())}"
+        if not options or kind in tried or "rejected" in traffic.expect:
+            continue
+        tried.add(kind)
+        request = payloads.build(_step(traffic, options), facts)
+        answer = await asker.post(request.path, orjson.loads(request.body))
+        if (said := refusal(answer, dialect)) is not None:
+            names = " and ".join(f"traffic.{number}.payload.{name}" for name in options)
+            raise TargetError(
+                f"{names} (traffic {traffic.name}): the server refuses such requests: {_hint(said, number)}"
+            )
+
+
+def _sent(profile: Profile) -> list[tuple[int, Traffic]]:
+    return [(number, traffic) for number, traffic in enumerate(profile.traffic) if traffic.weight]
+
+
+def _step(traffic: Traffic, options: Mapping[str, Any]) -> Step:
+    """Streamed answers are cut short; whole ones are as long as in the load, as half a tool call may be an error."""
+    cap = traffic.output.max or traffic.output.exact
+    longest = int(cap.low) if cap is not None else _SHORT
+    return Step(
+        index=0, phase=0, round=0, due_s=None, traffic=traffic.name, seed=1, payload=options, behaviour="plain",
+        behaviour_options=None, output=Output(max=min(longest, _SHORT) if traffic.stream else longest),
+        stream=traffic.stream,
+    )  # fmt: skip
+
+
+def refusal(answer: Answer, dialect: Dialect) -> str | None:
+    """What the server said where it refused the request as such; None for an answer, and for any other trouble."""
+    plain = _PLAIN_VALIDATION if dialect.name == "openai" else frozenset[int]()
+    rules = Rules(dialect.validation, dialect.shed, dialect.engine_dead, plain)
+    if answer.status >= 400:
+        decisive = error_answer(answer.status, "", answer.headers, answer.text.encode(), rules)
+        return f"{answer.status} {decisive.text}" if decisive.outcome == "rejected" else None
+    first = next((line[5:].strip() for line in answer.text.splitlines() if line.startswith("data:")), "")
+    error = error_object(replace(answer, text=first).json())
+    if error is None or of_error_event(error, after_token=False, rules=rules) != "rejected":
+        return None
+    return error.text
+
+
+def _hint(said: str, number: int) -> str:
+    text = " ".join(said.split())[:300].rstrip(". ")
+    options = list(dict.fromkeys(_OPTION.findall(text)))
+    start = f"start it with {' and '.join(options)}" if options else "change what is sent"
+    return (
+        f"{text}. The profile does not fit it: {start}, or leave this traffic out with --set traffic.{number}.weight=0"
+    )

@@ -1,0 +1,174 @@
+"""`loadchaos run --resume RUN`: where the load of an interrupted run stopped, and how that run was called."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from loadchaos.core.errors import OptionError
+from loadchaos.core.ledger.files import RunFolder, Tail
+from loadchaos.core.redact import REDACTED
+from loadchaos.profile.profile import Profile
+from loadchaos.profile.steps import PHASE_STRIDE, Sent, count, is_left, of_phase
+
+_LATE_S = 5.0
+"""What was due so long before the newest request of an open phase was missed: it is not sent behind its time."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """What of a plan is left: `sent` by earlier runs (plan.steps), the next step, `behind_s` into its phase.
+
+    `left`: requests to come, None where time ends the load. `loaded_s`: how long the load of that run went on.
+    """
+
+    run: str
+    phase: int
+    step: int
+    behind_s: float
+    left: int | None
+    sent: Sent
+    loaded_s: float
+
+    def to_json(self) -> dict[str, Any]:
+        """As plan.json has it."""
+        return {
+            "run": self.run, "phase": self.phase, "step": self.step, "behind_s": self.behind_s,
+            "sent": [list(last) for last in self.sent],
+        }  # fmt: skip
+
+
+def begin_row(folder: RunFolder) -> Mapping[str, Any]:
+    """The first row of a run: what was asked for. Raises OptionError where there is none."""
+    for row in Tail(folder.events).rows():
+        if row.get("row") == "run" and row.get("what") == "begin":
+            return row
+    raise OptionError(f"--resume {folder.path}: no run began there; `loadchaos runs` lists those here")
+
+
+def arguments(folder: RunFolder) -> list[str]:
+    """What stood behind `loadchaos run`, its secrets redacted, less `--resume`: its run may be elsewhere by now."""
+    argv = [str(a) for a in begin_row(folder).get("argv") or ()]
+    said = argv[argv.index("run") + 1 :] if "run" in argv else []
+    return [a for before, a in pairwise(["", *said]) if "--resume" not in (before, a) and not a.startswith("--resume=")]
+
+
+def hidden(value: object) -> bool:
+    """Whether a part of an option's value was a secret, and so is not recorded."""
+    return any(REDACTED in str(text) for text in (value if isinstance(value, tuple | list) else (value,)))
+
+
+def point(folder: RunFolder, profile: Profile, seed: int) -> Point:
+    """Behind the last step that each worker sent. Raises OptionError where nothing was sent, or nothing is left."""
+    seen = _read(folder)
+    if not seen.last:
+        raise OptionError(f"--resume {folder.path}: it sent nothing, so there is nothing to go on with: run it anew")
+    over = OptionError(f"--resume {folder.path}: its load ran to the end, nothing of it is left: run it anew")
+    if seen.ends and all(why == "done" for why in seen.ends):
+        raise over
+    workers, before = _plan(folder)
+    last = [seen.last.get(worker, -1) for worker in range(max(workers, *(w + 1 for w in seen.last)))]
+    phase = min(last) // PHASE_STRIDE if min(last) >= 0 else int(before.get("phase") or 0)
+    while phase < len(profile.load):
+        last = _without_missed(profile, seed, phase, last)
+        sent: Sent = [*(before.get("sent") or ()), last]
+        if (found := _next(profile, seed, phase, sent, seen, before)) is not None:
+            step, behind_s = found
+            left = _left(profile, seed, phase, sent)
+            return Point(str(folder.path.resolve()), phase, step, behind_s, left, sent, seen.loaded_s)
+        phase += 1
+    raise over
+
+
+def _next(
+    profile: Profile, seed: int, phase: int, sent: Sent, seen: _Seen, before: Mapping[str, Any]
+) -> tuple[int, float] | None:
+    """(the next step of a phase, how far into it); None where nothing of it is left."""
+    part = profile.load[phase]
+    if part.kind == "closed" and part.for_ is not None:
+        had_s = float(before.get("behind_s") or 0.0) if before.get("phase") == phase else 0.0
+        begun_ns = seen.begun_ns.get(phase)
+        behind_s = had_s + (0.0 if begun_ns is None else (seen.newest_ns - begun_ns) / 1e9)
+        if behind_s >= part.for_:
+            return None
+        return next(i for i in itertools.count(phase * PHASE_STRIDE) if is_left(i, sent)), behind_s
+    step = next((s for s in of_phase(profile, seed, phase) if is_left(s.index, sent)), None)
+    return None if step is None else (step.index, step.due_s or 0.0)
+
+
+def _without_missed(profile: Profile, seed: int, phase: int, last: Sequence[int]) -> list[int]:
+    """The last steps, where what an open phase had due long before its newest request counts as had."""
+    newest, end = max(last), (phase + 1) * PHASE_STRIDE
+    if profile.load[phase].kind == "closed" or newest < phase * PHASE_STRIDE:
+        return list(last)
+    if newest >= end:  # others are past it
+        return [max(had, end - 1) for had in last]
+    horizon, recent = -1, deque[tuple[int, float]]()
+    for step in itertools.takewhile(lambda s: s.index <= newest, of_phase(profile, seed, phase)):
+        recent.append((step.index, step.due_s or 0.0))
+        while recent[0][1] < recent[-1][1] - _LATE_S:
+            horizon, _ = recent.popleft()
+    return [max(had, horizon) for had in last]
+
+
+def _left(profile: Profile, seed: int, phase: int, sent: Sent) -> int | None:
+    """How many requests are to come; None where time ends the load."""
+    left = 0
+    for number in range(phase, len(profile.load)):
+        if (planned := count(profile, seed, number)) is None:
+            return None
+        first = number * PHASE_STRIDE
+        left += sum(is_left(index, sent) for index in range(first, first + planned))
+    return left
+
+
+def _plan(folder: RunFolder) -> tuple[int, Mapping[str, Any]]:
+    """(how many workers shared it, what it went on with itself)."""
+    try:
+        plan = json.loads(folder.plan.read_bytes())
+        return int(plan["workers"]), plan.get("resume") or {}
+    except (OSError, ValueError, KeyError) as e:
+        raise OptionError(f"--resume {folder.path}: its plan.json cannot be read ({e}): run it anew") from e
+
+
+@dataclass
+class _Seen:
+    """The last step of each worker, begin of each phase and of the load, newest moment, how each worker's load ended."""
+
+    last: dict[int, int] = field(default_factory=dict)
+    begun_ns: dict[int, int] = field(default_factory=dict)
+    load_ns: int | None = None
+    newest_ns: int = 0
+    ends: list[str] = field(default_factory=list)
+
+    @property
+    def loaded_s(self) -> float:
+        """How long the load went on."""
+        return 0.0 if self.load_ns is None else (self.newest_ns - self.load_ns) / 1e9
+
+
+def _read(folder: RunFolder) -> _Seen:
+    seen = _Seen()
+    for path in folder.request_files():
+        end = ""
+        for row in Tail(path).rows():
+            kind, at_ns = row.get("row"), int(row.get("at_ns") or 0)
+            seen.newest_ns = max(seen.newest_ns, at_ns)
+            if kind == "begin":
+                worker, step = folder.worker(path), int(row["step"])
+                seen.last[worker] = max(seen.last.get(worker, -1), step)
+            elif kind == "phase" and row["what"] == "begin":
+                phase = int(row["phase"])
+                seen.begun_ns[phase] = min(seen.begun_ns.get(phase, at_ns), at_ns)
+            elif kind == "load":
+                if row["what"] == "begin":
+                    seen.load_ns = at_ns if seen.load_ns is None else min(seen.load_ns, at_ns)
+                end = str(row.get("why") or "never") if row["what"] == "end" else "never"
+        if end:
+            seen.ends.append(end)
+    return seen

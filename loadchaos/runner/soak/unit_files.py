@@ -1,0 +1,298 @@
+"""A schedule for those who start things already: systemd units, a crontab line, a Kubernetes CronJob.
+
+Each starts `loadchaos soak PROFILE --once`, which takes the folder's lock, notes the night and deletes what is too old.
+What one of them cannot do is said in a comment of the text, and refused where it would change when runs start.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, time, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim
+from ruamel.yaml import YAML
+from ruamel.yaml.scalarstring import LiteralScalarString
+
+from loadchaos.core.errors import OptionError
+from loadchaos.profile.cron import Schedule
+
+_DAYS = ("Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat")
+_MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+_YEARS = 5
+_SECRET = "loadchaos-keys"  # noqa: S105 - a name
+_USER = 10001
+_END_S = 900
+"""What a run may take beyond its load: start of a server, drain, verdict, report."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be started: its name and schedule, the command, the folder it is started in, and the profile's text."""
+
+    name: str
+    schedule: Schedule
+    command: tuple[str, ...]
+    folder: Path
+    home: Path
+    profile: str
+    profile_file: str
+    version: str
+    variables: tuple[str, ...] = ()
+    """Names of the environment's variables that hold keys."""
+
+    @property
+    def unit(self) -> str:
+        """A name that systemd and Kubernetes take."""
+        return "loadchaos-" + (re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")[:40] or "soak")
+
+
+def emit(job: Job, kind: str) -> str:
+    """The text for `systemd`, `cron` or `k8s`. OptionError where it cannot say what the schedule says."""
+    return _KINDS[kind](job)
+
+
+def _plain(schedule: Schedule, who: str, way_out: str) -> None:
+    """Refuse what only cronsim knows: the last day, the last or second Monday."""
+    day, _, weekday = schedule.cron.upper().split()[2:]
+    if re.search(r"[L#W]", day + weekday.replace("WED", "")):
+        raise OptionError(f"{who} has no {schedule.cron!r} (L, W or #): {way_out}")
+
+
+def _moved(schedule: Schedule, now: datetime) -> datetime | None:
+    """The next start of ours that stands for a time which the clocks leave out that day: others skip it."""
+    zone = ZoneInfo(schedule.timezone)
+    for days in range(_YEARS * 366):
+        begin = datetime.combine(now.astimezone(zone).date() + timedelta(days), time(), zone)
+        end = datetime.combine(begin.date() + timedelta(1), time(), zone)
+        if (end.utcoffset() or timedelta()) <= (begin.utcoffset() or timedelta()):
+            continue
+        for tick in schedule.ticks(begin.astimezone(UTC) - timedelta(minutes=1)):
+            if tick >= end:
+                break
+            wall = tick.astimezone(zone).replace(tzinfo=None)
+            if next(CronSim(schedule.cron, wall - timedelta(minutes=1)), None) != wall:
+                return tick.astimezone(zone)
+    return None
+
+
+def _skips(schedule: Schedule, who: str) -> str:
+    """A comment where it leaves a night out that we would not."""
+    moved = _moved(schedule, datetime.now(UTC))
+    if moved is None:
+        return ""
+    return (
+        f"# On {moved:%Y-%m-%d} the clocks leave out the time of a start: {who} skips it, "
+        f"`loadchaos soak` begins it at {moved:%H:%M}.\n"
+    )
+
+
+# --- systemd ------------------------------------------------------------------------------------------------------------
+
+
+def _systemd(job: Job) -> str:
+    s = job.schedule
+    times = "\n".join(f"OnCalendar={t}" for t in on_calendar(s))
+    jitter = f"RandomizedDelaySec={s.jitter:g}\nFixedRandomDelay=true\n" if s.jitter else ""
+    most = f"TimeoutStartSec={s.max_duration + _END_S:g}" if s.max_duration else "TimeoutStartSec=infinity"
+    queue = (
+        "# overlap: queue cannot be said here: a start that meets a run is left out.\n" if s.overlap == "queue" else ""
+    )
+    keys = "".join(f"# {v}=... belongs into this file, which only you may read:\n" for v in job.variables)
+    if keys:
+        keys += f"EnvironmentFile=-%h/.config/{job.unit}.env\n"
+    skips = _skips(s, "systemd")
+    catch_up = "true" if s.catch_up == "once" else "false"
+    return f"""\
+# ~/.config/systemd/user/{job.unit}.service
+[Unit]
+Description=loadchaos run of {job.name}
+
+[Service]
+Type=oneshot
+WorkingDirectory={_specifiers(str(job.folder))}
+{keys}ExecStart={" ".join(_unit_word(w) for w in job.command)}
+{most}
+KillSignal=SIGTERM
+KillMode=mixed
+TimeoutStopSec=180
+
+# ~/.config/systemd/user/{job.unit}.timer
+[Unit]
+Description=loadchaos run of {job.name}: {_specifiers(s.times_in_words())}
+
+[Timer]
+{queue}{skips}{times}
+{jitter}AccuracySec=1s
+Persistent={catch_up}
+
+[Install]
+WantedBy=timers.target
+
+# systemctl --user daemon-reload && systemctl --user enable --now {job.unit}.timer && loginctl enable-linger
+"""
+
+
+def _specifiers(text: str) -> str:
+    return text.replace("%", "%%")
+
+
+def _unit_word(word: str) -> str:
+    """A word of ExecStart: quoted where it has to be, with systemd's % and $ doubled."""
+    safe = _specifiers(word).replace("$", "$$")
+    if re.fullmatch(r"[A-Za-z0-9_@%+=:,./$-]+", safe):
+        return safe
+    return '"' + safe.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def on_calendar(schedule: Schedule) -> list[str]:
+    """The cron line in systemd's words: two where cron means "this day of the month or that weekday"."""
+    _plain(schedule, "systemd", "let `loadchaos soak` keep the time itself")
+    minute, hour, day, month, weekday = schedule.cron.upper().split()
+    clock = f"{_field(hour, 0, 23)}:{_field(minute, 0, 59)}:00"
+    zone = schedule.timezone
+    names = {n: str(i + 1) for i, n in enumerate(_MONTHS)}
+    months = _field(_numbers(month, names), 1, 12)
+    days = _weekdays(weekday)
+    by_day = f"*-{months}-{_field(day, 1, 31)} {clock} {zone}"
+    by_weekday = f"{days} *-{months}-* {clock} {zone}"
+    if weekday.startswith("*") and days == "":
+        return [by_day]
+    if day == "*":
+        return [by_weekday]
+    # As Debian's cron: a field that begins with a star narrows the other, two without one add up.
+    if day.startswith("*") or weekday.startswith("*"):
+        return [f"{days} {by_day}".strip()]
+    return [by_day, by_weekday]
+
+
+def _numbers(field: str, names: Mapping[str, str]) -> str:
+    return re.sub(r"[A-Z]{3}", lambda m: names.get(m[0], m[0]), field)
+
+
+def _values(field: str, low: int, high: int) -> list[int]:
+    """Every number a cron field names."""
+    found: set[int] = set()
+    for term in field.split(","):
+        span, _, step = term.partition("/")
+        first, _, last = span.partition("-")
+        begin, end = (low, high) if span == "*" else (int(first), int(last or first))
+        found.update(range(begin, (high if step and not last and span != "*" else end) + 1, int(step or 1)))
+    return sorted(found)
+
+
+def _field(field: str, low: int, high: int) -> str:
+    return "*" if field == "*" else ",".join(f"{v:02}" for v in _values(field, low, high))
+
+
+def _weekdays(field: str) -> str:
+    names = {d.upper(): str(i) for i, d in enumerate(_DAYS)}
+    days = sorted({v % 7 for v in _values(_numbers(field, names), 0, 7)})
+    return "" if len(days) == 7 else ",".join(_DAYS[d] for d in days)
+
+
+# --- cron ---------------------------------------------------------------------------------------------------------------
+
+
+def _cron(job: Job) -> str:
+    s = job.schedule
+    _plain(s, "cron", "let `loadchaos soak` keep the time itself")
+    lock = shlex.quote(str(job.home / ".soak.cron"))
+    # Beside our own lock: so that a start that meets a run is left out in silence, or waits for it.
+    flock = f"flock {lock}" if s.overlap == "queue" else f"flock -n -E 0 {lock}"
+    jitter = f"sleep $(shuf -i 0-{int(s.jitter)} -n 1) && " if s.jitter >= 1 else ""
+    most = f"timeout -k 120 {int(s.max_duration) + _END_S} " if s.max_duration else ""
+    there = f"mkdir -p {shlex.quote(str(job.home))} && cd {shlex.quote(str(job.folder))}"
+    command = f"{there} && {jitter}{flock} {most}{shlex.join(job.command)}"
+    lines = ["# crontab -e, then:"]
+    if s.timezone != "UTC":
+        lines.append("# cronie obeys CRON_TZ; Debian's cron does not: there the machine's own zone counts.")
+    if s.catch_up == "once":
+        lines.append(
+            "# catch_up: once cannot be said here: cron forgets what it missed; systemd and `loadchaos soak` do not."
+        )
+    lines += [f"# {v}=... has to stand above the line: cron does not know your shell's." for v in job.variables]
+    lines += [f"CRON_TZ={s.timezone}", f"{s.cron} {command.replace('%', chr(92) + '%')}"]
+    return "\n".join(lines) + "\n"
+
+
+# --- Kubernetes ----------------------------------------------------------------------------------------------------------
+
+
+def _k8s(job: Job) -> str:
+    s = job.schedule
+    _plain(s, "a CronJob", "run `loadchaos soak` in a Deployment")
+    minute, hour, day, month, weekday = s.cron.split()
+    # A CronJob knows Sunday as 0 only; a missed start, or one that met a run, is made up for until its deadline.
+    weekday = re.sub(r"\b7\b", "0", weekday) if not re.search(r"-7\b", weekday) else ",".join(
+        str(v) for v in sorted({v % 7 for v in _values(weekday, 0, 7)})
+    )  # fmt: skip
+    wait_s = 86_400 if s.overlap == "queue" or s.catch_up == "once" else 120
+    labels = {"app.kubernetes.io/name": "loadchaos", "app.kubernetes.io/instance": job.unit}
+    command: list[str] = list(job.command)
+    sleep = ["sh", "-c", f'sleep $(shuf -i 0-{int(s.jitter)} -n 1); exec "$@"', "sh"] if s.jitter >= 1 else []
+    env = [{"name": v, "valueFrom": {"secretKeyRef": {"name": _SECRET, "key": v}}} for v in job.variables]
+    # As deploy/base: the image's user may write into the claim.
+    pod = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 180,
+        "automountServiceAccountToken": False,
+        "securityContext": {"runAsNonRoot": True, "runAsUser": _USER, "fsGroup": _USER,
+                            "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [{
+            "name": "loadchaos",
+            "image": f"loadchaos:{job.version}",
+            "command": [*sleep, *command],
+            "workingDir": "/work",
+            **({"env": env} if env else {}),
+            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+            "volumeMounts": [{"name": "runs", "mountPath": "/work"},
+                             {"name": "profile", "mountPath": "/profile", "readOnly": True}],
+        }],
+        "volumes": [{"name": "runs", "persistentVolumeClaim": {"claimName": job.unit}},
+                    {"name": "profile", "configMap": {"name": job.unit}}],
+    }  # fmt: skip
+    inner: dict[str, object] = {"backoffLimit": 0, "template": {"metadata": {"labels": labels}, "spec": pod}}
+    if s.max_duration:
+        inner["activeDeadlineSeconds"] = int(s.max_duration + s.jitter) + _END_S
+    documents: list[dict[str, object]] = [
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": job.unit, "labels": labels},
+         "data": {job.profile_file: LiteralScalarString(job.profile)}},
+        {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": job.unit, "labels": labels},
+         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "20Gi"}}}},
+        {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": job.unit, "labels": labels},
+         "spec": {"schedule": f"{minute} {hour} {day} {month} {weekday}", "timeZone": s.timezone,
+                  "concurrencyPolicy": "Forbid", "startingDeadlineSeconds": wait_s,
+                  "successfulJobsHistoryLimit": 3, "failedJobsHistoryLimit": 3, "jobTemplate": {"spec": inner}}},
+    ]  # fmt: skip
+    both = ""
+    if (s.overlap == "queue") != (s.catch_up == "once"):
+        both = (
+            "# A CronJob has one deadline for starts that met a run and those that were missed: both are made up for.\n"
+        )
+    keys = ""
+    if job.variables:
+        literals = " ".join(f'--from-literal={v}="${v}"' for v in job.variables)
+        keys = f"# The keys are a Secret of yours: kubectl create secret generic {_SECRET} {literals}\n"
+    skips = _skips(s, "a CronJob")
+    return f"# The image is yours to name and push.\n{keys}{both}{skips}" + _documents(documents)
+
+
+def _documents(documents: Sequence[Mapping[str, object]]) -> str:
+    yaml = YAML()
+    yaml.representer.ignore_aliases = lambda *_: True  # labels stand where a person looks for them
+    yaml.explicit_start = True
+    yaml.width = 4096
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    out = io.StringIO()
+    for document in documents:
+        yaml.dump(document, out)
+    return out.getvalue()
+
+
+_KINDS: Mapping[str, Callable[[Job], str]] = {"systemd": _systemd, "cron": _cron, "k8s": _k8s}

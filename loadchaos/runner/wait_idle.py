@@ -1,0 +1,31 @@
+"""Whether a server's gauges say that it has nothing to do any more."""
+
+from __future__ import annotations
+
+import time
+
+from loadchaos.core.model import Row
+
+_FORGOTTEN_NS = 2_000_000_000  # a right server forgets a closed connection in a tenth of this
+_LONGEST_NS = 12_000_000_000  # LMDeploy renews its gauges every 10 s
+
+
+class Idle:
+    """Reads `metrics` rows; `seen_since` ends the wait for a server that should be idle."""
+
+    def __init__(self) -> None:
+        self._busy: dict[str, tuple[int, float]] = {}  # by engine: when it told what it has to do, and how much
+
+    def feed(self, row: Row) -> None:
+        """Fold one row of the ledger."""
+        values = row.get("values") or {}
+        if row.get("row") == "metrics" and "requests_running" in values:
+            busy = values["requests_running"] + values.get("requests_waiting", 0)
+            self._busy[f"{row['replica']} {row['engine']}"] = (row["at_ns"], busy)
+
+    def seen_since(self, begin_ns: int) -> bool:
+        """Whether each engine told so after `begin_ns`, or need not be waited for: it tells nothing, or never will."""
+        if not self._busy or time.monotonic_ns() - begin_ns >= _LONGEST_NS:
+            return True
+        newest = [busy for at_ns, busy in self._busy.values() if at_ns > begin_ns + _FORGOTTEN_NS]
+        return len(newest) == len(self._busy) and not any(newest)

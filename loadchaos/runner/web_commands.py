@@ -1,0 +1,89 @@
+"""What was pressed in the web UI, read from commands.jsonl: obeyed by the rules every run has, and answered in events.
+
+Whatever a hand changed (users, attacks, the end) is a row of kind `command`, so that the verdict can say so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from loadchaos.chaos import Attacks, authorization
+from loadchaos.core.errors import LoadchaosError
+from loadchaos.core.ledger.files import Tail
+from loadchaos.core.ledger.recorder import Record
+from loadchaos.core.model import Row
+from loadchaos.runner.server_under_test import Place
+
+
+class Commands:
+    """One run's commands. `start` is what Start was pressed with; `stop_asked` is for the run's loop to obey."""
+
+    def __init__(self, record: Record, place: Place, authorized: Sequence[str], start: Row) -> None:
+        self._record, self._place, self._authorized, self._start = record, place, authorized, start
+        self._tail = Tail(record.folder.commands)
+        self._attacks: Attacks | None = None
+        self._by_hand = False
+        self.stop_asked = False
+
+    def load_begins(self, attacks: Attacks) -> None:
+        """From now on there is a load to edit and a server to attack: say what is offered, obey what Start said."""
+        self._attacks = attacks
+        self._record.event({
+            "row": "offers", "at_ns": time.monotonic_ns(), "refused": self._why_refused("an attack fired by hand"),
+            "offers": [dataclasses.asdict(offer) for offer in attacks.offers()],
+        })  # fmt: skip
+        if self._start.get("edited"):
+            self._users(self._start)
+
+    def turn(self) -> None:
+        """Obey what came since the last turn; never waits."""
+        for row in self._tail.rows():
+            if row.get("row") != "command":
+                continue
+            if row.get("what") == "stop":
+                self.stop_asked = True
+                self._answer(row, ok=True, text="stopped")
+            elif self._attacks is None:
+                self._answer(row, ok=False, text="the load has not begun yet")
+            elif row.get("what") == "users":
+                self._users(row)
+            elif row.get("what") == "attack":
+                self._fire(self._attacks, row)
+
+    def _users(self, row: Row) -> None:
+        users, planned = int(row.get("users") or 0), int(row.get("planned") or 0)
+        if not self._by_hand:
+            self._by_hand = True
+            self._record.control("by_hand", f"{users} users asked for in the web UI")
+        self._answer(
+            row, ok=True, text=f"{users} users at {float(row.get('rate') or 0):g} a second (planned: {planned})"
+        )
+
+    def _fire(self, attacks: Attacks, row: Row) -> None:
+        name, params = str(row.get("name")), row.get("params")
+        why = self._why_refused(f"the attack {name}, fired by hand")
+        kind = str(row.get("kind"))
+        if why is None and (kind, name) not in {(offer.kind, offer.name) for offer in attacks.offers()}:
+            why = f"{kind} {name} was not offered"
+        try:
+            if why is None:
+                attacks.fire(kind, name, params if isinstance(params, dict) else {})
+        except LoadchaosError as e:
+            why = str(e)
+        self._answer(row, ok=why is None, text=why or f"{row.get('title') or name} fired")
+
+    def _why_refused(self, reason: str) -> str | None:
+        """A server that nobody authorised to be harmed is not harmed by a button either."""
+        try:
+            for stranger in self._place.strangers:
+                authorization.check(stranger, [reason], self._authorized)
+        except LoadchaosError as e:
+            return str(e)
+        return None
+
+    def _answer(self, row: Row, *, ok: bool, text: str) -> None:
+        told: dict[str, Any] = {k: row[k] for k in ("what", "n", "name", "kind", "users") if k in row}
+        self._record.event({"row": "command", "at_ns": time.monotonic_ns(), **told, "ok": ok, "text": text})

@@ -1,0 +1,1 @@
+"""The server under test: what kind it is, how to start it, how to watch it."""

@@ -1,0 +1,69 @@
+"""SGLang 0.5, as read in its sources: endpoints, metrics, refusals, admin operations."""
+
+from __future__ import annotations
+
+import re
+
+from loadchaos.server.dialects.base import AdminOperation, Dialect, MetricName, patterns
+from loadchaos.server.dialects.openai import PROCESS_METRICS
+
+_METRICS = (
+    MetricName("requests_running", ("sglang:num_running_reqs",)),
+    MetricName("requests_waiting", ("sglang:num_queue_reqs",)),
+    MetricName("kv_usage_ratio", ("sglang:token_usage",)),
+    MetricName("kv_cache_tokens", ("sglang:max_total_num_tokens",)),
+    MetricName("kv_block_size", ("sglang:page_size",)),
+    MetricName("prompt_tokens_total", ("sglang:prompt_tokens_total",)),
+    MetricName("generation_tokens_total", ("sglang:generation_tokens_total",)),
+    MetricName("preemptions_total", ("sglang:num_retracted_requests_total", "sglang:num_retracted_reqs")),
+    MetricName("requests_finished_total", ("sglang:num_requests_total",)),
+    MetricName("prefix_cache_hits_total", ("sglang:cached_tokens_total",)),
+    *PROCESS_METRICS,
+)
+
+_OPERATIONS = (
+    AdminOperation("flush_cache", "POST", "/flush_cache", get_acts=True),
+    AdminOperation("abort_request", "POST", "/abort_request", body={"abort_all": True}, effects=("finish_abort",)),
+    AdminOperation(
+        "pause_generation", "POST", "/pause_generation", body={"mode": "abort"}, undo="continue_generation",
+        effects=("finish_abort", "alive_but_hung", "stalled", "timeout"), limit_s=120.0,
+    ),
+    AdminOperation("continue_generation", "POST", "/continue_generation", body={}),
+    AdminOperation(
+        "release_memory_occupation", "POST", "/release_memory_occupation", body={}, undo="resume_memory_occupation",
+        gate="start the server with --enable-memory-saver", effects=("alive_but_hung", "stalled", "timeout"),
+        limit_s=120.0,
+    ),
+    AdminOperation(
+        "resume_memory_occupation", "POST", "/resume_memory_occupation", body={},
+        gate="start the server with --enable-memory-saver", limit_s=120.0,
+    ),
+    AdminOperation("server_info", "GET", "/server_info", destructive=False),
+)  # fmt: skip
+
+SGLANG = Dialect(
+    name="sglang",
+    title="SGLang",
+    # /health sends a generation of its own through the engine; its 503 during a long prefill is no death.
+    health_path="/health",
+    validation=patterns(
+        r"is longer than the model's context length",
+        r"exceeds the (?:model's )?maximum (?:context|allowed) length",
+        r"Requested token count exceeds the model's maximum context length",
+        r'"type"\s*:\s*"BadRequest(?:Error)?"',
+        r"does not exist|JSON decode error",
+    ),
+    shed=patterns(r"The request queue is full", r"Request (?:waiting|running) timeout reached"),
+    engine_dead=patterns(
+        r"Server couldn't get a response from detokenizer",
+        r"(?:Scheduler|DetokenizerManager|TokenizerManager|DataParallelController) hit an exception",
+    ),
+    metrics=_METRICS,
+    admin={operation.name: operation for operation in _OPERATIONS},
+    exact_output={"ignore_eos": "true", "min_tokens": "tokens"},
+    process_roles=(
+        (re.compile(r"sglang::scheduler"), "engine_core"),
+        (re.compile(r"sglang::detokenizer|sglang::data_parallel"), "worker"),
+        (re.compile(r"sglang\.launch_server|sglang serve|sglang::server"), "api_server"),
+    ),
+)

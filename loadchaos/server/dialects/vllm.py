@@ -1,0 +1,181 @@
+"""vLLM 0.8 to 0.33: endpoints, metric names, refusals and admin operations, as measured on 0.32 and read in sources."""
+
+from __future__ import annotations
+
+import re
+
+from loadchaos.server.dialects.base import AdminOperation, Dialect, Era, MetricName, patterns
+from loadchaos.server.dialects.openai import PROCESS_METRICS
+
+_DEV = "set VLLM_SERVER_DEV_MODE=1 in the server's environment"
+_SLEEP = f"{_DEV} and start it with --enable-sleep-mode"
+_LORA = "set VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in the server's environment"
+_PROFILE = "start the server with a profiler configured (--profiler-config, before 0.13 VLLM_TORCH_PROFILER_DIR)"
+
+# While generation is stopped requests are accepted and hang without a byte, and /health says 200 (measured, 0.32).
+_FROZEN = ("alive_but_hung", "stalled", "timeout")
+# A request that is aborted before its first token ends with [DONE] and no finish_reason (measured, 0.32).
+_ABORTED = ("finish_abort", "truncated")
+
+_PARAMETER = (
+    r"\b(?:temperature|top_p|top_k|min_p|n|seed|logprobs|top_logprobs|prompt_logprobs|frequency_penalty|"
+    r"presence_penalty|repetition_penalty|length_penalty|min_tokens|max_tokens|max_completion_tokens|best_of|stop|"
+    r"truncate_prompt_tokens)\b.{0,30} must be "
+)
+
+_VALIDATION = patterns(
+    r"maximum context length is \d+ tokens",
+    r"longer than the maximum model length of \d+",
+    r"[Pp]lease reduce the length of the (?:input )?(?:prompt|messages)",
+    r"max(?:_completion)?_tokens(?:=\d+| must be at least 1, got -?\d+|' or .{0,30} is too large)",
+    r"(?:prompt|Prompt) cannot be empty",
+    r"At most \d+ \w+(?:\(s\)|s)? may be provided",
+    r"is not a multimodal model",
+    r"Failed to load image: |cannot identify image file|image file is truncated",
+    r"Decompressed data too large for PngImagePlugin",
+    r"Failed to apply \w+ on data=",
+    r"aspect ratio must be smaller than",
+    r"Non-base64 digit found|Incorrect padding|Invalid base64|Only base64 data(?: URLs)? ",
+    r"The URL must be either a HTTP, data or file URL",
+    r"multi_modal_data\[",
+    r"Failed to fetch media from URL",
+    # Of the request's own models only: a ValidationError of a *Response is the server's fault.
+    r"\d+ validation errors?(?: for (?!\w*Response)\w+|:)",
+    r"JSON decode error|json_invalid",
+    r"Only 'application/json' is allowed",
+    r"The model `[^`]*` does not exist",
+    r"Cannot apply chat template to an empty conversation",
+    _PARAMETER,
+    r"when using `top_logprobs`, `logprobs` must",
+    r"Stream options can only be defined when",
+    r"tool.choice\b.{0,80} requires --",
+    r"out-of-vocab token ids|is out of vocabulary",
+    r"Either prompt or prompt_embeds must be provided",
+    r"TextEncodeInput must be Union",
+)
+
+_SHED = patterns(
+    r"The engine is currently busy and cannot accept new requests",
+    r"The engine has reached its prefill token backlog limit",
+    r"The model is currently scaling\. Please try again later",
+)
+
+_ENGINE_DEAD = patterns(
+    r"EngineCore encountered an issue\. See stack trace",
+    r"(?<![A-Za-z])(?:Async)?EngineDeadError",
+    r"Background loop (?:has errored already|is stopped|is not running)",
+    r"Engine process \(pid \d+\) died",
+)
+
+_METRICS = (
+    MetricName("requests_running", ("vllm:num_requests_running",)),
+    MetricName("requests_waiting", ("vllm:num_requests_waiting",)),
+    MetricName("kv_usage_ratio", ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")),
+    MetricName("prompt_tokens_total", ("vllm:prompt_tokens_total",)),
+    MetricName("generation_tokens_total", ("vllm:generation_tokens_total",)),
+    MetricName("iterations_total", ("vllm:iteration_tokens_total",), part="_count"),
+    MetricName("preemptions_total", ("vllm:num_preemptions_total",)),
+    MetricName("requests_finished_total", ("vllm:request_success_total",)),
+    MetricName("spec_drafts_total", ("vllm:spec_decode_num_drafts_total",)),
+    MetricName("spec_draft_tokens_total", ("vllm:spec_decode_num_draft_tokens_total",)),
+    MetricName("spec_accepted_tokens_total", ("vllm:spec_decode_num_accepted_tokens_total",)),
+    MetricName("mm_cache_queries_total", ("vllm:mm_cache_queries_total",)),
+    MetricName("mm_cache_hits_total", ("vllm:mm_cache_hits_total",)),
+    MetricName(
+        "prefix_cache_queries_total", ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total")
+    ),
+    MetricName("prefix_cache_hits_total", ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total")),
+    MetricName("corrupted_requests_total", ("vllm:corrupted_requests_total",)),
+    MetricName("admission_rejections_total", ("vllm:admission_rejections_total",)),
+    MetricName("kv_blocks", ("vllm:cache_config_info",), label="num_gpu_blocks"),
+    MetricName("kv_block_size", ("vllm:cache_config_info",), label="block_size"),
+    MetricName("kv_cache_tokens", ("vllm:cache_config_info",), label="kv_cache_size_tokens"),
+    *PROCESS_METRICS,
+)
+
+_OPERATIONS = (
+    # The processor cache only, both sides. The encoder cache stays: an encoder cache miss is never this one's doing.
+    AdminOperation(
+        "reset_mm_cache", "POST", "/reset_mm_cache", gate=_DEV, since="0.11.2",
+        effects=(
+            "mm_cache_desync_request", "mm_cache_desync_thread_death", "mm_cache_keyerror_v08",
+            "cache_reset_inflight_warning", "mm_cache_spin",
+        ),
+    ),
+    AdminOperation(
+        "reset_encoder_cache", "POST", "/reset_encoder_cache", gate=_DEV, since="0.16.0",
+        effects=(
+            "encoder_cache_miss", "encoder_cache_miss_skipped", "cache_reset_inflight_warning", "mm_encoder_gave_nothing",
+        ),
+    ),
+    AdminOperation(
+        "reset_prefix_cache", "POST", "/reset_prefix_cache", gate=_DEV, since="0.8.5",
+        effects_when={"reset_running_requests=true": (
+            "preemption_storm", "async_placeholder_underflow", "mm_encoder_gave_nothing",
+        )},
+    ),
+    AdminOperation(
+        "sleep", "POST", "/sleep", params={"level": "1", "mode": "abort"}, gate=_SLEEP, since="0.8.5", undo="wake_up",
+        effects=(*_FROZEN, "sleep_inflight_fault"), effects_when={"mode=abort": _ABORTED}, limit_s=120.0,
+    ),
+    AdminOperation(
+        "wake_up", "POST", "/wake_up", gate=_SLEEP, since="0.8.5", effects=("sleep_inflight_fault", "cumem_oom_wakeup"),
+        limit_s=120.0,
+    ),
+    AdminOperation(
+        "pause", "POST", "/pause", params={"mode": "abort"}, gate=_DEV, since="0.12.0", undo="resume", effects=_FROZEN,
+        effects_when={"mode=abort": _ABORTED}, limit_s=120.0,  # mode=wait answers when all running are done
+    ),
+    AdminOperation("resume", "POST", "/resume", gate=_DEV, since="0.12.0"),
+    AdminOperation(
+        "abort_requests", "POST", "/abort_requests", body={"abort_all": True},
+        gate=f"{_DEV} (after 0.25; until then --tokens-only has it)", since="0.11.2", effects=_ABORTED,
+    ),
+    AdminOperation(
+        "collective_rpc", "POST", "/collective_rpc", body={"method": "check_health"}, gate=_DEV, since="0.10.2",
+        allowed={"method": ("check_health", "list_loras")},  # it can call any method of a worker, and ruin anything
+    ),
+    AdminOperation(
+        "release_kv_cache_memory", "POST", "/release_kv_cache_memory", gate=_SLEEP, since="0.31.0",
+        effects=("http_unhandled_500", "alive_but_hung"),  # 500 unless a pause is complete (measured, 0.32)
+    ),
+    AdminOperation(
+        "scale_elastic_ep", "POST", "/scale_elastic_ep", body={}, gate="start the server with --enable-elastic-ep",
+        since="0.10.0", effects=("http_scaling", "shed"), limit_s=300.0,
+    ),
+    AdminOperation(
+        "load_lora_adapter", "POST", "/v1/load_lora_adapter", body={}, gate=_LORA, undo="unload_lora_adapter",
+        effects=("lora_load_failed",), limit_s=120.0,
+    ),
+    AdminOperation("unload_lora_adapter", "POST", "/v1/unload_lora_adapter", body={}, gate=_LORA),
+    # Steps are traced in memory, and the engine stands still while the trace is written (minutes; measured, 0.32).
+    AdminOperation(
+        "start_profile", "POST", "/start_profile", gate=_PROFILE, undo="stop_profile", limit_s=120.0,
+        effects=(*_FROZEN, "api_server_leak", "memory_leak", "rpc_timeout", "shm_broadcast_stall"),
+    ),
+    AdminOperation("stop_profile", "POST", "/stop_profile", gate=_PROFILE, limit_s=300.0, effects=_FROZEN),
+    AdminOperation("is_sleeping", "GET", "/is_sleeping", gate=_DEV, since="0.8.5", destructive=False),
+    AdminOperation("is_paused", "GET", "/is_paused", gate=_DEV, since="0.12.0", destructive=False),
+    AdminOperation("server_info", "GET", "/server_info", gate=_DEV, since="0.8.5", destructive=False),
+)  # fmt: skip
+
+VLLM = Dialect(
+    name="vllm",
+    title="vLLM",
+    validation=_VALIDATION,
+    shed=_SHED,
+    engine_dead=_ENGINE_DEAD,
+    metrics=_METRICS,
+    admin={operation.name: operation for operation in _OPERATIONS},
+    development_gate=_DEV,
+    development_path="/reset_mm_cache",
+    exact_output={"ignore_eos": "true", "min_tokens": "tokens"},
+    process_roles=(
+        (re.compile(r"EngineCore"), "engine_core"),
+        (re.compile(r"VLLM::Worker|VllmWorker|ray::RayWorker"), "worker"),
+        (re.compile(r"VLLM::APIServer|vllm serve|vllm\.entrypoints"), "api_server"),
+    ),
+    # /health only logged a dead engine before 0.9 and said 200 until the process was gone.
+    eras=(Era("0.9", {"health_knows_death": False, "development_path": "/reset_prefix_cache"}),
+          Era("0.11.2", {"development_path": "/reset_prefix_cache"})),
+)  # fmt: skip

@@ -1,0 +1,123 @@
+"""The machines a server runs on: pages of dcgm-exporter and node-exporter, every five seconds, in our own names.
+
+Names as dcgm-exporter 3 and 4 and node-exporter 1 have them; what a page does not tell is left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from loadchaos.core.model import Emit
+from loadchaos.server.dialects import MetricName
+from loadchaos.server.monitor.exposition import PageParser
+from loadchaos.server.monitor.gaps import Gap
+from loadchaos.server.monitor.http_get import get, place
+
+EVERY_S = 5.0
+_LIMIT_S = 5.0
+_MIB = 1024.0 * 1024.0
+_NO_DISKS = frozenset({
+    "tmpfs", "devtmpfs", "overlay", "squashfs", "ramfs", "proc", "sysfs", "cgroup2", "nsfs", "iso9660", "fuse.lxcfs",
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Exporter:
+    """One kind of page: our names for its series, what they are multiplied by, and which device a series is of."""
+
+    kind: str
+    names: Sequence[MetricName]
+    scale: Mapping[str, float]
+    whose: Callable[[Mapping[str, str]], str | None]
+
+
+def _gpu(labels: Mapping[str, str]) -> str | None:
+    """`gpu0`; parts of a GPU (MIG) are left out, since their shares of it are not told."""
+    return None if labels.get("GPU_I_ID") or "gpu" not in labels else f"gpu{labels['gpu']}"
+
+
+def _of_host(labels: Mapping[str, str]) -> str | None:
+    """The host itself, or one of its real disks by its mount point."""
+    if "mountpoint" not in labels:
+        return "host"
+    return None if labels.get("fstype") in _NO_DISKS else f"disk {labels['mountpoint']}"
+
+
+DCGM = Exporter(
+    "dcgm",
+    (
+        MetricName("gpu_memory_used_bytes", ("DCGM_FI_DEV_FB_USED",)),
+        MetricName("gpu_memory_free_bytes", ("DCGM_FI_DEV_FB_FREE",)),
+        MetricName("gpu_utilisation_ratio", ("DCGM_FI_DEV_GPU_UTIL",)),
+        MetricName("gpu_temperature_c", ("DCGM_FI_DEV_GPU_TEMP",)),
+        MetricName("gpu_memory_temperature_c", ("DCGM_FI_DEV_MEMORY_TEMP",)),
+        MetricName("gpu_power_w", ("DCGM_FI_DEV_POWER_USAGE",)),
+        MetricName("gpu_sm_clock_hz", ("DCGM_FI_DEV_SM_CLOCK",)),
+        MetricName("gpu_throttle_reasons", ("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS")),
+        MetricName("gpu_xid_last", ("DCGM_FI_DEV_XID_ERRORS",)),
+        MetricName("gpu_xids_total", ("DCGM_EXP_XID_ERRORS_COUNT",)),
+        MetricName("gpu_ecc_double_total", ("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",)),
+    ),
+    {
+        "gpu_memory_used_bytes": _MIB, "gpu_memory_free_bytes": _MIB, "gpu_utilisation_ratio": 0.01,
+        "gpu_sm_clock_hz": 1e6,
+    },
+    _gpu,
+)  # fmt: skip
+NODE = Exporter(
+    "node",
+    (
+        MetricName("host_memory_total_bytes", ("node_memory_MemTotal_bytes",)),
+        MetricName("host_memory_available_bytes", ("node_memory_MemAvailable_bytes",)),
+        MetricName("host_swap_free_bytes", ("node_memory_SwapFree_bytes",)),
+        MetricName("host_oom_kills_total", ("node_vmstat_oom_kill",)),
+        MetricName("host_files_open", ("node_filefd_allocated",)),
+        MetricName("host_files_limit", ("node_filefd_maximum",)),
+        MetricName("host_load_1m", ("node_load1",)),
+        MetricName("host_boot_time_s", ("node_boot_time_seconds",)),
+        MetricName("disk_size_bytes", ("node_filesystem_size_bytes",)),
+        MetricName("disk_free_bytes", ("node_filesystem_avail_bytes",)),
+    ),
+    {},
+    _of_host,
+)
+
+
+class DeviceWatch:
+    """Scrapes one page until cancelled; `run()` is the task. Rows of kind `device`. ValueError for a URL that is none."""
+
+    def __init__(
+        self, exporter: Exporter, url: str, emit_metrics: Emit, emit_event: Emit, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._exporter, self._where, self._emit = exporter, place(url, tls), emit_metrics
+        self._parser = PageParser(exporter.names, exporter.whose)
+        self._gap = Gap(emit_event, "", exporter.kind)
+
+    async def run(self) -> None:
+        """Scrape for ever."""
+        while True:
+            begin = time.monotonic()
+            await self._scrape()
+            await asyncio.sleep(max(begin + EVERY_S - time.monotonic(), 0.05))
+
+    async def _scrape(self) -> None:
+        answer = await get(self._where, {}, _LIMIT_S)  # another host than the server's: none of its headers go there
+        if answer.error is not None or answer.status != 200:
+            self._gap.blind(f"{self._where.authority}: {answer.error or f'status {answer.status}'}")
+            return
+        found = self._parser.parse(answer.body)
+        if not found:
+            self._gap.blind(f"{self._where.authority}: nothing of {self._exporter.kind}-exporter on its page")
+            return
+        self._gap.seeing()
+        at_ns = time.monotonic_ns()
+        for device, values in found.items():
+            scaled = {name: value * self._exporter.scale.get(name, 1.0) for name, value in values.items()}
+            self._emit({
+                "row": "device", "at_ns": at_ns, "source": self._exporter.kind, "host": self._where.authority,
+                "device": device, "values": scaled,
+            })  # fmt: skip

@@ -1,0 +1,120 @@
+"""Is it there, and does it call itself healthy? TCP connects and GET /health on connections of their own, each a row.
+
+While the server is up: a connect every 100 ms and /health every 250 ms. When it has been down for two seconds, or hangs
+on /health, at most one of each a second: a server that is down is not helped by being asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+
+from loadchaos.core.model import Emit
+from loadchaos.core.redact import Redactor
+from loadchaos.server.monitor.http_get import Place, connect, get
+
+TCP_EVERY_S = 0.1
+HEALTH_EVERY_S = 0.25
+DOWN_EVERY_S = 1.0
+LIMIT_S = 2.0
+_DOWN_AFTER_S = 2.0
+_STARTING_S = 30.0  # a server that was never up is asked at full pace for so long
+_TCP_ROW_EVERY_NS = 500_000_000  # an ok connect after an ok connect is news only twice a second
+_BODY_CHARS = 300
+
+
+class Probe:
+    """Probes one replica until cancelled; `run()` is the task. `healthy` is set while the last /health was good."""
+
+    def __init__(
+        self,
+        replica: str,
+        where: Place,
+        emit: Emit,
+        redactor: Redactor,
+        headers: Mapping[str, str],
+        health_ok: Sequence[int] = (200,),
+    ) -> None:
+        self._replica, self._where, self._emit = replica, where, emit
+        self._redactor, self._headers, self._health_ok = redactor, dict(headers), health_ok
+        self.healthy = asyncio.Event()
+        self._was_up = False
+        self._begun = time.monotonic()
+        self._bad_since: float | None = None  # first failed /health of the present row of failures
+        self._tcp_row: tuple[str | None, int] = ("", 0)
+        self._reachable = asyncio.Event()
+
+    async def run(self) -> None:
+        """Probe for ever."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._connects())
+            tasks.create_task(self._healths())
+
+    @property
+    def down(self) -> bool:
+        """Not healthy for so long that asking often is of no use."""
+        if self._bad_since is None:
+            return False
+        patience_s = _DOWN_AFTER_S if self._was_up or time.monotonic() - self._begun > _STARTING_S else _STARTING_S
+        return time.monotonic() - self._bad_since > patience_s
+
+    @property
+    def absent(self) -> str | None:
+        """Why nothing else need be asked of it: "" when it is up, None when it never was."""
+        if not self._was_up:
+            return None
+        return "the server is down" if self.down else ""
+
+    async def _connects(self) -> None:
+        while True:
+            begin = time.monotonic()
+            took_ns, error = await connect(self._where, LIMIT_S)
+            self._tell_tcp(took_ns, error)
+            if error is None:
+                self._reachable.set()
+            else:
+                self._reachable.clear()
+            await _until(begin + (DOWN_EVERY_S if self.down else TCP_EVERY_S))
+
+    async def _healths(self) -> None:
+        while True:
+            if self.down:
+                await self._reachable.wait()  # the connects look for it; the first that succeeds is followed at once
+            begin = time.monotonic()
+            await self._health()
+            await _until(begin + (DOWN_EVERY_S if self.down else HEALTH_EVERY_S))
+
+    async def _health(self) -> None:
+        answer = await get(self._where, self._headers, LIMIT_S)
+        ok = answer.error is None and answer.status in self._health_ok
+        if ok:
+            self._bad_since = None
+            self._was_up = True
+            self.healthy.set()
+        else:
+            self._bad_since = self._bad_since or time.monotonic()
+            self.healthy.clear()
+            if answer.error is not None and not answer.error.startswith("timeout"):
+                self._reachable.clear()
+        body = None if ok else self._redactor.redact(answer.body).decode("utf-8", "replace")[:_BODY_CHARS]
+        self._emit({
+            "row": "probe", "at_ns": time.monotonic_ns(), "replica": self._replica, "what": "health", "ok": ok,
+            "status": answer.status, "took_ns": answer.took_ns, "error": answer.error, "body": body or None,
+        })  # fmt: skip
+
+    def _tell_tcp(self, took_ns: int, error: str | None) -> None:
+        now = time.monotonic_ns()
+        last_error, last_ns = self._tcp_row
+        if error is None and last_error is None and now - last_ns < _TCP_ROW_EVERY_NS:
+            return
+        self._tcp_row = (error, now)
+        self._emit({
+            "row": "probe", "at_ns": now, "replica": self._replica, "what": "tcp", "ok": error is None, "status": None,
+            "took_ns": took_ns, "error": error, "body": None,
+        })  # fmt: skip
+
+
+async def _until(moment: float) -> None:
+    """Sleep until then; when it has passed already, only let others run."""
+    await asyncio.sleep(max(moment - time.monotonic(), 0.0))

@@ -1,0 +1,53 @@
+"""SHELF: where a server log can live and how it is followed.
+
+A new kind of place is one entry in SOURCES: its prefix, and what makes a Source of the rest of the spec.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from loadchaos.core.errors import OptionError
+from loadchaos.server.monitor.logs import command
+from loadchaos.server.monitor.logs.base import Source
+from loadchaos.server.monitor.logs.file import FileSource
+from loadchaos.server.monitor.logs.kernel import KernelSource
+
+__all__ = ["SOURCES", "Source", "open_source", "read_spec"]
+
+# prefix -> (what the rest must look like, how it is written in help and errors, what follows it)
+SOURCES: Mapping[str, tuple[re.Pattern[str], str, Callable[[str], Source]]] = {
+    "docker": (re.compile(r"[\w.-]+"), "docker:NAME", command.docker),
+    "k8s": (re.compile(r"[\w.-]+/[\w.-]+(?:/[\w.-]+)?"), "k8s:NAMESPACE/POD[/CONTAINER]", command.kubernetes),
+    "journal": (re.compile(r"[\w@.:-]+"), "journal:UNIT", command.journal),
+    "ssh": (re.compile(r"[^\s:-][^\s:]*:.+"), "ssh:HOST:PATH", command.ssh),
+    "kmsg": (re.compile(r"/.+"), "kmsg:/dev/kmsg", lambda path: KernelSource(Path(path))),
+    "cmd": (re.compile(r".*\S.*"), "cmd:'COMMAND'", command.shell),
+}
+
+
+def read_spec(spec: str) -> tuple[str, str]:
+    """`docker:vllm` as ("docker", "vllm"), a path as ("file", path). OptionError with what was expected."""
+    kind, colon, rest = spec.partition(":")
+    if not colon or kind not in SOURCES:
+        if not spec.strip():
+            raise OptionError("--server-log is empty: a path or one of " + ", ".join(s[1] for s in SOURCES.values()))
+        # A path may hold a colon, but `dokker:vllm` that is no file is a slip of the pen.
+        if colon and kind.isidentifier() and not Path(spec).expanduser().exists():
+            near = difflib.get_close_matches(kind, SOURCES, n=1)
+            hint = f"; did you mean {near[0]}:?" if near else ""
+            raise OptionError(f"--server-log {spec}: no such file, and {kind} is no source of logs{hint}")
+        return "file", spec
+    shape, form, _ = SOURCES[kind]
+    if not shape.fullmatch(rest):
+        raise OptionError(f"--server-log {spec}: {form} was expected")
+    return kind, rest
+
+
+def open_source(spec: str) -> Source:
+    """What follows the log that `spec` names; for a file, from its present end. OptionError as `read_spec`."""
+    kind, rest = read_spec(spec)
+    return FileSource(Path(rest).expanduser()) if kind == "file" else SOURCES[kind][2](rest)

@@ -1,0 +1,77 @@
+"""A log that lives elsewhere, as the run folder keeps it: redacted bytes, and an index of when each piece came.
+
+The index row (offset, bytes, arrival time) is written before the bytes it describes, as for a launched server's log. Each
+hour the index goes on in a new part, as every file of rows does; the log stays one text.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from loadchaos.core.ledger import parquet
+from loadchaos.core.redact import Redactor
+
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+
+
+class LogSink:
+    """Writes `<label>.log` and `<label>.index.jsonl`; used by one thread. OSError when the disk does not take them."""
+
+    def __init__(self, folder: Path, label: str, source: str, redactor: Redactor) -> None:
+        self._redactor = redactor.fork()
+        self._source = source
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / f"{label}.log"
+        self._rows = folder / f"{label}.index.jsonl"
+        self._part = parquet.newest(self._rows)
+        self._index = self._next_index()
+        self._log = os.open(self.path, _FLAGS, 0o644)
+        self._offset = os.fstat(self._log).st_size
+
+    def feed(self, data: bytes) -> None:
+        """The next bytes of the log as they came; a line is written when its end is there."""
+        self._append(self._redactor.feed(data))
+
+    def flush(self) -> None:
+        """The stream ended here: what waits for the end of its line is written as it is."""
+        self._append(self._redactor.flush())
+
+    def close(self) -> None:
+        """Write what is left, fsync, close."""
+        try:
+            self.flush()
+            os.fsync(self._log)
+        finally:
+            os.close(self._log)
+            os.close(self._index)
+
+    def _append(self, data: bytes) -> None:
+        if not data:
+            return
+        at_ns = time.monotonic_ns()
+        row = {"row": "lines", "at_ns": at_ns, "offset": self._offset, "bytes": len(data), "source": self._source}
+        if time.monotonic() - self._since > parquet.HOUR_S:
+            self._part += 1
+            before, self._index = self._index, self._next_index()
+            os.close(before)
+        self._row(self._index, row)
+        while data:
+            done = os.write(self._log, data)
+            self._offset += done
+            data = data[done:]
+
+    def _next_index(self) -> int:
+        self._since = time.monotonic()
+        index = os.open(parquet.part_of(self._rows, self._part), _FLAGS, 0o644)
+        self._row(index, {
+            "row": "header", "schema": 1, "writer": "run", "pid": os.getpid(), "mono_ns": time.monotonic_ns(),
+            "utc_ns": time.time_ns(), "source": self._source,
+        })  # fmt: skip
+        return index
+
+    def _row(self, index: int, row: dict[str, Any]) -> None:
+        os.write(index, json.dumps(row, separators=(",", ":")).encode() + b"\n")

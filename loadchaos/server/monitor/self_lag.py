@@ -1,0 +1,35 @@
+"""Is the watcher itself awake? The drift of a short sleep says how late everything else we stamp may be."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from loadchaos.core.model import Emit
+from loadchaos.server.monitor.gaps import Gap
+
+_SLEEP_S = 0.25
+_LATE_S = 1.0
+
+
+class Footing:
+    """Measures the event loop's lag until cancelled; `run()` is the task. `worst_s` is the largest seen so far."""
+
+    def __init__(self, emit: Emit) -> None:
+        self._gap = Gap(emit, "", "watch")
+        self.worst_s = 0.0
+
+    async def run(self) -> None:
+        """Measure for ever."""
+        before_wall, before = time.time(), time.monotonic()
+        while True:
+            await asyncio.sleep(_SLEEP_S)
+            wall, now = time.time(), time.monotonic()
+            late_s = now - before - _SLEEP_S
+            self.worst_s = max(self.worst_s, late_s)
+            if late_s > _LATE_S:
+                self._gap.once(late_s, "we did not run: starved, stopped or suspended")
+            jump_s = (wall - before_wall) - (now - before)
+            if abs(jump_s) > _LATE_S:
+                self._gap.once(0.0, f"the wall clock was set by {jump_s:+.1f} s")
+            before_wall, before = wall, now

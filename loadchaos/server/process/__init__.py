@@ -1,0 +1,1 @@
+"""Starts, supervises and ends a server on this machine."""

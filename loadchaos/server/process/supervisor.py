@@ -1,0 +1,258 @@
+"""The keeper: owns a launched server's process group, records its output, and ends it when `run` is gone.
+
+It is a process of its own, so that a server survives no crash of ours (kill -9 included) and a stalled terminal never
+blocks the server's output. It speaks JSON lines: reports on stdout (`start`, `exit`), orders on stdin (`term`, `kill`);
+the end of stdin means that `run` is gone, which ends the server.
+
+    python -m loadchaos.server.process.supervisor --folder RUN [--source NAME] [--secret-env NAME ...]
+        [--limit NAME=N ...] -- COMMAND...
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from loadchaos.core.errors import LedgerError
+from loadchaos.core.ledger.files import HOUR_S, RunFolder, Writer
+from loadchaos.core.redact import Redactor
+
+_PR_SET_CHILD_SUBREAPER = 36
+_TERM_GRACE_S = 10.0
+_HIDDEN_VARIABLE = "LOADCHAOS_HIDE_"  # launch.py says what for
+_EXIT_DRAIN_S = 2.0
+_ORPHANED_S = 2.5
+"""How long the server is kept when `run` was killed: the load sees that too and ends first, or it would meet a death."""
+
+LIMITS = {"memory": resource.RLIMIT_DATA, "open_files": resource.RLIMIT_NOFILE, "core": resource.RLIMIT_CORE}
+"""What a server's processes may be limited in: bytes of memory of their own each, open files each, size of a core file."""
+
+_REPORT = threading.Lock()
+
+
+def _become_subreaper() -> None:
+    """Orphans of the server (an engine core whose parent was killed) become our children, so that none is left over."""
+    with contextlib.suppress(OSError, AttributeError):  # not Linux: only the group is ended then
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _report(what: str, **more: Any) -> None:
+    """One JSON line to `run`; when nobody reads any more there is nobody to tell."""
+    with _REPORT, contextlib.suppress(OSError, ValueError):
+        sys.stdout.write(json.dumps({"what": what, "at_ns": time.monotonic_ns(), **more}) + "\n")
+        sys.stdout.flush()
+
+
+class LogFile:
+    """server.log and its index: the index row (offset, bytes, arrival time) goes before the bytes it describes.
+
+    Output that cannot be written (disk full) is dropped and counted: the server must never wait for our disk.
+    """
+
+    def __init__(self, folder: RunFolder, source: str) -> None:
+        self.dropped_bytes = 0
+        self._source = source
+        self._index = Writer(folder.server_index, "keeper", part_s=HOUR_S)
+        self._fd = os.open(folder.server_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._offset = os.fstat(self._fd).st_size
+
+    def append(self, data: bytes, at_ns: int) -> None:
+        """Add one piece of output that arrived at `at_ns`."""
+        if not data:
+            return
+        try:
+            self._index.write(
+                {"row": "lines", "at_ns": at_ns, "offset": self._offset, "bytes": len(data), "source": self._source}
+            )
+            while data:
+                done = os.write(self._fd, data)
+                self._offset += done
+                data = data[done:]
+        except (LedgerError, OSError):
+            self.dropped_bytes += len(data)
+            self._offset = os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        """fsync and close."""
+        with contextlib.suppress(OSError):
+            os.fsync(self._fd)
+        os.close(self._fd)
+        with contextlib.suppress(LedgerError):
+            self._index.sync()
+        self._index.close()
+
+
+class Keeper:
+    """One server: its process group, its output, its end."""
+
+    def __init__(
+        self, folder: RunFolder, source: str, redactor: Redactor, pipe: tuple[int, int], limits: dict[str, int]
+    ) -> None:
+        self._log = LogFile(folder, source)
+        self._limits = limits
+        self._output, self._input = pipe
+        self._redactor = redactor
+        self._server: subprocess.Popen[bytes] | None = None
+        self._ending = threading.Lock()
+        self._asked = False
+
+    def start(self, command: list[str]) -> bool:
+        """Start the server in a session of its own; False (and an exit report) when the command cannot be run."""
+        try:
+            self._server = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=self._input,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=self._limit if self._limits else None,  # safe: no thread of ours runs yet
+            )
+        except (OSError, subprocess.SubprocessError) as e:
+            why = f"{command[0]}: {e.strerror}" if isinstance(e, OSError) else f"its limits {self._limits}: {e}"
+            _report("exit", pid=None, code=None, signal=None, reason=f"could not be started: {why}")
+            return False
+        os.close(self._input)  # the end of the server's output is seen only when nobody else could write
+        _report("start", pid=self._server.pid)
+        self._reader = threading.Thread(target=self._read, name="read-server-output", daemon=True)
+        self._reader.start()
+        threading.Thread(target=self._obey, name="obey-run", daemon=True).start()
+        return True
+
+    def _limit(self) -> None:
+        """In the server's process, before it becomes the server; a limit above the one we have ourselves stays there."""
+        for name, most in self._limits.items():
+            _, hard = resource.getrlimit(LIMITS[name])
+            most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            resource.setrlimit(LIMITS[name], (most, most))
+
+    def wait(self) -> int:
+        """Wait for the server's exit, report it, end what it left behind; the keeper's own exit code is 0."""
+        assert self._server is not None
+        code = self._server.wait()
+        reason = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
+        _report("exit", pid=self._server.pid, code=max(code, 0), signal=-code if code < 0 else None, reason=reason)
+        # A real vLLM's orphaned worker lives some seconds and still writes; its last lines may name the cause.
+        self._reader.join(_EXIT_DRAIN_S)
+        self._end_descendants(_EXIT_DRAIN_S)
+        self._reader.join(_EXIT_DRAIN_S)
+        if self._log.dropped_bytes:
+            _report("dropped", bytes=self._log.dropped_bytes)
+        self._log.close()
+        _report("done")
+        return 0
+
+    def end(self, grace_s: float = _TERM_GRACE_S) -> None:
+        """SIGTERM the server, after `grace_s` SIGKILL everything it started; safe to call more than once."""
+        if self._server is None or not self._ending.acquire(blocking=False):
+            return
+        with contextlib.suppress(ProcessLookupError):
+            self._server.terminate()
+        deadline = time.monotonic() + grace_s
+        while self._server.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        if self._server.poll() is None:
+            self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL the server's whole group and every descendant."""
+        if self._server is None:
+            return
+        descendants = self._descendants()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._server.pid, signal.SIGKILL)
+        for process in descendants:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
+    def _descendants(self) -> list[psutil.Process]:
+        try:
+            return psutil.Process().children(recursive=True)
+        except psutil.Error:
+            return []
+
+    def _end_descendants(self, grace_s: float) -> None:
+        """What the server left behind gets `grace_s` to go by itself, then SIGKILL."""
+        _, left = psutil.wait_procs(self._descendants(), timeout=grace_s)
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(left, timeout=1.0)
+
+    def _read(self) -> None:
+        while True:
+            try:
+                data = os.read(self._output, 1 << 16)
+            except OSError:
+                break
+            at_ns = time.monotonic_ns()
+            if not data:
+                break
+            self._log.append(self._redactor.feed(data), at_ns)
+        self._log.append(self._redactor.flush(), time.monotonic_ns())
+
+    def _obey(self) -> None:
+        """Orders from `run`, one JSON object a line; the end of them means that `run` is gone."""
+        for line in sys.stdin:
+            try:
+                order = json.loads(line)
+            except ValueError:
+                continue
+            self._asked = True
+            if order.get("what") == "term":
+                self.end(float(order.get("grace_s", _TERM_GRACE_S)))
+            elif order.get("what") == "kill":
+                self.kill()
+        if not self._asked:
+            time.sleep(_ORPHANED_S)
+        self.end(grace_s=3.0)
+
+
+def main() -> int:
+    """Parse, start, wait."""
+    parser = argparse.ArgumentParser(prog="loadchaos.server.process.supervisor")
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--source", default="server")
+    parser.add_argument("--pipe", type=int, nargs=2, metavar=("R", "W"), help="for the server's output, made by `run`")
+    parser.add_argument("--secret-env", action="append", default=[], help="variables whose values never reach disk")
+    parser.add_argument("--limit", action="append", default=[], metavar="NAME=N", help=f"one of {', '.join(LIMITS)}")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    args = parser.parse_args()
+    command = args.command[1:] if args.command[:1] == ["--"] else args.command
+    # A Ctrl-C or a closed terminal is for `run`; it tells us what to do, or is gone, which we see on stdin.
+    for name in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(name, signal.SIG_IGN)
+    _become_subreaper()
+    redactor = Redactor.from_environment(os.environ)
+    for name in args.secret_env:
+        if value := os.environ.get(name):
+            redactor.add(value)
+    for variable in [v for v in os.environ if v.startswith(_HIDDEN_VARIABLE)]:
+        redactor.add(os.environ.pop(variable))
+    redactor.argv(command)  # learns what stands behind --api-key and its like
+    try:
+        limits = {name: int(most) for name, _, most in (text.partition("=") for text in args.limit)}
+        keeper = Keeper(RunFolder(args.folder), args.source, redactor, tuple(args.pipe or os.pipe()), limits)
+    except (LedgerError, OSError) as e:
+        _report("exit", pid=None, code=None, signal=None, reason=f"was not started: its log cannot be kept: {e}")
+        return 0
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=keeper.end, daemon=True).start())
+    if not keeper.start(command):
+        return 0
+    return keeper.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

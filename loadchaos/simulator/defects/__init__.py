@@ -1,0 +1,82 @@
+"""SHELF: the planted bugs, one file each.
+
+A defect changes a few of the engine's rules so that a bug known from a real server becomes possible. It never kills by
+chance: traffic has to bring the engine into the state in which it bites. To add one: a file with NAME, ABOUT, UPSTREAM,
+REMEDIES and `plant(rules)`, and a line in the table below.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from loadchaos.simulator.defects import (
+    encoder_free_on_scheduled,
+    encoder_free_on_speculated,
+    encoder_pop_before_draft,
+    kv_capacity_as_500,
+    kv_leak_on_abort,
+    mm_cache_desync,
+    mm_chunk_split,
+    near_max_oob,
+    pp_illegal_access,
+    rows_slip_on_abort,
+    stale_kv_on_resume,
+)
+from loadchaos.simulator.engine.rules import Rules
+
+
+@dataclass(frozen=True)
+class Defect:
+    """One planted bug. `remedies` are engine flags, with the value, each of which alone makes it vanish."""
+
+    name: str
+    dialect: str
+    about: str
+    upstream: str
+    remedies: Mapping[str, object]
+    plant: Callable[[Rules], None]
+
+
+class Module(Protocol):
+    """What a file of the shelf holds."""
+
+    NAME: str
+    ABOUT: str
+    UPSTREAM: str
+    REMEDIES: dict[str, object]
+
+    def plant(self, rules: Rules) -> None:
+        """Change what the bug changes."""
+
+
+def _defect(dialect: str, module: Module) -> Defect:
+    return Defect(module.NAME, dialect, module.ABOUT, module.UPSTREAM, module.REMEDIES, module.plant)
+
+
+_ALL = (
+    _defect("vllm", encoder_pop_before_draft),
+    _defect("vllm", encoder_free_on_speculated),
+    _defect("vllm", encoder_free_on_scheduled),
+    _defect("vllm", mm_cache_desync),
+    _defect("vllm", mm_chunk_split),
+    _defect("lmdeploy", kv_capacity_as_500),
+    _defect("vllm", pp_illegal_access),
+    _defect("vllm", near_max_oob),
+    _defect("vllm", kv_leak_on_abort),
+    _defect("vllm", stale_kv_on_resume),
+    _defect("vllm", rows_slip_on_abort),
+)
+DEFECTS: Mapping[str, Defect] = {defect.name: defect for defect in _ALL}
+
+
+def plant(names: Iterable[str], rules: Rules) -> None:
+    """Plant these defects into an engine's rules. Raises ValueError for a name that is not on the shelf."""
+    for name in sorted(names):
+        if name not in DEFECTS:
+            near = difflib.get_close_matches(name, DEFECTS, n=1)
+            hint = f": did you mean {near[0]}?" if near else f" (there are {', '.join(DEFECTS)})"
+            raise ValueError(f"no defect named {name!r}{hint}")
+        DEFECTS[name].plant(rules)

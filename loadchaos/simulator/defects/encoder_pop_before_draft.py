@@ -1,0 +1,13 @@
+"""The runner forgets evicted encoder entries when a step's plan arrives, before that step's drafter has read them."""
+
+from loadchaos.simulator.engine.rules import Rules
+
+NAME = "encoder_pop_before_draft"
+ABOUT = "within a step, evicted encoder entries are popped before the drafter gathers them"
+UPSTREAM = "https://github.com/vllm-project/vllm/pull/39543"
+REMEDIES: dict[str, object] = {"num_speculative_tokens": 0}
+
+
+def plant(rules: Rules) -> None:
+    """Pop first, draft second: bites when an entry's last reader and its successor are planned in the same step."""
+    rules.drop_before_draft = True

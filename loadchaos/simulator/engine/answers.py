@@ -1,0 +1,75 @@
+"""What the embedded model says: common words, one a token, the same for the same prompt and seed.
+
+It obeys one order: to repeat a word so many times.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from loadchaos.simulator.engine import tokenizer
+
+# Plain ASCII words: they need no escaping in JSON, so a streamed chunk is put together from ready bytes.
+_WORDS = tuple(word for word in tokenizer.WORDS if len(word) > 1)
+_COUNT = len(_WORDS)
+_SHORT_PROMPT = 96
+_ORDER = re.compile(r"Repeat this word (\d\d?) times[^:<]*: ([\w-]+)")
+
+
+def obeyed(ids: Sequence[int]) -> tuple[int, ...]:
+    """The tokens that an answer begins with because the prompt ordered so; only a short prompt is looked at."""
+    order = _ORDER.search(tokenizer.decode(ids)) if len(ids) <= _SHORT_PROMPT else None
+    return tuple(tokenizer.encode(" ".join([order[2]] * int(order[1])))) if order is not None else ()
+
+
+class Answer:
+    """An endless text; `take(n)` gives the next n tokens of it. `opening` are the tokens it begins with."""
+
+    __slots__ = ("_first", "_opening", "_right", "_state", "seed")
+
+    def __init__(self, seed: int, opening: tuple[int, ...] = ()) -> None:
+        self.seed = seed
+        self._opening = opening
+        self._right: int | None = None
+        self._state = (seed ^ 0x5DEECE66D) & 0x7FFFFFFF
+        self._first = True
+
+    def take(self, tokens: int) -> str:
+        """The next `tokens` tokens as text; the first word of all has no blank before it."""
+        if self._right is not None:
+            return self._turn(self._right, tokens)
+        if self._opening:
+            return self._open(tokens)
+        words = []
+        state = self._state
+        for _ in range(tokens):
+            state = (state * 1103515245 + 12345) & 0x7FFFFFFF
+            words.append(_WORDS[(state >> 8) % _COUNT])
+        self._state = state
+        text = " ".join(words)
+        if self._first:
+            self._first = False
+            return text
+        return f" {text}"
+
+    def derail(self, after: int) -> None:
+        """After so many tokens more go on with something else, as a model does whose context was taken away."""
+        self._right = after
+
+    def _turn(self, right: int, tokens: int) -> str:
+        """The last `right` tokens that are as they should be, and what comes then."""
+        self._right = None
+        if tokens <= right:
+            text, self._right = self.take(tokens), right - tokens
+            return text
+        text = self.take(right) if right else ""
+        self._opening = ()
+        self._state ^= 0x2545F491
+        return text + self.take(tokens - right)
+
+    def _open(self, tokens: int) -> str:
+        ids, self._opening = self._opening[:tokens], self._opening[tokens:]
+        self._first = False
+        rest = tokens - len(ids)
+        return tokenizer.decode(ids) + (self.take(rest) if rest else "")

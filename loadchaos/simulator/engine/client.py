@@ -1,0 +1,165 @@
+"""The API server's side of the engine: starts the engine core process, hands it requests, hears its steps and its death."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import Any, Protocol
+
+from loadchaos.simulator.engine import pipe as frames
+from loadchaos.simulator.engine.answers import Answer
+from loadchaos.simulator.engine.types import EngineConfig, EngineRequest, EngineStats, RequestOutput
+
+
+class Sink(Protocol):
+    """Who waits for one request's outputs, and the text that they are tokens of."""
+
+    answer: Answer
+
+    def output(self, output: RequestOutput) -> None:
+        """What one step gave."""
+
+    def engine_died(self) -> None:
+        """The engine is gone; nothing more will come."""
+
+
+class EngineDiedEarlyError(Exception):
+    """The engine core ended before it was ready; its own traceback is in the log."""
+
+
+class EngineClient:
+    """One engine core and the requests in it. `on_step(scheduled_tokens)` and `on_death` are set by the server."""
+
+    def __init__(self, config: EngineConfig, title: str) -> None:
+        self.config = config
+        self.stats = EngineStats(0, 0, 0.0)
+        self.dead = False
+        self.pid = 0
+        self.on_step: Callable[[int], None] = lambda _: None
+        self.on_death: Callable[[], None] = lambda: None
+        self._title = title
+        self._sinks: dict[str, Sink] = {}
+        self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._next_call = 0
+        self._ready: asyncio.Future[int] | None = None
+        self._link = frames.EngineLink(self._received, self._lost)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def spawn(self) -> socket.socket:
+        """Start the process; returns our end of the pipe. Before any event loop, so that it starts while we import."""
+        ours, theirs = socket.socketpair()
+        # The title in the command line is how a watcher tells the processes apart, as with the real server's titles.
+        argv = [sys.executable, "-m", "loadchaos.simulator.engine.process", self._title, str(theirs.fileno())]
+        self._process = subprocess.Popen(argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        self.pid = self._process.pid
+        theirs.close()
+        return ours
+
+    async def start(self, pipe: socket.socket) -> None:
+        """Wait until the engine is ready. Raises EngineDiedEarlyError when it ends first."""
+        self._ready = asyncio.get_running_loop().create_future()
+        await self._link.connect(pipe)
+        self._link.send(["config", {**asdict(self.config), "defects": sorted(self.config.defects)}])
+        await self._ready
+
+    def add(self, request: EngineRequest, sink: Sink) -> None:
+        """Hand over a request; its outputs go to `sink`. A dead engine tells the sink at once."""
+        if self.dead:
+            sink.engine_died()
+            return
+        self._sinks[request.id] = sink
+        self._link.send(["add", frames.request_to_list(request)])
+
+    def abort(self, ids: Iterable[str]) -> None:
+        """Take requests out; their sinks hear nothing more."""
+        known = [i for i in ids if self._sinks.pop(i, None) is not None]
+        if known:
+            self._link.send(["abort", known])
+
+    def call(self, method: str, *arguments: Any) -> asyncio.Future[Any]:
+        """Have the engine core do something between two steps, in order with the requests sent before.
+
+        The future never ends while the engine hangs, and raises EngineDiedEarlyError when it is or becomes dead.
+        """
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if self.dead:
+            future.set_exception(EngineDiedEarlyError())
+            return future
+        self._next_call += 1
+        self._calls[self._next_call] = future
+        self._link.send(["call", self._next_call, method, list(arguments)])
+        return future
+
+    @property
+    def in_flight(self) -> int:
+        """Requests handed over and not finished."""
+        return len(self._sinks)
+
+    @property
+    def ids(self) -> list[str]:
+        """Their ids."""
+        return list(self._sinks)
+
+    def stop(self) -> None:
+        """End the engine core; nothing is told to anybody."""
+        self._link.close()
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+
+    def reap(self) -> None:
+        """Wait for the ended process, so that no zombie is left."""
+        if self._process is not None:
+            self._process.wait()
+
+    def fail_all(self) -> None:
+        """Tell everybody that the engine is gone (also what SIGTERM does to requests in flight)."""
+        self.dead = True
+        sinks, self._sinks = self._sinks, {}
+        for sink in sinks.values():
+            sink.engine_died()
+        calls, self._calls = self._calls, {}
+        for future in calls.values():
+            if not future.done():
+                future.set_exception(EngineDiedEarlyError())
+
+    def _received(self, message: list[Any]) -> None:
+        kind = message[0]
+        if kind == "step":
+            self.stats = frames.stats_from_list(message[3])
+            self.on_step(message[2])
+            for values in message[1]:
+                self._give(frames.output_from_list(values))
+        elif kind == "stats":
+            self.stats = frames.stats_from_list(message[1])
+        elif kind == "reply":
+            future = self._calls.pop(message[1], None)
+            if future is not None and not future.done():
+                future.set_result(message[2])
+        elif kind == "ready" and self._ready is not None:
+            self._ready.set_result(message[1])
+
+    def _give(self, output: RequestOutput) -> None:
+        sink = self._sinks.get(output.request_id)
+        if sink is None:
+            return
+        if output.swapped_with is not None:
+            other = self._sinks.get(output.swapped_with)
+            if other is not None:
+                sink.answer, other.answer = other.answer, sink.answer
+            return
+        if output.finish_reason is not None:
+            del self._sinks[output.request_id]
+        sink.output(output)
+
+    def _lost(self) -> None:
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_exception(EngineDiedEarlyError())
+            return
+        if self.dead:
+            return
+        self.dead = True
+        self.on_death()

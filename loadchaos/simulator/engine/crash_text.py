@@ -1,0 +1,134 @@
+"""How vLLM prints an engine's death: tracebacks with the real frames, and what its log says just before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from loadchaos.simulator.engine.request import Batch
+from loadchaos.simulator.engine.types import EngineConfig, EngineFault
+
+SITE = "/usr/local/lib/python3.12/dist-packages"
+Frame = tuple[str, int, str, str]  # file below SITE, line, function, the source line
+
+_CORE: tuple[Frame, ...] = (
+    ("vllm/v1/engine/core.py", 1090, "run_engine_core", "engine_core.run_busy_loop()"),
+    ("vllm/v1/engine/core.py", 1125, "run_busy_loop", "self._process_engine_step()"),
+    ("vllm/v1/engine/core.py", 1162, "_process_engine_step", "outputs, model_executed = self.step_fn()"),
+)
+_RUN_METHOD: tuple[Frame, ...] = (
+    (
+        "vllm/v1/executor/uniproc_executor.py",
+        80,
+        "collective_rpc",
+        "result = run_method(self.driver_worker, method, args, kwargs)",
+    ),
+    ("vllm/v1/serial_utils.py", 459, "run_method", "return func(*args, **kwargs)"),
+)
+SAMPLE_TOKENS: tuple[Frame, ...] = (
+    *_CORE,
+    ("vllm/v1/engine/core.py", 498, "step_with_batch_queue", "future = self.model_executor.sample_tokens("),
+    ("vllm/v1/executor/uniproc_executor.py", 120, "sample_tokens", "return self.collective_rpc("),
+    *_RUN_METHOD,
+    ("vllm/v1/worker/gpu_worker.py", 747, "sample_tokens", "return self.model_runner.sample_tokens(grammar_output)"),
+)
+EXECUTE_MODEL: tuple[Frame, ...] = (
+    *_CORE,
+    ("vllm/v1/engine/core.py", 455, "step_with_batch_queue", "exec_future = self.model_executor.execute_model("),
+    ("vllm/v1/executor/uniproc_executor.py", 108, "execute_model", "output = self.collective_rpc("),
+    *_RUN_METHOD,
+    ("vllm/v1/worker/gpu_worker.py", 771, "execute_model", "output = self.model_runner.execute_model("),
+)
+
+
+def era_of(config: EngineConfig) -> tuple[int, ...]:
+    """The era as numbers, so that 0.8 comes before 0.18."""
+    return tuple(int(part) for part in config.era.split(".") if part.isdigit())
+
+
+def traceback(error: str, frames: Sequence[Frame]) -> list[str]:
+    """The lines of a Python traceback that ends in `error` (which may have several lines)."""
+    lines = ["Traceback (most recent call last):"]
+    for file, line, function, source in frames:
+        lines += [f'  File "{SITE}/{file}", line {line}, in {function}', f"    {source}"]
+    return [*lines, *error.splitlines()]
+
+
+def dump(config: EngineConfig, batch: Batch) -> list[str]:
+    """What vLLM logs of the step that killed it (dump_input.py), shortened as the ledger would anyway."""
+    spec = "None"
+    if config.num_speculative_tokens:
+        spec = f"SpeculativeConfig(method='mtp', num_spec_tokens={config.num_speculative_tokens})"
+    version = config.era if config.era.count(".") >= 2 else f"{config.era}.0"
+    counts = {planned[0].id: planned[3] for planned in batch.planned[:8]}
+    drafts = {planned[0].id: [-1] * planned[4] for planned in batch.planned[:8] if planned[4]}
+    header = f"Dumping input data for V1 LLM engine (v{version}) with config: model='sim', speculative_config={spec}, "
+    flags = (
+        f"max_seq_len={config.max_model_len}, pipeline_parallel_size={config.pipeline_parallel_size}, "
+        f"enable_prefix_caching={config.enable_prefix_caching}, enable_chunked_prefill={config.enable_chunked_prefill}"
+    )
+    plan = (
+        f"Dumping scheduler output for model execution: SchedulerOutput(num_scheduled_tokens={counts}, "
+        f"total_num_scheduled_tokens={batch.tokens}, scheduled_spec_decode_tokens={drafts}, "
+        f"free_encoder_mm_hashes={batch.evicted[:8]})"
+    )
+    return [header + flags, plan]
+
+
+def death(
+    config: EngineConfig, batch: Batch, error: str, frames: Sequence[Frame], raw: Sequence[str] = ()
+) -> EngineFault:
+    """An EngineFault as the engine core reports it; `error` is `Type: message`, possibly of several lines."""
+    return EngineFault(error.splitlines()[0], traceback(error, frames), dump(config, batch), raw)
+
+
+def encoder_miss(config: EngineConfig, batch: Batch, mm_hash: str, *, drafter: bool) -> EngineFault:
+    """`Encoder cache miss` as an assertion (to 0.23) or a RuntimeError (from 0.24), from the drafter or the target."""
+    raised = era_of(config) >= (0, 24)
+    kind = "RuntimeError" if raised else "AssertionError"
+    text = 'raise RuntimeError(f"Encoder cache miss for {mm_hash}.")'
+    if not raised:
+        text = 'assert encoder_output is not None, f"Encoder cache miss for {mm_hash}."'
+    runner = "vllm/v1/worker/gpu_model_runner.py"
+    gather: Frame = (runner, 3164 if raised else 2725, "_gather_mm_embeddings", text)
+    if drafter:
+        frames: tuple[Frame, ...] = (
+            *SAMPLE_TOKENS,
+            (runner, 3756, "sample_tokens", "propose_draft_token_ids(sampler_output.sampled_token_ids)"),
+            (runner, 3690, "propose_draft_token_ids", "self._draft_token_ids = self.propose_draft_token_ids("),
+            (runner, 4066, "propose_draft_token_ids", "mm_embed_inputs = self._gather_mm_embeddings("),
+            gather,
+        )
+    else:
+        frames = (
+            *EXECUTE_MODEL,
+            (runner, 3484, "execute_model", ") = self._preprocess("),
+            (runner, 2841, "_preprocess", "mm_embeds, is_mm_embed = self._gather_mm_embeddings(scheduler_output)"),
+            gather,
+        )
+    return death(config, batch, f"{kind}: Encoder cache miss for {mm_hash}.", frames)
+
+
+_RECEIVE: tuple[Frame, ...] = (
+    ("vllm/v1/engine/core.py", 1340, "process_input_sockets", "request = self.preprocess_add_request(req)"),
+    ("vllm/v1/engine/core.py", 745, "preprocess_add_request", "self.mm_receiver_cache.get_and_update_features("),
+    ("vllm/multimodal/cache.py", 605, "get_and_update_features", "feature.data = self.get_and_update_item("),
+    (
+        "vllm/multimodal/cache.py",
+        644,
+        "get_and_update_item",
+        'assert mm_item is not None, f"Expected a cached item for {mm_hash=}"',
+    ),
+)
+
+
+def input_thread_death(missing: str) -> list[str]:
+    """What is printed when a desynced processor cache kills the input thread (eras before 0.14)."""
+    return ["Exception in thread Thread-1 (process_input_sockets):", *traceback(f"AssertionError: {missing}", _RECEIVE)]
+
+
+def preprocessing_error(request_id: str, missing: str) -> list[str]:
+    """What is logged when only the request dies of it (0.14 and later)."""
+    return [
+        f"Unexpected error pre-processing request {request_id}",
+        *traceback(f"AssertionError: {missing}", _RECEIVE),
+    ]

@@ -1,0 +1,92 @@
+"""The scheduler's account of the encoder cache: which images' embeddings the runner holds, who reads them, what may go."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from loadchaos.simulator.engine.types import MMItem
+
+
+class EncoderCache:
+    """Entries by image hash, sizes in encoder tokens. An entry without readers stays until its room is wanted.
+
+    `size` None grows with the largest item seen (never below `at_least`), as vLLM sizes it from the model's largest.
+    """
+
+    def __init__(self, size: int | None, at_least: int) -> None:
+        self._grows = size is None
+        self.size = at_least if size is None else size
+        self.used = 0
+        self._tokens: dict[str, int] = {}
+        self._readers: dict[str, set[str]] = {}
+        self._unread: OrderedDict[str, int] = OrderedDict()
+        self.unread_tokens = 0
+        self._evicted: list[str] = []
+
+    def __contains__(self, mm_hash: str) -> bool:
+        return mm_hash in self._tokens
+
+    def make_size_for(self, item: MMItem) -> bool:
+        """Whether an item can ever be held; grows the cache for it where the size was left to us."""
+        if item.tokens > self.size and self._grows:
+            self.size = item.tokens
+        return item.tokens <= self.size
+
+    def is_read_by(self, mm_hash: str, request_id: str) -> bool:
+        """Whether this request already holds the entry."""
+        return request_id in self._readers.get(mm_hash, ())
+
+    def unread_size(self, mm_hash: str) -> int:
+        """Tokens of an entry that nobody reads; 0 when it is read or not there."""
+        return self._unread.get(mm_hash, 0)
+
+    def room_for(self, tokens: int, pinned: int) -> bool:
+        """Whether `tokens` more fit, evicting unread entries except `pinned` tokens of them."""
+        return tokens <= self.size - self.used + self.unread_tokens - pinned
+
+    def hold(self, item: MMItem, request_id: str) -> bool:
+        """Make the request a reader; True when the item has to be encoded. The caller asked `room_for` before."""
+        if item.hash in self._tokens:
+            self._readers[item.hash].add(request_id)
+            self.unread_tokens -= self._unread.pop(item.hash, 0)
+            return False
+        while self.used + item.tokens > self.size:
+            self._evict_oldest()
+        self._tokens[item.hash] = item.tokens
+        self._readers[item.hash] = {request_id}
+        self.used += item.tokens
+        return True
+
+    def release(self, mm_hash: str, request_id: str) -> None:
+        """The request needs the entry no longer; the last reader to go leaves it open to eviction."""
+        readers = self._readers.get(mm_hash)
+        if readers is None or request_id not in readers:
+            return
+        readers.discard(request_id)
+        if not readers:
+            self._unread[mm_hash] = self._tokens[mm_hash]
+            self.unread_tokens += self._tokens[mm_hash]
+
+    def take_evicted(self) -> list[str]:
+        """Hashes evicted since the last call, which the runner must forget; those encoded anew meanwhile stay."""
+        gone = [h for h in self._evicted if h not in self._tokens]
+        self._evicted.clear()
+        return gone
+
+    def reset(self) -> None:
+        """Forget everything, readers included: what vLLM warns about when requests are in progress."""
+        self._tokens.clear()
+        self._readers.clear()
+        self._unread.clear()
+        self._evicted.clear()
+        self.used = self.unread_tokens = 0
+
+    def _evict_oldest(self) -> None:
+        self._remove(next(iter(self._unread)))
+
+    def _remove(self, mm_hash: str) -> None:
+        tokens = self._unread.pop(mm_hash)
+        self.unread_tokens -= tokens
+        self.used -= tokens
+        del self._tokens[mm_hash], self._readers[mm_hash]
+        self._evicted.append(mm_hash)

@@ -1,0 +1,267 @@
+"""The embedded server's engine core: requests in, tokens out, one step at a time, deterministic and without a clock."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Literal
+
+from loadchaos.simulator.defects import plant
+from loadchaos.simulator.engine import crash_text
+from loadchaos.simulator.engine.limits import input_limit, resolved
+from loadchaos.simulator.engine.processor_cache import ExpectedCachedItemError, ReceiverCache
+from loadchaos.simulator.engine.request import Batch, Request
+from loadchaos.simulator.engine.rules import Rules
+from loadchaos.simulator.engine.runner import Runner
+from loadchaos.simulator.engine.scheduler import Scheduler
+from loadchaos.simulator.engine.step_time import FIXED_S, step_duration_s
+from loadchaos.simulator.engine.types import EngineConfig, EngineRequest, EngineStats, RequestOutput, StepResult
+
+PauseMode = Literal["abort", "wait", "keep"]
+
+
+class Engine:
+    """A serving engine in small. The same config, seed and arrivals by step give the same outputs.
+
+    With async scheduling `step` plans one step ahead of the one it runs; a request that arrives waits one step longer.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config = resolved(config)
+        rules = Rules(config)
+        plant(config.defects, rules)
+        self._rules = rules
+        self._scheduler = Scheduler(config, rules)
+        self._runner = Runner(config, rules)
+        self._receiver = ReceiverCache(config.mm_processor_cache_items, refresh_on_hit=rules.refresh_on_hit)
+        self._requests: dict[str, Request] = {}
+        self._in_flight: deque[Batch] = deque()
+        self._outputs: list[RequestOutput] = []
+        self._log: list[str] = []
+        self._clear_receiver_later = False
+        self._paused: PauseMode | None = None
+        self._burst = Batch()  # the last planned step's count of what came since the engine was idle
+        self._iterations = self._prompt_tokens = self._generation_tokens = 0
+        self._finished = dict.fromkeys(("stop", "length", "abort", "error"), 0)
+        self.sleeping = False
+        self.input_thread_dead = False
+        """Before 0.14 a desynced processor cache kills the thread that takes requests in: nothing added is heard any
+        more, nothing dies, and /health stays 200."""
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` has anything to do. False while paused with mode keep, whatever waits."""
+        if self._outputs or self._log:
+            return True
+        if self._paused == "keep" or self.sleeping:
+            return False
+        if self._in_flight or self._scheduler.running:
+            return True
+        return bool(self._scheduler.waiting) and self._scheduler.admitting
+
+    @property
+    def paused(self) -> bool:
+        """Whether requests are accepted and not served."""
+        return self._paused is not None
+
+    def add(self, request: EngineRequest) -> None:
+        """Queue a request. What is wrong with it comes out of the next step as an output with an error."""
+        if self.input_thread_dead:
+            return
+        trouble = self._receive_images(request)
+        if trouble and crash_text.era_of(self.config) < (0, 14):
+            self.input_thread_dead = True
+            self._log += crash_text.input_thread_death(trouble)
+            return
+        if trouble:
+            self._log += crash_text.preprocessing_error(request.id, trouble)
+        trouble = trouble or self._misfit(request)
+        if trouble:
+            self._end(request.id, "error", trouble)
+            return
+        state = Request(request, self.config)
+        self._requests[request.id] = state
+        self._scheduler.waiting.append(state)
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """End these requests, where they are still known, with finish_reason abort."""
+        if self.input_thread_dead:
+            return
+        for request_id in request_ids:
+            request = self._requests.get(request_id)
+            if request is not None:
+                if self._rules.rows_slip_on_abort:
+                    self._slip(request)
+                if left := min(self._rules.left_behind_on_abort, len(request.blocks)):
+                    del request.blocks[-left:]
+                self._take_out(request)
+                self._end(request_id, "abort")
+
+    def step(self) -> StepResult:
+        """Plan, run and account for one step. Raises EngineFault when the engine dies in it; it must not run again."""
+        if self._clear_receiver_later:
+            self._receiver.clear()
+            self._clear_receiver_later = False
+        batch = self._next_batch()
+        for request in self._scheduler.cut:
+            self._take_out(request)
+            self._end(request.id, "length")
+        self._scheduler.cut.clear()
+        duration_s = FIXED_S / self.config.speed
+        if batch is not None:
+            self._account(batch)
+            duration_s = step_duration_s(batch, self.config)
+        elif self._outputs or self._log:
+            duration_s = 0.0
+        if not (self._scheduler.running or self._scheduler.waiting or self._in_flight):
+            self._burst = Batch()
+        outputs, self._outputs = self._outputs, []
+        log, self._log = self._log, []
+        return StepResult(outputs, duration_s, log, batch.tokens if batch else 0)
+
+    def reset_mm_cache(self) -> list[str]:
+        """Clear the engine's side of the processor cache; never the encoder cache. Returns the lines it logs."""
+        if self._rules.reset_in_order:
+            self._receiver.clear()
+        else:
+            self._clear_receiver_later = True
+        return self._desync_warning("multi-modal")
+
+    def reset_encoder_cache(self) -> list[str]:
+        """Clear the encoder cache in scheduler and runner, whoever reads it. Returns the lines it logs."""
+        warning = self._desync_warning("encoder")
+        self._scheduler.encoder.reset()
+        self._runner.embeddings.clear()
+        for request in self._requests.values():
+            request.held.clear()
+        return warning
+
+    def reset_prefix_cache(self, reset_running: bool = False) -> bool:
+        """Forget cached prefixes; False, and nothing done, while blocks are held and `reset_running` is not set."""
+        if reset_running:
+            self._scheduler.preempt_all()
+        return self._scheduler.pool.forget_prefixes()
+
+    def pause(self, mode: PauseMode = "abort") -> None:
+        """Accept requests and serve none: keep freezes those running, wait lets them finish, abort ends them."""
+        self._paused = mode
+        self._scheduler.admitting = False
+        if mode == "abort":
+            self.abort(list(self._requests))
+
+    def resume(self) -> None:
+        """Serve again, the queue first."""
+        self._paused = None
+        self._scheduler.admitting = not self.sleeping
+
+    def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
+        """As vLLM's /sleep: requests are ended (or kept), caches are lost, nothing runs until wake_up."""
+        self.pause(mode)
+        self.sleeping = True
+        self._scheduler.preempt_all()
+        self._scheduler.pool.forget_prefixes()
+        if level > 1:
+            self.reset_encoder_cache()
+
+    def wake_up(self) -> None:
+        """Undo sleep."""
+        self.sleeping = False
+        self.resume()
+
+    def stats(self) -> EngineStats:
+        """Gauges as of now and counters since the start."""
+        scheduler, counts = self._scheduler, self._runner.counters
+        counters: dict[str, float] = {
+            "prompt_tokens": self._prompt_tokens,
+            "generation_tokens": self._generation_tokens,
+            "iterations": self._iterations,
+            "preemptions": scheduler.preemptions,
+            "spec_drafts": counts.drafts,
+            "spec_draft_tokens": counts.draft_tokens,
+            "spec_accepted_tokens": counts.accepted_tokens,
+            "mm_cache_queries": self._receiver.queries,
+            "mm_cache_hits": self._receiver.hits,
+            "prefix_cache_queries": scheduler.prefix_queries,
+            "prefix_cache_hits": scheduler.prefix_hits,
+        }
+        counters |= {f"requests_finished_{reason}": count for reason, count in self._finished.items()}
+        return EngineStats(
+            len(scheduler.running), len(scheduler.waiting), scheduler.pool.usage, counters, scheduler.encoder.used
+        )
+
+    def _next_batch(self) -> Batch | None:
+        """The step to run now: the oldest planned one. Async scheduling keeps a second one planned behind it."""
+        frozen = self._paused == "keep" or self.sleeping
+        ahead = 2 if self.config.async_scheduling else 1
+        while len(self._in_flight) < ahead and not frozen:
+            batch = self._scheduler.plan()
+            if not batch.planned and not batch.evicted:
+                break
+            batch.burst_steps = self._burst.burst_steps + 1
+            batch.burst_tokens = self._burst.burst_tokens + batch.prompt_tokens
+            batch.burst_requests = self._burst.burst_requests + batch.new_requests
+            self._burst = batch
+            self._in_flight.append(batch)
+        return self._in_flight.popleft() if self._in_flight and not frozen else None
+
+    def _account(self, batch: Batch) -> None:
+        self._iterations += 1
+        for request, drafts, rejected, given in self._runner.run(batch, self._log):
+            first, preempted = request.outputs == 0, request.epoch > 0
+            self._scheduler.give_back(request, drafts, rejected, given)
+            if not given:
+                continue
+            if first:
+                self._prompt_tokens += request.prompt
+            self._generation_tokens += given
+            reason = None
+            if request.outputs >= request.length:
+                reason = request.stop_reason
+                self._finished[reason] += 1
+                self._take_out(request)
+            cached = request.cached_tokens if first else 0
+            derailed = self._rules.stale_after_preemption and preempted
+            self._outputs.append(RequestOutput(request.id, given, reason, None, cached, derailed))
+
+    def _take_out(self, request: Request) -> None:
+        self._scheduler.finish(request)
+        request.epoch += 1  # what is planned for it is void
+        del self._requests[request.id]
+
+    def _end(self, request_id: str, reason: str, error: str | None = None) -> None:
+        self._finished[reason] += 1
+        self._outputs.append(RequestOutput(request_id, 0, reason, error))
+
+    def _slip(self, gone: Request) -> None:
+        running = self._scheduler.running
+        behind = running[running.index(gone) + 1 :][:2] if gone in running else []
+        if len(behind) == 2:
+            self._outputs.append(RequestOutput(behind[0].id, 0, swapped_with=behind[1].id))
+
+    def _receive_images(self, request: EngineRequest) -> str | None:
+        try:
+            for item in request.mm_items:
+                self._receiver.receive(item)
+        except ExpectedCachedItemError as missing:
+            return str(missing)
+        return None
+
+    def _misfit(self, request: EngineRequest) -> str | None:
+        """Why the engine can never serve it, or None. The API server refuses most of this before."""
+        config = self.config
+        if config.dialect == "lmdeploy" and request.prompt_tokens > input_limit(config):
+            return "ResponseType.INPUT_LENGTH_ERROR"
+        longest = min(config.max_model_len, config.num_gpu_blocks * config.block_size)
+        if request.prompt_tokens > longest:
+            return f"prompt of {request.prompt_tokens} tokens exceeds the {longest} that fit"
+        for item in request.mm_items:
+            if not self._scheduler.encoder.make_size_for(item):
+                return f"image of {item.tokens} tokens exceeds the encoder cache of {self._scheduler.encoder.size}"
+            if config.disable_chunked_mm_input and item.tokens > config.max_num_batched_tokens:
+                return f"image of {item.tokens} tokens exceeds max_num_batched_tokens {config.max_num_batched_tokens}"
+        return None
+
+    def _desync_warning(self, which: str) -> list[str]:
+        if not self._requests:
+            return []
+        return [f"Resetting the {which} cache when requests are in progress may lead to desynced internal caches."]

@@ -1,0 +1,213 @@
+"""The engine core process: steps the engine in real time, one frame to the API server for each step.
+
+Started by the API server with one end of a socket pair; it ends when the other end is gone, so it never outlives it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from loadchaos.simulator.engine import pipe as frames
+from loadchaos.simulator.engine.engine import Engine
+from loadchaos.simulator.engine.types import EngineConfig, EngineFault
+from loadchaos.simulator.http.logs import Log
+from loadchaos.simulator.options import full_version, release
+
+TITLES = {"vllm": "VLLM::EngineCore", "lmdeploy": "MPEngine"}
+_LEAST_STEP_S = 0.0005  # a step that schedules nothing must not spin a core of a shared machine
+_TERM_GRACE_S = 0.2  # a group-wide SIGTERM reaches the API server too: let it say it is a shutdown and no death
+
+
+class _Gone(Exception):  # noqa: N818 - a signal in our own flow, never seen by a user
+    """The API server's end of the pipe is closed."""
+
+
+class Core:
+    """Owns the engine and the pipe."""
+
+    def __init__(self, pipe: socket.socket) -> None:
+        self._pipe = pipe
+        self._splitter = frames.Splitter()
+        self._pending: list[list[Any]] = []
+        config = self._first()
+        self._config = config
+        self._log = Log(config.dialect, config.era, "EngineCore")
+        self._announce()
+        self._engine = Engine(config)
+        self._send(["ready", os.getpid()])
+
+    def run(self) -> None:
+        """Step while there is work, wait while there is none. Returns never; raises _Gone or EngineFault."""
+        due = time.monotonic()
+        while True:
+            self._apply()
+            if not self._engine.has_work:
+                self._receive(None)
+                due = time.monotonic()
+                continue
+            due = max(due, time.monotonic() - 0.05)  # what a slow machine loses is not made up for in a burst
+            result = self._engine.step()
+            due += max(result.duration_s, _LEAST_STEP_S)
+            while (left := due - time.monotonic()) > 0:
+                self._receive(left)
+            self._log_step(result.log)
+            outputs = frames.outputs_to_list(result)
+            self._send(["step", outputs, result.scheduled_tokens, frames.stats_to_list(self._engine.stats())])
+            self._receive(0)
+
+    def report(self, fault: EngineFault) -> None:
+        """Print the engine's death as the real process does."""
+        log, traceback = self._log, list(fault.traceback)
+        log.raw(fault.raw_before)
+        if self._config.dialect == "lmdeploy":
+            for line in fault.log_before:
+                log.line("ERROR", "engine.py:912", line)
+            if release(self._config.era) < (0, 7, 0):
+                log.error("request.py:21", [f"Engine loop failed with error: {fault.title}", *traceback])
+            else:
+                log.error("engine.py:928", ["Task <MainLoopBackground> failed", *traceback])
+            return
+        for line in fault.log_before:
+            log.line("ERROR", "dump_input.py:72", line)
+        where = "core.py:1512" if release(self._config.era) >= (0, 30, 0) else "core.py:1100"
+        log.error(where, ["EngineCore encountered a fatal error.", *traceback])
+        log.raw(f"{log.tag}{line}" for line in ("Process EngineCore:", *traceback))
+
+    def _announce(self) -> None:
+        config = self._config
+        if config.dialect == "vllm":
+            text = (
+                f"Initializing a V1 LLM engine (v{full_version(config.era)}) with config: model='sim', "
+                f"speculative_config={_speculation(config)}, max_seq_len={config.max_model_len}, "
+                f"pipeline_parallel_size={config.pipeline_parallel_size}, "
+                f"enable_prefix_caching={config.enable_prefix_caching}, "
+                f"enable_chunked_prefill={config.enable_chunked_prefill}, seed={config.seed}"
+            )
+            self._log.line("INFO", "core.py:102", text)
+
+    def _first(self) -> EngineConfig:
+        while not self._pending:
+            self._receive(None)
+        _, values = self._pending.pop(0)
+        values["defects"] = frozenset(values["defects"])
+        return EngineConfig(**values)
+
+    def _apply(self) -> None:
+        pending, self._pending = self._pending, []
+        for message in pending:
+            kind = message[0]
+            if kind == "add":
+                self._engine.add(frames.request_from_list(message[1]))
+            elif kind == "abort":
+                self._engine.abort(message[1])
+                self._send(["stats", frames.stats_to_list(self._engine.stats())])
+            else:
+                self._send(["reply", message[1], self._call(message[2], message[3])])
+
+    def _call(self, method: str, arguments: list[Any]) -> Any:
+        """What the admin endpoints ask for. Resets log their warnings, the rest answers by its value."""
+        engine = self._engine
+        if method == "reset_mm_cache":
+            self._warn(engine.reset_mm_cache())
+        elif method == "reset_encoder_cache":
+            self._warn(engine.reset_encoder_cache())
+        elif method == "reset_prefix_cache":
+            return engine.reset_prefix_cache(*arguments)
+        elif method == "pause":
+            engine.pause(*arguments)
+        elif method == "resume":
+            engine.resume()
+        elif method == "sleep":
+            engine.sleep(*arguments)
+        elif method == "wake_up":
+            engine.wake_up()
+        return True
+
+    def _warn(self, lines: list[str]) -> None:
+        for line in lines:
+            self._log.line("WARNING", "core.py:557", line)
+
+    def _log_step(self, lines: Sequence[str]) -> None:
+        """Print a step's lines where the real server would: a thread's death raw, a request's error as an error."""
+        where: tuple[str, str] | None = ("INFO", "gpu_model_runner.py:2364")
+        for line in lines:
+            if line.startswith("Exception in thread"):
+                where = None
+            elif line.startswith("Unexpected error pre-processing"):
+                where = ("ERROR", "core.py:1378")
+            elif line.startswith("Encoder cache miss"):
+                where = ("WARNING", "gpu_model_runner.py:2725")
+            if where is None:
+                self._log.raw([f"{self._log.tag}{line}"])
+            else:
+                self._log.line(*where, line)
+
+    def _receive(self, timeout_s: float | None) -> None:
+        """Take what has come, waiting at most `timeout_s` for something. Raises _Gone at the end of the pipe."""
+        ready, _, _ = select.select([self._pipe], [], [], timeout_s)
+        if not ready:
+            return
+        try:
+            data = self._pipe.recv(1 << 20)
+        except ConnectionError as broken:  # the API server was killed with something of ours unread
+            raise _Gone from broken
+        if not data:
+            raise _Gone
+        self._pending.extend(self._splitter.feed(data))
+
+    def _send(self, message: list[Any]) -> None:
+        try:
+            self._pipe.sendall(frames.encode(message))
+        except OSError as broken:
+            raise _Gone from broken
+
+
+def _speculation(config: EngineConfig) -> str:
+    if not config.num_speculative_tokens:
+        return "None"
+    return f"SpeculativeConfig(method='mtp', model='sim', num_spec_tokens={config.num_speculative_tokens})"
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    time.sleep(_TERM_GRACE_S)
+    os._exit(0)
+
+
+def _name_process(title: str) -> None:
+    try:
+        Path("/proc/self/comm").write_text(title[:15])
+    except OSError:
+        pass  # not Linux: the command line still carries the title
+
+
+def main(argv: list[str]) -> int:
+    """`core TITLE FD`: serve the socket with that number until it ends. Returns 1 when the engine died."""
+    title, fd = argv
+    _name_process(title)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the API server, which then ends us
+    signal.signal(signal.SIGTERM, _terminated)
+    core: Core | None = None
+    try:
+        core = Core(socket.socket(fileno=int(fd)))
+        core.run()
+    except _Gone:
+        return 0
+    except EngineFault as fault:
+        assert core is not None, "only a step raises an EngineFault"
+        core.report(fault)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

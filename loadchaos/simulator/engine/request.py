@@ -1,0 +1,91 @@
+"""One request while the engine works on it, and one step's plan: what scheduler and runner pass to each other."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from loadchaos.simulator.engine.types import EngineConfig, EngineRequest, MMItem
+
+_MASK = 0xFFFFFFFFFFFFFFFF
+
+
+class Request:
+    """The state of one admitted request. Positions count tokens of prompt and answer together, from 0.
+
+    `computed` is what the scheduler has planned, drafts included; `verified` is what the runner has really computed.
+    They differ by the steps in flight, and a rejected draft takes `computed` back.
+    """
+
+    __slots__ = (
+        "all_rejected", "asked", "blocks", "cached_tokens", "capacity", "chunk_start", "computed", "decode_steps",
+        "epoch", "held", "id", "items", "length", "outputs", "pending_outputs", "prompt", "remembered", "rng_state",
+        "run_chunk_start", "started", "stop_reason", "target", "unverified", "verified",
+    )  # fmt: skip
+
+    def __init__(self, asked: EngineRequest, config: EngineConfig) -> None:
+        self.asked = asked
+        self.id = asked.id
+        self.prompt = asked.prompt_tokens
+        self.items: tuple[MMItem, ...] = tuple(sorted(asked.mm_items, key=lambda item: item.offset))
+        self.length, self.stop_reason = answer_length(asked, config)
+        self.outputs = 0
+        self.epoch = 0  # grows with each preemption: what is in flight from before counts no more
+        self.cached_tokens = 0
+        self.started = False
+        self.rng_state = (asked.seed * 0xD1342543DE82EF95 + config.seed * 0xDA942042E4DD58B5 + 1) & _MASK
+        self.blocks: list[int] = []
+        self.held: dict[str, int] = {}  # encoder cache entries this request reads: hash -> position after the item
+        self.restart()
+
+    def restart(self) -> None:
+        """Before admission and after a preemption: nothing computed; what was answered becomes part of the prompt."""
+        self.target = self.prompt + self.outputs  # computed up to here, the next token is sampled
+        self.computed = 0
+        self.verified = 0
+        self.unverified = 0  # drafts in flight
+        self.pending_outputs = 0  # steps in flight that will give at least one token
+        self.capacity = 0  # tokens its blocks can hold
+        self.remembered = 0  # full blocks whose prefix is known to the pool
+        self.chunk_start = 0  # where the last planned prompt chunk began
+        self.run_chunk_start = 0  # where the last prompt chunk that ran began
+        self.decode_steps = 0
+        self.all_rejected = True
+
+    def draw(self) -> float:
+        """A number in [0, 1), a function of the request's seed and how often it was asked (splitmix: this is hot)."""
+        self.rng_state = state = (self.rng_state + 0x9E3779B97F4A7C15) & _MASK
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+        return ((state ^ (state >> 31)) >> 11) / 9007199254740992.0
+
+
+def answer_length(asked: EngineRequest, config: EngineConfig) -> tuple[int, str]:
+    """How many tokens the answer will have, and why it ends there. At least one; seeded, so any run repeats."""
+    most = max(1, min(asked.max_tokens, config.max_model_len - asked.prompt_tokens))
+    least = max(1, asked.min_tokens)
+    if config.stop_share > 0 and least < most:
+        rng = random.Random(asked.seed * 1_000_003 + config.seed)
+        if rng.random() < config.stop_share:
+            return rng.randint(least, most - 1), "stop"
+    return most, "length"
+
+
+# request, its epoch when planned, first position, tokens, how many of them are drafts
+Planned = tuple[Request, int, int, int, int]
+
+
+@dataclass
+class Batch:
+    """One step's plan. `encode` are images to encode first, `evicted` hashes the runner is to forget."""
+
+    planned: list[Planned] = field(default_factory=list)
+    encode: list[MMItem] = field(default_factory=list)
+    evicted: list[str] = field(default_factory=list)
+    tokens: int = 0
+    prompt_tokens: int = 0
+    new_requests: int = 0
+    # since the engine was last idle, this step included:
+    burst_steps: int = 0
+    burst_tokens: int = 0  # of prompts
+    burst_requests: int = 0

@@ -1,0 +1,102 @@
+"""What the GPU's side does with a planned step: encode images, compute, verify drafts, draft anew."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loadchaos.simulator.engine import crash_text
+from loadchaos.simulator.engine.request import Batch, Request
+from loadchaos.simulator.engine.rules import REDO_AFTER_REJECTIONS, Rules
+from loadchaos.simulator.engine.types import EngineConfig
+
+
+@dataclass
+class Counters:
+    """What the runner counts, for the metrics page."""
+
+    drafts: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+
+
+class Runner:
+    """Holds the embeddings that were really encoded; the scheduler only keeps account of them."""
+
+    def __init__(self, config: EngineConfig, rules: Rules) -> None:
+        self.config = config
+        self._rules = rules
+        self.embeddings: set[str] = set()
+        self.counters = Counters()
+
+    def run(self, batch: Batch, log: list[str]) -> list[tuple[Request, int, int, int]]:
+        """Compute one step: request, drafts verified, drafts rejected, tokens given. Raises EngineFault when it dies.
+
+        The order is what three of the planted bugs turn on: encode, the target reads, (the plan's evictions), sample
+        and verify, the drafter reads, the plan's evictions.
+        """
+        for check in self._rules.before_step:
+            check(batch, self.config)
+        self.embeddings.update(item.hash for item in batch.encode)
+        self._target_reads(batch)
+        if self._rules.drop_before_draft:
+            self.embeddings.difference_update(batch.evicted)
+        outcome = []
+        drafting = self.config.num_speculative_tokens > 0
+        for request, epoch, start, count, drafts in batch.planned:
+            if request.epoch != epoch:
+                continue  # finished, aborted or preempted since it was planned
+            if start < request.target:
+                given = self._compute_chunk(request, start, count)
+                first, last = start + 1, start + count
+                rejected = 0
+            else:
+                rejected = self._verify(request, drafts)
+                given = min(1 + drafts - rejected, request.length - request.outputs)
+                first, last = self._starts_over(request)
+            outcome.append((request, drafts, rejected, given))
+            if drafting and request.items and first < last:
+                self._drafter_reads(batch, request, first, last, log)
+        self.embeddings.difference_update(batch.evicted)
+        return outcome
+
+    def _compute_chunk(self, request: Request, start: int, count: int) -> int:
+        request.verified = start + count
+        request.run_chunk_start = start
+        return 1 if request.verified >= request.target else 0
+
+    def _verify(self, request: Request, drafts: int) -> int:
+        accepted = 0
+        acceptance = self.config.draft_acceptance
+        while accepted < drafts and request.draw() < acceptance:
+            accepted += 1
+        request.verified += 1 + accepted
+        if drafts:
+            self.counters.drafts += 1
+            self.counters.draft_tokens += drafts
+            self.counters.accepted_tokens += accepted
+        request.decode_steps += 1
+        if accepted and request.decode_steps <= REDO_AFTER_REJECTIONS:
+            request.all_rejected = False
+        return drafts - accepted
+
+    def _starts_over(self, request: Request) -> tuple[int, int]:
+        """The prompt positions a drafter reads again after the prompt: only when its first drafts were all rejected."""
+        if request.decode_steps == REDO_AFTER_REJECTIONS + 1 and request.all_rejected:
+            return request.run_chunk_start, request.target
+        return 0, 0
+
+    def _target_reads(self, batch: Batch) -> None:
+        for request, epoch, start, count, _ in batch.planned:
+            if start >= request.target or not request.items or request.epoch != epoch:
+                continue
+            for item in request.items:
+                inside = item.offset < start + count and item.offset + item.tokens > start
+                if inside and item.hash not in self.embeddings:
+                    raise crash_text.encoder_miss(self.config, batch, item.hash, drafter=False)
+
+    def _drafter_reads(self, batch: Batch, request: Request, first: int, last: int, log: list[str]) -> None:
+        for item in request.items:
+            if item.offset < last and item.offset + item.tokens > first and item.hash not in self.embeddings:
+                if not self.config.skip_encoder_miss:
+                    raise crash_text.encoder_miss(self.config, batch, item.hash, drafter=True)
+                log.append(f"Encoder cache miss for {item.hash}, skipping mm embedding")

@@ -1,0 +1,264 @@
+"""Who runs in the next step: queues, token budget, KV blocks with preemption, and room in the encoder cache."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from loadchaos.simulator.engine.encoder_cache import EncoderCache
+from loadchaos.simulator.engine.kv_cache import BlockPool
+from loadchaos.simulator.engine.request import Batch, Request
+from loadchaos.simulator.engine.rules import Rules
+from loadchaos.simulator.engine.types import EngineConfig, MMItem
+
+
+class Scheduler:
+    """vLLM V1's scheduler in small: running requests first, then the queue in order of arrival, one budget for both.
+
+    Planning is optimistic: a request's `computed` moves when its tokens are planned, drafts included; `give_back` takes
+    rejected drafts back. With async scheduling the next step is planned before the last one's outcome is known.
+    """
+
+    def __init__(self, config: EngineConfig, rules: Rules) -> None:
+        self.config = config
+        self._rules = rules
+        self.pool = BlockPool(config.num_gpu_blocks, config.block_size, caching=config.enable_prefix_caching)
+        self.encoder = EncoderCache(config.encoder_cache_size, config.max_num_batched_tokens)
+        self.waiting: deque[Request] = deque()
+        self.running: list[Request] = []
+        self.cut: list[Request] = []  # alone and out of blocks: they end with what they have
+        self.admitting = True
+        self.preemptions = 0
+        self.prefix_queries = 0
+        self.prefix_hits = 0
+        self._look_ahead = 1 if config.num_speculative_tokens else 0
+        # without chunking a prompt is planned whole, so the budget must hold the longest
+        self._budget = max(config.max_num_batched_tokens, 0 if config.enable_chunked_prefill else config.max_model_len)
+
+    def plan(self) -> Batch:
+        """The next step; empty when nothing can run. Evicted encoder entries travel with it to the runner."""
+        batch = Batch()
+        self._encode_room = self.encoder.size
+        preemptions = self.preemptions
+        budget = self._plan_running(batch, self._budget)
+        if self.admitting and preemptions == self.preemptions:
+            self._plan_waiting(batch, budget)
+        batch.evicted = self.encoder.take_evicted()
+        return batch
+
+    def give_back(self, request: Request, drafts: int, rejected: int, given: int) -> None:
+        """A step of the request is done: `drafts` are verified, `rejected` of them did not hold, `given` tokens came."""
+        request.unverified -= drafts
+        request.computed -= rejected
+        request.outputs += given
+        if given:
+            request.pending_outputs -= 1
+        full = min(request.verified // self.config.block_size, len(request.asked.prefix_hashes))
+        while request.remembered < full:
+            self.pool.remember(request.blocks[request.remembered], request.asked.prefix_hashes[request.remembered])
+            request.remembered += 1
+
+    def finish(self, request: Request) -> None:
+        """Take the request out, wherever it is, and everything it holds with it."""
+        if request.started and request in self.running:
+            self.running.remove(request)
+        elif request in self.waiting:
+            self.waiting.remove(request)
+        self._let_go(request)
+
+    def preempt_all(self) -> None:
+        """Send every running request back to the queue, as /reset_prefix_cache with reset_running_requests does."""
+        while self.running:
+            self._preempt(self.running[-1])
+
+    def _plan_running(self, batch: Batch, budget: int) -> int:
+        config = self.config
+        drafts_wanted, longest = config.num_speculative_tokens, config.max_model_len
+        planned = batch.planned
+        index = 0
+        while index < len(self.running) and budget > 0:
+            request = self.running[index]
+            computed = request.computed
+            if computed < request.target:
+                used = self._plan_chunk(batch, request, budget)
+                if used < 0:
+                    break  # it gave its own place up: nobody behind it can do better
+                budget -= used
+                index = self._place_after(request, index)
+                continue
+            if request.pending_outputs and request.outputs + request.pending_outputs >= request.length:
+                index += 1
+                continue  # what is in flight will end it
+            drafts = max(0, min(drafts_wanted, longest - computed - 1, budget - 1))
+            if computed + 1 + drafts > request.capacity and not self._make_room(request, computed + 1 + drafts):
+                break
+            if request.held:
+                self._release(request, self._rules.passed)
+            planned.append((request, request.epoch, computed, 1 + drafts, drafts))
+            request.computed = computed + 1 + drafts
+            request.unverified += drafts
+            request.pending_outputs += 1
+            if request.held:
+                self._release(request, self._rules.passed_after)
+            budget -= 1 + drafts
+            batch.tokens += 1 + drafts
+            index += 1
+        return budget
+
+    def _place_after(self, request: Request, index: int) -> int:
+        # making room may have preempted requests, always from the end, so the place is still ours
+        return index + 1 if index < len(self.running) and self.running[index] is request else index
+
+    def _plan_waiting(self, batch: Batch, budget: int) -> None:
+        while self.waiting and budget > 0 and len(self.running) < self.config.max_num_seqs:
+            request = self.waiting[0]
+            matched = self.pool.match(request.asked.prefix_hashes, (request.target - 1) // self.config.block_size)
+            start = len(matched) * self.config.block_size
+            room = self.pool.room_beside(matched) * self.config.block_size + start
+            count = min(request.target - start, budget)
+            if not self.config.enable_chunked_prefill and count < request.target - start:
+                break
+            count, items = self._with_images(request, start, count)
+            if count <= 0 or start + count > room:
+                break
+            self.waiting.popleft()
+            self.pool.share(matched)
+            request.blocks = list(matched)
+            request.remembered = len(matched)
+            request.capacity = request.computed = request.verified = start
+            if not request.started:
+                self.prefix_queries += request.prompt
+                self.prefix_hits += start
+                request.cached_tokens = start
+                request.started = True
+                batch.new_requests += 1
+            self.running.append(request)
+            self._grow(request, start + count)
+            self._commit_chunk(batch, request, count, items)
+            budget -= count
+
+    def _plan_chunk(self, batch: Batch, request: Request, budget: int) -> int:
+        """Tokens planned for the next prompt chunk; 0 when its image has no room yet; -1 when it was preempted."""
+        if request.held:
+            self._release(request, self._rules.passed)
+        count = min(request.target - request.computed, budget)
+        count, items = self._with_images(request, request.computed, count)
+        if count <= 0:
+            return 0
+        if request.computed + count > request.capacity:
+            if not self._make_room(request, request.computed + count):
+                return -1
+            # requests preempted for us may have let go what we counted on
+            count, items = self._with_images(request, request.computed, count)
+            if count <= 0:
+                return 0
+        self._commit_chunk(batch, request, count, items)
+        return count
+
+    def _commit_chunk(self, batch: Batch, request: Request, count: int, items: list[MMItem]) -> None:
+        for item in items:
+            if self.encoder.hold(item, request.id):
+                batch.encode.append(item)
+                self._encode_room -= item.tokens
+            request.held[item.hash] = max(request.held.get(item.hash, 0), item.offset + item.tokens)
+        start = request.computed
+        batch.planned.append((request, request.epoch, start, count, 0))
+        batch.tokens += count
+        batch.prompt_tokens += count
+        request.chunk_start = start
+        request.computed = start + count
+        if request.computed >= request.target:
+            request.pending_outputs += 1
+        if request.held:
+            self._release(request, self._rules.passed_after)
+
+    def _with_images(self, request: Request, start: int, count: int) -> tuple[int, list[MMItem]]:
+        """How much of a chunk can run given the encoder cache, and the images it must take hold of.
+
+        With a drafter the chunk needs one position more than it computes: the drafter reads one ahead.
+        """
+        if not request.items:
+            return count, []
+        ahead = self._look_ahead
+        items: list[MMItem] = []
+        wanted = pinned = 0
+        seen: set[str] = set()
+        for item in request.items:
+            end = item.offset + item.tokens
+            if item.offset >= start + count + ahead:
+                break
+            if end <= start:
+                continue
+            if self.config.disable_chunked_mm_input and start <= item.offset and start + count < end:
+                return item.offset - start, items
+            if item.hash in seen or self.encoder.is_read_by(item.hash, request.id):
+                request.held[item.hash] = max(request.held.get(item.hash, 0), end)
+                continue
+            if item.hash in self.encoder:
+                more, pin = 0, self.encoder.unread_size(item.hash)
+            else:
+                more, pin = item.tokens, 0
+            if wanted + more > self._encode_room or not self.encoder.room_for(wanted + more, pinned + pin):
+                return self._before(item, start, alone=not (request.held or items)), items
+            wanted += more
+            pinned += pin
+            seen.add(item.hash)
+            items.append(item)
+        return count, items
+
+    def _before(self, item: MMItem, start: int, *, alone: bool) -> int:
+        """Tokens from `start` to before an image that cannot run yet, kept out of the drafter's sight as well.
+
+        A request that takes or holds the image just before goes right up to it: to wait, holding, for room that it takes
+        up itself would be for ever.
+        """
+        count = max(0, item.offset - start - self._look_ahead)
+        return count if count or alone else max(0, item.offset - start)
+
+    def _release(self, request: Request, passed: Callable[[Request], int] | None) -> None:
+        if passed is None:
+            return
+        position = passed(request)
+        gone = [mm_hash for mm_hash, end in request.held.items() if end <= position]
+        for mm_hash in gone:
+            del request.held[mm_hash]
+            self.encoder.release(mm_hash, request.id)
+
+    def _make_room(self, request: Request, tokens: int) -> bool:
+        """Blocks for `tokens` positions, preempting from the end of the line; False when the request itself went."""
+        while not self._grow(request, tokens):
+            victim = self.running[-1]
+            if victim is request and len(self.running) == 1:
+                if not request.pending_outputs and request not in self.cut:
+                    self.cut.append(request)
+                return False
+            self._preempt(victim)
+            if victim is request:
+                return False
+        return True
+
+    def _grow(self, request: Request, tokens: int) -> bool:
+        missing = -(-(tokens - request.capacity) // self.config.block_size)
+        if missing <= 0:
+            return True
+        fresh = self.pool.allocate(missing)
+        if fresh is None:
+            return False
+        request.blocks += fresh
+        request.capacity += missing * self.config.block_size
+        return True
+
+    def _preempt(self, request: Request) -> None:
+        self.running.remove(request)
+        self._let_go(request)
+        request.epoch += 1
+        request.restart()
+        self.waiting.appendleft(request)
+        self.preemptions += 1
+
+    def _let_go(self, request: Request) -> None:
+        for mm_hash in request.held:
+            self.encoder.release(mm_hash, request.id)
+        request.held.clear()
+        self.pool.release(request.blocks)
+        request.blocks = []

@@ -1,0 +1,74 @@
+"""Drives an engine without a clock, a process or a network: what tests and benchmarks of the engine are made of."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+from loadchaos.simulator.engine.engine import Engine
+from loadchaos.simulator.engine.types import EngineFault, EngineRequest, MMItem, RequestOutput
+
+
+@dataclass
+class Played:
+    """How a closed loop went: steps, virtual seconds, what each request got, and the death if there was one."""
+
+    steps: int = 0
+    seconds: float = 0.0
+    tokens: dict[str, int] = field(default_factory=dict)
+    ended: dict[str, RequestOutput] = field(default_factory=dict)
+    log: list[str] = field(default_factory=list)
+    fault: EngineFault | None = None
+
+
+def closed_loop(engine: Engine, requests: Iterator[EngineRequest], users: int, most_steps: int = 200_000) -> Played:
+    """Keep `users` requests in the engine until `requests` is used up and all have ended, or the engine died.
+
+    Raises RuntimeError when that takes more than `most_steps` steps: the engine makes no progress.
+    """
+    played = Played()
+    for request in islice(requests, users):
+        engine.add(request)
+    while engine.has_work:
+        played.steps += 1
+        if played.steps > most_steps:
+            raise RuntimeError(f"no end after {most_steps} steps: {engine.stats()}")
+        try:
+            result = engine.step()
+        except EngineFault as fault:
+            played.fault = fault
+            return played
+        played.seconds += result.duration_s
+        played.log += result.log
+        for output in result.outputs:
+            played.tokens[output.request_id] = played.tokens.get(output.request_id, 0) + output.new_tokens
+            if output.finish_reason:
+                played.ended[output.request_id] = output
+                for request in islice(requests, 1):
+                    engine.add(request)
+    return played
+
+
+def mixed_traffic(
+    count: int, seed: int = 0, *, images: float = 0.75, image_tokens: int = 1024, per_request: int = 2
+) -> Iterator[EngineRequest]:
+    """`count` requests, the share `images` of them with 1 to `per_request` pictures, one picture in five seen before.
+
+    Laid out as Qwen-VL prompts are: a template's head, the pictures with a start and an end mark each, then the text.
+    """
+    rng = random.Random(seed)
+    seen: list[str] = []
+    for n in range(count):
+        position = rng.randint(5, 20)
+        items = []
+        with_images = rng.random() < images
+        for _ in range(rng.randint(1, per_request) if with_images else 0):
+            fresh = not seen or rng.random() < 0.8
+            mm_hash = f"{rng.getrandbits(256):064x}" if fresh else rng.choice(seen[-200:])
+            seen.append(mm_hash)
+            items.append(MMItem(mm_hash, image_tokens, position + 1))
+            position += image_tokens + 2
+        position += rng.randint(32, 512) if with_images else rng.randint(64, 2048)
+        yield EngineRequest(f"r{n}", position, 128 if with_images else 256, 0, items, (), seed * 1_000_003 + n)

@@ -1,0 +1,1 @@
+"""HTTP server and log format of the simulator."""

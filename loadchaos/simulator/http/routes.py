@@ -1,0 +1,54 @@
+"""From a request's method and path to who answers it: at once, in a task, or with what a refusal looks like."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Generic, TypeVar
+
+from loadchaos.simulator.http.server import Exchange
+
+Route = Callable[[Exchange], Awaitable[None] | None]
+"""Answers, or gives what is to be waited for."""
+R = TypeVar("R", bound=Exception)
+
+
+class Routes(Generic[R]):
+    """The endpoints of a face; `refuse` answers with a `refusal` that one of them raised."""
+
+    def __init__(
+        self, table: Mapping[tuple[str, str], Route], refusal: type[R], refuse: Callable[[Exchange, R], None]
+    ) -> None:
+        self._table = table
+        self._paths = {path for _, path in table}
+        self._refusal, self._refuse = refusal, refuse
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def told(self) -> list[tuple[str, str]]:
+        """(path, method) of all endpoints, for the log."""
+        return sorted((path, method) for method, path in self._table)
+
+    def answer(self, exchange: Exchange, path: str) -> None:
+        """Answer one request, now or in a task."""
+        route = self._table.get((exchange.method, path))
+        if route is None:
+            known = exchange.path in self._paths
+            exchange.send(
+                405 if known else 404, b'{"detail":"%b"}' % (b"Method Not Allowed" if known else b"Not Found")
+            )
+            return
+        try:
+            waiting = route(exchange)
+        except self._refusal as refusal:
+            self._refuse(exchange, refusal)
+            return
+        if waiting is not None:
+            task = asyncio.ensure_future(self._wait(exchange, waiting))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _wait(self, exchange: Exchange, waiting: Awaitable[None]) -> None:
+        try:
+            await waiting
+        except self._refusal as refusal:
+            self._refuse(exchange, refusal)

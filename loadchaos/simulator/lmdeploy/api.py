@@ -1,0 +1,295 @@
+"""LMDeploy's HTTP face: its routes, bodies and errors by era, from 0.6 to 0.18."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import time
+import uuid
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from loadchaos.simulator.engine import tokenizer
+from loadchaos.simulator.engine.client import EngineClient
+from loadchaos.simulator.engine.types import EngineRequest, MMItem
+from loadchaos.simulator.http import metrics_page
+from loadchaos.simulator.http.logs import Log
+from loadchaos.simulator.http.routes import Route, Routes
+from loadchaos.simulator.http.server import Exchange
+from loadchaos.simulator.lmdeploy import errors
+from loadchaos.simulator.lmdeploy.errors import Refusal
+from loadchaos.simulator.lmdeploy.metrics import LmdeployMetrics
+from loadchaos.simulator.lmdeploy.streams import Generation
+from loadchaos.simulator.media.images import ImageError, ImageReader, Picture, Processor
+from loadchaos.simulator.media.sender_cache import SenderCache
+from loadchaos.simulator.options import Options, release
+
+_MARK = "\0image\0"
+_BLACK = Picture("0" * 64, 32, 32, 64)  # what an image that cannot be decoded silently became up to 0.12
+
+
+class LmdeployFace:
+    """Answers requests as LMDeploy's api_server of the configured era."""
+
+    def __init__(self, options: Options, engine: EngineClient) -> None:
+        self.options = options
+        self.engine = engine
+        self.release = release(options.engine.era)
+        self.model = options.server.model
+        self.hidden = "kv_capacity_as_500" in options.engine.defects
+        self.clean = self.release < (0, 7, 0)  # the era of the planted bug, healthy: as today's versions refuse
+        self.metrics = LmdeployMetrics(options)
+        self.log = Log("lmdeploy", options.engine.era, "APIServer")
+        server = options.server
+        self._reader = ImageReader(Processor(server.patch, server.min_pixels, server.max_pixels))
+        self._sender = SenderCache(options.engine.mm_processor_cache_items)
+        self._sessions = itertools.count(1)
+        self._random = random.Random()
+        self._routes = Routes(self._table(), Refusal, errors.send)
+        engine.on_step = self._stepped
+
+    @property
+    def routes(self) -> list[tuple[str, str]]:
+        """(path, method) of all endpoints."""
+        return self._routes.told()
+
+    @property
+    def exit_code_on_death(self) -> int | None:
+        """0.6 calls exit(1) in the request's coroutine; later versions stay up and never restart the engine."""
+        return 1 if self.release < (0, 7, 0) else None
+
+    def warm_up(self) -> None:
+        """What can wait until the server listens."""
+        if self.options.server.images:
+            self._reader.warm_up()
+
+    def handle(self, exchange: Exchange) -> None:
+        """Answer one request, now or in a task."""
+        self._routes.answer(exchange, exchange.path.rstrip("/") or "/")
+
+    def ended(self, generation: Generation, drop: bool) -> None:
+        """A generation is answered; `drop` when its client has gone."""
+        if drop:
+            self.engine.abort([str(generation.session)])
+
+    def _stepped(self, tokens: int) -> None:
+        if tokens:
+            self.metrics.iteration_tokens.observe(tokens)
+
+    def _table(self) -> dict[tuple[str, str], Route]:
+        table: dict[tuple[str, str], Route] = {
+            ("POST", "/v1/chat/completions"): self._chat,
+            ("POST", "/v1/completions"): self._completions,
+            ("GET", "/v1/models"): self._models,
+            ("POST", "/v1/encode"): self._encode,
+            ("GET", "/health"): self._health,
+        }
+        if self.release >= (0, 9, 0):
+            table["GET", "/distserve/engine_info"] = self._engine_info
+        if self.release >= (0, 11, 0):  # to 0.10 metrics were behind a flag, off by default
+            table["GET", "/metrics"] = self._metrics
+            table["GET", "/is_sleeping"] = lambda exchange: exchange.send(200, b'{"is_sleeping":false}')
+        return table
+
+    def _health(self, exchange: Exchange) -> None:
+        if self.release < (0, 14, 0):
+            exchange.send(200, b"", None)  # always, even with a dead engine
+        elif self.engine.dead:
+            text = {"status": "unhealthy", "message": "PyTorch ZMQ engine process is not alive."}
+            exchange.send(503, orjson.dumps(text))
+        else:
+            exchange.send(200, orjson.dumps({"status": "healthy", "message": "Backend is healthy."}))
+
+    def _metrics(self, exchange: Exchange) -> None:
+        exchange.send(200, self.metrics.page(self.engine.stats), metrics_page.CONTENT_TYPE)
+
+    def _models(self, exchange: Exchange) -> None:
+        now = int(time.time())
+        permission = {
+            "id": f"modelperm-{uuid.uuid4().hex[:22]}", "object": "model_permission", "created": now,
+            "allow_create_engine": False, "allow_sampling": True, "allow_logprobs": True, "allow_search_indices": True,
+            "allow_view": True, "allow_fine_tuning": False, "organization": "*", "group": None, "is_blocking": False,
+        }  # fmt: skip
+        card = {"id": self.model, "object": "model", "created": now, "owned_by": "lmdeploy", "root": self.model}
+        card |= {"parent": None, "permission": [permission]}
+        exchange.send(200, orjson.dumps({"object": "list", "data": [card]}))
+
+    def _engine_info(self, exchange: Exchange) -> None:
+        engine = self.options.engine
+        info = {
+            "tp_size": 1, "ep_size": 1, "dp_size": 1, "pp_size": None, "dp_rank": 0, "block_size": engine.block_size,
+            "num_cpu_blocks": 0, "num_gpu_blocks": engine.num_gpu_blocks,
+        }  # fmt: skip
+        exchange.send(200, orjson.dumps(orjson.dumps(info).decode()))  # encoded twice, as the real one does
+
+    def _encode(self, exchange: Exchange) -> None:
+        data = self._body(exchange)
+        if data is None:
+            return
+        given = data.get("input")
+        texts = [given] if isinstance(given, str) else given
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            errors.invalid(exchange, self.release, "input", "Input should be a valid string", "string_type")
+            return
+        if data.get("do_preprocess"):
+            texts = [_template([{"role": "user", "content": text}], []) for text in texts]
+        ids = [tokenizer.encode(text) for text in texts]
+        lengths = [len(i) for i in ids]
+        one = isinstance(given, str)
+        exchange.send(
+            200, orjson.dumps({"input_ids": ids[0] if one else ids, "length": lengths[0] if one else lengths})
+        )
+
+    def _body(self, exchange: Exchange) -> dict[str, Any] | None:
+        """The body as an object, or None when the exchange is answered."""
+        if self.release >= (0, 16, 0) and exchange.headers.get("content-type", "").split(";")[0] != "application/json":
+            raise Refusal("Unsupported Media Type: Only 'application/json' is allowed")
+        try:
+            data = orjson.loads(exchange.body)
+        except orjson.JSONDecodeError as error:
+            errors.invalid(exchange, self.release, str(error.pos), "JSON decode error", "json_invalid")
+            return None
+        if isinstance(data, dict):
+            return data
+        errors.invalid(exchange, self.release, "", "Input should be a valid dictionary", "model_attributes_type")
+        return None
+
+    def _chat(self, exchange: Exchange) -> Awaitable[None] | None:
+        data = self._body(exchange)
+        if data is None:
+            return None
+        messages = data.get("messages")
+        if isinstance(messages, str):
+            messages = [{"role": "user", "content": messages}]
+        if not isinstance(messages, list):
+            errors.invalid(exchange, self.release, "messages", "Field required", "missing")
+            return None
+        self._check(data)
+        urls: list[str] = []
+        text = _template(messages, urls)
+        if urls and not self.options.server.images:
+            if self.release >= (0, 16, 0):
+                raise Refusal("Multimodal input is not supported by this model.")
+            urls, text = [], text.replace(_MARK, "")  # dropped silently
+        if urls:
+            return self._with_images(exchange, data, text, urls)
+        self._submit(exchange, data, tokenizer.encode(text), (), chat=True)
+        return None
+
+    def _completions(self, exchange: Exchange) -> Awaitable[None] | None:
+        data = self._body(exchange)
+        if data is None:
+            return None
+        self._check(data)
+        prompt = data.get("prompt")
+        if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
+            prompt = prompt[0]
+        if not isinstance(prompt, str):
+            raise Refusal("Request preprocessing failed.")  # it takes no token ids
+        self._submit(exchange, {"max_tokens": 16, **data}, tokenizer.encode(prompt), (), chat=False)
+        return None
+
+    def _check(self, data: Mapping[str, Any]) -> None:
+        wanted = data.get("model")
+        new = self.release >= (0, 16, 0)
+        if wanted and wanted != self.model:
+            quote, kind = ("'", "not_found_error") if new else ("`", "invalid_request_error")
+            raise Refusal(f"The model {quote}{wanted}{quote} does not exist.", 404, kind)
+        most = data.get("max_tokens")
+        if new and most is not None and (not isinstance(most, int) or most < 1):
+            raise Refusal(f"The max_tokens {most!r} must be a positive integer.")
+
+    async def _with_images(self, exchange: Exchange, data: dict[str, Any], text: str, urls: Sequence[str]) -> None:
+        left = False
+
+        def leave() -> None:
+            nonlocal left
+            left = True
+
+        exchange.on_disconnect = leave
+        results = await asyncio.gather(*(self._reader.read(url) for url in urls), return_exceptions=True)
+        pictures = [self._taken(result) for result in results]
+        ids: list[int] = []
+        images = []
+        first, *rest = text.split(_MARK)
+        ids.extend(tokenizer.encode(first))
+        for picture, piece in zip(pictures, rest, strict=True):
+            images.append((len(ids), picture))
+            ids.extend([tokenizer.IMAGE_PAD] * picture.tokens)
+            ids.extend(tokenizer.encode(piece))
+        if not left:
+            self._submit(exchange, data, ids, images, chat=True)
+
+    def _taken(self, result: Picture | BaseException) -> Picture:
+        if isinstance(result, Picture):
+            return result
+        if not isinstance(result, ImageError):
+            raise result
+        self.log.line("ERROR", "utils.py:48", f"{result}, image_url=data:image/...")
+        if self.release < (0, 13, 0):
+            return _BLACK
+        raise Refusal("Request preprocessing failed.") from result
+
+    def _submit(
+        self, exchange: Exchange, data: Mapping[str, Any], ids: Sequence[int], images: Sequence[tuple[int, Picture]], *,
+        chat: bool,
+    ) -> None:  # fmt: skip
+        longest, count = self.options.engine.max_model_len, len(ids)
+        if count >= longest and self.release >= (0, 16, 0):
+            raise Refusal(f"Input length ({count}) must be smaller than the model context length ({longest}).")
+        if self.engine.dead and self.release >= (0, 16, 0):
+            raise Refusal("An internal server error occurred.", 500, "server_error")
+        session = next(self._sessions)
+        shown = f"chatcmpl-{uuid.uuid4().hex[:22]}" if chat and self.release >= (0, 14, 0) else str(session)
+        options = data.get("stream_options")
+        generation = Generation(
+            self, exchange, session, shown, count, self._seed(data, ids, images), chat=chat, stream=bool(data.get("stream")),
+            include_usage=isinstance(options, Mapping) and bool(options.get("include_usage")),
+        )  # fmt: skip
+        if count >= longest:
+            self.log.line("ERROR", "async_engine.py:602", f"run out of tokens. session_id={session}.")
+            generation.finish("length")  # up to 0.15: 200, empty, length
+            return
+        most = min(int(data.get("max_completion_tokens") or data.get("max_tokens") or longest), longest - count)
+        least = most if data.get("ignore_eos") else min(most, int(data.get("min_new_tokens") or 0))
+        items = [MMItem(p.hash, p.tokens, offset, self._sender.must_send(p.hash)) for offset, p in images]
+        self.engine.add(
+            EngineRequest(str(session), count, max(1, most), least, items, self._prefix(ids), session), generation
+        )
+
+    def _seed(self, data: Mapping[str, Any], ids: Sequence[int], images: Sequence[tuple[int, Picture]]) -> int:
+        base = hash((tuple(ids), tuple(int(p.hash[:15], 16) for _, p in images))) & 0x7FFFFFFF
+        if not data.get("temperature"):
+            return base if data.get("temperature") == 0 else self._random.getrandbits(31)
+        seed = data.get("seed")
+        return base ^ (seed * 2654435761 & 0x7FFFFFFF) if isinstance(seed, int) else self._random.getrandbits(31)
+
+    def _prefix(self, ids: Sequence[int]) -> Sequence[int]:
+        engine = self.options.engine
+        return tokenizer.block_hashes(ids, engine.block_size) if engine.enable_prefix_caching else ()
+
+
+def _template(messages: Sequence[Any], urls: list[str]) -> str:
+    """Messages through the chat template; a mark stands where each image belongs, its URL goes to `urls`."""
+    text = []
+    for message in messages:
+        content = message.get("content") if isinstance(message, Mapping) else ""
+        if isinstance(content, list):
+            content = "".join(_part(part, urls) for part in content)
+        text.append(f"<|im_start|>{message.get('role', 'user')}\n{content or ''}<|im_end|>\n")
+    return "".join(text) + "<|im_start|>assistant\n"
+
+
+def _part(part: Any, urls: list[str]) -> str:
+    if not isinstance(part, Mapping):
+        return ""
+    if part.get("type") == "text":
+        return str(part.get("text", "")).replace(_MARK, "")
+    if part.get("type") in {"image_url", "image"}:
+        image = part.get("image_url", part.get("image"))
+        urls.append(str(image.get("url", "")) if isinstance(image, Mapping) else str(image))
+        return f"<|vision_start|>{_MARK}<|vision_end|>"
+    return ""  # unknown parts are dropped silently

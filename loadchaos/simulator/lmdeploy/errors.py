@@ -1,0 +1,107 @@
+"""LMDeploy's refusals and engine errors, whose shape changed five times; see `outcome` for which era does what."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import orjson
+
+from loadchaos.simulator.http.server import Exchange
+
+Release = tuple[int, int, int]
+INPUT_LENGTH = "ResponseType.INPUT_LENGTH_ERROR"
+
+
+class Refusal(Exception):  # noqa: N818 - an answer, not a mistake of ours
+    """A request the server answers with an error object, flat and not wrapped."""
+
+    def __init__(self, message: str, status: int = 400, kind: str = "invalid_request_error") -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.kind = kind
+
+    @property
+    def error(self) -> dict[str, object]:
+        """The error object."""
+        return {"message": self.message, "type": self.kind, "code": self.status, "param": None, "object": "error"}
+
+    def event(self) -> bytes:
+        """As the last event of a stream, wrapped this time."""
+        inside = ", ".join(f'"{key}": {orjson.dumps(value).decode()}' for key, value in self.error.items())
+        return f'data: {{"error": {{{inside}}}}}\n\n'.encode()
+
+
+def send(exchange: Exchange, refusal: Refusal) -> None:
+    """Answer with an error."""
+    exchange.send(refusal.status, orjson.dumps(refusal.error))
+
+
+def send_plain_500(exchange: Exchange) -> None:
+    """What an unhandled exception becomes; uvicorn closes the connection after it."""
+    exchange.send(500, b"Internal Server Error", "text/plain; charset=utf-8", close=True)
+
+
+def invalid(exchange: Exchange, release: Release, place: str, message: str, kind: str) -> None:
+    """A body of the wrong shape: 422 with FastAPI's detail up to 0.15, 400 in LMDeploy's shape from 0.16."""
+    if release < (0, 16, 0):
+        detail = [{"type": kind, "loc": ["body", *([place] if place else [])], "msg": message, "input": None}]
+        exchange.send(422, orjson.dumps({"detail": detail}))
+    else:
+        send(exchange, Refusal(f"{place}: {message}" if place else message))
+
+
+class Outcome(Enum):
+    """How an engine error reaches the client."""
+
+    HTTP_500 = "500 as text, or a stream that breaks off"
+    TEXT = "200 with the error as the answer's text and finish_reason error"
+    REFUSAL = "400 or 500 as an error object"
+
+
+def outcome(release: Release, chat: bool, stream: bool, hidden: bool, clean: bool) -> Outcome:
+    """Which era says what. `hidden` is the planted bug of 0.6, whatever the era; `clean` is that era without it."""
+    if hidden:
+        return Outcome.HTTP_500
+    if clean or release >= (0, 16, 0):
+        return Outcome.REFUSAL
+    # finish_reason error was accepted for whole chat answers from 0.7.0, elsewhere from 0.7.2.
+    if release < (0, 7, 0) or (release < (0, 7, 2) and (stream or not chat)):
+        return Outcome.HTTP_500
+    return Outcome.TEXT
+
+
+def words(error: str, release: Release) -> str:
+    """The text that 0.7 to 0.15 answer with."""
+    return "internal error happened" if release < (0, 10, 0) else f"internal error happened, status code {error}"
+
+
+def refusal_for(error: str) -> Refusal:
+    """The error object of 0.16 and later."""
+    if error == INPUT_LENGTH:
+        return Refusal("The request exceeds the model context length.")
+    return Refusal("An internal server error occurred.", 500, "server_error")
+
+
+def validation_traceback(chat: bool, stream: bool) -> list[str]:
+    """What 0.6 logs when it cannot put the engine's error into an answer."""
+    name = ("ChatCompletionResponse" if chat else "CompletionResponse") + ("StreamChoice" if stream else "Choice")
+    allowed = "'stop', 'length' or 'tool_calls'" if chat and not stream else "'stop' or 'length'"
+    site = "/opt/py3/lib/python3.10/site-packages"
+    handler = "chat_completions_v1" if chat else "completions_v1"
+    return [
+        "ERROR:    Exception in ASGI application",
+        "Traceback (most recent call last):",
+        f'  File "{site}/uvicorn/protocols/http/httptools_impl.py", line 401, in run_asgi',
+        "    result = await app(  # type: ignore[func-returns-value]",
+        f'  File "{site}/fastapi/routing.py", line 301, in app',
+        "    raw_response = await run_endpoint_function(",
+        f'  File "{site}/lmdeploy/serve/openai/api_server.py", line 434, in {handler}',
+        f"    choice_data = {name}(",
+        f'  File "{site}/pydantic/main.py", line 212, in __init__',
+        "    validated_self = self.__pydantic_validator__.validate_python(data, self_instance=self)",
+        f"pydantic_core._pydantic_core.ValidationError: 1 validation error for {name}",
+        "finish_reason",
+        f"  Input should be {allowed} [type=literal_error, input_value='error', input_type=str]",
+        "    For further information visit https://errors.pydantic.dev/2.9/v/literal_error",
+    ]

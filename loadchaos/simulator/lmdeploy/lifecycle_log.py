@@ -1,0 +1,95 @@
+"""What LMDeploy's api_server logs of its life, with the lines that tell its KV capacity."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from loadchaos.simulator.engine.limits import (
+    LMDEPLOY_BLOCK_BYTES,
+    LMDEPLOY_CACHE_MEMORY_BYTES,
+    input_limit,
+    lmdeploy_blocks,
+)
+from loadchaos.simulator.http.logs import Log, uvicorn_is_up
+from loadchaos.simulator.options import Options, release
+
+_MB = 1024 * 1024
+
+
+class LmdeployTale:
+    """Writes the log of one API server. Capacity lines need INFO or DEBUG in the real one, which is what we log at."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._release = release(options.engine.era)
+        self._log = Log("lmdeploy", options.engine.era, "APIServer")
+
+    def start(self) -> None:
+        """Before anything runs."""
+        engine = self._options.engine
+        text = (
+            f"input backend=pytorch, backend_config=PytorchEngineConfig(dtype='auto', tp=1, "
+            f"session_len={engine.max_model_len}, "
+            f"max_batch_size={engine.max_num_seqs}, cache_max_entry_count={engine.cache_max_entry_count}, "
+            f"block_size={engine.block_size}, num_cpu_blocks=0, num_gpu_blocks=0, "
+            f"enable_prefix_caching={engine.enable_prefix_caching})"
+        )
+        self._log.line("INFO", "async_engine.py:133", text)
+
+    def failed_start(self) -> None:
+        """The engine ended before it was ready."""
+        self._log.line("ERROR", "api_server.py:1031", "Engine main loop failed.")
+
+    def listening(self, port: int, routes: Sequence[tuple[str, str]]) -> None:
+        """The server takes requests; the routes are not logged."""
+        del routes
+        options, log = self._options, self._log
+        self._capacity()
+        url = f"\x1b[93m\x1b[1mhttp://{options.host}:{port}\x1b[0m"
+        hint = f"HINT:    Please open {url} in a browser for detailed api usage!!!"
+        log.raw([*[hint] * 3, *uvicorn_is_up(options.host, port)])
+
+    def death(self) -> None:
+        """The engine process is gone."""
+        if self._release >= (0, 12, 0):
+            self._log.line("ERROR", "health.py:142", "PyTorch ZMQ engine process is not alive.")
+        else:
+            self._log.line("ERROR", "engine.py:928", "Engine loop failed with error: engine process ended")
+
+    def shutting_down(self) -> None:
+        """The listener closes."""
+        self._log.raw(["INFO:     Shutting down"])
+
+    def over(self) -> None:
+        """All connections are closed."""
+        lines = ["Waiting for application shutdown.", "Application shutdown complete."]
+        self._log.raw([*(f"INFO:     {line}" for line in lines), f"INFO:     Finished server process [{os.getpid()}]"])
+
+    def _capacity(self) -> None:
+        engine, log = self._options.engine, self._log
+        blocks, size = engine.num_gpu_blocks, engine.block_size
+        config = (
+            f"CacheConfig(max_batches={engine.max_num_seqs}, block_size={size}, num_cpu_blocks={engine.max_num_seqs}, "
+            f"num_gpu_blocks={blocks}, window_size=-1, cache_max_entry_count={engine.cache_max_entry_count}, "
+            f"max_prefill_token_num={engine.max_num_batched_tokens}, enable_prefix_caching={engine.enable_prefix_caching})"
+        )
+        if self._release >= (0, 7, 3):
+            log.line("INFO", "base.py:186", f"Building CacheEngine with config: \n{config}.")
+            text = (
+                f"updated backend_config=PytorchEngineConfig(session_len={engine.max_model_len}, block_size={size}, "
+                f"num_cpu_blocks=0, num_gpu_blocks={blocks}, cache_max_entry_count={engine.cache_max_entry_count})"
+            )
+            log.line("INFO", "async_engine.py:168", text)
+            return
+        share = engine.cache_max_entry_count
+        free = 5061 + LMDEPLOY_CACHE_MEMORY_BYTES // _MB
+        if lmdeploy_blocks(share) != blocks:  # blocks were given: tell the memory that would have made them
+            free = round(5061 + blocks * LMDEPLOY_BLOCK_BYTES / _MB / max(share, 0.01))
+        log.line("DEBUG", "model_agent.py:93", f"device<0> free gpu memory: {free} mb")
+        log.line("DEBUG", "model_agent.py:94", "estimated max runtime memory: 5061 mb")
+        log.line("DEBUG", "model_agent.py:130", f"block num: {blocks}")
+        log.line("INFO", "cache_engine.py:34", f"build CacheEngine with config:{config}")
+        text = f"Initialize cache engine with {blocks} gpu blocks and {engine.max_num_seqs} cpu blocks."
+        log.line("DEBUG", "cache_engine.py:62", text)
+        log.line("INFO", "engine.py:161", f"max_input_len={input_limit(engine)}")

@@ -1,0 +1,93 @@
+"""LMDeploy's /metrics: its names and types; scheduler gauges are refreshed every 10 s only, as in the real server."""
+
+from __future__ import annotations
+
+import time
+
+from loadchaos.simulator.engine.types import EngineStats
+from loadchaos.simulator.http.metrics_page import Histogram, Page
+from loadchaos.simulator.options import Options, release
+
+_REFRESH_S = 10.0
+_FIRST = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
+_WHOLE = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0)
+_RESPONSES = ("SUCCESS", "FINISH", "ENGINE_STOP_ERROR", "INPUT_LENGTH_ERROR", "INTERNAL_ENGINE_ERROR", "CANCEL")
+
+
+def _one_two_five(limit: int) -> tuple[float, ...]:
+    bounds = [float(m * 10**e) for e in range(8) for m in (1, 2, 5)]
+    return tuple(bound for bound in bounds if bound <= limit)
+
+
+class LmdeployMetrics:
+    """Counts what the API server sees."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._release = release(options.engine.era)
+        self._stats = EngineStats(0, 0, 0.0)
+        self._refreshed = -_REFRESH_S
+        self.succeeded = self.failed = 0
+        self.in_flight = 0
+        self.prompt_tokens = self.generation_tokens = self.cached_tokens = 0
+        lengths = _one_two_five(options.engine.max_model_len)
+        self.request_prompt = Histogram(lengths)
+        self.request_generation = Histogram(lengths)
+        self.iteration_tokens = Histogram(
+            (1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0)
+        )
+        self.first_token = Histogram(_FIRST)
+        self.per_token = Histogram(_FIRST)
+        self.whole = Histogram(_WHOLE)
+
+    def page(self, stats: EngineStats) -> bytes:
+        """The page as it stands."""
+        now = time.monotonic()
+        if now - self._refreshed >= _REFRESH_S:
+            self._refreshed, self._stats = now, stats
+        page = Page()
+        page.process()
+        labels = {"engine": "0", "model_name": self._options.server.model}
+        for name, value in self._gauges().items():
+            page.family(f"lmdeploy:{name}", "gauge", name.replace("_", " "), [(labels, float(value))])
+        for name, value in self._counters(stats).items():
+            page.family(f"lmdeploy:{name}_total", "counter", name.replace("_", " "), [(labels, float(value))])
+        finished = [
+            ({**labels, "finished_reason": f"ResponseType.{name}"}, float(self.succeeded if name == "FINISH" else 0))
+            for name in _RESPONSES
+        ]
+        page.family("lmdeploy:request_success_total", "counter", "Count of successfully processed requests.", finished)
+        for name, histogram in self._histograms().items():
+            page.histogram(f"lmdeploy:{name}", name.replace("_", " "), labels, histogram)
+        return page.render()
+
+    def _gauges(self) -> dict[str, float]:
+        stats = self._stats
+        gauges: dict[str, float] = {}
+        if self._release >= (0, 13, 0):
+            gauges |= {"num_requests_succeeded": self.succeeded, "num_requests_failed": self.failed}
+            waiting = max(0, self.in_flight - self._options.engine.max_num_seqs)
+            gauges |= {"num_api_requests_routed": self.in_flight - waiting, "num_api_requests_waiting": waiting}
+        else:
+            gauges |= {"num_requests_finished": self.succeeded + self.failed, "num_requests_unfinished": self.in_flight}
+        gauges |= {"num_requests_running": stats.requests_running, "num_requests_waiting": stats.requests_waiting}
+        return gauges | {"gpu_cache_usage_perc": stats.kv_usage}
+
+    def _counters(self, stats: EngineStats) -> dict[str, float]:
+        counters: dict[str, float] = {"prompt_tokens": self.prompt_tokens, "generation_tokens": self.generation_tokens}
+        if self._release >= (0, 14, 0):
+            counters["cached_tokens"] = self.cached_tokens
+        counters["spec_decode_num_drafts"] = stats.counters.get("spec_drafts", 0)
+        counters["spec_decode_num_draft_tokens"] = stats.counters.get("spec_draft_tokens", 0)
+        counters["spec_decode_num_accepted_tokens"] = stats.counters.get("spec_accepted_tokens", 0)
+        return counters
+
+    def _histograms(self) -> dict[str, Histogram]:
+        return {
+            "request_prompt_tokens": self.request_prompt,
+            "request_generation_tokens": self.request_generation,
+            "iteration_tokens_total": self.iteration_tokens,
+            "time_to_first_token_seconds": self.first_token,
+            "time_per_output_token_seconds": self.per_token,
+            "e2e_request_latency_seconds": self.whole,
+        }

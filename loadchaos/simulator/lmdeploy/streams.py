@@ -1,0 +1,204 @@
+"""A running generation under LMDeploy: its chunks and bodies, and what becomes of an engine error in each era."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+import orjson
+
+from loadchaos.simulator.engine.answers import Answer
+from loadchaos.simulator.engine.types import RequestOutput
+from loadchaos.simulator.http.logs import Log
+from loadchaos.simulator.http.server import Exchange
+from loadchaos.simulator.lmdeploy import errors
+from loadchaos.simulator.lmdeploy.errors import Outcome, Release
+from loadchaos.simulator.lmdeploy.metrics import LmdeployMetrics
+
+_DONE = b"data: [DONE]\n\n"
+
+
+class Server(Protocol):
+    """What a generation needs of the face."""
+
+    metrics: LmdeployMetrics
+    release: Release
+    model: str
+    log: Log
+    hidden: bool
+    clean: bool
+
+    def ended(self, generation: Generation, drop: bool) -> None:
+        """The generation is answered; `drop` takes it out of the engine."""
+
+
+class Generation:
+    """One HTTP request being answered."""
+
+    def __init__(
+        self, server: Server, exchange: Exchange, session: int, shown_id: str, prompt_tokens: int, seed: int, *, chat: bool,
+        stream: bool, include_usage: bool,
+    ) -> None:  # fmt: skip
+        self._server = server
+        self._exchange = exchange
+        self.session = session
+        self._prompt_tokens = prompt_tokens
+        self._chat = chat
+        self._stream = stream
+        self._include_usage = include_usage
+        self.answer = Answer(seed)
+        self._began = self._last = time.monotonic()
+        self._tokens = self._pending = self._cached = 0
+        self.over = False
+        self._base = {"id": shown_id, "object": self._kind(), "created": int(time.time()), "model": server.model}
+        self._head = orjson.dumps(self._base)[:-1]
+        server.metrics.in_flight += 1
+        exchange.on_disconnect = self._disconnected
+        exchange.on_resume = self._flush
+        if stream:
+            exchange.start()  # before admission: the first byte comes while the request still queues
+
+    def output(self, output: RequestOutput) -> None:
+        """What one step gave."""
+        if self.over:
+            return
+        if output.error is not None:
+            self._engine_error(output.error)
+            return
+        self._measure(output)
+        self._tokens += output.new_tokens
+        self._pending += output.new_tokens
+        if self._stream and not self._exchange.paused:
+            self._flush()
+        if output.finish_reason is not None:
+            self.finish(output.finish_reason)
+
+    def engine_died(self) -> None:
+        """The engine process is gone: cut text without a finish_reason up to 0.15, a clean error after, broken in 0.6."""
+        if self.over:
+            return
+        release = self._server.release
+        if release >= (0, 16, 0):
+            self._refuse(errors.Refusal("An internal server error occurred.", 500, "server_error"))
+        elif release < (0, 7, 0):
+            self._exchange.cut() if self._stream else self._exchange.connection.close()
+            self._end(failed=True)
+        elif self._stream:
+            self._exchange.write(_DONE)
+            self._exchange.end()
+            self._end(failed=True)
+        elif self._tokens:
+            self._exchange.send(200, self._body(self._text(), None))
+            self._end(failed=True)
+        else:
+            errors.send_plain_500(self._exchange)
+            self._end(failed=True)
+
+    def finish(self, reason: str, text: str | None = None) -> None:
+        """End with a finish_reason; `text` replaces the answer's where the server answers with an error's words."""
+        self.over = True
+        if not self._stream:
+            shown = self._text() if text is None else text
+            self._exchange.send(200, self._body(shown, reason))
+        else:
+            self._write(self._text() + (text or ""), reason)
+            if self._include_usage:
+                usage = orjson.dumps(self._usage())
+                self._exchange.write(b'data: %b,"choices":[],"usage":%b}\n\n' % (self._head, usage))
+            self._exchange.write(_DONE)
+            self._exchange.end()
+        self._end(failed=reason in {"error", "abort"})
+
+    def _engine_error(self, error: str) -> None:
+        server, log = self._server, self._server.log
+        how = errors.outcome(server.release, self._chat, self._stream, server.hidden, server.clean)
+        status = f"{error}, " if server.release >= (0, 12, 0) else ""
+        if server.release >= (0, 7, 1):
+            log.line("ERROR", "async_engine.py:731", f'session {self.session} finished, {status}reason "error"')
+        if how is Outcome.HTTP_500:
+            log.raw(errors.validation_traceback(self._chat, self._stream))
+            self._exchange.cut() if self._stream else errors.send_plain_500(self._exchange)
+            self._end(failed=True)
+        elif how is Outcome.TEXT:
+            self.finish("error", errors.words(error, server.release))
+        else:
+            self._refuse(errors.refusal_for(error))
+
+    def _refuse(self, refusal: errors.Refusal) -> None:
+        if self._stream:
+            self._exchange.write(refusal.event())
+            self._exchange.write(_DONE)
+            self._exchange.end()
+        else:
+            errors.send(self._exchange, refusal)
+        self._end(failed=True)
+
+    def _end(self, failed: bool) -> None:
+        self.over = True
+        metrics = self._server.metrics
+        if failed:
+            metrics.failed += 1
+        else:
+            metrics.succeeded += 1
+            metrics.whole.observe(time.monotonic() - self._began)
+            metrics.request_prompt.observe(self._prompt_tokens)
+            metrics.request_generation.observe(self._tokens)
+        metrics.in_flight -= 1
+        self._server.ended(self, drop=False)
+
+    def _measure(self, output: RequestOutput) -> None:
+        metrics, now = self._server.metrics, time.monotonic()
+        metrics.generation_tokens += output.new_tokens
+        if self._tokens:
+            metrics.per_token.observe((now - self._last) / max(1, output.new_tokens))
+        else:
+            self._cached = output.cached_tokens
+            metrics.prompt_tokens += self._prompt_tokens
+            metrics.cached_tokens += output.cached_tokens
+            metrics.first_token.observe(now - self._began)
+        self._last = now
+
+    def _text(self) -> str:
+        tokens, self._pending = self._pending, 0
+        return self.answer.take(tokens) if tokens else ""
+
+    def _flush(self) -> None:
+        if self._stream and self._pending and not self.over:
+            self._write(self._text(), None)
+
+    def _write(self, text: str, reason: str | None) -> None:
+        choice: dict[str, object] = {"index": 0}
+        choice |= {"delta": {"role": "assistant", "content": text}} if self._chat else {"text": text}
+        if reason is not None or self._server.release < (0, 14, 0):
+            choice["finish_reason"] = reason  # the key is absent until the last chunk in newer versions
+        self._exchange.write(b'data: %b,"choices":[%b],"usage":null}\n\n' % (self._head, orjson.dumps(choice)))
+
+    def _kind(self) -> str:
+        if not self._chat:
+            return "text_completion"
+        return "chat.completion.chunk" if self._stream else "chat.completion"
+
+    def _usage(self) -> dict[str, object]:
+        total = self._prompt_tokens + self._tokens
+        usage: dict[str, object] = {
+            "prompt_tokens": self._prompt_tokens,
+            "total_tokens": total,
+            "completion_tokens": self._tokens,
+        }
+        if self._server.release >= (0, 14, 0):
+            usage["prompt_tokens_details"] = {"cached_tokens": self._cached}
+        return usage
+
+    def _body(self, text: str, reason: str | None) -> bytes:
+        choice: dict[str, object] = {"index": 0, "logprobs": None, "finish_reason": reason}
+        choice |= (
+            {"message": {"role": "assistant", "content": text, "tool_calls": None}} if self._chat else {"text": text}
+        )
+        return orjson.dumps({**self._base, "choices": [choice], "usage": self._usage()})
+
+    def _disconnected(self) -> None:
+        if not self.over:
+            self.over = True
+            self._server.metrics.failed += 1
+            self._server.metrics.in_flight -= 1
+            self._server.ended(self, drop=True)

@@ -1,0 +1,1 @@
+"""Images and videos as the simulator takes them."""

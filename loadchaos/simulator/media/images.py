@@ -1,0 +1,196 @@
+"""Images as a Qwen-VL server takes them: base64 data URLs, really decoded, hashed and counted in tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import io
+import math
+import re
+import warnings
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+VIDEO = "data:video/"
+_CACHE_ITEMS = 4096
+_THREADS = 2
+_DATA_URL = re.compile(r"data:([^,;]*)((?:;[^,;]*)*),", re.ASCII)
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+class ImageError(Exception):
+    """An image the server does not take. `status` and `kind` are the answer's HTTP status and error type."""
+
+    def __init__(self, message: str, status: int = 400, kind: str = "BadRequestError") -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+
+
+class AspectRatioError(ImageError):
+    """Longer than 200 times its width; the face words it, because it quotes the whole prompt."""
+
+    def __init__(self, width: int, height: int) -> None:
+        ratio = max(width, height) / min(width, height)
+        super().__init__(f"absolute aspect ratio must be smaller than 200, got {ratio}")
+        self.width = width
+        self.height = height
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A decoded image: the key of all caches, its size in pixels and in prompt tokens."""
+
+    hash: str
+    width: int
+    height: int
+    tokens: int
+
+    def named(self, name: str) -> Picture:
+        """The same under a client's own name (`uuid` of a content part): its bytes are not hashed then."""
+        return replace(self, hash=hashlib.blake2b(name.encode(), digest_size=32).hexdigest())
+
+
+@dataclass(frozen=True)
+class Processor:
+    """The image processor's figures. `patch` 16 is Qwen3-VL, 14 Qwen2-VL; two by two patches are one token."""
+
+    patch: int = 16
+    min_pixels: int = 65536
+    max_pixels: int = 16777216
+    hash_pixels: bool = False
+    strict_load: bool = True
+
+    def tokens(self, width: int, height: int) -> int:
+        """Prompt tokens of an image, without the two around it. Raises AspectRatioError beyond 200 to 1.
+
+        Source: smart_resize of transformers' Qwen2-VL image processor; tokens are (height / factor) x (width / factor).
+        """
+        factor = self.patch * 2
+        if max(width, height) / min(width, height) > 200:
+            raise AspectRatioError(width, height)
+        high, wide = round(height / factor) * factor, round(width / factor) * factor
+        if high * wide > self.max_pixels:
+            beta = math.sqrt(height * width / self.max_pixels)
+            high = max(factor, math.floor(height / beta / factor) * factor)
+            wide = max(factor, math.floor(width / beta / factor) * factor)
+        elif high * wide < self.min_pixels:
+            beta = math.sqrt(self.min_pixels / (height * width))
+            high = math.ceil(height * beta / factor) * factor
+            wide = math.ceil(width * beta / factor) * factor
+        return (high // factor) * (wide // factor)
+
+
+class ImageReader:
+    """Decodes in threads, so that a large image does not hold up the streams; remembers what it decoded by bytes."""
+
+    def __init__(self, processor: Processor) -> None:
+        self._processor = processor
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="image")
+        self._known: OrderedDict[bytes, Picture | ImageError] = OrderedDict()
+
+    def warm_up(self) -> None:
+        """Import Pillow in the background: it must not make the server slow to start."""
+        self._pool.submit(_pillow)
+
+    async def read(self, url: str) -> Picture:
+        """The image, or the video, behind a data URL. Raises ImageError with the words and status of vLLM."""
+        loop = asyncio.get_running_loop()
+        if url.startswith(VIDEO):
+            from loadchaos.simulator.media import videos  # it is made of what is here
+
+            return await loop.run_in_executor(self._pool, videos.read, url, self._processor)
+        payload = _payload(url)
+        return await loop.run_in_executor(self._pool, self._read, payload)
+
+    def _read(self, payload: str) -> Picture:
+        try:
+            data = base64.b64decode(payload, validate=True)
+        except binascii.Error as error:
+            raise ImageError("Non-base64 digit found") from error
+        key = hashlib.blake2b(data, digest_size=16).digest()
+        found = self._known.get(key)
+        if found is None:
+            try:
+                found = self._decode(data)
+            except ImageError as error:
+                found = error
+            self._known[key] = found
+            if len(self._known) > _CACHE_ITEMS:
+                self._known.popitem(last=False)
+        if isinstance(found, ImageError):
+            raise found
+        return found
+
+    def _decode(self, data: bytes) -> Picture:
+        images = _pillow()
+        late = self._processor.strict_load
+        try:
+            image = images.open(io.BytesIO(data))
+        except images.DecompressionBombError as error:
+            raise ImageError(str(error), 500, "InternalServerError") from error
+        except ValueError as error:  # a bomb beside the pixels: real servers pass Pillow's words on as they are
+            raise ImageError(str(error)) from error
+        except (OSError, SyntaxError) as error:
+            raise ImageError(_failed(error, late)) from error
+        try:
+            image.load()
+        except (OSError, SyntaxError, ValueError) as error:
+            # Before 0.25 only an unreadable header was a client error; a body cut off surfaced from the conversion.
+            status = 400 if late else 500
+            raise ImageError(
+                _failed(error, late), status, "BadRequestError" if late else "InternalServerError"
+            ) from error
+        tokens = self._processor.tokens(image.width, image.height)
+        return Picture(self._hash(data, image), image.width, image.height, tokens)
+
+    def _hash(self, data: bytes, image: Image.Image) -> str:
+        """Of the decoded pixels up to vLLM 0.12, of the file's bytes after that."""
+        digest = hashlib.blake2b(digest_size=32)
+        if self._processor.hash_pixels:
+            pixels = image.convert("RGB")
+            digest.update(f"{pixels.width}x{pixels.height}".encode() + pixels.tobytes())
+        else:
+            digest.update(data)
+        return digest.hexdigest()
+
+
+def _failed(error: Exception, late: bool) -> str:
+    return ("Failed to load image: " if late else "") + _ADDRESS.sub("", str(error))
+
+
+def _pillow() -> ModuleType:
+    """Pillow, imported at the first image; the bomb warning below its limit is vLLM's too, and nobody reads ours."""
+    from PIL import Image
+
+    warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+    return Image
+
+
+def _payload(url: str) -> str:
+    if not url:
+        raise ImageError("multi_modal_data['image'][0] is empty but multi_modal_uuids['image'][0] is missing.")
+    found = _DATA_URL.match(url)
+    if found is not None:
+        if not found.group(2).endswith(";base64"):
+            raise ImageError("Only base64 data URLs are supported for now.", 501, "NotImplementedError")
+        return url[found.end() :]
+    parts = urlsplit(url)
+    if parts.scheme in {"http", "https"}:
+        # This server reaches nothing but its clients: every remote image is one that cannot be fetched.
+        host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+        text = f"Cannot connect to host {host}:{port} ssl:default [Connect call failed ('{host}', {port})]"
+        raise ImageError(text, 500, "InternalServerError")
+    if parts.scheme == "file":
+        text = "Cannot load local files without `--allowed-local-media-path`."
+        raise ImageError(text, 500, "InternalServerError")
+    raise ImageError("The URL must be either a HTTP, data or file URL.")

@@ -1,0 +1,186 @@
+"""The embedded server's options: flags under the server's own names, eras, defects; a mistake names the nearest word."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+
+from loadchaos.simulator.defects import DEFECTS
+from loadchaos.simulator.engine.limits import resolved
+from loadchaos.simulator.engine.types import EngineConfig
+
+DIALECTS = ("vllm", "lmdeploy")
+
+# First and last release the faces know (facts: what changed from one to the next).
+ERAS = {"vllm": ((0, 8), (0, 33)), "lmdeploy": ((0, 6), (0, 18))}
+DEFAULT_ERA = {"vllm": "0.18", "lmdeploy": "0.18"}
+
+# What the other server's engine does differently by default; num_gpu_blocks 0 is worked out from its memory share.
+_DEFAULTS: Mapping[str, Mapping[str, object]] = {
+    "vllm": {},
+    "lmdeploy": {
+        "block_size": 64,
+        "num_gpu_blocks": 0,
+        "num_speculative_tokens": 0,
+        "enable_prefix_caching": False,
+        "async_scheduling": False,
+    },
+}
+
+_NOT_FLAGS = {"dialect", "defects", "era"}  # have options of their own
+_ALIASES = {
+    "session_len": "max_model_len",
+    "cache_block_seq_len": "block_size",
+    "max_batch_size": "max_num_seqs",
+    "num_gpu_blocks_override": "num_gpu_blocks",
+    "gpu_memory_utilisation": "gpu_memory_utilization",
+    "served_model_name": "model",
+    "limit_mm_per_prompt.image": "limit_mm_per_prompt",
+    "limit_mm_per_prompt.video": "limit_mm_videos",
+}
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """What the API server itself is told; the rest of the flags goes to the engine.
+
+    `limit_mm_per_prompt`: images a prompt may have, `limit_mm_videos` videos. `min_pixels`, `max_pixels`, `patch`: the
+    Qwen-VL image processor's (patch 16 is Qwen3-VL, 14 is Qwen2-VL). `max_num_queued_reqs` 0 means no limit.
+    `enable_scale_out`: whether /render is there in the eras that ask for it.
+    `enforce_eager`, `kv_cache_dtype` and the like are not modelled and therefore refused by name.
+    """
+
+    model: str = "sim"
+    images: bool = True
+    dev_mode: bool = True
+    limit_mm_per_prompt: int = 999
+    limit_mm_videos: int = 999
+    min_pixels: int = 65536
+    max_pixels: int = 16777216
+    patch: int = 16
+    max_num_queued_reqs: int = 0
+    enable_prompt_tokens_details: bool = False
+    enable_server_load_tracking: bool = False
+    enable_scale_out: bool = False
+    enable_auto_tool_choice: bool = False
+    tool_call_parser: str = ""
+    quiet: bool = False
+    log_level: str = "DEBUG"
+
+
+@dataclass(frozen=True)
+class Options:
+    """Everything the embedded server is started with."""
+
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+    host: str = "127.0.0.1"
+    port: int = 0
+    given: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def version(self) -> str:
+        """The era as a full version, as /version tells it."""
+        return full_version(self.engine.era)
+
+
+def release(era: str) -> tuple[int, int, int]:
+    """0.18 -> (0, 18, 0); 0.10.1.1 -> (0, 10, 1). Raises ValueError on anything else."""
+    numbers = [int(n) for n in re.findall(r"\d+", era)][:3]
+    if not re.fullmatch(r"\d+(\.\d+){1,3}(\.post\d+)?", era):
+        raise ValueError(f"era must look like 0.18 or 0.8.1 (got {era!r})")
+    major, minor, patch = [*numbers, 0][:3]
+    return major, minor, patch
+
+
+def full_version(era: str) -> str:
+    """0.18 -> 0.18.0; 0.8.1 stays."""
+    return era if era.count(".") > 1 else f"{era}.0"
+
+
+def nearest(word: str, words: Iterable[str], what: str) -> ValueError:
+    """The error that names the right word nearest to a wrong one."""
+    known = sorted(words)
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.4)
+    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known) or 'none'}"
+    return ValueError(f"unknown {what} {word!r}: {hint}")
+
+
+def make_options(
+    *, dialect: str = "vllm", era: str | None = None, defects: Iterable[str] = (),
+    flags: Mapping[str, object] | None = None, host: str = "127.0.0.1", port: int = 0, images: bool = True,
+    dev_mode: bool = True,
+) -> Options:  # fmt: skip
+    """Judge and assemble the options. Raises ValueError for an unknown dialect, era, defect or flag, or a bad value."""
+    if dialect not in DIALECTS:
+        raise nearest(dialect, DIALECTS, "dialect")
+    chosen_era = _checked_era(dialect, era or DEFAULT_ERA[dialect])
+    wanted = frozenset(defects)
+    for name in sorted(wanted):
+        if name not in DEFECTS:
+            raise nearest(name, DEFECTS, "defect")
+        if DEFECTS[name].dialect != dialect:
+            raise ValueError(f"defect {name!r} is one of {DEFECTS[name].dialect}, not of {dialect}")
+    engine: dict[str, object] = dict(_DEFAULTS[dialect])
+    server: dict[str, object] = {"images": images, "dev_mode": dev_mode}
+    for name, value in (flags or {}).items():
+        _set(name, value, engine, server)
+    config = replace(EngineConfig(), dialect=dialect, era=chosen_era, defects=wanted, **engine)  # type: ignore[arg-type]  # values were checked against the fields' types
+    config = resolved(config)
+    return Options(config, replace(ServerConfig(), **server), host, port, dict(flags or {}))  # type: ignore[arg-type]  # as above
+
+
+def _checked_era(dialect: str, era: str) -> str:
+    first, last = ERAS[dialect]
+    if first <= release(era)[:2] <= last:
+        return era
+    near = first if release(era)[:2] < first else last
+    raise ValueError(f"unknown era {era!r} of {dialect}: did you mean '{near[0]}.{near[1]}'?")
+
+
+def _set(name: str, value: object, engine: dict[str, object], server: dict[str, object]) -> None:
+    key, given = name.lstrip("-").replace("-", "_"), value
+    if key.startswith(("no_enable_", "no_async_")):
+        key, given = key.removeprefix("no_"), False
+    key = _ALIASES.get(key, key)
+    if isinstance(given, Mapping):  # limit_mm_per_prompt's own form
+        for part, most in given.items():
+            _set(f"{key}.{part}", most, engine, server)
+        return
+    of_engine = {f.name: f for f in fields(EngineConfig) if f.name not in _NOT_FLAGS}
+    of_server = {f.name: f for f in fields(ServerConfig)}
+    if key in of_engine:
+        engine[key] = _typed(key, given, str(of_engine[key].type))
+    elif key in of_server:
+        server[key] = _typed(key, given, str(of_server[key].type))
+    else:
+        raise nearest(key, [*of_engine, *of_server, *_ALIASES], "flag")
+
+
+def _typed(name: str, value: object, kind: str) -> object:
+    """A value as the field's type, from what YAML or a command line gives."""
+    if kind.endswith("| None") and value in (None, "none", "None", ""):
+        return None
+    wanted = kind.removesuffix(" | None")
+    if wanted == "bool":
+        if isinstance(value, bool):
+            return value
+        if str(value).lower() in {"true", "1", "yes", "on", ""}:
+            return True
+        if str(value).lower() in {"false", "0", "no", "off"}:
+            return False
+    elif wanted == "int" and not isinstance(value, bool):
+        try:
+            return int(str(value).replace("_", ""))
+        except ValueError:
+            pass  # told below
+    elif wanted == "float" and not isinstance(value, bool):
+        try:
+            return float(str(value))
+        except ValueError:
+            pass  # told below
+    elif wanted == "str":
+        return str(value)
+    raise ValueError(f"flag {name} must be {wanted} (got {value!r})")

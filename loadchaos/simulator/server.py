@@ -1,0 +1,204 @@
+"""The embedded server's API process.
+
+`python -m loadchaos.simulator.server --dialect vllm --port 0 --defect NAME --flag k=v` starts it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import uvloop
+
+from loadchaos.simulator.engine.client import EngineClient, EngineDiedEarlyError
+from loadchaos.simulator.engine.process import TITLES
+from loadchaos.simulator.http.server import Exchange, HttpServer
+from loadchaos.simulator.lmdeploy.api import LmdeployFace
+from loadchaos.simulator.lmdeploy.lifecycle_log import LmdeployTale
+from loadchaos.simulator.options import DIALECTS, Options, make_options
+from loadchaos.simulator.vllm.api import VllmFace
+from loadchaos.simulator.vllm.lifecycle_log import VllmTale
+
+_DEATH_WINDOW_S = 0.1  # between an engine's death and the listener's end a real server still answers /health (0.32)
+_DRAIN_S = 1.0  # how long connections get to take their last bytes
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m loadchaos.simulator.server", description=__doc__)
+    parser.add_argument("--dialect", default="vllm", help=f"which server to imitate: {', '.join(DIALECTS)}")
+    parser.add_argument("--era", default=None, help="which release, as 0.18 or 0.8.1")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0, help="0 takes a free one; the log says which")
+    parser.add_argument("--defect", action="append", default=[], help="a bug to plant; may be repeated")
+    parser.add_argument("--flag", action="append", default=[], metavar="KEY=VALUE", help="a flag of the real server")
+    parser.add_argument("--speed", type=float, default=None, help="divides every step's duration")
+    parser.add_argument("--no-images", action="store_true", help="serve a model that takes text only")
+    parser.add_argument("--no-dev-mode", action="store_true", help="without the development endpoints")
+    return parser
+
+
+def config_from_args(argv: Sequence[str]) -> Options:
+    """The options a command line asks for. Raises ValueError naming the nearest right word."""
+    args = arguments().parse_args(argv)
+    flags: dict[str, object] = {}
+    for given in args.flag:
+        key, equals, value = given.partition("=")
+        flags[key] = value if equals else True
+    if args.speed is not None:
+        flags["speed"] = args.speed
+    return make_options(
+        dialect=args.dialect, era=args.era, defects=args.defect, flags=flags, host=args.host, port=args.port,
+        images=not args.no_images, dev_mode=not args.no_dev_mode,
+    )  # fmt: skip
+
+
+class Face(Protocol):
+    """What answers requests. `exit_code_on_death` None: the server outlives its engine."""
+
+    @property
+    def routes(self) -> list[tuple[str, str]]:
+        """(path, method) of all endpoints."""
+
+    @property
+    def exit_code_on_death(self) -> int | None:
+        """How the process ends when its engine dies."""
+
+    def handle(self, exchange: Exchange) -> None:
+        """Answer one request, now or later."""
+
+    def warm_up(self) -> None:
+        """What can wait until the server listens."""
+
+
+class Tale(Protocol):
+    """What is logged of the server's life."""
+
+    def start(self) -> None:
+        """Before anything runs."""
+
+    def failed_start(self) -> None:
+        """The engine core ended before it was ready."""
+
+    def listening(self, port: int, routes: Sequence[tuple[str, str]]) -> None:
+        """The server takes requests."""
+
+    def death(self) -> None:
+        """The engine core is gone."""
+
+    def shutting_down(self) -> None:
+        """The listener closes."""
+
+    def over(self) -> None:
+        """All connections are closed."""
+
+
+class ApiServer:
+    """Listens, and dies as the imitated server does when its engine core is gone."""
+
+    def __init__(self, options: Options, engine: EngineClient, pipe: socket.socket) -> None:
+        self._options = options
+        self._engine = engine
+        self._pipe = pipe
+        vllm = options.engine.dialect == "vllm"
+        self._tale: Tale = VllmTale(options) if vllm else LmdeployTale(options)
+        self._face: Face = VllmFace(options, engine) if vllm else LmdeployFace(options, engine)
+        self._code = 0
+        self._over = asyncio.Event()
+        self._stopping = False
+
+    async def run(self) -> int:
+        """Serve until the engine dies or a signal comes. Returns the exit code."""
+        self._tale.start()
+        try:
+            await self._engine.start(self._pipe)
+        except EngineDiedEarlyError:
+            self._tale.failed_start()
+            return 1
+        http = HttpServer(self._face.handle, self._options.server.quiet)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._terminate, http)
+        self._engine.on_death = lambda: self._engine_died(http)
+        port = await http.listen(self._options.host, self._options.port)
+        self._tale.listening(port, self._face.routes)
+        self._face.warm_up()
+        await self._over.wait()
+        await self._shut_down(http)
+        return self._code
+
+    def _engine_died(self, http: HttpServer) -> None:
+        """The pipe's other end is gone: answer everybody, then close after the short window real servers have."""
+        if self._stopping:
+            return
+        self._tale.death()
+        self._engine.fail_all()
+        after = self._face.exit_code_on_death
+        if after is None:
+            return
+        self._code = after
+        asyncio.get_running_loop().call_later(_DEATH_WINDOW_S, self._close, http)
+
+    def _terminate(self, http: HttpServer) -> None:
+        """SIGTERM: the listener closes at once; requests in flight end with the very bodies of an engine death."""
+        if self._stopping:
+            return
+        self._stopping = True
+        self._tale.shutting_down()
+        http.close_listener()
+        self._engine.fail_all()
+        self._over.set()
+
+    def _close(self, http: HttpServer) -> None:
+        if not self._stopping:
+            self._stopping = True
+            self._tale.shutting_down()
+            http.close_listener()
+            self._over.set()
+
+    async def _shut_down(self, http: HttpServer) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _DRAIN_S
+        while http.connections and loop.time() < until:  # noqa: ASYNC110 - once in a life, and bounded
+            await asyncio.sleep(0.02)
+        http.drop()
+        self._engine.stop()
+        self._tale.over()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the server. Returns the exit code; 2 for options that cannot be."""
+    try:
+        options = config_from_args(sys.argv[1:] if argv is None else argv)
+    except ValueError as wrong:
+        sys.stderr.write(f"error: {wrong}\n")
+        return 2
+    _name_process("VLLM::APIServer" if options.engine.dialect == "vllm" else "lmdeploy")
+    engine = EngineClient(options.engine, TITLES[options.engine.dialect])
+    pipe = engine.spawn()
+    try:
+        return uvloop.run(_serve(options, engine, pipe))
+    finally:
+        engine.stop()
+        engine.reap()
+
+
+async def _serve(options: Options, engine: EngineClient, pipe: socket.socket) -> int:
+    return await ApiServer(options, engine, pipe).run()
+
+
+def _name_process(title: str) -> None:
+    try:
+        Path("/proc/self/comm").write_text(title[:15])
+    except OSError:
+        pass  # not Linux
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""vLLM's development endpoints: resets, pause and sleep, aborts, server_info; answers as measured on 0.32."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
+from typing import Protocol
+
+import orjson
+
+from loadchaos.simulator.engine.client import EngineClient, EngineDiedEarlyError
+from loadchaos.simulator.http.server import Exchange
+from loadchaos.simulator.media.sender_cache import SenderCache
+from loadchaos.simulator.options import Options
+from loadchaos.simulator.vllm import errors
+from loadchaos.simulator.vllm.errors import Refusal, Release
+from loadchaos.simulator.vllm.metrics import VllmMetrics
+
+_MODES = ("abort", "wait", "keep")
+
+
+class Face(Protocol):
+    """What the endpoints need of the face."""
+
+    options: Options
+    release: Release
+    engine: EngineClient
+    sender: SenderCache
+    metrics: VllmMetrics
+
+    def hold(self, held: bool) -> None:
+        """Let new requests wait, or go on."""
+
+    def abort_all(self, ids: list[str] | None = None) -> int:
+        """End running generations with finish_reason abort; None means all. Returns how many."""
+
+    async def idle(self) -> None:
+        """Wait until no generation runs."""
+
+
+class Admin:
+    """The endpoints; `paused` and `sleeping` are what they report."""
+
+    def __init__(self, face: Face) -> None:
+        self._face = face
+        self.paused = False
+        self.sleeping = False
+
+    def routes(self) -> Mapping[tuple[str, str], Callable[[Exchange], Awaitable[None]]]:
+        """Handlers by method and path, as far as this era has them."""
+        known: tuple[tuple[Release, str, str, Callable[[Exchange], Awaitable[None]]], ...] = (
+            ((0, 8, 0), "POST", "/reset_prefix_cache", self._reset_prefix_cache),
+            ((0, 11, 2), "POST", "/reset_mm_cache", self._reset_mm_cache),
+            ((0, 16, 0), "POST", "/reset_encoder_cache", self._reset_encoder_cache),
+            ((0, 8, 0), "GET", "/server_info", self._server_info),
+            ((0, 12, 0), "POST", "/pause", self._pause),
+            ((0, 12, 0), "POST", "/resume", self._resume),
+            ((0, 12, 0), "GET", "/is_paused", self._is_paused),
+            ((0, 8, 0), "POST", "/sleep", self._sleep),
+            ((0, 8, 0), "POST", "/wake_up", self._wake_up),
+            ((0, 8, 0), "GET", "/is_sleeping", self._is_sleeping),
+            ((0, 19, 0), "POST", "/abort_requests", self._abort_requests),
+        )
+        return {(method, path): handler for since, method, path, handler in known if self._face.release >= since}
+
+    async def _call(self, exchange: Exchange, method: str, *arguments: object) -> object:
+        """Ask the engine core; on its death the exchange is answered and None returned."""
+        try:
+            return await self._face.engine.call(method, *arguments)
+        except EngineDiedEarlyError:
+            errors.send(exchange, errors.dead(), self._face.release)
+            return None
+
+    async def _reset_mm_cache(self, exchange: Exchange) -> None:
+        # One ordered step: nothing is sent between our forgetting and the message that makes the engine forget.
+        self._face.sender.clear()
+        if await self._call(exchange, "reset_mm_cache") is not None:
+            exchange.send(200, b"", None)
+
+    async def _reset_encoder_cache(self, exchange: Exchange) -> None:
+        if await self._call(exchange, "reset_encoder_cache") is not None:
+            exchange.send(200, b"", None)
+
+    async def _reset_prefix_cache(self, exchange: Exchange) -> None:
+        running = exchange.query.get("reset_running_requests", ["false"])[-1].lower() == "true"
+        done = await self._call(exchange, "reset_prefix_cache", running)
+        if done is None:
+            return
+        if self._face.release >= (0, 32, 0):
+            exchange.send(200, orjson.dumps({"success": bool(done)}))
+        else:
+            exchange.send(200, b"", None)
+
+    async def _pause(self, exchange: Exchange) -> None:
+        mode = exchange.query.get("mode", ["abort"])[-1]
+        if mode not in _MODES:
+            text = f"Invalid pause mode: {mode}. Must be one of {', '.join(_MODES)}."
+            errors.send(exchange, Refusal(text), self._face.release)
+            return
+        await self._stop(mode)
+        if await self._call(exchange, "pause", mode) is not None:
+            self.paused = True
+            exchange.send(200, b'{"status":"paused"}')
+
+    async def _stop(self, mode: str) -> None:
+        self._face.hold(True)
+        if mode == "abort":
+            self._face.abort_all()
+        elif mode == "wait":
+            await self._face.idle()
+
+    async def _resume(self, exchange: Exchange) -> None:
+        if await self._call(exchange, "resume") is not None:
+            self.paused = False
+            self._face.hold(self.sleeping)
+            exchange.send(200, b'{"status":"resumed"}')
+
+    async def _is_paused(self, exchange: Exchange) -> None:
+        exchange.send(200, orjson.dumps({"is_paused": self.paused}))
+
+    async def _sleep(self, exchange: Exchange) -> None:
+        level = int(exchange.query.get("level", ["1"])[-1] or 1)
+        mode = exchange.query.get("mode", ["abort"])[-1]
+        await self._stop(mode)
+        if await self._call(exchange, "sleep", level, mode) is not None:
+            self.sleeping = True
+            self._face.metrics.sleep_level = level
+            exchange.send(200, orjson.dumps({"status": "sleeping", "level": level}))
+
+    async def _wake_up(self, exchange: Exchange) -> None:
+        if await self._call(exchange, "wake_up") is not None:
+            self.sleeping = self.paused = False
+            self._face.metrics.sleep_level = 0
+            self._face.hold(False)
+            exchange.send(200, orjson.dumps({"status": "awake", "tags": exchange.query.get("tags")}))
+
+    async def _is_sleeping(self, exchange: Exchange) -> None:
+        # Asks the engine, so it hangs with it: the hang probe of the real server, too.
+        if await self._call(exchange, "ping") is not None:
+            exchange.send(200, orjson.dumps({"is_sleeping": self.sleeping}))
+
+    async def _abort_requests(self, exchange: Exchange) -> None:
+        asked = orjson.loads(exchange.body or b"{}")
+        ids = asked.get("request_ids") if isinstance(asked, dict) else None
+        everything = ids is None or not ids or bool(asked.get("abort_all"))
+        chosen = None
+        if ids and not everything:
+            chosen = [ids] if isinstance(ids, str) else [str(i) for i in ids]
+        count = self._face.abort_all(chosen)
+        # An unknown id counts as aborted, too (measured).
+        exchange.send(200, orjson.dumps({"status": "aborted", "aborted": count if everything else len(chosen or ())}))
+
+    async def _server_info(self, exchange: Exchange) -> None:
+        options = self._face.options
+        config = {
+            **{key: value for key, value in asdict(options.engine).items() if key not in {"defects", "dialect", "era"}},
+            "model": options.server.model,
+            "dtype": "torch.bfloat16",
+            "speculative_config": None
+            if not options.engine.num_speculative_tokens
+            else {"method": "mtp", "num_speculative_tokens": options.engine.num_speculative_tokens},
+        }
+        environment = {key: value for key, value in os.environ.items() if key.startswith("VLLM_")}
+        as_json = exchange.query.get("config_format", ["text"])[-1] == "json"
+        shown: object = config if as_json else ", ".join(f"{key}={value!r}" for key, value in config.items())
+        body = {"vllm_config": shown, "vllm_env": environment}
+        if self._face.release >= (0, 19, 0):
+            body["system_env"] = {}
+        exchange.send(200, orjson.dumps(body))

@@ -1,0 +1,307 @@
+"""vLLM's HTTP face: routes, chat and text completions, tokenizer and model endpoints, health, metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+import uuid
+from collections.abc import Awaitable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import orjson
+
+from loadchaos.simulator.engine import tokenizer
+from loadchaos.simulator.engine.client import EngineClient
+from loadchaos.simulator.engine.types import EngineRequest, MMItem
+from loadchaos.simulator.http import metrics_page
+from loadchaos.simulator.http.routes import Route, Routes
+from loadchaos.simulator.http.server import Exchange
+from loadchaos.simulator.media.images import AspectRatioError, ImageError, ImageReader, Picture, Processor
+from loadchaos.simulator.media.sender_cache import SenderCache
+from loadchaos.simulator.options import Options, release
+from loadchaos.simulator.vllm import errors, render, requests
+from loadchaos.simulator.vllm.admin import Admin
+from loadchaos.simulator.vllm.errors import Refusal
+from loadchaos.simulator.vllm.metrics import VllmMetrics
+from loadchaos.simulator.vllm.requests import Asked
+from loadchaos.simulator.vllm.streams import Generation, new_id, seeds_for
+
+
+class VllmFace:
+    """Answers requests as vLLM's API server of the configured era; `handle` is the HTTP server's handler."""
+
+    def __init__(self, options: Options, engine: EngineClient) -> None:
+        self.options = options
+        self.engine = engine
+        self.release = release(options.engine.era)
+        self.model = options.server.model
+        self.fingerprint = f"vllm-{options.version}-51d5c4a0" if self.release >= (0, 30, 0) else None
+        self.token_details = options.server.enable_prompt_tokens_details
+        self.metrics = VllmMetrics(options)
+        self.sender = SenderCache(options.engine.mm_processor_cache_items)
+        self.stopping = False
+        server = options.server
+        self._reader = ImageReader(
+            Processor(
+                server.patch,
+                server.min_pixels,
+                server.max_pixels,
+                self.release < (0, 13, 0),
+                self.release >= (0, 25, 0),
+            )
+        )
+        self._admin = Admin(self)
+        self._random = random.Random()
+        self._generations: dict[str, Generation] = {}
+        self._open = asyncio.Event()
+        self._open.set()
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self._load = 0
+        self._created = int(time.time())
+        self._routes = Routes(self._table(), Refusal, self._refuse)
+        engine.on_step = self._stepped
+
+    def warm_up(self) -> None:
+        """What can wait until the server listens."""
+        if self.options.server.images:
+            self._reader.warm_up()
+
+    @property
+    def routes(self) -> list[tuple[str, str]]:
+        """(path, method) of all endpoints, for the log."""
+        return self._routes.told()
+
+    @property
+    def exit_code_on_death(self) -> int | None:
+        """0, so that no supervisor restarts it; None with VLLM_KEEP_ALIVE_ON_ENGINE_DEATH set: it stays, and fails."""
+        return None if os.environ.get("VLLM_KEEP_ALIVE_ON_ENGINE_DEATH", "0") not in {"0", ""} else 0
+
+    def handle(self, exchange: Exchange) -> None:
+        """Answer one request, now or in a task."""
+        self._routes.answer(exchange, exchange.path)
+
+    def drop(self, ids: list[str]) -> None:
+        """Take engine requests out."""
+        self.engine.abort(ids)
+
+    def ended(self, generation: Generation) -> None:
+        """A generation is answered, or its client has gone."""
+        for choice in generation.choices:
+            self._generations.pop(choice.id, None)
+        if not self._generations:
+            self._quiet.set()
+
+    def hold(self, held: bool) -> None:
+        """Let new requests wait without a byte, or go on."""
+        if held:
+            self._open.clear()
+        else:
+            self._open.set()
+
+    def abort_all(self, ids: list[str] | None = None) -> int:
+        """End running generations with finish_reason abort; None means all. Returns how many."""
+        chosen = self._generations if ids is None else {i: g for i in ids if (g := self._generations.get(i))}
+        running = set(chosen.values())
+        for generation in running:
+            generation.abort()
+        return len(running)
+
+    async def idle(self) -> None:
+        """Wait until no generation runs."""
+        await self._quiet.wait()
+
+    def _stepped(self, tokens: int) -> None:
+        if tokens:
+            self.metrics.step_tokens.observe(tokens)
+
+    def _refuse(self, exchange: Exchange, refusal: Refusal) -> None:
+        errors.send(exchange, refusal, self.release)
+
+    def _table(self) -> dict[tuple[str, str], Route]:
+        table: dict[tuple[str, str], Route] = {
+            ("POST", "/v1/chat/completions"): self._chat,
+            ("POST", "/v1/completions"): self._completions,
+            ("GET", "/v1/models"): self._models,
+            ("POST", "/tokenize"): self._tokenize,
+            ("POST", "/detokenize"): self._detokenize,
+            ("GET", "/health"): self._health,
+            ("GET", "/ping"): self._health,
+            ("POST", "/ping"): self._health,
+            ("GET", "/version"): lambda exchange: exchange.send(200, orjson.dumps({"version": self.options.version})),
+            ("GET", "/load"): lambda exchange: exchange.send(200, orjson.dumps({"server_load": self._server_load()})),
+            ("GET", "/metrics"): self._metrics,
+        }
+        if self.release >= render.SINCE:
+            table |= {("POST", path): partial(self._render, chat=chat) for path, chat in render.PATHS.items()}
+        if self.options.server.dev_mode:
+            table |= self._admin.routes()
+        return table
+
+    def _server_load(self) -> int:
+        return len(self._generations) if self.options.server.enable_server_load_tracking else 0
+
+    # simple endpoints
+
+    def _health(self, exchange: Exchange) -> None:
+        status = 200
+        if self.engine.dead and self.release >= (0, 9, 0):
+            status = 503 if self.release >= (0, 11, 0) else 500
+        exchange.send(status, b"", None)
+
+    def _metrics(self, exchange: Exchange) -> None:
+        self.metrics.mm_queries, self.metrics.mm_hits = self.sender.queries, self.sender.hits
+        exchange.send(200, self.metrics.page(self.engine.stats), metrics_page.CONTENT_TYPE)
+
+    def _models(self, exchange: Exchange) -> None:
+        now = int(time.time())
+        permission = {
+            "id": f"modelperm-{uuid.uuid4().hex[:16]}", "object": "model_permission", "created": now,
+            "allow_create_engine": False, "allow_sampling": True, "allow_logprobs": True, "allow_search_indices": False,
+            "allow_view": True, "allow_fine_tuning": False, "organization": "*", "group": None, "is_blocking": False,
+        }  # fmt: skip
+        card = {
+            "id": self.model, "object": "model", "created": now, "owned_by": "vllm", "root": f"/models/{self.model}",
+            "parent": None, "max_model_len": self.options.engine.max_model_len, "permission": [permission],
+        }  # fmt: skip
+        exchange.send(200, orjson.dumps({"object": "list", "data": [card]}))
+
+    def _tokenize(self, exchange: Exchange) -> Awaitable[None] | None:
+        data = requests.parse_body(exchange)
+        requests.check_model(data, self.model)
+        if "messages" in data:
+            prompt = requests.chat_prompt(data, self.options)
+            if prompt.sources:
+                return self._tokenize_images(exchange, prompt)
+            self._send_tokens(exchange, data, prompt.pieces[0])
+        elif isinstance(data.get("prompt"), str):
+            self._send_tokens(exchange, data, requests.encode(data["prompt"]))
+        else:
+            shown = f"<dict of {len(data)} items>"
+            one = "{'type': 'missing', 'loc': 'body.%s', 'msg': 'Field required', 'input': '%s'}"
+            text = f"2 validation errors:\n  {one % ('prompt', shown)}\n  {one % ('messages', shown)}"
+            raise Refusal(text, "Bad Request", "body.prompt")
+        return None
+
+    async def _tokenize_images(self, exchange: Exchange, prompt: requests.Prompt) -> None:
+        ids, _ = requests.assemble(prompt, await self._pictures(prompt.sources))
+        self._send_tokens(exchange, {}, ids)
+
+    def _send_tokens(self, exchange: Exchange, data: dict[str, Any], ids: Sequence[int]) -> None:
+        texts = [tokenizer.token_text(i) for i in ids] if data.get("return_token_strs") else None
+        limit = self.options.engine.max_model_len
+        body = {"count": len(ids), "max_model_len": limit, "tokens": ids, "token_strs": texts}
+        exchange.send(200, orjson.dumps(body))
+
+    def _detokenize(self, exchange: Exchange) -> None:
+        data = requests.parse_body(exchange)
+        requests.check_model(data, self.model)
+        tokens = data.get("tokens")
+        if not isinstance(tokens, list):
+            raise errors.validation("missing", "body.tokens", "Field required", f"<dict of {len(data)} items>")
+        exchange.send(200, orjson.dumps({"prompt": tokenizer.decode(t for t in tokens if isinstance(t, int))}))
+
+    async def _render(self, exchange: Exchange, *, chat: bool) -> None:
+        if self.release >= render.GATED_SINCE and not self.options.server.enable_scale_out:
+            raise render.disabled()
+        data = requests.parse_body(exchange)
+        requests.check_model(data, self.model)
+        sampling = requests.sampling(data, chat, self.options)
+        found = []
+        for prompt in requests.prompts(data, self.options, chat=chat):
+            ids, images = requests.assemble(prompt, await self._pictures(prompt.sources))
+            asked = Asked(prompt, sampling, chat, new_id(chat, None), ids, images)
+            found.append(render.rendered(requests.fit(asked, self.options), data, self.model))
+        exchange.send(200, orjson.dumps(found[0] if chat else found))
+
+    # generation
+
+    def _chat(self, exchange: Exchange) -> Awaitable[None] | None:
+        return self._generate(exchange, chat=True)
+
+    def _completions(self, exchange: Exchange) -> Awaitable[None] | None:
+        return self._generate(exchange, chat=False)
+
+    def _generate(self, exchange: Exchange, chat: bool) -> Awaitable[None] | None:
+        data = requests.parse_body(exchange)
+        if chat and "messages" not in data:
+            requests.chat_prompt(data, self.options)  # raises: the body's shape comes before its model
+        requests.check_model(data, self.model)
+        if self.engine.dead:
+            raise errors.dead()
+        sampling = requests.sampling(data, chat, self.options)
+        prompt = (requests.chat_prompt if chat else requests.completion_prompt)(data, self.options)
+        asked = Asked(prompt, sampling, chat, new_id(chat, exchange.headers.get("x-request-id")))
+        if prompt.sources or not self._open.is_set():
+            return self._submit_later(exchange, asked)
+        self._submit(exchange, asked, ())
+        return None
+
+    async def _submit_later(self, exchange: Exchange, asked: Asked) -> None:
+        left = False
+
+        def leave() -> None:
+            nonlocal left
+            left = True
+
+        exchange.on_disconnect = leave
+        pictures = await self._pictures(asked.prompt.sources)
+        while not self._open.is_set():
+            await self._open.wait()
+        if not left:
+            self._submit(exchange, asked, pictures)
+
+    async def _pictures(self, sources: Sequence[requests.Source]) -> list[Picture]:
+        """Decode all images. Raises Refusal in vLLM's words for the first that cannot be taken."""
+        results = await asyncio.gather(*(self._reader.read(s.url) for s in sources), return_exceptions=True)
+        pictures = []
+        for source, result in zip(sources, results, strict=True):
+            if isinstance(result, AspectRatioError):
+                raise errors.aspect_ratio(result.width, result.height) from result
+            if isinstance(result, ImageError):
+                raise Refusal(str(result), result.kind, None, result.status) from result
+            if isinstance(result, BaseException):
+                raise result
+            pictures.append(result if source.uuid is None else result.named(source.uuid))
+        return pictures
+
+    def _submit(self, exchange: Exchange, asked: Asked, pictures: Sequence[Picture]) -> None:
+        """Hand a checked request to the engine; from here on the generation answers it."""
+        ids, images = requests.assemble(asked.prompt, pictures)
+        asked = requests.fit(replace(asked, ids=ids, images=images), self.options)
+        engine_id = asked.request_id
+        while engine_id in self._generations or f"0_{engine_id}" in self._generations:
+            engine_id += "-1"  # two clients may send the same X-Request-Id; both are served
+        generation = Generation(
+            self, exchange, asked, engine_id, seeds_for(asked, lambda: self._random.getrandbits(31))
+        )
+        if self._full():
+            self.metrics.rejected += 1
+            generation.fail(Refusal(errors.BUSY, "Service Unavailable", None, 503))
+            return
+        prefix = self._prefix(asked)
+        self._quiet.clear()
+        for choice in generation.choices:
+            self._generations[choice.id] = generation
+        for choice in generation.choices:
+            # Each image's hash is looked up as the request is sent: both sides of the cache see the same order.
+            items = [MMItem(p.hash, p.tokens, offset, self.sender.must_send(p.hash)) for offset, p in asked.images]
+            most, least = asked.sampling.max_tokens or 1, asked.sampling.min_tokens
+            seed = choice.answer.seed
+            request = EngineRequest(choice.id, len(ids), most, least, items, prefix, seed)
+            self.engine.add(request, choice)
+
+    def _full(self) -> bool:
+        limit = self.options.server.max_num_queued_reqs
+        return bool(limit) and self.engine.in_flight - self.options.engine.max_num_seqs >= limit
+
+    def _prefix(self, asked: Asked) -> Sequence[int]:
+        engine = self.options.engine
+        if not engine.enable_prefix_caching:
+            return ()
+        images = [(offset, picture.tokens, int(picture.hash[:12], 16)) for offset, picture in asked.images]
+        return tokenizer.block_hashes(asked.ids, engine.block_size, images)

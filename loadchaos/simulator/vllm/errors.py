@@ -1,0 +1,125 @@
+"""vLLM's refusals and errors in its own words; texts as measured on 0.32.0, older eras as read in their sources."""
+
+from __future__ import annotations
+
+import orjson
+
+from loadchaos.simulator.http.server import Exchange
+
+Release = tuple[int, int, int]
+ENGINE_DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+BUSY = "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
+
+
+class Refusal(Exception):  # noqa: N818 - an answer, not a mistake of ours
+    """A request the server answers with an error object."""
+
+    def __init__(
+        self, message: str, kind: str = "BadRequestError", param: str | None = None, status: int = 400
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.kind = kind
+        self.param = param
+        self.status = status
+
+    @property
+    def error(self) -> dict[str, object]:
+        """The error object."""
+        return {"message": self.message, "type": self.kind, "param": self.param, "code": self.status}
+
+
+def body(refusal: Refusal, release: Release) -> bytes:
+    """The JSON body: nested from 0.9 on, flat before."""
+    if release < (0, 9, 0):
+        return orjson.dumps({"object": "error", **refusal.error})
+    return orjson.dumps({"error": refusal.error})
+
+
+def stream_event(refusal: Refusal, release: Release) -> bytes:
+    """The error event in a stream whose 200 is already sent, and its [DONE]. Written with json.dumps, so with blanks.
+
+    Up to 0.12 every one of them says code 400 and BadRequestError, a dead engine's too.
+    """
+    error = refusal.error
+    if release < (0, 13, 0):
+        error = {**error, "type": "BadRequestError", "code": 400}
+    if release < (0, 9, 0):
+        error = {"object": "error", **error}
+    inside = ", ".join(f'"{key}": {orjson.dumps(value).decode()}' for key, value in error.items())
+    return f'data: {{"error": {{{inside}}}}}\n\n'.encode()
+
+
+DONE = b"data: [DONE]\n\n"
+
+
+def dead() -> Refusal:
+    """The engine is gone."""
+    return Refusal(ENGINE_DEAD, "InternalServerError", None, 500)
+
+
+def send(exchange: Exchange, refusal: Refusal, release: Release) -> None:
+    """Answer with an error. Up to 0.10 a dead engine was a 500 without a body."""
+    if refusal.message == ENGINE_DEAD and release < (0, 11, 0):
+        exchange.send(500, b"", None)
+    else:
+        exchange.send(refusal.status, body(refusal, release))
+
+
+def bad_parameter(message: str, name: str, value: object = None) -> Refusal:
+    """A sampling parameter that cannot be: `(parameter=top_p, value=2.0)` is part of the message."""
+    shown = f"(parameter={name})" if value is None else f"(parameter={name}, value={value})"
+    return Refusal(f"{message} {shown}", param=name)
+
+
+def validation(kind: str, place: str, message: str, value: object, more: str = "") -> Refusal:
+    """One error of the request model, before any handler runs."""
+    text = (
+        f"1 validation error:\n  {{'type': '{kind}', 'loc': '{place}', 'msg': '{message}', 'input': '{value}'{more}}}"
+    )
+    return Refusal(text, "Bad Request", place)
+
+
+def too_long(count: int, limit: int, release: Release) -> Refusal:
+    """A prompt of more tokens than the context has. The tokenizer stops one past the limit, so newer eras never say more."""
+    head = f"This model's maximum context length is {limit} tokens. However, "
+    if release < (0, 9, 0):
+        text = f"you requested {count} tokens in the messages, Please reduce the length of the messages."
+        return Refusal(head + text)
+    if release < (0, 19, 0):
+        text = f"your request has {count} input tokens. Please reduce the length of the input messages."
+        return bad_parameter(head + text, "input_tokens", count) if release >= (0, 16, 0) else Refusal(head + text)
+    text = (
+        f"your prompt contains at least {limit + 1} input tokens, which exceeds this limit even without any output "
+        "tokens. Please reduce the length of the input prompt."
+    )
+    return bad_parameter(head + text, "input_tokens", limit + 1)
+
+
+def too_many_characters(count: int, limit: int) -> Refusal:
+    """A text that is refused before it is tokenized: more than 20 characters for each token of the context."""
+    text = (
+        f"This model's maximum context length is {limit} tokens. However, your prompt contains {count} characters "
+        f"(more than {20 * limit} characters, which is the upper bound for {limit} input tokens). Please reduce the "
+        "length of the input prompt."
+    )
+    return bad_parameter(text, "input_text", count)
+
+
+def too_long_with_images(count: int, limit: int) -> Refusal:
+    """A prompt that fits as text and no longer does once its images are tokens."""
+    return Refusal(
+        f"The decoder prompt (length {count}) is longer than the maximum model length of {limit}. Make sure that "
+        "`max_model_len` is no smaller than the number of text tokens plus multimodal tokens. For image inputs, the "
+        "number of image tokens depends on the number of images and their aspect ratios as well."
+    )
+
+
+def aspect_ratio(width: int, height: int) -> Refusal:
+    """What becomes of an image the processor refuses; the reason itself is not in the message."""
+    return Refusal(
+        "Failed to apply Qwen3VLProcessor on data={'text': '<|vision_start|><|image_pad|><|vision_end|>', 'images': "
+        f"[<PIL.Image.Image image mode=RGB size={width}x{height}>]}} with kwargs={{'text_kwargs': {{'truncation': "
+        "False}, 'images_kwargs': {'do_normalize': False, 'do_rescale': False}, 'videos_kwargs': {'do_normalize': "
+        "False, 'do_rescale': False}, 'return_tensors': 'pt'}"
+    )

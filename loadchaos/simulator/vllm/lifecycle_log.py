@@ -1,0 +1,85 @@
+"""What vLLM's API server logs of its life: start, routes, the engine's death, the end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from loadchaos.simulator.http.logs import Log, uvicorn_is_up
+from loadchaos.simulator.options import Options, release
+
+
+class VllmTale:
+    """Writes the log of one API server."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._log = Log(options.engine.dialect, options.engine.era, "APIServer")
+
+    def start(self) -> None:
+        """Before anything runs."""
+        options, log = self._options, self._log
+        log.line("INFO", "api_utils.py:286", f"vLLM API server version {options.version}")
+        given = {"model": options.server.model, **options.given}
+        log.line("INFO", "api_utils.py:286", f"non-default args: {given}")
+        log.line("INFO", "model.py:2152", f"Using max model len {options.engine.max_model_len}")
+        if options.engine.enable_chunked_prefill:
+            text = f"Chunked prefill is enabled with max_num_batched_tokens={options.engine.max_num_batched_tokens}."
+            log.line("INFO", "scheduler.py:226", text)
+        if options.engine.async_scheduling:
+            log.line("INFO", "vllm.py:689", "Asynchronous scheduling is enabled.")
+
+    def failed_start(self) -> None:
+        """The engine core ended before it was ready."""
+        text = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+        self._log.raw([f"{self._log.tag}{line}" for line in ("Traceback (most recent call last):", text)])
+
+    def listening(self, port: int, routes: Sequence[tuple[str, str]]) -> None:
+        """The server takes requests; `routes` are (path, method)."""
+        options, log = self._options, self._log
+        engine = options.engine
+        tokens = engine.num_gpu_blocks * engine.block_size
+        log.line("INFO", "kv_cache_utils.py:1307", f"GPU KV cache size: {tokens:,} tokens")
+        text = (
+            f"Maximum concurrency for {engine.max_model_len:,} tokens per request: {tokens / engine.max_model_len:.2f}x"
+        )
+        log.line("INFO", "kv_cache_utils.py:1312", text)
+        if options.server.dev_mode and release(engine.era) >= (0, 18, 0):
+            text = "SECURITY WARNING: Development endpoints are enabled! This should NOT be used in production!"
+            log.line("WARNING", "__init__.py:44", text)
+        log.line("INFO", "entry.py:140", f"Starting vLLM server on http://{options.host}:{port}")
+        log.line("INFO", "launcher.py:186", "Available routes are:")
+        for path, method in routes:
+            log.line("INFO", "launcher.py:195", f"Route: {path}, Methods: {method}")
+        log.raw(uvicorn_is_up(options.host, port))
+
+    def death(self) -> None:
+        """The engine core is gone."""
+        frames = (
+            'File "/usr/local/lib/python3.12/dist-packages/vllm/v1/engine/async_llm.py", line 647, in output_handler',
+            "  outputs = await engine_core.get_output_async()",
+            'File "/usr/local/lib/python3.12/dist-packages/vllm/v1/engine/core_client.py", line 998, in get_output_async',
+            "  raise self._format_exception(outputs) from None",
+        )
+        dead = (
+            "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the "
+            "root cause."
+        )
+        head = ["AsyncLLM output_handler failed.", "Traceback (most recent call last):"]
+        self._log.error("async_llm.py:703", [*head, *(f"  {line}" for line in frames), dead])
+
+    def shutting_down(self) -> None:
+        """The listener closes."""
+        self._log.raw(["INFO:     Shutting down"])
+
+    def over(self) -> None:
+        """All connections are closed."""
+        self._log.raw(
+            [
+                "INFO:     Waiting for application shutdown.",
+                "INFO:     Application shutdown complete.",
+                f"INFO:     Finished server process [{os.getpid()}]",
+            ]
+        )
+        self._log.line("INFO", "core_client.py:770", "[shutdown] MPClient: start timeout=0s")
+        self._log.line("INFO", "core_client.py:777", "[shutdown] MPClient: complete")

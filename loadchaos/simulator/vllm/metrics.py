@@ -1,0 +1,193 @@
+"""vLLM's /metrics: names, types, labels and buckets of the real page, by era, from what the engine really does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from loadchaos.simulator.engine.types import EngineStats
+from loadchaos.simulator.http.metrics_page import Histogram, Page
+from loadchaos.simulator.options import Options, release
+
+_TOKENS = (
+    1.0,
+    2.0,
+    5.0,
+    10.0,
+    20.0,
+    50.0,
+    100.0,
+    200.0,
+    500.0,
+    1000.0,
+    2000.0,
+    5000.0,
+    10000.0,
+    20000.0,
+    50000.0,
+    100000.0,
+)
+_STEP_TOKENS = (1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
+_FIRST = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
+    640.0, 2560.0,
+)  # fmt: skip
+_BETWEEN = (
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+)  # fmt: skip
+_WHOLE = (
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0,
+    7680.0,
+)  # fmt: skip
+FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
+
+
+def _upto(bounds: tuple[float, ...], limit: int) -> tuple[float, ...]:
+    return tuple(bound for bound in bounds if bound <= limit)
+
+
+class VllmMetrics:
+    """What the API server counts itself; gauges and engine counters come with each step and go stale with its death."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._release = release(options.engine.era)
+        limit = options.engine.max_model_len
+        self.prompt_tokens = 0
+        self.generation_tokens = 0
+        self.finished = dict.fromkeys(FINISH_REASONS, 0)
+        self.rejected = 0
+        self.mm_queries = 0
+        self.mm_hits = 0
+        self.sleep_level = 0
+        self.step_tokens = Histogram(_upto(_STEP_TOKENS, max(16384, limit)))
+        self.first_token = Histogram(_FIRST)
+        self.between_tokens = Histogram(_BETWEEN)
+        self.per_token = Histogram(_BETWEEN)
+        self.whole = Histogram(_WHOLE)
+        self.decode = Histogram(_WHOLE)
+        self.request_prompt = Histogram(_upto(_TOKENS, limit))
+        self.request_generation = Histogram(_upto(_TOKENS, limit))
+        self.request_max = Histogram(_upto(_TOKENS, limit))
+        self.request_n = Histogram((1.0, 2.0, 5.0, 10.0, 20.0))
+        self.http: dict[tuple[str, str, str], int] = {}
+
+    def count_http(self, path: str, method: str, status: int) -> None:
+        """One answered request, by handler and class of status."""
+        key = (path, method, f"{status // 100}xx")
+        self.http[key] = self.http.get(key, 0) + 1
+
+    def page(self, stats: EngineStats) -> bytes:
+        """The page as it stands."""
+        page = Page()
+        page.process()
+        labels = {"engine": "0", "model_name": self._options.server.model}
+        if self._release < (0, 9, 0) and "engine" in labels:
+            labels = {"model_name": self._options.server.model, "engine": "0"}
+        self._gauges(page, stats, labels)
+        self._counters(page, stats, labels)
+        self._histograms(page, labels)
+        self._config(page)
+        requests = [({"handler": h, "method": m, "status": s}, float(n)) for (h, m, s), n in self.http.items()]
+        page.family(
+            "http_requests_total", "counter", "Total number of requests by method, status and handler.", requests
+        )
+        return page.render()
+
+    def _gauges(self, page: Page, stats: EngineStats, labels: Mapping[str, str]) -> None:
+        def gauge(name: str, text: str, value: float) -> None:
+            page.family(f"vllm:{name}", "gauge", text, [(labels, value)])
+
+        gauge("num_requests_running", "Number of requests in model execution batches.", stats.requests_running)
+        gauge("num_requests_waiting", "Number of requests waiting to be processed.", stats.requests_waiting)
+        if self._release >= (0, 20, 2):
+            reasons = [
+                ({**labels, "reason": "capacity"}, float(stats.requests_waiting)),
+                ({**labels, "reason": "deferred"}, 0.0),
+            ]
+            page.family(
+                "vllm:num_requests_waiting_by_reason", "gauge", "Number of waiting requests by reason.", reasons
+            )
+        if self._release >= (0, 11, 2):
+            states = ((("awake"), 0), ("weights_offloaded", 1), ("discard_all", 2))
+            values = [({**labels, "sleep_state": name}, float(level == self.sleep_level)) for name, level in states]
+            page.family("vllm:engine_sleep_state", "gauge", "Engine sleep state.", values)
+        if self._release < (0, 11, 0):
+            gauge("gpu_cache_usage_perc", "GPU KV-cache usage. 1 means 100 percent usage.", stats.kv_usage)
+        if self._release >= (0, 9, 2):
+            gauge("kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", stats.kv_usage)
+
+    def _counters(self, page: Page, stats: EngineStats, labels: Mapping[str, str]) -> None:
+        engine = stats.counters
+
+        def counter(name: str, text: str, value: float) -> None:
+            page.family(f"vllm:{name}_total", "counter", text, [(labels, float(value))])
+
+        old = "gpu_" if self._release < (0, 9, 2) else ""
+        queries, hits = engine.get("prefix_cache_queries", 0), engine.get("prefix_cache_hits", 0)
+        counter(f"{old}prefix_cache_queries", "Prefix cache queries, in terms of number of queried tokens.", queries)
+        counter(f"{old}prefix_cache_hits", "Prefix cache hits, in terms of number of cached tokens.", hits)
+        if self._release >= (0, 11, 2):
+            counter(
+                "mm_cache_queries", "Multi-modal cache queries, in terms of number of queried items.", self.mm_queries
+            )
+            counter("mm_cache_hits", "Multi-modal cache hits, in terms of number of cached items.", self.mm_hits)
+        if self._options.engine.num_speculative_tokens:
+            drafts, proposed = engine.get("spec_drafts", 0), engine.get("spec_draft_tokens", 0)
+            counter("spec_decode_num_drafts", "Number of spec decoding drafts.", drafts)
+            counter("spec_decode_num_draft_tokens", "Number of draft tokens.", proposed)
+            accepted = engine.get("spec_accepted_tokens", 0)
+            counter("spec_decode_num_accepted_tokens", "Number of accepted tokens.", accepted)
+        counter("num_preemptions", "Cumulative number of preemption from the engine.", engine.get("preemptions", 0))
+        counter("prompt_tokens", "Number of prefill tokens processed.", self.prompt_tokens)
+        counter("generation_tokens", "Number of generation tokens processed.", self.generation_tokens)
+        finished = [({**labels, "finished_reason": reason}, float(self.finished[reason])) for reason in self._reasons()]
+        page.family("vllm:request_success_total", "counter", "Count of successfully processed requests.", finished)
+        if self._release >= (0, 32, 0):
+            model = {"model_name": self._options.server.model}
+            rejected = [
+                ({**model, "reason": "max_num_queued_reqs"}, float(self.rejected)),
+                ({**model, "reason": "max_num_queued_tokens"}, 0.0),
+            ]
+            text = "Number of admission attempts rejected by a queue limit, by reason."
+            page.family("vllm:admission_rejections_total", "counter", text, rejected)
+
+    def _reasons(self) -> tuple[str, ...]:
+        return FINISH_REASONS[: 3 if self._release < (0, 13, 0) else 4 if self._release < (0, 18, 0) else 5]
+
+    def _histograms(self, page: Page, labels: Mapping[str, str]) -> None:
+        between = "inter_token_latency_seconds" if self._release >= (0, 10, 2) else "time_per_output_token_seconds"
+        rows = [
+            ("request_prompt_tokens", "Number of prefill tokens processed.", self.request_prompt),
+            ("request_generation_tokens", "Number of generation tokens processed.", self.request_generation),
+            ("iteration_tokens_total", "Histogram of number of tokens per engine_step.", self.step_tokens),
+            ("request_params_n", "Histogram of the n request parameter.", self.request_n),
+            ("request_params_max_tokens", "Histogram of the max_tokens request parameter.", self.request_max),
+            ("time_to_first_token_seconds", "Histogram of time to first token in seconds.", self.first_token),
+            (between, "Histogram of inter-token latency in seconds.", self.between_tokens),
+            ("e2e_request_latency_seconds", "Histogram of e2e request latency in seconds.", self.whole),
+            ("request_decode_time_seconds", "Histogram of time spent in DECODE phase for request.", self.decode),
+        ]
+        if self._release >= (0, 11, 0):
+            text = "Histogram of time_per_output_token_seconds per request."
+            rows.append(("request_time_per_output_token_seconds", text, self.per_token))
+        for name, text, histogram in rows:
+            page.histogram(f"vllm:{name}", text, labels, histogram)
+
+    def _config(self, page: Page) -> None:
+        engine = self._options.engine
+        labels = {
+            "block_size": str(engine.block_size),
+            "cache_dtype": "auto",
+            "enable_prefix_caching": str(engine.enable_prefix_caching),
+            "engine": "0",
+            "gpu_memory_utilization": str(engine.gpu_memory_utilization),
+            "num_cpu_blocks": "None",
+            "num_gpu_blocks": str(engine.num_gpu_blocks),
+            "num_gpu_blocks_override": "None",
+        }
+        if self._release >= (0, 30, 0):
+            tokens = engine.num_gpu_blocks * engine.block_size
+            labels["kv_cache_size_tokens"] = str(tokens)
+            labels["kv_cache_max_concurrency"] = str(tokens / engine.max_model_len)
+        text = "Information of the LLMEngine CacheConfig"
+        page.family("vllm:cache_config_info", "gauge", text, [(labels, 1.0)])

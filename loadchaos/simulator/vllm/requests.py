@@ -1,0 +1,370 @@
+"""What vLLM makes of a request body: checks in its order, prompt text, images' places, limits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import orjson
+
+from loadchaos.simulator.engine import tokenizer
+from loadchaos.simulator.http.server import Exchange
+from loadchaos.simulator.media.images import VIDEO, Picture
+from loadchaos.simulator.options import Options, release
+from loadchaos.simulator.vllm import errors
+from loadchaos.simulator.vllm.errors import Refusal, bad_parameter, validation
+
+_GREEDY_BELOW = 1e-5
+_IMAGE_MARK = "\0image\0"  # cannot come from a client: blanked out below
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the answer is to be made. `max_tokens` None: as many as fit."""
+
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    temperature: float = 1.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    n: int = 1
+    stream: bool = False
+    include_usage: bool = False
+
+
+class Source(NamedTuple):
+    """Where an image or a video is, and what the client calls it: vLLM's caches then know it by that name alone."""
+
+    url: str
+    uuid: str | None
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt before its images are known: pieces of token ids, and an image between each two."""
+
+    pieces: tuple[tuple[int, ...], ...]
+    sources: tuple[Source, ...] = ()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A checked request."""
+
+    prompt: Prompt
+    sampling: Sampling
+    chat: bool
+    request_id: str
+    ids: tuple[int, ...] = ()
+    images: tuple[tuple[int, Picture], ...] = field(default=())
+
+
+def parse_body(exchange: Exchange) -> dict[str, Any]:
+    """The body as an object. Raises Refusal as vLLM's request validation does."""
+    kind = exchange.headers.get("content-type", "").split(";")[0].strip().lower()
+    if kind != "application/json":
+        text = "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed"
+        raise Refusal(text, "Bad Request")
+    if not exchange.body:
+        raise validation("missing", "body", "Field required", None)
+    try:
+        data = orjson.loads(exchange.body)
+    except orjson.JSONDecodeError as error:
+        if b"\\ud8" in exchange.body.lower() or b"\\udc" in exchange.body.lower():
+            # A lone surrogate is valid for Python's own parser and falls at the tokenizer only.
+            raise Refusal(
+                "TextEncodeInput must be Union[TextInputSequence, Tuple[InputSequence, InputSequence]]"
+            ) from error
+        more = ", 'ctx': {'error': 'Expecting value'}"
+        raise validation("json_invalid", f"body.{error.pos}", "JSON decode error", "<dict of 0 items>", more) from error
+    if not isinstance(data, dict):
+        text = "Input should be a valid dictionary or object to extract fields from"
+        raise validation(
+            "model_attributes_type", "body", text, f"<list of {len(data)} items>" if isinstance(data, list) else data
+        )
+    return data
+
+
+def check_model(data: Mapping[str, Any], model: str) -> None:
+    """A model named in the request must be the one served; none named is fine."""
+    wanted = data.get("model")
+    if wanted and wanted != model:
+        raise Refusal(f"The model `{wanted}` does not exist. Valid aliases: {model}.", "NotFoundError", "model", 404)
+
+
+def _integer(data: Mapping[str, Any], name: str) -> int | None:
+    value = data.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        if isinstance(value, float) and value.is_integer():
+            return int(value)
+        try:
+            return int(str(value))
+        except ValueError:
+            text = "Input should be a valid integer, unable to parse string as an integer"
+            raise validation("int_parsing", f"body.{name}", text, value) from None
+    return value
+
+
+def _number(data: Mapping[str, Any], name: str, default: float) -> float:
+    value = data.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        text = "Input should be a valid number, unable to parse string as a number"
+        raise validation("float_parsing", f"body.{name}", text, value)
+    return float(value)
+
+
+def sampling(data: Mapping[str, Any], chat: bool, options: Options) -> Sampling:
+    """The sampling parameters, checked as far as vLLM checks them. Raises Refusal."""
+    limit = options.engine.max_model_len
+    most = _integer(data, "max_completion_tokens") if chat else None
+    most = _integer(data, "max_tokens") if most is None else most
+    if most is None and not chat:
+        most = 16  # the completions API's default
+    seed = _integer(data, "seed")
+    least = _integer(data, "min_tokens") or 0
+    count = _integer(data, "n")
+    temperature = _number(data, "temperature", 1.0)
+    top_p = _number(data, "top_p", 1.0)
+    stream = bool(data.get("stream"))
+    stream_options = data.get("stream_options")
+    if stream_options and not stream:
+        raise bad_parameter("Stream options can only be defined when `stream=True`.", "stream_options")
+    if data.get("top_logprobs") and not data.get("logprobs"):
+        raise bad_parameter("when using `top_logprobs`, `logprobs` must be set to true.", "top_logprobs")
+    if chat and data.get("tools"):
+        _check_tools(data.get("tool_choice") or "auto", options)
+    _check_ranges(data, temperature, top_p, 1 if count is None else count)
+    if most is not None and most < 1:
+        raise bad_parameter(f"max_tokens must be at least 1, got {most}.", "max_tokens", most)
+    if most is not None and most > limit and release(options.engine.era) >= (0, 19, 0):
+        text = f"max_tokens={most} cannot be greater than max_model_len={limit}. Please request fewer output tokens."
+        raise bad_parameter(text, "max_tokens", most)
+    if most is not None and least > most:
+        raise Refusal(f"min_tokens must be less than or equal to max_tokens={most}, got {least}.")
+    stop = data.get("stop") or ()
+    return Sampling(
+        most, least, bool(data.get("ignore_eos")), temperature, seed, (stop,) if isinstance(stop, str) else tuple(stop),
+        count or 1, stream, bool(isinstance(stream_options, Mapping) and stream_options.get("include_usage")),
+    )  # fmt: skip
+
+
+def _check_tools(choice: object, options: Options) -> None:
+    """What vLLM 0.22 says of tools without a parser; with one the model answers in words, as models may."""
+    server = options.server
+    if choice == "none" or (server.enable_auto_tool_choice and server.tool_call_parser):
+        return
+    if choice == "auto":
+        raise Refusal('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set')
+    if isinstance(choice, Mapping):
+        name = (choice.get("function") or {}).get("name")
+        choice = f"function=ChatCompletionNamedFunction(name={name!r}) type='function'"
+    raise Refusal(f'tool_choice="{choice}" requires --tool-call-parser to be set')
+
+
+def _check_ranges(data: Mapping[str, Any], temperature: float, top_p: float, count: int) -> None:
+    if temperature < 0:
+        text = f"temperature must be non-negative, got {temperature}."
+        raise bad_parameter(text, "temperature", temperature)
+    if temperature > 2:
+        raise bad_parameter(f"temperature must be in [0, 2], got {temperature}.", "temperature", temperature)
+    if not 0 < top_p <= 1:
+        raise bad_parameter(f"top_p must be in (0, 1], got {top_p}.", "top_p", top_p)
+    if count < 1:
+        raise Refusal(f"n must be at least 1, got {count}.")
+    if count > 1 and temperature < _GREEDY_BELOW:
+        raise Refusal(f"n must be 1 when using greedy sampling, got {count}.")
+    most = int(os.environ.get("VLLM_MAX_N_SEQUENCES", "16384"))
+    if count > most:
+        raise Refusal(
+            f"n must be at most {most}, got {count}. To increase this limit, set the VLLM_MAX_N_SEQUENCES environment "
+            "variable."
+        )
+    for name in ("presence_penalty", "frequency_penalty"):
+        value = _number(data, name, 0.0)
+        if not -2 <= value <= 2:
+            raise Refusal(f"{name} must be in [-2, 2], got {value}.")
+    bias = data.get("logit_bias")
+    if isinstance(bias, Mapping):
+        wrong = [int(key) for key in bias if str(key).isdigit() and int(key) >= tokenizer.VOCABULARY_SIZE]
+        if wrong:
+            text = (
+                f"token_id(s) {wrong} in logit_bias contain out-of-vocab token ids. "
+                f"Vocabulary size: {tokenizer.VOCABULARY_SIZE}"
+            )
+            raise bad_parameter(text, "logit_bias", wrong)
+
+
+def chat_prompt(data: Mapping[str, Any], options: Options) -> Prompt:
+    """Messages through the chat template (ChatML, as Qwen's). Raises Refusal."""
+    if "messages" not in data:
+        raise validation("missing", "body.messages", "Field required", f"<dict of {len(data)} items>")
+    messages = data["messages"]
+    if not isinstance(messages, list):
+        raise validation("list_type", "body.messages", "Input should be a valid list", messages)
+    if not messages:
+        raise Refusal("Cannot apply chat template to an empty conversation. Provide at least one message.")
+    sources: list[Source] = []
+    text = []
+    for message in messages:
+        if not isinstance(message, Mapping):
+            raise validation("dict_type", "body.messages.0", "Input should be a valid dictionary", message)
+        content = _content(message.get("content"), sources, options)
+        text.append(f"<|im_start|>{message.get('role', 'user')}\n{content}<|im_end|>\n")
+    if data.get("add_generation_prompt", True):
+        text.append("<|im_start|>assistant\n")
+    return _pieces("".join(text), sources, options)
+
+
+def _content(content: Any, sources: list[Source], options: Options) -> str:
+    if isinstance(content, str):
+        return content.replace(_IMAGE_MARK, "")
+    if not isinstance(content, list):
+        place = "body.messages.0.ChatCompletionUserMessageParam.content"
+        raise validation("string_type", place, "Input should be a valid string", content)
+    return "".join(_part(part, sources, options) for part in content)
+
+
+def _part(part: Any, sources: list[Source], options: Options) -> str:
+    if isinstance(part, str):
+        return part.replace(_IMAGE_MARK, "")
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if kind in {"text", "input_text", "refusal"} and isinstance(part.get("text"), str):
+        return str(part["text"]).replace(_IMAGE_MARK, "")
+    if kind in {"input_audio", "audio_url"}:
+        raise bad_parameter("At most 0 audio(s) may be provided in one prompt.", "audio")
+    if kind not in {"image_url", "video_url"}:
+        raise Refusal(_bad_part(part))
+    if not options.server.images:
+        raise Refusal(f"{options.server.model} is not a multimodal model")
+    _check_count(str(kind).removesuffix("_url"), sources, options)
+    image = part.get(kind)
+    if not isinstance(image, Mapping):
+        raise Refusal(_bad_image(part, image))
+    name = part.get("uuid")
+    sources.append(Source(str(image.get("url", "")), None if name is None else str(name)))
+    return f"<|vision_start|>{_IMAGE_MARK}<|vision_end|>"
+
+
+def _check_count(what: str, sources: Sequence[Source], options: Options) -> None:
+    videos = sum(source.url.startswith(VIDEO) for source in sources)
+    most = options.server.limit_mm_videos if what == "video" else options.server.limit_mm_per_prompt
+    if (videos if what == "video" else len(sources) - videos) + 1 > most:
+        raise bad_parameter(f"At most {most} {what}(s) may be provided in one prompt.", what)
+
+
+_PYDANTIC = "    For further information visit https://errors.pydantic.dev/2.14/v/"
+
+
+def _bad_image(part: Mapping[str, Any], image: Any) -> str:
+    head = "1 validation error for ChatCompletionContentPartImageParam\nimage_url\n"
+    if "image_url" not in part:
+        return f"{head}  Field required [type=missing, input_value={part!r}, input_type=dict]\n{_PYDANTIC}missing"
+    shown = repr(image)
+    if len(shown) > 50:
+        shown = f"{shown[:26]}...{shown[-21:]}"
+    kind = type(image).__name__
+    return (
+        f"{head}  Input should be a valid dictionary [type=dict_type, input_value={shown}, input_type={kind}]\n"
+        f"{_PYDANTIC}dict_type"
+    )
+
+
+def _bad_part(part: Any) -> str:
+    return (
+        "8 validation errors for ValidatorIterator\n0.ChatCompletionContentPartTextParam.text\n"
+        f"  Field required [type=missing, input_value={part!r}, input_type={type(part).__name__}]\n{_PYDANTIC}missing"
+    )
+
+
+def _pieces(text: str, sources: Sequence[Source], options: Options) -> Prompt:
+    _check_characters(text, options)
+    return Prompt(tuple(tuple(encode(piece)) for piece in text.split(_IMAGE_MARK)), tuple(sources))
+
+
+def _check_characters(text: str, options: Options) -> None:
+    limit = options.engine.max_model_len
+    if len(text) > 20 * limit and release(options.engine.era) >= (0, 18, 0):
+        raise errors.too_many_characters(len(text), limit)
+
+
+def encode(text: str) -> list[int]:
+    """Text as ids. Raises Refusal for what no tokenizer takes."""
+    try:
+        return tokenizer.encode(text)
+    except UnicodeEncodeError as error:
+        text = "TextEncodeInput must be Union[TextInputSequence, Tuple[InputSequence, InputSequence]]"
+        raise Refusal(text) from error
+
+
+def completion_prompt(data: Mapping[str, Any], options: Options) -> Prompt:
+    """A text or a list of token ids. Raises Refusal."""
+    prompt = data.get("prompt")
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
+        prompt = prompt[0]
+    if not prompt:
+        raise bad_parameter("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
+    if isinstance(prompt, str):
+        _check_characters(prompt, options)
+        return Prompt((tuple(encode(prompt)),))
+    if not isinstance(prompt, list) or not all(isinstance(i, int) for i in prompt):
+        raise validation("string_type", "body.prompt", "Input should be a valid string", type(prompt).__name__)
+    for number in prompt:
+        if number < 0:
+            text = "Input should be greater than or equal to 0"
+            raise validation("greater_than_equal", "body.prompt.0", text, number, ", 'ctx': {'ge': 0}")
+        if number >= tokenizer.VOCABULARY_SIZE:
+            raise Refusal(f"Token id {number} is out of vocabulary")
+    return Prompt((tuple(prompt),))
+
+
+def prompts(data: Mapping[str, Any], options: Options, *, chat: bool) -> list[Prompt]:
+    """The prompts of one body: a list of texts has several. Raises Refusal."""
+    texts = data.get("prompt")
+    if not chat and isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts):
+        return [completion_prompt({**data, "prompt": text}, options) for text in texts]
+    return [(chat_prompt if chat else completion_prompt)(data, options)]
+
+
+def assemble(prompt: Prompt, pictures: Sequence[Picture]) -> tuple[tuple[int, ...], tuple[tuple[int, Picture], ...]]:
+    """Token ids with the images' placeholders in them, and where each image begins."""
+    if not pictures:
+        return prompt.pieces[0], ()
+    ids = list(prompt.pieces[0])
+    placed = []
+    for picture, piece in zip(pictures, prompt.pieces[1:], strict=True):
+        placed.append((len(ids), picture))
+        ids.extend([tokenizer.IMAGE_PAD] * picture.tokens)
+        ids.extend(piece)
+    return tuple(ids), tuple(placed)
+
+
+def fit(asked: Asked, options: Options) -> Asked:
+    """Check the prompt against the context and settle how much may be answered. Raises Refusal."""
+    limit, count = options.engine.max_model_len, len(asked.ids)
+    era = release(options.engine.era)
+    text_tokens = sum(len(piece) for piece in asked.prompt.pieces)
+    if text_tokens > limit:
+        raise errors.too_long(count, limit, era)
+    if count > limit:
+        raise errors.too_long_with_images(count, limit)
+    room, wanted = limit - count, asked.sampling.max_tokens
+    if wanted is not None and wanted > room and era < (0, 19, 0):
+        text = (
+            f"'max_tokens' or 'max_completion_tokens' is too large: {wanted}. This model's maximum context length is "
+            f"{limit} tokens and your request has {count} input tokens ({wanted} > {limit} - {count})."
+        )
+        raise bad_parameter(text, "max_tokens", wanted) if era >= (0, 16, 0) else Refusal(text)
+    if room < 1:
+        raise bad_parameter(f"max_tokens must be at least 1, got {room}.", "max_tokens", room)
+    granted = room if wanted is None else min(wanted, room)
+    least = min(asked.sampling.min_tokens, granted)
+    if asked.sampling.ignore_eos:
+        least = granted
+    return replace(asked, sampling=replace(asked.sampling, max_tokens=granted, min_tokens=least))

@@ -1,0 +1,314 @@
+"""A running generation under vLLM: engine outputs become chunks of a stream or one whole body."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from typing import Protocol
+
+import orjson
+
+from loadchaos.simulator.engine.answers import Answer, obeyed
+from loadchaos.simulator.engine.types import RequestOutput
+from loadchaos.simulator.http.server import Exchange
+from loadchaos.simulator.vllm import errors
+from loadchaos.simulator.vllm.errors import DONE, Refusal, Release
+from loadchaos.simulator.vllm.metrics import VllmMetrics
+from loadchaos.simulator.vllm.requests import Asked
+
+
+class Server(Protocol):
+    """What a generation needs of the face."""
+
+    metrics: VllmMetrics
+    release: Release
+    model: str
+    fingerprint: str | None
+    token_details: bool
+
+    def drop(self, ids: list[str]) -> None:
+        """Take engine requests out."""
+
+    def ended(self, generation: Generation) -> None:
+        """The generation is answered."""
+
+
+class Choice:
+    """One of the n answers: its text so far, how it ended, and what was not written yet."""
+
+    __slots__ = (
+        "answer",
+        "derailed",
+        "finish",
+        "id",
+        "index",
+        "owner",
+        "parts",
+        "pending",
+        "stop_text",
+        "tokens",
+        "written",
+    )
+
+    def __init__(
+        self, owner: Generation, index: int, request_id: str, seed: int, opening: tuple[int, ...] = ()
+    ) -> None:
+        self.owner = owner
+        self.index = index
+        self.id = request_id
+        self.answer = Answer(seed, opening)
+        self.parts: list[str] = []
+        self.tokens = 0
+        self.pending = 0
+        self.finish: str | None = None
+        self.stop_text: str | None = None
+        self.written = False
+        self.derailed = False
+
+    def output(self, output: RequestOutput) -> None:
+        """From the engine client."""
+        self.owner.output(self, output)
+
+    def engine_died(self) -> None:
+        """From the engine client."""
+        self.owner.fail(errors.dead())
+
+
+class Generation:
+    """One HTTP request being answered. `output`, `fail` and `abort` come from the engine's side, the rest is writing."""
+
+    def __init__(self, server: Server, exchange: Exchange, asked: Asked, engine_id: str, seeds: list[int]) -> None:
+        self._server = server
+        self._exchange = exchange
+        self._asked = asked
+        self._began = time.monotonic()
+        self._last = self._began
+        self._first_at: float | None = None
+        self._created = int(time.time())
+        self._cached = 0
+        self.over = False
+        wanted = asked.sampling
+        ids = [engine_id] if wanted.n == 1 else [f"{i}_{engine_id}" for i in range(wanted.n)]
+        opening = obeyed(asked.ids)
+        self.choices = [Choice(self, i, ids[i], seeds[i], opening) for i in range(wanted.n)]
+        kind = "chat.completion.chunk" if asked.chat else "text_completion"
+        head = {"id": asked.request_id, "object": kind, "created": self._created, "model": server.model}
+        self._head = orjson.dumps(head)[:-1]
+        exchange.on_disconnect = self._disconnected
+        exchange.on_resume = self._flush
+        if wanted.stream:
+            exchange.start()
+
+    @property
+    def ids(self) -> list[str]:
+        """The engine's requests that are not finished."""
+        return [choice.id for choice in self.choices if choice.finish is None]
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt, images included."""
+        return len(self._asked.ids)
+
+    def output(self, choice: Choice, output: RequestOutput) -> None:
+        """What one step gave to one choice."""
+        if self.over:
+            return
+        if output.error is not None:
+            self._server.metrics.finished["error"] += 1
+            self.fail(Refusal("Internal server error", "InternalServerError", None, 500))
+            return
+        self._measure(output)
+        if output.derailed and not choice.derailed:
+            choice.derailed = True
+            choice.answer.derail(after=choice.pending)
+        choice.tokens += output.new_tokens
+        choice.pending += output.new_tokens
+        choice.finish = output.finish_reason
+        if self._asked.sampling.stop:
+            self._stop_at_text(choice)
+        if choice.finish is not None:
+            self._server.metrics.finished[choice.finish] += 1
+        if self._asked.sampling.stream and not self._exchange.paused:
+            self._write(choice)
+        if all(c.finish is not None for c in self.choices):
+            self._finish()
+
+    def fail(self, refusal: Refusal) -> None:
+        """End with an error: inside the stream, or as the answer."""
+        if self.over:
+            return
+        self.over = True
+        self._server.drop(self.ids)
+        if self._asked.sampling.stream:
+            self._exchange.write(errors.stream_event(refusal, self._server.release))
+            self._exchange.write(DONE)
+            self._exchange.end()
+        else:
+            errors.send(self._exchange, refusal, self._server.release)
+        self._server.ended(self)
+
+    def abort(self) -> None:
+        """End with finish_reason abort and what there is, as after /abort_requests, /pause or /sleep."""
+        if self.over:
+            return
+        self._server.drop(self.ids)
+        for choice in self.choices:
+            if choice.finish is None:
+                choice.finish = "abort"
+                self._server.metrics.finished["abort"] += 1
+                if self._asked.sampling.stream:
+                    self._write(choice)
+        self._finish()
+
+    def _measure(self, output: RequestOutput) -> None:
+        metrics, now = self._server.metrics, time.monotonic()
+        metrics.generation_tokens += output.new_tokens
+        if self._first_at is None:
+            self._first_at = now
+            self._cached = output.cached_tokens
+            metrics.prompt_tokens += self.prompt_tokens
+            metrics.first_token.observe(now - self._began)
+        else:
+            metrics.between_tokens.observe(now - self._last)
+        self._last = now
+
+    def _stop_at_text(self, choice: Choice) -> None:
+        """End at the first stop text; vLLM leaves it out of the answer. Stopped choices are not merged or held back."""
+        choice.parts.append(choice.answer.take(choice.pending))
+        choice.pending = 0
+        text = "".join(choice.parts)
+        found = [(text.find(stop), stop) for stop in self._asked.sampling.stop if stop in text]
+        if found:
+            position, stop = min(found)
+            choice.parts = [text[:position]]
+            choice.stop_text = stop
+            if choice.finish is None:
+                self._server.drop([choice.id])
+            choice.finish = "stop"
+
+    def _take(self, choice: Choice) -> str:
+        """Text not written yet."""
+        if self._asked.sampling.stop:
+            text, choice.parts = "".join(choice.parts), choice.parts if not self._asked.sampling.stream else []
+            return text
+        tokens, choice.pending = choice.pending, 0
+        return choice.answer.take(tokens) if tokens else ""
+
+    def _write(self, choice: Choice) -> None:
+        """One chunk for all tokens since the last, and the role before the first of all."""
+        text = orjson.dumps(self._take(choice))
+        chat = self._asked.chat
+        if chat and not choice.written:
+            role = b'{"role":"assistant","content":""}'
+            self._chunk(b'{"index":%d,"delta":%b,"logprobs":null,"finish_reason":null}' % (choice.index, role))
+        choice.written = True
+        finish = orjson.dumps(choice.finish)
+        tail = b'"stop_reason":%b,' % orjson.dumps(choice.stop_text) if choice.finish is not None else b""
+        content = b'"delta":{"content":%b}' % text if chat else b'"text":%b' % text
+        last = b""
+        if choice.finish is not None and self._server.fingerprint:
+            last = b',"system_fingerprint":%b' % orjson.dumps(self._server.fingerprint)
+        choices = b'{"index":%d,%b,"logprobs":null,"finish_reason":%b,%b"token_ids":null}' % (
+            choice.index, content, finish, tail,
+        )  # fmt: skip
+        self._chunk(choices, last)
+
+    def _chunk(self, choice: bytes, last: bytes = b"") -> None:
+        self._exchange.write(b'data: %b,"choices":[%b]%b}\n\n' % (self._head, choice, last))
+
+    def _flush(self) -> None:
+        """A slow reader takes bytes again: send what came meanwhile in one chunk."""
+        for choice in self.choices:
+            if choice.pending and not self.over:
+                self._write(choice)
+
+    def _finish(self) -> None:
+        self.over = True
+        self._account()
+        if self._asked.sampling.stream:
+            self._end_stream()
+        else:
+            self._exchange.send(200, self._body())
+        self._server.ended(self)
+
+    def _end_stream(self) -> None:
+        for choice in self.choices:
+            if choice.pending or not choice.written:
+                self._write(choice)
+        if self._asked.sampling.include_usage:
+            usage = orjson.dumps(self._usage(whole=False))
+            self._exchange.write(b'data: %b,"choices":[],"usage":%b}\n\n' % (self._head, usage))
+        self._exchange.write(DONE)
+        self._exchange.end()
+
+    def _account(self) -> None:
+        metrics, now, tokens = self._server.metrics, time.monotonic(), sum(c.tokens for c in self.choices)
+        metrics.whole.observe(now - self._began)
+        metrics.request_prompt.observe(self.prompt_tokens)
+        metrics.request_generation.observe(tokens)
+        metrics.request_max.observe(self._asked.sampling.max_tokens or 0)
+        metrics.request_n.observe(self._asked.sampling.n)
+        if self._first_at is not None:
+            metrics.decode.observe(now - self._first_at)
+            if tokens > 1:
+                metrics.per_token.observe((now - self._first_at) / (tokens - 1))
+
+    def _usage(self, whole: bool) -> dict[str, object]:
+        done = sum(c.tokens for c in self.choices)
+        usage: dict[str, object] = {
+            "prompt_tokens": self.prompt_tokens, "total_tokens": self.prompt_tokens + done, "completion_tokens": done,
+        }  # fmt: skip
+        if self._server.token_details:
+            images = sum(picture.tokens for _, picture in self._asked.images)
+            usage["prompt_tokens_details"] = {"cached_tokens": self._cached, "multimodal_tokens": {"image": images}}
+        elif whole:
+            usage["prompt_tokens_details"] = None
+        if whole:
+            usage["completion_tokens_details"] = None
+        return usage
+
+    def _body(self) -> bytes:
+        choices = [self._whole_choice(choice) for choice in self.choices]
+        kind = "chat.completion" if self._asked.chat else "text_completion"
+        body: dict[str, object] = {
+            "id": self._asked.request_id, "object": kind, "created": self._created, "model": self._server.model,
+            "choices": choices, "service_tier": None, "system_fingerprint": self._server.fingerprint,
+            "usage": self._usage(whole=True),
+        }  # fmt: skip
+        if self._asked.chat:
+            body |= {"prompt_logprobs": None, "prompt_token_ids": None}
+        return orjson.dumps({**body, "kv_transfer_params": None})
+
+    def _whole_choice(self, choice: Choice) -> dict[str, object]:
+        text = self._take(choice)
+        rest = {"finish_reason": choice.finish, "stop_reason": choice.stop_text, "token_ids": None}
+        if not self._asked.chat:
+            return {"index": choice.index, "text": text, "logprobs": None, **rest, "prompt_logprobs": None}
+        message = {
+            "role": "assistant", "content": text, "refusal": None, "annotations": None, "audio": None,
+            "function_call": None, "reasoning": None,
+        }  # fmt: skip
+        return {"index": choice.index, "message": message, "logprobs": None, **rest}
+
+    def _disconnected(self) -> None:
+        """The client has gone: such requests are counted in no finished_reason (measured on 0.32)."""
+        if not self.over:
+            self.over = True
+            self._server.drop(self.ids)
+            self._server.ended(self)
+
+
+def new_id(chat: bool, wanted: str | None) -> str:
+    """chatcmpl- and the client's X-Request-Id, or a random one."""
+    return f"{'chatcmpl' if chat else 'cmpl'}-{wanted or uuid.uuid4().hex[:16]}"
+
+
+def seeds_for(asked: Asked, random_seed: Callable[[], int]) -> list[int]:
+    """A seed for each answer: greedy answers depend on the prompt alone, seeded ones on the seed too, others on chance."""
+    # Hashes of integers are the same in every process, those of text are not.
+    base = hash((asked.ids, tuple(int(picture.hash[:15], 16) for _, picture in asked.images))) & 0x7FFFFFFF
+    wanted = asked.sampling
+    if wanted.temperature > 0:
+        base = random_seed() if wanted.seed is None else base ^ (wanted.seed * 2654435761 & 0x7FFFFFFF)
+    return [base + i for i in range(wanted.n)]
