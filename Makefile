@@ -40,7 +40,7 @@ schemas: $(READY)
 
 # What a request comes to for each way a server can misbehave, asked anew; also docs/conformance.md.
 conformance: $(READY)
-	@$(BIN)/python -m tests.wire.conformance > docs/conformance.md.new
+	@$(BIN)/python -m tests.load.wire.conformance > docs/conformance.md.new
 	@mv docs/conformance.md.new docs/conformance.md
 	@cat docs/conformance.md
 

@@ -1,0 +1,355 @@
+"""A log reads the same however it reached us: containers, journals, colours, JSON, other writers between its lines."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from loadchaos.analysis.classify.classifier import Classifier, Failure, classify_text, group, load
+from loadchaos.analysis.classify.normalise import normalise
+from loadchaos.analysis.classify.prefixes import clean
+from loadchaos.analysis.classify.python_stack import Frame, guilty
+
+CRASHES = Path(__file__).parents[2] / "crashes"
+
+
+def body(name: str) -> str:
+    return (CRASHES / name).read_text("utf-8").partition("\n\n")[2]
+
+
+DRAFTER = body("vllm/encoder-cache-miss-in-the-drafter.log")
+LMDEPLOY = body("lmdeploy/input-longer-than-kv-cache-0.6.log")
+PIPELINE = body("cuda/illegal-access-between-pipeline-stages.log")
+
+
+def each(change: Callable[[str], str]) -> Callable[[str], str]:
+    return lambda text: "\n".join(change(line) for line in text.splitlines())
+
+
+FORMS: dict[str, Callable[[str], str]] = {
+    "as captured": lambda text: text,
+    "docker compose": each(lambda line: f"vllm-1  | {line}"),
+    "kubectl with a prefix": each(lambda line: f"[pod/vllm-0/server] {line}"),
+    "kubelet": each(lambda line: f"2026-04-02T11:15:40.123456789Z stderr F {line}"),
+    "docker with time stamps": each(lambda line: f"2026-04-02T11:15:40.123456789Z {line}"),
+    "journald": each(lambda line: f"Apr 02 11:15:40 gpu7 vllm[4711]: {line}"),
+    "docker's JSON": each(
+        lambda line: json.dumps({"log": line + "\n", "stream": "stderr", "time": "2026-04-02T11:15:40Z"})
+    ),
+    "docker's JSON with colours": each(
+        lambda line: json.dumps({"log": f"\x1b[0;36m{line}\x1b[0m\n", "stream": "stderr"})
+    ),
+    "colours": each(lambda line: f"\x1b[0;36m{line}\x1b[0m"),
+    "Windows line ends": lambda text: text.replace("\n", "\r\n"),
+    "compose over colours": each(lambda line: f"\x1b[36mvllm-1  |\x1b[0m {line}"),
+    "docker service logs": each(lambda line: f"llm_vllm.1.x3f9@gpu7    | {line}"),
+    "kubectl with prefix and time stamps": each(
+        lambda line: f"[pod/vllm-0/server] 2026-04-02T11:15:40.123456789Z {line}"
+    ),
+    "stern": each(lambda line: f"vllm-7c9d5b6f4-x2x9z server {line}"),
+    "CloudWatch": each(lambda line: f"2026-04-02T11:15:40.123Z\t{line}"),
+    "Google Cloud": each(lambda line: json.dumps({"textPayload": line, "severity": "ERROR"})),
+    "OpenTelemetry": each(lambda line: json.dumps({"body": {"stringValue": line}, "severityText": "ERROR"})),
+    "Loki": each(lambda line: json.dumps({"stream": {"pod": "vllm-0"}, "line": line})),
+    "journald's JSON": each(lambda line: json.dumps({"MESSAGE": line, "_PID": "4711", "SYSLOG_IDENTIFIER": "vllm"})),
+    "journald, ISO": each(lambda line: f"2026-04-02T11:15:40+0200 gpu7 vllm[4711]: {line}"),
+    "journald, precise": each(lambda line: f"Apr 02 11:15:40.123456 gpu7 vllm[4711]: {line}"),
+    "srun --label": each(lambda line: f"0: {line}"),
+    "quoted": each(lambda line: f"> {line}"),
+}
+
+
+def gist(failures: list[Failure]) -> list[tuple[str, str, str, tuple[str, ...]]]:
+    return [(f.id, f.severity, f.title, f.frames) for f in failures]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("log", [DRAFTER, LMDEPLOY, PIPELINE], ids=["drafter", "lmdeploy", "pipeline"])
+def test_the_form_of_a_log_does_not_change_what_it_says(form: str, log: str) -> None:
+    assert gist(classify_text(FORMS[form](log))) == gist(classify_text(log)) != []
+
+
+def test_a_json_log_whose_record_holds_the_whole_traceback_is_read() -> None:
+    trace = "\n".join(line.split("] ", 1)[1] for line in DRAFTER.splitlines()[4:22] if "] " in line)
+    records = [{"level": "ERROR", "message": "EngineCore encountered a fatal error.", "exc_info": trace}]
+    failures = classify_text("\n".join([*map(json.dumps, records), '{"message": "done"}']))
+    assert [(f.id, f.title) for f in failures] == [
+        ("encoder_cache_miss", "Encoder cache miss in the drafter (propose_draft_token_ids)")
+    ]
+
+
+def test_processes_that_write_between_one_anothers_lines_are_told_apart() -> None:
+    other = [
+        line.replace("Worker_PP1 pid=412", "Worker_PP2 pid=413") for line in PIPELINE.splitlines() if "PP1" in line
+    ]
+    mixed = []
+    for n, line in enumerate(PIPELINE.splitlines()):
+        mixed += [line, *other[n - 1 : n]]
+    failures = classify_text("\n".join(mixed))
+    assert [f.id for f in failures] == ["cuda_illegal_memory_access"]
+    assert failures[0].repeats == 3  # the other stage, what the engine core quotes of the first, and its last words
+    assert failures[0].frames[-1] == "__init__.py:1040 synchronize"
+
+
+def test_several_deaths_in_one_file_are_several_failures() -> None:
+    start = "\nINFO:     Started server process [1]\n"
+    failures = classify_text(DRAFTER + start + PIPELINE + start + DRAFTER)
+    assert [f.id for f in failures] == ["encoder_cache_miss", "cuda_illegal_memory_access", "encoder_cache_miss"]
+
+
+def test_deaths_an_hour_apart_are_two_without_a_start_between_them() -> None:
+    later = DRAFTER.replace("04-02 11:", "04-02 13:")
+    assert [f.id for f in classify_text(DRAFTER + later)] == ["encoder_cache_miss", "encoder_cache_miss"]
+
+
+def test_two_logs_are_followed_apart_and_the_time_of_arrival_is_told() -> None:
+    classifier, matches = Classifier(), []
+    for n, (a, b) in enumerate(zip(DRAFTER.splitlines(), PIPELINE.splitlines(), strict=False), 1):
+        matches += classifier.feed(a, line_no=n, at_ns=n * 1000, source="a")
+        matches += classifier.feed(b, line_no=n, at_ns=n * 1000, source="b")
+    failures = group(matches + classifier.close())
+    assert [(f.id, f.evidence["source"]) for f in failures] == [
+        ("cuda_illegal_memory_access", "b"),
+        ("encoder_cache_miss", "a"),
+    ]
+    assert failures[0].at_ns == failures[0].evidence["line"] * 1000
+
+
+def test_a_failure_is_found_again_from_its_own_line() -> None:
+    for path in sorted(CRASHES.rglob("*.log")):
+        for failure in classify_text(body(str(path.relative_to(CRASHES)))):
+            signature = load().get(failure.id)
+            if signature is None or signature.where != "line" or failure.role == "echo":
+                continue
+            again = [s.id for s, _ in load().scan(failure.evidence["text"])]
+            assert failure.id in again, f"{path.name}: {failure.evidence['text']}"
+
+
+@pytest.mark.parametrize(
+    "path", sorted(p for p in CRASHES.rglob("*.log") if p.parent.name != "benign"), ids=lambda p: p.stem
+)
+def test_who_wrote_a_line_and_when_does_not_change_what_it_says(path: Path) -> None:
+    log = path.read_text("utf-8").partition("\n\n")[2]
+    chance = random.Random(path.name)
+    pids = {pid: str(chance.randrange(2, 4_000_000)) for pid in re.findall(r"pid=(\d+)", log)}
+    later = re.sub(r"pid=(\d+)", lambda m: f"pid={pids[m[1]]}", log)
+    later = re.sub(
+        r"(?<![\d-])(\d\d)-(\d\d) (?=\d\d:\d\d:\d\d)", lambda m: f"{m[1]}-{(int(m[2]) + 3) % 28 + 1:02d} ", later
+    )
+    assert [f[:3] for f in gist(classify_text(later))] == [f[:3] for f in gist(classify_text(log))]
+
+
+def test_what_a_prompt_quotes_is_not_believed() -> None:
+    crash = "EngineDeadError: EngineCore encountered an issue. CUDA error: an illegal memory access was encountered"
+    assert (
+        classify_text(
+            f"INFO 11-20 15:53:40 [logger.py:39] Received request chatcmpl-1: prompt: '{crash}', params: x\n\n"
+        )
+        == []
+    )
+    assert (
+        classify_text(
+            f"2026-11-20 15:53:40,000 - lmdeploy - INFO - a.py:1 - prompt='{crash}', gen_config=x\nINFO: ok\n"
+        )
+        == []
+    )
+    assert classify_text(f'INFO:     127.0.0.1:1 - "GET /?q={crash} HTTP/1.1" 404 Not Found\nINFO: ok\n') == []
+
+
+def test_an_unknown_exception_counts_only_where_something_says_that_it_mattered() -> None:
+    trace = 'Traceback (most recent call last):\n  File "/x/y.py", line 3, in f\n    g()\nFooError: bar 17\n'
+    assert classify_text("WARNING: could not warm up\n" + trace) == []
+    (failure,) = classify_text("ERROR 11-20 15:53:40 [core.py:1100] EngineCore encountered a fatal error.\n" + trace)
+    assert (failure.id, failure.title, failure.severity) == (
+        "unknown_exception",
+        "FooError: bar N in y.py f",
+        "engine_death",
+    )
+
+
+def test_the_same_line_a_million_times_is_a_handful_of_matches_and_a_count() -> None:
+    classifier = Classifier()
+    line = "ERROR 11-20 15:53:40 [backend_xgrammar.py:167] Failed to advance FSM for request a for tokens 1."
+    matches = [m for n in range(20_000) for m in classifier.feed(line, line_no=n, at_ns=n * 1000)]
+    (failure,) = group(matches + classifier.close())
+    assert len(matches) < 20
+    assert failure.repeats <= 20_000
+
+
+def test_the_guilty_frame_is_the_innermost_that_nobody_excuses() -> None:
+    frames = [Frame("/vllm/a.py", 1, "a", 1), Frame("/usr/lib/python3.11/threading.py", 2, "run", 2)]
+    assert guilty(frames, load().skip) is frames[0]
+    assert guilty(frames[1:], load().skip) is frames[1]
+    assert guilty([], load().skip) is None
+
+
+@pytest.mark.parametrize(
+    ("noisy", "normal"),
+    [
+        ("Encoder cache miss for 7e5607661b306afa8b567412e9b9d431.", "Encoder cache miss for HASH."),
+        ("no request chatcmpl-94dc8c1c7237533e-8c79b414", "no request REQUEST"),
+        ("object at 0x7f63c9fc61c8", "object at ADDR"),
+        ("tried 4.69 GiB on GPU 3", "tried N GiB on GPU N"),
+        ("cuda12 int8 fp8", "cuda12 int8 fp8"),
+        ("open /opt/venv/lib/x.so failed", "open x.so failed"),
+        ("shape [2, 3, 4]", "shape [N...]"),
+        ("connect 10.0.0.1:8000", "connect HOST"),
+    ],
+)
+def test_what_changes_from_death_to_death_is_taken_out(noisy: str, normal: str) -> None:
+    assert normalise(noisy) == normal
+
+
+def test_normalising_twice_changes_nothing_more() -> None:
+    pieces = [
+        "12",
+        "0x1f",
+        " ",
+        "/",
+        "a",
+        "N",
+        "-",
+        ".",
+        ":",
+        ",",
+        "deadbeef00",
+        "req-1",
+        "[",
+        "]",
+        "+",
+        "x",
+        "\n",
+        "http://",
+        "%",
+    ]
+    chance = random.Random(7)
+    for _ in range(5_000):
+        text = "".join(chance.choices(pieces, k=chance.randrange(1, 60)))
+        once = normalise(text)
+        assert normalise(once) == once, repr(text)
+
+
+def test_no_text_makes_it_raise() -> None:
+    chance = random.Random(11)
+    words = [
+        *DRAFTER.split(" "),
+        *LMDEPLOY.split(" "),
+        "\x00",
+        "\ud800",
+        "{",
+        "}",
+        '{"log": 3}',
+        '{"error":{"error":{}}}',
+        "\x1b[",
+        "|",
+    ]
+    ends = ["\n", "\n", "\r\n", "\r", " ", "\t", "  "]
+    for _ in range(300):
+        text = "".join(w + chance.choice(ends) for w in chance.choices(words, k=chance.randrange(1, 120)))
+        classify_text(text)
+    classify_text("{" * 100_000 + "}")
+    classify_text("Traceback (most recent call last):\n" * 50 + '  File "a", line 1\n' * 5_000)
+
+
+@pytest.mark.parametrize(
+    ("raw", "writer", "level", "text"),
+    [
+        ("(EngineCore_DP0 pid=396) ERROR 02-05 16:55:27 [core.py:902] boom", "EngineCore_DP0 pid=396", "ERROR", "boom"),
+        ("ERROR 11-13 06:25:07 engine.py:144] boom", "", "ERROR", "boom"),
+        ("ERROR 04-11 00:37:31 [core.py:386]   File", "", "ERROR", "  File"),
+        ("[2025-06-01 12:00:00 DP0 TP3] boom", "DP0 TP3", "", "boom"),
+        ("2026-11-20 15:53:37,984 - lmdeploy - ERROR - async_engine.py:456 - boom", "", "ERROR", "boom"),
+        ("(VllmWorker rank=1 pid=396) boom", "VllmWorker rank=1 pid=396", "", "boom"),
+        ("(RayWorkerWrapper pid=1, ip=10.0.0.1) boom", "RayWorkerWrapper pid=1, ip=10.0.0.1", "", "boom"),
+        ("[rank0]: boom", "rank0", "", "boom"),
+        ("INFO:     boom", "", "INFO", "boom"),
+        ("[ 1234.567890] NVRM: Xid", "", "", "NVRM: Xid"),
+    ],
+)
+def test_a_line_is_cleaned_of_what_stands_before_it(raw: str, writer: str, level: str, text: str) -> None:
+    line = clean(raw)
+    assert (line.writer, line.level, line.text) == (writer, level, text)
+
+
+def test_a_cause_told_in_an_earlier_burst_explains_and_its_echoes_are_not_told_again() -> None:
+    classifier = Classifier()
+    lines = DRAFTER.splitlines()
+    bursts = [
+        [m for n, line in part for m in classifier.feed(line, line_no=n, at_ns=n * 1_000_000)]
+        for part in (list(enumerate(lines, 1))[:22], list(enumerate(lines, 1))[22:])
+    ]
+    assert [f.id for f in group(bursts[0])] == ["encoder_cache_miss"]
+    assert [f.id for f in group(bursts[1])] == ["engine_dead_error"]
+    assert group(bursts[1], context=bursts[0]) == []
+
+
+def test_a_sleep_in_an_earlier_burst_explains_the_fault() -> None:
+    classifier = Classifier()
+    sleep = classifier.feed("CuMemAllocator: sleep freed 34.06 GiB memory", line_no=1, at_ns=1)
+    fault = classifier.feed(
+        "RuntimeError: CUDA error: an illegal memory access was encountered", line_no=2, at_ns=20_000_000_000
+    )
+    assert group(sleep) == []
+    assert [f.id for f in group(fault, context=sleep)] == ["sleep_inflight_fault"]
+
+
+def test_a_page_of_several_lines_is_one_text() -> None:
+    page = (
+        "<html>\r\n<head><title>502 Bad Gateway</title></head>\r\n<body>\r\n<center><h1>502 Bad Gateway</h1></center>"
+        "\r\n<hr><center>nginx/1.27.0</center>\r\n</body>\r\n</html>"
+    )
+    assert [(f.id, f.title) for f in classify_text(page)] == [
+        ("gateway_nginx", "nginx answered 502: it got no good answer from the server")
+    ]
+    alb = page.replace("<hr><center>nginx/1.27.0</center>\r\n", "")
+    assert [f.id for f in classify_text(alb)] == ["gateway_aws_alb"]
+
+
+def test_a_log_that_ends_with_an_uncaught_exception_died_of_it() -> None:
+    trace = 'Traceback (most recent call last):\n  File "/x/serve.py", line 3, in main\n    import vllm_foo\n'
+    missing = trace + "ModuleNotFoundError: No module named 'vllm_foo'\n"
+    assert [f.id for f in classify_text("INFO: starting\n" + missing)] == ["module_missing"]
+    (failure,) = classify_text(trace + "ValueError: bad 17\n")
+    assert (failure.id, failure.title) == ("unknown_exception", "ValueError: bad N in serve.py main")
+    assert classify_text("INFO: starting\n" + missing + "INFO: a\nINFO: b\nINFO: c\nINFO: d\n") == []
+    assert classify_text("WARNING: no plugin\n" + missing) == []
+    assert classify_text(trace + "KeyboardInterrupt\n") == []
+
+
+def test_a_failure_is_json_with_the_keys_of_the_verdict() -> None:
+    (failure,) = classify_text(LMDEPLOY)
+    told = json.loads(json.dumps(failure.to_json()))
+    keys = {
+        "id",
+        "severity",
+        "title",
+        "role",
+        "evidence",
+        "process",
+        "at_ns",
+        "frames",
+        "known",
+        "remedy",
+        "alt",
+        "layer",
+    }
+    assert keys <= told.keys()
+    assert told["facts"]["capacity_tokens"] == 1344
+    assert "21 x 64 = 1344 tokens; this prompt had 3446, which needs 54 blocks" in told["why"]
+    assert told["remedy"].startswith("--cache-max-entry-count of at least 0.26 (0.1 now)")
+
+
+def test_a_miss_in_the_drafter_is_38551_and_one_in_the_target_model_is_not() -> None:
+    (drafter,) = classify_text(DRAFTER)
+    assert [(k["issue"], k["fixed"]) for k in drafter.known] == [("vllm-project/vllm#38551", "0.27.1")]
+    (target,) = classify_text(body("vllm/encoder-cache-miss-in-the-target-model.log"))
+    assert [k["issue"] for k in target.known] == ["vllm-project/vllm#26777", "vllm-project/vllm#32469"]
+    (unclear,) = classify_text("RuntimeError: Encoder cache miss for 9f8a1c.\n\n")
+    assert unclear.known == ()
+    (survived,) = classify_text("WARNING Encoder cache miss for 9f8a1c, skipping mm embedding\n\n")
+    assert (survived.id, survived.severity) == ("encoder_cache_miss_skipped", "degraded")

@@ -1,0 +1,47 @@
+"""Every log in tests/crashes is classified as its header says; `pytest --update` rewrites headers, the diff is the review.
+
+A header is `SOURCE: where it is from`, then one `FAILURE: id | severity | process | line | title` each, then a blank line.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loadchaos.analysis.classify.classifier import Failure, classify_text
+
+CRASHES = Path(__file__).parents[2] / "crashes"
+LOGS = sorted(CRASHES.rglob("*.log"))
+
+
+def read(path: Path) -> tuple[str, list[str], str]:
+    """SOURCE line, FAILURE lines, the raw log."""
+    head, _, body = path.read_text("utf-8").partition("\n\n")
+    lines = head.splitlines()
+    return lines[0], lines[1:], body
+
+
+def expectation(failure: Failure) -> str:
+    line = failure.evidence["line"]
+    return f"FAILURE: {failure.id} | {failure.severity} | {failure.process or '-'} | {line} | {failure.title}"
+
+
+@pytest.mark.parametrize("path", LOGS, ids=lambda p: str(p.relative_to(CRASHES)))
+def test_a_log_is_classified_as_its_header_says(path: Path, request: pytest.FixtureRequest) -> None:
+    source, expected, body = read(path)
+    found = [expectation(f) for f in classify_text(body)]
+    if request.config.getoption("--update"):
+        path.write_text("\n".join([source, *found]) + "\n\n" + body, "utf-8")
+        return
+    assert source.startswith("SOURCE: ")
+    assert found == expected
+
+
+@pytest.mark.parametrize("path", sorted((CRASHES / "benign").glob("*.log")), ids=lambda p: p.stem)
+def test_a_benign_log_holds_no_failure(path: Path) -> None:
+    assert [expectation(f) for f in classify_text(read(path)[2])] == []
+
+
+def test_no_log_is_large() -> None:
+    assert [p for p in LOGS if p.stat().st_size > 60_000] == []

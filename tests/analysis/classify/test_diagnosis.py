@@ -1,0 +1,104 @@
+"""A whole log read line by line gives what it gives at once, and costs no more memory when it is longer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from loadchaos.analysis.classify.classifier import classify_text
+from loadchaos.analysis.classify.diagnosis import Diagnosis
+from loadchaos.analysis.classify.group import Failure
+
+CRASHES = Path(__file__).parents[2] / "crashes"
+LOGS = sorted(CRASHES.rglob("*.log"))
+DEATH = (
+    (CRASHES / "vllm" / "encoder-cache-miss-in-the-drafter.log").read_text("utf-8").partition("\n\n")[2].splitlines()
+)
+
+
+def diagnose(lines: Iterable[str]) -> tuple[Diagnosis, list[Failure]]:
+    diagnosis = Diagnosis()
+    for line in lines:
+        diagnosis.feed(line)
+    return diagnosis, diagnosis.finish()
+
+
+@pytest.mark.parametrize("path", LOGS, ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_read_line_by_line_it_says_what_it_says_as_a_whole(path: Path) -> None:
+    text = path.read_text("utf-8").partition("\n\n")[2]
+    if len(text.splitlines()) < 2:
+        return  # one line is read as an HTTP body
+    whole = {(f.id, f.title, f.severity, f.evidence["line"]) for f in classify_text(text)}
+    _, found = diagnose(text.splitlines())
+    assert {(f.id, f.title, f.severity, f.evidence["line"]) for f in found} == whole
+
+
+def test_every_death_of_a_crash_loop_is_told_with_its_own_line() -> None:
+    start = "(APIServer pid=1) INFO 11-20 15:53:40 [api_server.py:1] vLLM API server version 0.18.0"
+    _, found = diagnose(line for _ in range(5) for line in [start, *DEATH])
+    assert [f.id for f in found] == ["encoder_cache_miss"] * 5
+    lines = [f.evidence["line"] for f in found]
+    assert len(set(lines)) == 5
+    assert lines == sorted(lines)
+
+
+def test_what_it_holds_does_not_grow_with_the_log() -> None:
+    error = (
+        "(EngineCore pid=8) ERROR 11-20 15:53:40 [core.py:1] AssertionError: Expected a cached item for mm_hash='ab12'"
+    )
+    diagnosis = Diagnosis()
+    held = []
+    for n in range(60_000):
+        diagnosis.feed(
+            error if n % 7 == 0 else f"INFO 11-20 {n // 3600 % 24:02d}:{n // 60 % 60:02d}:00 [x.py:1] step {n}"
+        )
+        held.append(len(diagnosis._held) + len(diagnosis._context))
+    assert max(held) < 6_000
+    [failure] = diagnosis.finish()
+    assert failure.repeats > 8_000
+
+
+def test_it_remembers_where_version_flags_and_the_dying_batch_stand() -> None:
+    lines = [
+        "(APIServer pid=1) INFO 11-20 15:53:40 [api_server.py:1] vLLM API server version 0.18.0",
+        "(APIServer pid=1) INFO 11-20 15:53:40 [utils.py:1] non-default args: {'model': 'm'}",
+        *DEATH,
+        "(EngineCore pid=2) ERROR 11-20 15:53:41 [dump_input.py:72] Dumping input data for V1 LLM engine (v0.18.0)",
+    ]
+    diagnosis, _ = diagnose(lines)
+    assert diagnosis.landmarks.version == ("vllm", "0.18.0", 1)
+    assert diagnosis.landmarks.lines == {"flags": [2], "batch": [5, len(lines)]}
+
+
+@pytest.mark.parametrize(
+    ("line", "version"),
+    [
+        (
+            "INFO 05-06 10:00:00 llm_engine.py:237] Initializing a V0 LLM engine (v0.8.5.post1) with config",
+            ("vllm", "0.8.5.post1"),
+        ),
+        ("vLLM API server version 0.32.0+cpu", ("vllm", "0.32.0+cpu")),
+        ("lmdeploy version: 0.18.0", None),
+        ("lmdeploy 0.18.0 is here", ("lmdeploy", "0.18.0")),
+        ("GET /v1 HTTP/1.1", None),
+    ],
+)
+def test_versions_are_found_in_start_up_lines(line: str, version: tuple[str, str] | None) -> None:
+    diagnosis, _ = diagnose([line, ""])
+    assert (diagnosis.landmarks.version or (None, None))[:2] == (version or (None, None))
+
+
+def test_a_second_life_that_dies_of_the_same_is_named_by_the_same() -> None:
+    text = (CRASHES / "cuda" / "index-out-of-bounds-near-max-length.log").read_text("utf-8").partition("\n\n")[2]
+    start = "(APIServer pid=1) INFO 11-20 15:53:40 [api_server.py:1] vLLM API server version 0.18.0"
+    _, found = diagnose(line for _ in range(6) for line in [start, *text.splitlines()])
+    assert [f.id for f in found if f.severity == "engine_death"] == ["index_oob_indexkernel"] * 6
+
+
+def test_what_a_process_says_as_it_ends_long_after_all_others_is_no_second_death() -> None:
+    log = (CRASHES / "vllm/top-k-under-speculation-0.32.log").read_text("utf-8").partition("\n\n")[2].splitlines()
+    last = [line.partition("] ")[2] for line in log if line.startswith("(EngineCore") and "fatal error" not in line]
+    _, found = diagnose([*log, *("INFO:     127.0.0.1:1 - stream closed" for _ in range(24_000)), *last])
+    assert [f.id for f in found] == ["spec_sampler_top_k"]

@@ -1,0 +1,60 @@
+"""What transports and terminals cut is put together again, and what nobody cut is left alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from loadchaos.analysis.classify.rejoin import joined
+from loadchaos.cli.main import main
+
+CRASHES = Path(__file__).parents[2] / "crashes"
+DEATH = (CRASHES / "vllm/encoder-cache-miss-in-the-drafter.log").read_text("utf-8").partition("\n\n")[2].splitlines()
+CAUSE = next(n for n, line in enumerate(DEATH) if "AssertionError: Encoder cache miss" in line)
+
+
+def told(tmp_path: Path, lines: list[str]) -> tuple[str, str, int, int]:
+    """Id, title, line and number of frames of the one failure that `loadchaos classify` finds."""
+    (tmp_path / "x.log").write_text("\n".join(lines) + "\n")
+    result = CliRunner().invoke(main, ["classify", "--json", str(tmp_path / "x.log")])
+    [failure] = json.loads(result.output)
+    return failure["id"], failure["title"], failure["evidence"]["line"], len(failure["frames"])
+
+
+@pytest.mark.parametrize("width", [80, 100, 121, 200])
+def test_a_log_copied_from_a_terminal_reads_as_the_log_itself(tmp_path: Path, width: int) -> None:
+    wrapped = [[line[i : i + width] for i in range(0, max(len(line), 1), width)] for line in DEATH]
+    id_, title, line, frames = told(tmp_path, [piece for pieces in wrapped for piece in pieces])
+    assert (id_, title, frames) == (*told(tmp_path, DEATH)[:2], told(tmp_path, DEATH)[3])
+    assert line == sum(map(len, wrapped[:CAUSE])) + 1
+
+
+def test_the_parts_of_a_container_runtimes_record_are_one_line(tmp_path: Path) -> None:
+    stamp, parts = "2026-04-02T11:15:40.123456789Z", []
+    for n, line in enumerate(DEATH):
+        parts += [f"{stamp} stderr P {line[:50]}"] if len(line) > 50 else []
+        parts += [f"{stamp} stdout F INFO: {n}", f"{stamp} stderr F {line[50:] if len(line) > 50 else line}"]
+    assert told(tmp_path, parts)[:2] == told(tmp_path, DEATH)[:2]
+
+
+def test_a_coloured_message_in_journalds_json_is_read(tmp_path: Path) -> None:
+    records = [json.dumps({"MESSAGE": list(f"\x1b[0;36m{line}".encode()), "_PID": "1"}) for line in DEATH]
+    assert told(tmp_path, records) == told(tmp_path, DEATH)
+
+
+@pytest.mark.parametrize("path", sorted(CRASHES.rglob("*.log")), ids=lambda p: p.stem)
+def test_a_log_that_nobody_cut_is_left_alone(path: Path) -> None:
+    lines = path.read_text("utf-8").partition("\n\n")[2].splitlines()
+    assert list(joined(lines)) == [(1, line) for line in lines]
+
+
+def test_lines_that_happen_to_be_equally_long_are_no_wrapped_ones() -> None:
+    lines = [f"INFO 11-20 15:53:{n:02d} [loggers.py:123] Engine 000: Running: {n:02d} reqs" for n in range(60)]
+    assert list(joined(lines)) == [(1, line) for line in lines]
+
+
+def test_a_part_whose_end_never_came_is_told_all_the_same() -> None:
+    assert list(joined(["2026-01-01T00:00:00Z stderr P half"])) == [(1, "2026-01-01T00:00:00Z stderr P half")]

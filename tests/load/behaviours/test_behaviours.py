@@ -1,0 +1,181 @@
+"""Clients as they are: one that reads to the end, and one that hangs up when it was told to."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from loadchaos.core.model import Reply
+from loadchaos.core.units import Range
+from loadchaos.load.behaviours import BEHAVIOURS
+from loadchaos.load.behaviours.abort import Options as AbortOptions
+from loadchaos.load.behaviours.plain import Options as PlainOptions
+from loadchaos.load.wire.exchange import Call, Progress, Sending, length_of, request_head
+from loadchaos.load.wire.outcome import Rules
+from loadchaos.load.wire.sockets import Collect, Connection, Slot, Take, Target
+from tests.load.wire.sweeper import swept
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def frame(data: object) -> bytes:
+    event = b"data: " + (data if isinstance(data, bytes) else json.dumps(data).encode()) + b"\n\n"
+    return b"%x\r\n%s\r\n" % (len(event), event)
+
+
+def token(finish: str | None = None) -> bytes:
+    return frame({"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": finish}]})
+
+
+class Stepping:
+    """Sends a token each time the client has taken the one before, so that a hang-up is met at the very token."""
+
+    def __init__(self) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        self.go = threading.Semaphore(0)
+        self.sent = 0
+        self.gone = threading.Event()
+        self.first: bytes | None = None
+        self.thread = threading.Thread(target=self._serve)
+        self.thread.start()
+
+    def _serve(self) -> None:
+        try:
+            peer, _ = self.listener.accept()
+        except OSError:
+            return
+        with peer:
+            try:
+                while not peer.recv(65536).endswith(b"{}"):
+                    pass
+                peer.sendall(HEAD)
+                if self.first is not None:
+                    peer.sendall(self.first)
+                for n in range(10):
+                    if not self.go.acquire(timeout=5):
+                        break
+                    peer.sendall(token("stop" if n == 9 else None))
+                    self.sent += 1
+                peer.sendall(frame(b"[DONE]") + b"0\r\n\r\n")
+                peer.settimeout(5)
+                while peer.recv(1024):
+                    pass
+            except OSError:
+                pass  # the client hung up
+            self.gone.set()
+
+    def close(self) -> None:
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        for _ in range(10):
+            self.go.release()
+        self.thread.join(10)
+
+
+@pytest.fixture
+def server() -> Iterator[Stepping]:
+    it = Stepping()
+    yield it
+    it.close()
+
+
+def act(behaviour: str, options: BaseModel, server: Stepping, seed: int = 1) -> tuple[Reply, Call]:
+    slot = Slot(Target(server.url), _stepped(server))
+    head = request_head("/v1/chat/completions", slot.target.host_header, {}) + length_of(b"{}")
+    call = Call(Sending(head, b"{}", True, Rules(), options=options, seed=seed), slot, Progress())
+    reply = BEHAVIOURS[behaviour].act(call)
+    slot.close()
+    return reply, call
+
+
+def _stepped(server: Stepping) -> Collect:
+    """Lets the server go on before each read."""
+
+    def collect(connection: Connection, take: Take) -> bool:
+        while True:
+            server.go.release()
+            at_ns, data = connection.receive()
+            if not data or not take(at_ns, data):
+                return not data
+
+    return collect
+
+
+def test_a_plain_client_reads_to_the_end(server: Stepping) -> None:
+    reply, _ = act("plain", PlainOptions(), server)
+    assert (reply.outcome, reply.chunks) == ("ok", 10)
+
+
+@pytest.mark.parametrize("k", [1, 3, 9])
+def test_an_aborting_client_hangs_up_at_its_token(server: Stepping, k: int) -> None:
+    reply, _ = act("abort", AbortOptions(at_token=Range(k, k)), server)
+    assert reply.outcome == "aborted"
+    assert k <= reply.chunks <= server.sent + 1  # the server counts after sending
+    assert reply.error is None
+    assert reply.finish_reason is None
+
+
+def test_the_token_is_drawn_from_the_seed(server: Stepping) -> None:
+    reply, call = act("abort", AbortOptions(at_token=Range(2, 8)), server, seed=5)
+    assert reply.outcome == "aborted"
+    assert call.seed == 5
+
+
+def test_an_answer_that_is_over_before_the_token_is_what_it_is(server: Stepping) -> None:
+    reply, _ = act("abort", AbortOptions(at_token=Range(50, 50)), server)
+    assert reply.outcome == "ok"
+
+
+def test_an_error_before_the_hang_up_stands(server: Stepping) -> None:
+    server.first = frame({"error": {"message": "boom", "code": 500}})
+    reply, _ = act("abort", AbortOptions(at_token=Range(2, 2)), server)
+    assert (reply.outcome, reply.error) == ("stream_error", "boom")
+    assert reply.detail["hung_up"] is True
+
+
+def test_an_abort_before_the_first_byte_reads_nothing_and_closes(server: Stepping) -> None:
+    reply, _ = act("abort", AbortOptions(before="first_byte"), server)
+    assert (reply.outcome, reply.first_byte_ns, reply.bytes_in) == ("aborted", None, 0)
+    server.go.release()
+    server.go.release()
+    assert server.gone.wait(10), "the server sees that the client went"
+
+
+def test_an_abort_after_a_time_is_made_by_the_sweeper(server: Stepping) -> None:
+    slot = Slot(Target(server.url))
+    head = request_head("/v1/chat/completions", slot.target.host_header, {}) + length_of(b"{}")
+    call = Call(
+        Sending(head, b"{}", True, Rules(), options=AbortOptions.model_validate({"after": "50ms"})), slot, Progress()
+    )
+    with swept(call):
+        reply = BEHAVIOURS["abort"].act(call)
+    assert reply.outcome == "aborted"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, "got none"),
+        ({"at_token": "1..2", "after": "1s"}, "at_token and after"),
+        ({"at_token": "0..2"}, "counts from 1"),
+        ({"before": "tea"}, "first_byte"),
+        ({"at_token": 1, "leave": "angrily"}, "reset"),
+        ({"at_tokens": 3}, "Extra inputs"),
+    ],
+)
+def test_options_of_abort_that_make_no_sense_are_told(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
+        AbortOptions.model_validate(given)
+
+
+def test_every_behaviour_of_the_shelf_has_options_and_acts() -> None:
+    for name, behaviour in BEHAVIOURS.items():
+        assert issubclass(behaviour.Options, BaseModel), name
+        assert callable(behaviour.act), name

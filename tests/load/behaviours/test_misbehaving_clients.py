@@ -1,0 +1,247 @@
+"""Clients that are slow, rude or silent, on real sockets: what the server sees of them, and what it comes to."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from loadchaos.core.model import Reply
+from loadchaos.load.behaviours import BEHAVIOURS
+from loadchaos.load.wire.exchange import Call, Limits, Progress, Sending, length_of, request_head
+from loadchaos.load.wire.outcome import Rules
+from loadchaos.load.wire.sockets import Connection, Slot, Target
+from tests.load.wire.misbehaving import GOOD, ROLE, STOP, TOKENS, delta, frame, stream
+from tests.load.wire.sweeper import swept
+
+BODY = b'{"messages":[{"role":"user","content":"' + b"word " * 40 + b'"}]}'
+
+
+@dataclass
+class Seen:
+    """What one connection brought: its pieces with their times, and how it ended."""
+
+    pieces: list[bytes] = field(default_factory=list)
+    end: str = ""
+    over: threading.Event = field(default_factory=threading.Event)
+    got_request: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def data(self) -> bytes:
+        return b"".join(self.pieces)
+
+
+class Recorder:
+    """Writes down what clients send; answers each whole request with `answer` (None: never), in `gulp`-byte reads."""
+
+    def __init__(self) -> None:
+        self.answer: bytes | None = stream(*GOOD)
+        self.seen: list[Seen] = []
+        self.sent_s: list[float] = []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        self._threads: list[threading.Thread] = []
+        self._acceptor = threading.Thread(target=self._accept)
+        self._acceptor.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                peer, _ = self.listener.accept()
+            except OSError:
+                return
+            seen = Seen()
+            self.seen.append(seen)
+            thread = threading.Thread(target=self._serve, args=(peer, seen))
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, peer: socket.socket, seen: Seen) -> None:
+        answered = 0
+        with peer:
+            peer.settimeout(10)
+            try:
+                while piece := peer.recv(65536):
+                    seen.pieces.append(piece)
+                    while answered < seen.data.count(BODY):
+                        answered += 1
+                        seen.got_request.set()
+                        if self.answer is not None:
+                            begin = time.monotonic()
+                            peer.sendall(self.answer)
+                            self.sent_s.append(time.monotonic() - begin)
+                seen.end = "closed"
+            except OSError as e:
+                seen.end = type(e).__name__
+        seen.over.set()
+
+    def close(self) -> None:
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        self._acceptor.join(5)
+        for thread in self._threads:
+            thread.join(12)
+
+
+@pytest.fixture
+def server() -> Iterator[Recorder]:
+    it = Recorder()
+    yield it
+    it.close()
+
+
+def ask(server: Recorder, behaviour: str, *, slot: Slot | None = None, seed: int = 1, limits: Limits | None = None,
+        **options: Any) -> Reply:  # fmt: skip
+    mine = slot or Slot(Target(server.url))
+    head = request_head("/v1/chat/completions", mine.target.host_header, {}) + length_of(BODY)
+    shelf = BEHAVIOURS[behaviour]
+    model: BaseModel = shelf.Options.model_validate(options)
+    sending = Sending(head, BODY, True, Rules(), limits or Limits(), model, seed, shelf.FRESH)
+    try:
+        with swept(Call(sending, mine, Progress())) as call:
+            return shelf.act(call)
+    finally:
+        if slot is None:
+            mine.close()
+
+
+def only(server: Recorder) -> Seen:
+    (seen,) = server.seen
+    assert seen.over.wait(10), "the connection is let go of"
+    return seen
+
+
+def test_a_dripping_client_sends_its_body_byte_by_byte_and_is_answered(server: Recorder) -> None:
+    reply = ask(server, "drip", bytes="1..1", pause="1ms")
+    assert reply.outcome == "ok"
+    seen = only(server)
+    assert seen.data.endswith(BODY)
+    assert len(seen.pieces) > len(BODY) // 4  # the kernel may join some on their way
+    assert reply.detail["slowed"] is True
+
+
+def test_a_drip_ends_after_its_time_and_the_rest_goes_at_once(server: Recorder) -> None:
+    reply = ask(server, "drip", bytes="1..1", pause="10ms", of="all", for_="50ms")
+    assert reply.outcome == "ok"
+    assert len(only(server).pieces) < 40
+
+
+def test_drips_of_one_seed_are_cut_the_same(server: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    cuts: list[list[int]] = []
+    send = Connection.send
+
+    def recorded(self: Connection, data: bytes) -> None:
+        cuts[-1].append(len(data))
+        send(self, data)
+
+    monkeypatch.setattr(Connection, "send", recorded)
+    for seed in (9, 9, 10):
+        cuts.append([])
+        ask(server, "drip", seed=seed, bytes="1..40", pause="1ms")
+    assert cuts[0] == cuts[1] != cuts[2]
+
+
+def test_a_refusal_before_the_whole_body_came_is_taken(server: Recorder) -> None:
+    def refuse(peer: socket.socket) -> None:
+        with peer:
+            peer.recv(65536)
+            peer.sendall(b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=lambda: refuse(listener.accept()[0]))
+    thread.start()
+    slot = Slot(Target(f"http://127.0.0.1:{listener.getsockname()[1]}"))
+    reply = ask(server, "drip", slot=slot, bytes="1..2", pause="5ms")
+    thread.join(5)
+    listener.close()
+    assert (reply.outcome, reply.status) == ("http_error", 408)
+
+
+def test_a_slow_reader_holds_the_server_up_and_gets_the_whole_answer(server: Recorder) -> None:
+    text = frame(delta(content="x" * 2000)) * 4000
+    server.answer = stream(ROLE, text, STOP, frame("[DONE]"))
+    reply = ask(server, "slow_read", bytes="65536", pause="2ms", for_="400ms")
+    assert (reply.outcome, reply.chunks) == ("ok", 4000)
+    assert server.sent_s[0] > 0.2, "8 MB do not fit the buffers: the server had to wait for us"
+    assert reply.itl_hist == {}
+    assert reply.detail["slowed"] is True
+
+
+def test_a_churning_client_has_a_connection_for_each_request(server: Recorder) -> None:
+    slot = Slot(Target(server.url))
+    assert ask(server, "plain", slot=slot).outcome == "ok"
+    replies = [ask(server, "churn", slot=slot) for _ in range(3)]
+    assert {r.outcome for r in replies} == {"ok"}
+    assert len(server.seen) == 4
+    assert all(seen.over.wait(10) for seen in server.seen[1:])
+    assert ask(server, "plain", slot=slot).outcome == "ok"
+    assert len(server.seen) == 4, "the slot's own connection is still good"
+    slot.close()
+
+
+@pytest.mark.parametrize(
+    ("sent", "bytes_seen"),
+    [
+        ("nothing", lambda data: data == b""),
+        ("half_head", lambda data: len(data) > 0 and b"\r\n\r\n" not in data),
+        ("head", lambda data: data.endswith(b"\r\n\r\n")),
+        ("half_body", lambda data: b"\r\n\r\n{" in data and not data.endswith(BODY)),
+        ("all", lambda data: data.endswith(BODY)),
+    ],
+)
+def test_a_half_open_client_says_a_part_stays_and_leaves(
+    server: Recorder, sent: str, bytes_seen: Callable[[bytes], bool]
+) -> None:
+    begin = time.monotonic()
+    reply = ask(server, "half_open", sent=sent, hold="100ms", limits=Limits(first_byte_ns=20_000_000))
+    assert reply.outcome == "aborted", "its own silence is no stall of the server"
+    assert time.monotonic() - begin >= 0.1
+    seen = only(server)
+    assert bytes_seen(seen.data)
+
+
+def test_a_client_may_leave_with_a_reset(server: Recorder) -> None:
+    server.answer = None
+    reply = ask(server, "half_open", sent="all", hold="20ms", leave="reset")
+    assert reply.outcome == "aborted"
+    assert only(server).end == "ConnectionResetError"
+
+
+def test_a_half_open_client_is_woken_when_the_load_stops(server: Recorder) -> None:
+    slot = Slot(Target(server.url))
+    shelf = BEHAVIOURS["half_open"]
+    head = request_head("/x", slot.target.host_header, {}) + length_of(BODY)
+    sending = Sending(head, BODY, True, Rules(), options=shelf.Options.model_validate({"hold": "60s"}), fresh=True)
+    call = Call(sending, slot, Progress())
+    stopper = threading.Timer(0.1, call.end, ("hung_up", "stopped"))
+    stopper.start()
+    assert shelf.act(call).outcome == "aborted"
+    stopper.join()
+
+
+def test_an_abort_before_the_body_leaves_behind_the_head(server: Recorder) -> None:
+    reply = ask(server, "abort", before="body")
+    assert (reply.outcome, reply.first_byte_ns) == ("aborted", None)
+    assert only(server).data.endswith(b"\r\n\r\n")
+
+
+def test_an_abort_behind_the_last_token_leaves_before_the_end(server: Recorder) -> None:
+    server.answer = stream(ROLE, TOKENS, STOP, end=b"")  # usage and [DONE] would come later
+    reply = ask(server, "abort", before="end", leave="reset")
+    assert (reply.outcome, reply.finish_reason, reply.chunks) == ("aborted", "stop", 3)
+    assert only(server).end in {"closed", "ConnectionResetError"}
+
+
+def test_an_answer_that_came_whole_is_ok_even_to_who_wanted_to_leave_before_its_end(server: Recorder) -> None:
+    assert ask(server, "abort", before="end").outcome == "ok"
+
+
+def test_a_pipeline_of_one_is_none() -> None:
+    with pytest.raises(ValidationError, match="2 requests deep"):
+        BEHAVIOURS["pipeline"].Options.model_validate({"depth": 1})

@@ -1,0 +1,126 @@
+"""Several requests at once on one connection: every answer is read, and each comes to what it is."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+
+from loadchaos.core.model import Reply
+from loadchaos.load.behaviours import BEHAVIOURS, pipeline
+from loadchaos.load.wire.exchange import Call, Limits, Progress, Sending, length_of, request_head
+from loadchaos.load.wire.outcome import Rules
+from loadchaos.load.wire.pipelined import Following
+from loadchaos.load.wire.sockets import Slot, Target
+from tests.load.wire.misbehaving import GOOD, stream
+
+BODY = b'{"messages":[{"role":"user","content":"hello"}]}'
+IDS = ("lc-1", "lc-1.1", "lc-1.2")
+
+
+def answer(request_id: str) -> bytes:
+    return stream(*GOOD).replace(b"x-request-id: req-9", b"x-request-id: " + request_id.encode())
+
+
+def asked(says: Callable[[socket.socket], None], limits: Limits | None = None) -> list[Reply]:
+    """Three requests to a server that reads them all and then does as it is told."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        peer, _ = listener.accept()
+        with peer:
+            data = b""
+            while data.count(BODY) < len(IDS):
+                data += peer.recv(65536)
+            says(peer)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    target = Target(f"http://127.0.0.1:{listener.getsockname()[1]}")
+    head = request_head("/v1/chat/completions", target.host_header, {}) + length_of(BODY)
+    calls = [
+        Sending(head, BODY, True, Rules(), limits or Limits(), pipeline.Options(), fresh=True, request_id=i)
+        for i in IDS
+    ]
+    first = Call(calls[0], Slot(target), Progress())
+    second = Following(calls[1], first, Slot(target), Progress())
+    third = Following(calls[2], second, Slot(target), Progress())
+    first.behind = [second, third]
+    over = threading.Event()
+
+    def sweep() -> None:
+        while not over.wait(0.01):
+            for call in (first, second, third):
+                call.sweep(time.monotonic_ns())
+
+    sweeper = threading.Thread(target=sweep)
+    sweeper.start()
+    replies = [BEHAVIOURS["pipeline"].act(first), *(pipeline.act_behind(c, first) for c in (second, third))]
+    over.set()
+    for it in (sweeper, thread):
+        it.join(10)
+    listener.close()
+    return replies
+
+
+def outcomes(replies: list[Reply]) -> list[str]:
+    return [r.outcome for r in replies]
+
+
+def test_every_answer_is_read_in_whatever_packets_they_come() -> None:
+    whole = b"".join(answer(i) for i in IDS)
+
+    def in_pieces(peer: socket.socket) -> None:
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for at in range(0, len(whole), 37):
+            peer.sendall(whole[at : at + 37])
+
+    for says in (lambda peer: peer.sendall(whole), in_pieces):
+        replies = asked(says)
+        assert outcomes(replies) == ["ok", "ok", "ok"]
+        assert [r.request_id for r in replies] == list(IDS)
+        assert [r.chunks for r in replies] == [3, 3, 3]
+        assert "slowed" not in replies[0].detail
+        assert replies[1].detail["slowed"], "it waited for the answer before, which is the client's doing"
+
+
+def test_a_server_may_close_behind_an_answer_and_the_rest_is_nobodys_fault() -> None:
+    replies = asked(lambda peer: peer.sendall(answer(IDS[0])))
+    assert outcomes(replies) == ["ok", "aborted", "aborted"]
+    assert replies[1].detail["why"] == replies[2].detail["why"]
+    assert "as it may" in replies[1].detail["why"]
+
+
+def test_a_cut_inside_an_answer_is_a_reset_for_it_and_for_all_behind_it() -> None:
+    def cuts(peer: socket.socket) -> None:
+        peer.sendall(answer(IDS[0]) + answer(IDS[1])[:-20])
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    replies = asked(cuts)
+    assert outcomes(replies)[1:] == ["reset", "reset"]
+    assert "in an answer before it" in str(replies[2].error)
+
+
+def test_an_error_is_the_error_of_its_own_request_only() -> None:
+    body = b'{"error":{"message":"boom","code":500}}'
+    wrong = b"HTTP/1.1 500 X\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    replies = asked(lambda peer: peer.sendall(answer(IDS[0]) + wrong + answer(IDS[2])))
+    assert outcomes(replies) == ["ok", "http_error", "ok"]
+    assert replies[1].error == "boom"
+
+
+def test_answers_that_are_mixed_up_are_wrong_output() -> None:
+    replies = asked(lambda peer: peer.sendall(answer(IDS[1]) + answer(IDS[0]) + answer(IDS[2])))
+    assert outcomes(replies) == ["wrong_output", "wrong_output", "ok"]
+    assert replies[0].error == "the word of another request is in the answer: lc-1.1"
+
+
+def test_a_second_answer_that_never_comes_is_stalled_by_its_own_time() -> None:
+    def silent(peer: socket.socket) -> None:
+        peer.sendall(answer(IDS[0]))
+        peer.recv(1)  # until the client leaves
+
+    replies = asked(silent, Limits(first_byte_ns=150_000_000, between_bytes_ns=150_000_000))
+    assert outcomes(replies) == ["ok", "stalled", "aborted"]

@@ -1,0 +1,51 @@
+"""docs/traffic.md names every payload and every behaviour with all of its options, and values that they take."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from loadchaos.load.behaviours import BEHAVIOURS
+from loadchaos.load.payloads import PAYLOADS
+
+PAGE = (Path(__file__).parents[3] / "docs" / "traffic.md").read_text(encoding="utf-8")
+SHELVES = [*PAYLOADS.items(), *BEHAVIOURS.items()]
+
+
+def row_of(name: str) -> str:
+    (row,) = [line for line in PAGE.splitlines() if line.startswith(f"| `{name}` |")]
+    return row
+
+
+def values(row: str) -> Iterator[tuple[str, str]]:
+    """(option, value as YAML) of each that the page shows, those with choices once for each."""
+    options = row.split("|")[2]
+    for name, value in re.findall(r"`(\w+)` \(((?:\[[^]]*\]|\{[^}]*\}|[^()\s:]+))", options):
+        yield name, value
+    for name, choices in re.findall(r"`(\w+): ([^`]*)`", options):
+        yield from ((name, choice) for choice in choices.split(", "))
+
+
+@pytest.mark.parametrize(("name", "entry"), SHELVES, ids=[name for name, _ in SHELVES])
+def test_every_value_that_is_shown_can_be_written(name: str, entry: Any, tmp_path: Path) -> None:
+    (tmp_path / "own.jsonl").write_text('{"prompt": "hello"}')
+    needs: dict[str, dict[str, Any]] = {
+        "abort": {"at_token": 1}, "requests": {"file": str(tmp_path / "own.jsonl")},
+    }  # fmt: skip
+    shown = list(values(row_of(name)))
+    assert len(shown) >= len(re.findall(r"` \(|`\w+: ", row_of(name).split("|")[2]))
+    for option, text in shown:
+        others = {} if option in ("before", "after") else needs.get(name, {})
+        entry.Options.model_validate({**others, option: YAML(typ="safe", pure=True).load(text)})
+
+
+@pytest.mark.parametrize(("name", "entry"), SHELVES, ids=[name for name, _ in SHELVES])
+def test_every_entry_is_told_with_its_options(name: str, entry: object) -> None:
+    row = row_of(name)
+    fields = entry.Options.model_fields  # type: ignore[attr-defined]  # payloads and behaviours share this by two protocols
+    for option, field in fields.items():
+        if not field.exclude:
+            assert (field.alias or option) in row, option

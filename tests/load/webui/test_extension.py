@@ -1,0 +1,161 @@
+"""What we add to Locust's web UI, over a fake Locust: commands written, pages shown, and who is sent away."""
+
+import json
+
+from tests.load.webui.conftest import PORT, Extended
+
+TARGET = "http://embedded-server"
+
+
+def test_start_becomes_a_command_of_the_session(ui: Extended) -> None:
+    form = {"user_count": "10", "spawn_rate": "10", "host": TARGET}
+    assert ui.post("/swarm", data=form).get_json()["success"]
+    (command,) = ui.commands(ui.home / "commands.jsonl")
+    assert (command["what"], command["users"], command["edited"]) == ("start", 10, False)
+    assert ui.state()["phase"] == "starting"
+
+
+def test_a_start_with_other_users_than_the_profile_s_is_an_edit(ui: Extended) -> None:
+    ui.post("/swarm", data={"user_count": "10", "spawn_rate": "1", "host": TARGET})
+    (command,) = ui.commands(ui.home / "commands.jsonl")
+    assert command["edited"]
+
+
+def test_an_edit_while_the_load_goes_on_is_a_command_of_the_run(ui: Extended) -> None:
+    folder = ui.run_begins()
+    ui.environment.runner.state = "running"
+    ui.post("/swarm", data={"user_count": "25", "spawn_rate": "5"})
+    (command,) = ui.commands(folder.commands)
+    assert (command["what"], command["users"], command["rate"], command["planned"]) == ("users", 25, 5.0, 10)
+
+
+def test_another_host_is_refused_with_the_reason(ui: Extended) -> None:
+    told = ui.post("/swarm", data={"user_count": "1", "spawn_rate": "1", "host": "http://production"}).get_json()
+    assert not told["success"]
+    assert "--target" in told["message"]
+    assert ui.environment.runner.state == "ready"
+
+
+def test_no_second_run_begins_while_the_first_is_judged(ui: Extended) -> None:
+    ui.run_begins()
+    ui.environment.runner.state = "running"
+    ui.load_ends()
+    assert ui.environment.runner.stops == 1
+    told = ui.post("/swarm", data={"user_count": "1", "spawn_rate": "1"}).get_json()
+    assert "judged" in told["message"]
+
+
+def test_locust_s_own_stop_tells_the_run(ui: Extended) -> None:
+    folder = ui.run_begins()
+    for listener in ui.environment.events.test_stopping.listeners:
+        listener(environment=None)
+    assert [c["what"] for c in ui.commands(folder.commands)] == ["stop"]
+
+
+def test_a_locust_that_stops_already_is_not_stopped_a_second_time(ui: Extended) -> None:
+    ui.run_begins()
+    ui.environment.runner.state = "cleanup"
+    ui.load_ends()
+    assert ui.environment.runner.stops == 0
+
+
+def test_the_end_of_a_run_is_no_stop_of_the_user(ui: Extended) -> None:
+    folder = ui.run_begins()
+    ui.load_ends()
+    for listener in ui.environment.events.test_stopping.listeners:
+        listener(environment=None)
+    assert ui.commands(folder.commands) == []
+
+
+# -- what is shown ---------------------------------------------------------------------------------------------------
+
+
+def test_failures_are_those_the_follower_named(ui: Extended) -> None:
+    folder = ui.run_begins()
+    folder.cockpit.mkdir()
+    named = [{"occurrences": 1, "method": "engine death", "name": "encoder_cache_miss", "error": "x"}]
+    (folder.cockpit / "failures.json").write_text(json.dumps(named))
+    assert ui.get("/stats/requests").get_json()["errors"] == named
+
+
+def test_before_the_follower_spoke_no_raw_text_is_shown_either(ui: Extended) -> None:
+    ui.run_begins()
+    assert ui.get("/stats/requests").get_json()["errors"] == []
+
+
+def test_panels_are_the_follower_s_pages_and_nothing_else(ui: Extended) -> None:
+    folder = ui.run_begins()
+    folder.cockpit.mkdir()
+    (folder.cockpit / "server.html").write_text("<p>healthy</p>")
+    assert ui.get("/loadchaos/panel/server").get_data(as_text=True) == "<p>healthy</p>"
+    assert ui.get("/loadchaos/panel/attacks").get_data(as_text=True) == ""
+    assert ui.get("/loadchaos/panel/..%2f..%2fplan").status_code == 404
+
+
+def test_reports_and_incidents_are_reached_and_the_plan_is_not(ui: Extended) -> None:
+    folder = ui.run_begins()
+    (folder.path / "plan.json").write_text("{}")
+    folder.report_html.write_text("<h1>report</h1>")
+    home = folder.incidents / "001-x"
+    home.mkdir(parents=True)
+    (home / "incident.md").write_text("<script>alert(1)</script>")
+    ui.tell("over", folder=str(folder.path), exit_code=1, error=None, verdict="fail")
+    ui.until(lambda: ui.state()["phase"] == "idle")
+    assert [link["href"] for link in ui.state()["links"]] == ["report.html", "incidents/001-x/incident.md"]
+    assert ui.get("/loadchaos/runs/small-1/report.html").status_code == 200
+    assert ui.get("/loadchaos/report").status_code == 200
+    page = ui.get("/loadchaos/runs/small-1/incidents/001-x/incident.md")
+    assert page.mimetype == "text/plain"
+    for path in ("plan.json", "commands.jsonl", "incidents/../plan.json", "../../session.jsonl"):
+        assert ui.get(f"/loadchaos/runs/small-1/{path}").status_code == 404
+    assert ui.get("/loadchaos/runs/elsewhere/report.html").status_code == 404
+
+
+# -- buttons, and who may press them ---------------------------------------------------------------------------------
+
+ASKED = {"kind": "admin", "name": "reset_mm_cache", "title": "reset_mm_cache", "params": {}}
+
+
+def test_a_button_with_our_token_writes_its_command(ui: Extended) -> None:
+    folder = ui.run_begins()
+    answer = ui.post("/loadchaos/attack", {"X-Loadchaos-Token": ui.token()}, json=ASKED)
+    assert answer.status_code == 200
+    (command,) = ui.commands(folder.commands)
+    assert (command["what"], command["kind"], command["name"]) == ("attack", "admin", "reset_mm_cache")
+
+
+def test_without_a_load_there_is_nothing_to_attack(ui: Extended) -> None:
+    assert ui.post("/loadchaos/attack", {"X-Loadchaos-Token": ui.token()}, json=ASKED).status_code == 409
+
+
+def test_a_button_without_the_token_does_nothing(ui: Extended) -> None:
+    folder = ui.run_begins()
+    for token in ({}, {"X-Loadchaos-Token": "guessed"}):
+        assert ui.post("/loadchaos/attack", token, json=ASKED).status_code == 403
+    assert ui.commands(folder.commands) == []
+
+
+def test_another_page_in_the_same_browser_can_change_nothing(ui: Extended) -> None:
+    form = {"user_count": "1", "spawn_rate": "1"}
+    for headers in (
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Origin": f"http://127.0.0.1:{PORT + 1}"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ):
+        assert ui.post("/swarm", headers, data=form).status_code == 403
+    assert ui.environment.runner.state == "ready"
+    ours = {"Origin": f"http://127.0.0.1:{PORT}", "Sec-Fetch-Site": "same-origin"}
+    assert ui.post("/swarm", ours, data=form).status_code == 200
+
+
+def test_a_name_that_was_made_to_resolve_to_us_is_sent_away(ui: Extended) -> None:
+    assert ui.client.get("/", headers={"Host": f"evil.example:{PORT}"}).status_code == 403
+    assert ui.client.get("/", headers={"Host": f"localhost:{PORT}"}).status_code == 200
+
+
+def test_no_other_page_may_read_or_frame_ours(ui: Extended) -> None:
+    answer = ui.get("/stats/requests", Origin="https://evil.example")
+    assert "Access-Control-Allow-Origin" not in answer.headers
+    assert answer.headers["X-Frame-Options"] == "DENY"

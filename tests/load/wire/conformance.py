@@ -1,0 +1,237 @@
+"""Asks the misbehaving server in every way and says what each request came to: the table of docs/conformance.md.
+
+`python -m tests.load.wire.conformance` prints it.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+from loadchaos.core.model import Reply
+from loadchaos.load.behaviours import BEHAVIOURS
+from loadchaos.load.wire.exchange import Call, Limits, Progress, Sending, length_of, request_head
+from loadchaos.load.wire.outcome import Rules
+from loadchaos.load.wire.sockets import Slot, Target
+from tests.load.wire.misbehaving import Misbehaving, running
+from tests.load.wire.sweeper import swept
+
+VALIDATION = (re.compile(r"maximum context length"), re.compile(r"must be at least"))
+SHED = (re.compile(r"engine is currently busy"),)
+DEAD = (re.compile(r"EngineCore encountered an issue"),)
+
+
+def rules(**changes: Any) -> Rules:
+    return Rules(validation=VALIDATION, shed=SHED, engine_dead=DEAD, **changes)
+
+
+def sending(target: Target, *, stream: bool, rules: Rules, limits: Limits, options: Any = None) -> Sending:
+    head = request_head(target.path("/v1/chat/completions"), target.host_header, {"X-Request-Id": "t-1"}) + length_of(
+        b"{}"
+    )
+    return Sending(head, b"{}", stream, rules, limits, options)
+
+
+def ask(
+    url: str, *, stream: bool = True, judged_by: Rules | None = None, limits: Limits | None = None, slot: Slot | None = None,
+    behaviour: str = "plain", options: Any = None, keep: bool = False,
+) -> Reply:  # fmt: skip
+    slot = slot or Slot(Target(url))
+    what = sending(slot.target, stream=stream, rules=judged_by or rules(), limits=limits or Limits(), options=options)
+    try:
+        with swept(Call(what, slot, Progress())) as call:
+            return BEHAVIOURS[behaviour].act(call)
+    finally:
+        if not keep:
+            slot.close()
+
+
+BOTH = [True, False]
+TABLE: list[tuple[str, list[bool], str]] = [
+    ("good", [True], "ok"),
+    ("good_no_done", [True], "truncated"),
+    ("error_first", [True], "stream_error"),
+    ("error_first_code_400_dead", [True], "stream_error"),
+    ("error_after_tokens", [True], "stream_error"),
+    ("event_error", [True], "stream_error"),
+    ("event_error_no_json", [True], "stream_error"),
+    ("error_after_finish", [True], "stream_error"),
+    ("error_after_done", [True], "ok"),
+    ("finish_error", [True], "finish_error"),
+    ("finish_abort", [True], "finish_abort"),
+    ("no_finish_no_done", [True], "truncated"),
+    ("no_finish_done", [True], "truncated"),
+    ("done_only", [True], "truncated"),
+    ("no_body", [True], "truncated"),
+    ("comments_only", [True], "truncated"),
+    ("reset_after_headers", BOTH, "reset"),
+    ("reset_after_tokens", [True], "reset"),
+    ("reset_mid_frame", [True], "reset"),
+    ("closed_mid_frame", [True], "reset"),
+    ("closed_without_last_chunk", [True], "reset"),
+    ("reset_after_done", [True], "ok"),
+    ("no_token_stop", [True], "empty"),
+    ("eos_at_once", [True], "ok"),
+    ("usage_zero", [True], "ok"),
+    ("usage_missing", [True], "ok"),
+    ("usage_late", [True], "ok"),
+    ("garbage_json", [True], "protocol_error"),
+    ("wrong_types", [True], "protocol_error"),
+    ("content_is_number", [True], "protocol_error"),
+    ("not_sse", BOTH, "protocol_error"),
+    ("html", BOTH, "protocol_error"),
+    ("sse_as_text_plain", [True], "ok"),
+    ("json_for_stream", [True], "protocol_error"),
+    ("crlf", [True], "ok"),
+    ("cr_only", [True], "ok"),
+    ("comments", [True], "ok"),
+    ("multi_line_data", [True], "ok"),
+    ("line_separators", [True], "ok"),
+    ("utf8_split", [True], "ok"),
+    ("four_events_a_packet", [True], "ok"),
+    ("forty_packets", [True], "ok"),
+    ("four_tokens_an_event", [True], "ok"),
+    ("reasoning", [True], "ok"),
+    ("reasoning_content", [True], "ok"),
+    ("reasoning_only", [True], "ok"),
+    ("tool_calls", [True], "ok"),
+    ("text_completion", [True], "ok"),
+    ("lmdeploy_internal", [True], "finish_error"),
+    ("lmdeploy_cut", [True], "truncated"),
+    ("queue_in_stream", [True], "shed"),
+    ("code_429_in_stream", [True], "shed"),
+    ("too_long_in_stream", [True], "rejected"),
+    ("too_long_after_tokens", [True], "stream_error"),
+    ("foreign_nonce", [True], "wrong_output"),
+    ("gzip", [True], "ok"),
+    ("until_close", [True], "ok"),
+    ("until_close_cut_short", [True], "truncated"),
+    ("hundred_continue", [True], "ok"),
+    ("big_headers", [True], "ok"),
+    ("half_a_chunk", [True], "stalled"),
+    ("whole", [False], "ok"),
+    ("whole_finish_error", [False], "finish_error"),
+    ("whole_finish_abort", [False], "finish_abort"),
+    ("whole_no_finish", [False], "truncated"),
+    ("whole_empty", [False], "empty"),
+    ("whole_reasoning_only", [False], "ok"),
+    ("whole_tool_calls", [False], "ok"),
+    ("whole_wrong_types", [False], "protocol_error"),
+    ("whole_not_json", [False], "protocol_error"),
+    ("whole_nothing", [False], "protocol_error"),
+    ("whole_gzip", [False], "ok"),
+    ("whole_cut", [False], "reset"),
+    ("whole_until_close", [False], "ok"),
+    ("whole_foreign_nonce", [False], "wrong_output"),
+    ("whole_sse", [False], "protocol_error"),
+    ("error_object_200", BOTH, "http_error"),
+    ("error_code_200", BOTH, "http_error"),
+    ("status_500_json", BOTH, "http_error"),
+    ("status_500_text", BOTH, "http_error"),
+    ("status_500_empty", BOTH, "http_error"),
+    ("status_503", BOTH, "http_error"),
+    ("status_503_retry_after", BOTH, "shed"),
+    ("status_503_busy", BOTH, "shed"),
+    ("status_429", BOTH, "shed"),
+    ("status_400_too_long", BOTH, "rejected"),
+    ("status_400_flat", BOTH, "rejected"),
+    ("status_400_unknown", BOTH, "http_error"),
+    ("status_404", BOTH, "http_error"),
+    ("status_401", BOTH, "http_error"),
+    ("status_302", BOTH, "http_error"),
+    ("not_http", BOTH, "protocol_error"),
+    ("bad_chunk_size", BOTH, "protocol_error"),
+    ("reset_before_headers", BOTH, "reset"),
+    ("closed_before_headers", BOTH, "reset"),
+    ("never", BOTH, "stalled"),
+    # and more of each
+    ("one_event_in_forty_packets", [True], "ok"),
+    ("byte_order_mark", [True], "ok"),
+    ("usage_in_every_chunk", [True], "ok"),
+    ("two_choices", [True], "ok"),
+    ("one_of_two_choices_unfinished", [True], "truncated"),
+    ("logprobs", [True], "ok"),
+    ("last_blank_line_missing", [True], "ok"),
+    ("null_choices_first", [True], "protocol_error"),
+    ("error_as_text", [True], "stream_error"),
+    ("error_code_in_stream", [True], "stream_error"),
+    ("tokens_then_silence", [True], "stalled"),
+    ("headers_then_silence", BOTH, "stalled"),
+    ("broken_gzip", [True], "protocol_error"),
+    ("bytes_behind_the_end", [True], "ok"),
+    ("chunk_sizes_with_extensions", [True], "ok"),
+    ("whole_in_chunks", [False], "ok"),
+    ("whole_shorter_than_promised", [False], "reset"),
+    ("whole_hundred_continue", [False], "ok"),
+    ("whole_big_headers", [False], "ok"),
+    ("whole_half_then_silence", [False], "stalled"),
+    ("whole_reset_mid_body", [False], "reset"),
+    ("whole_usage_zero", [False], "ok"),
+    ("whole_usage_missing", [False], "ok"),
+    ("whole_no_token_stop", [False], "empty"),
+    ("whole_utf8_split", [False], "ok"),
+    ("content_length_is_no_number", BOTH, "protocol_error"),
+    ("status_408", BOTH, "http_error"),
+    ("status_413_gateway", BOTH, "http_error"),
+    ("status_502_html", BOTH, "http_error"),
+    ("status_504_gateway", BOTH, "http_error"),
+    ("status_500_cut", BOTH, "http_error"),
+    ("status_204", [True], "truncated"),
+    ("status_204", [False], "protocol_error"),
+    ("closed_while_idle", [True], "ok"),
+    ("whole_closed_while_idle", [False], "ok"),
+]
+SHORT = Limits(first_byte_ns=300_000_000, between_bytes_ns=200_000_000)
+KEPT_ALIVE = {"closed_while_idle", "whole_closed_while_idle"}
+"""Modes that are asked a second time on the connection of the first, because that is what they are about."""
+
+HEAD = """# Every outcome right
+
+What a request comes to when a server misbehaves: each row is a mode of the misbehaving server in
+`tests/load/wire/misbehaving.py`, asked over a real socket. The first decisive event in byte order wins; the text is what is
+kept as the error. A dash: that way of asking makes no difference there, or no sense. Printed by `make conformance`; a
+test keeps this page current.
+
+| what the server does | streamed | not streamed | status | kept as the error |
+| --- | --- | --- | --- | --- |
+"""
+
+
+def once(server: Misbehaving, mode: str, *, stream: bool, expected: str = "") -> Reply:
+    """One request to one mode, with short limits where silence is expected, and the check for foreign nonces."""
+    judged_by = rules(foreign_nonce=lambda text: "zebra-17" if "zebra-17" in text else None)
+    limits = SHORT if expected == "stalled" else Limits()
+    slot = Slot(Target(server.url(mode)))
+    if mode in KEPT_ALIVE:
+        ask(server.url(mode), stream=stream, judged_by=judged_by, slot=slot, keep=True)
+        deadline = time.monotonic() + 60
+        while slot._idle is not None and not slot._idle.is_stale() and time.monotonic() < deadline:
+            time.sleep(0.005)
+    return ask(server.url(mode), stream=stream, judged_by=judged_by, limits=limits, slot=slot)
+
+
+def words(mode: str) -> str:
+    return mode.replace("_", " ")
+
+
+def render() -> str:
+    """The whole page, from answers got just now."""
+    lines = []
+    with running() as server:
+        for mode, kinds, expected in TABLE:
+            replies = {kind: once(server, mode, stream=kind, expected=expected) for kind in kinds}
+            streamed, whole = (f"`{replies[k].outcome}`" if k in replies else "-" for k in (True, False))
+            reply = next(iter(replies.values()))
+            lines.append(f"| {words(mode)} | {streamed} | {whole} | {reply.status or '-'} | {_told(reply)} |")
+    return HEAD + "\n".join(lines) + "\n"
+
+
+def _told(reply: Reply) -> str:
+    text = " ".join((reply.error or "").split())
+    text = text if len(text) <= 72 else text[:70] + " ..."
+    return text.replace("|", "\\|").replace("<", "&lt;").replace(">", "&gt;") or "-"
+
+
+if __name__ == "__main__":
+    print(render(), end="")

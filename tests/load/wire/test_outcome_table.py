@@ -1,0 +1,150 @@
+"""One misbehaving server, one row a behaviour: whatever a server does, the request ends in the outcome it deserves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadchaos.core.model import OUTCOMES
+from loadchaos.load.wire.exchange import Limits
+from loadchaos.load.wire.outcome import Rules
+from tests.load.wire.conformance import SHORT, TABLE, ask, once, render, rules
+
+SILENT = {"never", "reset_before_headers", "closed_before_headers"}
+"""No byte of an answer came."""
+OF_THE_BODY = dict.fromkeys(("until_close", "until_close_cut_short", "whole_until_close"), "chatcmpl-7")
+IDS: dict[str, str | None] = {**OF_THE_BODY, "not_http": None, **dict.fromkeys(SILENT)}
+"""Where the id is not in the header: in the answer itself, or nowhere."""
+ROWS = [(mode, stream, expected) for mode, kinds, expected in TABLE for stream in kinds]
+
+
+@pytest.mark.parametrize(
+    ("mode", "stream", "expected"), ROWS, ids=[f"{m}-{'stream' if s else 'whole'}" for m, s, _ in ROWS]
+)
+def test_each_misbehaviour_ends_in_its_outcome(server: Any, mode: str, stream: bool, expected: str) -> None:
+    reply = once(server, mode, stream=stream, expected=expected)
+    assert reply.outcome == expected, reply
+    assert reply.bytes_out > 0
+    assert (reply.error is None) == (expected == "ok")
+    assert reply.request_id == IDS.get(mode, "req-9")
+    assert reply.sent_ns is not None
+    if mode in SILENT:
+        assert (reply.first_byte_ns, reply.last_byte_ns, reply.status) == (None, None, None)
+    else:
+        assert reply.first_byte_ns is not None
+        assert reply.last_byte_ns is not None
+        assert reply.sent_ns <= reply.first_byte_ns <= reply.last_byte_ns <= reply.end_ns
+    if reply.first_token_ns is not None:
+        assert reply.first_byte_ns is not None
+        assert reply.first_byte_ns <= reply.first_token_ns <= (reply.last_byte_ns or 0)
+
+
+def test_the_table_leaves_no_mode_of_the_server_out(server: Any) -> None:
+    assert {mode for mode, _, _ in TABLE} == set(server.modes)
+
+
+def test_status_times_request_id_and_usage_are_kept(server: Any) -> None:
+    reply = ask(server.url("good"))
+    assert (reply.status, reply.request_id, reply.finish_reason) == (200, "req-9", "stop")
+    assert (reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens, reply.chunks) == (17, 3, 16, 3)
+    stamps = [reply.sent_ns, reply.first_byte_ns, reply.first_token_ns, reply.last_byte_ns, reply.end_ns]
+    known = [s for s in stamps if s is not None]
+    assert len(known) == 5
+    assert known == sorted(known)
+
+
+def test_reasoning_is_a_first_token_and_no_first_answer(server: Any) -> None:
+    server.modes["slow_answer"] = _in_two_parts()
+    reply = ask(server.url("slow_answer"))
+    assert reply.first_token_ns is not None
+    assert reply.first_answer_ns is not None
+    assert reply.first_token_ns < reply.first_answer_ns
+    only = ask(server.url("reasoning_only"))
+    assert only.detail["reasoning_only"] is True
+    assert only.first_answer_ns is None
+
+
+def _in_two_parts() -> Callable[[Any], None]:
+    def act(peer: Any) -> None:
+        first = b'data: {"choices":[{"index":0,"delta":{"reasoning":"hm"}}]}\n\n'
+        then = b'data: {"choices":[{"index":0,"delta":{"content":"yes"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+        peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for part in (first, then):
+            peer.sendall(b"%x\r\n%s\r\n" % (len(part), part))
+            time.sleep(0.02)  # the gap that is to be measured
+        peer.sendall(b"0\r\n\r\n")
+
+    return act
+
+
+def test_the_first_decisive_event_wins_and_later_ones_are_evidence(server: Any) -> None:
+    server.modes["two"] = server.modes["error_after_tokens"][:-5]  # without the last chunk, then silence
+    reply = ask(server.url("two"), limits=SHORT)
+    assert reply.outcome == "stream_error"
+    assert reply.error == "boom"
+    assert any(e.startswith("stalled") for e in reply.evidence)
+
+
+def test_the_body_of_an_error_is_kept_with_its_code(server: Any) -> None:
+    reply = ask(server.url("status_500_json"))
+    assert reply.error is not None
+    assert "EngineCore encountered" in reply.error
+    assert reply.error_code == 500
+    assert ask(server.url("status_500_text")).error == "Internal Server Error"
+
+
+def test_a_server_of_unknown_make_rejects_by_status(server: Any) -> None:
+    unknown = Rules(plain_validation=frozenset({400, 413, 422}))
+    assert ask(server.url("status_400_unknown"), judged_by=unknown).outcome == "rejected"
+    assert ask(server.url("status_404"), judged_by=unknown).outcome == "http_error"
+    assert ask(server.url("too_long_in_stream"), judged_by=unknown).outcome == "rejected"
+
+
+def test_a_dialect_without_done_and_an_allowed_empty_answer(server: Any) -> None:
+    assert ask(server.url("good_no_done"), judged_by=rules(sends_done=False)).outcome == "ok"
+    reply = ask(server.url("no_token_stop"), judged_by=rules(allow_empty=True))
+    assert (reply.outcome, reply.detail["no_text"]) == ("ok", True)
+
+
+def test_nobody_listening_is_a_connect_error(server: Any, unused_port: int) -> None:
+    reply = ask(f"http://127.0.0.1:{unused_port}")
+    assert (reply.outcome, reply.sent_ns, reply.status) == ("connect_error", None, None)
+
+
+def test_the_whole_request_limit_ends_an_answer_that_never_ends(server: Any) -> None:
+    def drip(peer: Any) -> None:
+        peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
+        while not server.release.wait(0.02):
+            peer.sendall(b": ping\n\n")
+
+    server.modes["drip"] = drip
+    reply = ask(server.url("drip"), limits=Limits(total_ns=200_000_000))
+    assert reply.outcome == "timeout"
+
+
+def test_line_separators_of_unicode_stay_inside_the_text(server: Any) -> None:
+    assert ask(server.url("line_separators")).text == "a\u2028b\u2029c\u0085d"
+    assert ask(server.url("utf8_split")).text == ask(server.url("whole_utf8_split"), stream=False).text == "日本語🙂é"
+
+
+@pytest.mark.parametrize(
+    ("mode", "counted"), [("usage_zero", (0, 0)), ("usage_missing", (None, None)), ("no_token_stop", (9, 0))]
+)
+def test_usage_is_what_the_server_said_streamed_or_not(server: Any, mode: str, counted: Any) -> None:
+    for url, stream in ((mode, True), (f"whole_{mode}", False)):
+        reply = ask(server.url(url), stream=stream)
+        assert (reply.prompt_tokens, reply.completion_tokens) == counted
+
+
+def test_every_outcome_that_a_call_can_have_is_in_the_table() -> None:
+    ours = {"aborted", "missed", "unfinished", "timeout", "connect_error"}  # made by us; tested beside this table
+    assert {expected for _, _, expected in TABLE} == set(OUTCOMES) - ours
+
+
+def test_the_page_of_the_docs_is_what_is_seen_now() -> None:
+    page = Path(__file__).parents[3] / "docs" / "conformance.md"
+    assert page.read_text(encoding="utf-8") == render(), "run `make conformance`"

@@ -1,0 +1,175 @@
+"""A small streaming server, and the real Locust child run against it as `loadchaos run` runs it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LOCUSTFILE = Path(__file__).parents[3] / "loadchaos" / "load" / "locustfile.py"
+Row = dict[str, Any]
+
+
+@dataclass
+class Server:
+    """Answers each chat request with `tokens` tokens, `gap_s` apart; holds answers back while `hold` is set."""
+
+    port: int = 0
+    tokens: int = 4
+    gap_s: float = 0.0
+    refuse: str | None = None
+    hold: threading.Event = field(default_factory=threading.Event)
+    closing: threading.Event = field(default_factory=threading.Event)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    ledger: Path | None = None
+    unwritten: list[str] = field(default_factory=list)
+    """Requests whose begin row was not in the `ledger` when they were read here."""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+class _Quiet(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients that hang up are what these tests are about."""
+
+
+def _handler(server: Server) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            server.headers.append(dict(self.headers))
+            server.paths.append(self.path)
+            if (
+                server.ledger is not None
+                and (mine := self.headers["X-Request-Id"]).encode() not in server.ledger.read_bytes()
+            ):
+                server.unwritten.append(mine)
+            if server.refuse is not None:
+                body = json.dumps({"error": {"message": server.refuse, "code": 401}}).encode()
+                self.send_response(401)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+                return
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            while server.hold.is_set() and not server.closing.is_set():
+                time.sleep(0.01)
+            for n in range(server.tokens):
+                finish = "stop" if n + 1 == server.tokens else None
+                self.event({"id": "x", "choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": finish}]})
+                server.closing.wait(server.gap_s)
+            self.event({"choices": [], "usage": {"prompt_tokens": 64, "completion_tokens": server.tokens}})
+            self.event("[DONE]")
+            self.wfile.write(b"0\r\n\r\n")
+
+        def event(self, data: object) -> None:
+            text = data if isinstance(data, str) else json.dumps(data, separators=(",", ":"))
+            frame = f"data: {text}\n\n".encode()
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(frame), frame))
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class calls it so
+            pass
+
+    return Handler
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    it = Server()
+    httpd = _Quiet(("127.0.0.1", 0), _handler(it))
+    it.port = httpd.server_address[1]
+    thread = threading.Thread(target=httpd.serve_forever, args=(0.05,))
+    thread.start()
+    yield it
+    it.closing.set()
+    httpd.shutdown()
+    httpd.server_close()
+    thread.join()
+
+
+TRAFFIC: list[Row] = [{"name": "text", "payload": {"text": {"tokens": 64}}, "output": {"max": 8}}]
+
+
+@dataclass
+class Child:
+    """The Locust child in a run folder of its own."""
+
+    folder: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    def plan(self, server: Server, load: list[Row], **more: Any) -> None:
+        profile = {"name": "t", "traffic": more.pop("traffic", TRAFFIC), "load": load, **more.pop("profile", {})}
+        plan = {
+            "profile": profile, "seed": 1, "base_url": server.url, "api_key_env": None, "headers": {},
+            "folder": str(self.folder), "workers": 1, **more,
+        }  # fmt: skip
+        facts = {"base_url": server.url, "admin_url": server.url, "dialect": "vllm", "model": "m"}
+        (self.folder / "plan.json").write_text(json.dumps(plan))
+        (self.folder / "facts.json").write_text(json.dumps(facts))
+
+    def start(self, *args: str, env: dict[str, str] | None = None, through_parent: bool = False) -> None:
+        argv = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--headless", "--only-summary", *args]
+        if "--processes" in args:
+            with socket.create_server(("127.0.0.1", 0)) as listener:
+                port = str(listener.getsockname()[1])
+            argv += ["--master-bind-port", port, "--master-port", port]
+        if through_parent:  # a process in between, which can be killed as `loadchaos run` can
+            argv = [sys.executable, "-c", "import subprocess, sys; subprocess.run(sys.argv[1:])", *argv]
+        environment = {**os.environ, "LOADCHAOS_PLAN": str(self.folder / "plan.json"), **(env or {})}
+        with (self.folder / "locust.log").open("wb") as log:
+            self.process = subprocess.Popen(argv, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+
+    def wait(self, within_s: float = 30.0) -> int:
+        assert self.process is not None
+        return self.process.wait(within_s)
+
+    def run(self, *args: str, env: dict[str, str] | None = None) -> int:
+        self.start(*args, env=env)
+        return self.wait()
+
+    def control(self, what: str, **more: Any) -> None:
+        with (self.folder / "control.jsonl").open("a") as f:
+            f.write(
+                json.dumps({"row": "control", "at_ns": time.monotonic_ns(), "what": what, "why": "", **more}) + "\n"
+            )
+
+    def rows(self, *kinds: str, worker: int = 0) -> list[Row]:
+        path = self.folder / f"requests-{worker}.jsonl"
+        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+        return [row for row in map(json.loads, lines) if not kinds or row["row"] in kinds]
+
+    def log(self) -> str:
+        return (self.folder / "locust.log").read_text()
+
+
+@pytest.fixture
+def child(tmp_path: Path) -> Iterator[Child]:
+    it = Child(tmp_path)
+    yield it
+    if it.process is not None and it.process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            it.process.kill()
+        it.process.wait()

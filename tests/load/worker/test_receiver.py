@@ -1,0 +1,257 @@
+"""One reader for all connections: the same outcomes as by blocking reads, over TLS too, and moments kept to."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import gevent
+import pytest
+
+from loadchaos.core.model import Reply
+from loadchaos.load.behaviours import plain
+from loadchaos.load.wire.exchange import Call, Progress
+from loadchaos.load.wire.request import Limits
+from loadchaos.load.wire.sockets import Connection, Slot, Target
+from loadchaos.load.worker.receiver import Arrivals
+from loadchaos.load.worker.timer import Alarm
+from tests.load.wire.conformance import KEPT_ALIVE, SHORT, TABLE, rules, sending
+from tests.load.wire.misbehaving import Misbehaving, running
+
+_gevent = cast("Any", gevent)
+SLICES: list[bool] = []
+
+
+@pytest.fixture
+def arrivals() -> Iterator[Arrivals]:
+    SLICES.clear()
+    it = Arrivals(SLICES.append)
+    yield it
+    it.close()
+
+
+def greenlets(works: list[Callable[[], Any]], within_s: float = 30) -> list[Any]:
+    """Run them side by side; what each came to."""
+    running = [_gevent.spawn(work) for work in works]
+    _gevent.joinall(running, timeout=within_s, raise_error=True)
+    assert all(g.ready() for g in running), "one waits for ever"
+    return [g.value for g in running]
+
+
+def asking(arrivals: Arrivals, server: Misbehaving, mode: str, stream: bool, expected: str) -> Callable[[], Reply]:
+    """As conformance.once asks, from a greenlet."""
+    slot = Slot(Target(server.url(mode)), arrivals.collect)
+    judged_by = rules(foreign_nonce=lambda text: "zebra-17" if "zebra-17" in text else None)
+    limits = SHORT if expected == "stalled" else Limits()
+
+    def ask() -> Reply:
+        if mode in KEPT_ALIVE:
+            once()
+            while slot._idle is not None and not slot._idle.is_stale():
+                _gevent.sleep(0.005)
+        try:
+            return once()
+        finally:
+            slot.close()
+
+    def once() -> Reply:
+        call = Call(sending(slot.target, stream=stream, rules=judged_by, limits=limits), slot, Progress())
+        sweeper = _gevent.spawn(_sweep, call)
+        try:
+            return plain.act(call)
+        finally:
+            sweeper.kill()
+
+    return ask
+
+
+def _sweep(call: Call) -> None:
+    while True:
+        _gevent.sleep(0.02)
+        call.sweep(time.monotonic_ns())
+
+
+def test_every_misbehaviour_ends_in_its_outcome_when_all_are_read_at_once(arrivals: Arrivals) -> None:
+    rows = [(mode, stream, expected) for mode, kinds, expected in TABLE for stream in kinds]
+    with running() as server:
+        replies = greenlets([asking(arrivals, server, *row) for row in rows])
+    wrong = [(row, reply.outcome) for row, reply in zip(rows, replies, strict=True) if reply.outcome != row[2]]
+    assert wrong == []
+    assert (SLICES[::2].count(False), SLICES[1::2].count(True)) == (0, 0)
+
+
+def test_connections_are_used_again_and_an_idle_one_that_closed_is_not(arrivals: Arrivals) -> None:
+    with running() as server:
+        slot = Slot(Target(server.url("good")), arrivals.collect)
+
+        def ask() -> Reply:
+            return plain.act(Call(sending(slot.target, stream=True, rules=rules(), limits=Limits()), slot, Progress()))
+
+        assert [r.outcome for r in greenlets([lambda: [ask() for _ in range(3)]])[0]] == ["ok"] * 3
+        assert (slot.opened, server.connections) == (1, 1)
+        kept = slot._idle
+        assert kept is not None
+        assert not kept.is_stale()
+
+        def closes() -> None:
+            socket.socket.shutdown(kept._sock, socket.SHUT_RDWR)  # as seen from here: the peer's end
+            while not kept.is_stale():
+                _gevent.sleep(0.005)
+
+        greenlets([closes])
+        assert greenlets([ask])[0].detail["stale_retry"] == 1
+        slot.close()
+
+
+def test_over_tls_nothing_stays_behind_in_the_decrypted_buffer(arrivals: Arrivals, certificate: Path) -> None:
+    served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    served.load_cert_chain(certificate)
+    body = b'{"choices":[{"message":{"content":"%s"},"finish_reason":"stop"}]}' % (b"a" * 200_000)
+    answer = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            raw, _ = listener.accept()
+            with served.wrap_socket(raw, server_side=True) as peer:
+                for _ in range(2):
+                    while not peer.recv(65536).endswith(b"{}"):
+                        pass
+                    peer.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        url = f"https://localhost:{listener.getsockname()[1]}"
+        slot = Slot(Target(url, ssl.create_default_context(cafile=str(certificate))), arrivals.collect)
+
+        def ask() -> Reply:
+            return plain.act(Call(sending(slot.target, stream=False, rules=rules(), limits=Limits()), slot, Progress()))
+
+        replies = greenlets([lambda: [ask(), ask()]])[0]
+        thread.join(10)
+    assert [(r.outcome, len(r.text)) for r in replies] == [("ok", 200_000)] * 2
+    assert slot.opened == 1
+    slot.close()
+
+
+def test_a_mistake_in_taking_in_is_raised_where_the_call_is(arrivals: Arrivals) -> None:
+    class Mistaken(Call):
+        def _take(self, at_ns: int, data: bytes) -> bool:
+            raise ZeroDivisionError
+
+    with running() as server:
+        slot = Slot(Target(server.url("good")), arrivals.collect)
+        call = Mistaken(sending(slot.target, stream=True, rules=rules(), limits=Limits()), slot, Progress())
+        with pytest.raises(ZeroDivisionError):
+            greenlets([lambda: plain.act(call)])
+        slot.close()
+        call.hang_up()
+
+
+def test_an_alarm_never_goes_off_early_and_lets_others_run_meanwhile(arrivals: Arrivals) -> None:
+    alarm, turns = Alarm(), []
+
+    def waiting() -> list[int]:
+        late_ns = []
+        for after_ns in (0, 200_000, 3_000_000, 20_000_000):
+            at_ns = time.monotonic_ns() + after_ns
+            alarm.wait_until(at_ns)
+            late_ns.append(time.monotonic_ns() - at_ns)
+        arrivals.breathe()
+        return late_ns
+
+    late_ns, _ = greenlets([waiting, lambda: turns.append(1)])
+    alarm.close()
+    assert min(late_ns) >= 0
+    assert turns == [1]
+
+
+MS = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("windows", "apart_ms"),
+    [
+        ([(1000, 6 * MS)], 1.5),
+        ([(1000, 60 * MS)], 2.0),
+        ([(1000, 6 * MS)] * 5 + [(1000, 3 * MS)], 0.75),  # one stream of them all was that fast
+        ([(1000, 3 * MS)] + [(1000, 6 * MS)] * 19, 0.75),  # and may be again
+        ([(1000, 3 * MS)] + [(1000, 6 * MS)] * 20, 1.5),
+        ([(1000, MS)], 0.5),
+        ([(1000, 1 << 62)], 0.5),  # first tokens: how near the next ones are is not known
+        ([(1000, 16 * MS), (99, 16 * MS)], 0.0),  # under 2,000/s a wake-up each is no matter
+    ],
+)
+def test_polls_stand_apart_where_tokens_come_thick_and_never_over_a_quarter_of_the_shortest_gap(
+    arrivals: Arrivals, windows: list[tuple[int, int]], apart_ms: float
+) -> None:
+    now_ns = arrivals._window_ns
+    for came, shortest_ns in windows:
+        arrivals._in_window, arrivals._least_ns = came, shortest_ns
+        now_ns += 50 * MS
+        arrivals._learn(now_ns)
+    assert arrivals.gather_ns == apart_ms * MS
+
+
+def test_nobody_stands_still_while_greenlets_are_ready_or_somebody_is_held_up(
+    arrivals: Arrivals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stood: list[float] = []
+    monkeypatch.setattr("loadchaos.load.worker.receiver.stand_still", stood.append)
+    arrivals._target = target = Target("http://127.0.0.1:1")
+
+    def times() -> int:
+        stood.clear()
+        arrivals._polled_ns = time.monotonic_ns()
+        arrivals.gather_ns = 60_000 * MS
+        arrivals._window_ns = arrivals._polled_ns
+        arrivals._gather()
+        return len(stood)
+
+    assert times() == 1
+    _gevent.spawn(times)
+    assert times() == 0, "a greenlet is ready"
+    _gevent.sleep(0)
+    target.held_up += 1
+    assert times() == 0, "somebody connects"
+    target.held_up -= 1
+    arrivals._alarm = alarm = Alarm()
+    alarm.at_ns = time.monotonic_ns()
+    assert times() == 0, "a request is due"
+    alarm.at_ns = None
+    assert times() == 1
+    alarm.close()
+
+
+def test_who_connects_or_cannot_send_all_at_once_is_held_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        target = Target(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        seen: list[int] = []
+        asked = target.addresses()
+        target.addresses = lambda: seen.append(target.held_up) or asked  # type: ignore[method-assign,func-returns-value]
+        connection = Connection.open(target, 1, 10)
+        peer, _ = listener.accept()
+
+        def read() -> None:
+            left = 30_000_000
+            while left:
+                if not seen[1:]:
+                    seen.append(target.held_up)
+                left -= len(peer.recv(1 << 20))
+
+        thread = threading.Thread(target=read)
+        sending = threading.Thread(target=connection.send, args=(bytes(30_000_000),))
+        sending.start()
+        while not target.held_up:
+            time.sleep(0.001)
+        thread.start()
+        sending.join(30)
+        thread.join(30)
+        peer.close()
+        connection.close()
+    assert seen == [1, 1]
+    assert target.held_up == 0

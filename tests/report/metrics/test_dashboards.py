@@ -1,0 +1,327 @@
+"""The dashboards are current and complete, and a real Prometheus answers every query of every panel in a real run."""
+
+import json
+import math
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.parse
+import urllib.request
+import warnings
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadchaos.core.ledger.files import RunFolder, Writer
+from loadchaos.report.export.export import openmetrics
+from loadchaos.report.metrics import metric_table
+from loadchaos.report.metrics.dashboards import DASHBOARDS, text
+from tests.report.conftest import all_rows, make_verdict
+
+ROOT = Path(__file__).parents[3]
+EXPORTERS = {"dcgm": "4.2", "node": "1.8"}
+Json = dict[str, Any]
+
+
+def everything(name: str) -> list[Json]:
+    """Rows and panels, those folded into a row, too."""
+    return [each for p in DASHBOARDS[name]()["panels"] for each in [p, *p.get("panels", ())]]
+
+
+def panels(name: str) -> list[Json]:
+    return [p for p in everything(name) if p["type"] != "row"]
+
+
+def queries() -> list[Any]:
+    """Every query of every panel, with an id that says which."""
+    return [
+        pytest.param(target["expr"], target["instant"], id=f"{name}-{p['title']}-{target['refId']}")
+        for name in DASHBOARDS
+        for p in panels(name)
+        for target in p["targets"]
+    ]
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_the_committed_dashboard_is_the_generated_one(name: str) -> None:
+    assert (ROOT / "dashboards" / f"{name}.json").read_text() == text(name), "stale: make dashboards"
+
+
+def through_grafanas_types(board: Json) -> Json:
+    """There and back through grafana-foundation-sdk, which knows every key of a dashboard."""
+    with warnings.catch_warnings():
+        # It calls the classic dashboard deprecated; Grafana 10 and 11 know no other.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from grafana_foundation_sdk.cog.encoder import JSONEncoder
+        from grafana_foundation_sdk.models.dashboard import Dashboard
+    back: Json = json.loads(JSONEncoder().encode(Dashboard.from_json(board)))
+    return back
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_grafanas_own_types_lose_nothing_of_it(name: str) -> None:
+    """What a key is called wrong, Grafana's types drop: the way there and back must be the same."""
+    ours = DASHBOARDS[name]()
+    assert missing(ours, through_grafanas_types(ours)) == []
+
+
+def missing(ours: object, back: object, path: str = "") -> list[str]:
+    if isinstance(ours, dict) and isinstance(back, dict):
+        return [m for k in ours for m in (missing(ours[k], back[k], f"{path}.{k}") if k in back else [f"{path}.{k}"])]
+    if isinstance(ours, list) and isinstance(back, list) and len(ours) == len(back):
+        return [m for i, o in enumerate(ours) for m in missing(o, back[i], f"{path}[{i}]")]
+    return [] if ours == back else [f"{path}: {ours!r} became {back!r}"]
+
+
+def test_a_key_called_wrong_would_be_seen() -> None:
+    wrong = {**DASHBOARDS["run"](), "refesh": "5s"}
+    assert missing(wrong, through_grafanas_types(wrong)) == [".refesh"]
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_every_panel_says_what_it_shows_in_which_unit(name: str) -> None:
+    seen = [p["id"] for p in everything(name)]
+    assert len(seen) == len(set(seen))
+    for panel in panels(name):
+        assert len(panel["description"]) > 5, panel["title"]
+        assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+        assert panel["targets"], panel["title"]
+        at = panel["gridPos"]
+        assert at["x"] + at["w"] <= 24
+        for target in panel["targets"]:
+            assert target["datasource"]["uid"] == "${datasource}"
+            # A rate over a fixed window is empty at another scrape interval than ours.
+            assert not re.search(r"rate\([^\[]*\[\d", target["expr"]), target["expr"]
+
+
+def test_every_metric_asked_for_exists() -> None:
+    files = [text(name) for name in DASHBOARDS] + [p.read_text() for p in (ROOT / "dashboards").glob("*.yaml")]
+    asked = {m for t in files for m in re.findall(r"(?<!run:)\bloadchaos_[a-z0-9_]+", t)}
+    known = {s.sample for s in metric_table.METRICS} | {metric_table.server_sample(n) for n in metric_table.SERVER}
+    parts = {f"{s.sample}_{x}" for s in metric_table.METRICS if s.kind in {"histogram", "summary"}
+             for x in ("bucket", "sum", "count")}  # fmt: skip
+    whole_families = {"loadchaos_arrivals_"}  # in a description
+    assert asked - known - parts - whole_families == set()
+
+
+# -- a real Prometheus and a real run with a death in it -------------------------------------------------------------
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+class Prometheus:
+    """Debian's Prometheus over a folder, scraping one port each second or none; `ask` is its HTTP API."""
+
+    def __init__(self, program: Path, folder: Path, scraped: int | None = None) -> None:
+        self.port = free_port()
+        config = folder / "prometheus.yml"
+        job = f"{{job_name: loadchaos, static_configs: [{{targets: ['127.0.0.1:{scraped}']}}]}}" if scraped else ""
+        config.write_text(f"global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nscrape_configs: [{job}]\n")
+        self._log = (folder / "prometheus.log").open("wb")
+        self._process = subprocess.Popen(
+            [program, f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}", "--query.lookback-delta=5s",
+             f"--web.listen-address=127.0.0.1:{self.port}", "--enable-feature=exemplar-storage"],
+            stdout=self._log, stderr=self._log,
+        )  # fmt: skip
+        until = time.monotonic() + 60
+        while True:
+            try:
+                # Ready is not yet scraping: its discovery takes up to 5 s, in which a short run would be over.
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/v1/targets", timeout=2) as answer:
+                    if json.load(answer)["data"]["activeTargets"] or scraped is None:
+                        return
+            except OSError:
+                pass
+            assert time.monotonic() < until, "Prometheus did not start"
+            time.sleep(0.05)
+
+    def ask(self, what: str, **parameters: object) -> list[Json]:
+        url = f"http://127.0.0.1:{self.port}/api/v1/{what}?{urllib.parse.urlencode(parameters)}"
+        try:
+            with urllib.request.urlopen(url, timeout=20) as answer:
+                data = json.load(answer)["data"]
+        except urllib.error.HTTPError as e:
+            raise AssertionError(f"{parameters}: {e.read().decode()}") from None
+        return list(data["result"] if isinstance(data, dict) else data)
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.wait(60)
+        self._log.close()
+
+
+@pytest.fixture(scope="module")
+def machines() -> Iterator[list[str]]:
+    """Pages of dcgm-exporter and node-exporter as they were captured, as options of a run."""
+    pages = {
+        f"/{kind}": (ROOT / f"tests/server/monitor/pages/{kind}_{v}.txt").read_bytes() for kind, v in EXPORTERS.items()
+    }
+
+    pages["/dcgm"] += b'DCGM_EXP_XID_ERRORS_COUNT{gpu="1",xid="31",window_size_in_ms="300000"} 1\n'  # counted if asked
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(pages[self.path])
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield [f"watch.{kind}=[http://127.0.0.1:{server.server_port}/{kind}]" for kind in EXPORTERS]
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def scraped(
+    tmp_path_factory: pytest.TempPathFactory, prometheus_program: Callable[[str], Path], machines: list[str]
+) -> Iterator[tuple[Prometheus, float, float]]:
+    """A Prometheus that has scraped a run of mtp_mm, in which the engine dies; and when the run was."""
+    program, folder, port = prometheus_program("prometheus"), tmp_path_factory.mktemp("prometheus"), free_port()
+    prometheus = Prometheus(program, folder, port)
+    try:
+        began = time.time()
+        run = subprocess.run(
+            [sys.executable, "-m", "loadchaos", "run", "mtp_mm", "--no-live", "--out", str(folder / "runs"),
+             "--exporter-port", str(port), "--embedded",
+             "--set", "load=[{users: 6, for: 6s}, {users: 80, requests: 400}]",  # healthy for some scrapes, then not
+             *(x for option in machines for x in ("--set", option))],
+            capture_output=True, text=True, timeout=100, env={**os.environ, "NO_COLOR": "1"},
+        )  # fmt: skip
+        assert run.returncode == 1, run.stdout + run.stderr
+        yield prometheus, began, time.time()
+    finally:
+        prometheus.close()
+
+
+def filled(expr: str, seconds: float) -> str:
+    """The query as Grafana sends it."""
+    values = {"$__rate_interval": "4s", "$__range": f"{int(seconds) + 1}s", "$__interval": "1s", "$run": ".*",
+              "$traffic": ".*", "$server": ".*"}  # fmt: skip
+    for name, value in values.items():
+        expr = expr.replace(name, value)
+    assert "$" not in expr, expr
+    return expr
+
+
+def finite(series: list[Json]) -> int:
+    values = [v for s in series for _, v in (s.get("values") or [s["value"]])]
+    return sum(math.isfinite(float(v)) for v in values)
+
+
+@pytest.fixture
+def backfilled(tmp_path: Path, prometheus_program: Callable[[str], Path]) -> Iterator[tuple[Prometheus, float, float]]:
+    """A Prometheus that holds a made run with a death in it, which tells everything a server and its machine can tell."""
+    run, text_file = RunFolder(tmp_path / "run"), tmp_path / "run.om"
+    run.path.mkdir()
+    for name, rows in told_everything().items():
+        writer = Writer(run.path / name, "test")
+        for row in rows:
+            writer.write(row)
+        writer.close()
+    verdict = make_verdict()
+    verdict["failures"][1]["incidents"] = ["001-encoder_cache_miss"]
+    run.verdict.write_text(json.dumps(verdict))
+    with text_file.open("w") as f:
+        openmetrics(run, f)
+    argv = [str(prometheus_program("promtool")), "tsdb", "create-blocks-from", "openmetrics", str(text_file)]
+    subprocess.run([*argv, str(tmp_path / "data")], check=True, capture_output=True, timeout=60)
+    times = [float(x.rsplit(" ", 1)[1]) for x in text_file.read_text().splitlines() if x.startswith("loadchaos_users")]
+    prometheus = Prometheus(prometheus_program("prometheus"), tmp_path)
+    yield prometheus, min(times), max(times)
+    prometheus.close()
+
+
+def told_everything() -> dict[str, list[Json]]:
+    files = all_rows()
+    device = {"gpu_memory_used_bytes": 7e10, "gpu_memory_free_bytes": 1e10, "gpu_utilisation_ratio": 0.9, "gpu_power_w": 500,
+              "gpu_temperature_c": 54, "gpu_xids_total": 1, "gpu_xid_last": 31}  # fmt: skip
+    host = {"host_memory_available_bytes": 4e11, "host_memory_total_bytes": 5e11, "host_oom_kills_total": 1}
+    process = {"replica": "a", "pid": 7, "role": "engine_core", "what": "sample", "state": "S", "cpu_s": 1, "name": "x"}
+    metrics: list[Json] = []
+    for n, row in enumerate(files["metrics.jsonl"]):
+        row["values"] = dict.fromkeys(metric_table.SERVER, 3.0 * n + 1) | row["values"]
+        told = {"row": "device", "at_ns": row["at_ns"], "host": "h"}
+        metrics += [row, {**told, "device": "gpu0", "values": device}, {**told, "device": "host", "values": host}]
+        files["events.jsonl"].append({"row": "process", "at_ns": row["at_ns"], **process, "rss_bytes": 10**9 + n})
+    files["events.jsonl"].sort(key=lambda r: r["at_ns"])
+    return {**files, "metrics.jsonl": metrics}
+
+
+def test_no_panel_is_empty_over_a_run_that_told_everything(backfilled: tuple[Prometheus, float, float]) -> None:
+    prometheus, began, ended = backfilled
+    empty = []
+    for parameter in queries():
+        expr, instant = parameter.values
+        query = filled(str(expr), ended - began)
+        what: Json = {"time": ended} if instant else {"start": began, "end": ended, "step": 1}
+        if not finite(prometheus.ask("query" if instant else "query_range", query=query, **what)):
+            empty.append(f"{parameter.id}: {query}")
+    assert empty == []
+
+
+@pytest.mark.slow  # a real run beside a real Prometheus, whose scrapes must fall into it
+@pytest.mark.parametrize(("expr", "instant"), queries())
+def test_a_panels_query_has_finite_points(scraped: tuple[Prometheus, float, float], expr: str, instant: bool) -> None:
+    prometheus, began, ended = scraped
+    query = filled(expr, ended - began)
+    if instant:
+        found = prometheus.ask("query", query=query, time=ended)
+    else:
+        found = prometheus.ask("query_range", query=query, start=began, end=ended, step=1)
+    assert found, f"no series: {query}"
+    assert finite(found), f"no finite point: {query}"
+
+
+@pytest.mark.slow
+def test_variables_annotations_and_legends_have_values(scraped: tuple[Prometheus, float, float]) -> None:
+    prometheus, began, ended = scraped
+    for name in DASHBOARDS:
+        board = DASHBOARDS[name]()
+        for variable in board["templating"]["list"][1:]:
+            metric, label = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]["query"]).groups()  # type: ignore[union-attr]
+            values = prometheus.ask(
+                f"label/{label}/values", **{"match[]": filled(metric, 1), "start": began, "end": ended}
+            )
+            assert values, variable["name"]
+        for mark in board["annotations"]["list"]:
+            assert finite(
+                prometheus.ask("query_range", query=filled(mark["expr"], 1), start=began, end=ended, step=1)
+            ), mark
+        for panel in panels(name):
+            for target in panel["targets"]:
+                series = prometheus.ask("query_range", query=filled(target["expr"], ended - began), start=began, end=ended,
+                                        step=1)  # fmt: skip
+                for label in re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]):
+                    assert all(label in s["metric"] for s in series), f"{panel['title']}: no label {label}"
+
+
+@pytest.mark.slow
+def test_the_death_was_scraped_although_the_run_ended_with_it(scraped: tuple[Prometheus, float, float]) -> None:
+    prometheus, began, ended = scraped
+    dead = prometheus.ask(
+        "query_range", query='loadchaos_server_state{state="dead"} == 1', start=began, end=ended, step=1
+    )
+    assert finite(dead)
+    died = prometheus.ask(
+        "query_range", query='loadchaos_failures_total{id="encoder_cache_miss"}', start=began, end=ended, step=1
+    )
+    assert finite(died)
+    exemplars = prometheus.ask("query_exemplars", query="loadchaos_e2e_seconds_bucket", start=began, end=ended)
+    assert any("request_id" in e["labels"] for x in exemplars for e in x["exemplars"])
