@@ -23,10 +23,10 @@ check: $(READY)
 	$(BIN)/pytest -q tests/test_arrows.py
 
 test: $(READY)
-	$(BIN)/pytest -q -m "not slow and not real"
+	$(BIN)/pytest -q -n auto --dist worksteal -m "not slow and not real"
 
 test-all: $(READY)
-	$(BIN)/pytest -q -m "not real"
+	$(BIN)/pytest -q -n auto --dist worksteal -m "not real"
 
 # Against a real vLLM and LMDeploy's real HTTP layer; says what is not installed.
 test-real: $(READY)
