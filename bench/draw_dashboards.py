@@ -59,8 +59,14 @@ def ask(port: int, **parameters: object) -> list[Json]:
 
 
 def filled(text: str, span_s: float) -> str:
-    for name, value in {"$__rate_interval": "5s", "$__range": f"{int(span_s) + 2}s", "$__interval": "1s",
-                        "$run": ".*", "$traffic": ".*", "$server": ".*"}.items():  # fmt: skip
+    for name, value in {
+        "$__rate_interval": "5s",
+        "$__range": f"{int(span_s) + 2}s",
+        "$__interval": "1s",
+        "$run": ".*",
+        "$traffic": ".*",
+        "$server": ".*",
+    }.items():
         text = text.replace(name, value)
     return text
 

@@ -20,9 +20,16 @@ SIDE = 1024
 _SIZE = f"{SIDE}x{SIDE}"
 _FEW, _MANY = 1, 17
 _FACTS = Facts(
-    "http://x", "http://x", "vllm", "m", "0.32.0", 1 << 20, images=True, image_tokens={_SIZE: 1024},
+    "http://x",
+    "http://x",
+    "vllm",
+    "m",
+    "0.32.0",
+    1 << 20,
+    images=True,
+    image_tokens={_SIZE: 1024},
     text=TextFacts(9, ((" the", 1), (" of", 1)), " the", "tokenize"),
-)  # fmt: skip
+)
 
 
 class Row(NamedTuple):

@@ -39,21 +39,70 @@ def rows(worker: int, number: int, requests: int) -> bytes:
     found = []
     for n in range(requests):
         i = f"lc-8d83d4-{worker * 100000 + number * 1000 + n}"
-        found.append({
-            "row": "begin", "id": i, "step": n, "phase": 0, "round": 0, "traffic": "text", "at_ns": now, "due_ns": now - 7,
-            "conn": n % 64, "reused": True, "len": 1200 + n, "crc": hash(i) & 0xFFFFFFFF, "hash": f"{n:016x}",
-            "tokens": 300 + n, "images": 0, "image_tokens": 0, "max_tokens": 256, "behaviour": "plain", "expect": ["ok"],
-            "edge": None, "seed": hash(i), "fitted": None,
-        })  # fmt: skip
-        found.append({
-            "row": "end", "id": i, "step": n, "phase": 0, "traffic": "text", "at_ns": now, "due_ns": now - 7,
-            "sent_ns": now, "outcome": "ok", "status": 200, "first_byte_ns": now, "first_token_ns": now,
-            "first_answer_ns": now, "last_byte_ns": now, "chunks": 128, "itl_hist": {str(900 + k): k for k in range(12)},
-            "largest_gap_ns": 9 * n, "finish_reason": "stop", "prompt_tokens": 300 + n, "completion_tokens": 128,
-            "cached_tokens": None, "request_id": f"chatcmpl-{i}", "error": None, "error_code": None, "detail": {},
-            "evidence": [], "bytes_in": 30000 + n, "bytes_out": 1400, "expect": ["ok"], "planned_tokens": 300 + n,
-            "length_mismatch": False, "images": 0, "image_tokens": 0, "edge": None,
-        })  # fmt: skip
+        found.append(
+            {
+                "row": "begin",
+                "id": i,
+                "step": n,
+                "phase": 0,
+                "round": 0,
+                "traffic": "text",
+                "at_ns": now,
+                "due_ns": now - 7,
+                "conn": n % 64,
+                "reused": True,
+                "len": 1200 + n,
+                "crc": hash(i) & 0xFFFFFFFF,
+                "hash": f"{n:016x}",
+                "tokens": 300 + n,
+                "images": 0,
+                "image_tokens": 0,
+                "max_tokens": 256,
+                "behaviour": "plain",
+                "expect": ["ok"],
+                "edge": None,
+                "seed": hash(i),
+                "fitted": None,
+            }
+        )
+        found.append(
+            {
+                "row": "end",
+                "id": i,
+                "step": n,
+                "phase": 0,
+                "traffic": "text",
+                "at_ns": now,
+                "due_ns": now - 7,
+                "sent_ns": now,
+                "outcome": "ok",
+                "status": 200,
+                "first_byte_ns": now,
+                "first_token_ns": now,
+                "first_answer_ns": now,
+                "last_byte_ns": now,
+                "chunks": 128,
+                "itl_hist": {str(900 + k): k for k in range(12)},
+                "largest_gap_ns": 9 * n,
+                "finish_reason": "stop",
+                "prompt_tokens": 300 + n,
+                "completion_tokens": 128,
+                "cached_tokens": None,
+                "request_id": f"chatcmpl-{i}",
+                "error": None,
+                "error_code": None,
+                "detail": {},
+                "evidence": [],
+                "bytes_in": 30000 + n,
+                "bytes_out": 1400,
+                "expect": ["ok"],
+                "planned_tokens": 300 + n,
+                "length_mismatch": False,
+                "images": 0,
+                "image_tokens": 0,
+                "edge": None,
+            }
+        )
     return b"".join(json.dumps(r, separators=(",", ":")).encode() + b"\n" for r in found)
 
 
@@ -147,10 +196,17 @@ class Crowd:
     def do(self, w: Worker, what: str, piece: bytes) -> None:
         """One of the things a worker does."""
         if what == "ship":
-            self.send(w, messages.ROWS, {
-                "offset": w.sent, "rows": messages.packed(piece), "sent_ns": time.monotonic_ns(), "place": w.place,
-                "token": w.token,
-            })  # fmt: skip
+            self.send(
+                w,
+                messages.ROWS,
+                {
+                    "offset": w.sent,
+                    "rows": messages.packed(piece),
+                    "sent_ns": time.monotonic_ns(),
+                    "place": w.place,
+                    "token": w.token,
+                },
+            )
             w.sent += len(piece)
             w.shipped_at[w.sent] = time.monotonic()
         elif what == "ping":
@@ -184,8 +240,11 @@ def measure(workers: int, rate: float, seconds: float) -> dict[str, Any]:
         port = free.getsockname()[1]
         free.close()
         folder = Path(home)
-        profile = {"name": "b", "traffic": [{"name": "text", "payload": {"text": {"tokens": 64}}}],
-                   "load": [{"users": workers, "for": "1h"}]}  # fmt: skip
+        profile = {
+            "name": "b",
+            "traffic": [{"name": "text", "payload": {"text": {"tokens": 64}}}],
+            "load": [{"users": workers, "for": "1h"}],
+        }
         plan = {"profile": profile, "seed": 1, "base_url": "http://127.0.0.1:1", "api_key_env": None, "headers": {},
                 "folder": home, "workers": workers}  # fmt: skip
         facts = {"base_url": "http://127.0.0.1:1", "admin_url": "http://127.0.0.1:1", "dialect": "vllm", "model": "m"}

@@ -22,10 +22,13 @@ from pathlib import Path
 import psutil
 
 LOCUSTFILE = Path(__file__).parents[1] / "loadchaos" / "load" / "locustfile.py"
-BODY = json.dumps({
-    "id": "x", "choices": [{"index": 0, "message": {"role": "assistant", "content": " of"}, "finish_reason": "stop"}],
-    "usage": {"prompt_tokens": 64, "completion_tokens": 1},
-}).encode()  # fmt: skip
+BODY = json.dumps(
+    {
+        "id": "x",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": " of"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 64, "completion_tokens": 1},
+    }
+).encode()
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(BODY), BODY)
 USERS = 20
 

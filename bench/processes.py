@@ -29,8 +29,10 @@ WARM_UP_S = 8.0
 
 def measure(processes: int, streams: int, seconds: float) -> dict[str, Any]:
     """`streams` at once over so many processes; CPU of the processes that drive, without Locust's master."""
-    with LoadServer(Pace(events=64, gap_us=20_000, ttft_us=20_000, spread_us=20_000)) as server, \
-            tempfile.TemporaryDirectory() as home:  # fmt: skip
+    with (
+        LoadServer(Pace(events=64, gap_us=20_000, ttft_us=20_000, spread_us=20_000)) as server,
+        tempfile.TemporaryDirectory() as home,
+    ):
         folder, url = Path(home), server.url
         profile = {
             "name": "b", "traffic": [{"name": "text", "payload": {"text": {"tokens": 64}}, "output": {"max": 64}}],
@@ -54,10 +56,13 @@ def measure(processes: int, streams: int, seconds: float) -> dict[str, Any]:
             took, used = time.monotonic() - before, cpu_s(pids) - cpu
             rate = (server.counters().events - events) / took
             return {
-                "processes": processes, "streams": streams, "events_per_s": rate, "cpu_percent": 100 * used / took,
+                "processes": processes,
+                "streams": streams,
+                "events_per_s": rate,
+                "cpu_percent": 100 * used / took,
                 "us_per_event": 1e6 * used / took / rate,
                 "rss_mb": sum(psutil.Process(p).memory_info().rss for p in pids) / 2**20,
-            }  # fmt: skip
+            }
         finally:
             load.send_signal(signal.SIGTERM)
             try:

@@ -23,7 +23,7 @@ from typing import Any
 
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects import DIALECTS
-from loadchaos.server.monitor import Target, Watch
+from loadchaos.server.monitor import Monitor, MonitoredReplica
 from loadchaos.server.monitor.exposition import PageParser
 from loadchaos.simulator.command import command
 
@@ -80,14 +80,14 @@ async def burst(megabytes: int) -> None:
     server = subprocess.Popen(  # noqa: ASYNC220 - before anything is measured
         command(dialect="vllm", era="0.18", defects=[], flags={}, port=port, images=False, dev_mode=False),
         stdout=subprocess.DEVNULL,
-    )  # fmt: skip
+    )
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as home:
         log = Path(home) / "server.log"
         log.touch()
-        target = Target("server", f"http://127.0.0.1:{port}", logs=[str(log)])
+        target = MonitoredReplica("server", f"http://127.0.0.1:{port}", logs=[str(log)])
         take = lambda row: rows.append(dict(row))  # noqa: E731 - rows are kept as they come
-        watch = Watch([target], DIALECTS["vllm"], take, take, Path(home), Redactor(["a-secret-value"]))
+        watch = Monitor([target], DIALECTS["vllm"], take, take, Path(home), Redactor(["a-secret-value"]))
         await watch.start()
         try:
             await watch.wait_healthy("server", 30)

@@ -17,8 +17,11 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
-        cwd=ROOT, check=True, capture_output=True, timeout=100,
-    )  # fmt: skip
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        timeout=100,
+    )
     (wheel,) = folder.glob("*.whl")
     site = folder / "site"
     with zipfile.ZipFile(wheel) as archive:
@@ -30,8 +33,13 @@ def loadchaos(installed: Path, cwd: Path, *args: str) -> subprocess.CompletedPro
     env = {k: v for k, v in os.environ.items() if k != "CI"}
     return subprocess.run(
         [sys.executable, "-m", "loadchaos", *args],
-        cwd=cwd, env={**env, "PYTHONPATH": str(installed)}, capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
+        cwd=cwd,
+        env={**env, "PYTHONPATH": str(installed)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
 
 
 def test_it_holds_what_a_user_starts_from(installed: Path) -> None:
@@ -61,8 +69,19 @@ def test_init_copies_the_profiles_and_overwrites_nothing(installed: Path, tmp_pa
 
 
 def test_a_shipped_profile_runs_by_name_away_from_any_checkout(installed: Path, tmp_path: Path) -> None:
-    done = loadchaos(installed, tmp_path, "run", "smoke", "--no-live", "--exporter-port", "0", "--set", "load.0.for=1s",
-                     "--set", "load.1.for=2s")  # fmt: skip
+    done = loadchaos(
+        installed,
+        tmp_path,
+        "run",
+        "smoke",
+        "--no-live",
+        "--exporter-port",
+        "0",
+        "--set",
+        "load.0.for=1s",
+        "--set",
+        "load.1.for=2s",
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     (report,) = tmp_path.glob("runs/*/report.html")
     assert "smoke" in report.read_text()

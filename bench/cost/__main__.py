@@ -74,9 +74,11 @@ def _payloads(place: Place) -> dict[str, object]:
     os.sched_setaffinity(0, {place.client_core})
     try:
         return {
-            "images": images.measure(), "one_image_us": images.whole(1), "further_image_us": images.further(),
+            "images": images.measure(),
+            "one_image_us": images.whole(1),
+            "further_image_us": images.further(),
             "prompts": prompts.measure(),
-        }  # fmt: skip
+        }
     finally:
         os.sched_setaffinity(0, cores)
 

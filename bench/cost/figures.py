@@ -79,22 +79,28 @@ def targets(figures: Figures, payloads: Mapping[str, Any]) -> list[Target]:
     return [
         _at_most(
             "small request: at most 40 % of FastHttpUser's CPU",
-            figures.ratio("small", "loadchaos", "fast_raw"), 0.4, _LEDGER,
+            figures.ratio("small", "loadchaos", "fast_raw"),
+            0.4,
+            _LEDGER,
         ),
         _at_most(
             "streamed token at 512 streams: at most 4 times a C client's CPU",
-            figures.ratio("streams_512", "loadchaos", "c"), 4.0, _WAKE,
+            figures.ratio("streams_512", "loadchaos", "c"),
+            4.0,
+            _WAKE,
         ),
         *(
             _late(figures, scenario, key, limit)
             for scenario, key, limit in (
-                ("streams_512", "ttft_p50", 0.5), ("streams_512", "ttft_p99", 2.0), ("streams_1000", "ttft_p99", 10.0),
+                ("streams_512", "ttft_p50", 0.5),
+                ("streams_512", "ttft_p99", 2.0),
+                ("streams_1000", "ttft_p99", 10.0),
             )
         ),
         _none_lost(figures),
         _marginal(figures),
         *_made(payloads),
-    ]  # fmt: skip
+    ]
 
 
 def _made(payloads: Mapping[str, Any]) -> list[Target]:
@@ -110,11 +116,13 @@ def _made(payloads: Mapping[str, Any]) -> list[Target]:
     ]
     return [
         Target(
-            f"{what}: at most {most:,} us", None if us is None else f"{us:.1f} us", us is not None and us <= most,
+            f"{what}: at most {most:,} us",
+            None if us is None else f"{us:.1f} us",
+            us is not None and us <= most,
             "what payloads/ does for each request",
         )
         for what, us, most in asked
-    ]  # fmt: skip
+    ]
 
 
 def _at_most(asked: str, ratio: float | None, limit: float, between: str) -> Target:

@@ -23,12 +23,18 @@ def machine(environments: Environments, place: Place) -> dict[str, Any]:
     """As the page tells it."""
     commit = _said(["git", "-C", str(_HERE), "log", "-1", "--format=%h", "--", "loadchaos"])
     return {
-        "commands": [f"{_command(sys.argv[1:])}    # {dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M} UTC, loadchaos at {commit}"],
-        "cpu": _cpu(), "cores": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version(),
-        "compiler": _said(["cc", "--version"]).split("\n")[0], "urgent": place.urgent,
+        "commands": [
+            f"{_command(sys.argv[1:])}    # {dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M} UTC, loadchaos at {commit}"
+        ],
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "compiler": _said(["cc", "--version"]).split("\n")[0],
+        "urgent": place.urgent,
         "load_average": os.getloadavg()[0],
         "versions": {**{name: metadata.version(name) for name in _OURS}, **_others(environments)},
-    }  # fmt: skip
+    }
 
 
 def _command(argv: list[str]) -> str:

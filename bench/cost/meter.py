@@ -183,9 +183,14 @@ def run(
     if first is None or last is None:
         raise TrialError(f"ended early, code {process.returncode}: {' '.join(argv)[:300]}\n{_last_words(log)}")
     return Metered(
-        first, last, server.counters(), process.returncode,
-        usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024, server_share,
-    )  # fmt: skip
+        first,
+        last,
+        server.counters(),
+        process.returncode,
+        usage.ru_utime + usage.ru_stime,
+        usage.ru_maxrss * 1024,
+        server_share,
+    )
 
 
 def _when(server: LoadServer, pid: int, begun: int, limit_s: float) -> Moment | None:

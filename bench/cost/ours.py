@@ -44,17 +44,28 @@ def facts(url: str) -> Facts:
     """What calibration would have found: any word is a token, any image a thousand."""
     text = TextFacts(overhead=8, words=((" river", 1), (" stone", 1)), unit=" a", source="bench")
     return Facts(
-        base_url=url, admin_url=url, dialect="vllm", model="bench", max_model_len=131072, images=True,
-        image_tokens={_IMAGE: 1024}, text=text,
-    )  # fmt: skip
+        base_url=url,
+        admin_url=url,
+        dialect="vllm",
+        model="bench",
+        max_model_len=131072,
+        images=True,
+        image_tokens={_IMAGE: 1024},
+        text=text,
+    )
 
 
 def plan(load: Load, url: str, folder: Path) -> dict[str, Any]:
     """plan.json."""
     return {
-        "profile": profile(load), "seed": 1, "base_url": url, "api_key_env": None, "headers": {},
-        "folder": str(folder / "run"), "workers": 1,
-    }  # fmt: skip
+        "profile": profile(load),
+        "seed": 1,
+        "base_url": url,
+        "api_key_env": None,
+        "headers": {},
+        "folder": str(folder / "run"),
+        "workers": 1,
+    }
 
 
 def body(load: Load, url: str) -> bytes:

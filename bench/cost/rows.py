@@ -78,12 +78,21 @@ def trial(scenario: str, name: str, place: Place, environments: Environments) ->
         return {**figures, "broken": str(e)}
     lost = load.requests - seen.ended - int(seen.said.get("missed", 0)) if name == "loadchaos" else 0
     return {
-        **figures, "us": metered.per(it.unit), "core": metered.cpu_share, "server_core": metered.server_cpu_share,
-        "ended": seen.ended, "failed": seen.failed + max(0, lost), "events": metered.end.events, "cut": metered.end.cut,
-        "connections": metered.end.connections, "server_late": metered.end.late_1ms / max(1, metered.end.events),
-        "rate": _rate(metered, it.unit), "rss_mb": metered.peak_rss_bytes / 1e6, "said": seen.said,
+        **figures,
+        "us": metered.per(it.unit),
+        "core": metered.cpu_share,
+        "server_core": metered.server_cpu_share,
+        "ended": seen.ended,
+        "failed": seen.failed + max(0, lost),
+        "events": metered.end.events,
+        "cut": metered.end.cut,
+        "connections": metered.end.connections,
+        "server_late": metered.end.late_1ms / max(1, metered.end.events),
+        "rate": _rate(metered, it.unit),
+        "rss_mb": metered.peak_rss_bytes / 1e6,
+        "said": seen.said,
         **(dataclasses.asdict(found) if found else {}),
-    }  # fmt: skip
+    }
 
 
 def marginal(name: str, place: Place, environments: Environments) -> Figures:
@@ -98,9 +107,15 @@ def marginal(name: str, place: Place, environments: Environments) -> Figures:
         return {**figures, "broken": str(e)}
     us = (many.cpu_s - few.cpu_s) * 1e6 / (MARGINAL.requests - MARGINAL_FEW)
     return {
-        **figures, "us": us, "cpu_s": many.cpu_s, "ended": seen.ended, "failed": seen.failed,
-        "rss_mb": many.peak_rss_bytes / 1e6, "said": seen.said, **(dataclasses.asdict(found) if found else {}),
-    }  # fmt: skip
+        **figures,
+        "us": us,
+        "cpu_s": many.cpu_s,
+        "ended": seen.ended,
+        "failed": seen.failed,
+        "rss_mb": many.peak_rss_bytes / 1e6,
+        "said": seen.said,
+        **(dataclasses.asdict(found) if found else {}),
+    }
 
 
 class _AbsentError(Exception):

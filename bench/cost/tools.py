@@ -48,11 +48,22 @@ def _read_vllm(folder: Path) -> Seen:
 def _guidellm(bin_: Path, load: Load, url: str, folder: Path) -> Sequence[str]:
     data = f"kind=synthetic_text,prompt_tokens={_PROMPT_TOKENS},output_tokens={load.pace.events}"
     return [
-        str(bin_ / "guidellm"), "run", "--backend", f"kind=openai_http,target={url},model=bench",
-        "--profile", f"kind=concurrent,streams={load.users}", "--constraint", f"kind=max_requests,count={load.requests}",
-        "--data", data, "--tokenizer", f"kind=huggingface_auto,model={TOKENIZER}", "--disable-console",
-        "--output", f"kind=json,path={folder / 'guidellm.json'}",
-    ]  # fmt: skip
+        str(bin_ / "guidellm"),
+        "run",
+        "--backend",
+        f"kind=openai_http,target={url},model=bench",
+        "--profile",
+        f"kind=concurrent,streams={load.users}",
+        "--constraint",
+        f"kind=max_requests,count={load.requests}",
+        "--data",
+        data,
+        "--tokenizer",
+        f"kind=huggingface_auto,model={TOKENIZER}",
+        "--disable-console",
+        "--output",
+        f"kind=json,path={folder / 'guidellm.json'}",
+    ]
 
 
 def _read_guidellm(folder: Path) -> Seen:

@@ -178,10 +178,22 @@ _IMAGES = [
     {"name": "images", "payload": {"images": {"count": 2, "size": "64x64", "unique": "50%", "reuse_distance": 6}},
      "output": {"exact": 24}},
 ]  # fmt: skip
-_DESYNC = {"embedded": {"dialect": "vllm", "era": "0.13", "defects": ["mm_cache_desync"],
-                        "flags": {"mm_processor_cache_items": 8}}}  # fmt: skip
-_ASSERTS = {"embedded": {"dialect": "vllm", "era": "0.18", "defects": ["near_max_oob"],
-                         "flags": {"max_model_len": 4096, "num_speculative_tokens": 0}}}  # fmt: skip
+_DESYNC = {
+    "embedded": {
+        "dialect": "vllm",
+        "era": "0.13",
+        "defects": ["mm_cache_desync"],
+        "flags": {"mm_processor_cache_items": 8},
+    }
+}
+_ASSERTS = {
+    "embedded": {
+        "dialect": "vllm",
+        "era": "0.18",
+        "defects": ["near_max_oob"],
+        "flags": {"max_model_len": 4096, "num_speculative_tokens": 0},
+    }
+}
 _NEAR_THE_LIMIT = "word " * 3_500
 _SATURATING = {
     "traffic": [

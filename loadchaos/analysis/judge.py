@@ -12,28 +12,28 @@ from typing import Any
 from loadchaos.analysis import mechanisms
 from loadchaos.analysis.classify.classifier import classify_text
 from loadchaos.analysis.classify.group import Failure
-from loadchaos.analysis.classify.kernel_log import Kernel
-from loadchaos.analysis.classify.live import LogLines
+from loadchaos.analysis.classify.kernel_log import KernelLog
+from loadchaos.analysis.classify.live import LiveClassifier
 from loadchaos.analysis.classify.versions import with_standing
-from loadchaos.analysis.detectors.growth_limits import Drifts
-from loadchaos.analysis.detectors.suite import Unsaid
+from loadchaos.analysis.detectors.growth_limits import GrowthTracker
+from loadchaos.analysis.detectors.suite import DetectorSuite
 from loadchaos.analysis.incidents import bad_answers
 from loadchaos.analysis.incidents.attribution import AttackLog
-from loadchaos.analysis.incidents.bad_answers import Answers, seen_from
+from loadchaos.analysis.incidents.bad_answers import BadAnswerQueue, seen_from
 from loadchaos.analysis.incidents.explain import DEADLY, Explainer
-from loadchaos.analysis.incidents.failures import Book, Entry, entries_of
+from loadchaos.analysis.incidents.failures import FailureRecord, FailureRegistry, entries_of
 from loadchaos.analysis.incidents.incident import Incident, Seen
-from loadchaos.analysis.incidents.tracker import Episodes
+from loadchaos.analysis.incidents.tracker import IncidentTracker
 from loadchaos.analysis.mechanisms import Check, Mechanisms
-from loadchaos.analysis.request_stats import S, Tally
+from loadchaos.analysis.request_stats import RequestStats, S
 from loadchaos.analysis.verdict import symptoms
 from loadchaos.analysis.verdict import verdict as rules
 from loadchaos.analysis.verdict.capacity import moved_by, name_by_length
-from loadchaos.analysis.verdict.exact_lengths import Exactness
-from loadchaos.analysis.verdict.expectations import Figures
-from loadchaos.analysis.verdict.image_cache_hits import ImageDial
-from loadchaos.analysis.verdict.length_ladder import Ladder
-from loadchaos.analysis.verdict.run_health import RunLog
+from loadchaos.analysis.verdict.exact_lengths import ExactLengths
+from loadchaos.analysis.verdict.expectations import ExpectationInputs
+from loadchaos.analysis.verdict.image_cache_hits import ImageCacheHits
+from loadchaos.analysis.verdict.length_ladder import LengthLadder
+from loadchaos.analysis.verdict.run_health import RunHealth
 from loadchaos.core.model import KERNEL_LOG, Facts, Row, Terms
 
 _MOST_STATES = 10_000
@@ -47,12 +47,12 @@ class Judge:
 
     def __init__(self, terms: Terms | None = None, facts: Facts | None = None) -> None:
         self._terms, self._facts = terms, facts
-        self._run, self._tally, self._attacks = RunLog(), Tally(), AttackLog()
-        self._mechanisms, self._lines, self._answers = Mechanisms(), LogLines(), Answers()
-        self._episodes, self._book = Episodes(self._tally, self._attacks), Book()
-        self._lengths, self._exactness, self._images = symptoms.Lengths(), Exactness(), ImageDial()
-        self._drifts, self._kernel = Drifts(), Kernel()
-        self._ladder = Ladder()
+        self._run, self._tally, self._attacks = RunHealth(), RequestStats(), AttackLog()
+        self._mechanisms, self._lines, self._answers = Mechanisms(), LiveClassifier(), BadAnswerQueue()
+        self._episodes, self._book = IncidentTracker(self._tally, self._attacks), FailureRegistry()
+        self._lengths, self._exactness, self._images = symptoms.LengthSymptoms(), ExactLengths(), ImageCacheHits()
+        self._drifts, self._kernel = GrowthTracker(), KernelLog()
+        self._ladder = LengthLadder()
         self._states: deque[Row] = deque(maxlen=_MOST_STATES)
         self._environment: dict[str, Any] = {}
         self._findings: list[Row] = []
@@ -61,7 +61,7 @@ class Judge:
         self._unfinished: int | None = None
         self._episodes.environment = self._environment
         self._explainer = Explainer(self._episodes, self._record)
-        self._unsaid = Unsaid(self._episodes, self._record)
+        self._unsaid = DetectorSuite(self._episodes, self._record)
         self._explainer.facts = facts
 
     # --- rows in --------------------------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ class Judge:
         begun = self._starting_ns
         return begun is not None and begun[0] <= at_ns and (begun[1] is None or at_ns < begun[1])
 
-    def _record(self, seen: Seen, replica: str | None, ids: set[str]) -> Entry:
+    def _record(self, seen: Seen, replica: str | None, ids: set[str]) -> FailureRecord:
         attribution = self._attacks.attribute(ids, seen.at_ns)
         entry = self._book.find(seen, attribution)
         if entry is None:
@@ -266,26 +266,36 @@ class Judge:
             exposure = "requests"
         totals, notes = self._tally.total(), [*self._run.notes, *self._unsaid.notes()]
         return {
-            "schema": rules.SCHEMA, "profile": terms.profile, "verdict": decision,
+            "schema": rules.SCHEMA,
+            "profile": terms.profile,
+            "verdict": decision,
             "exit_code": rules.exit_code(decision, self._run.end, sent=self._tally.begun > 0),
-            "started": self._run.utc(self._run.begin_ns), "ended": self._run.utc(self._run.newest_ns or None),
-            "target": self._target(), "outcomes": dict(totals),
+            "started": self._run.utc(self._run.begin_ns),
+            "ended": self._run.utc(self._run.newest_ns or None),
+            "target": self._target(),
+            "outcomes": dict(totals),
             "by_traffic": {t: dict(c) for t, c in sorted(self._tally.outcomes.items())},
-            "failures": failures, "failure_counts": rules.failure_counts(failures), "states": self._told_states(),
+            "failures": failures,
+            "failure_counts": rules.failure_counts(failures),
+            "states": self._told_states(),
             "latency": {t: latency.to_json() for t, latency in sorted(self._tally.latency.items())},
-            "expectations": [j.to_json() for j in judged], "checks": [c.to_json() for c in checks],
+            "expectations": [j.to_json() for j in judged],
+            "checks": [c.to_json() for c in checks],
             "worth": rules.worth(
-                decision, figures.counts["engine_deaths"], self._mechanisms.exposures.get(exposure, 0),
+                decision,
+                figures.counts["engine_deaths"],
+                self._mechanisms.exposures.get(exposure, 0),
                 exposure.replace("_", " "),
             ),
-            "generator": self._run.generator(self._tally), "exposures": dict(self._mechanisms.exposures),
+            "generator": self._run.generator(self._tally),
+            "exposures": dict(self._mechanisms.exposures),
             "incidents": [
                 {"n": i.n, "id": i.id, "folder": i.folder, "kind": i.kind, "replica": i.replica} for i in self.incidents
             ],
             "attacks": {name: dict(fared) for name, fared in sorted(self._attacks.fared.items())},
             **({"by_hand": self._run.by_hand} if self._run.by_hand else {}),
             **({"notes": notes} if notes else {}),
-        }  # fmt: skip
+        }
 
     def _finish(self) -> None:
         self._settle(None)
@@ -312,7 +322,7 @@ class Judge:
         rules.accept(failures, terms, date.fromisoformat(started[:10]) if started else None)
         return failures
 
-    def _told(self, entry: Entry) -> dict[str, Any]:
+    def _told(self, entry: FailureRecord) -> dict[str, Any]:
         told = entry.to_json()
         first_ns = told.pop("first_seen_ns")
         begin_ns = self._run.load_begin_ns or self._run.begin_ns
@@ -326,13 +336,17 @@ class Judge:
         begin_ns = self._run.load_begin_ns or self._run.begin_ns
         return [
             {
-                "replica": r.get("replica"), "engine": r.get("engine"), "state": r.get("to"), "from": r.get("from"),
+                "replica": r.get("replica"),
+                "engine": r.get("engine"),
+                "state": r.get("to"),
+                "from": r.get("from"),
                 "at": self._run.utc(r["at_ns"]),
                 "at_s": None if begin_ns is None else round((r["at_ns"] - begin_ns) / S, 3),
-                "signs": list(r.get("signs") or ()), "noticed_after_s": r.get("noticed_after_s"),
+                "signs": list(r.get("signs") or ()),
+                "noticed_after_s": r.get("noticed_after_s"),
             }
             for r in self._states
-        ]  # fmt: skip
+        ]
 
     def _checks(self, terms: Terms, episodes: list[Incident], bad_rows: int, *, against: bool) -> list[Check]:
         checks = self._run.checks(terms, self._tally, self._unfinished or 0, episodes, bad_rows)
@@ -352,10 +366,10 @@ class Judge:
             checks.append(Check("fit", "no request beyond the server's limits", self._explainer.misfits[0], "unknown"))
         return checks
 
-    def _figures(self, episodes: list[Incident]) -> Figures:
+    def _figures(self, episodes: list[Incident]) -> ExpectationInputs:
         why = [w for p in self._tally.phases.values() if (w := p.limited())]
         down = [i for i in episodes if i.kind in ("death", "hang", "restart", "terminated")]
-        return Figures(
+        return ExpectationInputs(
             counts=dict(self._exactness.mismatches),
             ok_share=self._tally.ok_share(),
             outcomes={**self._tally.outcomes, "": self._tally.total()},

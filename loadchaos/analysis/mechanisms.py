@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from loadchaos.analysis.request_stats import S
-from loadchaos.analysis.verdict.expectations import Judged
+from loadchaos.analysis.verdict.expectations import CheckResult
 from loadchaos.core.model import Facts, Row
 
 _STILL_DRAFTING_NS = 5 * S
@@ -19,7 +19,7 @@ _COUNTERS = {
 }
 
 
-class Check(Judged):
+class Check(CheckResult):
     """One question about the run itself, as in verdict.json."""
 
 

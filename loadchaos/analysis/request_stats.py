@@ -30,9 +30,14 @@ class Sent:
     def to_json(self, now_ns: int) -> dict[str, Any]:
         """As it stands in incident.json; `age_s` is how long it had been out."""
         return {
-            "id": self.id, "step": self.step, "traffic": self.traffic, "tokens": self.tokens, "images": self.images,
-            "edge": self.edge, "age_s": round((now_ns - self.sent_ns) / S, 3),
-        }  # fmt: skip
+            "id": self.id,
+            "step": self.step,
+            "traffic": self.traffic,
+            "tokens": self.tokens,
+            "images": self.images,
+            "edge": self.edge,
+            "age_s": round((now_ns - self.sent_ns) / S, 3),
+        }
 
 
 class Latency:
@@ -84,7 +89,7 @@ def _seconds(ns: float | None) -> float | None:
     return None if ns is None else float(f"{ns / S:.5g}")
 
 
-class Phase:
+class PhaseStats:
     """What one phase says of the generator itself: how late it sent, how many it missed for want of users."""
 
     __slots__ = ("e2e", "ended", "lag", "no_slot")
@@ -104,13 +109,13 @@ class Phase:
         return None
 
 
-class Tally:
+class RequestStats:
     """All requests of a run. `in_flight` maps ids to what was sent; `recent_ends` and `admitted` are bounded."""
 
     def __init__(self) -> None:
         self.outcomes: dict[str, Counter[str]] = {}
         self.latency: dict[str, Latency] = {}
-        self.phases: dict[int, Phase] = {}
+        self.phases: dict[int, PhaseStats] = {}
         self.in_flight: dict[str, Sent] = {}
         self.admitted: deque[Sent] = deque(maxlen=200)
         self.recent_ends: deque[tuple[int, Sent, bool]] = deque(maxlen=20_000)  # ended_ns, what, well
@@ -126,9 +131,14 @@ class Tally:
     def begin(self, row: Row) -> Sent:
         """Fold a begin row."""
         sent = Sent(
-            str(row["id"]), int(row.get("step") or 0), str(row.get("traffic", "")), int(row["at_ns"]),
-            row.get("tokens"), int(row.get("images") or 0), row.get("edge"),
-        )  # fmt: skip
+            str(row["id"]),
+            int(row.get("step") or 0),
+            str(row.get("traffic", "")),
+            int(row["at_ns"]),
+            row.get("tokens"),
+            int(row.get("images") or 0),
+            row.get("edge"),
+        )
         self.begun += 1
         self.begun_by[sent.traffic] += 1
         self.in_flight[sent.id] = sent
@@ -220,5 +230,5 @@ class Tally:
         if why == "no_slot":
             self._phase(row).no_slot += n
 
-    def _phase(self, row: Row) -> Phase:
-        return self.phases.setdefault(int(row.get("phase") or 0), Phase())
+    def _phase(self, row: Row) -> PhaseStats:
+        return self.phases.setdefault(int(row.get("phase") or 0), PhaseStats())

@@ -13,27 +13,27 @@ from collections.abc import Mapping
 
 from loadchaos.chaos import admin, engine, host, network, process
 from loadchaos.chaos.admin import operation_named
-from loadchaos.chaos.base import Attack, Done, Make, Replica
-from loadchaos.chaos.injector import Attacks
+from loadchaos.chaos.base import ActResult, Attack, AttackedReplica, AttackFactory
+from loadchaos.chaos.injector import AttackInjector
 from loadchaos.chaos.manual import Offer, offers
 from loadchaos.chaos.network import ProxyPath, WholePath
 from loadchaos.chaos.toxiproxy import ToxiproxyPath
 
 __all__ = [
     "ATTACKS",
+    "ActResult",
     "Attack",
-    "Attacks",
-    "Done",
+    "AttackInjector",
+    "AttackedReplica",
     "Offer",
     "ProxyPath",
-    "Replica",
     "ToxiproxyPath",
     "WholePath",
     "offers",
     "operation_named",
 ]
 
-ATTACKS: Mapping[str, Make] = {
+ATTACKS: Mapping[str, AttackFactory] = {
     "admin": admin.make,
     "process": process.make,
     "engine": engine.make,

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from loadchaos.chaos.base import Done, Replica
+from loadchaos.chaos.base import ActResult, AttackedReplica
 from loadchaos.core.errors import OptionError
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects import AdminOperation, Dialect, version_key
@@ -91,36 +91,36 @@ class AdminAttack:
         """See Attack."""
         return self._undo.name if self._undo is not None else None
 
-    def about(self, replica: Replica) -> Mapping[str, Any]:  # noqa: ARG002 - the protocol's; an endpoint needs no aim
+    def about(self, replica: AttackedReplica) -> Mapping[str, Any]:  # noqa: ARG002 - the protocol's; an endpoint needs no aim
         """See Attack."""
         return {}
 
-    async def begin(self, replica: Replica) -> Done:
+    async def begin(self, replica: AttackedReplica) -> ActResult:
         """See Attack."""
         return await self._call(self._operation, replica, self._params, self._body)
 
-    async def undo(self, replica: Replica) -> Done:
+    async def undo(self, replica: AttackedReplica) -> ActResult:
         """See Attack."""
         if self._undo is None:
-            return Done(ok=True, text="nothing to undo")
+            return ActResult(ok=True, text="nothing to undo")
         body = self._undo.body
         if body is not None:  # which adapter to unload
             body = {**body, **{k: v for k, v in (self._body or {}).items() if k.endswith("_name")}}
         return await self._call(self._undo, replica, self._undo.params, body)
 
-    async def preflight(self, replica: Replica) -> Done:
+    async def preflight(self, replica: AttackedReplica) -> ActResult:
         """Ask for the path with a method that does nothing: 405 means that it is there, 404 that it is not."""
         operation = self._operation
         method = "OPTIONS" if operation.get_acts or operation.method == "GET" else "GET"
         done = await self._send(method, operation.path, replica, _PREFLIGHT_S)
         if done.status is None:
-            return Done(ok=None, text=f"{operation.path}: {done.text}")
+            return ActResult(ok=None, text=f"{operation.path}: {done.text}")
         if done.status == 404:
-            return Done(ok=False, status=404, text=f"this server has no {operation.path}: {self._missing()}")
+            return ActResult(ok=False, status=404, text=f"this server has no {operation.path}: {self._missing()}")
         if done.status in (401, 403):
             text = f"{operation.path} answers {done.status}: an API key is needed (--api-key-env)"
-            return Done(ok=False, status=done.status, text=text)
-        return Done(ok=True, status=done.status, text=f"{operation.path} is there")
+            return ActResult(ok=False, status=done.status, text=text)
+        return ActResult(ok=True, status=done.status, text=f"{operation.path} is there")
 
     def _missing(self) -> str:
         since, version = version_key(self._operation.since), version_key(self._version)
@@ -129,23 +129,27 @@ class AdminAttack:
         return self._operation.gate or "nothing is known that turns it on"
 
     async def _call(
-        self, operation: AdminOperation, replica: Replica, params: Mapping[str, str], body: Mapping[str, Any] | None
-    ) -> Done:
+        self,
+        operation: AdminOperation,
+        replica: AttackedReplica,
+        params: Mapping[str, str],
+        body: Mapping[str, Any] | None,
+    ) -> ActResult:
         done = await self._send(operation.method, operation.path, replica, operation.limit_s, params, body)
         if done.status == 404 and operation.gate and _NO_SUCH_PATH in done.text:
             text = f"{done.text} ({operation.gate})"
-            return Done(ok=False, status=404, text=text, took_ns=done.took_ns)
+            return ActResult(ok=False, status=404, text=text, took_ns=done.took_ns)
         return done
 
     async def _send(
         self,
         method: str,
         path: str,
-        replica: Replica,
+        replica: AttackedReplica,
         limit_s: float,
         params: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
-    ) -> Done:
+    ) -> ActResult:
         begin = time.monotonic_ns()
         url = replica.admin_url.rstrip("/") + path
         try:
@@ -153,9 +157,11 @@ class AdminAttack:
         except httpx.HTTPError as e:
             text = self._redactor.text(f"{type(e).__name__}: {e}".rstrip(": "))
             # A refused connection did nothing; an answer that did not come leaves open what was done.
-            return Done(False if isinstance(e, httpx.ConnectError) else None, None, text, time.monotonic_ns() - begin)
+            return ActResult(
+                False if isinstance(e, httpx.ConnectError) else None, None, text, time.monotonic_ns() - begin
+            )
         text = self._redactor.text(answer.text)[:_TEXT_CHARS]
-        return Done(_went_well(answer), answer.status_code, text, time.monotonic_ns() - begin)
+        return ActResult(_went_well(answer), answer.status_code, text, time.monotonic_ns() - begin)
 
 
 def _went_well(answer: httpx.Response) -> bool:

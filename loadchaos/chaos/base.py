@@ -13,7 +13,7 @@ from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects import Dialect
 
 
-class Path(Protocol):
+class TrafficProxy(Protocol):
     """The way from our clients to the server, on which toxics are laid. OSError where that could not be done."""
 
     async def add(self, one: Toxic) -> tuple[int, int] | None:
@@ -30,7 +30,7 @@ def _elsewhere() -> int | None:
 
 
 @dataclass(frozen=True)
-class Replica:
+class AttackedReplica:
     """One server to act on: its name in the ledger and the root of its admin URLs (no /v1).
 
     `pid` gives the root of its processes as of now (a restart changes it), None for a server that is not on this machine.
@@ -40,11 +40,11 @@ class Replica:
     name: str
     admin_url: str
     pid: Callable[[], int | None] = _elsewhere
-    path: Path | None = None
+    path: TrafficProxy | None = None
 
 
 @dataclass(frozen=True)
-class Done:
+class ActResult:
     """What one act came to, as the server told it. `ok` None: it is not known (no answer, or we were stopped)."""
 
     ok: bool | None
@@ -80,24 +80,24 @@ class Attack(Protocol):
         """The operation by which it is taken back, where that has a name of its own: wake_up."""
         ...
 
-    def about(self, replica: Replica) -> Mapping[str, Any]:
+    def about(self, replica: AttackedReplica) -> Mapping[str, Any]:
         """What its rows say beside its name, asked once before each `begin`: the pid and signal of a process attack."""
         ...
 
-    async def begin(self, replica: Replica) -> Done:
+    async def begin(self, replica: AttackedReplica) -> ActResult:
         """Do it."""
         ...
 
-    async def undo(self, replica: Replica) -> Done:
+    async def undo(self, replica: AttackedReplica) -> ActResult:
         """Take it back."""
         ...
 
-    async def preflight(self, replica: Replica) -> Done:
+    async def preflight(self, replica: AttackedReplica) -> ActResult:
         """Whether this server offers it, without doing it."""
         ...
 
 
-class Make(Protocol):
+class AttackFactory(Protocol):
     """Makes an attack out of what a profile's entry says. OptionError where that is no such attack."""
 
     def __call__(

@@ -37,7 +37,7 @@ def conditions(when: Mapping[str, str], dialect: Dialect) -> list[Condition]:
     return found
 
 
-class Figures:
+class ServerFigures:
     """Folds `metrics` and `heartbeat` rows. A figure of a replica is the sum over its engines, a ratio their largest."""
 
     def __init__(self) -> None:

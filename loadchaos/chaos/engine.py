@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import psutil
 
-from loadchaos.chaos.base import Done, Replica
+from loadchaos.chaos.base import ActResult, AttackedReplica
 from loadchaos.chaos.undo_guard import guard
 from loadchaos.core.errors import OptionError
 from loadchaos.core.redact import Redactor
@@ -67,15 +67,15 @@ class EngineAttack:
         self._order = " ".join([mode, *(f"{name}={value}" for name, value in params.items())])
         self._armed: dict[str, tuple[Path, subprocess.Popen[bytes]]] = {}
 
-    def about(self, replica: Replica) -> Mapping[str, Any]:  # noqa: ARG002 - the protocol's; the file names the order
+    def about(self, replica: AttackedReplica) -> Mapping[str, Any]:  # noqa: ARG002 - the protocol's; the file names the order
         """See Attack."""
         return {"order": self._order}
 
-    async def begin(self, replica: Replica) -> Done:
+    async def begin(self, replica: AttackedReplica) -> ActResult:
         """See Attack."""
         trigger = _trigger_of(replica)
         if trigger is None:
-            return Done(ok=False, text=_missing(replica))
+            return ActResult(ok=False, text=_missing(replica))
         begin = time.monotonic_ns()
         watch = guard('rm -f -- "$1"', str(trigger))
         try:
@@ -84,29 +84,29 @@ class EngineAttack:
         except OSError as e:
             watch.kill()
             watch.communicate()
-            return Done(ok=False, text=f"{trigger}: {e.strerror}")
+            return ActResult(ok=False, text=f"{trigger}: {e.strerror}")
         self._armed[replica.name] = (trigger, watch)
-        return Done(ok=True, text=f"armed by {trigger}: {self._order}", took_ns=time.monotonic_ns() - begin)
+        return ActResult(ok=True, text=f"armed by {trigger}: {self._order}", took_ns=time.monotonic_ns() - begin)
 
-    async def undo(self, replica: Replica) -> Done:
+    async def undo(self, replica: AttackedReplica) -> ActResult:
         """Remove the trigger file."""
         trigger, watch = self._armed.pop(replica.name, (None, None))
         if trigger is None or watch is None:
-            return Done(ok=True, text="nothing to undo")
+            return ActResult(ok=True, text="nothing to undo")
         watch.communicate(b"\n")  # it removes the file itself, and ends
-        return Done(ok=not trigger.exists(), text=f"disarmed: {trigger} is removed")
+        return ActResult(ok=not trigger.exists(), text=f"disarmed: {trigger} is removed")
 
-    async def preflight(self, replica: Replica) -> Done:
+    async def preflight(self, replica: AttackedReplica) -> ActResult:
         """Whether the server was started with a trigger file, and nobody has armed it."""
         trigger = _trigger_of(replica)
         if trigger is None:
-            return Done(ok=False, text=_missing(replica))
+            return ActResult(ok=False, text=_missing(replica))
         if trigger.exists():
-            return Done(ok=False, text=f"{trigger} is there already: the server is armed by somebody else")
-        return Done(ok=True, text=f"{trigger} will arm it")
+            return ActResult(ok=False, text=f"{trigger} is there already: the server is armed by somebody else")
+        return ActResult(ok=True, text=f"{trigger} will arm it")
 
 
-def _trigger_of(replica: Replica) -> Path | None:
+def _trigger_of(replica: AttackedReplica) -> Path | None:
     """The file that the server's own environment names; None where it names none or cannot be read from here."""
     pid = replica.pid()
     if pid is None:
@@ -118,7 +118,7 @@ def _trigger_of(replica: Replica) -> Path | None:
     return Path(value) if value else None
 
 
-def _missing(replica: Replica) -> str:
+def _missing(replica: AttackedReplica) -> str:
     if replica.pid() is None:
         return f"no process of {replica.admin_url} is seen on this machine"
     return f"the server was not started with {TRIGGER} (install loadchaos-vllm into its environment; see plugins/vllm)"

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from loadchaos.chaos.base import Done, Replica
+from loadchaos.chaos.base import ActResult, AttackedReplica
 from loadchaos.core.errors import OptionError
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects import Dialect
@@ -54,14 +54,14 @@ class CpuHog:
         self._processes = processes
         self._running: dict[str, list[subprocess.Popen[bytes]]] = {}
 
-    def about(self, replica: Replica) -> Mapping[str, Any]:  # noqa: ARG002 - the protocol's; the machine is the aim
+    def about(self, replica: AttackedReplica) -> Mapping[str, Any]:  # noqa: ARG002 - the protocol's; the machine is the aim
         """See Attack."""
         return {"processes": self._processes}
 
-    async def begin(self, replica: Replica) -> Done:
+    async def begin(self, replica: AttackedReplica) -> ActResult:
         """See Attack."""
         if replica.pid() is None:
-            return Done(ok=False, text=_elsewhere(replica))
+            return ActResult(ok=False, text=_elsewhere(replica))
         begin = time.monotonic_ns()
         running = self._running.setdefault(replica.name, [])
         try:
@@ -70,27 +70,27 @@ class CpuHog:
         except OSError as e:
             text = f"{len(running)} of {self._processes} processes could be started, and were ended: {e.strerror}"
             await self.undo(replica)
-            return Done(ok=False, text=text)
+            return ActResult(ok=False, text=text)
         text = f"{self._processes} processes take what they get of {os.cpu_count()} processors"
-        return Done(ok=True, text=text, took_ns=time.monotonic_ns() - begin)
+        return ActResult(ok=True, text=text, took_ns=time.monotonic_ns() - begin)
 
-    async def undo(self, replica: Replica) -> Done:
+    async def undo(self, replica: AttackedReplica) -> ActResult:
         """See Attack."""
         running = self._running.pop(replica.name, [])
         for process in running:
             process.kill()
             process.wait()
-        return Done(ok=True, text=f"{len(running)} processes ended")
+        return ActResult(ok=True, text=f"{len(running)} processes ended")
 
-    async def preflight(self, replica: Replica) -> Done:
+    async def preflight(self, replica: AttackedReplica) -> ActResult:
         """Whether the server runs on this machine."""
         here = replica.pid() is not None
-        return Done(ok=here, text="it runs on this machine" if here else _elsewhere(replica))
+        return ActResult(ok=here, text="it runs on this machine" if here else _elsewhere(replica))
 
 
 def _spin() -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-S", "-E", "-c", _SPIN, str(os.getpid())], start_new_session=True)
 
 
-def _elsewhere(replica: Replica) -> str:
+def _elsewhere(replica: AttackedReplica) -> str:
     return f"no process of {replica.admin_url} is seen on this machine, so nothing can be run beside it"

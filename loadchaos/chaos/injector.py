@@ -10,11 +10,11 @@ from typing import Any
 
 import httpx
 
-from loadchaos.chaos.base import Attack, Done, Replica
-from loadchaos.chaos.conditions import Condition, Figures, conditions
+from loadchaos.chaos.base import ActResult, Attack, AttackedReplica
+from loadchaos.chaos.conditions import Condition, ServerFigures, conditions
 from loadchaos.chaos.manual import Offer, offers
 from loadchaos.chaos.timetable import Timetable, timetable
-from loadchaos.chaos.triggers import Triggers, Waiting
+from loadchaos.chaos.triggers import PendingReplicas, Triggers
 from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.model import Emit, Row
 from loadchaos.core.redact import Redactor
@@ -24,7 +24,7 @@ _UNDO_S = 5.0
 _SKIPPED_EVERY_S = 1.0
 
 
-class Attacks:
+class AttackInjector:
     """A profile's attacks. Each spec is a mapping or object: `admin` (the operation's name), `params`, and its times.
 
     Rows of one act: `begin`; then, when it is over, `end` with the server's answer; for what holds (sleep, pause) an
@@ -36,7 +36,7 @@ class Attacks:
         self,
         specs: Sequence[Any],
         dialect: Dialect,
-        replicas: Sequence[Replica],
+        replicas: Sequence[AttackedReplica],
         emit: Emit,
         redactor: Redactor,
         headers: Mapping[str, str] | None = None,
@@ -55,9 +55,9 @@ class Attacks:
         self._acts_by_hand = 0
         self._kinds: dict[int, str] = {}
         self._when: dict[int, list[Condition]] = {}
-        self._figures = Figures()
+        self._figures = ServerFigures()
         self._triggers = Triggers()
-        self._waits: dict[int, Waiting] = {}
+        self._waits: dict[int, PendingReplicas] = {}
         for spec in specs:
             times = timetable(spec)
             kind, attack = _make(spec, times, *self._known)
@@ -74,7 +74,7 @@ class Attacks:
         undone = (attack.undone_by for attack, _ in self._planned)
         self._triggers.refuse_unheard(filter(None, (*self.names, *undone)))
         self._tasks: list[asyncio.Task[None]] = []
-        self._holding: dict[tuple[int, str], tuple[Attack, Replica, int]] = {}
+        self._holding: dict[tuple[int, str], tuple[Attack, AttackedReplica, int]] = {}
         self._about: dict[tuple[int, str], dict[str, Any]] = {}
         self._running = asyncio.Event()
         self._running.set()
@@ -89,7 +89,7 @@ class Attacks:
         """What `fire` may be asked for here."""
         return offers(self._known[0], self._replicas, self._known[3])
 
-    async def preflight(self, kind: str | None = None) -> list[tuple[str, Done]]:
+    async def preflight(self, kind: str | None = None) -> list[tuple[str, ActResult]]:
         """Each attack (of this kind) on each replica: name, and whether it can be done (`ok` None: no answer)."""
         return [
             (
@@ -131,7 +131,7 @@ class Attacks:
         self._acts_by_hand += 1
         for replica in self._replicas:
             if not self._running.is_set():
-                self._row(index, -self._acts_by_hand, "skipped", replica, Done(None, text=self._why_paused))
+                self._row(index, -self._acts_by_hand, "skipped", replica, ActResult(None, text=self._why_paused))
             else:
                 act = self._once(index, attack, times, replica, -self._acts_by_hand)
                 self._tasks.append(asyncio.create_task(act))
@@ -173,7 +173,7 @@ class Attacks:
             elif time.monotonic() - skipped >= _SKIPPED_EVERY_S:
                 skipped = time.monotonic()
                 for replica in chosen:
-                    self._row(index, n, "skipped", replica, Done(None, text=self._why_paused))
+                    self._row(index, n, "skipped", replica, ActResult(None, text=self._why_paused))
 
     async def _due(
         self, index: int, times: Timetable, rng: random.Random, begin: float
@@ -189,7 +189,7 @@ class Attacks:
             await asyncio.sleep(max(-late_s, 0.0))
             yield None
 
-    def _choose(self, on: str, rng: random.Random) -> list[Replica]:
+    def _choose(self, on: str, rng: random.Random) -> list[AttackedReplica]:
         if on == "each":
             return self._replicas
         if on == "one":
@@ -198,13 +198,13 @@ class Attacks:
             return [rng.choice(self._replicas)]
         return [replica for replica in self._replicas if replica.name == on]
 
-    async def _once(self, index: int, attack: Attack, times: Timetable, replica: Replica, n: int) -> None:
+    async def _once(self, index: int, attack: Attack, times: Timetable, replica: AttackedReplica, n: int) -> None:
         if (index, replica.name) in self._holding:
-            self._row(index, n, "skipped", replica, Done(None, text="it is still in force"))
+            self._row(index, n, "skipped", replica, ActResult(None, text="it is still in force"))
             return
-        done = Done(ok=None, text="stopped before it was answered")
+        done = ActResult(ok=None, text="stopped before it was answered")
         self._about[index, replica.name] = dict(attack.about(replica))
-        self._row(index, n, "begin", replica, Done(ok=None))
+        self._row(index, n, "begin", replica, ActResult(ok=None))
         try:
             if attack.holds:
                 self._holding[index, replica.name] = (attack, replica, n)
@@ -218,7 +218,7 @@ class Attacks:
         except LoadchaosError:
             raise  # the ledger takes no more rows: whoever owns it knows
         except Exception as e:  # noqa: BLE001 - a mistake of ours must not end the attack unseen; the row tells it
-            done = Done(ok=None, text=f"loadchaos failed: {type(e).__name__}: {e}")
+            done = ActResult(ok=None, text=f"loadchaos failed: {type(e).__name__}: {e}")
         finally:
             self._row(index, n, "end", replica, done)
             if done.ok:
@@ -231,20 +231,32 @@ class Attacks:
             async with asyncio.timeout(limit_s):
                 done = await attack.undo(replica)
         except TimeoutError:
-            done = Done(ok=None, text=f"no answer within {limit_s:g} s")
+            done = ActResult(ok=None, text=f"no answer within {limit_s:g} s")
         if done.ok:
             self._holding.pop((index, name), None)
             if attack.undone_by is not None:
                 self._triggers.fire(("after", attack.undone_by), name)
         self._row(index, n, "undo", replica, done)
 
-    def _row(self, index: int, n: int, what: str, replica: Replica, done: Done) -> None:
+    def _row(self, index: int, n: int, what: str, replica: AttackedReplica, done: ActResult) -> None:
         attack = self._planned[index][0]
-        self._emit({
-            "row": "attack", "at_ns": time.monotonic_ns(), "attack": attack.name, "kind": self._kinds[index], "n": n,
-            "what": what, "replica": replica.name, "ok": done.ok, "status": done.status, "text": done.text,
-            "effects": list(attack.effects), "took_ns": done.took_ns, **self._about.get((index, replica.name), {}),
-        })  # fmt: skip
+        self._emit(
+            {
+                "row": "attack",
+                "at_ns": time.monotonic_ns(),
+                "attack": attack.name,
+                "kind": self._kinds[index],
+                "n": n,
+                "what": what,
+                "replica": replica.name,
+                "ok": done.ok,
+                "status": done.status,
+                "text": done.text,
+                "effects": list(attack.effects),
+                "took_ns": done.took_ns,
+                **self._about.get((index, replica.name), {}),
+            }
+        )
 
 
 def _make(

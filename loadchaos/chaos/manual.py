@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from loadchaos.chaos.base import Replica
+from loadchaos.chaos.base import AttackedReplica
 from loadchaos.chaos.process import SIGNALS
 from loadchaos.server.dialects import Dialect, version_key
 
@@ -25,7 +25,7 @@ class Offer:
     params: dict[str, Any] = field(default_factory=dict)
 
 
-def offers(dialect: Dialect, replicas: Sequence[Replica], version: str | None) -> list[Offer]:
+def offers(dialect: Dialect, replicas: Sequence[AttackedReplica], version: str | None) -> list[Offer]:
     """In the dialect's own order; nothing that came after the server's version."""
     found = [
         Offer("admin", o.name, o.name, f"{o.method} {o.path}", o.gate)
@@ -40,7 +40,7 @@ def _later(since: str, version: str | None) -> bool:
     return needed is not None and there is not None and there < needed
 
 
-def _signals(dialect: Dialect, replicas: Sequence[Replica]) -> Iterator[Offer]:
+def _signals(dialect: Dialect, replicas: Sequence[AttackedReplica]) -> Iterator[Offer]:
     if any(replica.pid() is None for replica in replicas):
         return
     role = _AIM if any(r == _AIM for _, r in dialect.process_roles) else "api_server"

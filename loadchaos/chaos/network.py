@@ -16,7 +16,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 
-from loadchaos.chaos.base import Done, Path, Replica
+from loadchaos.chaos.base import ActResult, AttackedReplica, TrafficProxy
 from loadchaos.chaos.toxics import TYPES, Toxic, toxic
 from loadchaos.core.errors import TargetError
 from loadchaos.core.redact import Redactor
@@ -27,7 +27,7 @@ _ORDER_S = 5.0
 _MEASURED = 9
 
 
-class WholePath(Path, Protocol):
+class WholePath(TrafficProxy, Protocol):
     """A path as the run has it: laid before the load, taken up at the end; `what` it is, in words.
 
     Clients connect to `address` in place of the server's, and speak to the server all the same: by its name, in TLS, too.
@@ -88,9 +88,15 @@ class ProxyPath:
         """Start it; TargetError when it does not come up."""
         host, port = address_of(self._target)
         self._child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "loadchaos.chaos.proxy", host, str(port),
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
+            sys.executable,
+            "-m",
+            "loadchaos.chaos.proxy",
+            host,
+            str(port),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
         try:
             said = await asyncio.wait_for(self._answer(), _START_S)
         except (TimeoutError, ValueError):
@@ -161,36 +167,36 @@ class NetworkAttack:
         self._toxic = one
         self.name, self.effects = one.name, TYPES[one.type].effects
 
-    def about(self, replica: Replica) -> Mapping[str, Any]:  # noqa: ARG002 - the protocol's; a path needs no aim
+    def about(self, replica: AttackedReplica) -> Mapping[str, Any]:  # noqa: ARG002 - the protocol's; a path needs no aim
         """See Attack."""
         return {"toxic": asdict(self._toxic)}
 
-    async def begin(self, replica: Replica) -> Done:
+    async def begin(self, replica: AttackedReplica) -> ActResult:
         """See Attack."""
         if replica.path is None:
-            return Done(ok=False, text="there is no proxy in the path")
+            return ActResult(ok=False, text="there is no proxy in the path")
         begin = time.monotonic_ns()
         try:
             hits = await replica.path.add(self._toxic)
         except OSError as e:
-            return Done(ok=False, text=str(e))
+            return ActResult(ok=False, text=str(e))
         share = f" for {self._toxic.share:.0%} of the connections" if self._toxic.share < 1 else ""
         values = ", ".join(f"{k} {v:g}" for k, v in self._toxic.attributes.items())
         hit = "" if hits is None else f"; {hits[0]} of {hits[1]} connections hit at once"
         text = f"{self._toxic.stream}{share}{': ' if values else ''}{values}{hit}"
-        return Done(ok=True, text=text, took_ns=time.monotonic_ns() - begin)
+        return ActResult(ok=True, text=text, took_ns=time.monotonic_ns() - begin)
 
-    async def undo(self, replica: Replica) -> Done:
+    async def undo(self, replica: AttackedReplica) -> ActResult:
         """See Attack."""
         if replica.path is None:
-            return Done(ok=True, text="nothing to undo")
+            return ActResult(ok=True, text="nothing to undo")
         try:
             await replica.path.remove(self._toxic.name)
         except OSError as e:
-            return Done(ok=False, text=str(e))
-        return Done(ok=True, text="the network is as it was")
+            return ActResult(ok=False, text=str(e))
+        return ActResult(ok=True, text="the network is as it was")
 
-    async def preflight(self, replica: Replica) -> Done:
+    async def preflight(self, replica: AttackedReplica) -> ActResult:
         """Whether there is a proxy in the path."""
         there = replica.path is not None
-        return Done(ok=there, text="a proxy is in the path" if there else "there is no proxy in the path")
+        return ActResult(ok=there, text="a proxy is in the path" if there else "there is no proxy in the path")

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import psutil
 
-from loadchaos.chaos.base import Done, Replica
+from loadchaos.chaos.base import ActResult, AttackedReplica
 from loadchaos.chaos.undo_guard import guard
 from loadchaos.core.errors import OptionError
 from loadchaos.core.redact import Redactor
@@ -55,7 +55,7 @@ _EFFECTS: Mapping[tuple[str, str], Sequence[str]] = {
 
 
 @dataclass(frozen=True)
-class Target:
+class SignalTarget:
     """One process of the server with its role and title."""
 
     process: psutil.Process
@@ -88,20 +88,20 @@ class ProcessAttack:
     def __init__(self, name: str, role: str, roles: Sequence[tuple[re.Pattern[str], str]]) -> None:
         self.name, self.effects, self.holds = f"{name}_{role}", _EFFECTS[name, role], name == "sigstop"
         self._signal, self._role, self._roles = name, role, roles
-        self._aimed: dict[str, Target | None] = {}
+        self._aimed: dict[str, SignalTarget | None] = {}
         self._stopped: dict[str, tuple[psutil.Process, subprocess.Popen[bytes]]] = {}
 
-    def about(self, replica: Replica) -> Mapping[str, Any]:
+    def about(self, replica: AttackedReplica) -> Mapping[str, Any]:
         """Choose the process now; the rows of the act carry its pid and the signal, so that nothing else is blamed on us."""
         target = next((t for t in self._processes(replica) if t.role == self._role), None)
         self._aimed[replica.name] = target
         return {"pid": target.process.pid if target else None, "signal": int(SIGNALS[self._signal])}
 
-    async def begin(self, replica: Replica) -> Done:
+    async def begin(self, replica: AttackedReplica) -> ActResult:
         """See Attack."""
         target = self._aimed.get(replica.name)
         if target is None:
-            return Done(ok=False, text=self._missing(replica))
+            return ActResult(ok=False, text=self._missing(replica))
         begin = time.monotonic_ns()
         try:
             if self._signal == "sigstop":
@@ -112,45 +112,49 @@ class ProcessAttack:
             target.process.send_signal(SIGNALS[self._signal])  # raises where the pid is another process by now
         except psutil.NoSuchProcess:
             self._release(replica)
-            return Done(ok=False, text=f"{self._role} (pid {target.process.pid}) was gone already")
+            return ActResult(ok=False, text=f"{self._role} (pid {target.process.pid}) was gone already")
         except (psutil.Error, OSError) as e:
             self._release(replica)
-            return Done(ok=False, text=f"{self._role} (pid {target.process.pid}): {e}")
+            return ActResult(ok=False, text=f"{self._role} (pid {target.process.pid}): {e}")
         text = f"{self._signal.upper()} to {self._role} (pid {target.process.pid})"
-        return Done(ok=True, text=text, took_ns=time.monotonic_ns() - begin)
+        return ActResult(ok=True, text=text, took_ns=time.monotonic_ns() - begin)
 
-    async def undo(self, replica: Replica) -> Done:
+    async def undo(self, replica: AttackedReplica) -> ActResult:
         """SIGCONT to what was stopped; a process that ended meanwhile needs none."""
         process = self._release(replica)
         if process is None:
-            return Done(ok=True, text="nothing to undo")
+            return ActResult(ok=True, text="nothing to undo")
         try:
             process.send_signal(signal.SIGCONT)
         except psutil.NoSuchProcess:
-            return Done(ok=True, text=f"{self._role} (pid {process.pid}) has ended meanwhile")
+            return ActResult(ok=True, text=f"{self._role} (pid {process.pid}) has ended meanwhile")
         except (psutil.Error, OSError) as e:
-            return Done(ok=False, text=f"SIGCONT to {self._role} (pid {process.pid}): {e}")
-        return Done(ok=True, text=f"SIGCONT to {self._role} (pid {process.pid})")
+            return ActResult(ok=False, text=f"SIGCONT to {self._role} (pid {process.pid}): {e}")
+        return ActResult(ok=True, text=f"SIGCONT to {self._role} (pid {process.pid})")
 
-    async def preflight(self, replica: Replica) -> Done:
+    async def preflight(self, replica: AttackedReplica) -> ActResult:
         """Whether such a process of this server is seen on this machine."""
         found = any(t.role == self._role for t in self._processes(replica))
-        return Done(ok=True, text=f"{self._role} is there") if found else Done(ok=False, text=self._missing(replica))
+        return (
+            ActResult(ok=True, text=f"{self._role} is there")
+            if found
+            else ActResult(ok=False, text=self._missing(replica))
+        )
 
-    def _release(self, replica: Replica) -> psutil.Process | None:
+    def _release(self, replica: AttackedReplica) -> psutil.Process | None:
         process, watch = self._stopped.pop(replica.name, (None, None))
         if watch is not None:
             watch.communicate(b"\n")  # it continues the process itself, which does no harm, and ends
         return process
 
-    def _missing(self, replica: Replica) -> str:
+    def _missing(self, replica: AttackedReplica) -> str:
         found = self._processes(replica)
         if not found:
             return f"no process of {replica.admin_url} is seen on this machine, so none can be signalled"
         seen = ", ".join(f"{t.role} (pid {t.process.pid})" for t in found if t.role != "other")
         return f"{replica.admin_url} has no {self._role} process here; it has: {seen}"
 
-    def _processes(self, replica: Replica) -> list[Target]:
+    def _processes(self, replica: AttackedReplica) -> list[SignalTarget]:
         """The server's processes, the lowest pid first; empty where it is not on this machine or gone."""
         root = replica.pid()
         if root is None:
@@ -169,5 +173,5 @@ class ProcessAttack:
             except psutil.Error:  # gone in between, or not ours to read
                 continue
             default = "api_server" if process.pid == root else "other"
-            found.append(Target(process, next((r for p, r in self._roles if p.search(title)), default), title))
+            found.append(SignalTarget(process, next((r for p, r in self._roles if p.search(title)), default), title))
         return found

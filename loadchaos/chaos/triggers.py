@@ -11,7 +11,7 @@ Place = tuple[str, str]
 """("after" or "during", the name of the act)."""
 
 
-class Waiting:
+class PendingReplicas:
     """The replicas on which it has happened and that nobody has taken yet, each once."""
 
     def __init__(self) -> None:
@@ -35,11 +35,11 @@ class Triggers:
     """Who waits for what. What comes again while it is still waited upon on that replica is not queued: no piling up."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Place, list[Waiting]] = {}
+        self._waiting: dict[Place, list[PendingReplicas]] = {}
 
-    def wait_for(self, place: Place) -> Waiting:
+    def wait_for(self, place: Place) -> PendingReplicas:
         """The replicas on which it happens, from now on."""
-        waiting = Waiting()
+        waiting = PendingReplicas()
         self._waiting.setdefault(place, []).append(waiting)
         return waiting
 

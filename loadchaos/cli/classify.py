@@ -139,12 +139,22 @@ def _told(failure: Failure, diagnosis: Diagnosis) -> dict[str, Any]:
 
     dialect, version, _ = diagnosis.landmarks.version or (None, None, 0)
     return {
-        "id": failure.id, "severity": failure.severity, "title": failure.title, "role": failure.role,
-        "evidence": {"line": failure.evidence["line"], "text": failure.evidence["text"]}, "process": failure.process,
-        "at": told(failure.clock_s) if failure.clock_s is not None else None, "frames": list(failure.frames),
-        "known": with_standing(failure.known, dialect, version), "remedy": failure.remedy, "alt": list(failure.alt),
-        "frame": failure.frame or None, "repeats": failure.repeats, "also": list(failure.also), "why": failure.why,
-    }  # fmt: skip
+        "id": failure.id,
+        "severity": failure.severity,
+        "title": failure.title,
+        "role": failure.role,
+        "evidence": {"line": failure.evidence["line"], "text": failure.evidence["text"]},
+        "process": failure.process,
+        "at": told(failure.clock_s) if failure.clock_s is not None else None,
+        "frames": list(failure.frames),
+        "known": with_standing(failure.known, dialect, version),
+        "remedy": failure.remedy,
+        "alt": list(failure.alt),
+        "frame": failure.frame or None,
+        "repeats": failure.repeats,
+        "also": list(failure.also),
+        "why": failure.why,
+    }
 
 
 def _width() -> int:
@@ -183,15 +193,25 @@ def signatures(signature_id: str | None, as_json: bool) -> None:
 
 def _explained(s: Signature, known: Any) -> dict[str, Any]:
     return {
-        "id": s.id, "title": s.title, "severity": s.severity, "role": s.role, "speaker": s.file.removesuffix(".toml"),
-        "layer": s.layer, "versions": s.versions, "trigger": s.trigger, "why": s.why, "remedy": s.remedy,
-        "patterns": [p.pattern for p in s.patterns], "examples": list(s.examples), "refines": list(s.refines),
+        "id": s.id,
+        "title": s.title,
+        "severity": s.severity,
+        "role": s.role,
+        "speaker": s.file.removesuffix(".toml"),
+        "layer": s.layer,
+        "versions": s.versions,
+        "trigger": s.trigger,
+        "why": s.why,
+        "remedy": s.remedy,
+        "patterns": [p.pattern for p in s.patterns],
+        "examples": list(s.examples),
+        "refines": list(s.refines),
         "variants": [{"title": v.title, "frames": list(v.frames)} for v in s.variants],
         "known": [
             {"issue": issue, **known.get(issue, {})}
             for issue in dict.fromkeys((*s.known, *(k for v in s.variants for k in v.known)))
         ],
-    }  # fmt: skip
+    }
 
 
 def _list(found: list[dict[str, Any]], *, as_json: bool) -> None:

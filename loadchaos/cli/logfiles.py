@@ -20,8 +20,10 @@ from loadchaos.core.errors import LoadchaosError
 
 LONGEST_LINE = 1 << 20
 _PACKED: Mapping[bytes, Callable[..., Any]] = {
-    b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open,
-}  # fmt: skip
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\0": lzma.open,
+}
 _LOOK = 4096
 _IN_TEXT = b"\t\n\r\f\b\x1b"
 _ODD_SHARE = 0.02

@@ -150,24 +150,38 @@ def run(ctx: click.Context, /, profile: str | None, overrides: tuple[str, ...], 
     if options["dry_run"]:
         click.echo(explain(loaded, seed=options["seed"]))
         return
-    from loadchaos.core.tls import Trust
+    from loadchaos.core.tls import TlsSettings
     from loadchaos.report.export import notify
     from loadchaos.runner.options import Options
     from loadchaos.runner.run import run as go
 
     addresses = [notify.address(a) for a in options["notify"]]
     asked = Options(
-        target=options["target"], admin_url=options["admin_url"], model=options["model"],
-        api_key_env=options["api_key_env"], headers=_headers(options["headers"]),
-        trust=Trust(options["ca"], options["insecure"]), tokenizer=options["tokenizer"],
-        server_log=options["server_log"], out=options["out"],
-        seed=options["seed"], duration_s=options["duration"], authorize=options["authorize"],
-        shared=options["shared"], pid=options["pid"], toxiproxy=options["toxiproxy"],
-        wait_ready_s=options["wait_ready"], embedded=options["embedded"],
-        exporter_port=_exporter_port(options["exporter_port"]), live=not options["no_live"], processes=options["processes"],
-        master=master(options), resume=resumed,
-        argv=_without(sys.argv, options["notify"]), follower_variables=notify.handing_over(addresses),
-    )  # fmt: skip
+        target=options["target"],
+        admin_url=options["admin_url"],
+        model=options["model"],
+        api_key_env=options["api_key_env"],
+        headers=_headers(options["headers"]),
+        trust=TlsSettings(options["ca"], options["insecure"]),
+        tokenizer=options["tokenizer"],
+        server_log=options["server_log"],
+        out=options["out"],
+        seed=options["seed"],
+        duration_s=options["duration"],
+        authorize=options["authorize"],
+        shared=options["shared"],
+        pid=options["pid"],
+        toxiproxy=options["toxiproxy"],
+        wait_ready_s=options["wait_ready"],
+        embedded=options["embedded"],
+        exporter_port=_exporter_port(options["exporter_port"]),
+        live=not options["no_live"],
+        processes=options["processes"],
+        master=master(options),
+        resume=resumed,
+        argv=_without(sys.argv, options["notify"]),
+        follower_variables=notify.handing_over(addresses),
+    )
 
     def told(result: Result) -> None:
         _tell_result(result, profile, options["ci"], addresses)
@@ -276,9 +290,17 @@ def _exporter_port(asked: int | None) -> int:
 @click.option("--authorize", multiple=True, metavar="HOST:PORT", help="This server may be harmed (by --lengths).")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def probe(
-    url: str, admin_url: str | None, model: str | None, api_key_env: str | None, headers: tuple[str, ...],
-    ca: str | None, insecure: bool, lengths: bool, authorize: tuple[str, ...], as_json: bool,
-) -> None:  # fmt: skip
+    url: str,
+    admin_url: str | None,
+    model: str | None,
+    api_key_env: str | None,
+    headers: tuple[str, ...],
+    ca: str | None,
+    insecure: bool,
+    lengths: bool,
+    authorize: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Say what a server is, what it can take, and which profiles fit it: at most 20 reads and 3 small generations."""
     import asyncio
 
@@ -287,23 +309,23 @@ def probe(
 
     from loadchaos.chaos import authorization
     from loadchaos.core import resources
-    from loadchaos.core.tls import Trust
+    from loadchaos.core.tls import TlsSettings
     from loadchaos.runner import probe as room
     from loadchaos.runner.options import Options, request_headers
-    from loadchaos.server.discovery.calibrate import Asker, Wanted, parse_target
+    from loadchaos.server.discovery.calibrate import CalibrationRequest, DiscoveryClient, parse_target
 
     base = parse_target(url)
     admin = parse_target(admin_url) if admin_url else base
     sent = request_headers(Options(api_key_env=api_key_env, headers=_headers(headers)))
-    tls = Trust(ca, insecure).context()
+    tls = TlsSettings(ca, insecure).context()
     profiles = {name: profile_of(str(path), ()) for name, path in resources.profiles().items()}
     if lengths:
         authorization.check(admin, ["--lengths sends prompts at the edge of its context"], authorize)
 
     async def ask() -> room.Probed:
         async with httpx.AsyncClient(headers=sent, verify=tls, trust_env=False) as client:
-            wanted = Wanted(model=model, api_key_env=api_key_env)
-            return await room.probe(Asker(client, base, admin), wanted, profiles, lengths=lengths)
+            wanted = CalibrationRequest(model=model, api_key_env=api_key_env)
+            return await room.probe(DiscoveryClient(client, base, admin), wanted, profiles, lengths=lengths)
 
     probed = asyncio.run(ask())
     click.echo(orjson.dumps(probed.to_json(), option=orjson.OPT_INDENT_2).decode() if as_json else room.page(probed))
@@ -314,7 +336,24 @@ def probe(
 # --- commands that have files of their own ------------------------------------------------------------------------------
 
 for _command in (
-    check, explain, profiles, init, judge, report, compare, runs, export, follow, soak, trend, classify, signatures, stack,
-    launch, worker, images, sim,
-):  # fmt: skip
+    check,
+    explain,
+    profiles,
+    init,
+    judge,
+    report,
+    compare,
+    runs,
+    export,
+    follow,
+    soak,
+    trend,
+    classify,
+    signatures,
+    stack,
+    launch,
+    worker,
+    images,
+    sim,
+):
     main.add_command(_command)

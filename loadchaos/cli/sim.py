@@ -36,8 +36,15 @@ def sim(
             raise OptionError(f"--flag {text!r}: NAME=VALUE was expected")
         given[name] = value
     try:
-        argv = command(dialect=dialect, era=era, defects=defects, flags=given, port=port, images=not no_images,
-                       dev_mode=not no_dev_mode)  # fmt: skip
+        argv = command(
+            dialect=dialect,
+            era=era,
+            defects=defects,
+            flags=given,
+            port=port,
+            images=not no_images,
+            dev_mode=not no_dev_mode,
+        )
     except ValueError as e:
         raise OptionError(str(e)) from e
     os.execv(argv[0], argv)  # noqa: S606 - the server takes this process's place, so Ctrl-C and signals are its own

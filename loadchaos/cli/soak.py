@@ -111,11 +111,19 @@ def _emitted(order: Order, kind: str) -> str:
             "--no-live",
         ]
     return emit(
-        Job(name=order.name, schedule=order.schedule, command=tuple(words), folder=Path.cwd(), home=order.home,
-            profile=path.read_text(encoding="utf-8"), profile_file=path.name, version=__version__,
-            variables=_variables(order)),
+        Job(
+            name=order.name,
+            schedule=order.schedule,
+            command=tuple(words),
+            folder=Path.cwd(),
+            home=order.home,
+            profile=path.read_text(encoding="utf-8"),
+            profile_file=path.name,
+            version=__version__,
+            variables=_variables(order),
+        ),
         kind,
-    )  # fmt: skip
+    )
 
 
 @click.command()

@@ -49,8 +49,10 @@ def up(folder: Path, local: bool, write_only: bool, scrape: tuple[str, ...], por
         s.compose(folder, command, "up", "-d")
         click.echo(f"Grafana: http://127.0.0.1:{s.GRAFANA_PORT}   Prometheus: http://127.0.0.1:{port}")
     else:
-        click.echo("there is no container engine here: take the folder to one and run `docker compose up -d` in it, or use "
-                   "--local for the machine's own Prometheus")  # fmt: skip
+        click.echo(
+            "there is no container engine here: take the folder to one and run `docker compose up -d` in it, or use "
+            "--local for the machine's own Prometheus"
+        )
 
 
 @stack.command()

@@ -23,12 +23,20 @@ def unknown(text: str) -> Failure | None:
             continue
         code = f" {error.code}" if error.code is not None else ""
         return Failure(
-            id="unknown_error_answer", severity="request", role="cause", process=None, at_ns=None, frames=(), known=(),
+            id="unknown_error_answer",
+            severity="request",
+            role="cause",
+            process=None,
+            at_ns=None,
+            frames=(),
+            known=(),
             title=f"an error answer{code} that is no known refusal: {normalise(error.text)[:_TITLE]}",
-            evidence={"source": "", "line": line_no, "text": error.text}, alt=(), layer="http",
+            evidence={"source": "", "line": line_no, "text": error.text},
+            alt=(),
+            layer="http",
             remedy="look into the server's log of that moment for what it says of this request; a 4xx of this text is "
             "the server's failure until somebody shows that the request was wrong",
-        )  # fmt: skip
+        )
     return None
 
 

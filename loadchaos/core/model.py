@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
-from loadchaos.core.slotted import made_often
+from loadchaos.core.slotted import slotted_dataclass
 
 Row = Mapping[str, Any]
 Emit = Callable[[Row], None]
@@ -19,9 +19,25 @@ Emit = Callable[[Row], None]
 
 # Every request ends in exactly one of these (design: outcomes). The order is the order in which tables show them.
 Outcome = Literal[
-    "ok", "rejected", "shed", "http_error", "stream_error", "finish_error", "finish_abort", "truncated", "empty",
-    "protocol_error", "wrong_output", "connect_error", "reset", "stalled", "timeout", "aborted", "missed", "unfinished",
-]  # fmt: skip
+    "ok",
+    "rejected",
+    "shed",
+    "http_error",
+    "stream_error",
+    "finish_error",
+    "finish_abort",
+    "truncated",
+    "empty",
+    "protocol_error",
+    "wrong_output",
+    "connect_error",
+    "reset",
+    "stalled",
+    "timeout",
+    "aborted",
+    "missed",
+    "unfinished",
+]
 OUTCOMES: tuple[Outcome, ...] = Outcome.__args__  # type: ignore[attr-defined]  # Literal keeps its values here
 BLAMELESS: frozenset[Outcome] = frozenset({"ok", "rejected", "shed", "aborted", "missed", "unfinished"})
 """Outcomes that are not by themselves a failure of the server; `rejected` is one where the step did not expect it."""
@@ -35,8 +51,16 @@ GPU_SLOWED: Mapping[int, str] = {
 """Bits of NVML's clocks event reasons that tell of trouble. A power cap set by software (4) is a GPU at full load."""
 
 State = Literal[
-    "starting", "healthy", "degraded", "hung", "dying", "dead", "restarting", "unreachable", "terminated",
-]  # fmt: skip
+    "starting",
+    "healthy",
+    "degraded",
+    "hung",
+    "dying",
+    "dead",
+    "restarting",
+    "unreachable",
+    "terminated",
+]
 STATES: tuple[State, ...] = State.__args__  # type: ignore[attr-defined]
 
 Severity = Literal["request", "degraded", "hang", "engine_death", "startup", "node"]
@@ -121,7 +145,7 @@ class Output:
     exact: int | None = None
 
 
-@made_often(frozen=True)
+@slotted_dataclass(frozen=True)
 class Step:
     """One request as the plan has it, before it is a request: same profile and seed, same steps.
 
@@ -147,7 +171,7 @@ class Step:
     run_seed: int = 0
 
 
-@made_often(frozen=True)
+@slotted_dataclass(frozen=True)
 class Request:
     """What goes to the wire. `tokens` are the prompt tokens the plan means the server to count (None: not known).
 
@@ -173,7 +197,7 @@ class Request:
     videos: int = 0
 
 
-@made_often(frozen=True)
+@slotted_dataclass(frozen=True)
 class Reply:
     """What one request came to, as the wire saw it; times are monotonic ns, None where it never happened.
 

@@ -42,11 +42,15 @@ def secret_name(name: str) -> bool:
 _SETTINGS = [
     first + sep + second
     for first, second in (
-        (b"api", b"key"), (b"access", b"token"), (b"auth", b"token"), (b"client", b"secret"), (b"secret", b"key"),
+        (b"api", b"key"),
+        (b"access", b"token"),
+        (b"auth", b"token"),
+        (b"client", b"secret"),
+        (b"secret", b"key"),
         (b"hf", b"token"),
     )
     for sep in (b"_", b"-", b"")
-] + [b"password", b"passwd"]  # fmt: skip
+] + [b"password", b"passwd"]
 _NAME = rb"(?:" + rb"|".join(_SETTINGS) + rb")"
 _PARAMETER = (
     rb"X-(?:Amz|Goog|Oss)-(?:Signature|Credential|Security-Token)|AWSAccessKeyId|OSSAccessKeyId|Signature|sig|"

@@ -38,7 +38,7 @@ def of_text(text: str) -> int:
     return zlib.crc32(text.encode())
 
 
-class Draws:
+class Rng:
     """A stream of numbers from one seed. `random.Random` would do, but takes 5 microseconds to seed."""
 
     __slots__ = ("_state",)

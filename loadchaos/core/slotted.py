@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__all__ = ["made_often"]
+__all__ = ["slotted_dataclass"]
 
 if TYPE_CHECKING:
-    from dataclasses import dataclass as made_often
+    from dataclasses import dataclass as slotted_dataclass
 else:
     from dataclasses import dataclass
 
-    def made_often(*, frozen: bool):
+    def slotted_dataclass(*, frozen: bool):
         """A dataclass that is frozen for the type checker alone: at run time that would cost 2 us for each."""
         assert frozen, "as far as anybody is concerned who reads or checks the code"
         return dataclass(slots=True)

@@ -11,7 +11,7 @@ from loadchaos.core.errors import OptionError
 
 
 @dataclass(frozen=True)
-class Trust:
+class TlsSettings:
     """`ca` is a PEM file with the certificates to believe in place of the system's; `insecure` believes any."""
 
     ca: str | None = None
@@ -36,6 +36,6 @@ class Trust:
         return {"ca": self.ca, "insecure": self.insecure}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any] | None) -> Trust:
+    def from_json(cls, data: Mapping[str, Any] | None) -> TlsSettings:
         """Read back; None is the system's trust."""
         return cls(**data) if data else cls()

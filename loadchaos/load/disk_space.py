@@ -29,7 +29,7 @@ _WHOLE = "every request has its rows again"
 
 
 @dataclass(frozen=True)
-class Room:
+class DiskEstimate:
     """Bytes that will be written and bytes that are free; `fits` where they leave a tenth."""
 
     needed: int
@@ -46,7 +46,7 @@ class Room:
         return told + ("" if self.fits else ": too little")
 
 
-class Watch:
+class DiskMonitor:
     """Looks at the disk of a run folder every two seconds. `low` below a GB, or below a twentieth of a smaller disk."""
 
     def __init__(self, folder: Path) -> None:
@@ -76,7 +76,7 @@ def _bytes(n: float) -> str:
     return f"{n / 2**30:,.1f} GB" if n >= 2**30 else f"{n / 2**20:,.0f} MB"
 
 
-def predicted(profile: Profile, seed: int, folder: Path, duration_s: float | None) -> Room:
+def estimate(profile: Profile, seed: int, folder: Path, duration_s: float | None) -> DiskEstimate:
     """From the plan alone. Users that go on for a time are taken to send one request a second each."""
     known = total(profile, seed)
     seconds = sum(phase.for_ or (phase.every or 0.0) * phase.repeat for phase in profile.load)
@@ -86,4 +86,4 @@ def predicted(profile: Profile, seed: int, folder: Path, duration_s: float | Non
         requests, seconds = requests * duration_s / seconds, duration_s
     as_written = min(1.0, _HOURS_AS_WRITTEN * HOUR_S / seconds) if seconds else 1.0
     room = as_written + (1 - as_written) * _PACKED
-    return Room(int((requests * REQUEST_BYTES + seconds * SECOND_BYTES) * room), shutil.disk_usage(folder).free)
+    return DiskEstimate(int((requests * REQUEST_BYTES + seconds * SECOND_BYTES) * room), shutil.disk_usage(folder).free)

@@ -30,7 +30,7 @@ from loadchaos.load.cluster.master import Gatherer
 from loadchaos.load.cluster.worker_link import SILENT_S, Link
 from loadchaos.load.webui import extension
 from loadchaos.load.worker import locust_stats
-from loadchaos.load.worker.dispatcher import CONTROL_S, Load
+from loadchaos.load.worker.dispatcher import CONTROL_S, Dispatcher
 from loadchaos.load.worker.greenlets import on_signal, sleep, spawn
 from loadchaos.load.worker.worker_plan import WorkerPlan
 
@@ -48,7 +48,7 @@ _ARRIVAL_S = 30.0
 _QUIT_S = 10.0
 _NEVER = 1 << 30
 _FAILED = "loadchaos_failed"
-_loads: list[Load] = []
+_loads: list[Dispatcher] = []
 _links: list[Link] = []
 _gatherers: list[Gatherer] = []
 _events = cast("Any", locust.events)  # its hooks carry no types
@@ -186,7 +186,7 @@ def _on_start(environment: Environment, **_: Any) -> None:
     if isinstance(runner, MasterRunner) or runner is None or SESSION_VARIABLE in os.environ:
         return
 
-    def over(load: Load | None) -> None:
+    def over(load: Dispatcher | None) -> None:
         failed = load is None or load.failure is not None
         environment.process_exit_code = environment.process_exit_code or (LedgerError.exit_code if failed else 0)
         if _links:
@@ -198,7 +198,7 @@ def _on_start(environment: Environment, **_: Any) -> None:
     spawn(_drive, environment, Path(os.environ[PLAN_VARIABLE]), over)
 
 
-def _drive(environment: Environment, plan: Path, over: Callable[[Load | None], None]) -> None:
+def _drive(environment: Environment, plan: Path, over: Callable[[Dispatcher | None], None]) -> None:
     """One load, from its first to its last row; `over` gets it, or None where the plan could not be read."""
     runner = environment.runner
     worker = None if _links else runner.worker_index if isinstance(runner, WorkerRunner) else 0
@@ -211,7 +211,9 @@ def _drive(environment: Environment, plan: Path, over: Callable[[Load | None], N
     try:
         if link is not None:
             link.known.wait(SILENT_S)
-        load = Load(WorkerPlan.read(plan, worker), fire, None if link is None else link.clock, lambda: Worker.crew)
+        load = Dispatcher(
+            WorkerPlan.read(plan, worker), fire, None if link is None else link.clock, lambda: Worker.crew
+        )
         _loads.append(load)
         if link is not None:
             link.noting(load.note)

@@ -12,12 +12,27 @@ from loadchaos.core.units import DurationS, Share, duration_s, format_duration
 from loadchaos.profile.base import Part
 
 EngineFault = Literal[
-    "encoder_pop", "encoder_pop_draft", "step_raise", "step_sleep", "step_hang", "step_exit", "step_segv", "slow_steps",
-    "preempt", "nan_logits",
-]  # fmt: skip
+    "encoder_pop",
+    "encoder_pop_draft",
+    "step_raise",
+    "step_sleep",
+    "step_hang",
+    "step_exit",
+    "step_segv",
+    "slow_steps",
+    "preempt",
+    "nan_logits",
+]
 NetworkFault = Literal[
-    "latency", "bandwidth", "slow_close", "timeout", "reset_peer", "slicer", "limit_data", "down",
-]  # fmt: skip
+    "latency",
+    "bandwidth",
+    "slow_close",
+    "timeout",
+    "reset_peer",
+    "slicer",
+    "limit_data",
+    "down",
+]
 _KINDS = ("admin", "process", "engine", "network", "host")
 
 Scalar = bool | int | float | str
@@ -134,13 +149,23 @@ class AttackPlan(Part):
     def spec(self) -> dict[str, Any]:
         """As the room of attacks takes it; durations in seconds, None where not given."""
         return {
-            "admin": self.admin, "process": self.process, "engine": self.engine, "network": self.network,
+            "admin": self.admin,
+            "process": self.process,
+            "engine": self.engine,
+            "network": self.network,
             "host": self.host,
-            "every_s": self.every, "at_s": self.at, "times": self.times, "for_s": self.for_, "trigger": self.trigger,
+            "every_s": self.every,
+            "at_s": self.at,
+            "times": self.times,
+            "for_s": self.for_,
+            "trigger": self.trigger,
             "after_s": self.after if isinstance(self.after, float) else None,
             "during_s": self.during if isinstance(self.during, tuple) else None,
-            "on": self.on, "jitter": self.jitter, "when": dict(self.when), "params": {**self.params, **self._params()},
-        }  # fmt: skip
+            "on": self.on,
+            "jitter": self.jitter,
+            "when": dict(self.when),
+            "params": {**self.params, **self._params()},
+        }
 
     def _params(self) -> dict[str, Any]:
         if self.process is not None:

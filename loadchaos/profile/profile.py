@@ -32,13 +32,18 @@ DEFAULT_EXPECT = ("failures == 0", "engine_deaths == 0", "hangs == 0", "ok_share
 """What is expected of a server where a profile says nothing."""
 
 Mechanism = Literal[
-    "images", "speculative_decoding", "development_endpoints", "prefix_caching", "preemption", "mm_cache",
-]  # fmt: skip
+    "images",
+    "speculative_decoding",
+    "development_endpoints",
+    "prefix_caching",
+    "preemption",
+    "mm_cache",
+]
 """What may be required: seen at preflight, or proved by the server's counters at the end."""
 
 
 @dataclass(frozen=True)
-class Shelves:
+class Registry:
     """What a profile may name. `attacks` and `defects` are sets of names by dialect; None: not checked here."""
 
     payloads: Mapping[str, type[BaseModel]]
@@ -78,9 +83,7 @@ class Limits(Part):
 class Exposure(Part):
     """How often the run has to meet the mechanism it is about, or its pass proves nothing."""
 
-    count: Literal[
-        "requests", "image_requests", "image_requests_while_drafting", "near_limit_requests", "attacks"
-    ]  # fmt: skip
+    count: Literal["requests", "image_requests", "image_requests_while_drafting", "near_limit_requests", "attacks"]
     at_least: int = Field(gt=0)
 
 
@@ -226,18 +229,18 @@ class Profile(Part):
         return [t.name for t in self.traffic]
 
 
-def load(path: Path, shelves: Shelves, overrides: Sequence[str] = ()) -> Profile:
+def load(path: Path, shelves: Registry, overrides: Sequence[str] = ()) -> Profile:
     """Read, override and judge a profile file. Raises ProfileError with every mistake, each with its place."""
     node, origin = apply(read(path), overrides)
     return _judge(Document(node, str(path), origin), shelves, path.parent)
 
 
-def from_mapping(data: Mapping[str, Any], shelves: Shelves) -> Profile:
+def from_mapping(data: Mapping[str, Any], shelves: Registry) -> Profile:
     """A profile from what `to_json` gave. Raises ProfileError as `load` does, without places."""
     return _judge(Document(dict(data), "profile", {}), shelves)
 
 
-def _judge(document: Document, shelves: Shelves, folder: Path | None = None) -> Profile:
+def _judge(document: Document, shelves: Registry, folder: Path | None = None) -> Profile:
     data = plain(document.node)
     if folder is not None:
         find(data, folder, document.override_of)
@@ -255,7 +258,7 @@ def _judge(document: Document, shelves: Shelves, folder: Path | None = None) -> 
     return profile
 
 
-def _resolve(traffic: Traffic, shelves: Shelves) -> None:
+def _resolve(traffic: Traffic, shelves: Registry) -> None:
     """Hand the shelves' models in; `_judge` has seen that they fit."""
     for name, raw in traffic.payload.items():
         traffic._options[name] = shelves.payloads[name].model_validate(raw)

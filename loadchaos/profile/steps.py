@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import Any, Protocol, cast, runtime_checkable
 
 from loadchaos.core.model import Output, Step
-from loadchaos.core.rng import Draws, begun, mix, mixed
+from loadchaos.core.rng import Rng, begun, mix, mixed
 from loadchaos.profile import arrivals, trace
 from loadchaos.profile.load import Phase
 from loadchaos.profile.profile import Profile
@@ -146,16 +146,27 @@ class _Maker:
     def step(self, index: int, round_: int, due_s: float | None, seed: int, ordinal: int) -> Step:
         traffic = self._traffic
         behaviour, options = "plain", self._plain
-        draws = Draws(seed)
+        draws = Rng(seed)
         if self._edges:
             at = bisect_right(self._edges, draws.share())
             if at < len(self._edges):
                 behaviour, options = traffic.behaviours[at].name, traffic.behaviours[at].options
         return Step(
-            index, self._phase, round_, due_s, self._name, seed, self._payloads[ordinal % len(self._payloads)],
-            behaviour, options, self._output or _drawn(traffic.output, draws), self._stream, self._expect,
-            ordinal, self._run_seed,
-        )  # fmt: skip
+            index,
+            self._phase,
+            round_,
+            due_s,
+            self._name,
+            seed,
+            self._payloads[ordinal % len(self._payloads)],
+            behaviour,
+            options,
+            self._output or _drawn(traffic.output, draws),
+            self._stream,
+            self._expect,
+            ordinal,
+            self._run_seed,
+        )
 
 
 def _variants(traffic: Traffic) -> list[dict[str, Any]]:
@@ -175,7 +186,7 @@ def _fixed(output: OutputOptions) -> Output | None:
     return Output(exact=wanted.low) if output.exact else Output(max=wanted.low)
 
 
-def _drawn(output: OutputOptions, draws: Draws) -> Output:
+def _drawn(output: OutputOptions, draws: Rng) -> Output:
     if output.exact is not None:
         return Output(exact=draws.between(output.exact.low, output.exact.high))
     wanted = output.max

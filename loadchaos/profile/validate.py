@@ -12,10 +12,10 @@ from loadchaos.profile import expectation
 from loadchaos.profile.source import Mistake, from_pydantic, near
 
 if TYPE_CHECKING:
-    from loadchaos.profile.profile import Shelves
+    from loadchaos.profile.profile import Registry
 
 
-def mistakes(data: Mapping[str, Any], shelves: Shelves) -> Iterator[Mistake]:
+def mistakes(data: Mapping[str, Any], shelves: Registry) -> Iterator[Mistake]:
     """Of a profile as it was read; what is not even of the right kind the models tell."""
     for look in _LOOKS:
         yield from look(data, shelves)
@@ -28,7 +28,7 @@ def _entries(data: Mapping[str, Any], key: str) -> Iterator[tuple[int, Mapping[s
             yield i, entry
 
 
-def _payloads(data: Mapping[str, Any], shelves: Shelves) -> Iterator[Mistake]:
+def _payloads(data: Mapping[str, Any], shelves: Registry) -> Iterator[Mistake]:
     for i, entry in _entries(data, "traffic"):
         payload = entry.get("payload")
         for name, raw in payload.items() if isinstance(payload, Mapping) else ():
@@ -39,7 +39,7 @@ def _payloads(data: Mapping[str, Any], shelves: Shelves) -> Iterator[Mistake]:
                 yield Mistake(("traffic", i, "payload", other), text, of_key=True)
 
 
-def _behaviours(data: Mapping[str, Any], shelves: Shelves) -> Iterator[Mistake]:
+def _behaviours(data: Mapping[str, Any], shelves: Registry) -> Iterator[Mistake]:
     for i, entry in _entries(data, "traffic"):
         given = entry.get("behaviour")
         if isinstance(given, str):
@@ -79,7 +79,7 @@ def _shelf(
         yield from from_pydantic([dict(x) for x in e.errors(include_url=False)], model, loc)
 
 
-def _weights(data: Mapping[str, Any], _: Shelves) -> Iterator[Mistake]:
+def _weights(data: Mapping[str, Any], _: Registry) -> Iterator[Mistake]:
     entries = list(_entries(data, "traffic"))
     weights = [entry.get("weight", 1) for _, entry in entries]
     if entries and all(isinstance(w, int | float) and w == 0 for w in weights):
@@ -91,7 +91,7 @@ def _weights(data: Mapping[str, Any], _: Shelves) -> Iterator[Mistake]:
         seen.setdefault(name, i)
 
 
-def _dialects(data: Mapping[str, Any], shelves: Shelves) -> Iterator[Mistake]:
+def _dialects(data: Mapping[str, Any], shelves: Registry) -> Iterator[Mistake]:
     target = data.get("target")
     if not isinstance(target, Mapping):
         return
@@ -113,7 +113,7 @@ def _dialects(data: Mapping[str, Any], shelves: Shelves) -> Iterator[Mistake]:
             yield Mistake(("target", "embedded", "defects", i), f"unknown defect {name!r} of {dialect}{hint}")
 
 
-def _attacks(data: Mapping[str, Any], shelves: Shelves) -> Iterator[Mistake]:
+def _attacks(data: Mapping[str, Any], shelves: Registry) -> Iterator[Mistake]:
     if shelves.attacks is None:
         return
     dialect = _dialect_of(data)
@@ -127,7 +127,7 @@ def _attacks(data: Mapping[str, Any], shelves: Shelves) -> Iterator[Mistake]:
             yield Mistake(("attacks", i, "admin"), f"unknown attack {name!r}:{of}{near(name, list(known))}")
 
 
-def _traces(data: Mapping[str, Any], _: Shelves) -> Iterator[Mistake]:
+def _traces(data: Mapping[str, Any], _: Registry) -> Iterator[Mistake]:
     """What a trace says of lengths has to be made by somebody."""
     if not _replays(data):
         return
@@ -153,7 +153,7 @@ def _dialect_of(data: Mapping[str, Any]) -> str | None:
     return str(embedded.get("dialect", "vllm")) if isinstance(embedded, Mapping) else None
 
 
-def _expectations(data: Mapping[str, Any], _: Shelves) -> Iterator[Mistake]:
+def _expectations(data: Mapping[str, Any], _: Registry) -> Iterator[Mistake]:
     names = [str(entry.get("name")) for _, entry in _entries(data, "traffic")]
     lines = data.get("expect")
     for i, text in enumerate(lines if isinstance(lines, list) else ()):
@@ -164,6 +164,6 @@ def _expectations(data: Mapping[str, Any], _: Shelves) -> Iterator[Mistake]:
             yield Mistake(("expect", i), str(e))
 
 
-_LOOKS: tuple[Callable[[Mapping[str, Any], Shelves], Iterator[Mistake]], ...] = (
+_LOOKS: tuple[Callable[[Mapping[str, Any], Registry], Iterator[Mistake]], ...] = (
     _payloads, _behaviours, _weights, _dialects, _attacks, _expectations, _traces,
 )  # fmt: skip

@@ -22,7 +22,7 @@ LOCUSTFILE = Path(__file__).parents[1] / "load" / "locustfile.py"
 _LOOK_S = 0.2
 
 
-class Child:
+class ChildProcess:
     """A process in a session of its own: a Ctrl-C on the terminal is for `run`, which then ends its children in order."""
 
     def __init__(self, name: str) -> None:
@@ -100,7 +100,7 @@ class Child:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
 
-class Load(Protocol):
+class LoadProcess(Protocol):
     """Who drives the load of one run: a Locust process of its own, or the web UI's."""
 
     @property
@@ -133,7 +133,7 @@ class Load(Protocol):
         ...
 
 
-class Locust(Child):
+class Locust(ChildProcess):
     """python -m locust with our locustfile; reads plan.json and facts.json of the run folder."""
 
     def __init__(self, folder: RunFolder, emit: Callable[[Mapping[str, object]], None]) -> None:
@@ -190,7 +190,7 @@ def _last_words(log: Path) -> str:
     return f": {told[-1][:200]}" if told else ""
 
 
-class Follower(Child):
+class FollowerProcess(ChildProcess):
     """python -m loadchaos.runner.follower: live view, exporter, incidents."""
 
     def __init__(self, folder: RunFolder) -> None:
@@ -200,7 +200,7 @@ class Follower(Child):
 
     async def begin(
         self, exporter_port: int | None, variables: Mapping[str, str], *, live: bool, cockpit: bool
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Start telling; the live view gets our terminal, the web UI its pages; `variables` hold what is secret."""
         argv = [sys.executable, "-m", "loadchaos.runner.follower", str(self._folder.path)]
         if exporter_port is not None:
@@ -236,7 +236,7 @@ class Follower(Child):
         )
 
 
-class Compaction(Child):
+class Compaction(ChildProcess):
     """Now and then makes finished parts of the ledger Parquet; a kill at any moment loses nothing."""
 
     def __init__(self, folder: RunFolder) -> None:

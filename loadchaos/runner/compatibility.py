@@ -16,11 +16,11 @@ import orjson
 from loadchaos.core.errors import TargetError
 from loadchaos.core.model import Facts, Output, Step
 from loadchaos.load import payloads
-from loadchaos.load.wire.outcome import Rules, error_answer, error_object, of_error_event
+from loadchaos.load.wire.outcome import OutcomeRules, error_answer, error_object, of_error_event
 from loadchaos.profile.profile import Profile
 from loadchaos.profile.traffic import Traffic
 from loadchaos.server.dialects import DIALECTS, Dialect
-from loadchaos.server.discovery.client import Answer, Asker
+from loadchaos.server.discovery.client import DiscoveryClient, DiscoveryResponse
 
 _TRIED = ("sampling", "structured", "tools")
 _SHORT = 16
@@ -29,7 +29,7 @@ _LOADS_MODELS = "load_lora_adapter"
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
 
 
-def require_models(asker: Asker, profile: Profile) -> None:
+def require_models(asker: DiscoveryClient, profile: Profile) -> None:
     """Every model that the profile names is one that /v1/models has; TargetError otherwise."""
     if any(a.admin == _LOADS_MODELS for a in profile.attacks):
         return  # they come and go
@@ -44,7 +44,7 @@ def require_models(asker: Asker, profile: Profile) -> None:
             )
 
 
-async def require_payloads(asker: Asker, profile: Profile, facts: Facts) -> None:
+async def require_payloads(asker: DiscoveryClient, profile: Profile, facts: Facts) -> None:
     """One small real request for each such kind that the profile sends; a refusal is a TargetError."""
     dialect = DIALECTS[facts.dialect].at(facts.version)
     tried: set[str] = set()
@@ -72,16 +72,24 @@ def _step(traffic: Traffic, options: Mapping[str, Any]) -> Step:
     cap = traffic.output.max or traffic.output.exact
     longest = int(cap.low) if cap is not None else _SHORT
     return Step(
-        index=0, phase=0, round=0, due_s=None, traffic=traffic.name, seed=1, payload=options, behaviour="plain",
-        behaviour_options=None, output=Output(max=min(longest, _SHORT) if traffic.stream else longest),
+        index=0,
+        phase=0,
+        round=0,
+        due_s=None,
+        traffic=traffic.name,
+        seed=1,
+        payload=options,
+        behaviour="plain",
+        behaviour_options=None,
+        output=Output(max=min(longest, _SHORT) if traffic.stream else longest),
         stream=traffic.stream,
-    )  # fmt: skip
+    )
 
 
-def refusal(answer: Answer, dialect: Dialect) -> str | None:
+def refusal(answer: DiscoveryResponse, dialect: Dialect) -> str | None:
     """What the server said where it refused the request as such; None for an answer, and for any other trouble."""
     plain = _PLAIN_VALIDATION if dialect.name == "openai" else frozenset[int]()
-    rules = Rules(dialect.validation, dialect.shed, dialect.engine_dead, plain)
+    rules = OutcomeRules(dialect.validation, dialect.shed, dialect.engine_dead, plain)
     if answer.status >= 400:
         decisive = error_answer(answer.status, "", answer.headers, answer.text.encode(), rules)
         return f"{answer.status} {decisive.text}" if decisive.outcome == "rejected" else None

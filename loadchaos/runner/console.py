@@ -10,7 +10,7 @@ import threading
 _STDERR = 2
 
 
-class Voice:
+class Console:
     """`say` returns at once; lines that a stopped or lost terminal does not take are dropped when the run is over."""
 
     def __init__(self, fd: int = _STDERR) -> None:

@@ -18,7 +18,7 @@ import httpx
 from loadchaos.chaos import authorization
 from loadchaos.core.errors import LoadchaosError
 from loadchaos.core.model import Facts
-from loadchaos.core.tls import Trust
+from loadchaos.core.tls import TlsSettings
 from loadchaos.load import registry
 from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.runner import requirements
@@ -37,13 +37,15 @@ async def learn(asked: Mapping[str, Any]) -> Facts:
     """
     profile = from_mapping(asked["profile"], registry.of_traffic())
     folder = Folder.load(profile.target.tokenizer) if profile.target.tokenizer else None
-    wanted = requirements.wanted(profile, asked.get("model"), asked.get("api_key_env"), folder)
+    wanted = requirements.calibration_request(profile, asked.get("model"), asked.get("api_key_env"), folder)
     base = calibrate.parse_target(asked["base_url"])
     _require_authority(profile, base)
-    tls = Trust.from_json(asked.get("tls")).context()
+    tls = TlsSettings.from_json(asked.get("tls")).context()
     async with httpx.AsyncClient(headers=asked.get("headers") or {}, verify=tls, trust_env=False) as client:
-        asker = calibrate.Asker(client, base, base)
-        facts, _ = await requirements.learned(asker, profile, await calibrate.look(asker, wanted), wanted, ())
+        asker = calibrate.DiscoveryClient(client, base, base)
+        facts, _ = await requirements.discover(
+            asker, profile, await calibrate.identify_server(asker, wanted), wanted, ()
+        )
         return facts
 
 

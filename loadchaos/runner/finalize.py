@@ -28,7 +28,9 @@ _LOOK_S = 0.1
 _HURRY_S = 2.0
 
 
-async def patiently(folder: RunFolder, bodies: Bodies, say: progress.Say, interrupts: Sequence[int]) -> dict[str, Any]:
+async def conclude_interruptible(
+    folder: RunFolder, bodies: Bodies, say: progress.Say, interrupts: Sequence[int]
+) -> dict[str, Any]:
     """As `conclude`, beside a user who may lose patience: `interrupts` grows with each signal.
 
     One more of them than there were ends this process, and so do two seconds where there were two: the ledger is closed
@@ -70,7 +72,7 @@ def conclude(folder: RunFolder, bodies: Bodies | None = None, say: progress.Say 
         ("the incidents", lambda: _incidents(folder, judge)),
         ("report.html", lambda: page.write(folder, verdict, series)),
         ("junit.xml", lambda: junit.write(folder, verdict)),
-    ):  # fmt: skip
+    ):
         _made(what, make, notes)
     _write_verdict(folder, verdict)
     if bodies is not None and judge.incidents:

@@ -26,7 +26,7 @@ from loadchaos.core.errors import LedgerError, LoadchaosError
 from loadchaos.core.ledger.files import Reader, RunFolder, Tail, Writer, boot_id
 from loadchaos.core.model import Row
 from loadchaos.report.export import notify
-from loadchaos.report.html.web_panels import Pages
+from loadchaos.report.html.web_panels import PanelPages
 from loadchaos.report.incident import folder as incident
 from loadchaos.report.live_stats.fold import Fold
 from loadchaos.report.metrics.exporter import Exporter
@@ -69,7 +69,7 @@ class Follower:
         self._screen = Screen(View(stream, plain=None if live else True, head=self._head))
         self._stop = stopped or threading.Event()
         self._writer = WriterOfRun()
-        self._pages = Pages(folder) if cockpit else None
+        self._pages = PanelPages(folder) if cockpit else None
         self._messenger = notify.Messenger(addresses, folder.path.resolve(), _complain) if addresses else None
 
     def run(self) -> bool:
@@ -166,10 +166,16 @@ def _opened(incidents: Iterable[Incident]) -> Iterator[dict[str, Any]]:
         if i.kind != "failure":
             named = i.named_by()
             yield {
-                "row": "incident", "what": "open" if i.closed_ns is None else "close", "n": i.n, "id": i.id,
-                "folder": f"incidents/{i.folder}", "severity": "engine_death" if i.kind == "death" else named.severity,
-                "title": named.title, "known": list(named.known), "attribution": i.attribution,
-            }  # fmt: skip
+                "row": "incident",
+                "what": "open" if i.closed_ns is None else "close",
+                "n": i.n,
+                "id": i.id,
+                "folder": f"incidents/{i.folder}",
+                "severity": "engine_death" if i.kind == "death" else named.severity,
+                "title": named.title,
+                "known": list(named.known),
+                "attribution": i.attribution,
+            }
 
 
 class WriterOfRun:
@@ -300,18 +306,28 @@ class IncidentFolders:
 
 
 def follow(
-    folder: RunFolder, *, exporter_port: int | None = None, live: bool = True, stream: TextIO | None = None,
-    cockpit: bool = False, addresses: Sequence[str] = (),
-) -> int:  # fmt: skip
+    folder: RunFolder,
+    *,
+    exporter_port: int | None = None,
+    live: bool = True,
+    stream: TextIO | None = None,
+    cockpit: bool = False,
+    addresses: Sequence[str] = (),
+) -> int:
     """Follow a run to its end or until SIGTERM or SIGINT; the exit code, 0. `stream`: where to tell (default stderr)."""
     # Before anything is opened: a SIGTERM that comes while the follower sets itself up must end it in order, too.
     stopped = threading.Event()
     before = {s: signal.signal(s, lambda *_: stopped.set()) for s in (signal.SIGTERM, signal.SIGINT)}
     try:
         drawn = Follower(
-            folder, exporter_port=exporter_port, live=live, stream=stream, stopped=stopped, cockpit=cockpit,
+            folder,
+            exporter_port=exporter_port,
+            live=live,
+            stream=stream,
+            stopped=stopped,
+            cockpit=cockpit,
             addresses=addresses,
-        ).run()  # fmt: skip
+        ).run()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -333,9 +349,12 @@ def main(argv: list[str] | None = None) -> int:
     if not folder.path.is_dir():
         parser.error(f"{path_of(folder.path, '.')} is no folder")
     return follow(
-        folder, exporter_port=options.exporter_port, live=not options.no_live, cockpit=options.cockpit,
+        folder,
+        exporter_port=options.exporter_port,
+        live=not options.no_live,
+        cockpit=options.cockpit,
         addresses=notify.handed_over(os.environ),
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

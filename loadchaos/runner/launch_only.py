@@ -19,7 +19,7 @@ from loadchaos.core.errors import LoadchaosError, TargetError
 from loadchaos.core.ledger.files import RunFolder, Writer
 from loadchaos.core.redact import Redactor
 from loadchaos.server.discovery import calibrate, preflight
-from loadchaos.server.discovery.client import Asker
+from loadchaos.server.discovery.client import DiscoveryClient
 from loadchaos.server.process.launcher import Command, Exit, Launched, Typed, last_line, refuse_taken_port
 
 _PROGRESS_S = 2.0
@@ -27,7 +27,7 @@ _DRAIN_S = 6.0
 
 
 @dataclass(frozen=True)
-class Came:
+class StartResult:
     """What a launch came to: the exit code of the command line, and the log to classify where the server is to blame."""
 
     code: int
@@ -35,7 +35,7 @@ class Came:
     log: Path | None = None
 
 
-class Alone:
+class StandaloneLaunch:
     """One server: `go` starts it and returns when it has ended, or at once when it is ready and `check` was asked for."""
 
     def __init__(self, what: Typed, folder: RunFolder, say: Callable[[str], None]) -> None:
@@ -47,7 +47,7 @@ class Alone:
         self._server = Launched(Command(what.argv, what.env), folder.path, self._events.write, shown)
         self._interrupted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-    async def go(self, ready_within_s: float, *, check: bool) -> Came:
+    async def go(self, ready_within_s: float, *, check: bool) -> StartResult:
         """0 when it came up and `check` was asked for, 4 when it did not, 1 when it ended later by itself."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -59,14 +59,14 @@ class Alone:
             await (self._server.over() if self._server.exit.done() else self._server.stop())
             self._events.close()
 
-    async def _stand(self, ready_within_s: float, *, check: bool) -> Came:
+    async def _stand(self, ready_within_s: float, *, check: bool) -> StartResult:
         begin = time.monotonic()
         progress = asyncio.create_task(self._tell_progress(begin))
         try:
             words = await self._unless_interrupted(self._until_ready(ready_within_s))
         except TargetError as e:
             await self._last_words()
-            return Came(4, str(e), self._folder.server_log if self._server.pid is not None else None)
+            return StartResult(4, str(e), self._folder.server_log if self._server.pid is not None else None)
         finally:
             progress.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -75,20 +75,20 @@ class Alone:
             self._server.ready()
             self._say(f"ready after {time.monotonic() - begin:.0f} s at {self._what.url}: {words}")
             if check:
-                return Came(0, "ended again, as --check asks")
+                return StartResult(0, "ended again, as --check asks")
             self._say("Ctrl-C ends it")
             await _first(self._server.exit, self._interrupted)
         if self._interrupted.done():
-            return Came(128 + self._interrupted.result(), "the server is ended")
+            return StartResult(128 + self._interrupted.result(), "the server is ended")
         ended: Exit = self._server.exit.result()
-        return Came(1, f"the server ended by itself: it {ended.reason}", self._folder.server_log)
+        return StartResult(1, f"the server ended by itself: it {ended.reason}", self._folder.server_log)
 
     async def _until_ready(self, ready_within_s: float) -> str:
         """Healthy, and one real request answered; what the server is, in words. TargetError where that does not come."""
         async with httpx.AsyncClient(trust_env=False) as client:
-            asker = Asker(client, self._what.url, self._what.url)
+            asker = DiscoveryClient(client, self._what.url, self._what.url)
             await preflight.wait_until_healthy(asker, ready_within_s, self._gone, lambda _: None)
-            facts = await calibrate.look(asker, calibrate.Wanted())
+            facts = await calibrate.identify_server(asker, calibrate.CalibrationRequest())
             await preflight.require_an_answer(asker, facts.model)
         length = f", context {facts.max_model_len}" if facts.max_model_len else ""
         return f"{facts.dialect} {facts.version or '(version unknown)'}, model {facts.model}{length}"
@@ -133,8 +133,8 @@ async def _first(*futures: asyncio.Future[Any]) -> None:
 
 async def launch_alone(
     what: Typed, folder: RunFolder, ready_within_s: float, *, check: bool, say: Callable[[str], None]
-) -> Came:
+) -> StartResult:
     """Start it and stay with it. OptionError when its port is served by somebody else."""
     refuse_taken_port(what.url)
     say(f"starting {what.argv[0]} for {what.url}; its log is {folder.server_log}")
-    return await Alone(what, folder, say).go(ready_within_s, check=check)
+    return await StandaloneLaunch(what, folder, say).go(ready_within_s, check=check)

@@ -10,10 +10,10 @@ from pathlib import Path
 from loadchaos.chaos import authorization
 from loadchaos.core.errors import OptionError
 from loadchaos.core.model import Terms
-from loadchaos.core.tls import Trust
+from loadchaos.core.tls import TlsSettings
 from loadchaos.profile.profile import Profile
 from loadchaos.runner.resume import Point
-from loadchaos.runner.server_under_test import Place, free_port
+from loadchaos.runner.server_under_test import TargetSpec, free_port
 from loadchaos.server.discovery.client import parse_target
 from loadchaos.server.discovery.local_tokenizer import Folder
 from loadchaos.server.monitor.logs import read_spec
@@ -40,7 +40,7 @@ class Options:
     model: str | None = None
     api_key_env: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
-    trust: Trust = field(default_factory=Trust)
+    trust: TlsSettings = field(default_factory=TlsSettings)
     tokenizer: str | None = None
     server_log: Sequence[str] = ()
     out: Path = Path("runs")
@@ -72,7 +72,7 @@ def terms(profile: Profile, options: Options) -> Terms:
     return whole if options.resume is None else replace(whole, planned_requests=options.resume.left)
 
 
-def place(profile: Profile, options: Options) -> Place:
+def place(profile: Profile, options: Options) -> TargetSpec:
     """The server that is meant, authorised where it can be harmed. OptionError or AuthorizationError, before anything."""
     kind = target_kind(profile, options)
     if options.master is not None:
@@ -85,16 +85,23 @@ def place(profile: Profile, options: Options) -> Place:
     for spec in options.server_log:
         _refuse_unreadable(spec, may_come=options.wait_ready_s is not None)
     trust = options.trust
-    if trust == Trust():
-        trust = Trust(profile.target.ca, profile.target.insecure)
+    if trust == TlsSettings():
+        trust = TlsSettings(profile.target.ca, profile.target.insecure)
     trust.context()  # a file that is none is told before anything exists
     local_tokenizer(profile, options)
     _refuse_pid(profile, options.pid, [u for u in (url, admin_url) if u is not None])
     toxiproxy = options.toxiproxy or profile.target.toxiproxy
-    return Place(
-        kind, url, admin_url, options.server_log, request_headers(options), trust, options.pid,
-        parse_target(toxiproxy) if toxiproxy else None, strangers,
-    )  # fmt: skip
+    return TargetSpec(
+        kind,
+        url,
+        admin_url,
+        options.server_log,
+        request_headers(options),
+        trust,
+        options.pid,
+        parse_target(toxiproxy) if toxiproxy else None,
+        strangers,
+    )
 
 
 def local_tokenizer(profile: Profile, options: Options) -> Folder | None:

@@ -10,21 +10,23 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from loadchaos.chaos import Attacks
+from loadchaos.chaos import AttackInjector
 from loadchaos.core.errors import LoadchaosError
-from loadchaos.core.ledger.recorder import Record
+from loadchaos.core.ledger.recorder import EventRecorder
 from loadchaos.profile.profile import Profile
-from loadchaos.runner.server_under_test import Patient
+from loadchaos.runner.server_under_test import ServerUnderTest
 
 WAIT_S = 60.0
 """How long a server that is down is waited for, unless the profile says so, or its `recovers_within` says longer."""
 _ENDED = ("dead", "terminated")
 
 
-class Gate:
+class PauseGate:
     """Called each turn of the run's loop while the load goes; it never waits. `ending`: nothing is started any more."""
 
-    def __init__(self, profile: Profile, patient: Patient, record: Record, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, profile: Profile, patient: ServerUnderTest, record: EventRecorder, say: Callable[[str], None]
+    ) -> None:
         self._profile, self._patient, self._record, self._say = profile, patient, record, say
         on_death = profile.target.on_death
         self._policy = on_death.policy
@@ -43,7 +45,7 @@ class Gate:
         self._restart: asyncio.Task[str] | None = None
         self._restarts = 0
         self._not_again: str | None = None
-        self.attacks: Attacks | None = None
+        self.attacks: AttackInjector | None = None
         self.ending = False
 
     def turn(self) -> None:

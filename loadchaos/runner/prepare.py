@@ -13,9 +13,9 @@ from functools import partial
 
 import httpx
 
-from loadchaos.chaos import Attacks, Replica, WholePath
+from loadchaos.chaos import AttackedReplica, AttackInjector, WholePath
 from loadchaos.core.errors import TargetError
-from loadchaos.core.ledger.recorder import Record
+from loadchaos.core.ledger.recorder import EventRecorder
 from loadchaos.core.model import Facts
 from loadchaos.core.progress import on_terminal
 from loadchaos.core.redact import Redactor
@@ -23,7 +23,7 @@ from loadchaos.load import disk_space
 from loadchaos.profile.profile import Profile
 from loadchaos.runner import requirements
 from loadchaos.runner.options import Options, drivers, local_tokenizer, planned_headers
-from loadchaos.runner.server_under_test import DOWN, Patient
+from loadchaos.runner.server_under_test import DOWN, ServerUnderTest
 from loadchaos.server.dialects import DIALECTS, Dialect
 from loadchaos.server.discovery import calibrate, preflight
 from loadchaos.server.discovery.server_config import configuration, flags_in_log
@@ -43,8 +43,8 @@ class Preparation:
         self,
         profile: Profile,
         options: Options,
-        patient: Patient,
-        record: Record,
+        patient: ServerUnderTest,
+        record: EventRecorder,
         redactor: Redactor,
         say: Callable[[str], None],
     ) -> None:
@@ -52,9 +52,9 @@ class Preparation:
         self._record, self._redactor, self._say = record, redactor, say
         self._place = patient.place
 
-    async def run(self) -> Attacks:
+    async def run(self) -> AttackInjector:
         """Server, watch, preflight, calibration, facts.json and plan.json."""
-        space = disk_space.predicted(
+        space = disk_space.estimate(
             self._profile, self._options.seed, self._record.folder.path, self._options.duration_s
         )
         self._record.event(preflight.row("disk", ok=space.fits, text=space.told()))
@@ -70,7 +70,7 @@ class Preparation:
         headers, tls = dict(self._place.headers), self._place.trust.context()
         async with httpx.AsyncClient(headers=headers, verify=tls, trust_env=False) as client:
             url = self._patient.url
-            asker = calibrate.Asker(client, url, self._place.admin_url or url)
+            asker = calibrate.DiscoveryClient(client, url, self._place.admin_url or url)
             await preflight.wait_until_healthy(asker, self._ready_within_s(), self._patient.gone, self._say)
             signs = asyncio.create_task(self._show_questions(asker))
             try:
@@ -83,7 +83,7 @@ class Preparation:
             await self._refuse_the_dead(asker)
             return attacks
 
-    async def _show_questions(self, asker: calibrate.Asker) -> None:
+    async def _show_questions(self, asker: calibrate.DiscoveryClient) -> None:
         """A slow server is asked for minutes: the person at the terminal sees that it goes on."""
         say, begin = on_terminal(self._say), time.monotonic()
         while say is not None:
@@ -99,7 +99,7 @@ class Preparation:
         launch = self._profile.target.launch
         return launch.ready_within if self._place.kind == "launched" and launch is not None else _EMBEDDED_READY_S
 
-    async def _refuse_the_dead(self, asker: calibrate.Asker) -> None:
+    async def _refuse_the_dead(self, asker: calibrate.DiscoveryClient) -> None:
         """A server that dies of the first questions is the target's trouble, whatever else it made us say."""
         if asker.failed:
             await self._while(lambda: not self._patient.down, _DEATH_SHOWS_S)
@@ -119,13 +119,13 @@ class Preparation:
         while goes_on() and time.monotonic() < deadline:  # noqa: ASYNC110 - states follow from time, too: no event tells
             await asyncio.sleep(_LOOK_S)
 
-    async def _learn(self, asker: calibrate.Asker) -> Attacks:
+    async def _learn(self, asker: calibrate.DiscoveryClient) -> AttackInjector:
         """What the server is, whether the profile fits it, how it counts."""
         profile = self._profile
         folder = local_tokenizer(profile, self._options)
-        wanted = requirements.wanted(profile, self._options.model, self._options.api_key_env, folder)
+        wanted = requirements.calibration_request(profile, self._options.model, self._options.api_key_env, folder)
         head = await self._patient.read_head()
-        facts = calibrate.with_log(await calibrate.look(asker, wanted), head)
+        facts = calibrate.with_log(await calibrate.identify_server(asker, wanted), head)
         if self._patient.launched is not None:
             await preflight.require_an_answer(asker, facts.model)
             self._patient.launched.ready()
@@ -134,7 +134,7 @@ class Preparation:
         if self._place.kind == "external":
             await preflight.refuse_to_disturb(asker, dialect, shared=self._options.shared, emit=self._record.event)
         attacks = [a.admin for a in profile.attacks if a.admin is not None]
-        facts, notes = await requirements.learned(asker, profile, facts, wanted, attacks)
+        facts, notes = await requirements.discover(asker, profile, facts, wanted, attacks)
         if told := facts.sources.get("tokenizer"):
             self._say(f"note: the tokenizer {told}")
             self._record.event(preflight.row("tokenizer", ok=True, text=told))
@@ -152,7 +152,7 @@ class Preparation:
         self._write_plan(facts, None if path is None else path.address)
         return await self._aim(dialect, facts, path)
 
-    async def _tell_configuration(self, asker: calibrate.Asker, facts: Facts, head: str) -> None:
+    async def _tell_configuration(self, asker: calibrate.DiscoveryClient, facts: Facts, head: str) -> None:
         """Its flags and its machine go into the record: whoever reads an incident asks for them first."""
         settings, system = await configuration(asker, facts)
         values = {name: value for name, (value, _) in settings.items()}
@@ -171,15 +171,23 @@ class Preparation:
         self._record.event(preflight.row("network proxy", ok=True, text=text))
         return path
 
-    async def _aim(self, dialect: Dialect, facts: Facts, path: WholePath | None) -> Attacks:
+    async def _aim(self, dialect: Dialect, facts: Facts, path: WholePath | None) -> AttackInjector:
         """The attacks, each of which can be done here: TargetError where one would signal a process nobody sees."""
         pid_of = self._patient.pid_of
-        replicas = [Replica(name, url, partial(pid_of, name), path) for name, url in self._patient.replicas.items()]
-        attacks = Attacks(
-            [a.spec() for a in self._profile.attacks], dialect, replicas, self._record.event, self._redactor,
-            headers=self._place.headers, seed=self._options.seed, version=facts.version,
+        replicas = [
+            AttackedReplica(name, url, partial(pid_of, name), path) for name, url in self._patient.replicas.items()
+        ]
+        attacks = AttackInjector(
+            [a.spec() for a in self._profile.attacks],
+            dialect,
+            replicas,
+            self._record.event,
+            self._redactor,
+            headers=self._place.headers,
+            seed=self._options.seed,
+            version=facts.version,
             verify=self._place.trust.context(),
-        )  # fmt: skip
+        )
         for name, found in [one for kind in ("process", "engine", "host") for one in await attacks.preflight(kind)]:
             if found.ok is False:
                 await attacks.stop()

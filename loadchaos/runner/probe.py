@@ -14,7 +14,13 @@ from loadchaos.core.model import Facts
 from loadchaos.load.payloads.image_tokens import qwen
 from loadchaos.profile.profile import Profile
 from loadchaos.server.dialects import DIALECTS, Dialect, version_key
-from loadchaos.server.discovery.calibrate import Answer, Asker, Wanted, calibrate, look
+from loadchaos.server.discovery.calibrate import (
+    CalibrationRequest,
+    DiscoveryClient,
+    DiscoveryResponse,
+    calibrate,
+    identify_server,
+)
 from loadchaos.server.discovery.max_length import longest_prompt
 from loadchaos.server.discovery.server_config import configuration
 
@@ -52,23 +58,28 @@ class Probed:
         """A mapping that `json` takes."""
         facts = self.facts.to_json()
         return {
-            "schema": 1, "facts": facts, "models": list(self.models),
+            "schema": 1,
+            "facts": facts,
+            "models": list(self.models),
             "configured": {name: {"value": v, "source": s} for name, (v, s) in self.configured.items()},
             "profiles": [
                 {"name": f.name, "applies": not f.lacks, "lacks": list(f.lacks), "notes": list(f.notes)}
                 for f in self.fits
             ],
-            "unknown": list(self.unknown), "trouble": self.trouble,
+            "unknown": list(self.unknown),
+            "trouble": self.trouble,
             "asked": {"reads": self.reads, "generations": self.generations},
-        }  # fmt: skip
+        }
 
 
-async def probe(asker: Asker, wanted: Wanted, profiles: Mapping[str, Profile], *, lengths: bool = False) -> Probed:
+async def probe(
+    asker: DiscoveryClient, wanted: CalibrationRequest, profiles: Mapping[str, Profile], *, lengths: bool = False
+) -> Probed:
     """Ask the server. Raises TargetError where nothing can be learned (unreachable, 401, no OpenAI-compatible server).
 
     `lengths` searches the longest prompt, too, which is no small thing to ask: the caller has authorisation for it.
     """
-    facts = await look(asker, wanted)
+    facts = await identify_server(asker, wanted)
     configured, _ = await configuration(asker, facts)
     trouble = None
     size, most = _images_to_send(facts)
@@ -82,9 +93,15 @@ async def probe(asker: Asker, wanted: Wanted, profiles: Mapping[str, Profile], *
         facts = await longest_prompt(asker, facts)
     facts = _limit_from_configuration(facts, configured)
     return Probed(
-        facts, configured, [fit(p, facts, configured) for p in profiles.values()], _unknown(facts, configured),
-        asker.reads, asker.generations, trouble, _models(asker.pages.get("/v1/models")),
-    )  # fmt: skip
+        facts,
+        configured,
+        [fit(p, facts, configured) for p in profiles.values()],
+        _unknown(facts, configured),
+        asker.reads,
+        asker.generations,
+        trouble,
+        _models(asker.pages.get("/v1/models")),
+    )
 
 
 def _images_to_send(facts: Facts) -> tuple[int, int]:
@@ -102,7 +119,7 @@ def _limit_from_configuration(facts: Facts, configured: Mapping[str, tuple[Any, 
     return replace(facts, max_images=value, sources={**facts.sources, "max_images": source})
 
 
-def _models(page: Answer | None) -> tuple[str, ...]:
+def _models(page: DiscoveryResponse | None) -> tuple[str, ...]:
     data = page.json() if page is not None else None
     entries = data.get("data") if isinstance(data, dict) else None
     return tuple(str(m["id"]) for m in entries or () if isinstance(m, dict) and "id" in m)
@@ -193,9 +210,11 @@ def _notes(profile: Profile, facts: Facts) -> list[str]:
         notes.append(f"its {most} images a request become {facts.max_images}")
     limit = facts.input_limit or facts.max_model_len
     lengths = [
-        high for t in profile.traffic for o in t.payload_options.values()
+        high
+        for t in profile.traffic
+        for o in t.payload_options.values()
         if (high := getattr(getattr(o, "tokens", None), "high", None)) is not None
-    ]  # fmt: skip
+    ]
     if limit is not None and max(lengths, default=0) > limit:
         notes.append(f"its texts of up to {max(lengths)} tokens are cut to fit {limit}")
     if harms := profile.harms():
@@ -285,10 +304,13 @@ def _setup(probed: Probed) -> list[str]:
     ]
     # What only development mode tells is left out where it is not told, rather than listed as not known.
     for label, name in (
-        ("processor cache GB", "mm_processor_cache_gb"), ("batched tokens a step", "max_num_batched_tokens"),
-        ("sequences a step", "max_num_seqs"), ("async scheduling", "async_scheduling"),
-        ("chunked prefill", "chunked_prefill"), ("sleep mode", "sleep_mode"),
-    ):  # fmt: skip
+        ("processor cache GB", "mm_processor_cache_gb"),
+        ("batched tokens a step", "max_num_batched_tokens"),
+        ("sequences a step", "max_num_seqs"),
+        ("async scheduling", "async_scheduling"),
+        ("chunked prefill", "chunked_prefill"),
+        ("sleep mode", "sleep_mode"),
+    ):
         if name in configured:
             lines.append(told(label, name))
     return lines

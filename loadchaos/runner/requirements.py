@@ -8,21 +8,28 @@ from loadchaos.core.model import Facts
 from loadchaos.profile.profile import Profile
 from loadchaos.runner import compatibility
 from loadchaos.server.discovery import calibrate, chat_tokens, max_length, preflight
-from loadchaos.server.discovery.client import Asker, Wanted
+from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient
 from loadchaos.server.discovery.local_tokenizer import Folder
 
 
-def wanted(profile: Profile, model: str | None, api_key_env: str | None, tokenizer: Folder | None) -> Wanted:
+def calibration_request(
+    profile: Profile, model: str | None, api_key_env: str | None, tokenizer: Folder | None
+) -> CalibrationRequest:
     """What is measured for this profile."""
     sizes, most_images = profile.image_sizes()
-    return Wanted(
-        image_sizes=sizes, images_per_request=most_images, videos=profile.video_kinds(), dialect=profile.target.dialect,
-        model=model, api_key_env=api_key_env, tokenizer=tokenizer,
-    )  # fmt: skip
+    return CalibrationRequest(
+        image_sizes=sizes,
+        images_per_request=most_images,
+        videos=profile.video_kinds(),
+        dialect=profile.target.dialect,
+        model=model,
+        api_key_env=api_key_env,
+        tokenizer=tokenizer,
+    )
 
 
-async def learned(
-    asker: Asker, profile: Profile, facts: Facts, asked: Wanted, attacks: Sequence[str]
+async def discover(
+    asker: DiscoveryClient, profile: Profile, facts: Facts, asked: CalibrationRequest, attacks: Sequence[str]
 ) -> tuple[Facts, list[str]]:
     """How the server counts what the profile sends, its limit where a ladder needs it, and what else is to be told.
 
@@ -36,7 +43,9 @@ async def learned(
         facts = await max_length.longest_prompt(asker, facts)
     turns, scripts = profile.text_needs()
     if turns or scripts:
-        facts = await chat_tokens.more(asker, facts, turns=turns, scripts=scripts, tokenizer=asked.tokenizer)
+        facts = await chat_tokens.with_chat_tokens(
+            asker, facts, turns=turns, scripts=scripts, tokenizer=asked.tokenizer
+        )
     await compatibility.require_payloads(asker, profile, facts)
     image_traffic = [t.name for t in profile.traffic if "images" in t.payload]
     return facts, preflight.require(facts, profile.requires, attacks, image_traffic)

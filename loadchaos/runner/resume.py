@@ -38,9 +38,12 @@ class Point:
     def to_json(self) -> dict[str, Any]:
         """As plan.json has it."""
         return {
-            "run": self.run, "phase": self.phase, "step": self.step, "behind_s": self.behind_s,
+            "run": self.run,
+            "phase": self.phase,
+            "step": self.step,
+            "behind_s": self.behind_s,
             "sent": [list(last) for last in self.sent],
-        }  # fmt: skip
+        }
 
 
 def begin_row(folder: RunFolder) -> Mapping[str, Any]:

@@ -18,29 +18,29 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadchaos import __version__
-from loadchaos.chaos import Attacks
+from loadchaos.chaos import AttackInjector
 from loadchaos.core.errors import LedgerError, LoadchaosError
 from loadchaos.core.ledger.files import RunFolder, Tail
-from loadchaos.core.ledger.recorder import Record, create_folder
+from loadchaos.core.ledger.recorder import EventRecorder, create_folder
 from loadchaos.core.model import Row
 from loadchaos.core.redact import Redactor
 from loadchaos.load import rebuild
-from loadchaos.load.disk_space import Watch
+from loadchaos.load.disk_space import DiskMonitor
 from loadchaos.profile.profile import Profile
 from loadchaos.runner.checkpoint import Checkpoint
-from loadchaos.runner.children import Compaction, Follower, Load, Locust
-from loadchaos.runner.console import Voice
-from loadchaos.runner.finalize import patiently
+from loadchaos.runner.children import Compaction, FollowerProcess, LoadProcess, Locust
+from loadchaos.runner.console import Console
+from loadchaos.runner.finalize import conclude_interruptible
 from loadchaos.runner.options import Master, Options, locust_arguments, place, terms
-from loadchaos.runner.pause_gate import Gate
+from loadchaos.runner.pause_gate import PauseGate
 from loadchaos.runner.prepare import Preparation
-from loadchaos.runner.run_errors import Troubles
-from loadchaos.runner.server_under_test import Patient, Place
-from loadchaos.runner.shutdown_timeouts import PACES, Pace
-from loadchaos.runner.wait_idle import Idle
+from loadchaos.runner.run_errors import RunErrors
+from loadchaos.runner.server_under_test import ServerUnderTest, TargetSpec
+from loadchaos.runner.shutdown_timeouts import SHUTDOWN_TIMEOUTS, ShutdownTimeouts
+from loadchaos.runner.wait_idle import IdleWait
 from loadchaos.runner.web_commands import Commands
 from loadchaos.runner.web_session import Ui, UiLoad
-from loadchaos.runner.worker_notices import Assembly
+from loadchaos.runner.worker_notices import WorkerNotices
 
 _LOOP_S = 0.1
 _SYNC_S = 1.0
@@ -72,7 +72,7 @@ async def run(profile: Profile, options: Options, pressed: Pressed | None = None
     folder = create_folder(options.out, profile.name)
     if pressed is not None:
         pressed.ui.tell("run", folder=str(folder.path.resolve()))
-    voice = Voice()
+    voice = Console()
     try:
         return await _Run(profile, options, where, folder, voice.say, pressed).go()
     finally:
@@ -83,9 +83,14 @@ class _Run:
     """The state of one run; `go` tells it in order."""
 
     def __init__(
-        self, profile: Profile, options: Options, where: Place, folder: RunFolder, say: Callable[[str], None],
+        self,
+        profile: Profile,
+        options: Options,
+        where: TargetSpec,
+        folder: RunFolder,
+        say: Callable[[str], None],
         pressed: Pressed | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._profile, self._options, self._place, self._say = profile, options, where, say
         self.folder = folder
         self._redactor = Redactor.from_environment(os.environ)
@@ -95,28 +100,28 @@ class _Run:
         if profile.target.launch is not None:
             self._redactor.mapping(profile.target.launch.env)
             self._redactor.argv(list(profile.target.launch.command))
-        self._record = Record(folder, self._feed)
-        self._patient = Patient(profile, where, folder.path, self._redactor)
-        self._gate = Gate(profile, self._patient, self._record, say)
+        self._record = EventRecorder(folder, self._feed)
+        self._patient = ServerUnderTest(profile, where, folder.path, self._redactor)
+        self._gate = PauseGate(profile, self._patient, self._record, say)
         self._tails: dict[str, Tail] = {}
-        self._attacks: Attacks | None = None
+        self._attacks: AttackInjector | None = None
         self._undone: asyncio.Task[list[str]] | None = None
-        self._locust: Load = Locust(folder, self._record.event)
+        self._locust: LoadProcess = Locust(folder, self._record.event)
         self._commands: Commands | None = None
         if pressed is not None:
             self._locust = UiLoad(pressed.ui, folder, self._record.event)
             self._commands = Commands(self._record, where, options.authorize, pressed.start)
-        self._follower = Follower(folder)
+        self._follower = FollowerProcess(folder)
         self._interrupts: list[int] = []
         self._synced = 0.0
-        self._idle = Idle()
+        self._idle = IdleWait()
         self._silent_turns = 0  # turns and not time: who was stopped himself has heard nothing either
         self._loading = self._sent_load = self._shortened = False
-        self._assembly = Assembly(say)
+        self._assembly = WorkerNotices(say)
         self._checkpoint = Checkpoint()
-        self._disk = Watch(folder.path)
+        self._disk = DiskMonitor(folder.path)
         self._compaction = Compaction(folder)
-        self._troubles = Troubles(folder.path, self._redactor)
+        self._troubles = RunErrors(folder.path, self._redactor)
 
     # --- told in order --------------------------------------------------------------------------------------------------
 
@@ -145,11 +150,17 @@ class _Run:
         """The first rows: what was asked for, by whom, on what terms."""
         profile, options = self._profile, self._options
         self._record.run(
-            "begin", profile=profile.name, argv=self._redactor.argv(list(options.argv)), version=__version__,
-            target={"kind": self._place.kind, "url": self._place.url}, seed=options.seed,
-            duration_s=options.duration_s, server_logs=[self._redactor.text(spec) for spec in options.server_log],
-            terms=terms(profile, options).to_json(), resumes=options.resume.run if options.resume is not None else None,
-        )  # fmt: skip
+            "begin",
+            profile=profile.name,
+            argv=self._redactor.argv(list(options.argv)),
+            version=__version__,
+            target={"kind": self._place.kind, "url": self._place.url},
+            seed=options.seed,
+            duration_s=options.duration_s,
+            server_logs=[self._redactor.text(spec) for spec in options.server_log],
+            terms=terms(profile, options).to_json(),
+            resumes=options.resume.run if options.resume is not None else None,
+        )
         self._record.keep(self.folder.profile, self._redactor.text(profile.to_yaml()))
 
     async def _unless_interrupted(self, work_to_do: Awaitable[None]) -> bool:
@@ -178,9 +189,11 @@ class _Run:
         self._loading = self._sent_load = True
         self._silent_turns = 0
         await self._follower.begin(
-            self._options.exporter_port, self._options.follower_variables, live=self._options.live,
+            self._options.exporter_port,
+            self._options.follower_variables,
+            live=self._options.live,
             cockpit=self._commands is not None,
-        )  # fmt: skip
+        )
         if self._commands is not None:
             self._commands.load_begins(self._attacks)
         await self._locust.begin(*locust_arguments(self._options))
@@ -300,7 +313,7 @@ class _Run:
         """Judge the finished ledger once; that verdict counts."""
         keep = functools.partial(rebuild.store, budget_s=_BODIES_S)
         try:
-            verdict = await patiently(self.folder, keep, self._say, self._interrupts)
+            verdict = await conclude_interruptible(self.folder, keep, self._say, self._interrupts)
         except LoadchaosError as e:
             return Result(e.exit_code, None, self.folder, self._in_words(str(e)))
         except Exception as e:  # noqa: BLE001 - the ledger is whole: a later loadchaos may judge it
@@ -314,8 +327,8 @@ class _Run:
     # --- the loop ---------------------------------------------------------------------------------------------------------
 
     @property
-    def _pace(self) -> Pace:
-        return PACES[min(len(self._interrupts), 2)]
+    def _pace(self) -> ShutdownTimeouts:
+        return SHUTDOWN_TIMEOUTS[min(len(self._interrupts), 2)]
 
     @property
     def _stop_pressed(self) -> bool:

@@ -12,7 +12,7 @@ from loadchaos.core.errors import LedgerError, LoadchaosError
 from loadchaos.core.redact import Redactor
 
 
-class Troubles:
+class RunErrors:
     """Of one run: the first `error` that ended it, a mistake of our own, and attacks `left_over` that still hold."""
 
     def __init__(self, folder: Path, redactor: Redactor) -> None:

@@ -14,14 +14,14 @@ import psutil
 from loadchaos.analysis.state.machine import StateMachine
 from loadchaos.chaos import ProxyPath, ToxiproxyPath, WholePath, authorization
 from loadchaos.core.errors import OptionError
-from loadchaos.core.ledger.recorder import Record
+from loadchaos.core.ledger.recorder import EventRecorder
 from loadchaos.core.model import Facts, Row
 from loadchaos.core.redact import Redactor
-from loadchaos.core.tls import Trust
+from loadchaos.core.tls import TlsSettings
 from loadchaos.profile.profile import Profile
 from loadchaos.server.dialects import DIALECTS, Dialect
 from loadchaos.server.discovery.client import parse_target
-from loadchaos.server.monitor import DCGM, NODE, Canary, Exporter, Target, Watch
+from loadchaos.server.monitor import DCGM, NODE, Canary, DeviceExporter, Monitor, MonitoredReplica
 from loadchaos.server.process.launcher import Command, Launched, last_line, refuse_taken_port
 from loadchaos.simulator.command import command as embedded_command
 
@@ -31,7 +31,7 @@ _DEFAULT_ERA = {"vllm": "0.18", "lmdeploy": "0.18"}
 
 
 @dataclass(frozen=True)
-class Place:
+class TargetSpec:
     """Where the server is and what is known by hand: URLs, logs, headers, certificates; embedded, launched or external.
 
     `pid` is its process as the user gave it, `toxiproxy` the API of one that is to stand in the path of network attacks,
@@ -43,19 +43,19 @@ class Place:
     admin_url: str | None
     server_log: Sequence[str]
     headers: Mapping[str, str]
-    trust: Trust = field(default_factory=Trust)
+    trust: TlsSettings = field(default_factory=TlsSettings)
     pid: int | None = None
     toxiproxy: str | None = None
     strangers: Sequence[str] = ()
 
 
-class Patient:
+class ServerUnderTest:
     """One server (or the replicas of one): launch, watch, state machines. Rows go through `record`."""
 
-    def __init__(self, profile: Profile, place: Place, folder: Path, redactor: Redactor) -> None:
+    def __init__(self, profile: Profile, place: TargetSpec, folder: Path, redactor: Redactor) -> None:
         self._profile, self.place = profile, place
         self._folder, self._redactor = folder, redactor
-        self._watch: Watch | None = None
+        self._watch: Monitor | None = None
         self._canary: Canary | None = None
         self.launched: Launched | None = None
         self.url = place.url or ""
@@ -65,7 +65,7 @@ class Patient:
 
     # --- start and end --------------------------------------------------------------------------------------------------
 
-    async def launch(self, record: Record) -> str:
+    async def launch(self, record: EventRecorder) -> str:
         """Start the embedded server or the profile's command (again, too); says in words what was started.
 
         OptionError when its port is served by somebody else.
@@ -100,9 +100,14 @@ class Patient:
         images, dev_mode = flags.pop("images", True), flags.pop("dev_mode", True)
         try:
             argv = embedded_command(
-                dialect=embedded.dialect, era=era, defects=list(embedded.defects), flags=flags, port=port,
-                images=bool(images), dev_mode=bool(dev_mode),
-            )  # fmt: skip
+                dialect=embedded.dialect,
+                era=era,
+                defects=list(embedded.defects),
+                flags=flags,
+                port=port,
+                images=bool(images),
+                dev_mode=bool(dev_mode),
+            )
         except ValueError as e:
             raise OptionError(f"target.embedded: {e}") from e
         planted = f"planted: {', '.join(embedded.defects)}" if embedded.defects else "nothing planted"
@@ -113,7 +118,7 @@ class Patient:
         """Values of our headers, with and without `Bearer`: a server may log what it was sent."""
         return [part for value in self.place.headers.values() for part in dict.fromkeys((value, value.split(" ")[-1]))]
 
-    async def watch(self, record: Record, dialect: Dialect | None = None) -> None:
+    async def watch(self, record: EventRecorder, dialect: Dialect | None = None) -> None:
         """Open the eyes; called again when the server turned out to speak another dialect than was guessed."""
         if dialect is not None:
             if self._watch is not None and dialect == self._dialect:
@@ -123,27 +128,39 @@ class Patient:
             self._dialect = dialect
         if self._watch is not None:
             await self._watch.stop()
-        self._watch = Watch(
-            self._targets(), self._dialect, record.event, record.metric, self._folder, self._redactor,
-            headers=self.place.headers, tls=self.place.trust.context(), devices=self._devices(),
-        )  # fmt: skip
+        self._watch = Monitor(
+            self._targets(),
+            self._dialect,
+            record.event,
+            record.metric,
+            self._folder,
+            self._redactor,
+            headers=self.place.headers,
+            tls=self.place.trust.context(),
+            devices=self._devices(),
+        )
         await self._watch.start()
         if self.launched is not None:
             self._watch.set_process("server", self.launched.pid)
             self._watch.listen("server", self._folder / "server.log")
 
-    def _devices(self) -> list[tuple[Exporter, str]]:
+    def _devices(self) -> list[tuple[DeviceExporter, str]]:
         watch = self._profile.watch
         return [(DCGM, url) for url in watch.dcgm] + [(NODE, url) for url in watch.node]
 
-    async def learn(self, record: Record, facts: Facts) -> None:
+    async def learn(self, record: EventRecorder, facts: Facts) -> None:
         """Where the profile wants a canary: hear what it is answered while nobody else asks. It passes no proxy of ours."""
         wanted = self._profile.watch.canary
         if wanted is not None:
             self._canary = Canary(
-                self.url, facts.model, record.event, self._redactor, every_s=wanted.every, headers=self.place.headers,
+                self.url,
+                facts.model,
+                record.event,
+                self._redactor,
+                every_s=wanted.every,
+                headers=self.place.headers,
                 tls=self.place.trust.context(),
-            )  # fmt: skip
+            )
             await self._canary.learn()
 
     def ask_on(self) -> None:
@@ -156,10 +173,10 @@ class Patient:
         if self._canary is not None:
             await self._canary.stop()
 
-    def _targets(self) -> list[Target]:
+    def _targets(self) -> list[MonitoredReplica]:
         if self._profile.target.replicas and self.place.kind == "external":
             return [
-                Target(
+                MonitoredReplica(
                     r.name, parse_target(r.url), logs=[r.log] if r.log else [], pid=authorization.listener_pid(r.url)
                 )
                 for r in self._profile.target.replicas
@@ -167,7 +184,7 @@ class Patient:
         pid = self.pid_of("server") if self.place.kind == "external" else None
         here = self.place.kind == "launched"
         url = self.place.admin_url or self.url
-        return [Target("server", url, logs=tuple(self.place.server_log), pid=pid, here=here)]
+        return [MonitoredReplica("server", url, logs=tuple(self.place.server_log), pid=pid, here=here)]
 
     async def lay_path(self) -> WholePath:
         """Put a proxy between the clients and the server, ours or in somebody's toxiproxy; it ends with the watch."""

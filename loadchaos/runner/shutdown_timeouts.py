@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Pace:
+class ShutdownTimeouts:
     """Limits in seconds; `drain_s` None: as long as the load itself takes for its requests in flight."""
 
     drain_s: float | None
@@ -17,10 +17,10 @@ class Pace:
     follower_s: float
 
 
-_IN_PEACE = Pace(
+_IN_PEACE = ShutdownTimeouts(
     None, 8.0, 3.0, 6.0, 3.0, 10.0
 )  # a dead vLLM's API server takes up to 5 s to exit, and says why meanwhile
-_IN_HASTE = Pace(1.0, 2.5, 1.0, 1.0, 2.0, 2.0)  # together under 10 s, with the verdict and the report
-_AT_ONCE = Pace(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-PACES = (_IN_PEACE, _IN_HASTE, _AT_ONCE)
+_INTERRUPTED = ShutdownTimeouts(1.0, 2.5, 1.0, 1.0, 2.0, 2.0)  # together under 10 s, with the verdict and the report
+_AT_ONCE = ShutdownTimeouts(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+SHUTDOWN_TIMEOUTS = (_IN_PEACE, _INTERRUPTED, _AT_ONCE)
 """By how often the user has interrupted."""

@@ -10,7 +10,7 @@ _FORGOTTEN_NS = 2_000_000_000  # a right server forgets a closed connection in a
 _LONGEST_NS = 12_000_000_000  # LMDeploy renews its gauges every 10 s
 
 
-class Idle:
+class IdleWait:
     """Reads `metrics` rows; `seen_since` ends the wait for a server that should be idle."""
 
     def __init__(self) -> None:

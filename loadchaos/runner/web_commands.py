@@ -10,31 +10,35 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from loadchaos.chaos import Attacks, authorization
+from loadchaos.chaos import AttackInjector, authorization
 from loadchaos.core.errors import LoadchaosError
 from loadchaos.core.ledger.files import Tail
-from loadchaos.core.ledger.recorder import Record
+from loadchaos.core.ledger.recorder import EventRecorder
 from loadchaos.core.model import Row
-from loadchaos.runner.server_under_test import Place
+from loadchaos.runner.server_under_test import TargetSpec
 
 
 class Commands:
     """One run's commands. `start` is what Start was pressed with; `stop_asked` is for the run's loop to obey."""
 
-    def __init__(self, record: Record, place: Place, authorized: Sequence[str], start: Row) -> None:
+    def __init__(self, record: EventRecorder, place: TargetSpec, authorized: Sequence[str], start: Row) -> None:
         self._record, self._place, self._authorized, self._start = record, place, authorized, start
         self._tail = Tail(record.folder.commands)
-        self._attacks: Attacks | None = None
+        self._attacks: AttackInjector | None = None
         self._by_hand = False
         self.stop_asked = False
 
-    def load_begins(self, attacks: Attacks) -> None:
+    def load_begins(self, attacks: AttackInjector) -> None:
         """From now on there is a load to edit and a server to attack: say what is offered, obey what Start said."""
         self._attacks = attacks
-        self._record.event({
-            "row": "offers", "at_ns": time.monotonic_ns(), "refused": self._why_refused("an attack fired by hand"),
-            "offers": [dataclasses.asdict(offer) for offer in attacks.offers()],
-        })  # fmt: skip
+        self._record.event(
+            {
+                "row": "offers",
+                "at_ns": time.monotonic_ns(),
+                "refused": self._why_refused("an attack fired by hand"),
+                "offers": [dataclasses.asdict(offer) for offer in attacks.offers()],
+            }
+        )
         if self._start.get("edited"):
             self._users(self._start)
 
@@ -62,7 +66,7 @@ class Commands:
             row, ok=True, text=f"{users} users at {float(row.get('rate') or 0):g} a second (planned: {planned})"
         )
 
-    def _fire(self, attacks: Attacks, row: Row) -> None:
+    def _fire(self, attacks: AttackInjector, row: Row) -> None:
         name, params = str(row.get("name")), row.get("params")
         why = self._why_refused(f"the attack {name}, fired by hand")
         kind = str(row.get("kind"))

@@ -49,9 +49,15 @@ async def cockpit(
     where = place(profile, options)
     target = where.url or ("http://embedded-server" if where.kind == "embedded" else "http://launched-server")
     web = Web(
-        at.host, _free(at), profile.name, profile.about, target, max(phase.slots for phase in profile.load),
-        options.processes, None if at.host in _LOOPBACK else secrets.token_urlsafe(_PASSWORD_BYTES),
-    )  # fmt: skip
+        at.host,
+        _free(at),
+        profile.name,
+        profile.about,
+        target,
+        max(phase.slots for phase in profile.load),
+        options.processes,
+        None if at.host in _LOOPBACK else secrets.token_urlsafe(_PASSWORD_BYTES),
+    )
     home = Path(tempfile.mkdtemp(prefix="loadchaos-web-"))
     ui = Ui(home, web)
     try:
@@ -87,8 +93,13 @@ async def _serve(
         code = result.exit_code
         if code in (130, 143):
             over.set()
-        ui.tell("over", folder=str(result.folder.path.resolve()), exit_code=code, error=result.error,
-                verdict=(result.verdict or {}).get("verdict"))  # fmt: skip
+        ui.tell(
+            "over",
+            folder=str(result.folder.path.resolve()),
+            exit_code=code,
+            error=result.error,
+            verdict=(result.verdict or {}).get("verdict"),
+        )
         await asyncio.to_thread(told, result)
     return code
 

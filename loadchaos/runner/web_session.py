@@ -17,7 +17,7 @@ import psutil
 
 from loadchaos.core.ledger.files import RunFolder, Tail, Writer
 from loadchaos.core.model import Row
-from loadchaos.runner.children import LOCUSTFILE, Child
+from loadchaos.runner.children import LOCUSTFILE, ChildProcess
 
 SESSION_VARIABLE = "LOADCHAOS_SESSION"
 _LOOK_S = 0.5
@@ -38,7 +38,7 @@ class Web:
     password: str | None = None
 
 
-class Ui(Child):
+class Ui(ChildProcess):
     """The Locust process with its web UI."""
 
     def __init__(self, home: Path, web: Web) -> None:

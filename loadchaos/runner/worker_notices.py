@@ -8,7 +8,7 @@ from loadchaos.core.model import Row
 from loadchaos.runner.options import Master
 
 
-class Assembly:
+class WorkerNotices:
     """Says what the master's `worker` rows tell, and the workers' rows of their disks.
 
     `begun`: the load begins with those who came.

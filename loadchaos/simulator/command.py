@@ -9,9 +9,15 @@ from loadchaos.simulator.options import make_options
 
 
 def command(
-    *, dialect: str, era: str | None, defects: Iterable[str], flags: Mapping[str, object], port: int,
-    images: bool = True, dev_mode: bool = True,
-) -> list[str]:  # fmt: skip
+    *,
+    dialect: str,
+    era: str | None,
+    defects: Iterable[str],
+    flags: Mapping[str, object],
+    port: int,
+    images: bool = True,
+    dev_mode: bool = True,
+) -> list[str]:
     """The argv. Raises ValueError naming the nearest right word for an unknown dialect, era, defect or flag."""
     wanted = sorted(set(defects))
     options = make_options(

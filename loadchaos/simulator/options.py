@@ -109,10 +109,16 @@ def nearest(word: str, words: Iterable[str], what: str) -> ValueError:
 
 
 def make_options(
-    *, dialect: str = "vllm", era: str | None = None, defects: Iterable[str] = (),
-    flags: Mapping[str, object] | None = None, host: str = "127.0.0.1", port: int = 0, images: bool = True,
+    *,
+    dialect: str = "vllm",
+    era: str | None = None,
+    defects: Iterable[str] = (),
+    flags: Mapping[str, object] | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    images: bool = True,
     dev_mode: bool = True,
-) -> Options:  # fmt: skip
+) -> Options:
     """Judge and assemble the options. Raises ValueError for an unknown dialect, era, defect or flag, or a bad value."""
     if dialect not in DIALECTS:
         raise nearest(dialect, DIALECTS, "dialect")

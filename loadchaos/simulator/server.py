@@ -19,11 +19,11 @@ import uvloop
 from loadchaos.simulator.engine.client import EngineClient, EngineDiedEarlyError
 from loadchaos.simulator.engine.process import TITLES
 from loadchaos.simulator.http.server import Exchange, HttpServer
-from loadchaos.simulator.lmdeploy.api import LmdeployFace
-from loadchaos.simulator.lmdeploy.lifecycle_log import LmdeployTale
+from loadchaos.simulator.lmdeploy.api import LmdeployApi
+from loadchaos.simulator.lmdeploy.lifecycle_log import LmdeployLifecycleLog
 from loadchaos.simulator.options import DIALECTS, Options, make_options
-from loadchaos.simulator.vllm.api import VllmFace
-from loadchaos.simulator.vllm.lifecycle_log import VllmTale
+from loadchaos.simulator.vllm.api import VllmApi
+from loadchaos.simulator.vllm.lifecycle_log import VllmLifecycleLog
 
 _DEATH_WINDOW_S = 0.1  # between an engine's death and the listener's end a real server still answers /health (0.32)
 _DRAIN_S = 1.0  # how long connections get to take their last bytes
@@ -54,12 +54,18 @@ def config_from_args(argv: Sequence[str]) -> Options:
     if args.speed is not None:
         flags["speed"] = args.speed
     return make_options(
-        dialect=args.dialect, era=args.era, defects=args.defect, flags=flags, host=args.host, port=args.port,
-        images=not args.no_images, dev_mode=not args.no_dev_mode,
-    )  # fmt: skip
+        dialect=args.dialect,
+        era=args.era,
+        defects=args.defect,
+        flags=flags,
+        host=args.host,
+        port=args.port,
+        images=not args.no_images,
+        dev_mode=not args.no_dev_mode,
+    )
 
 
-class Face(Protocol):
+class Api(Protocol):
     """What answers requests. `exit_code_on_death` None: the server outlives its engine."""
 
     @property
@@ -77,7 +83,7 @@ class Face(Protocol):
         """What can wait until the server listens."""
 
 
-class Tale(Protocol):
+class LifecycleLog(Protocol):
     """What is logged of the server's life."""
 
     def start(self) -> None:
@@ -107,8 +113,8 @@ class ApiServer:
         self._engine = engine
         self._pipe = pipe
         vllm = options.engine.dialect == "vllm"
-        self._tale: Tale = VllmTale(options) if vllm else LmdeployTale(options)
-        self._face: Face = VllmFace(options, engine) if vllm else LmdeployFace(options, engine)
+        self._tale: LifecycleLog = VllmLifecycleLog(options) if vllm else LmdeployLifecycleLog(options)
+        self._face: Api = VllmApi(options, engine) if vllm else LmdeployApi(options, engine)
         self._code = 0
         self._over = asyncio.Event()
         self._stopping = False

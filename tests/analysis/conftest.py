@@ -100,9 +100,16 @@ class World:
         for pid, (role, state) in self.pids.items():
             cpu = self.cpu.setdefault(pid, 1.0)
             self.add(
-                "process", replica="server", pid=pid, role=role, what="sample", state=state, cpu_s=cpu, rss_bytes=1,
+                "process",
+                replica="server",
+                pid=pid,
+                role=role,
+                what="sample",
+                state=state,
+                cpu_s=cpu,
+                rss_bytes=1,
                 name=f"VLLM::{role}",
-            )  # fmt: skip
+            )
 
     def serve(self, seconds: float, in_flight: int = 8) -> World:
         """Answer requests in the ordinary way for a while."""

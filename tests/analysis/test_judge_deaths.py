@@ -81,9 +81,17 @@ def test_the_exit_of_a_launched_server_counts_though_no_state_told_of_it(history
     history.begin().work(5)
     history.rows = [r for r in history.rows if r["row"] != "state"]
     history.rows.append(
-        {"row": "launch", "at_ns": history.now, "what": "exit", "replica": "server", "code": 0, "signal": None,
-         "reason": "exited with code 0", "asked": False}
-    )  # fmt: skip
+        {
+            "row": "launch",
+            "at_ns": history.now,
+            "what": "exit",
+            "replica": "server",
+            "code": 0,
+            "signal": None,
+            "reason": "exited with code 0",
+            "asked": False,
+        }
+    )
     history.end()
     [failure] = history.verdict()["failures"]
     assert failure["severity"] == "engine_death"

@@ -77,9 +77,12 @@ def test_where_no_log_tells_the_blocks_the_lengths_themselves_show_the_capacity(
     for n in range(1300, 1400, 10):
         bad = n > 1344
         history.answer(
-            history.send(1, "ladder"), "http_error" if bad else "ok", status=500 if bad else 200,
-            error="Internal Server Error" if bad else None, planned_tokens=n,
-        )  # fmt: skip
+            history.send(1, "ladder"),
+            "http_error" if bad else "ok",
+            status=500 if bad else 200,
+            error="Internal Server Error" if bad else None,
+            planned_tokens=n,
+        )
     history.end()
     [failure] = history.verdict()["failures"]
     assert failure["id"] == "lmdeploy_input_length_error"

@@ -13,9 +13,9 @@ import pytest
 from bench.server import NO_EVENT, LoadServer, NoCompilerError, Pace, build, has_openssl
 from loadchaos.core.model import Reply
 from loadchaos.load.behaviours import plain
-from loadchaos.load.wire.exchange import Call, Progress, Sending, length_of, request_head
-from loadchaos.load.wire.outcome import Rules
-from loadchaos.load.wire.sockets import Slot, Target
+from loadchaos.load.wire.exchange import Exchange, Progress, WireRequest, length_of, request_head
+from loadchaos.load.wire.outcome import OutcomeRules
+from loadchaos.load.wire.sockets import Origin, Slot
 
 PACE = Pace(events=25, gap_us=1000, ttft_us=5000, spread_us=3000)
 USERS, EACH = 4, 3
@@ -41,14 +41,14 @@ def server(request: pytest.FixtureRequest) -> Iterator[LoadServer]:
 def ask(server: LoadServer, *, stream: bool, padding: int = 0) -> list[Reply]:
     """Every user one after the other on one connection, the users beside each other."""
     trust = ssl.create_default_context(cafile=server.certificate) if server.certificate else None
-    target = Target(server.url, trust)
+    target = Origin(server.url, trust)
     body = b'{"model":"bench","p":"%s","stream":%s}' % (b"x" * padding, b"true" if stream else b"false")
     head = request_head("/v1/chat/completions", target.host_header, {}) + length_of(body)
 
     def user(_: int) -> list[Reply]:
         slot = Slot(target)
-        sending = Sending(head, body, stream, Rules())
-        replies = [plain.act(Call(sending, slot, Progress())) for _ in range(EACH)]
+        sending = WireRequest(head, body, stream, OutcomeRules())
+        replies = [plain.act(Exchange(sending, slot, Progress())) for _ in range(EACH)]
         slot.close()
         return replies
 

@@ -14,7 +14,7 @@ import pytest
 from loadchaos_vllm.sabotage import MODES as PLUGIN_MODES
 from loadchaos_vllm.sabotage import parse
 
-from loadchaos.chaos import Attacks, Replica
+from loadchaos.chaos import AttackedReplica, AttackInjector
 from loadchaos.chaos.engine import MODES
 from loadchaos.core.errors import OptionError
 from loadchaos.core.redact import Redactor
@@ -31,10 +31,10 @@ def server(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     one.wait()
 
 
-def attacks_on(pid: int | None, rows: Any, **more: Any) -> Attacks:
+def attacks_on(pid: int | None, rows: Any, **more: Any) -> AttackInjector:
     spec = {"engine": "encoder_pop", "params": {"probability": "0.3"}, "at_s": 0.0, "for_s": 60.0, **more}
-    replica = Replica("a", "http://127.0.0.1:9", lambda: pid)
-    return Attacks([spec], DIALECTS["vllm"], [replica], rows.append, Redactor())
+    replica = AttackedReplica("a", "http://127.0.0.1:9", lambda: pid)
+    return AttackInjector([spec], DIALECTS["vllm"], [replica], rows.append, Redactor())
 
 
 def test_the_order_is_written_where_the_server_looks_and_removed_at_the_end(

@@ -13,7 +13,7 @@ import time
 import psutil
 import pytest
 
-from loadchaos.chaos import Attacks, Replica, host
+from loadchaos.chaos import AttackedReplica, AttackInjector, host
 from loadchaos.chaos.host import _SPIN
 from loadchaos.core.errors import OptionError
 from loadchaos.core.redact import Redactor
@@ -28,8 +28,8 @@ def test_a_hog_runs_while_it_holds_and_is_gone_afterwards() -> None:
     async def story() -> None:
         rows: list[object] = []
         spec = {"host": "cpu", "for_s": 600.0, "params": {"processes": "2"}}
-        here = Replica("a", "http://127.0.0.1:9", pid=os.getpid)
-        attacks = Attacks([spec], DIALECTS["vllm"], [here], rows.append, Redactor())
+        here = AttackedReplica("a", "http://127.0.0.1:9", pid=os.getpid)
+        attacks = AttackInjector([spec], DIALECTS["vllm"], [here], rows.append, Redactor())
         await attacks.start()
         deadline = time.monotonic() + 60
         while len(hogs()) < 2:
@@ -52,7 +52,7 @@ def test_hogs_of_which_not_all_could_be_started_are_ended(monkeypatch: pytest.Mo
         return started[0]
 
     monkeypatch.setattr(host, "_spin", spin)
-    done = asyncio.run(host.CpuHog(2).begin(Replica("a", "http://127.0.0.1:9", pid=os.getpid)))
+    done = asyncio.run(host.CpuHog(2).begin(AttackedReplica("a", "http://127.0.0.1:9", pid=os.getpid)))
     assert (done.ok, started[0].returncode) == (False, -signal.SIGKILL)
     assert done.text.startswith("1 of 2 processes")
 
@@ -69,7 +69,9 @@ def test_a_hog_does_not_outlive_the_one_who_started_it() -> None:
 
 def test_beside_a_server_elsewhere_nothing_is_run() -> None:
     async def story() -> None:
-        attacks = Attacks([{"host": "cpu"}], DIALECTS["vllm"], [Replica("a", "http://h:1")], lambda _: None, Redactor())
+        attacks = AttackInjector(
+            [{"host": "cpu"}], DIALECTS["vllm"], [AttackedReplica("a", "http://h:1")], lambda _: None, Redactor()
+        )
         ((name, found),) = await attacks.preflight("host")
         await attacks.stop()
         assert (name, found.ok) == ("host_cpu", False)
@@ -80,7 +82,7 @@ def test_beside_a_server_elsewhere_nothing_is_run() -> None:
 @pytest.mark.parametrize("params", [{"processes": "0"}, {"processes": "many"}, {"threads": "2"}])
 def test_what_no_hog_can_be_is_refused(params: dict[str, str]) -> None:
     async def story() -> None:
-        Attacks([{"host": "cpu", "params": params}], DIALECTS["vllm"], [], lambda _: None, Redactor())
+        AttackInjector([{"host": "cpu", "params": params}], DIALECTS["vllm"], [], lambda _: None, Redactor())
 
     with pytest.raises(OptionError, match="processes"):
         asyncio.run(story())

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.chaos import Attacks, Replica
+from loadchaos.chaos import AttackedReplica, AttackInjector
 from loadchaos.core.errors import OptionError
 from loadchaos.core.redact import Redactor
 from loadchaos.profile.attack import AttackPlan
@@ -20,11 +20,11 @@ OK = (200, b"")
 
 
 @contextlib.asynccontextmanager
-async def attacking(server: Any, rows: Any, *specs: Any, **more: Any) -> AsyncIterator[Attacks]:
+async def attacking(server: Any, rows: Any, *specs: Any, **more: Any) -> AsyncIterator[AttackInjector]:
     dialect = DIALECTS[more.pop("dialect", "vllm")]
-    replicas = more.pop("replicas", [Replica("a", server.url)])
+    replicas = more.pop("replicas", [AttackedReplica("a", server.url)])
     headers = {"Authorization": "Bearer planted-secret"}
-    attacks = Attacks(specs, dialect, replicas, rows.append, Redactor(["planted-secret"]), headers, **more)
+    attacks = AttackInjector(specs, dialect, replicas, rows.append, Redactor(["planted-secret"]), headers, **more)
     try:
         yield attacks
     finally:
@@ -75,7 +75,7 @@ def test_an_answer_that_is_no_success_is_told_as_it_is(
 
 def test_a_server_that_is_not_there_is_told_as_not_done(server: Any, rows: Any) -> None:
     async def story() -> None:
-        nobody = [Replica("a", "http://127.0.0.1:9")]
+        nobody = [AttackedReplica("a", "http://127.0.0.1:9")]
         async with attacking(server, rows, {"admin": "reset_mm_cache"}, replicas=nobody) as attacks:
             await attacks.start()
             await rows.until(lambda: rows.of(what="end"))
@@ -180,7 +180,7 @@ def test_an_act_follows_each_time_another_was_done_or_took_hold(server: Any, row
             {"admin": "reset_mm_cache", "trigger": ("after", "wake_up")},
             {"admin": "reset_encoder_cache", "trigger": ("during", "sleep"), "times": 1},
         ]
-        replicas = [Replica("a", server.url), Replica("b", server.url)]
+        replicas = [AttackedReplica("a", server.url), AttackedReplica("b", server.url)]
         async with attacking(server, rows, *specs, replicas=replicas) as attacks:
             await attacks.start()
             await rows.until(
@@ -214,7 +214,7 @@ def test_waiting_for_an_act_that_nobody_does_is_refused(server: Any, rows: Any) 
 def test_a_random_replica_is_each_of_them_some_time(server: Any, rows: Any) -> None:
     async def story() -> None:
         server.answers["/reset_mm_cache"] = OK
-        replicas = [Replica(name, server.url) for name in "abc"]
+        replicas = [AttackedReplica(name, server.url) for name in "abc"]
         spec = {"admin": "reset_mm_cache", "on": "random", "every_s": 0.02}
         async with attacking(server, rows, spec, replicas=replicas) as attacks:
             await attacks.start()
@@ -280,7 +280,7 @@ def test_what_is_in_force_is_not_begun_a_second_time(server: Any, rows: Any) -> 
 def test_replicas_are_attacked_as_on_says(server: Any, rows: Any) -> None:
     async def story() -> None:
         server.answers["/reset_mm_cache"] = OK
-        replicas = [Replica(name, server.url) for name in "abc"]
+        replicas = [AttackedReplica(name, server.url) for name in "abc"]
         for on, expected in (("each", {"a", "b", "c"}), ("one", {"a"}), ("b", {"b"})):
             rows.clear()
             spec = SimpleNamespace(admin="reset_mm_cache", on=on, params={}, every_s=None, jitter=0.0)

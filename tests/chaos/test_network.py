@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import pytest
 
-from loadchaos.chaos import Attacks, ProxyPath, Replica
+from loadchaos.chaos import AttackedReplica, AttackInjector, ProxyPath
 from loadchaos.chaos.proxy import Proxy
 from loadchaos.chaos.toxics import TYPES, Toxic, toxic
 from loadchaos.core.errors import OptionError
@@ -211,7 +211,9 @@ def test_attacks_lay_and_lift_toxics_on_the_child_in_the_path(server: Any, rows:
         await path.open()
         assert await path.added_delay_s("/health", ssl.create_default_context()) is not None
         spec = {"network": "latency", "params": {"latency": "5", "share": 0.5}, "at_s": 0.0, "for_s": 0.1}
-        attacks = Attacks([spec], DIALECTS["vllm"], [Replica("a", server.url, path=path)], rows.append, Redactor())
+        attacks = AttackInjector(
+            [spec], DIALECTS["vllm"], [AttackedReplica("a", server.url, path=path)], rows.append, Redactor()
+        )
         await attacks.start()
         await rows.until(lambda: rows.of(what="end"))
         await attacks.stop()
@@ -229,7 +231,9 @@ def test_a_proxy_that_is_gone_is_told(server: Any, rows: Any) -> None:
         await path.open()
         await path.close()
         spec = {"network": "down", "at_s": 0.0, "for_s": 0.1}
-        attacks = Attacks([spec], DIALECTS["vllm"], [Replica("a", server.url, path=path)], rows.append, Redactor())
+        attacks = AttackInjector(
+            [spec], DIALECTS["vllm"], [AttackedReplica("a", server.url, path=path)], rows.append, Redactor()
+        )
         await attacks.start()
         await rows.until(lambda: rows.of(what="end"))
         await attacks.stop()

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from loadchaos.chaos import Attacks, Replica
+from loadchaos.chaos import AttackedReplica, AttackInjector
 from loadchaos.core.errors import OptionError
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects import DIALECTS
@@ -61,9 +61,9 @@ def tree() -> Iterator[Tree]:
 
 
 @contextlib.asynccontextmanager
-async def attacking(rows: Any, tree: Tree, *specs: Any) -> AsyncIterator[Attacks]:
-    replica = Replica("a", "http://127.0.0.1:9", tree.pid)
-    attacks = Attacks(specs, DIALECTS["vllm"], [replica], rows.append, Redactor())
+async def attacking(rows: Any, tree: Tree, *specs: Any) -> AsyncIterator[AttackInjector]:
+    replica = AttackedReplica("a", "http://127.0.0.1:9", tree.pid)
+    attacks = AttackInjector(specs, DIALECTS["vllm"], [replica], rows.append, Redactor())
     try:
         yield attacks
     finally:
@@ -89,8 +89,11 @@ def test_the_engine_core_is_killed_and_the_rows_say_which_process_and_by_what(tr
     assert tree.server.poll() is None, "nobody else was hit"
     for row in rows:
         assert (row["attack"], row["kind"], row["pid"], row["signal"]) == (
-            "sigkill_engine_core", "process", tree.core.pid, signal.SIGKILL,
-        )  # fmt: skip
+            "sigkill_engine_core",
+            "process",
+            tree.core.pid,
+            signal.SIGKILL,
+        )
     assert rows.of(what="end")[0]["ok"] is True
     assert "engine_core_proc_died" in rows[0]["effects"]
     assert "encoder_cache_miss" not in rows[0]["effects"]
@@ -122,13 +125,13 @@ def test_a_stopped_process_goes_on_when_the_run_is_ended(tree: Tree, rows: Any) 
 def test_a_stopped_process_goes_on_when_we_are_killed_ourselves(tree: Tree) -> None:
     script = (
         "import asyncio, sys, time\n"
-        "from loadchaos.chaos import Attacks, Replica\n"
+        "from loadchaos.chaos import AttackedReplica, AttackInjector\n"
         "from loadchaos.server.dialects import DIALECTS\n"
         "from loadchaos.core.redact import Redactor\n"
         "async def go():\n"
         "    spec = {'process': 'sigstop', 'params': {'role': 'engine_core'}, 'at_s': 0.0, 'for_s': 60.0}\n"
-        "    replica = Replica('a', 'http://127.0.0.1:9', lambda: int(sys.argv[1]))\n"
-        "    attacks = Attacks([spec], DIALECTS['vllm'], [replica], lambda row: None, Redactor())\n"
+        "    replica = AttackedReplica('a', 'http://127.0.0.1:9', lambda: int(sys.argv[1]))\n"
+        "    attacks = AttackInjector([spec], DIALECTS['vllm'], [replica], lambda row: None, Redactor())\n"
         "    await attacks.start()\n"
         "    await asyncio.sleep(60)\n"
         "asyncio.run(go())\n"
@@ -156,8 +159,12 @@ def test_a_role_that_the_server_does_not_have_is_told_and_nobody_is_hit(tree: Tr
 
 def test_a_server_elsewhere_is_never_signalled(rows: Any) -> None:
     async def story() -> None:
-        attacks = Attacks(
-            [kill("engine_core")], DIALECTS["vllm"], [Replica("a", "http://10.0.0.1:8000")], rows.append, Redactor()
+        attacks = AttackInjector(
+            [kill("engine_core")],
+            DIALECTS["vllm"],
+            [AttackedReplica("a", "http://10.0.0.1:8000")],
+            rows.append,
+            Redactor(),
         )
         [(_, done)] = await attacks.preflight("process")
         assert done.ok is False
@@ -192,4 +199,4 @@ def test_a_process_that_has_ended_meanwhile_is_not_mistaken_for_another(tree: Tr
 )
 def test_a_signal_or_role_nobody_knows_is_our_users_mistake(spec: dict[str, Any], says: str) -> None:
     with pytest.raises(OptionError, match=says):
-        Attacks([spec], DIALECTS["vllm"], [], lambda row: None, Redactor())
+        AttackInjector([spec], DIALECTS["vllm"], [], lambda row: None, Redactor())

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadchaos.chaos.conditions import Figures, conditions
+from loadchaos.chaos.conditions import ServerFigures, conditions
 from loadchaos.chaos.timetable import Timetable, timetable
 from loadchaos.core.errors import OptionError
 from loadchaos.server.dialects import DIALECTS
@@ -89,7 +89,7 @@ def metrics(engine: str = "0", **values: float) -> dict[str, Any]:
 )
 def test_an_act_waits_for_the_figures_of_its_own_replica(seen: list[dict[str, Any]], holds: bool) -> None:
     async def story() -> bool:
-        figures = Figures()
+        figures = ServerFigures()
         for row in seen:
             figures.see(row)
         waiting = asyncio.create_task(figures.until(conditions({"requests_running": ">= 8"}, VLLM), "a"))
@@ -103,7 +103,7 @@ def test_an_act_waits_for_the_figures_of_its_own_replica(seen: list[dict[str, An
 
 def test_a_figure_that_comes_true_later_is_seen_at_once() -> None:
     async def story() -> None:
-        figures = Figures()
+        figures = ServerFigures()
         wanted = conditions({"kv_usage_ratio": "> 80%", "in_flight": ">= 2"}, VLLM)
         waiting = asyncio.create_task(figures.until(wanted, "a"))
         await asyncio.sleep(0)
@@ -125,7 +125,7 @@ def test_a_condition_nobody_can_judge_is_our_users_mistake(when: dict[str, str])
 
 def test_our_own_figures_are_summed_over_workers_and_a_wave_of_aborts_lasts_a_second() -> None:
     async def story() -> None:
-        figures = Figures()
+        figures = ServerFigures()
 
         def beat(file: str, at_s: float, pictured: int, aborted: int) -> None:
             row = {"row": "heartbeat", "file": file, "at_ns": int(at_s * 1e9), "in_flight": 9, "aborted": aborted}

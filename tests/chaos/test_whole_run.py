@@ -23,9 +23,11 @@ attacks: [{network: latency, at: 0s, for: 30s, params: {latency: 20}}]
 def test_a_profile_without_a_target_runs_through_its_proxy_against_a_server_at_an_address(tmp_path: Path) -> None:
     (tmp_path / "bare.yaml").write_text(PROFILE)
     server = subprocess.Popen(
-        command(dialect="vllm", era="0.18", defects=(), flags={}, port=0), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        command(dialect="vllm", era="0.18", defects=(), flags={}, port=0),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-    )  # fmt: skip
+    )
     with server:
         assert server.stdout is not None
         found = next(m for line in server.stdout if (m := re.search(r"running on (http://\S+)", line)))

@@ -30,8 +30,13 @@ def loadchaos(*args: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[
     clean = {k: v for k, v in os.environ.items() if k != "CI"}
     return subprocess.run(
         [sys.executable, "-m", "loadchaos", *args],
-        cwd=cwd, env={**clean, **env}, capture_output=True, text=True, timeout=90, check=False,
-    )  # fmt: skip
+        cwd=cwd,
+        env={**clean, **env},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
 
 
 def profile(tmp_path: Path, change: Callable[[str], str] = lambda t: t) -> str:

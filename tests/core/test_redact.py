@@ -120,8 +120,11 @@ def test_json_data_is_shown_without_what_its_keys_or_texts_give_away() -> None:
         {"vllm_env": {"VLLM_API_KEY": "x", "n": 1}, "api_key": ["a", "b"], "list": ["planted-1", 2], "token": 5}
     )
     assert shown == {
-        "vllm_env": {"VLLM_API_KEY": REDACTED, "n": 1}, "api_key": REDACTED, "list": [REDACTED, 2], "token": 5,
-    }  # fmt: skip
+        "vllm_env": {"VLLM_API_KEY": REDACTED, "n": 1},
+        "api_key": REDACTED,
+        "list": [REDACTED, 2],
+        "token": 5,
+    }
 
 
 def test_a_secret_split_over_two_reads_is_caught() -> None:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from loadchaos.core.rng import Draws, begun, mix, mixed, of_text
+from loadchaos.core.rng import Rng, begun, mix, mixed, of_text
 
 
 def test_numbers_of_a_seed_never_change() -> None:
@@ -11,7 +11,7 @@ def test_numbers_of_a_seed_never_change() -> None:
 
 
 def test_whole_numbers_reach_both_ends_evenly() -> None:
-    draws = Draws(5)
+    draws = Rng(5)
     counts = Counter(draws.between(1, 4) for _ in range(40_000))
     assert set(counts) == {1, 2, 3, 4}
     assert max(counts.values()) - min(counts.values()) < 600

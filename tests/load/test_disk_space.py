@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.load.disk_space import REQUEST_BYTES, SECOND_BYTES, Room, predicted
+from loadchaos.load.disk_space import REQUEST_BYTES, SECOND_BYTES, DiskEstimate, estimate
 from loadchaos.load.registry import whole
 from loadchaos.profile.profile import Profile, from_mapping
 
@@ -28,18 +28,18 @@ def profile(*load: dict[str, Any]) -> Profile:
 def test_it_follows_from_requests_and_time(
     tmp_path: Path, load: dict[str, Any], duration_s: float | None, requests: int, seconds: int
 ) -> None:
-    found = predicted(profile(load), 0, tmp_path, duration_s)
+    found = estimate(profile(load), 0, tmp_path, duration_s)
     assert found.needed == requests * REQUEST_BYTES + seconds * SECOND_BYTES
     assert found.free > 0
 
 
 def test_of_a_long_run_all_but_two_hours_are_parquet(tmp_path: Path) -> None:
     load = {"rate": "10/s", "for": "24h"}
-    day, hours = (predicted(profile(load), 0, tmp_path, h * 3600.0).needed for h in (24, 2))
+    day, hours = (estimate(profile(load), 0, tmp_path, h * 3600.0).needed for h in (24, 2))
     assert day == pytest.approx(hours * (1 + 11 / 8), rel=0.01)
 
 
 def test_a_tenth_stays_free() -> None:
-    assert Room(90, 100).fits
-    assert not Room(91, 100).fits
-    assert Room(3 << 30, 2 << 30).told() == "the record will take about 3.0 GB, 2.0 GB are free: too little"
+    assert DiskEstimate(90, 100).fits
+    assert not DiskEstimate(91, 100).fits
+    assert DiskEstimate(3 << 30, 2 << 30).told() == "the record will take about 3.0 GB, 2.0 GB are free: too little"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from loadchaos.load.registry import whole
-from loadchaos.profile.profile import Profile, Shelves, load
+from loadchaos.profile.profile import Profile, Registry, load
 
 GOOD = """
 name: good
@@ -18,12 +18,12 @@ load:
 
 
 @pytest.fixture(scope="session")
-def shelves() -> Shelves:
+def shelves() -> Registry:
     return whole()
 
 
 @pytest.fixture
-def write(tmp_path: Path, shelves: Shelves) -> Callable[..., Profile]:
+def write(tmp_path: Path, shelves: Registry) -> Callable[..., Profile]:
     def make(text: str, *overrides: str) -> Profile:
         path = tmp_path / "x.yaml"
         path.write_text(text)

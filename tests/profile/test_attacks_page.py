@@ -13,6 +13,15 @@ def test_the_attacks_on_the_page_are_attacks_a_profile_takes(write: Callable[...
     block = PAGE.read_text().split("\n\n    attacks:\n", 1)[1].split("\n\n", 1)[0]
     attacks = write(good + "attacks:\n" + textwrap.indent(textwrap.dedent(block), "  ") + "\n").attacks
     assert [a.operation for a in attacks] == [
-        "reset_mm_cache", "sleep", "sigkill_engine_core", "sigstop_worker", "engine_encoder_pop_draft",
-        "host_cpu", "network_latency", "reset_prefix_cache", "reset_encoder_cache", "reset_mm_cache", "wake_up",
-    ]  # fmt: skip
+        "reset_mm_cache",
+        "sleep",
+        "sigkill_engine_core",
+        "sigstop_worker",
+        "engine_encoder_pop_draft",
+        "host_cpu",
+        "network_latency",
+        "reset_prefix_cache",
+        "reset_encoder_cache",
+        "reset_mm_cache",
+        "wake_up",
+    ]

@@ -10,7 +10,7 @@ from loadchaos.core import resources
 from loadchaos.core.model import Facts, TextFacts
 from loadchaos.load.payloads import build
 from loadchaos.profile.explain import explain
-from loadchaos.profile.profile import Profile, Shelves, load
+from loadchaos.profile.profile import Profile, Registry, load
 from loadchaos.profile.steps import steps
 
 Write = Callable[..., Profile]
@@ -27,12 +27,17 @@ load:
 """
 
 
-def test_a_ladder_is_told_with_the_output_that_its_rungs_ask_for(shelves: Shelves) -> None:
+def test_a_ladder_is_told_with_the_output_that_its_rungs_ask_for(shelves: Registry) -> None:
     profile = load(resources.profile("near_max_len"), shelves)
     facts = Facts(
-        "http://x", "http://x", "vllm", "m", "0.18.0", max_model_len=4096,
+        "http://x",
+        "http://x",
+        "vllm",
+        "m",
+        "0.18.0",
+        max_model_len=4096,
         text=TextFacts(9, ((" the", 1),), " the", "tokenize"),
-    )  # fmt: skip
+    )
     asked = [build(step, facts).max_tokens or 0 for step in steps(profile, 0)]
     assert len(asked) == 225
     text = explain(profile)
@@ -172,5 +177,5 @@ def test_where_the_number_of_requests_is_not_known_nothing_is_doubted(write: Wri
 
 
 @pytest.mark.parametrize("name", resources.profiles())
-def test_of_no_shipped_profile_there_is_a_doubt(name: str, shelves: Shelves) -> None:
+def test_of_no_shipped_profile_there_is_a_doubt(name: str, shelves: Registry) -> None:
     assert load(resources.profile(name), shelves).doubts() == []

@@ -6,7 +6,7 @@ import pytest
 
 from loadchaos.core.errors import ProfileError
 from loadchaos.load.payloads import requests_file
-from loadchaos.profile.profile import Profile, Shelves, from_mapping, load
+from loadchaos.profile.profile import Profile, Registry, from_mapping, load
 
 PROFILE = """
 name: own
@@ -33,7 +33,7 @@ def sent(profile: Profile) -> object:
     return profile.to_json()["traffic"][0]["payload"]["requests"]["file"]
 
 
-def test_a_file_beside_the_profile_is_found_from_any_folder(home: Path, shelves: Shelves) -> None:
+def test_a_file_beside_the_profile_is_found_from_any_folder(home: Path, shelves: Registry) -> None:
     (home / "profiles/mine.jsonl").write_text(REQUEST % 1)
     assert sent(load(Path("profiles/own.yaml"), shelves)) == str(home / "profiles/mine.jsonl")
     (home / "mine.jsonl").write_text(REQUEST % 2)
@@ -42,12 +42,12 @@ def test_a_file_beside_the_profile_is_found_from_any_folder(home: Path, shelves:
     assert profile.traffic[0].payload_options["requests"].outputs(0) == [1]  # type: ignore[attr-defined]  # of this payload
 
 
-def test_a_file_in_the_current_folder_is_found_too(home: Path, shelves: Shelves) -> None:
+def test_a_file_in_the_current_folder_is_found_too(home: Path, shelves: Registry) -> None:
     (home / "mine.jsonl").write_text(REQUEST % 1)
     assert sent(load(Path("profiles/own.yaml"), shelves)) == str(home / "mine.jsonl")
 
 
-def test_what_a_target_names_stands_beside_it_too(home: Path, shelves: Shelves) -> None:
+def test_what_a_target_names_stands_beside_it_too(home: Path, shelves: Registry) -> None:
     (home / "profiles/mine.jsonl").write_text(REQUEST % 1)
     (home / "profiles/model").mkdir()
     (home / "profiles/ca.pem").touch()
@@ -56,19 +56,19 @@ def test_what_a_target_names_stands_beside_it_too(home: Path, shelves: Shelves) 
     assert (target.tokenizer, target.ca) == (str(home / "profiles/model"), str(home / "profiles/ca.pem"))
 
 
-def test_what_the_command_line_names_is_meant_as_seen_from_here(home: Path, shelves: Shelves) -> None:
+def test_what_the_command_line_names_is_meant_as_seen_from_here(home: Path, shelves: Registry) -> None:
     for name in ("mine.jsonl", "profiles/mine.jsonl", "other.jsonl", "profiles/other.jsonl"):
         (home / name).write_text(REQUEST % 1)
     override = "traffic.0.payload.requests.file=other.jsonl"
     assert sent(load(Path("profiles/own.yaml"), shelves, [override])) == str(home / "other.jsonl")
 
 
-def test_a_file_that_is_nowhere_is_told_with_where_it_was_looked_for(home: Path, shelves: Shelves) -> None:
+def test_a_file_that_is_nowhere_is_told_with_where_it_was_looked_for(home: Path, shelves: Registry) -> None:
     with pytest.raises(ProfileError, match=r"own\.yaml:4:.*mine\.jsonl: No such file beside the profile, nor in the"):
         load(Path("profiles/own.yaml"), shelves)
 
 
-def test_traces_also_of_phases_that_repeat_and_folders_of_images_stand_beside_it(home: Path, shelves: Shelves) -> None:
+def test_traces_also_of_phases_that_repeat_and_folders_of_images_stand_beside_it(home: Path, shelves: Registry) -> None:
     (home / "profiles/t.jsonl").write_text('{"timestamp": 0, "input_length": 9, "output_length": 1}\n')
     (home / "profiles/odd").mkdir()
     (home / "profiles/odd/x.png").write_bytes(b"no image")
@@ -84,14 +84,14 @@ def test_traces_also_of_phases_that_repeat_and_folders_of_images_stand_beside_it
     "text",
     ["traffic: 3\nload: 4\n", "traffic: [3]\nload: [{phases: 3}]\n", f"traffic: []\nload: [{{trace: {'x' * 5000}}}]\n"],
 )
-def test_a_profile_that_is_none_is_told_as_such(text: str, home: Path, shelves: Shelves) -> None:
+def test_a_profile_that_is_none_is_told_as_such(text: str, home: Path, shelves: Registry) -> None:
     (home / "profiles/own.yaml").write_text("name: x\n" + text)
     with pytest.raises(ProfileError, match="expected"):
         load(Path("profiles/own.yaml"), shelves)
 
 
 def test_a_profile_as_resolved_holds_from_any_folder(
-    home: Path, shelves: Shelves, monkeypatch: pytest.MonkeyPatch
+    home: Path, shelves: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (home / "profiles/mine.jsonl").write_text(REQUEST % 1)
     profile = load(Path("profiles/own.yaml"), shelves)

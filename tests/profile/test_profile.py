@@ -9,7 +9,7 @@ import pytest
 from loadchaos.core import resources
 from loadchaos.core.errors import ProfileError
 from loadchaos.profile.explain import explain
-from loadchaos.profile.profile import DEFAULT_EXPECT, Profile, Shelves, from_mapping, load
+from loadchaos.profile.profile import DEFAULT_EXPECT, Profile, Registry, from_mapping, load
 from loadchaos.profile.schema import schema
 from loadchaos.profile.steps import total
 from loadchaos.simulator.options import make_options
@@ -184,7 +184,7 @@ def test_every_mistake_is_told_at_once_in_the_order_of_lines(write: Write) -> No
     assert lines == [2, 4, 4, 6]
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path, shelves: Shelves) -> None:
+def test_a_file_that_is_not_there_is_told(tmp_path: Path, shelves: Registry) -> None:
     with pytest.raises(ProfileError, match="No such file"):
         load(tmp_path / "none.yaml", shelves)
 
@@ -230,7 +230,7 @@ def test_a_wrong_override_is_named(override: str, expected: str, write: Write, g
     assert expected in str(caught.value)
 
 
-def test_phases_that_repeat_are_as_many_phases(write: Write, good: str, shelves: Shelves) -> None:
+def test_phases_that_repeat_are_as_many_phases(write: Write, good: str, shelves: Registry) -> None:
     night = "{repeat: 2, phases: [{burst: 1}, {repeat: 3, phases: [{rate: 2/s, for: 1m}, {burst: 2}]}]}"
     profile = write(good, f"load=[{{users: 1, requests: 1}}, {night}]", "load.1.phases.1.phases.0.for=2m")
     hour = ["open", "burst"] * 3
@@ -266,7 +266,7 @@ SHIPPED = sorted(resources.profiles().items())
 
 
 @pytest.mark.parametrize(("name", "path"), SHIPPED)
-def test_a_shipped_profile_is_good_and_reads_back_the_same(name: str, path: Path, shelves: Shelves) -> None:
+def test_a_shipped_profile_is_good_and_reads_back_the_same(name: str, path: Path, shelves: Registry) -> None:
     profile = load(path, shelves)
     assert profile.name == name
     assert profile.about
@@ -275,19 +275,19 @@ def test_a_shipped_profile_is_good_and_reads_back_the_same(name: str, path: Path
 
 
 @pytest.mark.parametrize(("name", "path"), SHIPPED)
-def test_a_shipped_profile_asks_the_embedded_server_for_what_it_has(name: str, path: Path, shelves: Shelves) -> None:
+def test_a_shipped_profile_asks_the_embedded_server_for_what_it_has(name: str, path: Path, shelves: Registry) -> None:
     embedded = load(path, shelves).target.embedded
     assert embedded is not None
     make_options(dialect=embedded.dialect, era=embedded.era, defects=embedded.defects, flags=embedded.flags)
 
 
-def test_the_profile_written_as_resolved_is_a_profile(tmp_path: Path, shelves: Shelves) -> None:
+def test_the_profile_written_as_resolved_is_a_profile(tmp_path: Path, shelves: Registry) -> None:
     first = load(resources.profile("mtp_mm"), shelves, ["load.0.users=3"])
     (tmp_path / "again.yaml").write_text(first.to_yaml())
     assert load(tmp_path / "again.yaml", shelves) == first
 
 
-def test_the_demo_plans_six_hundred_requests_and_reset_attacks(shelves: Shelves) -> None:
+def test_the_demo_plans_six_hundred_requests_and_reset_attacks(shelves: Registry) -> None:
     profile = load(resources.profile("mtp_mm"), shelves)
     assert total(profile) == 600
     assert profile.image_sizes() == ([(1024, 1024)], 2)

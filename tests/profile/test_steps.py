@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from loadchaos.core import resources
 from loadchaos.profile import arrivals
 from loadchaos.profile.explain import explain
-from loadchaos.profile.profile import Profile, Shelves, load
+from loadchaos.profile.profile import Profile, Registry, load
 from loadchaos.profile.steps import PHASE_STRIDE, of_phase, steps, total
 
 Write = Callable[..., Profile]
@@ -113,12 +113,12 @@ def test_a_burst_is_due_at_once_and_again() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(resources.profiles()))
-def test_the_same_seed_gives_the_same_steps_of_every_profile(name: str, shelves: Shelves) -> None:
+def test_the_same_seed_gives_the_same_steps_of_every_profile(name: str, shelves: Registry) -> None:
     profile = load(resources.profile(name), shelves)
     assert list(islice(steps(profile, 7), 2000)) == list(islice(steps(profile, 7), 2000))
 
 
-def test_the_same_seed_gives_the_same_steps_and_another_others(shelves: Shelves) -> None:
+def test_the_same_seed_gives_the_same_steps_and_another_others(shelves: Registry) -> None:
     profile = load(resources.profile("mtp_mm"), shelves)
     assert list(steps(profile, 1)) == list(steps(profile, 1))
     assert [s.traffic for s in steps(profile, 1)] != [s.traffic for s in steps(profile, 2)]
@@ -126,7 +126,7 @@ def test_the_same_seed_gives_the_same_steps_and_another_others(shelves: Shelves)
 
 @pytest.mark.parametrize("name", ["mtp_mm", "near_max_len", "pp_memory_pressure"])
 @pytest.mark.parametrize("workers", [2, 3])
-def test_workers_share_the_steps_of_one(name: str, workers: int, shelves: Shelves) -> None:
+def test_workers_share_the_steps_of_one(name: str, workers: int, shelves: Registry) -> None:
     profile = load(resources.profile(name), shelves)
     alone = list(steps(profile, 5))
     shared = [s for w in range(workers) for s in steps(profile, 5, w, workers)]
@@ -147,7 +147,7 @@ def test_a_phase_that_lasts_a_time_has_no_end_of_its_own(write: Write, good: str
     assert len(list(islice(of_phase(profile, 0, 0), 5000))) == 5000
 
 
-def test_weights_and_shares_are_kept(shelves: Shelves) -> None:
+def test_weights_and_shares_are_kept(shelves: Registry) -> None:
     profile = load(resources.profile("mtp_mm"), shelves, ["load.0.requests=20000", "load.0.rounds=1"])
     got = Counter((s.traffic, s.behaviour) for s in steps(profile, 3))
     assert abs(got["images", "plain"] / 20000 - 0.7) < 0.02
@@ -155,7 +155,7 @@ def test_weights_and_shares_are_kept(shelves: Shelves) -> None:
     assert abs(got["text", "abort"] / text - 0.05) < 0.02
 
 
-def test_every_rung_of_a_ladder_has_its_turn(shelves: Shelves) -> None:
+def test_every_rung_of_a_ladder_has_its_turn(shelves: Registry) -> None:
     profile = load(resources.profile("near_max_len"), shelves)
     rungs = [s.payload["near_limit"].rung for s in of_phase(profile, 0, 0)]
     assert len({(r.margin, r.output) for r in rungs}) == 72
@@ -163,7 +163,7 @@ def test_every_rung_of_a_ladder_has_its_turn(shelves: Shelves) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(resources.profiles()))
-def test_explain_says_what_a_profile_will_do(name: str, shelves: Shelves) -> None:
+def test_explain_says_what_a_profile_will_do(name: str, shelves: Registry) -> None:
     text = explain(load(resources.profile(name), shelves))
     assert text.startswith(f"{name}: ")
     assert "It passes if" in text

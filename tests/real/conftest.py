@@ -213,9 +213,21 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """loadchaos-vllm as pip lays it down, beside the server's environment and not in it."""
     place = tmp_path_factory.mktemp("plugin")
     subprocess.run(
-        [sys.executable, "-m", "pip", "install", "-q", "--no-build-isolation", "--no-deps", "--target", str(place),
-         str(PROJECT / "plugins/vllm")], check=True, timeout=300,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--no-build-isolation",
+            "--no-deps",
+            "--target",
+            str(place),
+            str(PROJECT / "plugins/vllm"),
+        ],
+        check=True,
+        timeout=300,
+    )
     return place
 
 

@@ -59,10 +59,19 @@ def vllm(
 def vllm_032(**env: str) -> Command:
     """vLLM 0.32.0 with images and /render, as most tests want it."""
     return vllm(
-        "0.32.0", "--limit-mm-per-prompt", '{"image":2,"video":1}', "--enable-auto-tool-choice",
-        "--tool-call-parser", "hermes", "--max-num-seqs", "64", "--enable-scale-out",
-        "--max-num-batched-tokens", "2048", env=env,
-    )  # fmt: skip
+        "0.32.0",
+        "--limit-mm-per-prompt",
+        '{"image":2,"video":1}',
+        "--enable-auto-tool-choice",
+        "--tool-call-parser",
+        "hermes",
+        "--max-num-seqs",
+        "64",
+        "--enable-scale-out",
+        "--max-num-batched-tokens",
+        "2048",
+        env=env,
+    )
 
 
 def vllm_032_topk() -> Command:
@@ -75,10 +84,22 @@ def vllm_032_topk() -> Command:
 def vllm_0221_mtp(**env: str) -> Command:
     """vLLM 0.22.1 that drafts by MTP, with images and an encoder cache of 2048 tokens, as #38551 was hunted with."""
     return vllm(
-        "0.22.1", "--limit-mm-per-prompt", '{"image":8,"video":0}', "--max-num-seqs", "128", "--max-num-batched-tokens",
-        "2048", "--no-enable-prefix-caching", "--generation-config", "vllm", "--speculative-config",
-        '{"method":"mtp","num_speculative_tokens":2}', env=env, model="tiny-qwen3_5-full", length=8192,
-    )  # fmt: skip
+        "0.22.1",
+        "--limit-mm-per-prompt",
+        '{"image":8,"video":0}',
+        "--max-num-seqs",
+        "128",
+        "--max-num-batched-tokens",
+        "2048",
+        "--no-enable-prefix-caching",
+        "--generation-config",
+        "vllm",
+        "--speculative-config",
+        '{"method":"mtp","num_speculative_tokens":2}',
+        env=env,
+        model="tiny-qwen3_5-full",
+        length=8192,
+    )
 
 
 def vllm_032_mtp() -> Command:

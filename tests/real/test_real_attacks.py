@@ -51,8 +51,13 @@ SAMPLED = "{text: {tokens: 16..64}, sampling: {temperature: 0.7}}"
 
 
 def mixed(attacks: Sequence[Mapping[str, Any]], lasts: str = "60s") -> dict[str, Any]:
-    return {"name": "attacked", "traffic": MIXED, "load": [{"users": 30, "for": lasts}], "limits": NEVER_STALLED,
-            "attacks": list(attacks)}  # fmt: skip
+    return {
+        "name": "attacked",
+        "traffic": MIXED,
+        "load": [{"users": 30, "for": lasts}],
+        "limits": NEVER_STALLED,
+        "attacks": list(attacks),
+    }
 
 
 def blamed(told: Told) -> Mapping[str, str]:

@@ -14,8 +14,10 @@ from tests.real.conftest import Server, Told, launch, lmdeploy_018, on
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 Run = Callable[..., Told]
 QUICK_HEALTH = {
-    "LMDEPLOY_HEALTH_POLL_INTERVAL": "3", "LMDEPLOY_HEALTH_PROBE_TIMEOUT": "2", "LMDEPLOY_HEALTH_UNHEALTHY_AFTER": "6",
-}  # fmt: skip
+    "LMDEPLOY_HEALTH_POLL_INTERVAL": "3",
+    "LMDEPLOY_HEALTH_PROBE_TIMEOUT": "2",
+    "LMDEPLOY_HEALTH_UNHEALTHY_AFTER": "6",
+}
 
 
 def test_smoke_passes(shared_lmdeploy: Server, loadchaos: Run) -> None:
@@ -24,8 +26,10 @@ def test_smoke_passes(shared_lmdeploy: Server, loadchaos: Run) -> None:
 
 
 def test_the_ladder_finds_1216_of_21_blocks(shared_lmdeploy: Server, loadchaos: Run) -> None:
-    ladder = {"name": "ladder", "payload": {"near_limit": {"band": "-20..-1", "step": 19,
-              "plus": [0, 1, 64], "output": ["one"]}}}  # fmt: skip
+    ladder = {
+        "name": "ladder",
+        "payload": {"near_limit": {"band": "-20..-1", "step": 19, "plus": [0, 1, 64], "output": ["one"]}},
+    }
     told = loadchaos(
         {"name": "ladder", "traffic": [ladder], "load": [{"users": 2, "requests": 15}]}, *on(shared_lmdeploy)
     )

@@ -19,7 +19,7 @@ ONES = [
     for name, fault in FAULTS.items()
     for server in fault.on
     if server != "embedded" and name != "healthy"
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "server"), ONES, ids=[f"{server}-{name}" for name, server in ONES])

@@ -42,10 +42,14 @@ def test_usage_is_the_plan_in_every_answer(server: str, loadchaos: Run, request:
 def test_cache_hits_are_the_repeats_that_were_sent(shared_vllm: Server, loadchaos: Run) -> None:
     images = {"count": "1..2", "size": "256x256", "unique": "50%", "near_duplicates": "20%", "reuse_distance": 20}
     told = loadchaos(
-        {"name": "dial", "requires": ["mm_cache"], "load": [{"users": 8, "requests": 200}],
-         "traffic": [traffic("images", {"images": images, "text": {"tokens": "16..64"}})]},
+        {
+            "name": "dial",
+            "requires": ["mm_cache"],
+            "load": [{"users": 8, "requests": 200}],
+            "traffic": [traffic("images", {"images": images, "text": {"tokens": "16..64"}})],
+        },
         *on(shared_vllm),
-    )  # fmt: skip
+    )
     (dial,) = [c for c in told.verdict["checks"] if c["name"] == "image_dial"]
     assert dial["verdict"] == "pass"
     assert " hits in " in dial["actual"]

@@ -15,8 +15,11 @@ from tests.real.conftest import Server, Told, launch, vllm_032
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1500)]
 Run = Callable[..., Told]
-IMAGES = {"name": "images", "payload": {"images": {"count": 2, "size": "1024x1024"}, "text": {"tokens": "600..900"}},
-          "output": {"max": 16}}  # fmt: skip
+IMAGES = {
+    "name": "images",
+    "payload": {"images": {"count": 2, "size": "1024x1024"}, "text": {"tokens": "600..900"}},
+    "output": {"max": 16},
+}
 TEXT = {"name": "text", "payload": {"text": {"tokens": "16..64"}}, "output": {"max": 64}}
 
 
@@ -40,12 +43,17 @@ def test_probe_tells_what_it_is(shared_vllm: Server) -> None:
 
 
 def test_near_max_len_finds_the_longest_prompt_and_the_refusal_behind_it(shared_vllm: Server, loadchaos: Run) -> None:
-    ladder = {"name": "ladder", "payload": {"near_limit": {"band": "-100..-1", "step": 33, "plus": [0, 1, 64],
-              "output": ["one"]}}}  # fmt: skip
+    ladder = {
+        "name": "ladder",
+        "payload": {"near_limit": {"band": "-100..-1", "step": 33, "plus": [0, 1, 64], "output": ["one"]}},
+    }
     told = loadchaos(
         {"name": "edge", "traffic": [ladder], "load": [{"users": 2, "requests": 21}]},
-        "--target", shared_vllm.url, "--server-log", str(shared_vllm.log),
-    )  # fmt: skip
+        "--target",
+        shared_vllm.url,
+        "--server-log",
+        str(shared_vllm.log),
+    )
     assert told.verdict["verdict"] == "pass", told.output
     assert "longest that passed: -1" in told.check("near_limit"), "4095 of 4096"
     assert "shortest refused: +0" in told.check("near_limit")
@@ -64,11 +72,18 @@ def test_a_process_that_is_killed_is_named_and_expected_of_us(loadchaos: Run, ro
 
 def test_a_stopped_engine_core_hangs_and_goes_on(loadchaos: Run, shared_vllm: Server) -> None:
     told = loadchaos(
-        {"name": "stopped", "traffic": [TEXT], "load": [{"users": 4, "for": "35s"}],
-         "attacks": [{"process": "sigstop", "role": "engine_core", "at": "5s", "for": "15s"}],
-         "expect": ["failures == 0", "hangs == 0"]},
-        "--target", shared_vllm.url, "--server-log", str(shared_vllm.log),
-    )  # fmt: skip
+        {
+            "name": "stopped",
+            "traffic": [TEXT],
+            "load": [{"users": 4, "for": "35s"}],
+            "attacks": [{"process": "sigstop", "role": "engine_core", "at": "5s", "for": "15s"}],
+            "expect": ["failures == 0", "hangs == 0"],
+        },
+        "--target",
+        shared_vllm.url,
+        "--server-log",
+        str(shared_vllm.log),
+    )
     assert told.failures["alive_but_hung"]["attribution"] == "expected"
     assert told.verdict["verdict"] == "pass", told.output
 

@@ -61,11 +61,20 @@ def events(seconds: int, death_s: int) -> list[dict[str, Any]]:
         rows.append({**attack, "at_ns": T0 + t * S, "what": "begin", "ok": None, "status": None, "took_ns": None})
         rows.append({**attack, "at_ns": T0 + t * S + S // 5, "what": "end", "ok": True, "status": 200, "took_ns": 5})
     rows += [
-        {"row": "state", "at_ns": T0 + death_s * S, "replica": "a", "engine": None, "from": "healthy", "to": "dead",
-         "signs": ["the engine core's process is gone", HOSTILE], "since_ns": None, "noticed_after_s": 0.4},
+        {
+            "row": "state",
+            "at_ns": T0 + death_s * S,
+            "replica": "a",
+            "engine": None,
+            "from": "healthy",
+            "to": "dead",
+            "signs": ["the engine core's process is gone", HOSTILE],
+            "since_ns": None,
+            "noticed_after_s": 0.4,
+        },
         {"row": "run", "at_ns": T0 + seconds * S, "what": "load_end"},
         {"row": "run", "at_ns": T0 + (seconds + 1) * S, "what": "end"},
-    ]  # fmt: skip
+    ]
     return rows
 
 
@@ -73,12 +82,22 @@ def metrics(seconds: int, death_s: int) -> list[dict[str, Any]]:
     """One row a second until the server is dead."""
     rng = random.Random(3)
     return [
-        {"row": "metrics", "at_ns": T0 + t * S, "replica": "a", "engine": "0", "took_ns": 1,
-         "values": {"requests_running": 40 + rng.randint(0, 20), "requests_waiting": rng.randint(0, 9),
-                    "kv_usage_ratio": min(1, t / seconds + rng.random() / 10), "generation_tokens_total": 900 * t,
-                    "preemptions_total": 0}}
+        {
+            "row": "metrics",
+            "at_ns": T0 + t * S,
+            "replica": "a",
+            "engine": "0",
+            "took_ns": 1,
+            "values": {
+                "requests_running": 40 + rng.randint(0, 20),
+                "requests_waiting": rng.randint(0, 9),
+                "kv_usage_ratio": min(1, t / seconds + rng.random() / 10),
+                "generation_tokens_total": 900 * t,
+                "preemptions_total": 0,
+            },
+        }
         for t in range(min(seconds, death_s))
-    ]  # fmt: skip
+    ]
 
 
 def requests(seconds: int, death_s: int, per_s: int, worker: int = 0, workers: int = 1) -> list[dict[str, Any]]:
@@ -98,11 +117,21 @@ def requests(seconds: int, death_s: int, per_s: int, worker: int = 0, workers: i
         rows += pair[:1] if at > T0 + (death_s + 2.9) * S else pair
     for q in range(seconds * 4):
         alive = q < death_s * 4
-        rows.append({
-            "row": "heartbeat", "at_ns": T0 + q * S // 4, "in_flight": 10 if alive else 0,
-            "tokens": 200 if alive else 0, "bytes": 4000, "oldest_silence_ns": S // 3, "lag_ns": 2_000_000, "users": 30,
-            "begun": 0, "ended": 0, "cpu_share": 0.2,
-        })  # fmt: skip
+        rows.append(
+            {
+                "row": "heartbeat",
+                "at_ns": T0 + q * S // 4,
+                "in_flight": 10 if alive else 0,
+                "tokens": 200 if alive else 0,
+                "bytes": 4000,
+                "oldest_silence_ns": S // 3,
+                "lag_ns": 2_000_000,
+                "users": 30,
+                "begun": 0,
+                "ended": 0,
+                "cpu_share": 0.2,
+            }
+        )
     rows.sort(key=lambda r: r["at_ns"])
     return [*rows, {"row": "load", "at_ns": T0 + seconds * S, "what": "end", "why": "done"}]
 
@@ -149,40 +178,79 @@ DEATH_LINE = "(EngineCore pid=7) AssertionError: Encoder cache miss for 9f86d081
 def make_verdict(**changes: Any) -> dict[str, Any]:
     """verdict.json of that run."""
     return {
-        "schema": 1, "profile": "mtp_mm", "verdict": "fail", "exit_code": 1, "started": "2026-11-21T14:00:00+00:00",
+        "schema": 1,
+        "profile": "mtp_mm",
+        "verdict": "fail",
+        "exit_code": 1,
+        "started": "2026-11-21T14:00:00+00:00",
         "ended": "2026-11-21T14:01:00+00:00",
         "target": {"kind": "embedded", "dialect": "vllm", "version": "0.18.0", "url": "http://127.0.0.1:8000"},
         "outcomes": {"ok": 580, "reset": 78, "missed": 402, "unfinished": 2},
-        "by_traffic": {"images": {"ok": 386, "reset": 52, "missed": 268}, "text": {"ok": 194, "reset": 26, "missed": 134}},
+        "by_traffic": {
+            "images": {"ok": 386, "reset": 52, "missed": 268},
+            "text": {"ok": 194, "reset": 26, "missed": 134},
+        },
         "failures": [
-            {"id": "connection_reset", "severity": "request", "title": "Connections were cut", "count": 78,
-             "first_seen": "2026-11-21T14:00:31+00:00", "attribution": "server", "known": [], "remedy": "",
-             "evidence": {"source": "requests-0.jsonl", "line": 900, "text": HOSTILE}, "incident": None},
-            {"id": "encoder_cache_miss", "severity": "engine_death",
-             "title": "The drafter asked for an encoder output that was already freed", "count": 1,
-             "first_seen": "2026-11-21T14:00:30.400+00:00", "attribution": "server",
-             "known": ["vllm-project/vllm#38551"], "in_flight": 76, "lost": 76,
-             "remedy": "vLLM 0.27.1 or later; --no-async-scheduling helps against one of the three mechanisms only",
-             "evidence": {"source": "server.log", "line": 101, "text": DEATH_LINE},
-             "incident": "incidents/001-encoder_cache_miss"},
+            {
+                "id": "connection_reset",
+                "severity": "request",
+                "title": "Connections were cut",
+                "count": 78,
+                "first_seen": "2026-11-21T14:00:31+00:00",
+                "attribution": "server",
+                "known": [],
+                "remedy": "",
+                "evidence": {"source": "requests-0.jsonl", "line": 900, "text": HOSTILE},
+                "incident": None,
+            },
+            {
+                "id": "encoder_cache_miss",
+                "severity": "engine_death",
+                "title": "The drafter asked for an encoder output that was already freed",
+                "count": 1,
+                "first_seen": "2026-11-21T14:00:30.400+00:00",
+                "attribution": "server",
+                "known": ["vllm-project/vllm#38551"],
+                "in_flight": 76,
+                "lost": 76,
+                "remedy": "vLLM 0.27.1 or later; --no-async-scheduling helps against one of the three mechanisms only",
+                "evidence": {"source": "server.log", "line": 101, "text": DEATH_LINE},
+                "incident": "incidents/001-encoder_cache_miss",
+            },
         ],
         "states": [
-            {"replica": "a", "state": "healthy", "at": "2026-11-21T14:00:00+00:00", "signs": ["/health 200"],
-             "noticed_after_s": None},
-            {"replica": "a", "state": "dead", "at": "2026-11-21T14:00:30.400+00:00",
-             "signs": ["the engine core's process is gone"], "noticed_after_s": 0.4},
+            {
+                "replica": "a",
+                "state": "healthy",
+                "at": "2026-11-21T14:00:00+00:00",
+                "signs": ["/health 200"],
+                "noticed_after_s": None,
+            },
+            {
+                "replica": "a",
+                "state": "dead",
+                "at": "2026-11-21T14:00:30.400+00:00",
+                "signs": ["the engine core's process is gone"],
+                "noticed_after_s": 0.4,
+            },
         ],
-        "latency": {t: {"ttft_s": {"p50": 0.21, "p90": 0.36, "p99": 0.4, "n": 386},
-                        "itl_s": {"p50": 0.03, "p90": 0.055, "p99": 0.06, "n": 7720},
-                        "e2e_s": {"p50": 0.9, "p90": 1.1, "p99": 1.3, "n": 386}} for t in ("images", "text")},
+        "latency": {
+            t: {
+                "ttft_s": {"p50": 0.21, "p90": 0.36, "p99": 0.4, "n": 386},
+                "itl_s": {"p50": 0.03, "p90": 0.055, "p99": 0.06, "n": 7720},
+                "e2e_s": {"p50": 0.9, "p90": 1.1, "p99": 1.3, "n": 386},
+            }
+            for t in ("images", "text")
+        },
         "expectations": [
             {"name": "engine_deaths == 0", "expected": "0", "actual": 1, "verdict": "fail"},
             {"name": "hangs == 0", "expected": "0", "actual": 0, "verdict": "pass"},
         ],
         "checks": [{"name": "load delivered", "expected": ">= 95 %", "actual": "62 %", "verdict": "unknown"}],
-        "worth": "1 engine death in 386 exposures", "generator": {"limited": False, "lag_p99_s": 0.004},
+        "worth": "1 engine death in 386 exposures",
+        "generator": {"limited": False, "lag_p99_s": 0.004},
         **changes,
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture

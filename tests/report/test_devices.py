@@ -40,11 +40,15 @@ def samples(given: list[dict[str, Any]]) -> dict[str, float]:
 
 def test_the_exporter_tells_all_machines_together() -> None:
     assert samples(rows()) == {
-        "loadchaos_gpu_memory_used_bytes": 105 * GB, "loadchaos_gpu_memory_free_bytes": 55 * GB,
-        "loadchaos_gpu_utilisation_ratio": 0.7, "loadchaos_gpu_temperature_celsius": 70,
-        "loadchaos_gpu_power_watts": 600, "loadchaos_gpu_xids_total": 1,
-        "loadchaos_host_memory_available_bytes": 25 * GB, "loadchaos_host_oom_kills_total": 2,
-    }  # fmt: skip
+        "loadchaos_gpu_memory_used_bytes": 105 * GB,
+        "loadchaos_gpu_memory_free_bytes": 55 * GB,
+        "loadchaos_gpu_utilisation_ratio": 0.7,
+        "loadchaos_gpu_temperature_celsius": 70,
+        "loadchaos_gpu_power_watts": 600,
+        "loadchaos_gpu_xids_total": 1,
+        "loadchaos_host_memory_available_bytes": 25 * GB,
+        "loadchaos_host_oom_kills_total": 2,
+    }
     assert samples(rows()[:1]) == {}
 
 
@@ -58,8 +62,10 @@ def charted(given: list[dict[str, Any]]) -> dict[str, list[str]]:
 def test_the_report_draws_the_machines_where_somebody_told_of_them() -> None:
     charts = charted(rows())
     assert charts["The machines: memory and GPUs in use"] == [
-        "GPU memory (fullest)", "GPU busy (busiest)", "host memory (fullest)",
-    ]  # fmt: skip
+        "GPU memory (fullest)",
+        "GPU busy (busiest)",
+        "host memory (fullest)",
+    ]
     assert len(charts["The GPUs: temperature and power"]) == 2
     assert not [
         title for title in charted([*rows()[:1], {"row": "gap", "at_ns": 9 * S, "source": "x"}]) if "GPU" in title

@@ -143,9 +143,13 @@ class Run:
     def again(self, command: str) -> subprocess.CompletedProcess[str]:
         """`loadchaos judge RUN` or `loadchaos report RUN`."""
         return subprocess.run(
-            [sys.executable, "-m", "loadchaos", command, str(self.folder)], cwd=self.home, capture_output=True,
-            text=True, timeout=60, check=False,
-        )  # fmt: skip
+            [sys.executable, "-m", "loadchaos", command, str(self.folder)],
+            cwd=self.home,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
 
     def is_gone(self, name: str) -> bool:
         """Whether the server, locust, follow or the keeper has ended."""

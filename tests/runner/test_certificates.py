@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from loadchaos.core.errors import OptionError
-from loadchaos.core.tls import Trust
+from loadchaos.core.tls import TlsSettings
 from tests.runner.test_plain_locust import PROFILE, locust
 
 TWO_LINES = "from loadchaos import from_profile\nChat = from_profile('{}.json')\n"
@@ -107,11 +107,11 @@ def test_a_network_attack_stands_in_the_path_and_the_certificate_is_still_the_se
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (Trust("nowhere.pem"), "ca nowhere.pem: No such file or directory"),
-        (Trust("nowhere.pem", insecure=True), "exclude each other"),
-        (Trust(__file__), "it holds no certificate"),
+        (TlsSettings("nowhere.pem"), "ca nowhere.pem: No such file or directory"),
+        (TlsSettings("nowhere.pem", insecure=True), "exclude each other"),
+        (TlsSettings(__file__), "it holds no certificate"),
     ],
 )
-def test_what_is_no_certificate_is_told_before_anything_exists(given: Trust, told: str) -> None:
+def test_what_is_no_certificate_is_told_before_anything_exists(given: TlsSettings, told: str) -> None:
     with pytest.raises(OptionError, match=told):
         given.context()

@@ -14,8 +14,11 @@ def test_a_checkpoint_an_hour_with_all_counts_so_far() -> None:
     told = it.due(3700.0)
     assert told is not None
     assert {k: told[k] for k in ("n", "begun", "outcomes", "step")} == {
-        "n": 1, "begun": 3, "outcomes": {"ok": 3, "missed": 4}, "step": 2,
-    }  # fmt: skip
+        "n": 1,
+        "begun": 3,
+        "outcomes": {"ok": 3, "missed": 4},
+        "step": 2,
+    }
     assert told["rss_bytes"] > 1_000_000
     assert it.words(told) == "checkpoint 1, after 1 h: 4 missed, 3 ok"
     assert it.due(3701.0) is None

@@ -16,7 +16,7 @@ from loadchaos.load.registry import of_traffic
 from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.runner import compatibility
 from loadchaos.runner.prepare import facts_line
-from loadchaos.server.discovery.client import Asker
+from loadchaos.server.discovery.client import DiscoveryClient
 
 NO_PARSER = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
 LMDEPLOY_NO_PARSER = "Please launch the api_server with --tool-call-parser if you want to use tool."
@@ -46,7 +46,7 @@ def tried(wanted: Profile, answer: httpx.Response, dialect: str = "vllm") -> lis
 
     async def ask() -> None:
         async with httpx.AsyncClient(transport=httpx.MockTransport(serve)) as client:
-            asker = Asker(client, "http://s", "http://s")
+            asker = DiscoveryClient(client, "http://s", "http://s")
             await asker.ask("GET", "/v1/models")
             compatibility.require_models(asker, wanted)
             await compatibility.require_payloads(asker, wanted, Facts("http://s", "http://s", dialect, model="base"))
@@ -106,8 +106,9 @@ def test_each_kind_is_asked_once_and_other_payloads_ask_nothing() -> None:
     schema = {"structured": {"json_schema": "deep"}}
     wanted = profile({"text": {"tokens": 50}}, TOOLS, {**TOOLS, "text": {"tokens": 5}}, schema, {"images": {}})
     assert [set(body) & {"tools", "response_format"} for body in tried(wanted, httpx.Response(200, text=CHUNK))] == [
-        {"tools"}, {"response_format"},
-    ]  # fmt: skip
+        {"tools"},
+        {"response_format"},
+    ]
     assert tried(profile({"text": {}}, {"images": {}}, {"conversation": {}}), refused(NO_PARSER)) == []
     assert tried(profile(TOOLS, expect="rejected"), refused(NO_PARSER)) == []
 

@@ -49,7 +49,7 @@ def test_what_can_harm_a_server_of_others_needs_a_word_and_attacks_that_are_not_
     monkeypatch.delenv(discover.AUTHORIZE, raising=False)
     with pytest.raises(AuthorizationError, match=r"export LOADCHAOS_AUTHORIZE=198\.51\.100\.7:8000"):
         learned(ELSEWHERE, TEXT, LADDER)
-    monkeypatch.setattr("loadchaos.server.discovery.calibrate.look", _reached)
+    monkeypatch.setattr("loadchaos.server.discovery.calibrate.identify_server", _reached)
     with pytest.raises(InterruptedError):
         learned(ELSEWHERE, TEXT, attacks=[{"admin": "reset_mm_cache", "every": "2s"}])
     monkeypatch.setenv(discover.AUTHORIZE, "127.0.0.1:1, 198.51.100.7:8000")

@@ -151,8 +151,15 @@ def test_file_handles_that_run_out_here_are_no_failure_of_the_server(start: Any,
     it = sim()
     slow = [{"name": "text", "payload": {"text": {"tokens": "16..32"}}, "output": {"exact": 200}}]
     load = [{"rate": "40/s", "law": "constant", "for": "6s", "max_in_flight": 200}]
-    run = start("--target", it.url, "--authorize", it.address, prefix=(sys.executable, "-c", FEW_FILES, "60"), load=load,
-                traffic=slow)  # fmt: skip
+    run = start(
+        "--target",
+        it.url,
+        "--authorize",
+        it.address,
+        prefix=(sys.executable, "-c", FEW_FILES, "60"),
+        load=load,
+        traffic=slow,
+    )
     assert run.ends(120) in (1, 3)
     verdict = run.verdict()
     assert verdict["verdict"] == "unknown", verdict["failures"]

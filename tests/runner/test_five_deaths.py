@@ -88,9 +88,11 @@ def test_a_run_that_starts_its_server_again_tells_each_death_by_itself(start: An
     flags = {"max_model_len": 2048, "num_speculative_tokens": 0}
     embedded = {"dialect": "vllm", "era": "0.18", "defects": ["near_max_oob"], "flags": flags}
     run = start(
-        target={"on_death": {"restart": {"at_most": 9}}, "embedded": embedded}, traffic=TEXT, load=LOAD,
+        target={"on_death": {"restart": {"at_most": 9}}, "embedded": embedded},
+        traffic=TEXT,
+        load=LOAD,
         expect=["engine_deaths == 0"],
-    )  # fmt: skip
+    )
 
     def url() -> str:
         return str(run.rows(row="facts")[-1]["facts"]["admin_url"])
@@ -114,7 +116,13 @@ def test_a_run_that_waits_for_its_server_tells_each_death_by_itself(start: Any, 
         servers.append(sim(*planted, log=log))
 
     run = start(
-        "--target", servers[0].url, "--server-log", str(log), target={"on_death": "wait"}, traffic=TEXT, load=LOAD,
+        "--target",
+        servers[0].url,
+        "--server-log",
+        str(log),
+        target={"on_death": "wait"},
+        traffic=TEXT,
+        load=LOAD,
         expect=["engine_deaths == 0"],
-    )  # fmt: skip
+    )
     has_five_incidents(run, five_deaths(run, lambda: servers[-1].url, lambda: servers[-1].process.pid, start_again))

@@ -71,8 +71,9 @@ def test_a_full_disk_does_not_hide_a_failure_that_was_found(start: Any, for_long
         {"name": "text", "weight": 30, "payload": {"text": {"tokens": "16..32"}}, "output": {"max": 8}},
         {"name": "killer", "weight": 1, "payload": {"text": {"tokens": "1500..1600"}}, "output": {"max": 8}},
     ]
-    run = start(**for_long, target={"on_death": "restart", "embedded": embedded}, traffic=traffic,
-                out=str(tiny_disk(350)))  # fmt: skip
+    run = start(
+        **for_long, target={"on_death": "restart", "embedded": embedded}, traffic=traffic, out=str(tiny_disk(350))
+    )
     assert run.ends(100) == 1
     assert "index_oob_indexkernel" in run.told
 

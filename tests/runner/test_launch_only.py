@@ -49,9 +49,12 @@ def test_a_command_that_cannot_be_meant_is_refused(words: str) -> None:
 
 def launch(tmp_path: Path, *args: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "loadchaos", "launch", "--out", str(tmp_path / "l"), *args], stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, cwd=tmp_path,
-    )  # fmt: skip
+        [sys.executable, "-m", "loadchaos", "launch", "--out", str(tmp_path / "l"), *args],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=tmp_path,
+    )
 
 
 def told(process: subprocess.Popen[str]) -> tuple[int, str]:

@@ -18,8 +18,12 @@ def run(folder: Path, profile: Mapping[str, object], *args: str) -> subprocess.C
     (folder / "p.json").write_text(json.dumps(profile))
     return subprocess.run(
         [sys.executable, "-m", "loadchaos", "run", "p.json", "--embedded", "--no-live", "--exporter-port", "0", *args],
-        cwd=folder, capture_output=True, text=True, timeout=110, check=False,
-    )  # fmt: skip
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
 
 
 def test_a_folder_that_is_none_ends_it_before_anything_exists(tmp_path: Path) -> None:

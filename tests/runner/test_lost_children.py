@@ -20,8 +20,15 @@ def test_a_killed_load_process_ends_the_run_as_unknown(start: Any, slow_answers:
 
 @pytest.mark.slow
 def test_a_killed_load_process_does_not_hide_a_failure(start: Any, for_long: Any) -> None:
-    target = {"on_death": "restart", "embedded": {"dialect": "vllm", "era": "0.18", "defects": ["near_max_oob"],
-                                               "flags": {"max_model_len": 2048, "num_speculative_tokens": 0}}}  # fmt: skip
+    target = {
+        "on_death": "restart",
+        "embedded": {
+            "dialect": "vllm",
+            "era": "0.18",
+            "defects": ["near_max_oob"],
+            "flags": {"max_model_len": 2048, "num_speculative_tokens": 0},
+        },
+    }
     killer = {"name": "killer", "weight": 0.1, "payload": {"text": {"tokens": "1500..1600"}}, "output": {"max": 8}}
     short = {"name": "text", "payload": {"text": {"tokens": "16..32"}}, "output": {"max": 8}}
     run = start(**for_long, target=target, traffic=[short, killer])

@@ -17,10 +17,10 @@ import pytest
 from loadchaos.load.registry import whole
 from loadchaos.profile.profile import from_mapping
 from loadchaos.runner.options import Options
-from loadchaos.runner.pause_gate import Gate
+from loadchaos.runner.pause_gate import PauseGate
 from loadchaos.runner.prepare import Preparation
 from loadchaos.runner.run import run
-from loadchaos.runner.server_under_test import Patient
+from loadchaos.runner.server_under_test import ServerUnderTest
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "schemas" / "verdict.json").read_text())
 PROFILE = {
@@ -31,9 +31,9 @@ PROFILE = {
     "load": [{"rate": "10/s", "law": "constant", "for": "5m"}],
 }
 PLACES: list[Any] = [
-    pytest.param(Gate, "turn", id="in the middle of the load"),
+    pytest.param(PauseGate, "turn", id="in the middle of the load"),
     pytest.param(Preparation, "_aim", id="before the load", marks=pytest.mark.slow),
-    pytest.param(Patient, "stop", id="at the end", marks=pytest.mark.slow),
+    pytest.param(ServerUnderTest, "stop", id="at the end", marks=pytest.mark.slow),
 ]
 
 
@@ -50,7 +50,7 @@ def test_a_mistake_of_ours(room: type, name: str, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(room, name, wrong)
     monkeypatch.delenv("CI", raising=False)
     options = Options(out=tmp_path, embedded=True, duration_s=2.0)
-    result = asyncio.run(_run_and_clean_up(options, right if room is Patient else None, broken))
+    result = asyncio.run(_run_and_clean_up(options, right if room is ServerUnderTest else None, broken))
     assert result.exit_code == 3
     assert "ZeroDivisionError: of the test" in str(result.error)
     assert "of the test" in (result.folder.path / "loadchaos-error.txt").read_text()

@@ -15,11 +15,14 @@ TARGET, ADMIN, REPLICA = "http://10.1.2.3:8000", "http://10.1.2.4:9000", "http:/
 def harmful(target: dict[str, Any]) -> Profile:
     return from_mapping(
         {
-            "name": "p", "target": target, "attacks": [{"admin": "reset_mm_cache", "every": "2s"}],
-            "traffic": [{"name": "text", "payload": {"text": {"tokens": 16}}}], "load": [{"users": 1, "requests": 1}],
+            "name": "p",
+            "target": target,
+            "attacks": [{"admin": "reset_mm_cache", "every": "2s"}],
+            "traffic": [{"name": "text", "payload": {"text": {"tokens": 16}}}],
+            "load": [{"users": 1, "requests": 1}],
         },
         whole(),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(

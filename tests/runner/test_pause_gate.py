@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from loadchaos.core.errors import OptionError
-from loadchaos.core.ledger.recorder import Record
+from loadchaos.core.ledger.recorder import EventRecorder
 from loadchaos.profile.profile import Profile
 from loadchaos.profile.target import Target
-from loadchaos.runner.pause_gate import Gate
+from loadchaos.runner.pause_gate import PauseGate
 
 
 class Dead:
@@ -30,14 +30,14 @@ class Dead:
         return "started"
 
 
-def gate_of(policy: Any, server: Dead, rows: list[Any], within_s: float = 0.0, **target: Any) -> Gate:
+def gate_of(policy: Any, server: Dead, rows: list[Any], within_s: float = 0.0, **target: Any) -> PauseGate:
     target["on_death"] = policy
     profile = SimpleNamespace(target=Target.model_validate(target), recovers_within_s=lambda: within_s)
     record = SimpleNamespace(event=rows.append, control=lambda what, why: rows.append((what, why)))
-    return Gate(cast("Profile", profile), cast("Any", server), cast("Record", record), rows.append)
+    return PauseGate(cast("Profile", profile), cast("Any", server), cast("EventRecorder", record), rows.append)
 
 
-async def turns(it: Gate, n: int = 200) -> None:
+async def turns(it: PauseGate, n: int = 200) -> None:
     for _ in range(n):
         it.turn()
         await asyncio.sleep(0)

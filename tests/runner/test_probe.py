@@ -19,9 +19,13 @@ from loadchaos.simulator.command import command
 
 def probe(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "loadchaos", "probe", *args], capture_output=True, text=True, timeout=60, check=False,
+        [sys.executable, "-m", "loadchaos", "probe", *args],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
         env={k: v for k, v in os.environ.items() if k != "CI"},
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture

@@ -34,9 +34,13 @@ TEXT = {"name": "text", "payload": {"text": {"tokens": 16}}, "output": {"max": 8
 def plan_of(part: Profile, found: Point, workers: int) -> dict[str, Any]:
     """What the workers of the run that goes on read."""
     return {
-        "profile": part.to_json(), "seed": 0, "workers": workers, "folder": "/x", "base_url": "http://127.0.0.1:1",
+        "profile": part.to_json(),
+        "seed": 0,
+        "workers": workers,
+        "folder": "/x",
+        "base_url": "http://127.0.0.1:1",
         "resume": found.to_json(),
-    }  # fmt: skip
+    }
 
 
 def profile(*load: dict[str, Any]) -> Profile:
@@ -44,9 +48,16 @@ def profile(*load: dict[str, Any]) -> Profile:
 
 
 def interrupted(
-    folder: Path, phase: int, steps: range, *, lasted_s: float = 1.0, why: str | None = None, worker: int = 0,
-    workers: int = 1, before: Point | None = None,
-) -> RunFolder:  # fmt: skip
+    folder: Path,
+    phase: int,
+    steps: range,
+    *,
+    lasted_s: float = 1.0,
+    why: str | None = None,
+    worker: int = 0,
+    workers: int = 1,
+    before: Point | None = None,
+) -> RunFolder:
     """What a worker left of a run that was cut off."""
     folder.mkdir(exist_ok=True)
     left = RunFolder(folder)

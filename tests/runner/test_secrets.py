@@ -82,9 +82,13 @@ def test_no_planted_secret_is_in_any_file_of_the_run(start: Any, unused_port: in
     environment = {"INTERNAL_SIGNING_KEY": "SECRETlaunch3333333", "HF_TOKEN": "SECRETlaunch4444444"}
     launch = {"command": command, "env": environment, "url": f"http://127.0.0.1:{unused_port}", "ready_within": "20s"}
     run = start(
-        "--header", "X-Tenant-Auth=SECREToption1111111", "--api-key-env", "THE_KEY",
-        env={"THE_KEY": "SECRETkeyenv2222222"}, target={"launch": launch},
-    )  # fmt: skip
+        "--header",
+        "X-Tenant-Auth=SECREToption1111111",
+        "--api-key-env",
+        "THE_KEY",
+        env={"THE_KEY": "SECRETkeyenv2222222"},
+        target={"launch": launch},
+    )
     assert run.ends() == 1, run.told  # the 500s
     assert run.verdict()["outcomes"]["http_error"] > 3
     leaks = [

@@ -101,9 +101,15 @@ def start() -> Iterator[Start]:
     servers: list[Server] = []
 
     def begin(
-        *, dialect: str = "vllm", era: str = "0.32", defects: tuple[str, ...] = (), images: bool = True,
-        dev_mode: bool = True, env: dict[str, str] | None = None, **flags: object,
-    ) -> Server:  # fmt: skip
+        *,
+        dialect: str = "vllm",
+        era: str = "0.32",
+        defects: tuple[str, ...] = (),
+        images: bool = True,
+        dev_mode: bool = True,
+        env: dict[str, str] | None = None,
+        **flags: object,
+    ) -> Server:
         argv = command(dialect=dialect, era=era, defects=defects, flags=flags, port=0, images=images, dev_mode=dev_mode)
         servers.append(Server(argv, env))
         return servers[-1]

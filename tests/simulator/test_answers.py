@@ -1,11 +1,11 @@
 """What the embedded model says: the same for the same prompt, a repeated word where it was told to, wrong once derailed."""
 
 from loadchaos.simulator.engine import tokenizer
-from loadchaos.simulator.engine.answers import Answer, obeyed
+from loadchaos.simulator.engine.answers import AnswerText, obeyed
 
 
 def test_an_answer_taken_in_pieces_is_the_same_text() -> None:
-    whole, pieces = Answer(7), Answer(7)
+    whole, pieces = AnswerText(7), AnswerText(7)
     assert whole.take(10) == pieces.take(3) + pieces.take(7)
 
 
@@ -14,7 +14,7 @@ def test_a_word_that_it_is_told_to_repeat_opens_the_answer_whatever_the_pieces()
         "<|im_start|>user\nRepeat this word 3 times, with blanks between: canary-0123456789<|im_end|>\n"
     )
     for size in (1, 4, 60):
-        answer = Answer(7, obeyed(ids))
+        answer = AnswerText(7, obeyed(ids))
         text = "".join(answer.take(size) for _ in range(60 // size))
         assert text.startswith("canary-0123456789 canary-0123456789 canary-0123456789 ")
 
@@ -25,7 +25,7 @@ def test_other_prompts_order_nothing() -> None:
 
 
 def test_a_derailed_answer_is_right_up_to_that_token_and_wrong_behind_it() -> None:
-    right, wrong = Answer(7), Answer(7)
+    right, wrong = AnswerText(7), AnswerText(7)
     wrong.derail(after=4)
     assert wrong.take(2) == right.take(2)
     assert wrong.take(2) == right.take(2)

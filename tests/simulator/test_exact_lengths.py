@@ -45,12 +45,12 @@ def profile(path: Path, text: str) -> Profile:
 async def counted(url: str, asked: Profile) -> tuple[Facts, list[tuple[Request, int | None]]]:
     """Every request of the profile with the prompt tokens its answer tells (None: it was refused)."""
     async with httpx.AsyncClient(trust_env=False, timeout=30, limits=httpx.Limits(max_connections=8)) as client:
-        asker = calibrate.Asker(client, url, url)
+        asker = calibrate.DiscoveryClient(client, url, url)
         sizes, most = asked.image_sizes()
-        wanted = calibrate.Wanted(sizes, most, asked.video_kinds())
-        facts = await calibrate.calibrate(asker, await calibrate.look(asker, wanted), wanted)
+        wanted = calibrate.CalibrationRequest(sizes, most, asked.video_kinds())
+        facts = await calibrate.calibrate(asker, await calibrate.identify_server(asker, wanted), wanted)
         turns, scripts = asked.text_needs()
-        facts = await chat_tokens.more(asker, facts, turns=turns, scripts=scripts)
+        facts = await chat_tokens.with_chat_tokens(asker, facts, turns=turns, scripts=scripts)
         found = []
         for step in islice(steps(asked, seed=5), 90):
             request = build(step, facts)

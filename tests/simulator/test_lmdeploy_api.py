@@ -41,9 +41,12 @@ def test_without_the_bug_the_same_input_is_a_clean_400(start: Any) -> None:
     status, body = server.post("/v1/chat/completions", LONG)
     assert status == 400
     assert json.loads(body) == {
-        "message": "The request exceeds the model context length.", "type": "invalid_request_error", "code": 400,
-        "param": None, "object": "error",
-    }  # fmt: skip
+        "message": "The request exceeds the model context length.",
+        "type": "invalid_request_error",
+        "code": 400,
+        "param": None,
+        "object": "error",
+    }
 
 
 @pytest.mark.parametrize(

@@ -368,9 +368,14 @@ def test_a_request_is_rendered_as_the_engine_would_get_it(start: Any, png: Any) 
 
 def test_rendering_is_off_in_newer_eras_unless_it_was_asked_for(server: Any, start: Any) -> None:
     body = {"messages": [{"role": "user", "content": "hi"}]}
-    assert rendered(server, "chat/completions", body) == (403, {  # word for word what 0.32.0 says
-        "message": "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them.",
-        "type": "PermissionDeniedError", "param": None, "code": 403,
-    })  # fmt: skip
+    assert rendered(server, "chat/completions", body) == (
+        403,
+        {  # word for word what 0.32.0 says
+            "message": "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them.",
+            "type": "PermissionDeniedError",
+            "param": None,
+            "code": 403,
+        },
+    )
     assert "token_ids" in rendered(start(enable_scale_out=True), "chat/completions", body)
     assert rendered(start(era="0.17"), "chat/completions", body)[0] == 404

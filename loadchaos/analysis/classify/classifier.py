@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from loadchaos.analysis.classify.group import Failure, group
 from loadchaos.analysis.classify.match import Match, name, put_stack
-from loadchaos.analysis.classify.native_stack import Stack
-from loadchaos.analysis.classify.prefixes import Line, clean, expand, without_margin
+from loadchaos.analysis.classify.native_stack import NativeStack
+from loadchaos.analysis.classify.prefixes import LogLine, clean, expand, without_margin
 from loadchaos.analysis.classify.python_stack import HEADER, Frame, Trace, chains, guilty
 from loadchaos.analysis.classify.signature_file import UNCAUGHT, UNKNOWN, Signature, SignatureError, Signatures, load
 
@@ -69,7 +69,7 @@ class _Source:
     before: str = ""
     last_line: int = 0
     ending: tuple[Trace, Match] | None = None
-    crash: tuple[Match, Stack] | None = None
+    crash: tuple[Match, NativeStack] | None = None
     repeats: OrderedDict[tuple[str, str, str], _Repeats] = field(default_factory=OrderedDict)
 
 
@@ -104,7 +104,7 @@ class Classifier:
 
     def _crashed(self, match: Match, line_no: int, state: _Source) -> None:
         """A death without a traceback: the stack that may follow is its own, and not that of what is said of it later."""
-        stack = Stack()
+        stack = NativeStack()
         if state.crash is not None and line_no <= state.attend_until:
             if state.crash[0].role == "cause" or match.role == "echo":
                 match = state.crash[0]
@@ -133,7 +133,7 @@ class Classifier:
             for process, writer in state.writers.items():
                 if writer.trace is not None and writer.trace.frames:
                     last = writer.trace.frames[-1]
-                    line = Line(f"(the log ends inside this traceback) {last}", process)
+                    line = LogLine(f"(the log ends inside this traceback) {last}", process)
                     found += self._ended(writer, line, last.line_no, None, source, state)
             state.writers.clear()
             state.open = 0
@@ -154,11 +154,11 @@ class Classifier:
     ) -> list[Match]:
         line = clean(text)
         if len(line.text) > _LONGEST_LINE:
-            line = Line(line.text[:_LONGEST_LINE], line.writer, line.level, line.clock_s)
+            line = LogLine(line.text[:_LONGEST_LINE], line.writer, line.level, line.clock_s)
         process = line.writer or (state.carry if not line.level else "")
         if line.writer:
             state.carry = ""
-        line = Line(line.text, process, line.level, line.clock_s)
+        line = LogLine(line.text, process, line.level, line.clock_s)
         writer = self._writer(state, process)
         if writer.trace is None and HEADER not in line.text:
             return self._plain(writer, line, line_no, at_ns, source, state)
@@ -175,7 +175,7 @@ class Classifier:
             return self._plain(writer, line, line_no, at_ns, source, state)
         if trace.take(body, line_no):
             return []
-        return self._ended(writer, Line(body, process, line.level, line.clock_s), line_no, at_ns, source, state)
+        return self._ended(writer, LogLine(body, process, line.level, line.clock_s), line_no, at_ns, source, state)
 
     def _writer(self, state: _Source, process: str) -> _Writer:
         writer = state.writers.get(process)
@@ -189,14 +189,14 @@ class Classifier:
         return writer
 
     def _begin(
-        self, writer: _Writer, line: Line, body: str, line_no: int, at_ns: int | None, source: str, state: _Source
+        self, writer: _Writer, line: LogLine, body: str, line_no: int, at_ns: int | None, source: str, state: _Source
     ) -> list[Match]:
         """A traceback begins; what the same line says before it (SGLang, old vLLM) introduces it."""
         found: list[Match] = []
         before = body[: body.index(HEADER)]
         if before.strip():
             found = self._plain(
-                writer, Line(before, line.writer, line.level, line.clock_s), line_no, at_ns, source, state
+                writer, LogLine(before, line.writer, line.level, line.clock_s), line_no, at_ns, source, state
             )
         if writer.trace is None:
             state.open += 1
@@ -208,9 +208,12 @@ class Classifier:
         logged = introduced or (follows and writer.last is not None and writer.last.logged)
         last = writer.last if follows else None
         writer.trace = Trace(
-            chain, line.level, logged=logged, warned=last is not None and last.warned,
+            chain,
+            line.level,
+            logged=logged,
+            warned=last is not None and last.warned,
             named=last is not None and last.named,
-        )  # fmt: skip
+        )
         writer.chained = False
         if introduced:
             for match in writer.intro:
@@ -221,7 +224,7 @@ class Classifier:
         return found
 
     def _ended(
-        self, writer: _Writer, line: Line, line_no: int, at_ns: int | None, source: str, state: _Source
+        self, writer: _Writer, line: LogLine, line_no: int, at_ns: int | None, source: str, state: _Source
     ) -> list[Match]:
         """The exception's own line: what the line says, what its frames say, or that nobody knows it."""
         trace = writer.trace
@@ -240,7 +243,7 @@ class Classifier:
         return found
 
     def _plain(
-        self, writer: _Writer, line: Line, line_no: int, at_ns: int | None, source: str, state: _Source
+        self, writer: _Writer, line: LogLine, line_no: int, at_ns: int | None, source: str, state: _Source
     ) -> list[Match]:
         """A line outside tracebacks; right after one it may still be the exception's message."""
         if writer.last is not None and (line.level != writer.last.level or line_no - writer.last_line > _ATTEND):
@@ -260,7 +263,7 @@ class Classifier:
         return found
 
     def _scan(
-        self, line: Line, line_no: int, at_ns: int | None, source: str, state: _Source, trace: Trace | None
+        self, line: LogLine, line_no: int, at_ns: int | None, source: str, state: _Source, trace: Trace | None
     ) -> list[Match]:
         hits = self._signatures.scan(line.text)
         if not hits or self._signatures.ignored(line.text):
@@ -275,20 +278,27 @@ class Classifier:
             found.append(self._match(signature, hit, line, line_no, at_ns, source, trace, state))
         return found
 
-    def _in_frames(self, trace: Trace, line: Line, at_ns: int | None, source: str, state: _Source) -> list[Match]:
+    def _in_frames(self, trace: Trace, line: LogLine, at_ns: int | None, source: str, state: _Source) -> list[Match]:
         """Signatures that are told by a frame or its source line: asserts without a message."""
         found = []
         for frame in trace.frames:
             text = f'File "{frame.path}", line {frame.line}, in {frame.function} {frame.code}'
             for signature, hit in self._signatures.scan(text, where="traceback"):
-                said = Line(f"{line.text} <- {frame} | {frame.code}", line.writer, line.level, line.clock_s)
+                said = LogLine(f"{line.text} <- {frame} | {frame.code}", line.writer, line.level, line.clock_s)
                 found.append(self._match(signature, hit, said, frame.line_no, at_ns, source, trace, state))
         return found
 
     def _match(
-        self, signature: Signature, hit: re.Match[str] | None, line: Line, line_no: int, at_ns: int | None,
-        source: str, trace: Trace | None, state: _Source,
-    ) -> Match:  # fmt: skip
+        self,
+        signature: Signature,
+        hit: re.Match[str] | None,
+        line: LogLine,
+        line_no: int,
+        at_ns: int | None,
+        source: str,
+        trace: Trace | None,
+        state: _Source,
+    ) -> Match:
         frames: list[Frame] = trace.frames if trace is not None else []
         groups = {k: v for k, v in hit.groupdict().items() if v is not None} if hit is not None else {}
         blamed = guilty(frames, self._signatures.skip)

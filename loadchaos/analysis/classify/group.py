@@ -222,18 +222,35 @@ def _distance(match: Match) -> int:
 
 
 def _failure(
-    match: Match, *, severity: Severity | None = None, repeats: int | None = None, also: tuple[str, ...] = (),
-    frames: tuple[str, ...] = (), told_by: Match | None = None,
-) -> Failure:  # fmt: skip
+    match: Match,
+    *,
+    severity: Severity | None = None,
+    repeats: int | None = None,
+    also: tuple[str, ...] = (),
+    frames: tuple[str, ...] = (),
+    told_by: Match | None = None,
+) -> Failure:
     title = f"{match.title}: {told_by.title}" if told_by is not None else match.title
     return Failure(
-        id=match.id, severity=severity or match.severity, title=title, role="echo" if match.role == "echo" else "cause",
-        evidence=(told_by or match).evidence, process=match.process, at_ns=match.at_ns,
-        frames=match.frames or frames or (told_by.frames if told_by else ()), known=match.known, remedy=match.remedy,
-        alt=match.alt, layer=match.signature.layer, why=match.why, facts=match.facts,
-        repeats=match.repeats if repeats is None else repeats, also=also, clock_s=match.clock_s,
+        id=match.id,
+        severity=severity or match.severity,
+        title=title,
+        role="echo" if match.role == "echo" else "cause",
+        evidence=(told_by or match).evidence,
+        process=match.process,
+        at_ns=match.at_ns,
+        frames=match.frames or frames or (told_by.frames if told_by else ()),
+        known=match.known,
+        remedy=match.remedy,
+        alt=match.alt,
+        layer=match.signature.layer,
+        why=match.why,
+        facts=match.facts,
+        repeats=match.repeats if repeats is None else repeats,
+        also=also,
+        clock_s=match.clock_s,
         frame=match.frame or (told_by.frame if told_by else ""),
-    )  # fmt: skip
+    )
 
 
 def _merged(found: Sequence[Failure]) -> list[Failure]:

@@ -10,7 +10,7 @@ _KILLED = re.compile(r"Killed process (\d+)|oom-kill:.*\bpid=(\d+)")
 _MOST_PIDS = 100_000
 
 
-class Kernel:
+class KernelLog:
     """Fold `process` rows, then ask for lines."""
 
     def __init__(self) -> None:

@@ -27,7 +27,7 @@ _KV_FACTS = {
 _KV_HINT = ("gpu_blocks", "block num", "block_size", "cache_max_entry_count", "cache-max-entry-count", "gpu blocks")
 
 
-class LogLines:
+class LiveClassifier:
     """Feeds the classifier; `ready` gives the failures of a burst once 2 s have passed without another match.
 
     What was told in the 300 s before is remembered: a late echo of a death is no second one, and an earlier line may be

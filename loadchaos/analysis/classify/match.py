@@ -49,10 +49,20 @@ class Match:
 
 
 def name(
-    signature: Signature, *, groups: Mapping[str, str], frames: Sequence[Frame], blamed: Frame | None,
-    exception: tuple[str, str], engine_side: bool, known: Mapping[str, Mapping[str, Any]], evidence: Mapping[str, Any],
-    process: str, at_ns: int | None, clock_s: float | None, chain: int,
-) -> Match:  # fmt: skip
+    signature: Signature,
+    *,
+    groups: Mapping[str, str],
+    frames: Sequence[Frame],
+    blamed: Frame | None,
+    exception: tuple[str, str],
+    engine_side: bool,
+    known: Mapping[str, Mapping[str, Any]],
+    evidence: Mapping[str, Any],
+    process: str,
+    at_ns: int | None,
+    clock_s: float | None,
+    chain: int,
+) -> Match:
     """A match with its title, remedy and known issues filled in; its frames choose the variant."""
     where = [f"{f.path}:{f.function} {f.code}" for f in frames]
     variant = next((v for v in signature.variants if all(any(part in w for w in where) for part in v.frames)), None)

@@ -38,7 +38,7 @@ _MOST = 64
 
 
 @dataclass(slots=True)
-class Stack:
+class NativeStack:
     """The stack printed after one fault, innermost first as printed; the threads that did not crash are left out."""
 
     frames: list[Frame] = field(default_factory=list)

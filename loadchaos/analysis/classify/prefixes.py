@@ -49,7 +49,7 @@ _JSON_LIMIT = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LogLine:
     """What is left: the text with its indentation, who wrote it ("" unknown), its level ("" none), its own clock.
 
     `clock_s` counts seconds from the begin of some year as the log's own stamp has it, None where it has none: good for
@@ -109,7 +109,7 @@ def _texts(record: object) -> list[str]:
     return found
 
 
-def clean(text: str) -> Line:
+def clean(text: str) -> LogLine:
     """One expanded line without what transports, loggers and processes put before it. Never raises."""
     writer = level = ""
     when: float | None = None
@@ -137,7 +137,7 @@ def clean(text: str) -> Line:
         )
         if date and when is None:
             when = clock(date, time)
-    return Line(text[at:], writer, level, when)
+    return LogLine(text[at:], writer, level, when)
 
 
 def begins_anew(raw: str) -> bool:

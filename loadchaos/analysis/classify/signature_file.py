@@ -145,15 +145,28 @@ class Signatures:
 
 # What an exception is called that no signature names; it counts only where an echo says that it mattered.
 UNKNOWN = Signature(
-    id="unknown_exception", title="{exception}: {message} in {frame}", severity="engine_death", role="cause", file="",
-    find=(), patterns=(), remedy="report it upstream with the log around it; no signature knows this exception yet",
-)  # fmt: skip
+    id="unknown_exception",
+    title="{exception}: {message} in {frame}",
+    severity="engine_death",
+    role="cause",
+    file="",
+    find=(),
+    patterns=(),
+    remedy="report it upstream with the log around it; no signature knows this exception yet",
+)
 
 # A log that ends in a traceback which nobody logged: the process died of it.
 UNCAUGHT = Signature(
-    id="uncaught_exception", title="the log ends with an uncaught exception", severity="engine_death", role="echo", file="",
-    find=(), patterns=(), vague=True, remedy="the exception ended the process; report it with the log around it",
-)  # fmt: skip
+    id="uncaught_exception",
+    title="the log ends with an uncaught exception",
+    severity="engine_death",
+    role="echo",
+    file="",
+    find=(),
+    patterns=(),
+    vague=True,
+    remedy="the exception ended the process; report it with the log around it",
+)
 
 _EXTRA_KEYS = frozenset({"Traceback", "File", "traceback"})  # so that tracebacks are read at all
 
@@ -260,17 +273,35 @@ def _signature(name: str, n: int, data: Mapping[str, Any]) -> Signature:
             Variant(tuple(v["frames"]), v["title"], v.get("remedy", ""), tuple(v.get("known", ())), v.get("why", ""))
         )
     return Signature(
-        id=data["id"], title=data["title"], severity=cast("Severity", severity), role=role, file=name,
-        find=lists["find"], patterns=_patterns(name, entry, lists["pattern"]),
+        id=data["id"],
+        title=data["title"],
+        severity=cast("Severity", severity),
+        role=role,
+        file=name,
+        find=lists["find"],
+        patterns=_patterns(name, entry, lists["pattern"]),
         unless=_patterns(name, entry, lists["unless"]),
-        unless_before=_patterns(name, entry, lists["unless_before"]), alt=lists["alt"], known=lists["known"],
-        refines=lists["refines"], frames=lists["frames"], examples=lists["examples"], variants=tuple(variants),
-        layer=data.get("layer", ""), remedy=data.get("remedy", ""), why=data.get("why", ""),
-        trigger=data.get("trigger", ""), versions=data.get("versions", ""), where=data.get("where", "line"),
-        quiet=bool(data.get("quiet")), vague=bool(data.get("vague")), weak=bool(data.get("weak")),
-        asynchronous=bool(data.get("asynchronous")), symptom=symptom, within_s=float(data.get("within_s", 10.0)),
+        unless_before=_patterns(name, entry, lists["unless_before"]),
+        alt=lists["alt"],
+        known=lists["known"],
+        refines=lists["refines"],
+        frames=lists["frames"],
+        examples=lists["examples"],
+        variants=tuple(variants),
+        layer=data.get("layer", ""),
+        remedy=data.get("remedy", ""),
+        why=data.get("why", ""),
+        trigger=data.get("trigger", ""),
+        versions=data.get("versions", ""),
+        where=data.get("where", "line"),
+        quiet=bool(data.get("quiet")),
+        vague=bool(data.get("vague")),
+        weak=bool(data.get("weak")),
+        asynchronous=bool(data.get("asynchronous")),
+        symptom=symptom,
+        within_s=float(data.get("within_s", 10.0)),
         derive=dict(data.get("derive", {})),
-    )  # fmt: skip
+    )
 
 
 def _index(signatures: Iterable[Signature]) -> dict[str, tuple[Signature, ...]]:

@@ -59,7 +59,7 @@ def foreign(answer: str, own: str, words: Sequence[str]) -> str | None:
     return next((word for word in words if word != own and word in answer), None)
 
 
-class Canaries:
+class CanaryDetector:
     """Folds `canary` rows; `found` gives each wrong answer once."""
 
     def __init__(self) -> None:

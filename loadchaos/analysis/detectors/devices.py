@@ -50,7 +50,7 @@ class _Device:
     first: dict[str, tuple[float, float]] = field(default_factory=dict)  # (used or free, of how many) at first
 
 
-class Devices:
+class DeviceFaultDetector:
     """Folds `device` rows; `ripe` gives what waited long enough, `leaks` what creeps."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 
-from loadchaos.analysis.detectors.trend_tests import Point, Samples, Trend, creeping
+from loadchaos.analysis.detectors.trend_tests import Point, RisingTrend, Samples, creeping
 from loadchaos.analysis.incidents.incident import Seen
 from loadchaos.analysis.request_stats import S
 from loadchaos.core.model import Row, Severity
@@ -28,7 +28,7 @@ _MOST_PROCESSES = 32
 _ROLES = ("api_server", "engine_core", "worker")
 
 
-def drifting(latencies: Sequence[Point], in_flight: Sequence[Point], *, at_least: float) -> Trend | None:
+def drifting(latencies: Sequence[Point], in_flight: Sequence[Point], *, at_least: float) -> RisingTrend | None:
     """Latency that rises by half or more over two minutes or more while as many requests are out as before."""
     if not latencies or latencies[-1][0] - latencies[0][0] < _LATENCY_SPAN_S:
         return None
@@ -45,7 +45,7 @@ def _constant(in_flight: Sequence[Point]) -> bool:
     return first > 0 and abs(last / first - 1) <= _CONSTANT
 
 
-def piling_up(counts: Sequence[Point], in_flight: Sequence[Point], *, at_least: float) -> Trend | None:
+def piling_up(counts: Sequence[Point], in_flight: Sequence[Point], *, at_least: float) -> RisingTrend | None:
     """Threads or open files that rise by a fifth or more over five minutes or more while as many requests are out."""
     if not counts or counts[-1][0] - counts[0][0] < _HANDLES_SPAN_S:
         return None
@@ -78,7 +78,7 @@ class _Idle:
     usage: float = 0.0
 
 
-class Creep:
+class DriftDetector:
     """Folds end, heartbeat, process, metrics and phase rows; `found` says what creeps, each id and place once."""
 
     def __init__(self) -> None:

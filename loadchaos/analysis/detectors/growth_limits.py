@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from loadchaos.analysis.detectors.image_cache import Held
+from loadchaos.analysis.detectors.image_cache import ImageCacheBudget
 from loadchaos.analysis.detectors.trend_tests import Point, Samples, certainty, inertia, levels_off, slope
 from loadchaos.analysis.request_stats import S
 from loadchaos.core.model import Row
@@ -44,7 +44,7 @@ _UNITS = {"rss": (2**20, "MB"), "gpu_memory": (2**20, "MB"), "ttft": (0.001, "ms
 
 
 @dataclass(frozen=True)
-class Drift:
+class Growth:
     """By how much a figure grows in an hour (a part of where it began, or points), over how long it was seen.
 
     `absolute`: the same in the figure's own unit.
@@ -77,13 +77,13 @@ class _Life:
     since_s: float = 0.0
 
 
-class Drifts:
+class GrowthTracker:
     """Folds end, process, metrics, device and state rows; `found` gives each figure's worst drift, None: too little seen."""
 
     def __init__(self) -> None:
         self._life = _Life()
-        self._past: dict[str, Drift] = {}
-        self._held = Held()
+        self._past: dict[str, Growth] = {}
+        self._held = ImageCacheBudget()
 
     def feed(self, row: Row) -> None:
         """Fold one row; other kinds change nothing."""
@@ -93,7 +93,7 @@ class Drifts:
         if row.get("row") == "state" and row.get("to") in ("dead", "restarting", "terminated"):
             self._past, self._life = {k: v for k, v in self.found().items() if v is not None}, _Life()
 
-    def found(self) -> dict[str, Drift | None]:
+    def found(self) -> dict[str, Growth | None]:
         """By figure; of several lives of the server the worst."""
         may_hold = {"rss": self._held.bytes * self._life.holders}
         now = {
@@ -101,14 +101,14 @@ class Drifts:
                 s.points(), points_of_whole=name in _POINTS, settles=name in _MEMORY, may_hold=may_hold.get(name, 0.0)
             )
             for name, s in self._life.samples.items()
-        }  # fmt: skip
+        }
         both = {name: [d for d in (now[name], self._past.get(name)) if d is not None] for name in FIGURES}
         return {name: max(seen, key=lambda d: d.per_hour) if seen else None for name, seen in both.items()}
 
 
 def drift(
     points: list[Point], *, points_of_whole: bool = False, settles: bool = False, may_hold: float = 0.0
-) -> Drift | None:
+) -> Growth | None:
     """The growth an hour; 0 where it is not certain, None where too little was seen.
 
     `settles`: what rises ever more slowly does not count; `may_hold`: nor does what rises by no more than this.
@@ -121,14 +121,14 @@ def drift(
         certainty([v for _, v in points]) < _SURE * inertia(points)
         or slope(half) * (half[-1][0] - half[0][0]) < _STILL * rate * span_s
     ):
-        return Drift(0.0, span_s)
+        return Growth(0.0, span_s)
     if rate * span_s <= may_hold or (settles and levels_off(points, sure=_SURE)):
-        return Drift(0.0, span_s)
+        return Growth(0.0, span_s)
     values = sorted(v - rate * (t - points[0][0]) for t, v in points)
     begin = values[len(values) // 2]
     if points_of_whole:
-        return Drift(rate * 3600, span_s)
-    return Drift(rate * 3600 / begin if begin > 0 else float("inf"), span_s, rate * 3600)
+        return Growth(rate * 3600, span_s)
+    return Growth(rate * 3600 / begin if begin > 0 else float("inf"), span_s, rate * 3600)
 
 
 def _values(life: _Life, row: Row) -> Iterator[tuple[str, float, float]]:

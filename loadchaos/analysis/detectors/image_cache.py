@@ -10,7 +10,7 @@ _BYTES_PER_IMAGE_TOKEN = 24 * 1024
 """At most: Qwen-VL's token is 32 x 32 pixels of three colours in two frames, four bytes each."""
 
 
-class Held:
+class ImageCacheBudget:
     """Folds end and configuration rows; other kinds change nothing."""
 
     def __init__(self) -> None:

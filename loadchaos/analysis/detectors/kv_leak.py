@@ -47,7 +47,7 @@ class _Engine:
         self.kv_before, self.at_rest = least if busy else kv, not busy
 
 
-class Idle:
+class KvLeakDetector:
     """Fold every row, then ask for `leaks`, `check` and `notes`."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from loadchaos.core.model import Row
 
 
-class Leaving:
+class LateAborts:
     """Folds begin and end rows; `notes` tells, and nothing is judged by it."""
 
     def __init__(self) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from loadchaos.analysis.detectors.image_cache import Held
-from loadchaos.analysis.detectors.trend_tests import Point, Samples, Trend, creeping, slope
+from loadchaos.analysis.detectors.image_cache import ImageCacheBudget
+from loadchaos.analysis.detectors.trend_tests import Point, RisingTrend, Samples, creeping, slope
 from loadchaos.analysis.incidents.incident import Seen
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.request_stats import S
@@ -24,7 +24,7 @@ _ROLES = ("api_server", "engine_core", "worker")
 _MB = 2**20
 
 
-def leaking(resident: Sequence[Point], *, may_hold: float = 0.0) -> Trend | None:
+def leaking(resident: Sequence[Point], *, may_hold: float = 0.0) -> RisingTrend | None:
     """Memory (bytes) that rises by 64 MB and 5 % or more, seen for ten minutes or more, and by more than caches `may_hold`.
 
     It must rise at the end as it did before: the first third, five minutes or more of it, is warm-up and does not count.
@@ -43,14 +43,14 @@ def _steady(points: Sequence[Point]) -> bool:
     return slope(warm[middle:]) >= _STEADY * slope(warm[:middle]) and slope(warm[middle:]) > 0
 
 
-class Memory:
+class MemoryLeakDetector:
     """Folds process, end and configuration rows; `found` tells leaks, each once, `check` what grew and proves none."""
 
     def __init__(self) -> None:
         self._resident: dict[tuple[str, int], tuple[str, Samples]] = {}
         self._told: set[tuple[str, int]] = set()
         self._aborted = False
-        self._held = Held()
+        self._held = ImageCacheBudget()
 
     def feed(self, row: Row) -> None:
         """Fold one row; other kinds change nothing."""

@@ -58,7 +58,7 @@ class _Gauges:
     held_ns: int | None = None
 
 
-class Silent:
+class SilentFaultDetector:
     """Folds begin, end, heartbeat, metrics and state rows; `found` says what was wrong, each id once an engine."""
 
     def __init__(self) -> None:

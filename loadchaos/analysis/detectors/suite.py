@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from loadchaos.analysis.detectors.canary import Canaries
-from loadchaos.analysis.detectors.devices import Devices
-from loadchaos.analysis.detectors.drift_detector import Creep
-from loadchaos.analysis.detectors.kv_leak import Idle
-from loadchaos.analysis.detectors.late_aborts import Leaving
-from loadchaos.analysis.detectors.memory_leak import Memory
-from loadchaos.analysis.detectors.silent_faults import Silent
+from loadchaos.analysis.detectors.canary import CanaryDetector
+from loadchaos.analysis.detectors.devices import DeviceFaultDetector
+from loadchaos.analysis.detectors.drift_detector import DriftDetector
+from loadchaos.analysis.detectors.kv_leak import KvLeakDetector
+from loadchaos.analysis.detectors.late_aborts import LateAborts
+from loadchaos.analysis.detectors.memory_leak import MemoryLeakDetector
+from loadchaos.analysis.detectors.silent_faults import SilentFaultDetector
 from loadchaos.analysis.incidents.explain import Record
 from loadchaos.analysis.incidents.incident import Seen
-from loadchaos.analysis.incidents.spinning import Spinning
-from loadchaos.analysis.incidents.tracker import Episodes
+from loadchaos.analysis.incidents.spinning import SpinningDetector
+from loadchaos.analysis.incidents.tracker import IncidentTracker
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.request_stats import S
 from loadchaos.core.model import Facts, Row
@@ -31,14 +31,19 @@ def _room(facts: Facts | None) -> int | None:
     return min(n for n in told if n is not None)
 
 
-class Unsaid:
+class DetectorSuite:
     """Folds every row. `settle` is called now and then, `finish` when the run is over."""
 
-    def __init__(self, episodes: Episodes, record: Record) -> None:
+    def __init__(self, episodes: IncidentTracker, record: Record) -> None:
         self._episodes, self._record = episodes, record
-        self._creep, self._memory, self._silent, self._idle = Creep(), Memory(), Silent(), Idle()
-        self._canaries, self._devices, self._spinning = Canaries(), Devices(), Spinning()
-        self._leaving = Leaving()
+        self._creep, self._memory, self._silent, self._idle = (
+            DriftDetector(),
+            MemoryLeakDetector(),
+            SilentFaultDetector(),
+            KvLeakDetector(),
+        )
+        self._canaries, self._devices, self._spinning = CanaryDetector(), DeviceFaultDetector(), SpinningDetector()
+        self._leaving = LateAborts()
         self._stalls: list[Seen] = []
         self._looked_ns = 0  # when the whole run was last looked at
         self._finished = False

@@ -52,7 +52,7 @@ class Samples:
 
 
 @dataclass(frozen=True)
-class Trend:
+class RisingTrend:
     """A rise from `begin` to `end` (values of the fitted line) over `span_s` seconds."""
 
     begin: float
@@ -109,7 +109,7 @@ def levels_off(points: Sequence[Point], *, sure: float) -> bool:
     return certainty(rest[:half]) > sure and certainty(rest[half:]) < -sure
 
 
-def creeping(points: Sequence[Point], *, at_least: float, by: float) -> Trend | None:
+def creeping(points: Sequence[Point], *, at_least: float, by: float) -> RisingTrend | None:
     """The trend where values rose by `at_least`, and by the part `by` of where they began, and still rise at the end.
 
     It still rises where the second half has at least a third of the whole rise (a line has a half of it, a logarithm
@@ -130,4 +130,4 @@ def creeping(points: Sequence[Point], *, at_least: float, by: float) -> Trend | 
     smooth = [median(v for _, v in points[max(0, i - 1) : i + 2]) for i in range(len(points))]
     if max(b - a for a, b in pairwise(smooth)) > rise / 2:
         return None
-    return Trend(begin, begin + rise, span_s)
+    return RisingTrend(begin, begin + rise, span_s)

@@ -142,11 +142,14 @@ class AttackLog:
         found = [a for a in self._recent if a.in_force(at_ns) or 0 <= at_ns - a.begin_ns <= within_ns]
         return [
             {
-                "attack": a.name, "n": a.n, "kind": a.kind, "effects": sorted(a.effects),
+                "attack": a.name,
+                "n": a.n,
+                "kind": a.kind,
+                "effects": sorted(a.effects),
                 "began_before_s": round((at_ns - a.begin_ns) / S, 3),
             }
             for a in found[-20:]
-        ]  # fmt: skip
+        ]
 
     def attribute(self, ids: Iterable[str], at_ns: int, ended: Ended | None = None) -> Attribution:
         """Whose doing a failure with one of these ids (or outcomes) at `at_ns` is: ours only where an effect says so.

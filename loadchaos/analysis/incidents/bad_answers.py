@@ -46,7 +46,7 @@ class BadAnswer:
     sample: dict[str, Any]
 
 
-class Answers:
+class BadAnswerQueue:
     """Folds end rows that need explaining into few; `ripe` gives those that have waited long enough."""
 
     def __init__(self) -> None:
@@ -141,7 +141,16 @@ def name(bad: BadAnswer) -> Seen:
 def seen_from(failure: Failure, now_ns: int) -> Seen:
     """A classified failure as the judge takes it."""
     return Seen(
-        failure.id, failure.severity, failure.title, "echo" if failure.role == "echo" else "cause", failure.evidence,
-        failure.at_ns or now_ns, failure.process, failure.frames, failure.known, failure.remedy, failure.alt,
+        failure.id,
+        failure.severity,
+        failure.title,
+        "echo" if failure.role == "echo" else "cause",
+        failure.evidence,
+        failure.at_ns or now_ns,
+        failure.process,
+        failure.frames,
+        failure.known,
+        failure.remedy,
+        failure.alt,
         failure.gone,
-    )  # fmt: skip
+    )

@@ -54,7 +54,7 @@ def _device(row: Row) -> str:
     return f"{row.get('device')}{named} of {row.get('host')}"
 
 
-class Around:
+class IncidentContext:
     """Folds readings; `so_far` gives those of the last minute, and `goes_on` adds to what an incident has."""
 
     def __init__(self) -> None:

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from loadchaos.analysis.incidents import bad_answers
 from loadchaos.analysis.incidents.bad_answers import BadAnswer
-from loadchaos.analysis.incidents.failures import Entry
+from loadchaos.analysis.incidents.failures import FailureRecord
 from loadchaos.analysis.incidents.incident import Seen
-from loadchaos.analysis.incidents.tracker import Episodes
+from loadchaos.analysis.incidents.tracker import IncidentTracker
 from loadchaos.analysis.request_stats import S, Sent
 from loadchaos.core.model import Facts
 
@@ -20,20 +20,20 @@ _BURST_NS = 20 * S  # one failure stands for a burst of up to 10 s, and for 10 s
 _HIDES_ITS_CAUSE = ("", "internal server error", "internal error happened", "internal error")
 _MOST_EXAMPLES = 100
 
-Record = Callable[[Seen, str | None, set[str]], Entry]
+Record = Callable[[Seen, str | None, set[str]], FailureRecord]
 """Puts a failure into the book: what was seen, of which replica, under which ids an attack may have listed it."""
 
 
 class Explainer:
     """Takes bad answers when state and log have caught up with them. `misfits` are refusals that were our own fault."""
 
-    def __init__(self, episodes: Episodes, record: Record) -> None:
+    def __init__(self, episodes: IncidentTracker, record: Record) -> None:
         self._episodes, self._record = episodes, record
-        self._logged: deque[tuple[int, Entry]] = deque(maxlen=200)  # for answers that hide their cause
+        self._logged: deque[tuple[int, FailureRecord]] = deque(maxlen=200)  # for answers that hide their cause
         self.facts: Facts | None = None
         self.misfits: list[str] = []
 
-    def logged(self, at_ns: int, entry: Entry) -> None:
+    def logged(self, at_ns: int, entry: FailureRecord) -> None:
         """A log named this failure then: answers near it may be its doing."""
         self._logged.append((at_ns, entry))
 
@@ -61,7 +61,7 @@ class Explainer:
         entry.at_clients += bad.count
         _add_example(entry, bad)
 
-    def _hidden_cause(self, bad: BadAnswer) -> Entry | None:
+    def _hidden_cause(self, bad: BadAnswer) -> FailureRecord | None:
         """What the log named within 5 s of an answer that says nothing but `Internal Server Error`."""
         if bad.outcome not in ("http_error", "stream_error", "finish_error", "truncated", "reset", "protocol_error"):
             return None
@@ -93,18 +93,23 @@ def _told_dead(bad: BadAnswer) -> Seen:
     evidence = {"source": "client", "line": None, "text": bad.text}
     title = "Clients were told that the engine is dead, and no log says why"
     seen = bad_answers.name(bad)
-    return replace(
-        seen, id="engine_dead_error", severity="engine_death", title=title, role="echo", evidence=evidence
-    )  # fmt: skip
+    return replace(seen, id="engine_dead_error", severity="engine_death", title=title, role="echo", evidence=evidence)
 
 
-def _add_example(entry: Entry, bad: BadAnswer) -> None:
+def _add_example(entry: FailureRecord, bad: BadAnswer) -> None:
     """The request that met a failure belongs to its incident, whose own moment may have been another's."""
     held, sample = entry.incident.in_flight, bad.sample
     if entry.incident.kind != "failure" or len(held) >= _MOST_EXAMPLES or sample.get("id") is None:
         return
     if all(sent.id != sample["id"] for sent in held):
-        held.append(Sent(
-            str(sample["id"]), int(sample.get("step") or 0), bad.traffic, bad.sent_ns, sample.get("planned_tokens"),
-            int(sample.get("images") or 0), sample.get("edge"),
-        ))  # fmt: skip
+        held.append(
+            Sent(
+                str(sample["id"]),
+                int(sample.get("step") or 0),
+                bad.traffic,
+                bad.sent_ns,
+                sample.get("planned_tokens"),
+                int(sample.get("images") or 0),
+                sample.get("edge"),
+            )
+        )

@@ -15,7 +15,7 @@ _MOST_TITLES = 100
 
 
 @dataclass
-class Entry:
+class FailureRecord:
     """One failure of the verdict. What the log says and what clients were told is the same thing: the larger counts."""
 
     seen: Seen
@@ -81,13 +81,13 @@ def key_of(seen: Seen, attribution: Attribution) -> tuple[str, str, str]:
     return seen.id, normalise(seen.title) if by_title else "", attribution
 
 
-class Book:
+class FailureRegistry:
     """All failures of a run that killed nobody. Deaths and hangs are told by their incidents (`entries_of`)."""
 
     def __init__(self) -> None:
-        self.entries: dict[tuple[str, str, str], Entry] = {}
+        self.entries: dict[tuple[str, str, str], FailureRecord] = {}
 
-    def find(self, seen: Seen, attribution: Attribution) -> Entry | None:
+    def find(self, seen: Seen, attribution: Attribution) -> FailureRecord | None:
         """The entry a sighting belongs to, None when it is the first of its kind."""
         key = key_of(seen, attribution)
         if key not in self.entries and len(self.entries) >= _MOST_TITLES:
@@ -95,16 +95,16 @@ class Book:
             return next((e for e in self.entries.values() if e.seen.id == seen.id), None)
         return self.entries.get(key)
 
-    def open(self, seen: Seen, attribution: Attribution, incident: Incident) -> Entry:
+    def open(self, seen: Seen, attribution: Attribution, incident: Incident) -> FailureRecord:
         """A failure met for the first time."""
-        entry = Entry(seen, attribution, incident)
+        entry = FailureRecord(seen, attribution, incident)
         self.entries[entry.key] = entry
         return entry
 
 
-def entries_of(incidents: list[Incident], attribution_of: dict[int, Attribution]) -> list[Entry]:
+def entries_of(incidents: list[Incident], attribution_of: dict[int, Attribution]) -> list[FailureRecord]:
     """One entry for each cause of deaths, hangs and losses: five deaths of one cause are one entry, counted five times."""
-    found: dict[tuple[str, str, str], Entry] = {}
+    found: dict[tuple[str, str, str], FailureRecord] = {}
     for incident in incidents:
         if incident.kind == "failure" or not incident.real:
             continue
@@ -114,7 +114,7 @@ def entries_of(incidents: list[Incident], attribution_of: dict[int, Attribution]
         attribution = attribution_of.get(incident.n, "server")
         entry = found.get(key_of(seen, attribution))
         if entry is None:
-            entry = found[key_of(seen, attribution)] = Entry(seen, attribution, incident, alt=list(seen.alt))
+            entry = found[key_of(seen, attribution)] = FailureRecord(seen, attribution, incident, alt=list(seen.alt))
         entry.deaths.append(incident)
         others = [s.id for s in incident.causes if s.id != seen.id]
         entry.alt += [a for a in dict.fromkeys(others) if a not in entry.alt]

@@ -221,25 +221,46 @@ class Incident:
             return None if ns is None else round((ns - base) / S, 3)
 
         return {
-            "schema": 1, "n": self.n, "id": named.id, "folder": self.folder, "kind": self.kind, "replica": self.replica,
-            "severity": named.severity, "title": self.title or named.title, "attribution": self.attribution,
-            "opened_at_s": at_s(self.opened_ns), "noticed_at_s": at_s(self.noticed_ns), "back_at_s": at_s(self.back_ns),
-            "closed_at_s": at_s(self.closed_ns), "opened_ns": self.opened_ns, "closed_ns": self.closed_ns,
-            "recovered_after_s": self.recovered_after_s(), "state": self.worst, "signs": list(self.signs),
-            "known": known, "remedy": remedy, "evidence": dict(named.evidence),
-            "frames": list(named.frames), "process": named.process, "exit": dict(self.exit) if self.exit else None,
+            "schema": 1,
+            "n": self.n,
+            "id": named.id,
+            "folder": self.folder,
+            "kind": self.kind,
+            "replica": self.replica,
+            "severity": named.severity,
+            "title": self.title or named.title,
+            "attribution": self.attribution,
+            "opened_at_s": at_s(self.opened_ns),
+            "noticed_at_s": at_s(self.noticed_ns),
+            "back_at_s": at_s(self.back_ns),
+            "closed_at_s": at_s(self.closed_ns),
+            "opened_ns": self.opened_ns,
+            "closed_ns": self.closed_ns,
+            "recovered_after_s": self.recovered_after_s(),
+            "state": self.worst,
+            "signs": list(self.signs),
+            "known": known,
+            "remedy": remedy,
+            "evidence": dict(named.evidence),
+            "frames": list(named.frames),
+            "process": named.process,
+            "exit": dict(self.exit) if self.exit else None,
             "causes": [_seen(s, at_s(s.at_ns)) for s in self.causes[:_MOST_TOLD]],
             "echoes": [_seen(s, at_s(s.at_ns)) for s in self.echoes[:_MOST_TOLD]],
-            "beside": list(self.beside), "lost_requests": sum(self.lost.values()), "lost": dict(self.lost),
-            "in_flight_at_death": len(self.in_flight), "in_flight": [s.to_json(self.opened_ns) for s in self.in_flight],
-            "admitted": [s.to_json(self.opened_ns) for s in self.admitted], "attacks": list(self.attacks),
+            "beside": list(self.beside),
+            "lost_requests": sum(self.lost.values()),
+            "lost": dict(self.lost),
+            "in_flight_at_death": len(self.in_flight),
+            "in_flight": [s.to_json(self.opened_ns) for s in self.in_flight],
+            "admitted": [s.to_json(self.opened_ns) for s in self.admitted],
+            "attacks": list(self.attacks),
             "sent_before": dict(self.sent_before),
             "log_lines": {file: {"first": w[0], "last": w[1]} for file, w in self.log_lines.items()},
             "figures": [one.to_json(base) for one in self.figures],
             "metrics_window_ns": [self.opened_ns - _WINDOW_NS, (self.closed_ns or self.opened_ns) + _WINDOW_NS],
             "timeline": [{"at_s": at_s(ns), "text": text} for ns, text in sorted(self.timeline)],
             "environment": dict(self.environment),
-        }  # fmt: skip
+        }
 
     def _known(self, named: Seen) -> list[Any]:
         facts = self.environment.get("facts") or {}
@@ -248,9 +269,13 @@ class Incident:
 
 def _seen(seen: Seen, at_s: float | None) -> dict[str, Any]:
     return {
-        "id": seen.id, "title": seen.title, "at_s": at_s, "evidence": dict(seen.evidence), "process": seen.process,
+        "id": seen.id,
+        "title": seen.title,
+        "at_s": at_s,
+        "evidence": dict(seen.evidence),
+        "process": seen.process,
         "frames": list(seen.frames),
-    }  # fmt: skip
+    }
 
 
 def kind_of(state: State, was: State) -> Kind | None:
@@ -277,6 +302,13 @@ def worse(old: Kind, new: Kind) -> Kind:
 def finding(incident: Incident, what: Literal["open", "close"], at_ns: int) -> Row:
     """The row of findings.jsonl that tells of an incident; `id` and `folder` are final when it closes."""
     return {
-        "row": "incident", "at_ns": at_ns, "what": what, "n": incident.n, "id": incident.id, "folder": incident.folder,
-        "kind": incident.kind, "replica": incident.replica, "state": incident.worst,
-    }  # fmt: skip
+        "row": "incident",
+        "at_ns": at_ns,
+        "what": what,
+        "n": incident.n,
+        "id": incident.id,
+        "folder": incident.folder,
+        "kind": incident.kind,
+        "replica": incident.replica,
+        "state": incident.worst,
+    }

@@ -14,7 +14,7 @@ LATE_LOG_NS = 30 * S
 SAME_DEATH_NS = 60 * S
 
 
-class Recent:
+class RecentIncidents:
     """`open` by replica ("" where nobody told which); `closed` the newest last. Failures that kill nobody are in neither."""
 
     def __init__(self) -> None:

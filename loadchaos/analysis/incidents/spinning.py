@@ -28,7 +28,7 @@ class _Engine:
     used: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=400))
 
 
-class Spinning:
+class SpinningDetector:
     """Folds log, process, launch and state rows; `found` names hangs, each once."""
 
     def __init__(self) -> None:
@@ -69,10 +69,19 @@ class Spinning:
         text = f"the engine core used {cpu_s:.0f} s of CPU in {seconds:.0f} s in which nothing moved, after the log's"
         evidence = {"source": "figures", "line": None, "text": f"{text} `{_DESYNC}`"}
         issues = tuple({"issue": i, **load().known.get(i, {})} for i in signature.known)
-        self._pending.append(Seen(
-            ID, signature.severity, signature.title, "cause", evidence, since_ns, process=replica, known=issues,
-            remedy=signature.remedy,
-        ))  # fmt: skip
+        self._pending.append(
+            Seen(
+                ID,
+                signature.severity,
+                signature.title,
+                "cause",
+                evidence,
+                since_ns,
+                process=replica,
+                known=issues,
+                remedy=signature.remedy,
+            )
+        )
 
     def _cured(self) -> bool:
         facts = self.facts

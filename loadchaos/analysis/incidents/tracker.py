@@ -8,10 +8,10 @@ from typing import Any
 
 from loadchaos.analysis.incidents.attribution import AttackLog
 from loadchaos.analysis.incidents.bad_answers import BadAnswer
-from loadchaos.analysis.incidents.context import Around, goes_on, reading
+from loadchaos.analysis.incidents.context import IncidentContext, goes_on, reading
 from loadchaos.analysis.incidents.incident import Incident, Kind, Seen, finding, kind_of, worse
-from loadchaos.analysis.incidents.recent import LATE_LOG_NS, Recent
-from loadchaos.analysis.request_stats import S, Tally
+from loadchaos.analysis.incidents.recent import LATE_LOG_NS, RecentIncidents
+from loadchaos.analysis.request_stats import RequestStats, S
 from loadchaos.core.model import Attribution, Row, State
 
 _LOG_ALONE_BACK_NS = 5 * S
@@ -25,10 +25,10 @@ _ANOTHER_ANSWERS = (
 _UP: tuple[State, ...] = ("healthy",)
 
 
-class Episodes:
+class IncidentTracker:
     """All incidents of a run, in order. Rows about incidents gather in `findings` until somebody takes them."""
 
-    def __init__(self, tally: Tally, attacks: AttackLog) -> None:
+    def __init__(self, tally: RequestStats, attacks: AttackLog) -> None:
         self.incidents: list[Incident] = []
         self.findings: list[Row] = []
         self.named: list[Incident] = []  # those that a log has given a name since somebody last looked
@@ -37,7 +37,7 @@ class Episodes:
         self.has_log = False
         self.load_end_ns: int | None = None
         self.attribution: dict[int, Attribution] = {}
-        self._tally, self._attacks, self._around, self._recent = tally, attacks, Around(), Recent()
+        self._tally, self._attacks, self._around, self._recent = tally, attacks, IncidentContext(), RecentIncidents()
         self._exits: dict[str, Row] = {}
         self._supervised: dict[str, Row] = {}  # the newest end that a supervisor told
         self._stops: deque[int] = deque(maxlen=1000)

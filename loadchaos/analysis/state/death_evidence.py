@@ -6,7 +6,7 @@ network one sign is none: refused counts from the second probe on and only while
 
 from __future__ import annotations
 
-from loadchaos.analysis.state.signals import MS, Network, Processes, S, Traffic
+from loadchaos.analysis.state.signals import MS, NetworkSignals, ProcessSignals, S, TrafficSignals
 from loadchaos.core.model import Row
 
 _TEXT_BESIDE_NS = 2 * S
@@ -18,7 +18,7 @@ _NEAR_NS = 10 * S
 Sign = tuple[int, str]  # when it was first there, and in words
 
 
-class Heard:
+class LogSignals:
     """What the log said of an end, in the few words that are looked for while it is written."""
 
     def __init__(self) -> None:
@@ -56,14 +56,16 @@ class Heard:
         self._ending = self._failing_ns = self.dead = None
 
 
-class Deaths:
+class DeathEvidence:
     """Asks the instruments of one replica; `sole`: our traffic goes to it alone, so that our tokens speak for it."""
 
-    def __init__(self, traffic: Traffic, network: Network, processes: Processes, *, sole: bool) -> None:
+    def __init__(
+        self, traffic: TrafficSignals, network: NetworkSignals, processes: ProcessSignals, *, sole: bool
+    ) -> None:
         self._traffic, self._network, self._processes, self._sole = traffic, network, processes, sole
         self.log_death: Sign | None = None
         self.supervised: Sign | None = None  # the end that a supervisor tells
-        self.heard = Heard()
+        self.heard = LogSignals()
 
     def forget(self) -> None:
         """It is back: what spoke for its death is over."""

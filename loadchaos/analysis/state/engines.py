@@ -27,7 +27,7 @@ class _Engine:
     at_ns: int = 0
 
 
-class Engines:
+class EngineStates:
     """Folds `metrics` rows of one replica; `feed` gives `state` rows with `engine` set, from the second label on."""
 
     def __init__(self, replica: str) -> None:
@@ -77,7 +77,13 @@ class Engines:
             sign = f"engine {label} says {engine.running:g} requests run, and its counters have stood still for "
             sign += f"{(now_ns - since_ns) / S:.0f} s, beside {others} other engine{'s' if others > 1 else ''}"
         return {
-            "row": "state", "at_ns": now_ns, "replica": self._replica, "engine": label, "from": engine.state,
-            "to": target, "signs": [sign], "since_ns": since_ns,
+            "row": "state",
+            "at_ns": now_ns,
+            "replica": self._replica,
+            "engine": label,
+            "from": engine.state,
+            "to": target,
+            "signs": [sign],
+            "since_ns": since_ns,
             "noticed_after_s": round((now_ns - since_ns) / S, 3),
-        }  # fmt: skip
+        }

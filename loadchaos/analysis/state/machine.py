@@ -7,10 +7,18 @@ server answers /health 200, so progress is measured by our own tokens first and 
 
 from __future__ import annotations
 
-from loadchaos.analysis.state.death_evidence import Deaths
-from loadchaos.analysis.state.engines import Engines
-from loadchaos.analysis.state.restarts import Identity, Remark
-from loadchaos.analysis.state.signals import MS, Attacked, Counters, Network, Processes, S, Traffic
+from loadchaos.analysis.state.death_evidence import DeathEvidence
+from loadchaos.analysis.state.engines import EngineStates
+from loadchaos.analysis.state.restarts import RestartDetector, RestartNote
+from loadchaos.analysis.state.signals import (
+    MS,
+    AttackEffects,
+    CounterSignals,
+    NetworkSignals,
+    ProcessSignals,
+    S,
+    TrafficSignals,
+)
 from loadchaos.core.model import Row, State
 
 _DEGRADED_NS = 4 * S  # the design asks for 5 s; a second is left for probes and heartbeats to come by
@@ -48,11 +56,11 @@ class StateMachine:
         self.state: State = "starting"
         self.knows_death = dialect_knows_death
         self._launched, self._sole = launched, sole
-        self._traffic, self._network, self._processes = Traffic(), Network(), Processes()
-        self._counters, self._attacked = Counters(), Attacked()
-        self._deaths = Deaths(self._traffic, self._network, self._processes, sole=sole)
-        self._identity = Identity(self._counters)
-        self._engines = Engines(replica)
+        self._traffic, self._network, self._processes = TrafficSignals(), NetworkSignals(), ProcessSignals()
+        self._counters, self._attacked = CounterSignals(), AttackEffects()
+        self._deaths = DeathEvidence(self._traffic, self._network, self._processes, sole=sole)
+        self._identity = RestartDetector(self._counters)
+        self._engines = EngineStates(replica)
         self._progress_ns: int | None = None
         self._worked_ns: int | None = None  # the newest progress of any kind, in flight or not
         self._longest_gap_ns = 0
@@ -352,9 +360,16 @@ class StateMachine:
                 self._identity.settled()
         return rows
 
-    def _note(self, remark: Remark) -> Row:
+    def _note(self, remark: RestartNote) -> Row:
         return {
-            "row": "state", "at_ns": self._now_ns, "replica": self.replica, "engine": None, "from": self.state,
-            "to": self.state, "signs": [remark.text], "since_ns": None, "noticed_after_s": None,
+            "row": "state",
+            "at_ns": self._now_ns,
+            "replica": self.replica,
+            "engine": None,
+            "from": self.state,
+            "to": self.state,
+            "signs": [remark.text],
+            "since_ns": None,
+            "noticed_after_s": None,
             **({"balanced": True} if remark.balanced else {}),
-        }  # fmt: skip
+        }

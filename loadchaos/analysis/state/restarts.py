@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loadchaos.analysis.state.signals import Counters, S
+from loadchaos.analysis.state.signals import CounterSignals, S
 from loadchaos.core.model import Row
 
 _BALANCER_NS = 10 * S
@@ -13,7 +13,7 @@ _FORWARD_S = 0.5  # a start time that moves by less is the same one, rounded
 
 
 @dataclass(frozen=True)
-class Remark:
+class RestartNote:
     """What became clear after the fact. `restarted_ns`: since when another process runs; None where nothing changed.
 
     `balanced`: there is more than one server behind the address.
@@ -24,20 +24,20 @@ class Remark:
     balanced: bool = False
 
 
-class Identity:
+class RestartDetector:
     """Folds one replica's `metrics` rows. Two processes that take turns behind one address are no restart."""
 
-    def __init__(self, counters: Counters) -> None:
+    def __init__(self, counters: CounterSignals) -> None:
         self._counters = counters
         self._moved: tuple[int, float] | None = None  # when its start time changed, and what it was
         self._start_before: float | None = None
         self._settle_from_ns: int | None = None
         self._told_balancer = False
-        self._replaced: Remark | None = None
+        self._replaced: RestartNote | None = None
 
     def replaced(self, at_ns: int, words: str) -> None:
         """Its supervisor says that another process runs in its place since then."""
-        self._replaced = Remark(f"{words}: restarted unseen", at_ns)
+        self._replaced = RestartNote(f"{words}: restarted unseen", at_ns)
 
     def scraped(self, row: Row) -> bool:
         """Fold a `metrics` row; True when one of the counters of work has grown."""
@@ -67,14 +67,14 @@ class Identity:
         words = _ANOTHER if self._told_balancer else "its start time has changed"
         return (self._moved[0], words) if self._moved is not None and self._moved[0] > ns else None
 
-    def remarks(self, now_ns: int, *, up: bool, healthy_ns: int) -> list[Remark]:
+    def remarks(self, now_ns: int, *, up: bool, healthy_ns: int) -> list[RestartNote]:
         """What has become clear by now; `up`: it is healthy or degraded, `healthy_ns`: since when."""
         found = [self._replaced] if self._replaced is not None else []
         if found:
             self._replaced = self._moved = None
             self._counters.backs.clear()
         if self._settle_from_ns is not None and (self._counters.at_ns or 0) > self._settle_from_ns:
-            found.append(Remark(self._compared()))
+            found.append(RestartNote(self._compared()))
             self._settle_from_ns = self._moved = None
         if self._counters.alternates():
             self._moved = None
@@ -82,10 +82,10 @@ class Identity:
         elif self._moved is not None and now_ns - self._moved[0] > _BALANCER_NS:
             moved_ns, self._moved = self._moved[0], None
             if up and not self._told_balancer:
-                found.append(Remark("its start time has changed: restarted unseen", moved_ns))
+                found.append(RestartNote("its start time has changed: restarted unseen", moved_ns))
         return found + self._counted_back(now_ns, up=up, healthy_ns=healthy_ns)
 
-    def _counted_back(self, now_ns: int, *, up: bool, healthy_ns: int) -> list[Remark]:
+    def _counted_back(self, now_ns: int, *, up: bool, healthy_ns: int) -> list[RestartNote]:
         """Counters that went back where no start time is told: restarted unseen, or, again and again, several servers."""
         backs = self._counters.backs
         if self._counters.start_time() is not None or not up:
@@ -98,13 +98,13 @@ class Identity:
         backs.clear()
         if times > 1:
             return self._balancer("counters go back and forth")
-        return [Remark("its counters went back: restarted unseen", first_ns)]
+        return [RestartNote("its counters went back: restarted unseen", first_ns)]
 
-    def _balancer(self, seen: str) -> list[Remark]:
+    def _balancer(self, seen: str) -> list[RestartNote]:
         if self._told_balancer:
             return []
         self._told_balancer = True
-        return [Remark(f"{seen}: several servers behind one address: name the replicas", balanced=True)]
+        return [RestartNote(f"{seen}: several servers behind one address: name the replicas", balanced=True)]
 
     def _compared(self) -> str:
         if self._told_balancer:

@@ -29,7 +29,7 @@ _BODY_DEAD = re.compile(r"not alive|has stopped|stopped:|EngineDead|engine is de
 _BODY_HUNG = re.compile(r"has not advanced|probe timed out|No successful health probe", re.IGNORECASE)
 
 
-class Traffic:
+class TrafficSignals:
     """Our own requests: how many are out, and when a token last came back. The first sign of progress."""
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class Traffic:
             self.busy_since_ns = now_ns
 
 
-class Network:
+class NetworkSignals:
     """What probes of the address say: connected, refused, silent; and what /health answered."""
 
     def __init__(self) -> None:
@@ -191,7 +191,7 @@ class _Process:
     cpu: tuple[int, float] | None = None
 
 
-class Processes:
+class ProcessSignals:
     """The server's processes where we can see them: which are stopped, which use no CPU, which are gone."""
 
     def __init__(self) -> None:
@@ -262,7 +262,7 @@ class Processes:
             self._busy_ns = at_ns
 
 
-class Counters:
+class CounterSignals:
     """The server's own counters and gauges, summed over engines: the second sign of progress. They may be stale."""
 
     _PROGRESS = ("generation_tokens_total", "iterations_total", "prompt_tokens_total")
@@ -322,7 +322,7 @@ class Counters:
         return any(t in times[:i] and times[i - 1] != t for i, t in enumerate(times) if i)
 
 
-class Attacked:
+class AttackEffects:
     """What our own attacks do to the server now, by the effects they list: from begin to end, which comes after undo."""
 
     def __init__(self) -> None:

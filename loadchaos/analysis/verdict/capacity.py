@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from loadchaos.analysis.incidents.failures import Entry
+from loadchaos.analysis.incidents.failures import FailureRecord
 from loadchaos.analysis.verdict import symptoms
 from loadchaos.core.model import Facts
 
@@ -16,7 +16,7 @@ _UNNAMED = ("unexplained_http_error", "unexplained_finish_error")
 
 
 def name_by_length(
-    entries: Iterable[Entry], lengths: symptoms.Lengths, kv: Mapping[str, float], facts: Facts | None
+    entries: Iterable[FailureRecord], lengths: symptoms.LengthSymptoms, kv: Mapping[str, float], facts: Facts | None
 ) -> None:
     """Give entries (in place) the title and remedy that this run's own lengths allow.
 

@@ -11,7 +11,7 @@ from loadchaos.core.model import Row
 _TOLD = 3
 
 
-class Exactness:
+class ExactLengths:
     """Folds end rows of ok answers that told their usage; `mismatches` counts those that are unlike, by figure."""
 
     def __init__(self) -> None:
@@ -41,10 +41,11 @@ class Exactness:
         return [
             self._check(figure, name, what, bounded=any(figure in text for text in expect))
             for figure, name, what in (
-                ("length_mismatch", "exact_lengths", "prompts"), ("output_mismatch", "exact_outputs", "outputs"),
+                ("length_mismatch", "exact_lengths", "prompts"),
+                ("output_mismatch", "exact_outputs", "outputs"),
             )
             if self._compared[figure]
-        ]  # fmt: skip
+        ]
 
     def _check(self, figure: str, name: str, what: str, *, bounded: bool) -> Check:
         n, wrong = self._compared[figure], self.mismatches[figure]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from loadchaos.analysis.detectors.growth_limits import FIGURES, Drift
+from loadchaos.analysis.detectors.growth_limits import FIGURES, Growth
 from loadchaos.analysis.request_stats import Latency
 from loadchaos.core.model import OUTCOMES, Decision
 from loadchaos.core.stats import LogHistogram
@@ -28,7 +28,7 @@ _QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 
 
 @dataclass(frozen=True)
-class Figures:
+class ExpectationInputs:
     """What expectations are held against. `outcomes` and `latency` map traffic to its own; "" is all of it.
 
     `recoveries_s` has one entry a death: None where the server did not come back; `away_s` is for how long such a one was
@@ -43,11 +43,11 @@ class Figures:
     recoveries_s: Sequence[float | None]
     away_s: float | None = None
     void: str | None = None
-    drifts: Mapping[str, Drift | None] = field(default_factory=dict)
+    drifts: Mapping[str, Growth | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Judged:
+class CheckResult:
     """What one thing came to, as in verdict.json: an expectation, or a question about the run itself (`Check`)."""
 
     name: str
@@ -69,27 +69,27 @@ class _Figure(NamedTuple):
     still: bool = False
 
 
-def judge(text: str, figures: Figures) -> Judged:
+def judge(text: str, figures: ExpectationInputs) -> CheckResult:
     """Hold one expectation against the figures; a text that cannot be read is unknown, never pass."""
     match = _TEXT.match(text)
     if match is None:
-        return Judged(text, text, "this expectation cannot be read: correct it in the profile", "unknown")
+        return CheckResult(text, text, "this expectation cannot be read: correct it in the profile", "unknown")
     name, op, right = match.groups()
     expected = f"{op} {right}"
     try:
         value, actual, unit, still = _figure(name, figures)
         wanted = _wanted(right, unit)
     except (KeyError, ValueError) as e:  # a name or a value nobody knows: the profile's reader should have said so
-        return Judged(name, expected, str(e).strip("'\""), "unknown")
+        return CheckResult(name, expected, str(e).strip("'\""), "unknown")
     if value is None:
-        return Judged(name, expected, actual, "unknown")
+        return CheckResult(name, expected, actual, "unknown")
     right = _OPS[op](value, wanted)
     if still and right:
-        return Judged(name, expected, actual, "unknown")  # what it would have come to nobody saw
-    return Judged(name, expected, actual, "pass" if right else "fail")
+        return CheckResult(name, expected, actual, "unknown")  # what it would have come to nobody saw
+    return CheckResult(name, expected, actual, "pass" if right else "fail")
 
 
-def _figure(name: str, figures: Figures) -> _Figure:
+def _figure(name: str, figures: ExpectationInputs) -> _Figure:
     """Raises KeyError when there is no such figure."""
     traffic, dot, rest = name.partition(".")
     if traffic == "drift" and rest in FIGURES:
@@ -116,7 +116,7 @@ def _figure(name: str, figures: Figures) -> _Figure:
     raise KeyError(f"there is no figure called {name}")
 
 
-def _shed(traffic: str, figures: Figures) -> _Figure:
+def _shed(traffic: str, figures: ExpectationInputs) -> _Figure:
     outcomes = figures.outcomes.get(traffic) or {}
     sent = sum(n for outcome, n in outcomes.items() if outcome != "missed")
     if not sent:
@@ -125,7 +125,7 @@ def _shed(traffic: str, figures: Figures) -> _Figure:
     return _Figure(part, f"{part:.2%}", "share")
 
 
-def _recovery(figures: Figures) -> _Figure:
+def _recovery(figures: ExpectationInputs) -> _Figure:
     if not figures.recoveries_s:
         return _Figure(0.0, "it never went down", "duration")
     known = [r for r in figures.recoveries_s if r is not None]
@@ -135,7 +135,7 @@ def _recovery(figures: Figures) -> _Figure:
     return _Figure(max(known), format_duration(max(known)), "duration")
 
 
-def _outcome(traffic: str, outcome: str, figures: Figures) -> _Figure:
+def _outcome(traffic: str, outcome: str, figures: ExpectationInputs) -> _Figure:
     if outcome not in OUTCOMES:
         raise KeyError(f"there is no outcome called {outcome}")
     if traffic not in figures.outcomes:
@@ -144,7 +144,7 @@ def _outcome(traffic: str, outcome: str, figures: Figures) -> _Figure:
     return _Figure(float(n), str(n), "count")
 
 
-def _latency(traffic: str, what: str, how: str, figures: Figures) -> _Figure:
+def _latency(traffic: str, what: str, how: str, figures: ExpectationInputs) -> _Figure:
     latency = figures.latency.get(traffic)
     histogram: LogHistogram | None = getattr(latency, what) if latency is not None else None
     if latency is None or histogram is None or histogram.n == 0:

@@ -29,7 +29,7 @@ class _Sent:
     perhaps: int
 
 
-class ImageDial:
+class ImageCacheHits:
     """Fold every row, then ask for `check`. Memory: the names of the last 50,000 images, and what is in flight."""
 
     def __init__(self) -> None:

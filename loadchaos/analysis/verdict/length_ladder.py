@@ -51,7 +51,7 @@ def _trouble(first: int, lowest: int) -> list[str]:
     return [f"trouble from {first:+d} on: stay more than {-first} tokens away from the limit"]
 
 
-class Ladder:
+class LengthLadder:
     """Folds begin and end rows. `limit` is the shortest prompt that is too long, as the plan has it."""
 
     def __init__(self) -> None:

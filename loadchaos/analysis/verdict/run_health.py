@@ -10,7 +10,7 @@ from typing import Any
 
 from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.mechanisms import Check
-from loadchaos.analysis.request_stats import S, Tally
+from loadchaos.analysis.request_stats import RequestStats, S
 from loadchaos.core.model import KERNEL_LOG, Row, Terms
 from loadchaos.core.stats import LogHistogram
 
@@ -29,7 +29,7 @@ _TOLD_OF_WORKERS = {
 }  # fmt: skip
 
 
-class RunLog:
+class RunHealth:
     """Folds `run`, `load`, `locust`, `probe`, `gap`, `preflight`, `heartbeat` and `header` rows."""
 
     def __init__(self) -> None:
@@ -174,7 +174,7 @@ class RunLog:
     # --- what it comes to ---------------------------------------------------------------------------------------------
 
     def checks(
-        self, terms: Terms, tally: Tally, unfinished: int, episodes: list[Incident], bad_rows: int
+        self, terms: Terms, tally: RequestStats, unfinished: int, episodes: list[Incident], bad_rows: int
     ) -> list[Check]:
         """Every way in which the run itself may have proved nothing."""
         found = [
@@ -204,11 +204,11 @@ class RunLog:
             return Check("run", "ran to its end", str(self.end.get("why") or "ended early"), "unknown")
         return Check("run", "ran to its end", "it did", "pass")
 
-    def _sent(self, tally: Tally) -> Check:
+    def _sent(self, tally: RequestStats) -> Check:
         n = tally.begun
         return Check("requests_sent", "> 0", str(n), "pass" if n else "unknown")
 
-    def _delivered(self, terms: Terms, tally: Tally) -> Check:
+    def _delivered(self, terms: Terms, tally: RequestStats) -> Check:
         counts = tally.total()
         given = sum(n for outcome, n in counts.items() if outcome not in ("missed", "unfinished"))
         missed = counts["missed"] - (tally.missed["stopped"] if self.shortened else 0)
@@ -220,13 +220,13 @@ class RunLog:
         actual = f"{part:.1%} ({given} of {planned}{'; ' + why if why else ''})"
         return Check("load_delivered", f">= {_DELIVERED:.0%}", actual, "pass" if part >= _DELIVERED else "unknown")
 
-    def _shed(self, tally: Tally) -> Check:
+    def _shed(self, tally: RequestStats) -> Check:
         counts = tally.total()
         sent = sum(n for outcome, n in counts.items() if outcome != "missed")
         part = counts["shed"] / sent if sent else 0.0
         return Check("shed", f"<= {_SHED:.0%}", f"{part:.1%}", "pass" if part <= _SHED else "unknown")
 
-    def _load_process(self, tally: Tally, unfinished: int) -> Check:
+    def _load_process(self, tally: RequestStats, unfinished: int) -> Check:
         lost = [worker for worker, what in self._workers.items() if what != "end"]
         if self._locust_exit not in (None, 0):
             actual = f"it ended with code {self._locust_exit}"
@@ -278,7 +278,7 @@ class RunLog:
             return Check("server_log", "heard", f"{self._log_lines:,} lines from {logs}", "pass")
         return Check("server_log", "heard", f"not one line from {logs}: is it this server's log?", "unknown")
 
-    def _ledger(self, bad_rows: int, tally: Tally) -> Check:
+    def _ledger(self, bad_rows: int, tally: RequestStats) -> Check:
         lost = (self.end or {}).get("ledger_lost")
         if lost:
             return Check("ledger", "whole", str(lost), "unknown")
@@ -289,17 +289,20 @@ class RunLog:
     def _at(self, ns: int) -> str:
         return f"{(ns - (self.load_begin_ns or self.begin_ns or ns)) / S:.1f} s"
 
-    def generator(self, tally: Tally) -> dict[str, Any]:
+    def generator(self, tally: RequestStats) -> dict[str, Any]:
         """`{"limited", "why", "lag_p99_s", "send_lag_p99_s", "cpu_share_max", "stale_connections"}`: were we the limit?"""
         reasons = [f"phase {n}: {why}" for n, p in sorted(tally.phases.items()) if (why := p.limited())]
         send = LogHistogram()
         for phase in tally.phases.values():
             send.merge(phase.lag)
         return {
-            "limited": bool(reasons), "why": reasons, "lag_p99_s": _seconds(self.lag.quantile(0.99)),
-            "send_lag_p99_s": _seconds(send.quantile(0.99)), "cpu_share_max": round(self.cpu_share, 3),
+            "limited": bool(reasons),
+            "why": reasons,
+            "lag_p99_s": _seconds(self.lag.quantile(0.99)),
+            "send_lag_p99_s": _seconds(send.quantile(0.99)),
+            "cpu_share_max": round(self.cpu_share, 3),
             "stale_connections": tally.stale,
-        }  # fmt: skip
+        }
 
 
 def _seconds(ns: float | None) -> float | None:

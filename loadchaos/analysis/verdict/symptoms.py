@@ -12,7 +12,7 @@ _FAILED = ("http_error", "finish_error", "stream_error", "truncated", "reset")  
 
 
 @dataclass
-class Lengths:
+class LengthSymptoms:
     """Planned prompt lengths (tokens) of requests that were answered and of those that got a server error."""
 
     longest_ok: int = 0

@@ -10,7 +10,7 @@ from typing import Any
 
 from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.mechanisms import Check
-from loadchaos.analysis.verdict.expectations import DEFAULT, Figures, Judged, judge
+from loadchaos.analysis.verdict.expectations import DEFAULT, CheckResult, ExpectationInputs, judge
 from loadchaos.core.model import Decision, Row, Terms
 from loadchaos.core.stats import upper_bound_at_zero
 
@@ -69,7 +69,9 @@ def failure_counts(failures: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     return found
 
 
-def figures_of(failures: Sequence[Mapping[str, Any]], episodes: Sequence[Incident], base: Figures) -> Figures:
+def figures_of(
+    failures: Sequence[Mapping[str, Any]], episodes: Sequence[Incident], base: ExpectationInputs
+) -> ExpectationInputs:
     """Figures with the counts that expectations ask for; what is accepted or expected is left out of them."""
     against = [f for f in failures if counts(f)]
     left_out = {f["id"] for f in failures} - {f["id"] for f in against}
@@ -88,12 +90,12 @@ def figures_of(failures: Sequence[Mapping[str, Any]], episodes: Sequence[Inciden
     return replace(base, counts=told)
 
 
-def expectations(terms: Terms, figures: Figures) -> list[Judged]:
+def expectations(terms: Terms, figures: ExpectationInputs) -> list[CheckResult]:
     """Each of the profile's expectations with its verdict, or those that hold without any."""
     return [judge(text, figures) for text in (terms.expect or DEFAULT)]
 
 
-def decide(failures: Sequence[Mapping[str, Any]], judged: Sequence[Judged], checks: Sequence[Check]) -> Decision:
+def decide(failures: Sequence[Mapping[str, Any]], judged: Sequence[CheckResult], checks: Sequence[Check]) -> Decision:
     """Fail over unknown over pass. Every failure that counts fails the run, expected of or not."""
     verdicts = [*(j.verdict for j in judged), *(c.verdict for c in checks)]
     if any(counts(f) for f in failures) or "fail" in verdicts:

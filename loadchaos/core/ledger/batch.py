@@ -52,11 +52,19 @@ def folded(pairs: Sequence[Pair]) -> Iterator[dict[str, Any]]:
         for e in ends:
             gaps.merge(e["itl_hist"])
         yield {
-            "row": ROW, "at_ns": at_ns, "n": len(ends), "prefix": prefix, **dict(zip(_SHARED, shared, strict=True)),
+            "row": ROW,
+            "at_ns": at_ns,
+            "n": len(ends),
+            "prefix": prefix,
+            **dict(zip(_SHARED, shared, strict=True)),
             **{k: _column([e[k] for e in ends]) for k in _NUMBERS},
-            **{f"{k[:-3]}_us": _column([None if e[k] is None else (at_ns - e[k]) // _US for e in ends]) for k in _MOMENTS},
-            "itl_hist": gaps.counts, "largest_gap_ns": max(e["largest_gap_ns"] for e in ends),
-        }  # fmt: skip
+            **{
+                f"{k[:-3]}_us": _column([None if e[k] is None else (at_ns - e[k]) // _US for e in ends])
+                for k in _MOMENTS
+            },
+            "itl_hist": gaps.counts,
+            "largest_gap_ns": max(e["largest_gap_ns"] for e in ends),
+        }
 
 
 def unfolded(well: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -71,18 +79,44 @@ def unfolded(well: Mapping[str, Any]) -> list[dict[str, Any]]:
         at = {k: _moment(well, k, i) for k in _MOMENTS}
         row_id = f"{well['prefix']}{of['step']}"
         begun = {k: of[k] if k in of else shared[k] for k in _OF_BEGIN}
-        found.append({
-            **begun, "row": "begin", "id": row_id, "step": of["step"], "phase": shared["phase"],
-            "traffic": shared["traffic"], "at_ns": at["sent_ns"], "due_ns": at["due_ns"], "images": of["images"],
-            "image_tokens": of["image_tokens"], "expect": ["ok"], "edge": None, "folded": True,
-        })  # fmt: skip
-        found.append({
-            **{k: v for k, v in (shared | of | at).items() if k not in _OF_BEGIN}, "row": "end", "id": row_id,
-            "outcome": "ok", "itl_hist": {} if i else well["itl_hist"],
-            "largest_gap_ns": 0 if i else well["largest_gap_ns"], "request_id": None, "error": None, "error_code": None,
-            "detail": {}, "evidence": [], "expect": ["ok"], "planned_tokens": of["tokens"], "length_mismatch": False,
-            "edge": None, "exact_tokens": None, "folded": True,
-        })  # fmt: skip
+        found.append(
+            {
+                **begun,
+                "row": "begin",
+                "id": row_id,
+                "step": of["step"],
+                "phase": shared["phase"],
+                "traffic": shared["traffic"],
+                "at_ns": at["sent_ns"],
+                "due_ns": at["due_ns"],
+                "images": of["images"],
+                "image_tokens": of["image_tokens"],
+                "expect": ["ok"],
+                "edge": None,
+                "folded": True,
+            }
+        )
+        found.append(
+            {
+                **{k: v for k, v in (shared | of | at).items() if k not in _OF_BEGIN},
+                "row": "end",
+                "id": row_id,
+                "outcome": "ok",
+                "itl_hist": {} if i else well["itl_hist"],
+                "largest_gap_ns": 0 if i else well["largest_gap_ns"],
+                "request_id": None,
+                "error": None,
+                "error_code": None,
+                "detail": {},
+                "evidence": [],
+                "expect": ["ok"],
+                "planned_tokens": of["tokens"],
+                "length_mismatch": False,
+                "edge": None,
+                "exact_tokens": None,
+                "folded": True,
+            }
+        )
     found.sort(key=lambda row: int(row["at_ns"]))
     return found
 

@@ -81,10 +81,18 @@ class Writer:
         return fd
 
     def _header(self) -> None:
-        self._append({
-            "row": "header", "schema": SCHEMA, "writer": self._writer, "pid": os.getpid(), "boot_id": boot_id(),
-            "mono_ns": time.monotonic_ns(), "utc_ns": time.time_ns(), **self._extra(),
-        })  # fmt: skip
+        self._append(
+            {
+                "row": "header",
+                "schema": SCHEMA,
+                "writer": self._writer,
+                "pid": os.getpid(),
+                "boot_id": boot_id(),
+                "mono_ns": time.monotonic_ns(),
+                "utc_ns": time.time_ns(),
+                **self._extra(),
+            }
+        )
 
     def _next_part(self) -> None:
         """Go on in a new file; where none can be had, in the old one."""
@@ -281,9 +289,12 @@ class LogTail:
         self._offset += size
         self._line += 1
         return {
-            "row": "log", "at_ns": piece[1] if piece else None, "source": piece[2] if piece else self.source,
-            "line": self._line, "text": line.decode("utf-8", "replace").rstrip("\r"),
-        }  # fmt: skip
+            "row": "log",
+            "at_ns": piece[1] if piece else None,
+            "source": piece[2] if piece else self.source,
+            "line": self._line,
+            "text": line.decode("utf-8", "replace").rstrip("\r"),
+        }
 
 
 class RunFolder:

@@ -30,7 +30,7 @@ def create_folder(out: Path, name: str) -> RunFolder:
     raise OptionError(f"no free name for a run folder under {out}: another --out has some")
 
 
-class Record:
+class EventRecorder:
     """Writes events.jsonl, metrics.jsonl and control.jsonl. After the first failed write `lost` says why.
 
     Everybody who watches or attacks is handed `event` or `metric`; a failed write must not take the watching down, so

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from loadchaos.core.model import Reply
 from loadchaos.load.behaviours import abort, churn, drip, half_open, pipeline, plain, slow_read
-from loadchaos.load.wire.exchange import Call
+from loadchaos.load.wire.exchange import Exchange
 
 __all__ = ["BEHAVIOURS", "Behaviour"]
 
@@ -30,7 +30,7 @@ class Behaviour(Protocol):
     def FRESH(self) -> bool:  # noqa: N802 - a constant of a module
         """Whether each call has a connection of its own."""
 
-    def act(self, call: Call) -> Reply:
+    def act(self, call: Exchange) -> Reply:
         """Take one call from connecting to its end. Never raises for what the network does."""
 
 

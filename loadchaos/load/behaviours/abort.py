@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from loadchaos.core.model import Reply
 from loadchaos.core.units import DurationS, IntRange
-from loadchaos.load.wire.exchange import Call
+from loadchaos.load.wire.exchange import Exchange
 
 FRESH = False
 _INTO_PREFILL_S = 0.02
@@ -50,7 +50,7 @@ class Options(BaseModel):
         return self
 
 
-def act(call: Call) -> Reply:
+def act(call: Exchange) -> Reply:
     """Connect, send, read up to the chosen moment, hang up."""
     options: Options = call.options
     reset = options.leave == "reset"
@@ -74,7 +74,7 @@ def act(call: Call) -> Reply:
     return call.reply()
 
 
-def _moment(call: Call, options: Options) -> Callable[[], bool]:
+def _moment(call: Exchange, options: Options) -> Callable[[], bool]:
     """Whether it has come, asked after each read."""
     if options.before == "end":
         return lambda: call.answered

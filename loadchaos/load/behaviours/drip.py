@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from loadchaos.core.model import Reply
 from loadchaos.core.units import DurationS, IntRange, Range
-from loadchaos.load.wire.exchange import Call
+from loadchaos.load.wire.exchange import Exchange
 
 FRESH = True  # a stale connection would make it send again, and at once
 
@@ -28,7 +28,7 @@ class Options(BaseModel):
     of: Literal["body", "all"] = "body"
 
 
-def act(call: Call) -> Reply:
+def act(call: Exchange) -> Reply:
     """Connect, send piece by piece, read to the end."""
     options: Options = call.options
     rng = random.Random(call.seed)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from loadchaos.core.model import Reply
 from loadchaos.core.units import DurationS
-from loadchaos.load.wire.exchange import Call
+from loadchaos.load.wire.exchange import Exchange
 
 FRESH = True
 
@@ -27,7 +27,7 @@ class Options(BaseModel):
     leave: Literal["close", "reset"] = "close"
 
 
-def act(call: Call) -> Reply:
+def act(call: Exchange) -> Reply:
     """Connect, send a part, stay, leave."""
     options: Options = call.options
     call.slowed = True
@@ -35,9 +35,12 @@ def act(call: Call) -> Reply:
         return call.reply()
     head, body = call.sending.head, call.sending.body
     part = {
-        "nothing": b"", "half_head": head[: len(head) // 2], "head": head, "half_body": head + body[: len(body) // 2],
+        "nothing": b"",
+        "half_head": head[: len(head) // 2],
+        "head": head,
+        "half_body": head + body[: len(body) // 2],
         "all": head + body,
-    }[options.sent]  # fmt: skip
+    }[options.sent]
     if part and not call.send_piece(part):
         return call.reply()
     call.rest(options.hold)

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, field_validator
 
 from loadchaos.core.model import Reply
 from loadchaos.core.units import IntRange, Range
-from loadchaos.load.wire.exchange import Call
-from loadchaos.load.wire.pipelined import Following
+from loadchaos.load.wire.exchange import Exchange
+from loadchaos.load.wire.pipelined import PipelinedExchange
 
 FRESH = True
 
@@ -37,7 +37,7 @@ class Options(BaseModel):
         return self.depth.low + seed % (self.depth.high - self.depth.low + 1) - 1
 
 
-def act(call: Call) -> Reply:
+def act(call: Exchange) -> Reply:
     """Connect, send all of them at once, read the first answer."""
     sent = call.sending.head + call.sending.body + b"".join(c.sending.head + c.sending.body for c in call.behind)
     if call.connect() and call.send_piece(sent):
@@ -45,14 +45,14 @@ def act(call: Call) -> Reply:
     return _own(call, call)
 
 
-def act_behind(call: Following, first: Call) -> Reply:
+def act_behind(call: PipelinedExchange, first: Exchange) -> Reply:
     """Read the answer that is due to a request further back."""
     if call.take_over():
         call.receive_all()
     return _own(call, first)
 
 
-def _own(call: Call, first: Call) -> Reply:
+def _own(call: Exchange, first: Exchange) -> Reply:
     """The reply, which must not name another of the requests on the connection."""
     reply = call.reply()
     named = [i for c in (first, *first.behind) if (i := c.sending.request_id) and i in (reply.request_id or "")]

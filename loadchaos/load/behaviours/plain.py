@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 from loadchaos.core.model import Reply
-from loadchaos.load.wire.exchange import Call
+from loadchaos.load.wire.exchange import Exchange
 
 FRESH = False
 
@@ -16,7 +16,7 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def act(call: Call) -> Reply:
+def act(call: Exchange) -> Reply:
     """Connect, send, read to the end."""
     if call.connect() and call.send():
         call.receive_all()

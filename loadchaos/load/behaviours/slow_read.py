@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from loadchaos.core.model import Reply
 from loadchaos.core.units import DurationS, IntRange, Range
-from loadchaos.load.wire.exchange import Call
+from loadchaos.load.wire.exchange import Exchange
 
 FRESH = True  # the receive buffer is agreed on while connecting
 _BUFFER_BYTES = 4096
@@ -28,7 +28,7 @@ class Options(BaseModel):
     for_: DurationS = Field(default=10.0, alias="for")
 
 
-def act(call: Call) -> Reply:
+def act(call: Exchange) -> Reply:
     """Connect with a small buffer, send, read in small pieces."""
     options: Options = call.options
     rng = random.Random(call.seed)

@@ -23,10 +23,16 @@ def note_lost(plan: Path, workers: int) -> None:
     writer = Writer(folder.path / "requests-master.jsonl", "locust-master")
     for worker in lost:
         for (traffic, phase), count in sorted(lost_share(plan, worker, folder.requests(worker), begins).items()):
-            writer.write({
-                "row": "missed", "at_ns": time.monotonic_ns(), "traffic": traffic, "phase": phase, "why": "worker_lost",
-                "count": count,
-            })  # fmt: skip
+            writer.write(
+                {
+                    "row": "missed",
+                    "at_ns": time.monotonic_ns(),
+                    "traffic": traffic,
+                    "phase": phase,
+                    "why": "worker_lost",
+                    "count": count,
+                }
+            )
     writer.close()
 
 

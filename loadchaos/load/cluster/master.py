@@ -33,7 +33,7 @@ _SAY_AGAIN_S = 30.0
 _MOST_REFUSALS = 100
 
 
-class Runner(Protocol):
+class LocustMaster(Protocol):
     """What we need of Locust's MasterRunner."""
 
     def send_message(self, msg_type: str, data: dict[str, Any] | None = None, client_id: str | None = None) -> None:
@@ -44,7 +44,7 @@ class Runner(Protocol):
 
 
 @dataclass
-class Place:
+class WorkerSlot:
     """One share of the plan, and who drives it. `state`: free, given (told where to connect), here, away, done."""
 
     number: int
@@ -64,11 +64,16 @@ class Gatherer:
     """All places of one run. `begun` is set when the load may begin; `over` is called once when nobody drives any more."""
 
     def __init__(
-        self, runner: Runner, folder: Path, places: int, wait_s: float,
-        begin: Callable[[int], None], over: Callable[[LedgerError | None], None],
-    ) -> None:  # fmt: skip
+        self,
+        runner: LocustMaster,
+        folder: Path,
+        places: int,
+        wait_s: float,
+        begin: Callable[[int], None],
+        over: Callable[[LedgerError | None], None],
+    ) -> None:
         self._runner, self._folder = runner, RunFolder(folder)
-        self._places = [Place(n) for n in range(places)]
+        self._places = [WorkerSlot(n) for n in range(places)]
         self._luggage = bundle.pack(folder)
         self._writer = Writer(folder / "requests-master.jsonl", "locust-master")
         self._control, self._orders = Tail(self._folder.control), list[dict[str, Any]]()
@@ -78,9 +83,11 @@ class Gatherer:
         self._began = self._ended = False
         self._strangers: dict[str, float] = {}
         for kind, listener in (
-            (messages.HELLO, self._on_hello), (messages.ROWS, self._on_rows), (messages.PING, self._on_ping),
+            (messages.HELLO, self._on_hello),
+            (messages.ROWS, self._on_rows),
+            (messages.PING, self._on_ping),
             (messages.DONE, self._on_done),
-        ):  # fmt: skip
+        ):
             runner.register_message(kind, listener)
         spawn(self._watch)
 
@@ -111,7 +118,7 @@ class Gatherer:
             self._note(what, None, host, why)
         self._strangers[token] = time.monotonic()
 
-    def _place(self, msg: Any) -> Place | None:
+    def _place(self, msg: Any) -> WorkerSlot | None:
         """Whose message this is; None for one that has no place (any more)."""
         number = msg.data.get("place")
         if not isinstance(number, int) or not 0 <= number < len(self._places):
@@ -159,19 +166,19 @@ class Gatherer:
         ahead = (part, offset) > (place.part, place.have)
         self._send(place.client, messages.ACK, {"part": place.part, "have": place.have, "again": ahead})
 
-    def _next_part(self, place: Place) -> None:
+    def _next_part(self, place: WorkerSlot) -> None:
         """A worker sends no next part before all of the last one is acknowledged."""
         self._close(place)
         place.part, place.have = place.part + 1, 0
 
-    def _close(self, place: Place) -> None:
+    def _close(self, place: WorkerSlot) -> None:
         if place.fd >= 0:
             with suppress(OSError):
                 os.fsync(place.fd)
             os.close(place.fd)
         place.fd = -1
 
-    def _append(self, place: Place, rows: bytes) -> None:
+    def _append(self, place: WorkerSlot, rows: bytes) -> None:
         path = parquet.part_of(self._folder.requests(place.number), place.part)
         try:
             if place.fd < 0:
@@ -183,7 +190,7 @@ class Gatherer:
         if written < len(rows):
             raise LedgerError(f"{path}: only {written} of {len(rows)} bytes of rows could be written: free space there")
 
-    def _slow(self, place: Place, took_ns: int) -> None:
+    def _slow(self, place: WorkerSlot, took_ns: int) -> None:
         slow = took_ns > SLOW_NS
         if slow and not place.slow:
             self._note("slow", place, why=f"its rows take {took_ns / 1e9:.1f} s to arrive")
@@ -218,9 +225,11 @@ class Gatherer:
                 place.state = "away"
                 self._note("lost", place, why=f"not heard of for {silent:.0f} s")
             if not self._began and place.state in ("given", "away") and silent > SILENT_S:
-                self._places[place.number] = Place(place.number)  # it never drove anything: another may have its place
+                self._places[place.number] = WorkerSlot(
+                    place.number
+                )  # it never drove anything: another may have its place
 
-    def _is_over(self, place: Place) -> bool:
+    def _is_over(self, place: WorkerSlot) -> bool:
         gone = place.state in ("free", "given") or time.monotonic() - place.heard > SILENT_S
         return place.state == "done" or (place.state != "here" and gone)
 
@@ -249,7 +258,7 @@ class Gatherer:
                 if place.state == "here":
                     self._order(place, known)
 
-    def _order(self, place: Place, known: int) -> None:
+    def _order(self, place: WorkerSlot, known: int) -> None:
         if known < len(self._orders):
             self._send(place.client, messages.CONTROL, {"first": known, "rows": self._orders[known:]})
 
@@ -280,22 +289,32 @@ class Gatherer:
             self._close(place)
         self._over(failure)
 
-    def _undone(self, place: Place) -> Iterator[dict[str, Any]]:
+    def _undone(self, place: WorkerSlot) -> Iterator[dict[str, Any]]:
         path = self._folder.requests(place.number)
         counts = lost_share(self._folder.plan, place.number, path, self._begins)
         for (traffic, phase), count in sorted(counts.items()):
             yield {
-                "row": "missed", "at_ns": time.monotonic_ns(), "traffic": traffic, "phase": phase, "why": "worker_lost",
+                "row": "missed",
+                "at_ns": time.monotonic_ns(),
+                "traffic": traffic,
+                "phase": phase,
+                "why": "worker_lost",
                 "count": count,
-            }  # fmt: skip
+            }
 
     # --- small --------------------------------------------------------------------------------------------------------
 
-    def _note(self, what: str, place: Place | None, host: str | None = None, why: str = "") -> None:
-        self._writer.write({
-            "row": "worker", "at_ns": time.monotonic_ns(), "what": what, "worker": None if place is None else place.number,
-            "host": host if place is None else place.host, "why": why,
-        })  # fmt: skip
+    def _note(self, what: str, place: WorkerSlot | None, host: str | None = None, why: str = "") -> None:
+        self._writer.write(
+            {
+                "row": "worker",
+                "at_ns": time.monotonic_ns(),
+                "what": what,
+                "worker": None if place is None else place.number,
+                "host": host if place is None else place.host,
+                "why": why,
+            }
+        )
 
     def _send(self, client: str, kind: str, data: dict[str, Any]) -> None:
         self._runner.send_message(kind, data, client_id=client)

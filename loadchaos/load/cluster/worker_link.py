@@ -36,7 +36,7 @@ _FIRST_PINGS = 8
 _CLOCK_ROW_S = 60.0
 
 
-class Runner(Protocol):
+class LocustWorker(Protocol):
     """What we need of Locust's WorkerRunner."""
 
     def send_message(self, msg_type: str, data: dict[str, Any] | None = None) -> None:
@@ -52,7 +52,7 @@ class Link:
     `clock` is the master's; `lost` is called once when the master has been silent for SILENT_S.
     """
 
-    def __init__(self, runner: Runner, folder: Path, place: int, token: str, lost: Callable[[], None]) -> None:
+    def __init__(self, runner: LocustWorker, folder: Path, place: int, token: str, lost: Callable[[], None]) -> None:
         self.clock = MasterClock()
         self.known = flag()
         self._runner, self._place, self._token, self._lost = runner, place, token, lost
@@ -66,8 +66,10 @@ class Link:
         self._note: Callable[[dict[str, Any]], None] | None = None
         self._over = False
         for kind, listener in (
-            (messages.ACK, self._on_ack), (messages.PONG, self._on_pong), (messages.CONTROL, self._on_control),
-        ):  # fmt: skip
+            (messages.ACK, self._on_ack),
+            (messages.PONG, self._on_pong),
+            (messages.CONTROL, self._on_control),
+        ):
             runner.register_message(kind, listener)
         spawn(self._pinging)
         spawn(self._shipping)

@@ -22,20 +22,70 @@ def file(frames: Sequence[bytes], width: int, height: int, fps: int) -> bytes:
         at += len(movie[-1])
     head = _list(
         b"hdrl",
-        _chunk(b"avih", struct.pack(
-            "<14I", 1_000_000 // fps, largest * fps, 0, _HAS_INDEX, len(frames), 0, 1, largest, width, height, 0, 0, 0, 0,
-        )),
+        _chunk(
+            b"avih",
+            struct.pack(
+                "<14I",
+                1_000_000 // fps,
+                largest * fps,
+                0,
+                _HAS_INDEX,
+                len(frames),
+                0,
+                1,
+                largest,
+                width,
+                height,
+                0,
+                0,
+                0,
+                0,
+            ),
+        ),
         _list(
             b"strl",
-            _chunk(b"strh", struct.pack(
-                "<4s4sIHHIIIIIIII4H", b"vids", b"MJPG", 0, 0, 0, 0, 1, fps, 0, len(frames), largest, 0xFFFFFFFF, 0,
-                0, 0, width, height,
-            )),
-            _chunk(b"strf", struct.pack(
-                "<IiiHH4sIiiII", 40, width, height, 1, 24, b"MJPG", width * height * 3, 0, 0, 0, 0,
-            )),
+            _chunk(
+                b"strh",
+                struct.pack(
+                    "<4s4sIHHIIIIIIII4H",
+                    b"vids",
+                    b"MJPG",
+                    0,
+                    0,
+                    0,
+                    0,
+                    1,
+                    fps,
+                    0,
+                    len(frames),
+                    largest,
+                    0xFFFFFFFF,
+                    0,
+                    0,
+                    0,
+                    width,
+                    height,
+                ),
+            ),
+            _chunk(
+                b"strf",
+                struct.pack(
+                    "<IiiHH4sIiiII",
+                    40,
+                    width,
+                    height,
+                    1,
+                    24,
+                    b"MJPG",
+                    width * height * 3,
+                    0,
+                    0,
+                    0,
+                    0,
+                ),
+            ),
         ),
-    )  # fmt: skip
+    )
     return _chunk(b"RIFF", b"AVI " + head + _chunk(b"LIST", b"".join(movie)) + _chunk(b"idx1", b"".join(index)))
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 from pydantic import BaseModel
 
 from loadchaos.core.model import Facts, Outcome, Output, Step
-from loadchaos.core.rng import Draws
+from loadchaos.core.rng import Rng
 
 
 @dataclass(frozen=True)
@@ -72,5 +72,5 @@ class Payload(Protocol):
     def ORDER(self) -> int:  # noqa: N802 - a constant of a module
         """Lower adds first."""
 
-    def add(self, draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Draws) -> None:
+    def add(self, draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:
         """Add to the draft. Pure: the same arguments, the same bytes."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 import orjson
 
 from loadchaos.core.model import Facts, Output, Request, Step
-from loadchaos.core.rng import Draws, mix
+from loadchaos.core.rng import Rng, mix
 from loadchaos.load.payloads.base import Draft, Payload
 from loadchaos.load.payloads.text import prompt
 from loadchaos.server.dialects import DIALECTS, Dialect
@@ -22,16 +22,23 @@ _ENDLESS = 1 << 62
 def build(step: Step, facts: Facts, shelf: Mapping[str, Payload]) -> Request:
     """Pure: the same step and facts, the same bytes."""
     draft = Draft(step.output, step.expect)
-    rng = Draws(mix(step.seed, 7))
+    rng = Rng(mix(step.seed, 7))
     names = step.payload if len(step.payload) < 2 else sorted(step.payload, key=lambda n: shelf[n].ORDER)
     for name in names:
         shelf[name].add(draft, step.payload[name], step, facts, rng)
     if draft.ready is not None:
         ready = draft.ready
         return Request(
-            ready.path, ready.body, ready.stream, None, ready.images, max_tokens=ready.max_tokens, expect=draft.expect,
-            fitted="; ".join(draft.notes), image_names=None if ready.images else (),
-        )  # fmt: skip
+            ready.path,
+            ready.body,
+            ready.stream,
+            None,
+            ready.images,
+            max_tokens=ready.max_tokens,
+            expect=draft.expect,
+            fitted="; ".join(draft.notes),
+            image_names=None if ready.images else (),
+        )
     if draft.text is None:
         prompt(draft, facts, _SHORTEST_PROMPT + (facts.text.overhead if facts.text else 0), rng)
     # A step that expects a refusal means to send too much.
@@ -44,7 +51,7 @@ def _asked(output: Output) -> int:
     return output.exact or output.max or _DEFAULT_MAX_TOKENS
 
 
-def _fit(draft: Draft, facts: Facts, rng: Draws) -> None:
+def _fit(draft: Draft, facts: Facts, rng: Rng) -> None:
     """Cut the output, then the text, until prompt and output are within the context and the KV cache."""
     if draft.text_tokens is None:
         return
@@ -73,10 +80,21 @@ def _request(draft: Draft, step: Step, facts: Facts) -> Request:
     known = draft.text_tokens is not None and draft.image_tokens_known and draft.countable
     tokens = (draft.text_tokens or 0) + draft.image_tokens if known else None
     return Request(
-        dialect.chat_path if dialect else "/v1/chat/completions", _body(draft, step, facts), step.stream, tokens,
-        draft.images, draft.image_tokens, _asked(draft.output), draft.nonce.strip(), draft.edge, draft.expect,
-        "; ".join(draft.notes), _exact(draft, dialect), draft.image_names, draft.videos,
-    )  # fmt: skip
+        dialect.chat_path if dialect else "/v1/chat/completions",
+        _body(draft, step, facts),
+        step.stream,
+        tokens,
+        draft.images,
+        draft.image_tokens,
+        _asked(draft.output),
+        draft.nonce.strip(),
+        draft.edge,
+        draft.expect,
+        "; ".join(draft.notes),
+        _exact(draft, dialect),
+        draft.image_names,
+        draft.videos,
+    )
 
 
 def _exact(draft: Draft, dialect: Dialect | None) -> int | None:

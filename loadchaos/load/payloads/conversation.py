@@ -81,19 +81,19 @@ class Options(BaseModel):
         return {"tokens": last * (self.turns + 1) / (2 * self.turns)}
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.Draws) -> None:  # noqa: ARG001 - drawn by conversation, not by step
+def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - drawn by conversation, not by step
     """Put the earlier turns in front and set the newest question."""
     assert isinstance(options, Options)
     number, turn = options.place(step.ordinal)
     seed = draws.mix(step.run_seed, step.phase, draws.of_text(step.traffic), 11, number)
     overhead = facts.text.overhead if facts.text else 0
     each = facts.text.turn_overhead if facts.text else None
-    last = _fitting(draws.Draws(seed).between(options.tokens.low, options.tokens.high), draft, facts)
+    last = _fitting(draws.Rng(seed).between(options.tokens.low, options.tokens.high), draft, facts)
     sizes = _sizes(last - overhead - (options.turns - 1) * (each or 0), options.turns)
     draft.history = [_message(facts.text, seed, i, size) for i, size in enumerate(sizes[: 2 * turn])]
     draft.history_tokens = sum(sizes[: 2 * turn]) + turn * (each or 0)
     draft.way = None
-    own = draws.Draws(draws.mix(seed, 2 * turn))
+    own = draws.Rng(draws.mix(seed, 2 * turn))
     prompt(draft, facts, overhead + draft.history_tokens + sizes[2 * turn], own)
     if turn and each is None:
         draft.countable = False  # what the template puts between turns is not known here
@@ -119,7 +119,7 @@ def _sizes(tokens: int, turns: int) -> tuple[int, ...]:
 @functools.lru_cache(maxsize=_KEPT)
 def _message(known: TextFacts | None, seed: int, index: int, tokens: int) -> bytes:
     """An earlier message as JSON: a question as it was sent in its own turn, or a made-up answer."""
-    own = draws.Draws(draws.mix(seed, index))
+    own = draws.Rng(draws.mix(seed, index))
     corpus = corpus_of(known)
     opening, spent = corpus.nonce(tokens, own) if index % 2 == 0 else ("", 0)
     text = opening + corpus.take(tokens - spent, own)

@@ -18,15 +18,17 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from loadchaos.core import resources
 from loadchaos.core.errors import why_unread
 from loadchaos.core.model import Facts, Outcome, Step
-from loadchaos.core.rng import Draws
+from loadchaos.core.rng import Rng
 from loadchaos.load.payloads import image_corpus
 from loadchaos.load.payloads.base import Draft
 
 ORDER = 0
 _NAMED = 5
 _EXPECTED: Mapping[image_corpus.Right, Sequence[Outcome]] = {
-    "image": ("ok",), "refusal": ("rejected",), "either": ("ok", "rejected"),
-}  # fmt: skip
+    "image": ("ok",),
+    "refusal": ("rejected",),
+    "either": ("ok", "rejected"),
+}
 
 
 class Options(BaseModel):
@@ -57,7 +59,7 @@ class Options(BaseModel):
             )
         return self
 
-    def chosen(self) -> Sequence[image_corpus.Entry]:
+    def chosen(self) -> Sequence[image_corpus.CorpusImage]:
         """What is sent, in this order."""
         entries = _read(self.folder)
         if self.only:
@@ -85,7 +87,7 @@ class Options(BaseModel):
         return {"images": 1.0, "uncounted_images": 1.0}
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Draws) -> None:  # noqa: ARG001 - in turn, not drawn
+def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - in turn, not drawn
     """Put the image in front of the text; what is expected is what its manifest calls right."""
     assert isinstance(options, Options)
     if facts.images is False:
@@ -105,7 +107,7 @@ def _folder(given: str | None) -> Path:
 
 
 @functools.lru_cache(maxsize=8)
-def _read(given: str | None) -> Sequence[image_corpus.Entry]:
+def _read(given: str | None) -> Sequence[image_corpus.CorpusImage]:
     try:
         return image_corpus.read(_folder(given))
     except (OSError, KeyError, TypeError) as e:
@@ -119,7 +121,7 @@ def _strange(given: str | None) -> Sequence[str]:
 
 
 @functools.lru_cache(maxsize=512)
-def _part(folder: Path, entry: image_corpus.Entry) -> bytes:
+def _part(folder: Path, entry: image_corpus.CorpusImage) -> bytes:
     data = (folder / entry.file).read_bytes()
     mime = entry.mime.encode()
     if entry.form == "text":

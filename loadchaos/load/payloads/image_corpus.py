@@ -29,7 +29,7 @@ _PILLOWS_LIMIT = 178_956_970
 
 
 @dataclass(frozen=True)
-class Entry:
+class CorpusImage:
     """One image of the corpus, as manifest.json has it. `pixels` is "64x64" as its header says, "" where it says none."""
 
     file: str
@@ -43,11 +43,11 @@ class Entry:
 
 @dataclass(frozen=True)
 class _Maker:
-    entry: Entry
+    entry: CorpusImage
     make: Callable[[], bytes]
 
 
-def build(folder: Path) -> list[Entry]:
+def build(folder: Path) -> list[CorpusImage]:
     """Write every file and the manifest. Formats this Pillow cannot write are left out; returns what was written."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
@@ -58,7 +58,7 @@ def build(folder: Path) -> list[Entry]:
             continue  # an optional codec (AVIF, WebP) this Pillow was built without
         (folder / maker.entry.file).write_bytes(data)
         details = {**asdict(maker.entry), "sha256": hashlib.sha256(data).hexdigest(), "pixels": _pixels(data)}
-        written.append(Entry(**details))
+        written.append(CorpusImage(**details))
     manifest = {"about": __doc__.splitlines()[0] if __doc__ else "", "images": [asdict(e) for e in written]}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     return written
@@ -173,7 +173,7 @@ def _gif_and_script() -> bytes:
 
 
 def _made(file: str, mime: str, what: str, right: Right, make: Callable[[], bytes], form: Form = "base64") -> _Maker:
-    return _Maker(Entry(file, mime, what, right, form), make)
+    return _Maker(CorpusImage(file, mime, what, right, form), make)
 
 
 def _makers() -> Sequence[_Maker]:
@@ -205,30 +205,57 @@ def _makers() -> Sequence[_Maker]:
         # sizes
         _made("1x1.png", png, "one pixel", "image", lambda: _png(1, 1)),
         _made("12x1.png", png, "twelve pixels: 3328 tokens where tiles follow the shape", "image", lambda: _png(12, 1)),
-        _made("1x200.png", png, "200 times as high as wide: the longest some models take", "either", lambda: _png(1, 200)),
+        _made(
+            "1x200.png", png, "200 times as high as wide: the longest some models take", "either", lambda: _png(1, 200)
+        ),
         _made("1x201.png", png, "one more: refused where the shape is bounded", "either", lambda: _png(1, 201)),
         _made("2000x1.png", png, "2000 times as wide as high", "either", lambda: _png(2000, 1)),
         _made("8000x8000.png", png, "64 megapixels in 8 kB", "either", lambda: _png(8000, 8000, bits=1, color=0)),
-        _made("bomb.png", png, f"more than {_PILLOWS_LIMIT} pixels in 24 kB: a decompression bomb", "either",
-              lambda: _png(13400, 13400, bits=1, color=0)),
-        _made("bomb_header.png", png, "a header that promises 2.5 gigapixels, and nothing behind it", "refusal",
-              lambda: _png(50_000, 50_000, data=zlib.compress(b"\x00" * 100))),
+        _made(
+            "bomb.png",
+            png,
+            f"more than {_PILLOWS_LIMIT} pixels in 24 kB: a decompression bomb",
+            "either",
+            lambda: _png(13400, 13400, bits=1, color=0),
+        ),
+        _made(
+            "bomb_header.png",
+            png,
+            "a header that promises 2.5 gigapixels, and nothing behind it",
+            "refusal",
+            lambda: _png(50_000, 50_000, data=zlib.compress(b"\x00" * 100)),
+        ),
         _made("bomb_text.png", png, "a comment that unpacks to 20 MB", "either", _unpacking_text),
         # broken
         _made("truncated_half.png", png, "the first half of a file", "either", lambda: whole()[: len(whole()) // 2]),
         _made("truncated_tail.png", png, "its last twelve bytes missing", "either", lambda: whole()[:-12]),
-        _made("truncated.jpg", jpeg, "the first half of a JPEG", "either",
-              lambda: (f := _of_mode("RGB", "JPEG")())[: len(f) // 2]),
+        _made(
+            "truncated.jpg",
+            jpeg,
+            "the first half of a JPEG",
+            "either",
+            lambda: (f := _of_mode("RGB", "JPEG")())[: len(f) // 2],
+        ),
         _made("wrong_crc.png", png, "a wrong checksum over the pixels", "either", _wrong_crc),
-        _made("garbled_pixels.png", png, "pixels that do not unpack", "either",
-              lambda: _png(8, 8, data=b"\x78\x9c" + b"\xab" * 40)),
+        _made(
+            "garbled_pixels.png",
+            png,
+            "pixels that do not unpack",
+            "either",
+            lambda: _png(8, 8, data=b"\x78\x9c" + b"\xab" * 40),
+        ),
         _made("header_only.png", png, "signature and header, no pixels", "refusal", lambda: whole()[:33]),
         _made("signature_only.png", png, "eight bytes of signature", "refusal", lambda: _SIGNATURE),
         _made("empty.png", png, "no byte at all", "refusal", lambda: b""),
         _made("zero_wide.png", png, "no pixel wide", "refusal", lambda: _png(0, 8)),
         _made("noise.png", png, "bytes that are no image", "refusal", lambda: hashlib.sha512(b"noise").digest() * 8),
-        _made("broken_profile.png", png, "a colour profile that is none", "either",
-              lambda: _png(_SIDE, _SIDE, extra=_chunk(b"iCCP", b"x\x00\x00not a profile"))),
+        _made(
+            "broken_profile.png",
+            png,
+            "a colour profile that is none",
+            "either",
+            lambda: _png(_SIDE, _SIDE, extra=_chunk(b"iCCP", b"x\x00\x00not a profile")),
+        ),
         # not what it says
         _made("png_as_jpeg.png", jpeg, "a PNG that is said to be a JPEG", "either", whole),
         _made("png_as_text.png", "text/plain", "a PNG that is said to be text", "either", whole),
@@ -238,25 +265,33 @@ def _makers() -> Sequence[_Maker]:
         _made("zip_behind.png", png, "a polyglot: a PNG with a ZIP archive behind it", "image", _zip_behind),
         _made("script.gif", "image/gif", "a polyglot: a GIF that is JavaScript, too", "either", _gif_and_script),
         # the data URL itself
-        _made("not_base64.txt", png, "characters that are not base64", "refusal", lambda: b"@@@not*base64@@@", "verbatim"),
-        _made("cut_base64.txt", png, "base64 that ends too early", "refusal", lambda: b"iVBORw0KGgoAAAANSUhEU", "verbatim"),
-    ]  # fmt: skip
+        _made(
+            "not_base64.txt", png, "characters that are not base64", "refusal", lambda: b"@@@not*base64@@@", "verbatim"
+        ),
+        _made(
+            "cut_base64.txt", png, "base64 that ends too early", "refusal", lambda: b"iVBORw0KGgoAAAANSUhEU", "verbatim"
+        ),
+    ]
 
 
 # --- read back ----------------------------------------------------------------------------------------------------------
 
 
-def read(folder: Path) -> list[Entry]:
+def read(folder: Path) -> list[CorpusImage]:
     """The manifest's entries; without one all files but dot files, of which nothing is known. Raises OSError, ValueError."""
     manifest = folder / MANIFEST
     if manifest.is_file():
         data = json.loads(manifest.read_text(encoding="utf-8"))
-        return [Entry(**{k: v for k, v in e.items() if k in Entry.__dataclass_fields__}) for e in data["images"]]
+        return [
+            CorpusImage(**{k: v for k, v in e.items() if k in CorpusImage.__dataclass_fields__}) for e in data["images"]
+        ]
     import mimetypes
 
     files = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
     return [
-        Entry(p.name, _mime(p.name) or mimetypes.guess_type(p.name)[0] or "application/octet-stream", "yours", "either")
+        CorpusImage(
+            p.name, _mime(p.name) or mimetypes.guess_type(p.name)[0] or "application/octet-stream", "yours", "either"
+        )
         for p in files
     ]
 

@@ -137,7 +137,7 @@ def _sizes(size: Size, aspects: tuple[tuple[int, int], ...]) -> tuple[Size, ...]
     return tuple(Size(w, max(1, round(area / w))) for w in widths)
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.Draws) -> None:  # noqa: ARG001 - images are named by run, not drawn
+def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - images are named by run, not drawn
     """Put the images in front of the text, at most as many as the server takes."""
     assert isinstance(options, Options)
     if facts.images is False:

@@ -28,7 +28,7 @@ _END = b"\xff\xd9"
 _QUALITY = 85
 
 
-class Template:
+class JpegTemplate:
     """Everything of a JPEG of one size that does not change from image to image."""
 
     def __init__(self, width: int, height: int, look: Look) -> None:
@@ -122,6 +122,6 @@ def _texture(height: int, width: int) -> NDArray[np.float32]:
 
 
 @functools.lru_cache(maxsize=32)
-def template(width: int, height: int, look: Look = "flat") -> Template:
+def template(width: int, height: int, look: Look = "flat") -> JpegTemplate:
     """The template of a size; made once, in tenths of a second for a photo-like megapixel. At most 65535 pixels a side."""
-    return Template(width, height, look)
+    return JpegTemplate(width, height, look)

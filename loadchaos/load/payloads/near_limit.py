@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from loadchaos.core.model import Facts, Outcome, Output, Step
-from loadchaos.core.rng import Draws
+from loadchaos.core.rng import Rng
 from loadchaos.core.units import IntRange, Range
 from loadchaos.load.payloads.base import Draft
 from loadchaos.load.payloads.text import prompt
@@ -89,7 +89,7 @@ class Options(BaseModel):
         )
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Draws) -> None:
+def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:
     """Set text, output and what is expected for one rung; a plain short prompt where the limit is not known."""
     assert isinstance(options, Options)
     rung = options.rung or options.rungs()[step.ordinal % len(options.rungs())]

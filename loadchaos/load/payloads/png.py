@@ -32,7 +32,7 @@ _CLOSING, _CLOSING_CRC = b"\x00\x00\x00\x04IDAT", zlib.crc32(b"IDAT")
 _word = struct.Struct(">I").pack
 
 
-class Template:
+class PngTemplate:
     """Everything of a PNG of one size that does not change."""
 
     def __init__(self, width: int, height: int) -> None:
@@ -77,9 +77,11 @@ class Template:
             return (base64.b64encode(self.file(identity, twist)),)
         first, last = self._changing(identity, twist)
         return (
-            self._head64, binascii.b2a_base64(first, newline=False), self._tail64,
+            self._head64,
+            binascii.b2a_base64(first, newline=False),
+            self._tail64,
             binascii.b2a_base64(last, newline=False),
-        )  # fmt: skip
+        )
 
 
 def _pixels(width: int, height: int) -> bytes:
@@ -95,6 +97,6 @@ def _pixels(width: int, height: int) -> bytes:
 
 
 @functools.lru_cache(maxsize=64)
-def template(width: int, height: int) -> Template:
+def template(width: int, height: int) -> PngTemplate:
     """The template of a size; made once, in tens of milliseconds for a megapixel."""
-    return Template(width, height)
+    return PngTemplate(width, height)

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from loadchaos.core.errors import why_unread
 from loadchaos.core.model import Facts, Step
-from loadchaos.core.rng import Draws
+from loadchaos.core.rng import Rng
 from loadchaos.load.payloads.base import Draft, Ready
 
 ORDER = 0
@@ -95,7 +95,7 @@ class Given:
     """How many it asks for at once (`n`)."""
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Draws) -> None:
+def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:
     """The whole request; nothing of it is fitted to the server."""
     assert isinstance(options, Options)
     found = read(options.file, options.turns)
@@ -238,9 +238,16 @@ def _given(body: dict[str, Any], url: str | None, folder: Path, own: bool) -> Gi
         _embed(part, folder)
     path = url or (_CHAT if "messages" in body else _COMPLETIONS)
     return Given(
-        path, None if model is None else str(model), orjson.dumps(body)[1:-1], stream, "stream_options" in body, limit,
-        images, not own and limit is None, n if isinstance(n := body.get("n"), int) and n > 1 else 1,
-    )  # fmt: skip
+        path,
+        None if model is None else str(model),
+        orjson.dumps(body)[1:-1],
+        stream,
+        "stream_options" in body,
+        limit,
+        images,
+        not own and limit is None,
+        n if isinstance(n := body.get("n"), int) and n > 1 else 1,
+    )
 
 
 def _image_parts(body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from loadchaos.core.model import Facts, Step
-from loadchaos.core.rng import Draws
+from loadchaos.core.rng import Rng
 from loadchaos.core.units import IntRange, Range
 from loadchaos.load.payloads.base import Draft
 
@@ -64,7 +64,7 @@ class Options(BaseModel):
         return "sampled with " + ", ".join(f"{k} {v}" for k, v in given.items()) if given else "sampled as usual"
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Draws) -> None:  # noqa: ARG001 - the server is not asked
+def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - the server is not asked
     """Add the fields to the body; what was not given is not sent."""
     assert isinstance(options, Options)
     if options.n is not None:

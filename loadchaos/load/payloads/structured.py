@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from loadchaos.core.model import Facts, Step
-from loadchaos.core.rng import Draws, mix
+from loadchaos.core.rng import Rng, mix
 from loadchaos.load.payloads.base import Draft
 
 ORDER = 31
@@ -41,7 +41,7 @@ class Options(BaseModel):
         return f"answers by a {kind} JSON schema{many}"
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Draws) -> None:  # noqa: ARG001 - the server is not asked
+def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - the server is not asked
     """Ask for an answer by the schema."""
     assert isinstance(options, Options)
     variant = rng.bits() % options.variants
@@ -49,14 +49,18 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Draws) 
     schema = dict(kind) if isinstance(kind, Mapping) else _MADE[kind](variant)
     name = f"answer_{variant}"
     draft.extra["response_format"] = {
-        "type": "json_schema", "json_schema": {"name": name, "schema": schema, "strict": options.strict},
-    }  # fmt: skip
+        "type": "json_schema",
+        "json_schema": {"name": name, "schema": schema, "strict": options.strict},
+    }
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:
     return {
-        "type": "object", "properties": properties, "required": list(properties), "additionalProperties": False,
-    }  # fmt: skip
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
 
 
 def _small(variant: int) -> dict[str, Any]:

@@ -102,7 +102,7 @@ class Options(BaseModel):
         return {"tokens": (self.tokens.low + self.tokens.high) / 2}
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.Draws) -> None:  # noqa: ARG001 - the draws carry the step's seed
+def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - the draws carry the step's seed
     """Set the prompt's text; a length already set by what must fit is kept as the upper bound."""
     assert isinstance(options, Options)
     wanted = rng.between(options.tokens.low, options.tokens.high)
@@ -127,7 +127,7 @@ class Way:
 _PLAIN = Way()
 
 
-def prompt(draft: Draft, facts: Facts, tokens: int, rng: draws.Draws) -> None:
+def prompt(draft: Draft, facts: Facts, tokens: int, rng: draws.Rng) -> None:
     """Make the draft's text cost exactly `tokens` with the template, or as near as words allow from above."""
     way = draft.way if isinstance(draft.way, Way) else _PLAIN
     known = facts.text or _GUESS
@@ -148,16 +148,16 @@ def prompt(draft: Draft, facts: Facts, tokens: int, rng: draws.Draws) -> None:
     draft.text_tokens = None if facts.text is None else max(tokens, around + 1)
 
 
-def _opening(corpus: _Corpus, known: TextFacts, way: Way, room: int, rng: draws.Draws) -> list[tuple[str, int]]:
+def _opening(corpus: _Corpus, known: TextFacts, way: Way, room: int, rng: draws.Rng) -> list[tuple[str, int]]:
     """What the prompt begins with and others begin with, too: (text, tokens) each."""
     parts = []
     if way.shared is not None:
         group = rng.between(1, way.shared.groups)
         tokens = min(way.shared.tokens - known.overhead, room)
         if tokens > 0:
-            parts.append((corpus.take(tokens, draws.Draws(draws.mix(way.shared.tokens, group))), tokens))
+            parts.append((corpus.take(tokens, draws.Rng(draws.mix(way.shared.tokens, group))), tokens))
     size = way.block_tokens
-    return parts + [(corpus.take(size, draws.Draws(draws.mix(77, name))), size) for name in way.blocks[: room // size]]
+    return parts + [(corpus.take(size, draws.Rng(draws.mix(77, name))), size) for name in way.blocks[: room // size]]
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class _Corpus:
     sums: array[int]
     openings: list[tuple[str, int]]
 
-    def nonce(self, room: int, rng: draws.Draws) -> tuple[str, int]:
+    def nonce(self, room: int, rng: draws.Rng) -> tuple[str, int]:
         """(words, their tokens): an order that no other prompt has, as far as there is room."""
         bits = rng.bits()
         openings, mask = self.openings, _OPENINGS - 1
@@ -190,7 +190,7 @@ class _Corpus:
             words.append(word)
             spent += cost
 
-    def take(self, tokens: int, rng: draws.Draws) -> str:
+    def take(self, tokens: int, rng: draws.Rng) -> str:
         """Text of exactly that many tokens, from a random place on; the corpus goes round, units fill the rest."""
         start = rng.between(0, len(self.chars) - 2)
         parts: list[str] = []
@@ -229,7 +229,7 @@ def _known_corpus(facts: TextFacts, script: str) -> _Corpus:
 
 @functools.lru_cache(maxsize=16)
 def _corpus(facts: TextFacts, script: str = "latin") -> _Corpus:
-    rng = draws.Draws(20260701)
+    rng = draws.Rng(20260701)
     words = dict(facts.scripts).get(script) or facts.words
     chosen = [words[rng.bits() % len(words)] for _ in range(_CORPUS_WORDS)]
     chars, sums = array("q", [0]), array("q", [0])

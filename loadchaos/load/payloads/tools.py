@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, field_validator
 
 from loadchaos.core.model import Facts, Step
-from loadchaos.core.rng import Draws
+from loadchaos.core.rng import Rng
 from loadchaos.core.units import IntRange, Range
 from loadchaos.load.payloads.base import Draft
 
@@ -41,7 +41,7 @@ class Options(BaseModel):
         return f"{self.count} tools to choose from ({self.choice})"
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Draws) -> None:  # noqa: ARG001 - the server is not asked
+def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - the server is not asked
     """Add the tools; the prompt's length is not known any more."""
     assert isinstance(options, Options)
     tools = [_tool(i) for i in range(rng.between(options.count.low, options.count.high))]
@@ -56,6 +56,11 @@ def _tool(number: int) -> dict[str, Any]:
         "properties": {"place": {"type": "string"}, "days": {"type": "integer"}, "unit": {"enum": ["c", "f"]}},
     }  # fmt: skip
     name = f"get_weather_{number}"
-    return {"type": "function", "function": {
-        "name": name, "description": f"Weather of a place, source {number}", "parameters": parameters,
-    }}  # fmt: skip
+    return {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": f"Weather of a place, source {number}",
+            "parameters": parameters,
+        },
+    }

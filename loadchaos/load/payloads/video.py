@@ -77,7 +77,7 @@ class Options(BaseModel):
         return f"{self.count} video{'s' if self.count.high > 1 else ''} of {self.frames} frames of {self.size}, {new}"
 
 
-def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.Draws) -> None:  # noqa: ARG001 - videos are named by run, not drawn
+def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - videos are named by run, not drawn
     """Put the videos in front of the text."""
     assert isinstance(options, Options)
     tokens = facts.video_tokens.get(options.kind())

@@ -53,9 +53,12 @@ def guard(web_ui: WebUi) -> str:
     """Set everything up; returns the token that our page gives to our buttons."""
     app = web_ui.app
     app.config.update(
-        SECRET_KEY=secrets.token_hex(), SESSION_COOKIE_SAMESITE="Strict", SESSION_COOKIE_HTTPONLY=True,
-        SESSION_COOKIE_NAME=f"loadchaos-{web_ui.port}", MAX_CONTENT_LENGTH=1 << 20,
-    )  # fmt: skip
+        SECRET_KEY=secrets.token_hex(),
+        SESSION_COOKIE_SAMESITE="Strict",
+        SESSION_COOKIE_HTTPONLY=True,
+        SESSION_COOKIE_NAME=f"loadchaos-{web_ui.port}",
+        MAX_CONTENT_LENGTH=1 << 20,
+    )
     app.debug = False
     local = web_ui.host in _LOOPBACK
     hosts = {f"{h}:{web_ui.port}" for h in ("127.0.0.1", "localhost", "[::1]")}

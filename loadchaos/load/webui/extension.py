@@ -131,10 +131,16 @@ class Cockpit:
             if self.over and self.run.report_html.exists():
                 links.insert(0, {"title": "report", "href": "report.html"})
         return {
-            "phase": self.phase, "profile": self.web.get("profile"), "about": self.web.get("about"), "run": name,
-            "verdict": self.over.get("verdict"), "exit_code": self.over.get("exit_code"),
-            "error": self.over.get("error"), "links": links, "older": [n for n in self.runs if n != name][-5:],
-        }  # fmt: skip
+            "phase": self.phase,
+            "profile": self.web.get("profile"),
+            "about": self.web.get("about"),
+            "run": name,
+            "verdict": self.over.get("verdict"),
+            "exit_code": self.over.get("exit_code"),
+            "error": self.over.get("error"),
+            "links": links,
+            "older": [n for n in self.runs if n != name][-5:],
+        }
 
 
 def extend(environment: Environment, home: Path) -> None:

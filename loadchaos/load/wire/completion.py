@@ -11,8 +11,15 @@ from typing import Any
 import orjson
 
 from loadchaos.core.stats import bucket
-from loadchaos.load.wire.event_template import Alike, string
-from loadchaos.load.wire.outcome import MAX_ERROR_CHARS, Decisive, ErrorObject, Rules, error_object, of_error_event
+from loadchaos.load.wire.event_template import EventTemplate, string
+from loadchaos.load.wire.outcome import (
+    MAX_ERROR_CHARS,
+    ErrorObject,
+    OutcomeEvent,
+    OutcomeRules,
+    error_object,
+    of_error_event,
+)
 from loadchaos.load.wire.sse import Event, SseParser
 
 _PREFIX_BYTES = 300
@@ -24,7 +31,7 @@ class _WrongShapeError(Exception):
     """A JSON value of the wrong type inside the answer; the text says which."""
 
 
-class Answer:
+class Completion:
     """The body of one 2xx answer. `add` what arrived, then `close`, then read the attributes.
 
     `decisive` lists what would decide the outcome, in byte order. `finish` maps a choice's index to its finish_reason.
@@ -38,10 +45,10 @@ class Answer:
         "rules", "usage",
     )  # fmt: skip
 
-    def __init__(self, rules: Rules, *, asked_stream: bool, declared_stream: bool) -> None:
+    def __init__(self, rules: OutcomeRules, *, asked_stream: bool, declared_stream: bool) -> None:
         self.rules = rules
         self.asked_stream = asked_stream
-        self.decisive: list[Decisive] = []
+        self.decisive: list[OutcomeEvent] = []
         self.first_token_ns: int | None = None
         self.first_answer_ns: int | None = None
         self.last_token_ns: int | None = None
@@ -61,7 +68,7 @@ class Answer:
         self._events = 0
         self._sse = SseParser()
         self._between_events = False
-        self._alike = Alike()
+        self._alike = EventTemplate()
         self._unsniffed: list[tuple[int, bytes]] = []
         self._body: list[bytes] = []
 
@@ -98,7 +105,7 @@ class Answer:
                 self._event(at_ns, last)
             if self.nothing() and self._sse.comments == 0 and self._prefix.strip():
                 text = self._prefix[:_PREFIX_BYTES].decode("utf-8", "replace")
-                self.decisive.append(Decisive("protocol_error", f"a stream without one event: {text!r}"))
+                self.decisive.append(OutcomeEvent("protocol_error", f"a stream without one event: {text!r}"))
         elif complete:
             self._whole(b"".join(self._body))
 
@@ -204,14 +211,14 @@ class Answer:
             error = ErrorObject(event.data.decode("utf-8", "replace")[:MAX_ERROR_CHARS], None, "")
         if error is not None:
             outcome = of_error_event(error, after_token=self.has_text, rules=self.rules)
-            self.decisive.append(Decisive(outcome, error.text[:MAX_ERROR_CHARS], error.code))
+            self.decisive.append(OutcomeEvent(outcome, error.text[:MAX_ERROR_CHARS], error.code))
             return
         if event.name not in {"", "message"}:
             return  # a named event is an extension (ping, progress) that no client of this protocol reads
         try:
             self._chunk(at_ns, data)
         except _WrongShapeError as e:
-            self.decisive.append(Decisive("protocol_error", f"{e}: {event.data[:300].decode('utf-8', 'replace')}"))
+            self.decisive.append(OutcomeEvent("protocol_error", f"{e}: {event.data[:300].decode('utf-8', 'replace')}"))
             return
         if self.chunks > 1:  # an answer of one token has no second like it
             self._alike.learn(event.data, data)
@@ -220,9 +227,9 @@ class Answer:
         text = event.data[:300].decode("utf-8", "replace")
         if event.name == "error":
             outcome = of_error_event(ErrorObject(text, None, ""), after_token=self.has_text, rules=self.rules)
-            self.decisive.append(Decisive(outcome, text))
+            self.decisive.append(OutcomeEvent(outcome, text))
         elif event.name in {"", "message"}:
-            self.decisive.append(Decisive("protocol_error", f"an event that is no JSON: {text}"))
+            self.decisive.append(OutcomeEvent("protocol_error", f"an event that is no JSON: {text}"))
 
     def _on_done(self) -> None:
         if self.done_seen:
@@ -298,9 +305,9 @@ class Answer:
             raise _WrongShapeError("a finish_reason that is no string")
         self.finish[index] = reason
         if "error" in reason:
-            self.decisive.append(Decisive("finish_error", self.text[-MAX_ERROR_CHARS:]))
+            self.decisive.append(OutcomeEvent("finish_error", self.text[-MAX_ERROR_CHARS:]))
         elif "abort" in reason:
-            self.decisive.append(Decisive("finish_abort", f"finish_reason {reason}, which nobody asked for"))
+            self.decisive.append(OutcomeEvent("finish_abort", f"finish_reason {reason}, which nobody asked for"))
         # A reason of the server's own making (repetition, eos_token) is told in the row, and no fault by itself.
 
     def _stamp(self, at_ns: int, *, answer: bool) -> None:
@@ -326,19 +333,19 @@ class Answer:
         except orjson.JSONDecodeError:
             if body.strip() or not self.asked_stream:
                 text = body[:300].decode("utf-8", "replace")
-                self.decisive.append(Decisive("protocol_error", f"a body that is no JSON: {text!r}"))
+                self.decisive.append(OutcomeEvent("protocol_error", f"a body that is no JSON: {text!r}"))
             return
         self._events += 1
         error = error_object(data)
         if error is not None:
-            self.decisive.append(Decisive("http_error", error.text[:MAX_ERROR_CHARS], error.code))
+            self.decisive.append(OutcomeEvent("http_error", error.text[:MAX_ERROR_CHARS], error.code))
             return
         if self.asked_stream:
-            self.decisive.append(Decisive("protocol_error", "a stream was asked for, one JSON value came"))
+            self.decisive.append(OutcomeEvent("protocol_error", "a stream was asked for, one JSON value came"))
         try:
             self._whole_choices(self._common(data))
         except _WrongShapeError as e:
-            self.decisive.append(Decisive("protocol_error", f"{e}: {body[:300].decode('utf-8', 'replace')}"))
+            self.decisive.append(OutcomeEvent("protocol_error", f"{e}: {body[:300].decode('utf-8', 'replace')}"))
 
     def _whole_choices(self, choices: list[dict[str, Any]]) -> None:
         for choice in choices:
@@ -355,24 +362,24 @@ class Answer:
             self._finished(_index(choice), choice)
 
 
-def completion(answer: Answer) -> Decisive:
+def completion(answer: Completion) -> OutcomeEvent:
     """What a body that ended as promised comes to, where nothing in it decided before."""
     rules = answer.rules
     if answer.is_stream and not answer.asked_stream:
-        return Decisive("protocol_error", "one JSON value was asked for, a stream came")
+        return OutcomeEvent("protocol_error", "one JSON value was asked for, a stream came")
     if not answer.finished:
         if answer.nothing() and not answer.done_seen:
-            return Decisive("truncated", "the answer ended without a byte of content")
-        return Decisive("truncated", "the answer ended without a finish_reason")
+            return OutcomeEvent("truncated", "the answer ended without a byte of content")
+        return OutcomeEvent("truncated", "the answer ended without a finish_reason")
     if answer.is_stream and rules.sends_done and not answer.done_seen:
-        return Decisive("truncated", "the stream ended without its [DONE]")
+        return OutcomeEvent("truncated", "the stream ended without its [DONE]")
     if not answer.has_text and not answer.completion_tokens and not rules.allow_empty:
-        return Decisive("empty", "finished without a token")
+        return OutcomeEvent("empty", "finished without a token")
     if rules.foreign_nonce is not None:
         foreign = rules.foreign_nonce(answer.text)
         if foreign is not None:
-            return Decisive("wrong_output", f"the word of another request is in the answer: {foreign[:80]}")
-    return Decisive("ok")
+            return OutcomeEvent("wrong_output", f"the word of another request is in the answer: {foreign[:80]}")
+    return OutcomeEvent("ok")
 
 
 def _index(choice: dict[str, Any]) -> int:

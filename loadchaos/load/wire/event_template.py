@@ -27,7 +27,7 @@ def string(between: bytes) -> str | None:
     return text
 
 
-class Alike:
+class EventTemplate:
     """The bytes around the text of a stream's token events, once there was one to learn them from (`known`).
 
     `is_answer` says whether the text belongs to the answer itself, not to its reasoning. `frame_begin` and `frame_end`

@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from loadchaos.core.model import Reply
-from loadchaos.load.wire.completion import Answer, completion
+from loadchaos.load.wire.completion import Completion, completion
 from loadchaos.load.wire.http1 import ResponseParser
-from loadchaos.load.wire.outcome import MAX_ERROR_CHARS, Decisive, End, error_answer, in_words, of_end
-from loadchaos.load.wire.request import Limits, Progress, Sending, length_of, request_head
+from loadchaos.load.wire.outcome import MAX_ERROR_CHARS, End, OutcomeEvent, error_answer, in_words, of_end
+from loadchaos.load.wire.request import Progress, WireRequest, WireTimeouts, length_of, request_head
 from loadchaos.load.wire.sockets import RECEIVE_BYTES, Connection, Slot, Take
 
-__all__ = ["CONNECT_AGAIN_S", "Call", "Limits", "Progress", "Sending", "length_of", "request_head"]
+__all__ = ["CONNECT_AGAIN_S", "Exchange", "Progress", "WireRequest", "WireTimeouts", "length_of", "request_head"]
 
 _JOIN_BYTES = 64 * 1024
 _KEPT_ERROR_BYTES = 64 * 1024
@@ -27,7 +27,7 @@ _WORTH_TELLING_NS = 1_000_000
 _REST_SLICE_S = 0.05
 
 
-class Call:
+class Exchange:
     """One exchange. Take the steps in order, then `reply()`; `sweep` may be called from elsewhere at any time."""
 
     __slots__ = (
@@ -38,7 +38,7 @@ class Call:
         "sending", "sent_ns", "slowed",
     )  # fmt: skip
 
-    def __init__(self, sending: Sending, slot: Slot, progress: Progress) -> None:
+    def __init__(self, sending: WireRequest, slot: Slot, progress: Progress) -> None:
         self.sending = sending
         self.options = sending.options
         self.seed = sending.seed
@@ -48,11 +48,11 @@ class Call:
         self.first_byte_ns: int | None = None
         self.first_body_ns: int | None = None
         self.last_byte_ns: int | None = None
-        self.answer: Answer | None = None
+        self.answer: Completion | None = None
         self.over = False
         self.slowed = False
         """Set by a behaviour that is slow on purpose: what its times say is its own doing."""
-        self.behind: Sequence[Call] = ()
+        self.behind: Sequence[Exchange] = ()
         """Whose answers come behind ours; the connection, and what has come of them, is `left` to the next."""
         self.followed = False
         self.left: tuple[Connection, bytes] | None = None
@@ -289,7 +289,7 @@ class Call:
         body = parser.feed(data)
         if not had_head and parser.has_head and 200 <= (parser.status or 0) < 300:
             declared = parser.headers.get("content-type", "").startswith("text/event-stream")
-            self.answer = Answer(self.sending.rules, asked_stream=self.sending.stream, declared_stream=declared)
+            self.answer = Completion(self.sending.rules, asked_stream=self.sending.stream, declared_stream=declared)
         if body:
             if self.first_body_ns is None:
                 self.first_body_ns = at_ns
@@ -352,12 +352,12 @@ class Call:
             self._take(at_ns, data)
         return False if self.over else self._finish("cut", in_words(error))
 
-    def _decisive(self, now_ns: int) -> list[Decisive]:
+    def _decisive(self, now_ns: int) -> list[OutcomeEvent]:
         end = self._end or "hung_up"
         ending = [] if end == "complete" else [of_end(end, self._why)]
         parser = self._parser
         if not parser.has_head:
-            return ending or [Decisive("protocol_error", "an end without a beginning")]
+            return ending or [OutcomeEvent("protocol_error", "an end without a beginning")]
         status = parser.status or 0
         if self.answer is None:
             told = error_answer(status, parser.reason, parser.headers, self._error_body, self.sending.rules)
@@ -369,7 +369,7 @@ class Call:
             ending = [completion(self.answer)]
         return [*self.answer.decisive, *ending]
 
-    def _largest_gap(self, now_ns: int, first: Decisive) -> int:
+    def _largest_gap(self, now_ns: int, first: OutcomeEvent) -> int:
         if self.answer is None or self.slowed:
             return 0
         gap = self.answer.largest_gap_ns
@@ -377,7 +377,7 @@ class Call:
             gap = max(gap, now_ns - self.answer.last_token_ns)
         return gap
 
-    def _detail(self, first: Decisive) -> dict[str, Any]:
+    def _detail(self, first: OutcomeEvent) -> dict[str, Any]:
         detail: dict[str, Any] = {}
         if self.slowed:
             detail["slowed"] = True

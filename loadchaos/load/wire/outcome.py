@@ -1,6 +1,6 @@
 """What one request came to: status, headers and body in, exactly one outcome out, first decisive event in byte order.
 
-Sans-I/O. The texts by which servers say "your fault", "too busy" and "my engine is dead" come in as `Rules`, because
+Sans-I/O. The texts by which servers say "your fault", "too busy" and "my engine is dead" come in as `OutcomeRules`, because
 they differ from server to server; everything else here is HTTP and the OpenAI protocol.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import orjson
 
 from loadchaos.core.model import Outcome
-from loadchaos.core.slotted import made_often
+from loadchaos.core.slotted import slotted_dataclass
 
 End = Literal["complete", "cut", "unreached", "stalled", "timeout", "hung_up", "not_http"]
 """How the exchange ended: the body ended as promised (`complete`); the connection was closed or reset before
@@ -27,8 +27,8 @@ _OF_END: Mapping[End, Outcome] = {
 }  # fmt: skip
 
 
-@made_often(frozen=True)
-class Rules:
+@slotted_dataclass(frozen=True)
+class OutcomeRules:
     """What an answer is judged by. The regexes are searched in error texts as the server sent them.
 
     `plain_validation` are statuses that mean "the client's fault" by themselves when the body is a JSON error object
@@ -44,15 +44,20 @@ class Rules:
     allow_empty: bool = False
     foreign_nonce: Callable[[str], str | None] | None = None
 
-    def for_one(self, foreign_nonce: Callable[[str], str | None]) -> Rules:
+    def for_one(self, foreign_nonce: Callable[[str], str | None]) -> OutcomeRules:
         """The same rules with the check of one request's answer."""
-        return Rules(
-            self.validation, self.shed, self.engine_dead, self.plain_validation, self.sends_done, self.allow_empty,
+        return OutcomeRules(
+            self.validation,
+            self.shed,
+            self.engine_dead,
+            self.plain_validation,
+            self.sends_done,
+            self.allow_empty,
             foreign_nonce,
-        )  # fmt: skip
+        )
 
 
-class Decisive(NamedTuple):
+class OutcomeEvent(NamedTuple):
     """One thing in the answer that would decide it: which outcome, the server's text, and its code where it has one."""
 
     outcome: Outcome
@@ -94,7 +99,9 @@ def error_object(data: object) -> ErrorObject | None:
     return None
 
 
-def error_answer(status: int, reason: str, headers: Mapping[str, str], body: bytes, rules: Rules) -> Decisive:
+def error_answer(
+    status: int, reason: str, headers: Mapping[str, str], body: bytes, rules: OutcomeRules
+) -> OutcomeEvent:
     """What an answer whose status is no 2xx comes to."""
     try:
         error = error_object(orjson.loads(body))
@@ -102,11 +109,11 @@ def error_answer(status: int, reason: str, headers: Mapping[str, str], body: byt
         error = None
     text = body.decode("utf-8", "replace")
     told = (error.text if error else text) or f"{status} {reason}"
-    return Decisive(of_error_answer(status, headers, error, text, rules), told, error.code if error else None)
+    return OutcomeEvent(of_error_answer(status, headers, error, text, rules), told, error.code if error else None)
 
 
 def of_error_answer(
-    status: int, headers: Mapping[str, str], error: ErrorObject | None, text: str, rules: Rules
+    status: int, headers: Mapping[str, str], error: ErrorObject | None, text: str, rules: OutcomeRules
 ) -> Outcome:
     """The outcome of an answer whose status is no 2xx; `text` is the whole body, `error` what was found in it."""
     full = f"{error.text}\n{text}" if error else text
@@ -123,7 +130,7 @@ def of_error_answer(
     return "http_error"
 
 
-def of_error_event(error: ErrorObject, *, after_token: bool, rules: Rules) -> Outcome:
+def of_error_event(error: ErrorObject, *, after_token: bool, rules: OutcomeRules) -> Outcome:
     """The outcome of an error inside a 200 stream; a refusal can only come before the first token."""
     if after_token or matches(rules.engine_dead, error.text):
         return "stream_error"
@@ -135,9 +142,9 @@ def of_error_event(error: ErrorObject, *, after_token: bool, rules: Rules) -> Ou
     return "rejected" if error.code in rules.plain_validation else "stream_error"
 
 
-def of_end(end: End, why: str) -> Decisive:
+def of_end(end: End, why: str) -> OutcomeEvent:
     """What the way it ended means where nothing before decided; not for `complete`."""
-    return Decisive(_OF_END[end], why)
+    return OutcomeEvent(_OF_END[end], why)
 
 
 def in_words(error: OSError) -> str:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 
-from loadchaos.load.wire.exchange import Call
+from loadchaos.load.wire.exchange import Exchange
 from loadchaos.load.wire.outcome import End
-from loadchaos.load.wire.request import Progress, Sending
+from loadchaos.load.wire.request import Progress, WireRequest
 from loadchaos.load.wire.sockets import Slot
 
 _LET_GO = "the server closed the connection behind the answer before it, as it may"
 _BROKEN = "the connection was cut in an answer before it"
 
 
-class Following(Call):
+class PipelinedExchange(Exchange):
     """Waits for the answer before its own, then `take_over` and receive as any call.
 
     A server may close between two answers; what it then has not answered is no fault, and nobody asks again.
@@ -21,13 +21,13 @@ class Following(Call):
 
     __slots__ = ("_before",)
 
-    def __init__(self, sending: Sending, before: Call, slot: Slot, progress: Progress) -> None:
+    def __init__(self, sending: WireRequest, before: Exchange, slot: Slot, progress: Progress) -> None:
         """`sending` is fresh, and the slot one that nobody else uses."""
         super().__init__(sending, slot, progress)
         self.connection_number = before.connection_number
         self.slowed = True  # its times are those of the answers before it, too
         self._resting = True
-        self._before: Call | None = before
+        self._before: Exchange | None = before
         before.followed = True
 
     def take_over(self) -> bool:

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from loadchaos.core.slotted import made_often
-from loadchaos.load.wire.outcome import Rules
+from loadchaos.core.slotted import slotted_dataclass
+from loadchaos.load.wire.outcome import OutcomeRules
 
 
 @dataclass(frozen=True)
-class Limits:
+class WireTimeouts:
     """Longest silences we bear, in ns: until the first byte of the body, between bytes, and for the whole request."""
 
     first_byte_ns: int = 120_000_000_000
@@ -27,15 +27,15 @@ class Progress:
     bytes_in: int = 0
 
 
-@made_often(frozen=True)
-class Sending:
+@slotted_dataclass(frozen=True)
+class WireRequest:
     """What a call sends, by which rules its answer is judged, and what its behaviour was told."""
 
     head: bytes
     body: bytes
     stream: bool
-    rules: Rules
-    limits: Limits = field(default_factory=Limits)
+    rules: OutcomeRules
+    limits: WireTimeouts = field(default_factory=WireTimeouts)
     options: Any = None
     seed: int = 0
     fresh: bool = False

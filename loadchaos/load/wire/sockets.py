@@ -30,7 +30,7 @@ nothing. Where one read finds several packets, the time is that of the last one.
 
 
 @dataclass
-class Target:
+class Origin:
     """Where requests go: address, TLS and the path prefix of a gateway. `base_url` may end in /v1 or not.
 
     Connections are made to `via` (host, port) where something stands in the path; who is meant stays the same.
@@ -76,7 +76,7 @@ class Target:
         self._addresses = []
 
 
-class Watch(Protocol):
+class ReadWatcher(Protocol):
     """Who reads a connection for its call, from elsewhere (see `Collect`)."""
 
     @property
@@ -92,7 +92,7 @@ class Connection:
 
     __slots__ = ("_plain", "_sock", "_target", "idle_since_ns", "number", "read_now", "stamped", "tls", "watch")
 
-    def __init__(self, sock: socket.socket, number: int, target: Target, *, stamped: bool = False) -> None:
+    def __init__(self, sock: socket.socket, number: int, target: Origin, *, stamped: bool = False) -> None:
         """`stamped`: the kernel tells when packets came (stamps.ask); inside TLS nobody hears it."""
         self._sock, self._target = sock, target
         self._plain: Any = getattr(sock, "_sock", sock)  # gevent's socket holds the one that never waits for others
@@ -100,12 +100,12 @@ class Connection:
         self.idle_since_ns = 0
         self.tls = isinstance(sock, ssl.SSLSocket)
         self.stamped = stamped and not self.tls
-        self.watch: Watch | None = None
+        self.watch: ReadWatcher | None = None
         self.read_now: ReadNow = _read_now(sock, self._plain, stamped=self.stamped)
 
     @classmethod
     def open(
-        cls, target: Target, number: int, limit_s: float, *, receive_buffer_bytes: int | None = None
+        cls, target: Origin, number: int, limit_s: float, *, receive_buffer_bytes: int | None = None
     ) -> Connection:
         """Connect (and shake hands); raises OSError when no address answers within `limit_s`.
 
@@ -126,9 +126,14 @@ class Connection:
 
     @classmethod
     def _to(
-        cls, target: Target, family: socket.AddressFamily, address: tuple[str, int], number: int, limit_s: float,
+        cls,
+        target: Origin,
+        family: socket.AddressFamily,
+        address: tuple[str, int],
+        number: int,
+        limit_s: float,
         receive_buffer_bytes: int | None,
-    ) -> Connection:  # fmt: skip
+    ) -> Connection:
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
             if receive_buffer_bytes is not None:  # before connecting: the window is agreed on there
@@ -265,7 +270,7 @@ def collect(connection: Connection, take: Take) -> bool:
 class Slot:
     """One user's place: at most one idle connection, kept for the next request; `collect` is how its answers are read."""
 
-    def __init__(self, target: Target, collect: Collect = collect) -> None:
+    def __init__(self, target: Origin, collect: Collect = collect) -> None:
         self.target = target
         self.collect = collect
         self.opened = 0

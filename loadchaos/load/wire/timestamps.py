@@ -37,7 +37,7 @@ def ask(sock: socket.socket) -> bool:
     return True
 
 
-class Clock:
+class StampClock:
     """Turns stamps into monotonic ns. `ahead_ns`: by how much the monotonic clock is ahead of the wall clock."""
 
     __slots__ = ("_otherwise", "ahead_ns")

@@ -21,18 +21,18 @@ from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.files import RunFolder, Tail
 from loadchaos.core.model import Reply, Request, Step
 from loadchaos.load.behaviours import BEHAVIOURS, pipeline
-from loadchaos.load.disk_space import Watch as Disk
-from loadchaos.load.wire.exchange import Call, Sending
-from loadchaos.load.wire.pipelined import Following
+from loadchaos.load.disk_space import DiskMonitor as Disk
+from loadchaos.load.wire.exchange import Exchange, WireRequest
+from loadchaos.load.wire.pipelined import PipelinedExchange
 from loadchaos.load.wire.sockets import Slot
 from loadchaos.load.worker.clock_sync import MasterClock
 from loadchaos.load.worker.control import Control
 from loadchaos.load.worker.greenlets import Greenlet, flag, hub, resume, sleep, spawn
 from loadchaos.load.worker.receiver import Arrivals
-from loadchaos.load.worker.recorder import Record
-from loadchaos.load.worker.rounds import Turns
+from loadchaos.load.worker.recorder import RequestRecorder
+from loadchaos.load.worker.rounds import Rounds
 from loadchaos.load.worker.timer import Alarm
-from loadchaos.load.worker.worker_plan import Phase, WorkerPlan
+from loadchaos.load.worker.worker_plan import WorkerPhase, WorkerPlan
 
 HEARTBEAT_S = 0.25
 CONTROL_S = 0.05
@@ -48,20 +48,20 @@ REST_S = 0.5
 
 _NO_HANDLES = os.strerror(errno.EMFILE)
 
-Fire = Callable[[str, Reply, int], None]
+ReportRequest = Callable[[str, Reply, int], None]
 """Tells Locust of one request: its traffic, what it came to, when it was due."""
 
-Crew = Callable[[], int]
+UserCount = Callable[[], int]
 """How many of Locust's users this worker has: where a hand edits their number, they are the slots."""
 
 
 @dataclass(frozen=True)
-class Made:
+class PreparedRequest:
     """A step with its request, ready to be sent."""
 
     step: Step
     request: Request
-    sending: Sending
+    sending: WireRequest
     request_id: str
 
 
@@ -76,11 +76,11 @@ class User:
         self.work: Callable[[Slot], None] | None = None
 
 
-class Load:
+class Dispatcher:
     """One worker's load, from its first to its last row. `run` blocks its greenlet until all is over."""
 
     def __init__(
-        self, plan: WorkerPlan, fire: Fire, clock: MasterClock | None = None, crew: Crew | None = None
+        self, plan: WorkerPlan, fire: ReportRequest, clock: MasterClock | None = None, crew: UserCount | None = None
     ) -> None:
         self.plan = plan
         folder = RunFolder(plan.folder)
@@ -91,7 +91,7 @@ class Load:
         self._planned = 0  # users of the phase that goes on
         self._too_many = 0  # who have to go as soon as they have their answer
         self._join: Callable[[Slot], None] | None = None  # what a user does who comes in the middle of a closed phase
-        self._record = Record(folder.requests(plan.worker), plan.worker, clock)
+        self._record = RequestRecorder(folder.requests(plan.worker), plan.worker, clock)
         self._disk = Disk(plan.folder) if clock is not None else None  # on its own machine the run looks after it
         self._alarm = Alarm()
         self._arrivals = Arrivals(self._around, self._alarm, plan.target)
@@ -148,7 +148,7 @@ class Load:
             if self.failure is not None:
                 return
 
-    def _open(self, phase: Phase, steps: Iterator[Step]) -> None:
+    def _open(self, phase: WorkerPhase, steps: Iterator[Step]) -> None:
         """Each step at its due time, whatever the server does; without a free slot it is missed."""
         self._size(phase.slots)
         begin_ns = time.monotonic_ns() - int(phase.behind_s * 1e9)
@@ -184,11 +184,11 @@ class Load:
             self._alarm.wait_until(min(due_ns, now_ns + int(CONTROL_S * 1e9)))
             now_ns = time.monotonic_ns()
 
-    def _closed(self, phase: Phase, steps: Iterator[Step]) -> None:
+    def _closed(self, phase: WorkerPhase, steps: Iterator[Step]) -> None:
         """A step whenever a user is free; `drain` waits between rounds until nothing is in flight."""
         self._size(phase.slots)
         begin_ns = time.monotonic_ns() - self.control.paused_ns()
-        turns = Turns(steps, partial(self._record.phase, phase.index), drain=phase.drain)
+        turns = Rounds(steps, partial(self._record.phase, phase.index), drain=phase.drain)
         self._join = partial(self._use, phase, turns, begin_ns)
         while self._goes_on(phase, begin_ns) and turns.begin():
             while self._free:
@@ -199,7 +199,7 @@ class Load:
         self._join = None
         turns.end()
 
-    def _use(self, phase: Phase, turns: Turns, begin_ns: int, slot: Slot) -> None:
+    def _use(self, phase: WorkerPhase, turns: Rounds, begin_ns: int, slot: Slot) -> None:
         """One user's part of a closed round."""
         while self._goes_on(phase, begin_ns) and not self._leaves() and (step := turns.take()) is not None:
             made = self._make(step)
@@ -210,13 +210,13 @@ class Load:
         self._too_many -= (one := self._too_many > 0)
         return one
 
-    def _goes_on(self, phase: Phase, begin_ns: int) -> bool:
+    def _goes_on(self, phase: WorkerPhase, begin_ns: int) -> bool:
         """Whether a closed phase does, once it is not paused any more; time spent paused is not counted."""
         if not self.control.wait():
             return False
         return phase.for_s is None or time.monotonic_ns() - self.control.paused_ns() - begin_ns < phase.for_s * 1e9
 
-    def _turn(self, phase: Phase, over: int | None, next_: int | None) -> None:
+    def _turn(self, phase: WorkerPhase, over: int | None, next_: int | None) -> None:
         """From one round to the next; behind the last one (None) everything is waited for."""
         if over is not None:
             if phase.drain or next_ is None:
@@ -293,12 +293,12 @@ class Load:
 
     # ---- one request ----
 
-    def _make(self, step: Step) -> Made:
-        return Made(step, *self.plan.make(step))
+    def _make(self, step: Step) -> PreparedRequest:
+        return PreparedRequest(step, *self.plan.make(step))
 
-    def _one(self, made: Made, due_ns: int, slot: Slot) -> None:
+    def _one(self, made: PreparedRequest, due_ns: int, slot: Slot) -> None:
         step, request = made.step, made.request
-        call = Call(made.sending, slot, self._record.progress)
+        call = Exchange(made.sending, slot, self._record.progress)
         self._record.begin(step, request, call, made.request_id, due_ns)
         behind = self._behind(made, call, due_ns) if step.behaviour == "pipeline" else ()
         reply = self._over(made, made.request_id, BEHAVIOURS[step.behaviour].act(call), due_ns)
@@ -308,18 +308,18 @@ class Load:
             # A closed loop against a dead server would use up its whole plan before anybody can say pause.
             self.control.stopping.wait(REST_S)
 
-    def _behind(self, made: Made, first: Call, due_ns: int) -> list[Following]:
+    def _behind(self, made: PreparedRequest, first: Exchange, due_ns: int) -> list[PipelinedExchange]:
         """The calls whose requests go out behind the first, each a request of its own in the ledger."""
         before, found = first, []
         slot = Slot(self.plan.target, self._arrivals.collect)  # it keeps no connection
         for sending in self.plan.behind(made.sending, made.request.path):
-            found.append(Following(sending, before, slot, self._record.progress))
+            found.append(PipelinedExchange(sending, before, slot, self._record.progress))
             self._record.begin(made.step, made.request, found[-1], sending.request_id, due_ns)
             before = found[-1]
         first.behind = found
         return found
 
-    def _over(self, made: Made, request_id: str, told: Reply, due_ns: int) -> Reply:
+    def _over(self, made: PreparedRequest, request_id: str, told: Reply, due_ns: int) -> Reply:
         reply = self.plan.redacted(told)
         if reply.outcome == "connect_error" and _NO_HANDLES in (reply.error or ""):
             # It never left this machine: the server has no part in it, and the next row may find no handle either.

@@ -24,9 +24,14 @@ def tell(environment: Environment, traffic: str, reply: Reply, due_ns: int, *, t
     wrong = None if reply.outcome in BLAMELESS else reply.outcome
     end_ns = reply.last_byte_ns if reply.outcome == "ok" and reply.last_byte_ns is not None else reply.end_ns
     cast("Any", environment.events.request).fire(
-        request_type="POST", name=traffic, response_time=(end_ns - due_ns) / _MS, response_length=reply.bytes_in,
-        context={}, response=None, exception=Exception(wrong) if wrong else None,
-    )  # fmt: skip
+        request_type="POST",
+        name=traffic,
+        response_time=(end_ns - due_ns) / _MS,
+        response_length=reply.bytes_in,
+        context={},
+        response=None,
+        exception=Exception(wrong) if wrong else None,
+    )
     if not tokens or reply.outcome != "ok":
         return
     if reply.first_token_ns is not None:

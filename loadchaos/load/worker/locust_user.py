@@ -28,10 +28,10 @@ from locust.runners import MasterRunner, WorkerRunner
 from loadchaos.core import resources
 from loadchaos.core.errors import LoadchaosError, TargetError
 from loadchaos.core.model import Facts, Step
-from loadchaos.core.tls import Trust
+from loadchaos.core.tls import TlsSettings
 from loadchaos.load import registry
 from loadchaos.load.behaviours import BEHAVIOURS
-from loadchaos.load.wire.exchange import Call, Progress
+from loadchaos.load.wire.exchange import Exchange, Progress
 from loadchaos.load.wire.sockets import Slot
 from loadchaos.load.worker import locust_stats
 from loadchaos.load.worker.greenlets import Flag, flag, sleep, spawn
@@ -46,13 +46,13 @@ _SEEDS_APART = 1_000_003
 _UNTAUGHT = "loadchaos_untaught_"
 
 
-class Line:
+class SharedPlan:
     """What all users of a class share in one process: the plan, the next step, and the limits of silence."""
 
     def __init__(self, plan: WorkerPlan) -> None:
         self.plan = plan
         self.progress = Progress()
-        self.calls: set[Call] = set()
+        self.calls: set[Exchange] = set()
         self.over = False
         self._steps = _endless(plan)
         spawn(self._sweep)
@@ -73,12 +73,12 @@ def _endless(plan: WorkerPlan) -> Iterator[Step]:
         yield from of_phase(plan.profile, plan.seed + turn, 0, 0, 1)
 
 
-class Lesson:
+class ServerFacts:
     """What one process knows of one server, as soon as it is `done`: a line, or nothing where it could not be asked."""
 
     def __init__(self) -> None:
         self.done: Flag = flag()
-        self.line: Line | None = None
+        self.line: SharedPlan | None = None
 
 
 class ProfileUser(User):
@@ -87,28 +87,28 @@ class ProfileUser(User):
     abstract = True
     title: ClassVar[str]
     plan: ClassVar[dict[str, Any]]
-    lessons: ClassVar[dict[str | None, Lesson]]
+    lessons: ClassVar[dict[str | None, ServerFacts]]
     troubles: ClassVar[set[str]]
 
-    _line: Line | None = None
+    _line: SharedPlan | None = None
     _slot: Slot | None = None
 
     @classmethod
-    def learn(cls, host: str | None, environment: Environment) -> Line | None:
+    def learn(cls, host: str | None, environment: Environment) -> SharedPlan | None:
         """Ask the server, once in a process, however many users come at once. None where it cannot be asked."""
         lesson = cls.lessons.get(host)
         if lesson is None:
-            lesson = cls.lessons[host] = Lesson()
+            lesson = cls.lessons[host] = ServerFacts()
             spawn(cls._study, lesson, host, environment)  # Stop ends users, whatever they wait for
         lesson.done.wait()
         return lesson.line
 
     @classmethod
-    def _study(cls, lesson: Lesson, host: str | None, environment: Environment) -> None:
+    def _study(cls, lesson: ServerFacts, host: str | None, environment: Environment) -> None:
         try:
             plan = _learn(cls.plan, host, environment)
             if cls.lessons.get(host) is lesson:
-                lesson.line = Line(plan)
+                lesson.line = SharedPlan(plan)
         except LoadchaosError as e:
             if cls.lessons.get(host) is lesson:
                 cls.give_up(environment, str(e))
@@ -162,7 +162,7 @@ class ProfileUser(User):
         step = line.next()
         _, sending, _ = line.plan.make(step)
         due_ns = time.monotonic_ns()
-        call = Call(sending, slot, line.progress)
+        call = Exchange(sending, slot, line.progress)
         line.calls.add(call)
         try:
             reply = line.plan.redacted(BEHAVIOURS[step.behaviour].act(call))
@@ -184,7 +184,7 @@ def from_profile(
     plan = {
         "profile": {**profile.to_json(), "load": _FOR_EVER}, "seed": seed, "model": model, "api_key_env": api_key_env,
         "headers": dict(headers or {}), "folder": "",
-        "tls": Trust(profile.target.ca, profile.target.insecure).to_json(),
+        "tls": TlsSettings(profile.target.ca, profile.target.insecure).to_json(),
     }  # fmt: skip
     title = "".join(part.capitalize() for part in profile.name.replace("-", "_").split("_"))
     body = {"abstract": False, "title": title, "plan": plan, "lessons": {}, "troubles": set(), "__doc__": profile.about}

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from loadchaos.load.wire import timestamps
-from loadchaos.load.wire.sockets import Connection, Take, Target
+from loadchaos.load.wire.sockets import Connection, Origin, Take
 from loadchaos.load.worker.greenlets import current, hub, loop, ready, stand_still
 from loadchaos.load.worker.timer import Alarm
 
@@ -46,11 +46,11 @@ class Arrivals:
     """
 
     def __init__(
-        self, around: Callable[[bool], None], alarm: Alarm | None = None, target: Target | None = None
+        self, around: Callable[[bool], None], alarm: Alarm | None = None, target: Origin | None = None
     ) -> None:
         self._around, self._alarm, self._target = around, alarm, target
         self._arrived: deque[tuple[timestamps.Told, _Watch, bytes | OSError]] = deque()
-        self._clock = timestamps.Clock()
+        self._clock = timestamps.StampClock()
         self._turns: list[Any] = []
         self._switch = hub().switch
         self._check = loop().check(ref=False, priority=_BEHIND_READING)

@@ -12,7 +12,7 @@ from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger import batch
 from loadchaos.core.ledger.files import HOUR_S, Writer
 from loadchaos.core.model import Reply, Request, Step
-from loadchaos.load.wire.exchange import Call, Progress
+from loadchaos.load.wire.exchange import Exchange, Progress
 from loadchaos.load.worker import rows
 from loadchaos.load.worker.clock_sync import MasterClock
 from loadchaos.load.worker.greenlets import current, hub
@@ -22,7 +22,7 @@ _SILENT_NS = 2_000_000_000
 """While it is brief, the begin of a request that has been silent for so long is written: it may be the last of it."""
 
 
-class Record:
+class RequestRecorder:
     """One writer a worker. Any method may raise LedgerError; the load must then stop, as nothing it does is proved.
 
     While it is `brief`, because disk is low, requests that go well get one row together each second
@@ -36,8 +36,8 @@ class Record:
         extra = None if clock is None else lambda: {"host": socket.gethostname(), "mono_ns": clock.now_ns()}
         self._writer = Writer(path, f"locust-{worker}", extra, HOUR_S)
         self.progress = Progress()
-        self.in_flight: dict[str, Call] = {}
-        self._pictured: dict[str, Call] = {}  # those of them that carry images
+        self.in_flight: dict[str, Exchange] = {}
+        self._pictured: dict[str, Exchange] = {}  # those of them that carry images
         self._aborted = 0
         self.begun = 0
         self.ended = 0
@@ -50,7 +50,7 @@ class Record:
         self._cpu_s = time.process_time()
         self._beat_ns = time.monotonic_ns()
 
-    def begin(self, step: Step, request: Request, call: Call, request_id: str, due_ns: int) -> None:
+    def begin(self, step: Step, request: Request, call: Exchange, request_id: str, due_ns: int) -> None:
         """A request goes out now: its row is on its way to disk before its first byte, which waits while rows are held."""
         row = rows.begin(step, request, call, request_id, due_ns)
         if self._brief:
@@ -141,13 +141,23 @@ class Record:
         cpu_s = time.process_time()
         self._say([i for i in self._unsaid if (call := self.in_flight.get(i)) and call.silence_ns(now) > _SILENT_NS])
         silences = [call.silence_ns(now) for call in self.in_flight.values()]
-        self._put({
-            "row": "heartbeat", "at_ns": now, "in_flight": len(self.in_flight), "tokens": self.progress.tokens,
-            "bytes": self.progress.bytes_in, "oldest_silence_ns": max(silences, default=0), "lag_ns": self.lag_ns,
-            "users": users, "begun": self.begun, "ended": self.ended, "aborted": self._aborted,
-            "images_in_prefill": sum(call.first_body_ns is None for call in self._pictured.values()),
-            "cpu_share": round((cpu_s - self._cpu_s) / max((now - self._beat_ns) / 1e9, 1e-9), 3),
-        })  # fmt: skip
+        self._put(
+            {
+                "row": "heartbeat",
+                "at_ns": now,
+                "in_flight": len(self.in_flight),
+                "tokens": self.progress.tokens,
+                "bytes": self.progress.bytes_in,
+                "oldest_silence_ns": max(silences, default=0),
+                "lag_ns": self.lag_ns,
+                "users": users,
+                "begun": self.begun,
+                "ended": self.ended,
+                "aborted": self._aborted,
+                "images_in_prefill": sum(call.first_body_ns is None for call in self._pictured.values()),
+                "cpu_share": round((cpu_s - self._cpu_s) / max((now - self._beat_ns) / 1e9, 1e-9), 3),
+            }
+        )
         self.progress.tokens = self.progress.bytes_in = self.lag_ns = 0
         self._cpu_s, self._beat_ns = cpu_s, now
 

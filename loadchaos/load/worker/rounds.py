@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from loadchaos.core.model import Step
 
 
-class Turns:
+class Rounds:
     """`told` hears of each round's begin and end. Between rounds that are drained `take` gives nobody anything."""
 
     def __init__(self, steps: Iterator[Step], told: Callable[[int, str], None], *, drain: bool) -> None:

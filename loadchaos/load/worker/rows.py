@@ -7,7 +7,7 @@ import zlib
 from typing import Any
 
 from loadchaos.core.model import Reply, Request, Step
-from loadchaos.load.wire.exchange import Call
+from loadchaos.load.wire.exchange import Exchange
 
 _OK = ("ok",)
 _ONLY_OK = ["ok"]
@@ -19,35 +19,76 @@ def expected(step: Step, request: Request) -> list[str]:
     return _ONLY_OK if expect == _OK else list(expect)
 
 
-def begin(step: Step, request: Request, call: Call, request_id: str, due_ns: int) -> dict[str, Any]:
+def begin(step: Step, request: Request, call: Exchange, request_id: str, due_ns: int) -> dict[str, Any]:
     """Written before the first byte; `crc` and `hash` tell whether a body rebuilt later is the one that was sent."""
     return {
-        "row": "begin", "id": request_id, "step": step.index, "phase": step.phase, "round": step.round,
-        "traffic": step.traffic, "at_ns": call.begun_ns, "due_ns": due_ns, "conn": call.connection_number,
-        "reused": call.reused, "len": len(request.body), "crc": zlib.crc32(request.body),
-        "hash": hashlib.blake2b(request.body, digest_size=8).hexdigest(), "tokens": request.tokens,
-        "images": request.images, "image_tokens": request.image_tokens, "max_tokens": request.max_tokens,
-        "behaviour": step.behaviour, "expect": expected(step, request), "edge": request.edge, "seed": step.seed,
-        "fitted": request.fitted, "image_names": request.image_names, "videos": request.videos,
-    }  # fmt: skip
+        "row": "begin",
+        "id": request_id,
+        "step": step.index,
+        "phase": step.phase,
+        "round": step.round,
+        "traffic": step.traffic,
+        "at_ns": call.begun_ns,
+        "due_ns": due_ns,
+        "conn": call.connection_number,
+        "reused": call.reused,
+        "len": len(request.body),
+        "crc": zlib.crc32(request.body),
+        "hash": hashlib.blake2b(request.body, digest_size=8).hexdigest(),
+        "tokens": request.tokens,
+        "images": request.images,
+        "image_tokens": request.image_tokens,
+        "max_tokens": request.max_tokens,
+        "behaviour": step.behaviour,
+        "expect": expected(step, request),
+        "edge": request.edge,
+        "seed": step.seed,
+        "fitted": request.fitted,
+        "image_names": request.image_names,
+        "videos": request.videos,
+    }
 
 
 def end(step: Step, request: Request, reply: Reply, request_id: str, due_ns: int) -> dict[str, Any]:
     """What it came to. `length_mismatch`: the server counted other prompt tokens than were planned."""
     mismatch = request.tokens is not None and reply.prompt_tokens is not None and request.tokens != reply.prompt_tokens
     return {
-        "row": "end", "id": request_id, "step": step.index, "phase": step.phase, "traffic": step.traffic,
-        "at_ns": reply.end_ns, "due_ns": due_ns, "sent_ns": reply.sent_ns, "outcome": reply.outcome,
-        "status": reply.status, "first_byte_ns": reply.first_byte_ns, "first_token_ns": reply.first_token_ns,
-        "first_answer_ns": reply.first_answer_ns, "last_byte_ns": reply.last_byte_ns, "chunks": reply.chunks,
-        "itl_hist": reply.itl_hist, "largest_gap_ns": reply.largest_gap_ns, "finish_reason": reply.finish_reason,
-        "prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.completion_tokens,
-        "cached_tokens": reply.cached_tokens, "request_id": reply.request_id, "error": reply.error,
-        "error_code": reply.error_code, "detail": reply.detail, "evidence": list(reply.evidence),
-        "bytes_in": reply.bytes_in, "bytes_out": reply.bytes_out, "expect": expected(step, request),
-        "planned_tokens": request.tokens, "length_mismatch": mismatch, "images": request.images,
-        "image_tokens": request.image_tokens, "edge": request.edge, "exact_tokens": request.exact,
-    }  # fmt: skip
+        "row": "end",
+        "id": request_id,
+        "step": step.index,
+        "phase": step.phase,
+        "traffic": step.traffic,
+        "at_ns": reply.end_ns,
+        "due_ns": due_ns,
+        "sent_ns": reply.sent_ns,
+        "outcome": reply.outcome,
+        "status": reply.status,
+        "first_byte_ns": reply.first_byte_ns,
+        "first_token_ns": reply.first_token_ns,
+        "first_answer_ns": reply.first_answer_ns,
+        "last_byte_ns": reply.last_byte_ns,
+        "chunks": reply.chunks,
+        "itl_hist": reply.itl_hist,
+        "largest_gap_ns": reply.largest_gap_ns,
+        "finish_reason": reply.finish_reason,
+        "prompt_tokens": reply.prompt_tokens,
+        "completion_tokens": reply.completion_tokens,
+        "cached_tokens": reply.cached_tokens,
+        "request_id": reply.request_id,
+        "error": reply.error,
+        "error_code": reply.error_code,
+        "detail": reply.detail,
+        "evidence": list(reply.evidence),
+        "bytes_in": reply.bytes_in,
+        "bytes_out": reply.bytes_out,
+        "expect": expected(step, request),
+        "planned_tokens": request.tokens,
+        "length_mismatch": mismatch,
+        "images": request.images,
+        "image_tokens": request.image_tokens,
+        "edge": request.edge,
+        "exact_tokens": request.exact,
+    }
 
 
 def missed(traffic: str, phase: int, why: str, count: int, at_ns: int) -> dict[str, Any]:

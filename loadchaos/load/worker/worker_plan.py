@@ -14,12 +14,12 @@ from loadchaos import __version__
 from loadchaos.core.errors import LedgerError, OptionError
 from loadchaos.core.model import Facts, Reply, Request, Step
 from loadchaos.core.redact import Redactor
-from loadchaos.core.tls import Trust
+from loadchaos.core.tls import TlsSettings
 from loadchaos.load import payloads, registry
 from loadchaos.load.behaviours import BEHAVIOURS, pipeline
-from loadchaos.load.wire.exchange import Limits, Sending, length_of, request_head
-from loadchaos.load.wire.outcome import Rules, matches
-from loadchaos.load.wire.sockets import Target
+from loadchaos.load.wire.exchange import WireRequest, WireTimeouts, length_of, request_head
+from loadchaos.load.wire.outcome import OutcomeRules, matches
+from loadchaos.load.wire.sockets import Origin
 from loadchaos.load.worker import bundle
 from loadchaos.load.worker.nonces import Nonces
 from loadchaos.profile.profile import Profile, from_mapping
@@ -31,7 +31,7 @@ _PLAIN_VALIDATION = frozenset({400, 413, 422})
 
 
 @dataclass(frozen=True)
-class Phase:
+class WorkerPhase:
     """What the dispatcher has to know of a phase. `slots` are this worker's users; `for_s` bounds a closed phase.
 
     `open`: steps have due times. `drain`: before a new round nothing may be in flight. `behind_s`: how much of the phase
@@ -46,9 +46,9 @@ class Phase:
     behind_s: float = 0.0
 
 
-def rules(dialect: Dialect) -> Rules:
+def rules(dialect: Dialect) -> OutcomeRules:
     """What a dialect says of errors, as the wire wants it."""
-    return Rules(
+    return OutcomeRules(
         validation=dialect.validation,
         shed=dialect.shed,
         engine_dead=dialect.engine_dead,
@@ -89,12 +89,14 @@ class WorkerPlan:
         # A worker on another machine has a folder of its own; the ids of requests are the run's all the same.
         self.folder = Path(plan.get("spool") or plan["folder"])
         via = plan.get("via")
-        self.target = Target(
-            plan["base_url"], Trust.from_json(plan.get("tls")).context(), (via[0], int(via[1])) if via else None
+        self.target = Origin(
+            plan["base_url"], TlsSettings.from_json(plan.get("tls")).context(), (via[0], int(via[1])) if via else None
         )
         self.profile: Profile = from_mapping(plan["profile"], registry.of_traffic())
         limits = self.profile.limits
-        self.limits = Limits(int(limits.first_byte * 1e9), int(limits.between_bytes * 1e9), int(limits.total * 1e9))
+        self.limits = WireTimeouts(
+            int(limits.first_byte * 1e9), int(limits.between_bytes * 1e9), int(limits.total * 1e9)
+        )
         dialect = DIALECTS.get(facts.dialect, DIALECTS["openai"]).at(facts.version)
         self._rules = rules(dialect)
         self._nonces = Nonces()
@@ -105,8 +107,10 @@ class WorkerPlan:
         self._redactor = Redactor(secrets)
         self._heads: dict[str, bytes] = {}
         self._headers = {
-            "User-Agent": f"loadchaos/{__version__}", "Accept": "text/event-stream, application/json", **ours,
-        }  # fmt: skip
+            "User-Agent": f"loadchaos/{__version__}",
+            "Accept": "text/event-stream, application/json",
+            **ours,
+        }
 
     @classmethod
     def read(cls, path: Path, worker: int | None, env: Mapping[str, str] | None = None) -> WorkerPlan:
@@ -118,14 +122,14 @@ class WorkerPlan:
             raise LedgerError(f"{path}: the plan cannot be read: {e}; run it anew") from e
         return cls(plan, facts, int(plan["worker"]) if worker is None else worker, os.environ if env is None else env)
 
-    def phases(self) -> Iterator[tuple[Phase, Iterator[Step]]]:
+    def phases(self) -> Iterator[tuple[WorkerPhase, Iterator[Step]]]:
         """Each phase with this worker's steps of it; those of a closed phase with `for_s` never end."""
         from_phase, behind_s = self._resumed
         for number, phase in enumerate(self.profile.load):
             if number < from_phase:
                 continue
             gone_s = behind_s if number == from_phase else 0.0
-            mine = Phase(
+            mine = WorkerPhase(
                 number,
                 open=phase.kind != "closed",
                 # A burst's remainder may fall on any worker.
@@ -139,7 +143,7 @@ class WorkerPlan:
             steps = of_phase(self.profile, self.seed, number, self.worker, self.workers)
             yield mine, (step for step in steps if is_left(step.index, self._sent)) if self._sent else steps
 
-    def make(self, step: Step) -> tuple[Request, Sending, str]:
+    def make(self, step: Step) -> tuple[Request, WireRequest, str]:
         """The request of a step, the bytes to send and its id, which the server may log (X-Request-Id)."""
         request = payloads.build(step, self.facts)
         request_id = f"lc-{self._tag}-{step.index}"
@@ -147,12 +151,12 @@ class WorkerPlan:
         judged_by = self._rules.for_one(self._nonces.check_for(request.nonce))
         options = step.behaviour_options
         fresh = BEHAVIOURS[step.behaviour].FRESH
-        sending = Sending(
+        sending = WireRequest(
             head, request.body, request.stream, judged_by, self.limits, options, step.seed, fresh, request_id
         )
         return request, sending, request_id
 
-    def behind(self, sending: Sending, path: str) -> list[Sending]:
+    def behind(self, sending: WireRequest, path: str) -> list[WireRequest]:
         """What goes out behind it on the same connection: the same request under ids of their own."""
         count = sending.options.behind(sending.seed) if isinstance(sending.options, pipeline.Options) else 0
         ids = [f"{sending.request_id}.{n}" for n in range(1, count + 1)]

@@ -19,7 +19,7 @@ from prometheus_client.core import Metric
 
 from loadchaos.core import progress
 from loadchaos.core.ledger.files import Reader, RunFolder, Tail
-from loadchaos.report.export.tables import TABLES, Clock
+from loadchaos.report.export.tables import TABLES, RunClock
 from loadchaos.report.live_stats.fold import Fold
 from loadchaos.report.metrics.exporter import families
 
@@ -89,7 +89,7 @@ def openmetrics(folder: RunFolder, out: TextIO, step_s: float = 1.0, say: progre
     OptionError where the run has no header that says what time it was.
     """
     fold, kept, run = Fold(), _Kept(), folder.path.resolve().name
-    clock, step_ns, tick = Clock.of(folder), int(step_s * _NS), 0
+    clock, step_ns, tick = RunClock.of(folder), int(step_s * _NS), 0
     for row in rows_of(folder, "OpenMetrics", say):
         at = row.get("at_ns")
         if isinstance(at, int):
@@ -137,7 +137,7 @@ def _judged(folder: RunFolder) -> Iterator[dict[str, Any]]:
 def write_csv(folder: RunFolder, to: Path, say: progress.Say | None = None) -> list[Path]:
     """requests.csv, metrics.csv and events.csv in the folder `to`; times are UTC, an empty field is no value."""
     to.mkdir(parents=True, exist_ok=True)
-    clock = Clock.of(folder)
+    clock = RunClock.of(folder)
     paths = [to / f"{table.name}.csv" for table in TABLES]
     files = [path.open("w", newline="", encoding="utf-8") for path in paths]
     try:
@@ -167,8 +167,15 @@ def write_parquet(folder: RunFolder, to: Path, say: progress.Say | None = None) 
             target = to / f"{table.name}.parquet"
             if say is not None:
                 say(f"writing {target.name}")
-            rows = db.read_csv(str(source), header=True, columns=table.columns, quotechar='"', escapechar='"',
-                               delimiter=",", parallel=False)  # fmt: skip
+            rows = db.read_csv(
+                str(source),
+                header=True,
+                columns=table.columns,
+                quotechar='"',
+                escapechar='"',
+                delimiter=",",
+                parallel=False,
+            )
             rows.write_parquet(str(target), compression="zstd")
             made.append(target)
     return made

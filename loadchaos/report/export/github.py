@@ -92,11 +92,20 @@ def summary(verdict: Mapping[str, Any], folder: Path) -> str:
         *(r for r in verdict.get("checks") or [] if r.get("verdict") != "pass"),
     ]
     if rules:
-        parts.append(_table(
-            ("", "rule", "expected", "found"),
-            [({"pass": "ok", "fail": "**FAIL**"}.get(str(r.get("verdict")), "unknown"), r.get("name"),
-              value_text(r.get("expected")), value_text(r.get("actual"))) for r in rules],
-        ))  # fmt: skip
+        parts.append(
+            _table(
+                ("", "rule", "expected", "found"),
+                [
+                    (
+                        {"pass": "ok", "fail": "**FAIL**"}.get(str(r.get("verdict")), "unknown"),
+                        r.get("name"),
+                        value_text(r.get("expected")),
+                        value_text(r.get("actual")),
+                    )
+                    for r in rules
+                ],
+            )
+        )
     worth = verdict.get("worth") or []
     parts += [_text(clean(w, 400)) for w in (worth if isinstance(worth, list) else [worth])]
     by = {clean(t, 40): outcome_counts(e) for t, e in (verdict.get("by_traffic") or {}).items()}
@@ -110,8 +119,10 @@ def summary(verdict: Mapping[str, Any], folder: Path) -> str:
 
 def _failure(verdict: Mapping[str, Any], f: Mapping[str, Any]) -> str:
     count = f", {plural(f['count'], 'time')}" if (f.get("count") or 0) > 1 else ""
-    lines = [f"### {_text(clean(f.get('id'), 80))} ({SEVERITY.get(str(f.get('severity')), 'failure')}{count})",
-             _text(clean(f.get("title") or "", 300))]  # fmt: skip
+    lines = [
+        f"### {_text(clean(f.get('id'), 80))} ({SEVERITY.get(str(f.get('severity')), 'failure')}{count})",
+        _text(clean(f.get("title") or "", 300)),
+    ]
     told = [when_text(verdict, f), *(known_text(k) for k in (f.get("known") or [])[:3]), remedy_text(f.get("remedy"))]
     lines += [f"- {_text(t)}" for t in told if t]
     if evidence := evidence_text(f.get("evidence")):

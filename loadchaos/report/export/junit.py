@@ -20,7 +20,7 @@ from loadchaos.report.phrases import (
     value_text,
     when_text,
     worst_first,
-)  # fmt: skip
+)
 from loadchaos.report.words import BLAME, SEVERITY, clean, clock
 
 TestSuite.timestamp = Attr("timestamp")

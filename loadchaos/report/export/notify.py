@@ -43,11 +43,16 @@ def message(verdict: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     profile = clean(verdict.get("profile") or "?", 80)
     failures = verdict.get("failures") or []
     return {
-        "text": f"loadchaos: {word} {profile}: {one_line(verdict)} (on {target_in_words(verdict)})", "event": "verdict",
-        "verdict": verdict.get("verdict"), "profile": profile, "exit_code": verdict.get("exit_code"),
-        "run": folder.name, "started": verdict.get("started"), "ended": verdict.get("ended"),
+        "text": f"loadchaos: {word} {profile}: {one_line(verdict)} (on {target_in_words(verdict)})",
+        "event": "verdict",
+        "verdict": verdict.get("verdict"),
+        "profile": profile,
+        "exit_code": verdict.get("exit_code"),
+        "run": folder.name,
+        "started": verdict.get("started"),
+        "ended": verdict.get("ended"),
         "failures": [{k: f.get(k) for k in ("id", "severity", "count", "incident")} for f in failures[:50]],
-    }  # fmt: skip
+    }
 
 
 def incident_message(incident: Mapping[str, Any], folder: Path) -> dict[str, Any]:

@@ -17,14 +17,14 @@ _NS = 1_000_000_000
 
 
 @dataclass(frozen=True)
-class Clock:
+class RunClock:
     """Monotonic ns of a run as UTC; `load_ns` is when its load began (its first row, where none did)."""
 
     offset_ns: int
     load_ns: int
 
     @classmethod
-    def of(cls, folder: RunFolder) -> Clock:
+    def of(cls, folder: RunFolder) -> RunClock:
         """From the header of events.jsonl, which is one moment on both clocks. OptionError where there is none."""
         offset: int | None = None
         first: int | None = None
@@ -78,7 +78,7 @@ class Table:
 
     name: str
     columns: dict[str, str]
-    rows: Callable[[Clock], Rows]
+    rows: Callable[[RunClock], Rows]
 
 
 # -- requests ------------------------------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ _REQUESTS = {
 class _Requests:
     """One record a request; folded misses are one with their `count`; what never ended is `unfinished`."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: RunClock) -> None:
         self._clock = clock
         self._begun: dict[str, Mapping[str, Any]] = {}
 
@@ -124,12 +124,20 @@ class _Requests:
         answer = row.get("first_answer_ns")
         count = row.get("count") or 1
         return (
-            row.get("id"), str(row.get("file", "")).removeprefix("requests-").removesuffix(".jsonl"), count,
-            clock.stamp(due), clock.since_load_s(due), clock.since_load_s(sent), clock.since_load_s(ended_ns),
-            _seconds(_minus(sent, due)), _seconds(ttft_ns(row)), _seconds(_minus(answer, due)),
-            _seconds(e2e_ns(row) if ended_ns is not None else None), _seconds(row.get("largest_gap_ns")),
+            row.get("id"),
+            str(row.get("file", "")).removeprefix("requests-").removesuffix(".jsonl"),
+            count,
+            clock.stamp(due),
+            clock.since_load_s(due),
+            clock.since_load_s(sent),
+            clock.since_load_s(ended_ns),
+            _seconds(_minus(sent, due)),
+            _seconds(ttft_ns(row)),
+            _seconds(_minus(answer, due)),
+            _seconds(e2e_ns(row) if ended_ns is not None else None),
+            _seconds(row.get("largest_gap_ns")),
             *(row.get(name) for name in _SAME_AS_LEDGER),
-        )  # fmt: skip
+        )
 
 
 def _minus(a: object, b: object) -> int | None:
@@ -146,7 +154,7 @@ def _seconds(ns: int | None) -> float | None:
 class _Metrics:
     """The server's own numbers, a record each."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: RunClock) -> None:
         self._clock = clock
 
     def feed(self, row: Mapping[str, Any]) -> Iterator[Record]:
@@ -165,7 +173,7 @@ class _Metrics:
 class _Events:
     """What happened: all other rows of events.jsonl and the findings, with their details as JSON."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: RunClock) -> None:
         self._clock = clock
 
     def feed(self, row: Mapping[str, Any]) -> Iterator[Record]:
@@ -176,9 +184,14 @@ class _Events:
         told = {"row", "file", "at_ns", "what", "replica"}
         rest = {k: v for k, v in row.items() if k not in told}
         yield (
-            self._clock.stamp(at), self._clock.since_load_s(at), kind, row.get("what"), row.get("replica"), name,
+            self._clock.stamp(at),
+            self._clock.since_load_s(at),
+            kind,
+            row.get("what"),
+            row.get("replica"),
+            name,
             orjson.dumps(rest, option=orjson.OPT_NON_STR_KEYS).decode(),
-        )  # fmt: skip
+        )
 
     def rest(self) -> Iterator[Record]:
         yield from ()

@@ -20,7 +20,7 @@ _SHADES_APART = 0.05  # per cent of the width: what is closer is one stretch
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     """One path with a name; `kind`: `line`, `area` or `heat`, `css` its colour class; `dots`: points without neighbours."""
 
     label: str
@@ -46,7 +46,7 @@ class Chart:
     """
 
     title: str
-    lines: tuple[Line, ...]
+    lines: tuple[ChartLine, ...]
     ticks: tuple[Tick, ...]
     empty: str = ""
     css: str = ""
@@ -82,7 +82,7 @@ class Shade:
 
 
 @dataclass(frozen=True)
-class Picture:
+class ChartSet:
     """Everything drawn: lanes above charts, the time axis, and the moments marked through all of them.
 
     `plots` and `starts` (when each point begins) are the numbers behind the charts, one plot a chart.
@@ -114,22 +114,27 @@ class Axis:
         return round(min(100.0, max(0.0, 100 * (at_s - self.from_s) / span)), 3)
 
 
-def picture(series: Series, incidents: Sequence[tuple[float, str]] = ()) -> Picture:
+def picture(series: Series, incidents: Sequence[tuple[float, str]] = ()) -> ChartSet:
     """The whole run; `incidents` are (seconds since the load began, label)."""
     points = series.points()
     spans = series.spans()
     if not points:
-        return Picture(note="nothing was recorded")
+        return ChartSet(note="nothing was recorded")
     axis = Axis(points[0][0], max(points[-1][0] + series.width_s, *(s.to_s for s in spans), points[0][0] + 1))
     starts, width = tuple(t for t, _ in points), series.width_s
     numbers = tuple(plots(points, width))
-    return Picture(
+    return ChartSet(
         lanes=tuple(_lanes(axis, spans, incidents)),
         charts=tuple(_chart(axis, p, starts, width) for p in numbers),
-        ticks=tuple(_time_ticks(axis)), shades=tuple(_shades(axis, spans)),
+        ticks=tuple(_time_ticks(axis)),
+        shades=tuple(_shades(axis, spans)),
         marks=tuple(Bar(axis.percent(at), 0, "mark", label) for at, label in incidents),
-        from_s=axis.from_s, to_s=axis.to_s, width_s=width, plots=numbers, starts=starts,
-    )  # fmt: skip
+        from_s=axis.from_s,
+        to_s=axis.to_s,
+        width_s=width,
+        plots=numbers,
+        starts=starts,
+    )
 
 
 # What a gap in one watcher means: the others saw on.
@@ -228,7 +233,7 @@ def _chart(axis: Axis, plot: Plot, starts: Sequence[float], width_s: int) -> Cha
     place, ticks = _logarithmic(plot, label) if plot.log else _linear(plot, label)
     times = [t + width_s / 2 for t in starts]
     lines = tuple(
-        Line(c.label, c.css, *_path(axis, times, [None if v is None else place(v) for v in c.values]))
+        ChartLine(c.label, c.css, *_path(axis, times, [None if v is None else place(v) for v in c.values]))
         for c in plot.curves
     )
     return Chart(plot.title, lines, ticks)
@@ -255,23 +260,21 @@ def _logarithmic(plot: Plot, label: Callable[[float], str]) -> tuple[Place, tupl
     return lambda v: (math.log10(max(v, lowest)) - floor) / decades, ticks
 
 
-def _stacked(
-    axis: Axis, plot: Plot, starts: Sequence[float], width_s: int, label: Callable[[float], str]
-) -> Chart:  # fmt: skip
+def _stacked(axis: Axis, plot: Plot, starts: Sequence[float], width_s: int, label: Callable[[float], str]) -> Chart:
     every = [[v or 0.0 for v in c.values] for c in plot.curves]
     top, ticks = _scale(max(map(sum, zip(*every, strict=True))), label)
     below = [0.0] * len(starts)
     lines = []
     for curve, values in zip(plot.curves, every, strict=True):
         above = [b + v for b, v in zip(below, values, strict=True)]
-        lines.append(Line(curve.label, curve.css, _columns(axis, starts, width_s, below, above, top), "area"))
+        lines.append(ChartLine(curve.label, curve.css, _columns(axis, starts, width_s, below, above, top), "area"))
         below = above
     return Chart(plot.title, tuple(lines), ticks)
 
 
 def _columns(
     axis: Axis, starts: Sequence[float], width_s: int, below: Sequence[float], above: Sequence[float], top: float
-) -> str:  # fmt: skip
+) -> str:
     """A filled band of steps; stretches where it is empty are left out."""
     parts: list[str] = []
     run: list[int] = []

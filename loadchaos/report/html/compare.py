@@ -77,9 +77,12 @@ class Comparison:
         """For machines: seconds and shares."""
         sides = {k: {f: v for f, v in vars(s).items() if f != "whole"} for k, s in (("a", self.a), ("b", self.b))}
         return {
-            "schema": 1, **sides, "caveats": list(self.caveats), "latency": [asdict(d) for d in self.latency],
+            "schema": 1,
+            **sides,
+            "caveats": list(self.caveats),
+            "latency": [asdict(d) for d in self.latency],
             "rates": [asdict(d) for d in self.rates],
-        }  # fmt: skip
+        }
 
 
 def side(path: Path, say: progress.Say | None = None) -> Side:
@@ -101,11 +104,17 @@ def side(path: Path, say: progress.Say | None = None) -> Side:
             begin = row
     target = verdict.get("target") or {}
     return Side(
-        name=path.resolve().name, verdict=str(verdict.get("verdict")), profile=str(verdict.get("profile")),
-        target=" ".join(str(target[k]) for k in ("dialect", "version", "model") if target.get(k)), seed=begin.get("seed"),
-        sent=sent, failed=failed, limited=bool((verdict.get("generator") or {}).get("limited")), whole=whole,
+        name=path.resolve().name,
+        verdict=str(verdict.get("verdict")),
+        profile=str(verdict.get("profile")),
+        target=" ".join(str(target[k]) for k in ("dialect", "version", "model") if target.get(k)),
+        seed=begin.get("seed"),
+        sent=sent,
+        failed=failed,
+        limited=bool((verdict.get("generator") or {}).get("limited")),
+        whole=whole,
         failures={str(f.get("id")): int(f.get("count") or 1) for f in verdict.get("failures") or []},
-    )  # fmt: skip
+    )
 
 
 def compare(a: Side, b: Side) -> Comparison:

@@ -96,11 +96,17 @@ def html(found: Comparison) -> str:
         ("Failures, as share of the requests sent", found.rates),
     ]
     return env.get_template("compare.html.j2").render(
-        a=found.a, b=found.b, headline=headline(found), chance=by_chance(found),
-        caveats=[clean(c, 300) for c in found.caveats], head=_HEAD[1:],
-        tables=[(title, [{"cells": _cells(d), "css": d.says.split()[0], **_drawn(d)} for d in rows])
-                for title, rows in tables],
-    )  # fmt: skip
+        a=found.a,
+        b=found.b,
+        headline=headline(found),
+        chance=by_chance(found),
+        caveats=[clean(c, 300) for c in found.caveats],
+        head=_HEAD[1:],
+        tables=[
+            (title, [{"cells": _cells(d), "css": d.says.split()[0], **_drawn(d)} for d in rows])
+            for title, rows in tables
+        ],
+    )
 
 
 def _drawn(d: Difference) -> dict[str, float | None]:

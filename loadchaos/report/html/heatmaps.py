@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from loadchaos.core.stats import bucket_middle
-from loadchaos.report.html.charts import HEIGHT, WIDTH, Axis, Chart, Line, Picture, Tick
+from loadchaos.report.html.charts import HEIGHT, WIDTH, Axis, Chart, ChartLine, ChartSet, Tick
 from loadchaos.report.html.plots import Points
 from loadchaos.report.live_stats.distributions import log_ticks
 from loadchaos.report.live_stats.series import Series
@@ -29,7 +29,7 @@ _KINDS = {
 }  # fmt: skip
 
 
-def heatmaps(series: Series, drawn: Picture) -> tuple[str, list[Chart]]:
+def heatmaps(series: Series, drawn: ChartSet) -> tuple[str, list[Chart]]:
     """How long a column is, in words, and TTFT and ITL under the time axis of `drawn`, where anything was measured."""
     points = series.points()
     step = max(1, math.ceil(len(points) / COLUMNS))
@@ -47,9 +47,7 @@ def _columns(points: Points, kind: str, step: int) -> list[Counter[int]]:
     return columns
 
 
-def _heatmap(
-    axis: Axis, kind: str, columns: Sequence[Mapping[int, int]], start_s: float, width_s: int
-) -> Chart | None:  # fmt: skip
+def _heatmap(axis: Axis, kind: str, columns: Sequence[Mapping[int, int]], start_s: float, width_s: int) -> Chart | None:
     total: Counter[int] = Counter()
     for column in columns:
         total.update(column)
@@ -74,11 +72,12 @@ def _heatmap(
     wide, tall = width_s / (axis.to_s - axis.from_s) * WIDTH, HEIGHT / rows
     return Chart(
         title,
-        tuple(Line(label, css, path, "heat") for label, css, path in drawn),
+        tuple(ChartLine(label, css, path, "heat") for label, css, path in drawn),
         tuple(Tick(at, label) for at, label in log_ticks(low, high, _TICKS_APART)),
-        css="heat", text=_text(total, noun, columns),
+        css="heat",
+        text=_text(total, noun, columns),
         transform=f"matrix({wide:.5g} 0 0 {tall:.5g} {left:.5g} {tall / 2:.5g})",
-    )  # fmt: skip
+    )
 
 
 def _cells(column: Mapping[int, int], row_of: Mapping[int, int]) -> Counter[int]:

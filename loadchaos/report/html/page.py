@@ -72,24 +72,40 @@ def render(verdict: Mapping[str, Any], series: Series, folder: Path) -> str:
     states = verdict.get("states") or []
     column, hot = heatmaps(series, drawn)
     return _template().render(
-        decision=decision, word=decision.upper(), profile=clean(verdict.get("profile") or "?", 80),
-        headline=one_line(verdict), target=target_in_words(verdict), times=_times(verdict),
-        exit_code=verdict.get("exit_code", "?"), embedded=(verdict.get("target") or {}).get("kind") == "embedded",
+        decision=decision,
+        word=decision.upper(),
+        profile=clean(verdict.get("profile") or "?", 80),
+        headline=one_line(verdict),
+        target=target_in_words(verdict),
+        times=_times(verdict),
+        exit_code=verdict.get("exit_code", "?"),
+        embedded=(verdict.get("target") or {}).get("kind") == "embedded",
         notes=[clean(n, 400) for n in verdict.get("notes") or []],
         failures=[_failure(verdict, f, folder) for f in sorted(verdict.get("failures") or [], key=worst_first)[:_MOST]],
         rules=[_rule(r) for r in verdict.get("expectations") or []],
         checks=[{**_rule(r), "to_do": to_do_text(r)} for r in verdict.get("checks") or []],
-        worth=_worth(verdict), picture=drawn, width=plural(drawn.width_s, "second"),
-        heatmaps=hot, column=column,
-        traffics=[clean(n, 40) for n in names], outcomes=_outcomes(verdict, names), latency=_latency(verdict),
-        lower_bounds=lower_bounds_text(verdict), distributions=distributions(series.whole),
-        lengths=lengths(series.whole), limited=bool((verdict.get("generator") or {}).get("limited")),
+        worth=_worth(verdict),
+        picture=drawn,
+        width=plural(drawn.width_s, "second"),
+        heatmaps=hot,
+        column=column,
+        traffics=[clean(n, 40) for n in names],
+        outcomes=_outcomes(verdict, names),
+        latency=_latency(verdict),
+        lower_bounds=lower_bounds_text(verdict),
+        distributions=distributions(series.whole),
+        lengths=lengths(series.whole),
+        limited=bool((verdict.get("generator") or {}).get("limited")),
         facts=[*facts_in_words(folder), *_configured(series.configuration)],
         states=[_state(verdict, s) for s in states[:_MOST]],
-        several=len({s.get("replica") for s in states}) > 1, attacks=_attacks(series), ending=_ending(verdict),
-        script=uplot_data.script()[0], script_hash=uplot_data.script()[1], canvas_style=uplot_data.style(),
+        several=len({s.get("replica") for s in states}) > 1,
+        attacks=_attacks(series),
+        ending=_ending(verdict),
+        script=uplot_data.script()[0],
+        script_hash=uplot_data.script()[1],
+        canvas_style=uplot_data.style(),
         numbers=uplot_data.numbers(drawn, series.origin_utc_s),
-    )  # fmt: skip
+    )
 
 
 def _times(verdict: Mapping[str, Any]) -> str:
@@ -128,13 +144,18 @@ def _failure(verdict: Mapping[str, Any], f: Mapping[str, Any], folder: Path) -> 
     incident = incidents[0] if incidents else ""
     log = excerpt(folder / incident / "server.log.excerpt") if incident else ""
     return {
-        "id": clean(f.get("id"), 80), "title": clean(f.get("title") or "", 600),
+        "id": clean(f.get("id"), 80),
+        "title": clean(f.get("title") or "", 600),
         "severity": SEVERITY.get(str(f.get("severity")), clean(f.get("severity"), 30)),
         "times": f"{number(f['count'])} times" if (f.get("count") or 0) > 1 else "",
-        "blamed": blame == "server" and not f.get("accepted"), "fields": [(k, v) for k, v in fields if v],
-        "evidence": evidence_text(f.get("evidence")), "known": [_link(known_text(k)) for k in f.get("known") or []],
-        "incident": incident, "incidents": incidents[1:20], "excerpt": log,
-    }  # fmt: skip
+        "blamed": blame == "server" and not f.get("accepted"),
+        "fields": [(k, v) for k, v in fields if v],
+        "evidence": evidence_text(f.get("evidence")),
+        "known": [_link(known_text(k)) for k in f.get("known") or []],
+        "incident": incident,
+        "incidents": incidents[1:20],
+        "excerpt": log,
+    }
 
 
 def _link(text: str) -> dict[str, str]:
@@ -157,9 +178,11 @@ def _rule(rule: Mapping[str, Any]) -> dict[str, str]:
     decision = str(rule.get("verdict"))
     return {
         "css": decision if decision in {"pass", "fail", "unknown"} else "unknown",
-        "word": {"pass": "ok", "fail": "FAIL"}.get(decision, "unknown"), "name": clean(rule.get("name"), 200),
-        "expected": value_text(rule.get("expected")), "actual": value_text(rule.get("actual")),
-    }  # fmt: skip
+        "word": {"pass": "ok", "fail": "FAIL"}.get(decision, "unknown"),
+        "name": clean(rule.get("name"), 200),
+        "expected": value_text(rule.get("expected")),
+        "actual": value_text(rule.get("actual")),
+    }
 
 
 def _worth(verdict: Mapping[str, Any]) -> list[str]:
@@ -171,9 +194,7 @@ def _outcomes(verdict: Mapping[str, Any], names: list[str]) -> list[dict[str, An
     total = {o: n for o, n in (verdict.get("outcomes") or {}).items() if n}
     counts = [outcome_counts(verdict["by_traffic"][name]) for name in names]
     order = [o for o in OUTCOMES if o in total] + sorted(set(total) - set(OUTCOMES))
-    return [
-        {"name": clean(o, 40), "all": number(total[o]), "by": [number(c.get(o, 0)) for c in counts]} for o in order
-    ]  # fmt: skip
+    return [{"name": clean(o, 40), "all": number(total[o]), "by": [number(c.get(o, 0)) for c in counts]} for o in order]
 
 
 def _latency(verdict: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -189,10 +210,12 @@ def _latency(verdict: Mapping[str, Any]) -> list[dict[str, str]]:
 
 def _state(verdict: Mapping[str, Any], s: Mapping[str, Any]) -> dict[str, str]:
     return {
-        "when": since_load(verdict, s.get("at"), s.get("at_s")), "replica": clean(s.get("replica") or "", 40),
-        "state": clean(s.get("state"), 20), "signs": "; ".join(clean(x, 300) for x in s.get("signs") or []),
+        "when": since_load(verdict, s.get("at"), s.get("at_s")),
+        "replica": clean(s.get("replica") or "", 40),
+        "state": clean(s.get("state"), 20),
+        "signs": "; ".join(clean(x, 300) for x in s.get("signs") or []),
         "noticed": _noticed(s.get("noticed_after_s")),
-    }  # fmt: skip
+    }
 
 
 def _noticed(after_s: float | None) -> str:

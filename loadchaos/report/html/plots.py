@@ -102,8 +102,14 @@ def plots(points: Points, width_s: int) -> list[Plot]:
 
 
 def _plot(
-    title: str, curves: Sequence[Curve], unit: str = "", *, top: float | None = None, may_log: bool = False, empty: str = ""
-) -> Plot:  # fmt: skip
+    title: str,
+    curves: Sequence[Curve],
+    unit: str = "",
+    *,
+    top: float | None = None,
+    may_log: bool = False,
+    empty: str = "",
+) -> Plot:
     told = tuple(c for c in curves if c.told)
     values = sorted(v for c in told for v in c.values if v is not None)
     if not values:

@@ -71,7 +71,7 @@ class Rate:
 
 
 @dataclass
-class Night:
+class TrendRun:
     """One run of the profile: what it was run against, what it measured, and what about it is unusual."""
 
     folder: str
@@ -95,11 +95,11 @@ class Night:
 
 
 @dataclass(frozen=True)
-class Trend:
+class SoakTrend:
     """All nights of a profile, oldest first; `since_change` pools the rates since the server last changed."""
 
     profile: str
-    nights: tuple[Night, ...]
+    nights: tuple[TrendRun, ...]
     since_change: Mapping[str, Rate]
     changed: str | None
     others: tuple[str, ...] = ()
@@ -111,9 +111,13 @@ class Trend:
             for n in self.nights
         ]
         return {
-            "schema": 1, "profile": self.profile, "changed": self.changed, "nights": nights,
-            "since_change": {k: _rate_json(r) for k, r in self.since_change.items()}, "other_profiles": list(self.others),
-        }  # fmt: skip
+            "schema": 1,
+            "profile": self.profile,
+            "changed": self.changed,
+            "nights": nights,
+            "since_change": {k: _rate_json(r) for k, r in self.since_change.items()},
+            "other_profiles": list(self.others),
+        }
 
 
 def _rate_json(rate: Rate) -> dict[str, Any]:
@@ -136,7 +140,7 @@ def rate(count: int, of: int) -> Rate:
 # --- reading --------------------------------------------------------------------------------------------------------------
 
 
-def read(home: Path, profile: str | None = None) -> Trend:
+def read(home: Path, profile: str | None = None) -> SoakTrend:
     """The nights of one profile in a folder, deleted ones too; without a name those of the profile that ran last."""
     runs = [RunFolder(p) for p in home.iterdir() if (p / "verdict.json").is_file()] if home.is_dir() else []
     told = [(str(v.get("profile")), _night(f, v)) for f in runs if (v := _json(f.verdict))]
@@ -162,17 +166,17 @@ def remember(home: Path, folder: str) -> None:
             os.fsync(f.fileno())
 
 
-def _past(home: Path) -> list[tuple[str, Night]]:
+def _past(home: Path) -> list[tuple[str, TrendRun]]:
     """(profile, night) of runs that were deleted; a line that cannot be read is none."""
     try:
         lines = (home / PAST).read_bytes().splitlines()
     except OSError:
         return []
-    found: dict[str, tuple[str, Night]] = {}
+    found: dict[str, tuple[str, TrendRun]] = {}
     for line in lines:
         try:
             told = orjson.loads(line)
-            night = Night(**{**told["night"], "deleted": True})
+            night = TrendRun(**{**told["night"], "deleted": True})
             night.figures = {n: Figure(**f) for n, f in told["night"]["figures"].items()}
             night.rates = {n: Rate(**r) for n, r in told["night"]["rates"].items()}
             found[night.folder] = str(told["profile"]), night
@@ -189,7 +193,7 @@ def _json(path: Path) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-def _night(folder: RunFolder, verdict: Mapping[str, Any]) -> Night:
+def _night(folder: RunFolder, verdict: Mapping[str, Any]) -> TrendRun:
     outcomes = Counter(verdict.get("outcomes") or {})
     sent = sum(n for o, n in outcomes.items() if o != "missed")
     # A refusal that its request was sent for is none: those are told in `by_traffic` only, so they count as answered.
@@ -203,13 +207,18 @@ def _night(folder: RunFolder, verdict: Mapping[str, Any]) -> Night:
     for f in failures:
         rates.setdefault(f"{clean(f.get('id'), 80)} by requests", rate(int(f.get("count") or 1), sent))
     started = clock(verdict.get("started"))
-    return Night(
-        folder=folder.path.name, started=started.isoformat() if started else None, verdict=verdict.get("verdict"),
-        exit_code=verdict.get("exit_code"), requests=sent, failures=[clean(f.get("id"), 80) for f in failures],
+    return TrendRun(
+        folder=folder.path.name,
+        started=started.isoformat() if started else None,
+        verdict=verdict.get("verdict"),
+        exit_code=verdict.get("exit_code"),
+        requests=sent,
+        failures=[clean(f.get("id"), 80) for f in failures],
         good=verdict.get("verdict") == "pass" and not (verdict.get("generator") or {}).get("limited"),
-        server=_server(folder, verdict, plan), rates=rates,
+        server=_server(folder, verdict, plan),
+        rates=rates,
         figures={n: Figure(v, None, None, None, 0, "no baseline") for n, v in _latencies(verdict).items()},
-    )  # fmt: skip
+    )
 
 
 def _latencies(verdict: Mapping[str, Any]) -> dict[str, float]:
@@ -241,24 +250,25 @@ def _server(folder: RunFolder, verdict: Mapping[str, Any], plan: Mapping[str, An
 # --- judging each night by those before it -----------------------------------------------------------------------------
 
 
-def trend(profile: str, nights: Sequence[Night], others: Sequence[str] | set[str] = ()) -> Trend:
+def trend(profile: str, nights: Sequence[TrendRun], others: Sequence[str] | set[str] = ()) -> SoakTrend:
     """Set each night against the good ones before it. `nights` are in order of time, and get their bands and marks."""
-    good: list[Night] = []
-    since: list[Night] = []
+    good: list[TrendRun] = []
+    since: list[TrendRun] = []
     changed = None
     for before, night in zip([None, *nights], nights, strict=False):
         night.marks = _marks(before.server, night.server) if before is not None else []
         if night.marks:
             since, changed = [], night.started
         base, ruler = good[-_BASE:], good[-_RULER:]
-        night.figures = {n: _figure(f.value, [b.figures[n].value for b in ruler if n in b.figures])
-                         for n, f in night.figures.items()}  # fmt: skip
+        night.figures = {
+            n: _figure(f.value, [b.figures[n].value for b in ruler if n in b.figures]) for n, f in night.figures.items()
+        }
         night.rates = {n: _against(r, [b.rates[n] for b in base if n in b.rates], base) for n, r in night.rates.items()}
         since.append(night)
         if night.good:
             good.append(night)
     pooled = {n: _pool([x.rates[n] if n in x.rates else _none_of(n, x) for x in since]) for n in _names(since)}
-    return Trend(profile, tuple(nights), pooled, changed, tuple(sorted(others)))
+    return SoakTrend(profile, tuple(nights), pooled, changed, tuple(sorted(others)))
 
 
 def _figure(value: float, ruler: Sequence[float]) -> Figure:
@@ -278,7 +288,7 @@ def _mad(values: Sequence[float]) -> float:
     return median(abs(v - middle) for v in values)
 
 
-def _against(tonight: Rate, before: Sequence[Rate], base: Sequence[Night]) -> Rate:
+def _against(tonight: Rate, before: Sequence[Rate], base: Sequence[TrendRun]) -> Rate:
     """A failure that no night before had is judged by their requests: it was met 0 times in them."""
     if len(base) < _FEWEST:
         return tonight
@@ -293,12 +303,12 @@ def _pool(rates: Sequence[Rate]) -> Rate:
     return rate(sum(r.count for r in rates), sum(r.of for r in rates))
 
 
-def _none_of(name: str, night: Night) -> Rate:
+def _none_of(name: str, night: TrendRun) -> Rate:
     """A night without that failure still had its requests."""
     return rate(0, night.requests if name.endswith(" by requests") else 0)
 
 
-def _names(nights: Sequence[Night]) -> list[str]:
+def _names(nights: Sequence[TrendRun]) -> list[str]:
     return list(dict.fromkeys(n for night in nights for n in night.rates))
 
 
@@ -312,7 +322,7 @@ def _marks(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
     return found
 
 
-def write(home: Path, profile: str) -> Trend:
+def write(home: Path, profile: str) -> SoakTrend:
     """trend.html and trend.json in the folder, each whole or not at all; what they tell."""
     from loadchaos.report.html import trend_page  # the template engine only where a page is made
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from loadchaos.report.html.trend import Figure, Night, Trend
+from loadchaos.report.html.trend import Figure, SoakTrend, TrendRun
 from loadchaos.report.words import clean, clock, number, plural, seconds
 
 _WIDTH, _HEIGHT = 600.0, 60.0
@@ -16,7 +16,7 @@ _MOST = 120
 _PROFILE_MARKS = 6
 
 
-def headline(trend: Trend) -> str:
+def headline(trend: SoakTrend) -> str:
     """The newest night in a sentence."""
     if not trend.nights:
         return f"no judged run of {trend.profile or 'any profile'} here"
@@ -31,7 +31,7 @@ def headline(trend: Trend) -> str:
     return f"{trend.profile}: {plural(len(trend.nights), 'night')}; the last one {str(last.verdict).upper()}, {told}"
 
 
-def text(trend: Trend) -> str:
+def text(trend: SoakTrend) -> str:
     """The last night's figures against their bands, rates with their bounds, and a line a night."""
     if not trend.nights:
         return headline(trend)
@@ -51,7 +51,7 @@ def text(trend: Trend) -> str:
     return "\n".join(lines)
 
 
-def _line(n: Night) -> str:
+def _line(n: TrendRun) -> str:
     marks = "".join(f"\n    mark: {m}" for m in n.marks[:_PROFILE_MARKS])
     what = f"; higher: {', '.join(n.unusual[:4])}" if n.unusual else ""
     failures = f"; {', '.join(n.failures[:4])}" if n.failures else ""
@@ -69,7 +69,7 @@ def _band(f: Figure) -> str:
     return f"usual {seconds(f.low)} to {seconds(f.high)}"
 
 
-def html(trend: Trend) -> str:
+def html(trend: SoakTrend) -> str:
     """One page, without scripts and requests."""
     env = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
@@ -78,26 +78,43 @@ def html(trend: Trend) -> str:
     names = list(dict.fromkeys(n for night in reversed(nights) for n in night.figures))
     rates = list(dict.fromkeys(n for night in reversed(nights) for n in night.rates))
     return env.get_template("trend.html.j2").render(
-        headline=headline(trend), profile=clean(trend.profile, 80), width=_WIDTH, height=_HEIGHT,
+        headline=headline(trend),
+        profile=clean(trend.profile, 80),
+        width=_WIDTH,
+        height=_HEIGHT,
         figures=[_drawn(name, nights) for name in names],
-        rates=[{"name": n, "last": nights[-1].rates[n].text() if n in nights[-1].rates else "not met",
+        rates=[
+            {
+                "name": n,
+                "last": nights[-1].rates[n].text() if n in nights[-1].rates else "not met",
                 "css": nights[-1].rates[n].says.split()[0] if n in nights[-1].rates else "no",
-                "since": trend.since_change[n].text() if n in trend.since_change else ""} for n in rates],
-        since=f"since {_day(trend.changed)}, when the server or the profile changed" if trend.changed else "over all nights",
-        nights=[_row(n) for n in reversed(nights)], others=trend.others,
-    )  # fmt: skip
+                "since": trend.since_change[n].text() if n in trend.since_change else "",
+            }
+            for n in rates
+        ],
+        since=f"since {_day(trend.changed)}, when the server or the profile changed"
+        if trend.changed
+        else "over all nights",
+        nights=[_row(n) for n in reversed(nights)],
+        others=trend.others,
+    )
 
 
-def _row(n: Night) -> dict[str, Any]:
+def _row(n: TrendRun) -> dict[str, Any]:
     return {
-        "day": _day(n.started), "folder": n.folder, "deleted": n.deleted, "verdict": n.verdict or "?",
+        "day": _day(n.started),
+        "folder": n.folder,
+        "deleted": n.deleted,
+        "verdict": n.verdict or "?",
         "requests": number(n.requests),
-        "failures": ", ".join(n.failures[:10]), "unusual": ", ".join(n.unusual[:10]), "marks": n.marks[:20],
+        "failures": ", ".join(n.failures[:10]),
+        "unusual": ", ".join(n.unusual[:10]),
+        "marks": n.marks[:20],
         "server": " ".join(n.server[k] for k in ("dialect", "version", "model") if k in n.server),
-    }  # fmt: skip
+    }
 
 
-def _drawn(name: str, nights: tuple[Night, ...]) -> dict[str, Any]:
+def _drawn(name: str, nights: tuple[TrendRun, ...]) -> dict[str, Any]:
     """Points and band on a plane of 600 x 60, from 0 to the highest of them."""
     figures = [n.figures.get(name) for n in nights]
     top = max([max(f.value, f.high or 0.0) for f in figures if f is not None], default=1.0) * 1.05 or 1.0
@@ -109,18 +126,29 @@ def _drawn(name: str, nights: tuple[Night, ...]) -> dict[str, Any]:
     half = _WIDTH / len(nights) / 2
     last = next(f for f in reversed(figures) if f is not None)
     return {
-        "name": name, "value": seconds(last.value), "band": _band(last), "says": last.says, "css": last.says.split()[0],
+        "name": name,
+        "value": seconds(last.value),
+        "band": _band(last),
+        "says": last.says,
+        "css": last.says.split()[0],
         "points": [
-            {"x": round(x, 2), "y": y(f.value), "css": f.says.split()[0],
-             "title": f"{_day(n.started)}: {seconds(f.value)}, {f.says}"}
-            for x, f, n in zip(xs, figures, nights, strict=True) if f is not None
+            {
+                "x": round(x, 2),
+                "y": y(f.value),
+                "css": f.says.split()[0],
+                "title": f"{_day(n.started)}: {seconds(f.value)}, {f.says}",
+            }
+            for x, f, n in zip(xs, figures, nights, strict=True)
+            if f is not None
         ],
         "bands": [
             {"x": round(x - half, 2), "w": round(2 * half, 2), "y": y(f.high), "h": round(y(f.low) - y(f.high), 2)}
-            for x, f in zip(xs, figures, strict=True) if f is not None and f.low is not None and f.high is not None
+            for x, f in zip(xs, figures, strict=True)
+            if f is not None and f.low is not None and f.high is not None
         ],
         "marks": [
             {"x": round(x - half, 2), "title": f"{_day(n.started)}: {'; '.join(n.marks[:6])}"}
-            for x, n in zip(xs, nights, strict=True) if n.marks
+            for x, n in zip(xs, nights, strict=True)
+            if n.marks
         ],
-    }  # fmt: skip
+    }

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from loadchaos.report.html.charts import Picture
+from loadchaos.report.html.charts import ChartSet
 from loadchaos.report.html.plots import Plot, Value
 
 _HERE = Path(__file__).parent
@@ -33,7 +33,7 @@ def style() -> str:
     return _read("uplot/uPlot.min.css")
 
 
-def numbers(picture: Picture, utc_s: float | None) -> str:
+def numbers(picture: ChartSet, utc_s: float | None) -> str:
     """The picture's values as JSON for a script element; `utc_s` is the Unix time of 0 s. Nulls are gaps."""
     told = {
         "from": picture.from_s, "to": picture.to_s, "width": picture.width_s, "utc": utc_s,
@@ -47,9 +47,12 @@ def numbers(picture: Picture, utc_s: float | None) -> str:
 
 def _chart(plot: Plot) -> dict[str, Any]:
     return {
-        "unit": plot.unit, "top": plot.top, "log": plot.log, "stacked": plot.stacked,
+        "unit": plot.unit,
+        "top": plot.top,
+        "log": plot.log,
+        "stacked": plot.stacked,
         "curves": [{"css": c.css, "values": [_digits(v) for v in c.values]} for c in plot.curves],
-    }  # fmt: skip
+    }
 
 
 def _digits(value: Value) -> Value:

@@ -50,7 +50,7 @@ class _Seen:
     last_s: float
 
 
-class Pages:
+class PanelPages:
     """Feed it every row, then `renew` as often as you like: pages that changed are written, once a second at most."""
 
     def __init__(self, folder: RunFolder) -> None:
@@ -106,28 +106,34 @@ class Pages:
         return {
             "states": [
                 {
-                    "replica": clean(st.replica, 40), "state": clean(st.state, 20),
+                    "replica": clean(st.replica, 40),
+                    "state": clean(st.state, 20),
                     "since": seconds(max(0.0, (s.now_ns - st.at_ns) / _NS)),
                     "signs": "; ".join(clean(x, 200) for x in st.signs),
                 }
                 for st in s.states
             ],
-            "paused": "" if s.load_over else clean(s.paused, 200), "facts": _facts(s),
+            "paused": "" if s.load_over else clean(s.paused, 200),
+            "facts": _facts(s),
             "failures": [self._failure(f) for f in failures],
-        }  # fmt: skip
+        }
 
     def _failure(self, f: Mapping[str, Any]) -> dict[str, Any]:
         blame = str(f.get("attribution") or "server")
         found = incident_paths(f) or ([str(f["folder"])] if f.get("folder") else [])
         return {
-            "id": clean(f.get("id"), 80), "severity": SEVERITY.get(str(f.get("severity")), clean(f.get("severity"), 30)),
+            "id": clean(f.get("id"), 80),
+            "severity": SEVERITY.get(str(f.get("severity")), clean(f.get("severity"), 30)),
             "times": f"{number(f['count'])} times" if (f.get("count") or 0) > 1 else "",
-            "title": clean(f.get("title") or "", 600), "blamed": blame == "server",
-            "blame": BLAME.get(blame, clean(blame, 60)), "remedy": remedy_text(f.get("remedy")),
-            "evidence": evidence_text(f.get("evidence")), "known": "; ".join(known_text(k) for k in f.get("known") or []),
+            "title": clean(f.get("title") or "", 600),
+            "blamed": blame == "server",
+            "blame": BLAME.get(blame, clean(blame, 60)),
+            "remedy": remedy_text(f.get("remedy")),
+            "evidence": evidence_text(f.get("evidence")),
+            "known": "; ".join(known_text(k) for k in f.get("known") or []),
             "incident": found[0] if found else "",
             "excerpt": excerpt(self._folder.path / found[0] / "server.log.excerpt") if found else "",
-        }  # fmt: skip
+        }
 
     def _failure_row(self, f: Mapping[str, Any]) -> dict[str, Any]:
         """A row of Locust's failures table: ours by id, in place of every raw text."""
@@ -137,16 +143,20 @@ class Pages:
             seen.count, seen.last_s = count, now_s
         known = "; ".join(known_text(k) for k in f.get("known") or [])
         return {
-            "occurrences": count, "method": SEVERITY.get(str(f.get("severity")), clean(f.get("severity"), 30)),
-            "name": name, "error": clean(f.get("title") or "", 300) + (f" ({known})" if known else ""),
-            "first_seen": seen.first_s, "last_seen": seen.last_s,
-        }  # fmt: skip
+            "occurrences": count,
+            "method": SEVERITY.get(str(f.get("severity")), clean(f.get("severity"), 30)),
+            "name": name,
+            "error": clean(f.get("title") or "", 300) + (f" ({known})" if known else ""),
+            "first_seen": seen.first_s,
+            "last_seen": seen.last_s,
+        }
 
     # -- attacks -------------------------------------------------------------------------------------------------
 
     def _attacks(self, s: Snapshot) -> dict[str, Any]:
         return {
-            "refused": clean(self._offers.get("refused") or "", 600), "over": s.load_over,
+            "refused": clean(self._offers.get("refused") or "", 600),
+            "over": s.load_over,
             "offers": [
                 {"title": o["title"], "about": o["about"], "needs": o["needs"], "asked": json.dumps(o)}
                 for o in self._offers.get("offers") or ()
@@ -157,22 +167,30 @@ class Pages:
             ],
             "planned": self._plan(),
             "running": [
-                {"name": clean(a.name, 60), "replica": clean(a.replica, 40),
-                 "since": seconds(max(0.0, (s.now_ns - a.at_ns) / _NS))}
+                {
+                    "name": clean(a.name, 60),
+                    "replica": clean(a.replica, 40),
+                    "since": seconds(max(0.0, (s.now_ns - a.at_ns) / _NS)),
+                }
                 for a in s.attacks_in_force
             ],
             "done": [self._act(d) for d in reversed(self._done)],
-        }  # fmt: skip
+        }
 
     def _act(self, d: Mapping[str, Any]) -> dict[str, str]:
         ok, skipped, took = d.get("ok"), d.get("what") == "skipped", d.get("took_ns")
         word = "skipped" if skipped else "no answer" if ok is None else "worked" if ok else "failed"
         css = "pass" if ok else "unknown" if ok is None else "fail"
         return {
-            "when": self._when(d), "name": clean(d.get("attack"), 60), "replica": clean(d.get("replica"), 40),
-            "by": "hand" if int(d.get("n") or 0) < 0 else "plan", "word": word, "css": css,
-            "took": seconds(took / _NS) if isinstance(took, int) else "", "text": clean(d.get("text"), 200),
-        }  # fmt: skip
+            "when": self._when(d),
+            "name": clean(d.get("attack"), 60),
+            "replica": clean(d.get("replica"), 40),
+            "by": "hand" if int(d.get("n") or 0) < 0 else "plan",
+            "word": word,
+            "css": css,
+            "took": seconds(took / _NS) if isinstance(took, int) else "",
+            "text": clean(d.get("text"), 200),
+        }
 
     def _plan(self) -> list[str]:
         if self._planned is None:

@@ -20,12 +20,14 @@ MOST = 24
 """Kinds of traffic drawn."""
 _NS = 1_000_000_000
 _TITLES = {
-    "ttft": "Time to first token", "itl": "Gaps between chunks", "e2e": "The whole answer",
-}  # fmt: skip
+    "ttft": "Time to first token",
+    "itl": "Gaps between chunks",
+    "e2e": "The whole answer",
+}
 
 
 @dataclass
-class Lengths:
+class LengthDistribution:
     """Prompt lengths as planned and as the server counted them, over the answers that told both; images beside."""
 
     told: int = 0
@@ -60,12 +62,12 @@ class Whole:
     """All answers of a run by traffic; feed it the end rows."""
 
     latency: dict[str, Latencies] = field(default_factory=dict)
-    lengths: dict[str, Lengths] = field(default_factory=dict)
+    lengths: dict[str, LengthDistribution] = field(default_factory=dict)
 
     def feed(self, end: Mapping[str, Any]) -> None:
         """Take an end row; only answers (ok) have latencies."""
         traffic = str(end.get("traffic"))
-        self.lengths.setdefault(traffic, Lengths()).add(end)
+        self.lengths.setdefault(traffic, LengthDistribution()).add(end)
         if end.get("outcome") != "ok":
             return
         kinds = self.latency.setdefault(traffic, latencies())
@@ -161,15 +163,26 @@ def lengths(whole: Whole) -> list[dict[str, str]]:
     for traffic, x in list(whole.lengths.items())[:MOST]:
         if not x.told and not x.images:
             continue
-        off = " and ".join(p for p in (f"up to {number(x.shorter)} fewer" if x.shorter else "",
-                                       f"up to {number(x.longer)} more" if x.longer else "") if p)  # fmt: skip
+        off = " and ".join(
+            p
+            for p in (
+                f"up to {number(x.shorter)} fewer" if x.shorter else "",
+                f"up to {number(x.longer)} more" if x.longer else "",
+            )
+            if p
+        )
         span = "–" if x.shortest is None else number(x.shortest)
         if x.longest is not None and x.longest != x.shortest:
             span += f" to {number(x.longest)}"
-        rows.append({
-            "traffic": clean(traffic, 40), "prompts": span, "told": number(x.told),
-            "equal": f"{x.equal / x.told:.1%}" if x.told else "–", "off": off or ("none" if x.told else "–"),
-            "images": number(x.images) if x.images else "–",
-            "an_image": number(round(x.image_tokens / x.images)) if x.images and x.image_tokens else "–",
-        })  # fmt: skip
+        rows.append(
+            {
+                "traffic": clean(traffic, 40),
+                "prompts": span,
+                "told": number(x.told),
+                "equal": f"{x.equal / x.told:.1%}" if x.told else "–",
+                "off": off or ("none" if x.told else "–"),
+                "images": number(x.images) if x.images else "–",
+                "an_image": number(round(x.image_tokens / x.images)) if x.images and x.image_tokens else "–",
+            }
+        )
     return rows

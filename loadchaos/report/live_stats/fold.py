@@ -60,7 +60,7 @@ class Bounded:
             self.exemplars[i] = (request_id, value_s)
 
 
-class Traffic:
+class TrafficStats:
     """Everything counted for one kind of traffic."""
 
     __slots__ = (
@@ -91,7 +91,7 @@ class Fold:
         self.load_end_ns: int | None = None
         self.ended = False
         self._finished = False
-        self.traffic: dict[str, Traffic] = {}
+        self.traffic: dict[str, TrafficStats] = {}
         self.states: dict[str, ReplicaState] = {}
         self.attacks: Counter[tuple[str, str]] = Counter()  # (name, ok | failed | skipped)
         self.in_force: dict[tuple[str, Any, Any], AttackInForce] = {}
@@ -165,7 +165,7 @@ class Fold:
             traffic.images_answered += int(row.get("images") or 0)
             self._latency(traffic, bucket, row)
 
-    def _latency(self, traffic: Traffic, bucket: Bucket, row: Mapping[str, Any]) -> None:
+    def _latency(self, traffic: TrafficStats, bucket: Bucket, row: Mapping[str, Any]) -> None:
         request = str(row.get("request_id") or row.get("id") or "")[:64]
         for kind, value in (("ttft", ttft_ns(row)), ("e2e", e2e_ns(row))):
             if value is None:
@@ -301,8 +301,8 @@ class Fold:
 
     # -- telling -------------------------------------------------------------------------------------------------
 
-    def _traffic(self, name: object) -> Traffic:
-        return self.traffic.setdefault(str(name), Traffic())
+    def _traffic(self, name: object) -> TrafficStats:
+        return self.traffic.setdefault(str(name), TrafficStats())
 
     def _bucket(self, row: Mapping[str, Any]) -> Bucket:
         second = int(row.get("at_ns") or self.now_ns) // _NS
@@ -335,30 +335,43 @@ class Fold:
         recent = self.window(now)
         lines = tuple(
             TrafficLine(
-                name, t.in_flight, t.begun, tuple((o, t.outcomes[o]) for o in OUTCOMES if t.outcomes[o]),
+                name,
+                t.in_flight,
+                t.begun,
+                tuple((o, t.outcomes[o]) for o in OUTCOMES if t.outcomes[o]),
                 {kind: percentiles(hist) for kind, hist in t.latency.items()},
             )
             for name, t in self.traffic.items()
-        )  # fmt: skip
+        )
         begun = self.load_begin_ns
         until = self.load_end_ns or now
         # In its first seconds a run has no ten seconds behind it.
         span = min(WINDOW_S, max(1, now // _NS - begun // _NS)) if begun is not None else WINDOW_S
         return Snapshot(
-            run=self.run, now_ns=now, load_s=(until - begun) / _NS if begun is not None else None,
-            load_over=self.load_end_ns is not None, ended=self.ended, traffic=lines,
+            run=self.run,
+            now_ns=now,
+            load_s=(until - begun) / _NS if begun is not None else None,
+            load_over=self.load_end_ns is not None,
+            ended=self.ended,
+            traffic=lines,
             users=sum(int(w.get("users") or 0) for w in self.workers.values()),
             in_flight=sum(t.in_flight for t in self.traffic.values()),
-            begun_per_s=recent.begun / span, done_per_s=_done(recent) / span,
+            begun_per_s=recent.begun / span,
+            done_per_s=_done(recent) / span,
             tokens_per_s=recent.tokens / span,
             recent={kind: percentiles(hist) for kind, hist in recent.latency.items()},
-            lag_s=self._worst("lag_ns") / _NS, oldest_silence_s=self._worst("oldest_silence_ns") / _NS,
-            states=tuple(self.states.values()), attacks_in_force=tuple(self.in_force.values()),
-            attacks=dict(self.attacks), failures=tuple(self.all_failures()),
+            lag_s=self._worst("lag_ns") / _NS,
+            oldest_silence_s=self._worst("oldest_silence_ns") / _NS,
+            states=tuple(self.states.values()),
+            attacks_in_force=tuple(self.in_force.values()),
+            attacks=dict(self.attacks),
+            failures=tuple(self.all_failures()),
             incidents=tuple(i for i in self.incidents.values() if self._settled(i)),
-            server=self.fresh_server(now), gaps_s=dict(self.gaps_s),
-            paused=self.gate, preflight=tuple(self.preflight),
-        )  # fmt: skip
+            server=self.fresh_server(now),
+            gaps_s=dict(self.gaps_s),
+            paused=self.gate,
+            preflight=tuple(self.preflight),
+        )
 
 
 def _done(bucket: Bucket) -> int:

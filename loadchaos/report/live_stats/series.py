@@ -89,12 +89,12 @@ class Series:
         key = f"{row.get('replica')}/{row.get('engine')}"
         self._bucket(at).server[key] = {
             k: v for k, v in (row.get("values") or {}).items() if isinstance(v, int | float)
-        }  # fmt: skip
+        }
 
     def _on_device(self, row: Mapping[str, Any], at: int) -> None:
         self._bucket(at).devices[f"{row.get('host')}/{row.get('device')}"] = {
             k: v for k, v in (row.get("values") or {}).items() if isinstance(v, int | float)
-        }  # fmt: skip
+        }
 
     def _on_state(self, row: Mapping[str, Any], at: int) -> None:
         replica = str(row.get("replica") or "server")

@@ -26,7 +26,7 @@ from prometheus_client.samples import Exemplar
 
 from loadchaos.core.errors import OptionError
 from loadchaos.core.model import OUTCOMES, STATES
-from loadchaos.report.live_stats.fold import Bounded, Fold, Traffic
+from loadchaos.report.live_stats.fold import Bounded, Fold, TrafficStats
 from loadchaos.report.metrics.metric_table import (
     ATTACKS,
     FAILURES,
@@ -49,7 +49,7 @@ _WHYS = ("no_slot", "server_down", "stopped", "worker_lost")
 _RESERVED = 32 + INCIDENTS + FAILURES + 6 + (ATTACKS + 1) * 4
 _A_REPLICA = len(STATES) + 4
 
-Group = tuple[str, list[Traffic]]
+Group = tuple[str, list[TrafficStats]]
 
 
 class _Page:
@@ -207,7 +207,7 @@ def _bounded_traffic(fold: Fold) -> list[Group]:
     return [*groups, (OTHER, rest)] if rest else groups
 
 
-def _requests(page: _Page, name: str, group: list[Traffic]) -> None:
+def _requests(page: _Page, name: str, group: list[TrafficStats]) -> None:
     outcomes: Counter[str] = Counter()
     for t in group:
         outcomes.update(t.outcomes)

@@ -22,9 +22,15 @@ STATE_COLORS = {
 def target(expr: str, legend: str = "", *, instant: bool = False, form: str = "time_series") -> Json:
     """One query; `legend` is Grafana's pattern (`{{traffic}}`)."""
     return {
-        "datasource": DATASOURCE, "expr": expr, "legendFormat": legend or "__auto", "instant": instant,
-        "range": not instant, "format": form, "refId": "A", "editorMode": "code",
-    }  # fmt: skip
+        "datasource": DATASOURCE,
+        "expr": expr,
+        "legendFormat": legend or "__auto",
+        "instant": instant,
+        "range": not instant,
+        "format": form,
+        "refId": "A",
+        "editorMode": "code",
+    }
 
 
 def _panel(
@@ -33,16 +39,28 @@ def _panel(
     for letter, t in zip("ABCDEFGHIJKL", targets, strict=False):
         t["refId"] = letter
     return {
-        "type": kind, "title": title, "description": about, "datasource": DATASOURCE, "targets": list(targets),
-        "gridPos": {"w": width, "h": height, "x": 0, "y": 0}, "options": options,
+        "type": kind,
+        "title": title,
+        "description": about,
+        "datasource": DATASOURCE,
+        "targets": list(targets),
+        "gridPos": {"w": width, "h": height, "x": 0, "y": 0},
+        "options": options,
         "fieldConfig": {"defaults": {"unit": unit, "color": {"mode": "palette-classic"}}, "overrides": []},
-    }  # fmt: skip
+    }
 
 
 def lines(
-    title: str, about: str, *targets: Json, unit: str = "short", width: int = 12, stack: bool = False,
-    top: float | None = None, log: bool = False, points: bool = False,
-) -> Json:  # fmt: skip
+    title: str,
+    about: str,
+    *targets: Json,
+    unit: str = "short",
+    width: int = 12,
+    stack: bool = False,
+    top: float | None = None,
+    log: bool = False,
+    points: bool = False,
+) -> Json:
     """A chart over time. Gaps are gaps: where the exporter was down, no line is drawn across."""
     legend = {"displayMode": "table", "placement": "right", "showLegend": True, "calcs": ["lastNotNull", "max"]}
     tooltip = {"mode": "multi", "sort": "desc"}
@@ -50,12 +68,15 @@ def lines(
     panel["fieldConfig"]["defaults"].update(
         min=0,
         custom={
-            "drawStyle": "points" if points else "line", "lineWidth": 1, "fillOpacity": 40 if stack else 8,
-            "showPoints": "always" if points else "auto", "spanNulls": False,
+            "drawStyle": "points" if points else "line",
+            "lineWidth": 1,
+            "fillOpacity": 40 if stack else 8,
+            "showPoints": "always" if points else "auto",
+            "spanNulls": False,
             "stacking": {"mode": "normal" if stack else "none", "group": "A"},
             "scaleDistribution": {"type": "log", "log": 10} if log else {"type": "linear"},
         },
-    )  # fmt: skip
+    )
     if log:
         del panel["fieldConfig"]["defaults"]["min"]
     if top is not None:
@@ -64,9 +85,17 @@ def lines(
 
 
 def stat(
-    title: str, about: str, query: Json, *, unit: str = "short", width: int = 4,
-    bad: Literal["above", "below"] | None = None, limit: float = 0, name: bool = False, decimals: int | None = None,
-) -> Json:  # fmt: skip
+    title: str,
+    about: str,
+    query: Json,
+    *,
+    unit: str = "short",
+    width: int = 4,
+    bad: Literal["above", "below"] | None = None,
+    limit: float = 0,
+    name: bool = False,
+    decimals: int | None = None,
+) -> Json:
     """One number, red when it is `bad` above or below `limit`; `name` shows the series' name in its place."""
     options: Json = {
         "reduceOptions": {"calcs": ["lastNotNull"], "values": False, "fields": ""}, "orientation": "auto",
@@ -132,9 +161,15 @@ def bars(title: str, about: str, query: Json, *, unit: str = "short", width: int
 
 
 def table(
-    title: str, about: str, columns: Sequence[tuple[str, str, str]], key: str, *, width: int = 24,
-    hide: Sequence[str] = (), link: tuple[str, str] | None = None,
-) -> Json:  # fmt: skip
+    title: str,
+    about: str,
+    columns: Sequence[tuple[str, str, str]],
+    key: str,
+    *,
+    width: int = 24,
+    hide: Sequence[str] = (),
+    link: tuple[str, str] | None = None,
+) -> Json:
     """A row a `key` label. `columns` are (name, query, unit), joined by the labels they share; `link`: label, URL."""
     targets = [target(expr, instant=True, form="table") for _, expr, _ in columns]
     options = {"showHeader": True, "cellHeight": "sm", "sortBy": [{"displayName": key, "desc": True}]}
@@ -159,26 +194,50 @@ def table(
 
 def row(title: str, folded: Sequence[Json] = ()) -> Json:
     """A headline over the panels that follow; `folded` ones are its own and asked for when somebody opens it."""
-    return {"type": "row", "title": title, "collapsed": bool(folded), "panels": list(folded),
-            "gridPos": {"w": COLUMNS, "h": 1, "x": 0, "y": 0}}  # fmt: skip
+    return {
+        "type": "row",
+        "title": title,
+        "collapsed": bool(folded),
+        "panels": list(folded),
+        "gridPos": {"w": COLUMNS, "h": 1, "x": 0, "y": 0},
+    }
 
 
 def variable(name: str, label: str, about: str, query: str) -> Json:
     """A choice among the values of a label, several or all, found anew when the time range changes."""
     return {
-        "type": "query", "name": name, "label": label, "description": about, "datasource": DATASOURCE,
-        "query": {"query": query, "refId": name}, "refresh": 2, "multi": True, "includeAll": True, "allValue": ".*",
-        "current": {"selected": True, "text": ["All"], "value": ["$__all"]}, "sort": 1, "hide": 0, "options": [],
-        "regex": "", "skipUrlSync": False,
-    }  # fmt: skip
+        "type": "query",
+        "name": name,
+        "label": label,
+        "description": about,
+        "datasource": DATASOURCE,
+        "query": {"query": query, "refId": name},
+        "refresh": 2,
+        "multi": True,
+        "includeAll": True,
+        "allValue": ".*",
+        "current": {"selected": True, "text": ["All"], "value": ["$__all"]},
+        "sort": 1,
+        "hide": 0,
+        "options": [],
+        "regex": "",
+        "skipUrlSync": False,
+    }
 
 
 def annotation(name: str, expr: str, color: str, title: str) -> Json:
     """Marks over every chart: a region as long as the query has a value above zero."""
     return {
-        "name": name, "datasource": DATASOURCE, "expr": expr, "step": "1s", "enable": True, "hide": False,
-        "iconColor": color, "titleFormat": title, "target": {"expr": expr, "refId": "Anno"},
-    }  # fmt: skip
+        "name": name,
+        "datasource": DATASOURCE,
+        "expr": expr,
+        "step": "1s",
+        "enable": True,
+        "hide": False,
+        "iconColor": color,
+        "titleFormat": title,
+        "target": {"expr": expr, "refId": "Anno"},
+    }
 
 
 def dashboard(
@@ -186,14 +245,38 @@ def dashboard(
 ) -> Json:
     """The whole of it; panels flow from left to right in the order given."""
     return {
-        "uid": uid, "title": title, "description": about, "tags": ["loadchaos"], "schemaVersion": 39, "version": 1,
-        "editable": True, "graphTooltip": 1, "timezone": "utc", "refresh": "5s", "fiscalYearStartMonth": 0,
-        "time": {"from": since, "to": "now"}, "panels": _placed(panels),
-        "annotations": {"list": list(annotations)}, "templating": {"list": _variables()},
-        "timepicker": {"refresh_intervals": ["1s", "5s", "30s", "5m"]}, "liveNow": False,
-        "links": [{"type": "dashboards", "title": "loadchaos", "tags": ["loadchaos"], "asDropdown": False, "icon": "",
-                   "includeVars": True, "keepTime": True, "targetBlank": False, "tooltip": "", "url": ""}],
-    }  # fmt: skip
+        "uid": uid,
+        "title": title,
+        "description": about,
+        "tags": ["loadchaos"],
+        "schemaVersion": 39,
+        "version": 1,
+        "editable": True,
+        "graphTooltip": 1,
+        "timezone": "utc",
+        "refresh": "5s",
+        "fiscalYearStartMonth": 0,
+        "time": {"from": since, "to": "now"},
+        "panels": _placed(panels),
+        "annotations": {"list": list(annotations)},
+        "templating": {"list": _variables()},
+        "timepicker": {"refresh_intervals": ["1s", "5s", "30s", "5m"]},
+        "liveNow": False,
+        "links": [
+            {
+                "type": "dashboards",
+                "title": "loadchaos",
+                "tags": ["loadchaos"],
+                "asDropdown": False,
+                "icon": "",
+                "includeVars": True,
+                "keepTime": True,
+                "targetBlank": False,
+                "tooltip": "",
+                "url": "",
+            }
+        ],
+    }
 
 
 def _variables() -> list[Json]:

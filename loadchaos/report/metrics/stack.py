@@ -173,11 +173,19 @@ def start_local(folder: Path, port: int = PROMETHEUS_PORT) -> list[str]:
         )
     if running(folder):
         raise OptionError(f"the stack in {folder} runs already: loadchaos stack down")
-    _spawn(folder, "prometheus", [
-        str(program), f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}",
-        "--storage.tsdb.retention.time=90d", f"--web.listen-address=127.0.0.1:{port}",
-        "--enable-feature=exemplar-storage", "--query.lookback-delta=5s",
-    ])  # fmt: skip
+    _spawn(
+        folder,
+        "prometheus",
+        [
+            str(program),
+            f"--config.file={folder / 'prometheus.yml'}",
+            f"--storage.tsdb.path={folder / 'data'}",
+            "--storage.tsdb.retention.time=90d",
+            f"--web.listen-address=127.0.0.1:{port}",
+            "--enable-feature=exemplar-storage",
+            "--query.lookback-delta=5s",
+        ],
+    )
     url = f"http://127.0.0.1:{port}"
     if not _ready(f"{url}/-/ready", folder):
         stop_local(folder)
@@ -190,10 +198,17 @@ def _start_alertmanager(folder: Path) -> list[str]:
     program = prometheus_binaries.find("prometheus-alertmanager") or prometheus_binaries.find("alertmanager")
     if program is None or (program.name == "prometheus-alertmanager" and not _ALERT_TEMPLATE.exists()):
         return [f"Alertmanager is left out ({_ALERT_TEMPLATE} is not here): alerts are shown on Prometheus' /alerts"]
-    _spawn(folder, "alertmanager", [
-        str(program), f"--config.file={folder / 'alertmanager.yml'}", f"--storage.path={folder / 'alertmanager'}",
-        f"--web.listen-address=127.0.0.1:{ALERTMANAGER_PORT}", "--cluster.listen-address=",
-    ])  # fmt: skip
+    _spawn(
+        folder,
+        "alertmanager",
+        [
+            str(program),
+            f"--config.file={folder / 'alertmanager.yml'}",
+            f"--storage.path={folder / 'alertmanager'}",
+            f"--web.listen-address=127.0.0.1:{ALERTMANAGER_PORT}",
+            "--cluster.listen-address=",
+        ],
+    )
     return [f"Alertmanager runs on http://127.0.0.1:{ALERTMANAGER_PORT}"]
 
 

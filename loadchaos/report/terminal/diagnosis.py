@@ -18,9 +18,14 @@ _WIDE = 9
 
 
 def render(
-    source: str, failures: Sequence[Mapping[str, Any]], *, lines: int, version: tuple[str, str, int] | None,
-    marks: Mapping[str, Sequence[int]], width: int = 100,
-) -> str:  # fmt: skip
+    source: str,
+    failures: Sequence[Mapping[str, Any]],
+    *,
+    lines: int,
+    version: tuple[str, str, int] | None,
+    marks: Mapping[str, Sequence[int]],
+    width: int = 100,
+) -> str:
     """The answer. `failures` as `--json` gives them, `marks` the numbers of lines that tell flags and the dying batch."""
     read = f"{source}: {plural(lines, 'line')}" + (f", {version[0]} {version[1]}" if version else "")
     if not failures:

@@ -227,9 +227,17 @@ def _server(s: Snapshot) -> RenderableType:
     for st in s.states:
         name = "server" if len(s.states) == 1 else clean(st.replica, 16)
         since = seconds(max(0.0, (s.now_ns - st.at_ns) / _NS))
-        grid.add_row(name, Text.assemble((st.state, _STATE_STYLE.get(st.state, "bold red")), f" for {since}  ", (
-            "; ".join(clean(x, 100) for x in st.signs)[:200], "dim",
-        )))  # fmt: skip
+        grid.add_row(
+            name,
+            Text.assemble(
+                (st.state, _STATE_STYLE.get(st.state, "bold red")),
+                f" for {since}  ",
+                (
+                    "; ".join(clean(x, 100) for x in st.signs)[:200],
+                    "dim",
+                ),
+            ),
+        )
     if not s.states:
         grid.add_row("server", Text("not seen yet", "dim"))
     numbers = _server_numbers(s)
@@ -244,10 +252,15 @@ def _server_numbers(s: Snapshot) -> str:
         return sum(values) if values else None
 
     kv = [v["kv_usage_ratio"] for v in s.server.values() if "kv_usage_ratio" in v]
-    parts = [f"{number(n)} {word}" for word, n in (
-        ("running", total("requests_running")), ("waiting", total("requests_waiting")),
-        ("preemptions", total("preemptions_total")),
-    ) if n is not None]  # fmt: skip
+    parts = [
+        f"{number(n)} {word}"
+        for word, n in (
+            ("running", total("requests_running")),
+            ("waiting", total("requests_waiting")),
+            ("preemptions", total("preemptions_total")),
+        )
+        if n is not None
+    ]
     if kv:
         parts.append(f"KV cache {max(kv):.0%}")
     return "  ".join(parts)
@@ -287,9 +300,15 @@ def _traffic(s: Snapshot) -> RenderableType:
         )
         ttft, e2e = line.latency.get("ttft", _NOTHING), line.latency.get("e2e", _NOTHING)
         table.add_row(
-            clean(line.name, 40), number(line.in_flight), number(counts.get("ok", 0)), others,
-            seconds(ttft.p50), seconds(ttft.p99), seconds(e2e.p50), seconds(e2e.p99),
-        )  # fmt: skip
+            clean(line.name, 40),
+            number(line.in_flight),
+            number(counts.get("ok", 0)),
+            others,
+            seconds(ttft.p50),
+            seconds(ttft.p99),
+            seconds(e2e.p50),
+            seconds(e2e.p99),
+        )
     return table
 
 

@@ -29,14 +29,17 @@ def _run(folder: RunFolder) -> dict[str, Any]:
     target = verdict.get("target") or {}
     outcomes: Mapping[str, int] = verdict.get("outcomes") or {}
     return {
-        "folder": str(folder.path), "profile": verdict.get("profile"), "started": verdict.get("started"),
+        "folder": str(folder.path),
+        "profile": verdict.get("profile"),
+        "started": verdict.get("started"),
         # Without a verdict it runs still, or was killed: both can be judged.
-        "verdict": verdict.get("verdict"), "exit_code": verdict.get("exit_code"),
+        "verdict": verdict.get("verdict"),
+        "exit_code": verdict.get("exit_code"),
         "lasted_s": (ended - started).total_seconds() if started and ended else None,
         "requests": sum(n for outcome, n in outcomes.items() if outcome != "missed"),
         "failures": [f.get("id") for f in verdict.get("failures") or []],
         "target": " ".join(str(target[k]) for k in ("kind", "dialect", "version") if target.get(k)),
-    }  # fmt: skip
+    }
 
 
 def text(runs: Sequence[Mapping[str, Any]], width: int | None = None) -> str:
@@ -45,8 +48,16 @@ def text(runs: Sequence[Mapping[str, Any]], width: int | None = None) -> str:
     for r in runs:
         verdict = str(r["verdict"]).upper() if r["verdict"] == "fail" else r["verdict"] or "none yet"
         names = ", ".join(clean(f, 40) for f in r["failures"][:3]) + (" ..." if len(r["failures"]) > 3 else "")
-        cells.append((Path(r["folder"]).name, str(verdict), seconds(r["lasted_s"]), number(r["requests"]),
-                      clean(r["target"], 34), names))  # fmt: skip
+        cells.append(
+            (
+                Path(r["folder"]).name,
+                str(verdict),
+                seconds(r["lasted_s"]),
+                number(r["requests"]),
+                clean(r["target"], 34),
+                names,
+            )
+        )
     widths = [max(len(c[i]) for c in cells) for i in range(5)]
     if width is not None:
         left = width - sum(widths[:4]) - 2 * 5 - min(_FAILURES, max(len(c[5]) for c in cells))

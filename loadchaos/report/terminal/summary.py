@@ -75,9 +75,13 @@ class _Page:
         """A paragraph; `first` stands before the first line, in place of its indent."""
         seen = len(_PAINT.sub("", first)) or indent
         lines = textwrap.wrap(
-            text, self.width, initial_indent=" " * seen, subsequent_indent=" " * indent, break_long_words=False,
+            text,
+            self.width,
+            initial_indent=" " * seen,
+            subsequent_indent=" " * indent,
+            break_long_words=False,
             break_on_hyphens=False,
-        ) or [""]  # fmt: skip
+        ) or [""]
         if first:
             lines[0] = first + lines[0][seen:]
         for part in lines:
@@ -185,9 +189,14 @@ def _latency(page: _Page, verdict: Mapping[str, Any]) -> None:
         for kind, label in (("ttft_s", "TTFT"), ("itl_s", "ITL"), ("e2e_s", "E2E")):
             p = kinds.get(kind) or {}
             if p.get("n"):
-                rows.append([
-                    clean(traffic, 40), label, *(seconds(p.get(q)) for q in ("p50", "p90", "p99")), number(p["n"]),
-                ])  # fmt: skip
+                rows.append(
+                    [
+                        clean(traffic, 40),
+                        label,
+                        *(seconds(p.get(q)) for q in ("p50", "p90", "p99")),
+                        number(p["n"]),
+                    ]
+                )
     if rows:
         page.section("Latency of answered requests, from the time they were due")
         page.table(["traffic", "", "p50", "p90", "p99", "n"], rows, left=2)

@@ -29,7 +29,7 @@ _TAIL_BYTES = 2000
 
 
 @dataclass(frozen=True)
-class Found:
+class FinishedRun:
     """The folder of a run: its name, its process, and its verdict, exit code and end once it was judged."""
 
     name: str
@@ -39,7 +39,7 @@ class Found:
     ended: str | None = None
 
 
-class Child(Protocol):
+class SoakChild(Protocol):
     """The one run of a soak's folder, begun by us or by a soak before us."""
 
     def start(self, arguments: Sequence[str], *, quiet: bool) -> int:
@@ -54,10 +54,10 @@ class Child(Protocol):
     def end(self, pid: int | None, number: int) -> None:
         """Send a signal to the run that goes on."""
 
-    def find(self, pid: int | None, started: str, name: str, known: Collection[str]) -> Found | None:
+    def find(self, pid: int | None, started: str, name: str, known: Collection[str]) -> FinishedRun | None:
         """The folder it made, if it came so far; `known` are folders of other nights."""
 
-    def judge(self, folder: str) -> Found | None:
+    def judge(self, folder: str) -> FinishedRun | None:
         """Judge what a killed run left."""
 
     def said(self) -> str:
@@ -85,9 +85,13 @@ class Process:
                 out = stack.enter_context((self._home / _OUTPUT).open("wb")) if quiet else None
                 # A session of its own: what ends the soak or its terminal does not end the night's work.
                 self._process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT if quiet else None,
-                    pass_fds=(lock,), start_new_session=True,
-                )  # fmt: skip
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.STDOUT if quiet else None,
+                    pass_fds=(lock,),
+                    start_new_session=True,
+                )
         except OSError as e:
             raise LedgerError(
                 f"the run could not be begun: {e.strerror}; has this machine memory and processes left?"
@@ -124,7 +128,7 @@ class Process:
             with contextlib.suppress(ProcessLookupError):  # it ended by itself meanwhile
                 os.kill(pid, signal.Signals(number))
 
-    def find(self, pid: int | None, started: str, name: str, known: Collection[str]) -> Found | None:
+    def find(self, pid: int | None, started: str, name: str, known: Collection[str]) -> FinishedRun | None:
         """As in Child: by the pid in the first row of its ledger, else by name and time."""
         candidates = []
         for path in self._home.iterdir():
@@ -139,7 +143,7 @@ class Process:
         chosen = max(candidates) if pid else min(candidates)
         return _found(chosen[1], chosen[2])
 
-    def judge(self, folder: str) -> Found | None:
+    def judge(self, folder: str) -> FinishedRun | None:
         """As in Child."""
         command = [sys.executable, "-m", "loadchaos", "judge", str(self._home / folder)]
         with contextlib.suppress(subprocess.TimeoutExpired):  # it can still be judged by hand
@@ -171,9 +175,9 @@ def _utc_ns(text: str) -> int:
     return int(datetime.fromisoformat(text).timestamp() * 1e9)
 
 
-def _found(path: Path, pid: int | None) -> Found:
+def _found(path: Path, pid: int | None) -> FinishedRun:
     try:
         verdict = orjson.loads((path / "verdict.json").read_bytes())
     except (OSError, orjson.JSONDecodeError):
         verdict = {}
-    return Found(path.name, pid, verdict.get("verdict"), verdict.get("exit_code"), verdict.get("ended"))
+    return FinishedRun(path.name, pid, verdict.get("verdict"), verdict.get("exit_code"), verdict.get("ended"))

@@ -20,8 +20,8 @@ from loadchaos.profile.cron import Schedule
 from loadchaos.report.html import trend, trend_page
 from loadchaos.report.words import seconds
 from loadchaos.runner.soak import due, retention
-from loadchaos.runner.soak.child import Child, Found, Process
-from loadchaos.runner.soak.state import Lock, Night, Running, State, What, Why, iso, load, save, told, when
+from loadchaos.runner.soak.child import FinishedRun, Process, SoakChild
+from loadchaos.runner.soak.state import Lock, Running, SoakRun, State, What, Why, iso, load, save, told, when
 
 _POLL_S = 1.0
 _OVERTIME_S = 600.0
@@ -29,7 +29,7 @@ _OVERTIME_S = 600.0
 _KILL_AFTER_S = 120.0
 
 
-class Clock(Protocol):
+class SoakClock(Protocol):
     """Wall clock and waiting, so that nights pass in tests."""
 
     def now(self) -> datetime:
@@ -66,7 +66,7 @@ class Order:
 class Soak:
     """One soak of one folder. Raises OptionError when another holds the folder, LedgerError when state cannot be written."""
 
-    def __init__(self, order: Order, clock: Clock, child: Child, say: Callable[[str], None]) -> None:
+    def __init__(self, order: Order, clock: SoakClock, child: SoakChild, say: Callable[[str], None]) -> None:
         self._order, self._clock, self._child, self._say = order, clock, child, say
         self._lock = Lock(order.home, order.profile, clock.now())
         self.state = load(order.home, order.profile, order.name, clock.now())
@@ -206,7 +206,7 @@ class Soak:
                     return
                 self._clock.sleep(_POLL_S)
 
-    def _find(self, running: Running) -> Found | None:
+    def _find(self, running: Running) -> FinishedRun | None:
         known = {n.folder for n in self.state.nights if n.folder}
         return self._child.find(running.pid, running.started, self._order.name, known)
 
@@ -227,10 +227,17 @@ class Soak:
         now = self._clock.now()
         # Nobody may have looked when it ended: its verdict knows.
         ended = min(now, when(found.ended)) if found is not None and found.ended else now
-        night = Night(
-            running.planned, running.why, what, running.started, iso(ended), code,
-            found.verdict if found else None, found.name if found else None, text=text,
-        )  # fmt: skip
+        night = SoakRun(
+            running.planned,
+            running.why,
+            what,
+            running.started,
+            iso(ended),
+            code,
+            found.verdict if found else None,
+            found.name if found else None,
+            text=text,
+        )
         self.state.note(night)
         self.state.running = None
         # Tried once more and not again: what kills it before it begins may do so each time.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from loadchaos.profile.cron import Schedule
-from loadchaos.runner.soak.state import Night, State, Why, iso, when
+from loadchaos.runner.soak.state import SoakRun, State, Why, iso, when
 
 GRACE = timedelta(minutes=2)
 """How late a start may be and still be on time: longer, and nobody was here or the machine slept."""
@@ -85,5 +85,5 @@ def _overlap(state: State, schedule: Schedule, start: Start) -> None:
         state.note(_fell(start.planned, "skipped", 1, "a run was still going on and one was waiting already"))
 
 
-def _fell(planned: datetime, what: str, times: int, text: str) -> Night:
-    return Night(iso(planned), "schedule", "missed" if what == "missed" else "skipped", times=times, text=text)
+def _fell(planned: datetime, what: str, times: int, text: str) -> SoakRun:
+    return SoakRun(iso(planned), "schedule", "missed" if what == "missed" else "skipped", times=times, text=text)

@@ -16,13 +16,13 @@ from statistics import median_low
 import orjson
 
 from loadchaos.profile.cron import Keep
-from loadchaos.runner.soak.state import Night, when
+from loadchaos.runner.soak.state import SoakRun, when
 
 _DOOMED = ".deleted-"
 _USUAL_GAPS = 3
 
 
-def too_many(home: Path, nights: Sequence[Night], keep: Keep, now: datetime) -> list[Night]:
+def too_many(home: Path, nights: Sequence[SoakRun], keep: Keep, now: datetime) -> list[SoakRun]:
     """The nights whose run folders may go, oldest first: `nights` are in the order in which they ended."""
     there = [n for n in nights if n.folder and n.started and not n.deleted and _whole(home / n.folder)]
     last_good = next((n for n in reversed(there) if n.verdict == "pass"), None)
@@ -67,7 +67,7 @@ def marked(run: Path) -> bool:
     return False
 
 
-def delete(home: Path, night: Night) -> None:
+def delete(home: Path, night: SoakRun) -> None:
     """Take a run away whole: out of sight in one step, then its files; a kill between the two leaves no half run."""
     path = home / str(night.folder)
     doomed = home / f"{_DOOMED}{path.name}"

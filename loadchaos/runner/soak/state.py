@@ -26,7 +26,7 @@ What = Literal["ran", "skipped", "missed", "not_begun", "cut_short"]
 
 
 @dataclass
-class Night:
+class SoakRun:
     """One start that was due and what became of it. Times are ISO 8601 in UTC; `folder` is a name in the soak's folder."""
 
     planned: str | None
@@ -62,9 +62,9 @@ class State:
     handled_to: str
     queued: str | None = None
     running: Running | None = None
-    nights: list[Night] = field(default_factory=list)
+    nights: list[SoakRun] = field(default_factory=list)
 
-    def note(self, night: Night) -> None:
+    def note(self, night: SoakRun) -> None:
         """Remember what became of a start; what is older than the last thousand and has no folder is forgotten."""
         self.nights.append(night)
         for old in [n for n in self.nights[:-_MOST_NIGHTS] if not n.folder or n.deleted]:
@@ -96,9 +96,12 @@ def load(home: Path, profile: str, name: str, now: datetime) -> State:
                 f"{path} was written by another version of loadchaos (schema {data['schema']}); move it away to begin anew"
             )
         state = State(
-            **{**_known(State, data), "running": _made(Running, data.get("running")),
-               "nights": [Night(**_known(Night, n)) for n in data.get("nights") or []]}
-        )  # fmt: skip
+            **{
+                **_known(State, data),
+                "running": _made(Running, data.get("running")),
+                "nights": [SoakRun(**_known(SoakRun, n)) for n in data.get("nights") or []],
+            }
+        )
         when(state.handled_to)
     except FileNotFoundError:
         return State(profile, name, iso(now), iso(now))
@@ -112,7 +115,7 @@ def load(home: Path, profile: str, name: str, now: datetime) -> State:
     return state
 
 
-T = TypeVar("T", Running, Night, State)
+T = TypeVar("T", Running, SoakRun, State)
 
 
 def _known(kind: type[T], data: dict[str, Any]) -> dict[str, Any]:

@@ -229,9 +229,11 @@ def _k8s(job: Job) -> str:
     _plain(s, "a CronJob", "run `loadchaos soak` in a Deployment")
     minute, hour, day, month, weekday = s.cron.split()
     # A CronJob knows Sunday as 0 only; a missed start, or one that met a run, is made up for until its deadline.
-    weekday = re.sub(r"\b7\b", "0", weekday) if not re.search(r"-7\b", weekday) else ",".join(
-        str(v) for v in sorted({v % 7 for v in _values(weekday, 0, 7)})
-    )  # fmt: skip
+    weekday = (
+        re.sub(r"\b7\b", "0", weekday)
+        if not re.search(r"-7\b", weekday)
+        else ",".join(str(v) for v in sorted({v % 7 for v in _values(weekday, 0, 7)}))
+    )
     wait_s = 86_400 if s.overlap == "queue" or s.catch_up == "once" else 120
     labels = {"app.kubernetes.io/name": "loadchaos", "app.kubernetes.io/instance": job.unit}
     command: list[str] = list(job.command)

@@ -25,7 +25,7 @@ PATHS = (
 
 
 @dataclass(frozen=True)
-class Page:
+class ProbedPage:
     """One answer; header names in lower case. A path that gave none is left out of what `detect` gets."""
 
     status: int
@@ -54,7 +54,7 @@ _OWNERS = {"vllm": VLLM, "lmdeploy": LMDEPLOY, "sglang": SGLANG}
 _METRICS = ((b"vllm:", VLLM), (b"lmdeploy:", LMDEPLOY), (b"sglang:", SGLANG))
 
 
-def detect(pages: Mapping[str, Page]) -> Detected:
+def detect(pages: Mapping[str, ProbedPage]) -> Detected:
     """Decide by a count of signs; a server that shows none is plain `openai`. Never raises for what a page holds."""
     votes: dict[str, int] = {}
     signs: list[str] = []
@@ -98,15 +98,17 @@ def detect(pages: Mapping[str, Page]) -> Detected:
     )
 
 
-def _lmdeploy_era(pages: Mapping[str, Page]) -> tuple[str | None, str | None]:
+def _lmdeploy_era(pages: Mapping[str, ProbedPage]) -> tuple[str | None, str | None]:
     """LMDeploy tells its version nowhere; its paths changed with 0.9, 0.11, 0.14 and 0.16, its /health with 0.14."""
     paths = _object(pages, "/openapi.json").get("paths")
     if isinstance(paths, dict) and paths:
         if "/v1/chat/interactive" not in paths:
             return "0.16", None
         for path, version, next_one in (
-            ("/v1/responses", "0.14", "0.16"), ("/generate", "0.11", "0.14"), ("/distserve/engine_info", "0.9", "0.11"),
-        ):  # fmt: skip
+            ("/v1/responses", "0.14", "0.16"),
+            ("/generate", "0.11", "0.14"),
+            ("/distserve/engine_info", "0.9", "0.11"),
+        ):
             if path in paths:
                 return version, next_one
         return None, "0.9"
@@ -123,7 +125,7 @@ def _era_version(version: str | None, at_least: str | None, below: str | None) -
     return "0.0" if below is not None else None
 
 
-def _development(pages: Mapping[str, Page]) -> bool | None:
+def _development(pages: Mapping[str, ProbedPage]) -> bool | None:
     """405 is there, 404 is not: the development endpoints come all together (`/reset_mm_cache` since 0.11.2)."""
     status = _status(pages, "/reset_mm_cache")
     if status in (405, 404):
@@ -132,11 +134,11 @@ def _development(pages: Mapping[str, Page]) -> bool | None:
     return "/reset_prefix_cache" in paths if isinstance(paths, dict) and paths else None
 
 
-def _status(pages: Mapping[str, Page], path: str) -> int | None:
+def _status(pages: Mapping[str, ProbedPage], path: str) -> int | None:
     return pages[path].status if path in pages else None
 
 
-def _object(pages: Mapping[str, Page], path: str) -> Mapping[str, Any]:
+def _object(pages: Mapping[str, ProbedPage], path: str) -> Mapping[str, Any]:
     """The page's JSON object; empty where it is none."""
     if _status(pages, path) != 200:
         return {}
@@ -147,7 +149,7 @@ def _object(pages: Mapping[str, Page], path: str) -> Mapping[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-def _models(pages: Mapping[str, Page]) -> list[Mapping[str, Any]]:
+def _models(pages: Mapping[str, ProbedPage]) -> list[Mapping[str, Any]]:
     data = _object(pages, "/v1/models").get("data")
     return [model for model in data if isinstance(model, dict)] if isinstance(data, list) else []
 

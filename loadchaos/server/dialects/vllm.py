@@ -176,6 +176,8 @@ VLLM = Dialect(
         (re.compile(r"VLLM::APIServer|vllm serve|vllm\.entrypoints"), "api_server"),
     ),
     # /health only logged a dead engine before 0.9 and said 200 until the process was gone.
-    eras=(Era("0.9", {"health_knows_death": False, "development_path": "/reset_prefix_cache"}),
-          Era("0.11.2", {"development_path": "/reset_prefix_cache"})),
-)  # fmt: skip
+    eras=(
+        Era("0.9", {"health_knows_death": False, "development_path": "/reset_prefix_cache"}),
+        Era("0.11.2", {"development_path": "/reset_prefix_cache"}),
+    ),
+)

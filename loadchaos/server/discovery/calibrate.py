@@ -16,17 +16,25 @@ from typing import Any
 from loadchaos.core.errors import TargetError
 from loadchaos.core.model import Facts
 from loadchaos.server.dialects import DIALECTS, Dialect, version_key
-from loadchaos.server.dialects.detect import PATHS, Page, detect
-from loadchaos.server.discovery.client import Answer, Asker, Wanted, parse_target
+from loadchaos.server.dialects.detect import PATHS, ProbedPage, detect
+from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient, DiscoveryResponse, parse_target
 from loadchaos.server.discovery.media_tokens import image_facts, video_facts
 from loadchaos.server.discovery.text_tokens import learn_text
 
-__all__ = ["Answer", "Asker", "Wanted", "calibrate", "look", "parse_target", "with_log"]
+__all__ = [
+    "CalibrationRequest",
+    "DiscoveryClient",
+    "DiscoveryResponse",
+    "calibrate",
+    "identify_server",
+    "parse_target",
+    "with_log",
+]
 
 _FIRST_READ_S = 30.0  # a server that has just come up on a busy machine takes its time with the first one
 
 
-async def look(asker: Asker, wanted: Wanted) -> Facts:
+async def identify_server(asker: DiscoveryClient, wanted: CalibrationRequest) -> Facts:
     """Reads only: dialect, version, model, limits, development endpoints. Raises TargetError where a run is impossible."""
     paths = tuple(path for path in PATHS if path != "/v1/models")
     answers = await asyncio.gather(
@@ -35,16 +43,21 @@ async def look(asker: Asker, wanted: Wanted) -> Facts:
     pages = dict(zip(("/v1/models", *paths), answers, strict=True))
     models = pages["/v1/models"]
     _refuse_impossible(asker, models, wanted)
-    found = detect({path: Page(a.status, a.headers, a.text.encode()) for path, a in pages.items() if a.status})
+    found = detect({path: ProbedPage(a.status, a.headers, a.text.encode()) for path, a in pages.items() if a.status})
     name = found.dialect.name if wanted.dialect == "auto" else wanted.dialect
     model, entry = _choose_model(models, wanted.model)
     sources = {"dialect": "; ".join(found.signs) if wanted.dialect == "auto" else "the profile"}
     version = found.version or _era_in_words(found.at_least, found.below)
     sources["version"] = "/version" if found.version else "its paths"
     facts = Facts(
-        base_url=asker.base_url, admin_url=asker.admin_url, dialect=name, model=model, version=version,
-        metrics=pages["/metrics"].status == 200, sources=sources,
-    )  # fmt: skip
+        base_url=asker.base_url,
+        admin_url=asker.admin_url,
+        dialect=name,
+        model=model,
+        version=version,
+        metrics=pages["/metrics"].status == 200,
+        sources=sources,
+    )
     return await _development(asker, DIALECTS[name], _limits(facts, entry, pages))
 
 
@@ -57,7 +70,7 @@ def _era_in_words(at_least: str | None, below: str | None) -> str | None:
     return f"{at_least} to {last}" if at_least else f"{last} or earlier"
 
 
-def _refuse_impossible(asker: Asker, models: Answer, wanted: Wanted) -> None:
+def _refuse_impossible(asker: DiscoveryClient, models: DiscoveryResponse, wanted: CalibrationRequest) -> None:
     where = asker.base_url
     if models.status == 0:
         raise TargetError(f"{where}: {_why_unreachable(models.text)}")
@@ -87,7 +100,7 @@ def _why_unreachable(text: str) -> str:
     return f"{text}; is the server up, and is that its address?"
 
 
-def _choose_model(models: Answer, wanted: str | None) -> tuple[str, Mapping[str, Any]]:
+def _choose_model(models: DiscoveryResponse, wanted: str | None) -> tuple[str, Mapping[str, Any]]:
     entries = [m for m in (models.json().get("data") or []) if isinstance(m, dict) and "id" in m]
     names = [str(m["id"]) for m in entries]
     if wanted is not None:
@@ -101,7 +114,7 @@ def _choose_model(models: Answer, wanted: str | None) -> tuple[str, Mapping[str,
     return names[0], entries[0]
 
 
-def _limits(facts: Facts, entry: Mapping[str, Any], pages: Mapping[str, Answer]) -> Facts:
+def _limits(facts: Facts, entry: Mapping[str, Any], pages: Mapping[str, DiscoveryResponse]) -> Facts:
     sources = dict(facts.sources)
     values: dict[str, Any] = {}
     if isinstance(entry.get("max_model_len"), int):
@@ -131,7 +144,7 @@ def _vllm_capacity(metrics: str, sources: dict[str, str]) -> dict[str, int]:
     return {"kv_blocks": blocks, "kv_block_size": block_size, "capacity_tokens": blocks * block_size}
 
 
-def _lmdeploy_capacity(page: Answer, version: str | None, sources: dict[str, str]) -> dict[str, int]:
+def _lmdeploy_capacity(page: DiscoveryResponse, version: str | None, sources: dict[str, str]) -> dict[str, int]:
     """/distserve/engine_info is a JSON text inside a JSON text."""
     info = page.json() if page.status == 200 else None
     if isinstance(info, str):
@@ -184,7 +197,7 @@ def with_log(facts: Facts, log: str) -> Facts:
     return replace(facts, **limits, sources={**facts.sources, **dict.fromkeys(limits, "the server's log")})
 
 
-async def _development(asker: Asker, dialect: Dialect, facts: Facts) -> Facts:
+async def _development(asker: DiscoveryClient, dialect: Dialect, facts: Facts) -> Facts:
     """Whether the admin endpoints are there: GET on a POST route is 405 where it exists and 404 where it does not."""
     if dialect.development_path is None:
         return facts
@@ -196,7 +209,7 @@ async def _development(asker: Asker, dialect: Dialect, facts: Facts) -> Facts:
     return replace(facts, development_endpoints=there, sources=sources)
 
 
-async def calibrate(asker: Asker, facts: Facts, wanted: Wanted) -> Facts:
+async def calibrate(asker: DiscoveryClient, facts: Facts, wanted: CalibrationRequest) -> Facts:
     """How text and images become tokens here. Needs a healthy server; generates at most a few single tokens."""
     facts = await learn_text(asker, facts, wanted)
     if wanted.images_per_request:

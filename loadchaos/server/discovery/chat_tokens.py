@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from loadchaos.core.model import Facts, TextFacts
-from loadchaos.server.discovery.client import Asker
+from loadchaos.server.discovery.client import DiscoveryClient
 from loadchaos.server.discovery.local_tokenizer import Folder
-from loadchaos.server.discovery.token_counters import ByFolder, Counter, that_told, usage_of
+from loadchaos.server.discovery.token_counters import ByFolder, Counter, counter_used, usage_of
 
 _REPEAT = 8
 _SAMPLES = 3
@@ -34,8 +34,8 @@ SCRIPTS: Mapping[str, Sequence[str]] = {
 }  # fmt: skip
 
 
-async def more(
-    asker: Asker, facts: Facts, *, turns: bool, scripts: Sequence[str], tokenizer: Folder | None = None
+async def with_chat_tokens(
+    asker: DiscoveryClient, facts: Facts, *, turns: bool, scripts: Sequence[str], tokenizer: Folder | None = None
 ) -> Facts:
     """Facts with what `turns` and `scripts` ask for, as far as this server lets it be known; a handful of questions.
 
@@ -44,7 +44,7 @@ async def more(
     text = facts.text
     if text is None:
         return facts
-    counter = that_told(asker, facts, tokenizer)
+    counter = counter_used(asker, facts, tokenizer)
     if turns:
         text = replace(text, turn_overhead=await _turn_overhead(asker, facts, text, counter))
     if counter is None:
@@ -56,7 +56,7 @@ async def more(
 # --- turns --------------------------------------------------------------------------------------------------------------
 
 
-async def _turn_overhead(asker: Asker, facts: Facts, text: TextFacts, counter: Counter | None) -> int | None:
+async def _turn_overhead(asker: DiscoveryClient, facts: Facts, text: TextFacts, counter: Counter | None) -> int | None:
     """Tokens a question and its answer add beside their words; None where turns do not add up evenly.
 
     Thinking templates (Qwen3) drop what is between marks in earlier turns; made-up answers hold none.
@@ -70,7 +70,9 @@ async def _turn_overhead(asker: Asker, facts: Facts, text: TextFacts, counter: C
     return each if each >= 0 and two == none + 2 * each and four == none + 4 * each else None
 
 
-async def _conversation(asker: Asker, facts: Facts, text: TextFacts, turns: int, counter: Counter | None) -> int | None:
+async def _conversation(
+    asker: DiscoveryClient, facts: Facts, text: TextFacts, turns: int, counter: Counter | None
+) -> int | None:
     """Tokens of the template in a conversation of so many earlier turns."""
     messages, words = [], 0
     for i in range(2 * turns + 1):

@@ -42,7 +42,7 @@ def parse_target(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Answer:
+class DiscoveryResponse:
     """One answer of the server, or why there was none (`status` 0, `text` the reason)."""
 
     status: int
@@ -58,7 +58,7 @@ class Answer:
 
 
 @dataclass
-class Asker:
+class DiscoveryClient:
     """Asks the server one thing at a time; a failed connection is an Answer with status 0.
 
     `reads` and `generations` count what was asked so far, `pages` keeps the last answer to each GET by its path, `absent`
@@ -71,13 +71,13 @@ class Asker:
     admin_url: str
     generations: int = 0
     reads: int = 0
-    pages: dict[str, Answer] = field(default_factory=dict)
-    absent: dict[str, Answer] = field(default_factory=dict)
+    pages: dict[str, DiscoveryResponse] = field(default_factory=dict)
+    absent: dict[str, DiscoveryResponse] = field(default_factory=dict)
     failed: str | None = None
 
     async def ask(
         self, method: str, path: str, body: Any = None, *, admin: bool = False, limit_s: float = _READ_LIMIT_S
-    ) -> Answer:
+    ) -> DiscoveryResponse:
         """Send one request and read the whole answer."""
         self.reads += 1
         answer = await self._send(method, (self.admin_url if admin else self.base_url) + path, body, limit_s)
@@ -85,7 +85,7 @@ class Asker:
             self.pages[path] = answer
         return answer
 
-    async def ask_if_there(self, path: str, body: Any, *, admin: bool = False) -> Answer:
+    async def ask_if_there(self, path: str, body: Any, *, admin: bool = False) -> DiscoveryResponse:
         """POST to an endpoint that only some servers have: one that is not there, or is off, is asked once."""
         if path in self.absent:
             return self.absent[path]
@@ -94,24 +94,24 @@ class Asker:
             self.absent[path] = answer
         return answer
 
-    async def _send(self, method: str, url: str, body: Any, limit_s: float) -> Answer:
+    async def _send(self, method: str, url: str, body: Any, limit_s: float) -> DiscoveryResponse:
         try:
             response = await self.client.request(method, url, json=body, timeout=limit_s)
             text = response.text
         except httpx.TimeoutException:
-            return Answer(0, {}, f"no answer within {limit_s:g} s")
+            return DiscoveryResponse(0, {}, f"no answer within {limit_s:g} s")
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as e:
-            return Answer(0, {}, f"{type(e).__name__}: {e}" if str(e) else type(e).__name__)
-        return Answer(response.status_code, {k.lower(): v for k, v in response.headers.items()}, text)
+            return DiscoveryResponse(0, {}, f"{type(e).__name__}: {e}" if str(e) else type(e).__name__)
+        return DiscoveryResponse(response.status_code, {k.lower(): v for k, v in response.headers.items()}, text)
 
-    async def generate(self, model: str, content: Any) -> Answer:
+    async def generate(self, model: str, content: Any) -> DiscoveryResponse:
         """A one-token chat completion, counted in `generations`."""
         body = {
             "model": model, "messages": [{"role": "user", "content": content}], "max_tokens": 1, "temperature": 0,
         }  # fmt: skip
         return await self.post("/v1/chat/completions", body)
 
-    async def post(self, path: str, body: Any) -> Answer:
+    async def post(self, path: str, body: Any) -> DiscoveryResponse:
         """Any request that makes the model work, its answer read whole; counted in `generations`."""
         self.generations += 1
         self.reads -= 1  # counted by themselves
@@ -122,7 +122,7 @@ class Asker:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class CalibrationRequest:
     """What the profile will send, so that only that is measured.
 
     `videos` are kinds of video, each with a content part to measure it by (JSON with a comma behind it). `tokenizer` is

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from loadchaos.core.model import Facts, TextFacts
 from loadchaos.server.dialects import DIALECTS
-from loadchaos.server.discovery.client import Answer, Asker
+from loadchaos.server.discovery.client import DiscoveryClient, DiscoveryResponse
 
 MOST_GENERATIONS = 40
 _FIRST_GUESS = 1024
@@ -15,7 +15,7 @@ _HIGHEST = 4_000_000
 
 
 @dataclass(frozen=True)
-class Found:
+class LengthLimit:
     """`longest` prompt tokens that were answered; `refused` the shortest that was not, and what the server said."""
 
     longest: int
@@ -35,7 +35,7 @@ def open_question(facts: Facts) -> bool:
     return facts.capacity_tokens is None or facts.capacity_tokens - kept < facts.max_model_len
 
 
-async def longest_prompt(asker: Asker, facts: Facts) -> Facts:
+async def longest_prompt(asker: DiscoveryClient, facts: Facts) -> Facts:
     """The facts with the found limit in `input_limit`; as they were where prompts cannot be counted exactly.
 
     Such prompts are an attack on a server that breaks near its limit: the caller asks for authorisation.
@@ -61,7 +61,7 @@ async def longest_prompt(asker: Asker, facts: Facts) -> Facts:
     return replace(facts, input_limit=found.longest, sources={**facts.sources, "input_limit": source})
 
 
-def _has_token(answer: Answer) -> bool:
+def _has_token(answer: DiscoveryResponse) -> bool:
     """LMDeploy up to 0.15 answers what is too long with 200 and nothing."""
     data = answer.json()
     usage = data.get("usage") if isinstance(data, dict) else None
@@ -75,7 +75,7 @@ def _prompt(text: TextFacts, tokens: int) -> str:
 
 async def search(
     takes: Callable[[int], Awaitable[str | None]], least: int, known: int | None, most: int
-) -> Found | None:
+) -> LengthLimit | None:
     """The boundary between lengths that are taken (None) and those that are not (why), in at most `most` questions.
 
     It begins around `known`, where there is such a figure: right at it or one below is where most servers stop. Without
@@ -101,4 +101,4 @@ async def search(
             low = length
         else:
             high, said = length, why
-    return Found(low, high, said) if low >= least else None
+    return LengthLimit(low, high, said) if low >= least else None

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from loadchaos.core.model import Facts
-from loadchaos.server.discovery.client import Answer, Asker, Wanted
+from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient, DiscoveryResponse
 from loadchaos.server.discovery.text_tokens import sample
 from loadchaos.server.discovery.token_counters import ByRender, ByTokenize, usage_of
 
@@ -39,7 +39,7 @@ class _Prompts:
     `how` says which it was. Both leave the caches of a server alone, and cost it no generation.
     """
 
-    def __init__(self, asker: Asker, facts: Facts) -> None:
+    def __init__(self, asker: DiscoveryClient, facts: Facts) -> None:
         self._asker, self._model = asker, facts.model
         self._counters: list[ByRender | ByTokenize] = []
         if facts.dialect == "vllm":
@@ -47,7 +47,7 @@ class _Prompts:
         self._checked = False
         self.how = "usage"
 
-    async def count(self, content: list[dict[str, Any]]) -> tuple[int | None, Answer]:
+    async def count(self, content: list[dict[str, Any]]) -> tuple[int | None, DiscoveryResponse]:
         """(prompt tokens, what the server said); None where it refused, or said nothing of tokens."""
         told = await self.without_generation(content)
         counted = self._counters[0].read(told) if told is not None else None
@@ -66,7 +66,7 @@ class _Prompts:
         )
         return counted, real
 
-    async def without_generation(self, content: list[dict[str, Any]]) -> Answer | None:
+    async def without_generation(self, content: list[dict[str, Any]]) -> DiscoveryResponse | None:
         """What is said by the way to count without an answer; None where there is none (any more)."""
         while self._counters:
             answer = await self._counters[0].asked([{"role": "user", "content": content}])
@@ -76,7 +76,7 @@ class _Prompts:
         return None
 
 
-async def image_facts(asker: Asker, facts: Facts, wanted: Wanted) -> Facts:
+async def image_facts(asker: DiscoveryClient, facts: Facts, wanted: CalibrationRequest) -> Facts:
     """Whether images are taken, how many a request may have, and what one of each size costs in prompt tokens."""
     if facts.text is None:
         return facts
@@ -105,7 +105,9 @@ async def image_facts(asker: Asker, facts: Facts, wanted: Wanted) -> Facts:
     return await _max_images(asker, facts, wanted, prompts, said)
 
 
-async def _max_images(asker: Asker, facts: Facts, wanted: Wanted, prompts: _Prompts, said: str) -> Facts:
+async def _max_images(
+    asker: DiscoveryClient, facts: Facts, wanted: CalibrationRequest, prompts: _Prompts, said: str
+) -> Facts:
     """The limit of images a prompt, taken from the refusal's own words; the images asked with are small."""
     most = wanted.images_per_request
     content = _image_content(said, [plain_png(32, 32)] * most)
@@ -125,7 +127,7 @@ async def _max_images(asker: Asker, facts: Facts, wanted: Wanted, prompts: _Prom
     return replace(facts, max_images=int(limit[1]), sources=sources)
 
 
-async def video_facts(asker: Asker, facts: Facts, wanted: Wanted) -> Facts:
+async def video_facts(asker: DiscoveryClient, facts: Facts, wanted: CalibrationRequest) -> Facts:
     """Whether videos are taken, and what one of each kind costs in prompt tokens."""
     if facts.text is None:
         return facts

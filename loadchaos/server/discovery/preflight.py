@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from loadchaos.core.errors import AuthorizationError, TargetError
 from loadchaos.core.model import Emit, Facts
 from loadchaos.server.dialects import DIALECTS, Dialect, version_key
-from loadchaos.server.discovery.client import Asker
+from loadchaos.server.discovery.client import DiscoveryClient
 
 _POLL_S = 0.2
 _SAY_EVERY_S = 10.0
@@ -22,7 +22,7 @@ _OTHERS_POLL_S = 0.5
 
 
 async def wait_until_healthy(
-    asker: Asker, within_s: float, ended: Callable[[], str | None], say: Callable[[str], None]
+    asker: DiscoveryClient, within_s: float, ended: Callable[[], str | None], say: Callable[[str], None]
 ) -> None:
     """Poll /health (or /v1/models where there is none) until it answers 200; raises TargetError after `within_s`.
 
@@ -53,7 +53,7 @@ async def wait_until_healthy(
         await asyncio.sleep(_POLL_S)
 
 
-async def require_an_answer(asker: Asker, model: str) -> None:
+async def require_an_answer(asker: DiscoveryClient, model: str) -> None:
     """One real request: a server may be healthy and die of its first. TargetError where it gets no answer."""
     answer = await asker.generate(model, "Hello")
     if answer.status in (401, 403):
@@ -116,7 +116,7 @@ def _is_before(version: str | None, since: str) -> bool:
     return mine is not None and theirs is not None and " " not in (version or "") and mine < theirs
 
 
-async def refuse_to_disturb(asker: Asker, dialect: Dialect, *, shared: bool, emit: Emit) -> None:
+async def refuse_to_disturb(asker: DiscoveryClient, dialect: Dialect, *, shared: bool, emit: Emit) -> None:
     """Look for 5 s whether others use the server (requests that are not ours); needs --shared then.
 
     Where a gauge may be old, what it says counts only once it must have been renewed.

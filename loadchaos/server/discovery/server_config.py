@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from loadchaos.core.model import Facts
-from loadchaos.server.discovery.client import Answer, Asker
+from loadchaos.server.discovery.client import DiscoveryClient, DiscoveryResponse
 
 _SERVER_INFO_S = 30.0  # vLLM collects its environment on the first call, which runs a dozen programs
 
@@ -40,7 +40,7 @@ Configured = Mapping[str, tuple[Any, str]]
 """Settings by our names, each with where it was learned."""
 
 
-async def configuration(asker: Asker, facts: Facts) -> tuple[Configured, Mapping[str, str]]:
+async def configuration(asker: DiscoveryClient, facts: Facts) -> tuple[Configured, Mapping[str, str]]:
     """What vLLM's /metrics and, in development mode, /server_info tell of its settings; and of its machine, in words."""
     found: dict[str, tuple[Any, str]] = {}
     system: Mapping[str, str] = {}
@@ -60,7 +60,7 @@ def flags_in_log(head: str) -> str | None:
     return told[-1].strip()[:_MOST_FLAGS] if told else None
 
 
-def _from_metrics(page: Answer | None) -> dict[str, tuple[Any, str]]:
+def _from_metrics(page: DiscoveryResponse | None) -> dict[str, tuple[Any, str]]:
     line = re.search(r"^vllm:cache_config_info\{(.*)\}", page.text, re.MULTILINE) if page is not None else None
     labels = dict(re.findall(r'(\w+)="([^"]*)"', line[1])) if line is not None else {}
     value = labels.get("enable_prefix_caching")

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from loadchaos.core.errors import TargetError
 from loadchaos.core.model import Facts, TextFacts
-from loadchaos.server.discovery.client import Answer, Asker, Wanted
+from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient, DiscoveryResponse
 from loadchaos.server.discovery.local_tokenizer import Folder
-from loadchaos.server.discovery.token_counters import ByFolder, ByRender, Counter, of_server, usage_of
+from loadchaos.server.discovery.token_counters import ByFolder, ByRender, Counter, server_counters, usage_of
 
 # Short common words: most tokenizers have each, with its leading blank, as one token. What they really cost is measured.
 _WORDS = (
@@ -28,7 +28,7 @@ _USAGE_WORDS = 24
 _SINGLE_WORDS = 12
 
 
-async def learn_text(asker: Asker, facts: Facts, wanted: Wanted) -> Facts:
+async def learn_text(asker: DiscoveryClient, facts: Facts, wanted: CalibrationRequest) -> Facts:
     """What the template and each word cost, checked by a real request; `text` None where it cannot be known.
 
     A folder that the user names comes first, for whoever names one means it; one that counts unlike the server is told
@@ -40,7 +40,7 @@ async def learn_text(asker: Asker, facts: Facts, wanted: Wanted) -> Facts:
             return facts
     words = _WORDS[:_QUICK_WORDS] if wanted.quick else _WORDS
     text = None
-    for counter in of_server(asker, facts):
+    for counter in server_counters(asker, facts):
         if await counter.plain(" the") is not None and (text := await _measure_words(counter, words)) is not None:
             break
     if text is not None:
@@ -96,7 +96,7 @@ def _user(text: str) -> list[dict[str, str]]:
 # --- checked by the server itself -------------------------------------------------------------------------------------
 
 
-async def _check(asker: Asker, facts: Facts, *, quick: bool) -> Facts:
+async def _check(asker: DiscoveryClient, facts: Facts, *, quick: bool) -> Facts:
     """One real request: does usage agree with the count? A constant difference is the template's, and is put right.
 
     Where /render is there, it has its say, too: it knows the whole prompt, and stands in for a usage that is not told.
@@ -123,7 +123,7 @@ async def _check(asker: Asker, facts: Facts, *, quick: bool) -> Facts:
     return _with(facts, replace(text, overhead=used - expected, source=f"{text.source}, put right by {by}"))
 
 
-async def _first_request(asker: Asker, facts: Facts, said: str) -> Answer:
+async def _first_request(asker: DiscoveryClient, facts: Facts, said: str) -> DiscoveryResponse:
     answer = await asker.generate(facts.model, said)
     if answer.status != 200 or not isinstance(answer.json(), dict):
         raise TargetError(
@@ -133,7 +133,7 @@ async def _first_request(asker: Asker, facts: Facts, said: str) -> Answer:
     return answer
 
 
-async def _by_folder(asker: Asker, facts: Facts, folder: Folder) -> Facts:
+async def _by_folder(asker: DiscoveryClient, facts: Facts, folder: Folder) -> Facts:
     """Words by the folder, the template's share by one real request, and another one to see that both agree."""
     counter = ByFolder(folder)
     words, unit = await _costs(counter, _WORDS)
@@ -156,7 +156,7 @@ async def _by_folder(asker: Asker, facts: Facts, folder: Folder) -> Facts:
 
 
 async def _by_folder_alone(
-    asker: Asker, facts: Facts, folder: Folder, words: list[tuple[str, int]], unit: str
+    asker: DiscoveryClient, facts: Facts, folder: Folder, words: list[tuple[str, int]], unit: str
 ) -> Facts:
     """The server tells no usage: its own count of a chat is the check, and where it has none the folder's template."""
     said, expected = sample(words, unit, seed=1)
@@ -164,7 +164,7 @@ async def _by_folder_alone(
         f"the template of {folder.path}, checked by nothing: the server tells no usage",
         folder.chat(_user(said)),
     )
-    for counter in of_server(asker, facts):
+    for counter in server_counters(asker, facts):
         if (counted := await counter.chat(_user(said))) is not None:
             by, whole = f"{folder.path}, checked by /{counter.source}", counted
             break
@@ -181,7 +181,7 @@ def _told(facts: Facts, text: str) -> Facts:
 # --- by usage alone ---------------------------------------------------------------------------------------------------
 
 
-async def _by_usage(asker: Asker, facts: Facts, *, quick: bool) -> Facts:
+async def _by_usage(asker: DiscoveryClient, facts: Facts, *, quick: bool) -> Facts:
     """No tokenizer: a few one-token answers tell what words and template cost.
 
     Two are enough where all words cost the same, as most tokenizers have it, and a third one checks that; else some words
@@ -208,7 +208,7 @@ async def _by_usage(asker: Asker, facts: Facts, *, quick: bool) -> Facts:
     return _with(facts, None if quick else await _one_by_one(asker, facts, words[:_SINGLE_WORDS]))
 
 
-async def _one_by_one(asker: Asker, facts: Facts, words: Sequence[str]) -> TextFacts | None:
+async def _one_by_one(asker: DiscoveryClient, facts: Facts, words: Sequence[str]) -> TextFacts | None:
     """Each word by an answer of its own, then a mixture of them as the check; None where that does not agree."""
 
     async def used(text: str) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from loadchaos.core.model import Facts
-from loadchaos.server.discovery.client import Answer, Asker
+from loadchaos.server.discovery.client import DiscoveryClient, DiscoveryResponse
 from loadchaos.server.discovery.local_tokenizer import Folder
 
 Messages = Sequence[Mapping[str, Any]]
@@ -32,7 +32,7 @@ class ByTokenize:
 
     source = "tokenize"
 
-    def __init__(self, asker: Asker, model: str) -> None:
+    def __init__(self, asker: DiscoveryClient, model: str) -> None:
         self._asker, self._model = asker, model
 
     async def plain(self, text: str) -> int | None:
@@ -43,15 +43,15 @@ class ByTokenize:
         """See Counter."""
         return self.read(await self.asked(messages))
 
-    async def asked(self, messages: Messages) -> Answer:
+    async def asked(self, messages: Messages) -> DiscoveryResponse:
         """What it says of a chat."""
         return await self._ask({"messages": messages, "add_generation_prompt": True})
 
-    def read(self, answer: Answer) -> int | None:
+    def read(self, answer: DiscoveryResponse) -> int | None:
         """The count in it."""
         return _number(answer, "count")
 
-    async def _ask(self, body: Mapping[str, Any]) -> Answer:
+    async def _ask(self, body: Mapping[str, Any]) -> DiscoveryResponse:
         return await self._asker.ask_if_there("/tokenize", {"model": self._model, **body}, admin=True)
 
 
@@ -63,7 +63,7 @@ class ByRender:
 
     source = "render"
 
-    def __init__(self, asker: Asker, model: str) -> None:
+    def __init__(self, asker: DiscoveryClient, model: str) -> None:
         self._asker, self._model = asker, model
 
     async def plain(self, text: str) -> int | None:
@@ -74,11 +74,11 @@ class ByRender:
         """See Counter."""
         return self.read(await self.asked(messages))
 
-    async def asked(self, messages: Messages) -> Answer:
+    async def asked(self, messages: Messages) -> DiscoveryResponse:
         """What it says of a chat; without the images' tensors, where it knows that option."""
         return await self._ask("chat/completions", {"messages": messages, "mm_payload": "none"})
 
-    def read(self, answer: Answer) -> int | None:
+    def read(self, answer: DiscoveryResponse) -> int | None:
         """The count in it."""
         data = answer.json() if answer.status == 200 else None
         if isinstance(data, list) and len(data) == 1:
@@ -86,7 +86,7 @@ class ByRender:
         ids = data.get("token_ids") if isinstance(data, dict) else None
         return len(ids) if isinstance(ids, list) else None
 
-    async def _ask(self, kind: str, body: Mapping[str, Any]) -> Answer:
+    async def _ask(self, kind: str, body: Mapping[str, Any]) -> DiscoveryResponse:
         whole = {"model": self._model, "max_tokens": 1, **body}
         return await self._asker.ask_if_there(f"/v1/{kind}/render", whole)
 
@@ -96,7 +96,7 @@ class ByEncode:
 
     source = "encode"
 
-    def __init__(self, asker: Asker) -> None:
+    def __init__(self, asker: DiscoveryClient) -> None:
         self._asker = asker
 
     async def plain(self, text: str) -> int | None:
@@ -130,27 +130,27 @@ class ByFolder:
         return self._folder.chat(messages)
 
 
-def of_server(asker: Asker, facts: Facts) -> list[Counter]:
+def server_counters(asker: DiscoveryClient, facts: Facts) -> list[Counter]:
     """The server's own, the likeliest first."""
     tokenize, render, encode = ByTokenize(asker, facts.model), ByRender(asker, facts.model), ByEncode(asker)
     return [encode, tokenize, render] if facts.dialect == "lmdeploy" else [tokenize, render, encode]
 
 
-def that_told(asker: Asker, facts: Facts, folder: Folder | None) -> Counter | None:
+def counter_used(asker: DiscoveryClient, facts: Facts, folder: Folder | None) -> Counter | None:
     """The one that the words of these facts were counted by; None where it was usage, or nothing."""
     source = facts.text.source if facts.text is not None else ""
-    known = [*of_server(asker, facts), *([ByFolder(folder)] if folder is not None else [])]
+    known = [*server_counters(asker, facts), *([ByFolder(folder)] if folder is not None else [])]
     return next((c for c in known if source.split(",")[0] == c.source), None)
 
 
-def usage_of(answer: Answer) -> int | None:
+def usage_of(answer: DiscoveryResponse) -> int | None:
     """The prompt tokens that an answer tells."""
     data = answer.json() if answer.status == 200 else None
     usage = data.get("usage") if isinstance(data, dict) else None
     return _whole(usage.get("prompt_tokens")) if isinstance(usage, dict) else None
 
 
-def _number(answer: Answer, key: str) -> int | None:
+def _number(answer: DiscoveryResponse, key: str) -> int | None:
     data = answer.json() if answer.status == 200 else None
     return _whole(data.get(key)) if isinstance(data, dict) else None
 

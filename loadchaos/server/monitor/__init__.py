@@ -9,7 +9,7 @@ Rows of kind probe, process, gap go to `emit_event`, rows of kind metrics and pa
 from __future__ import annotations
 
 from loadchaos.server.monitor.canary import Canary
-from loadchaos.server.monitor.device_exporters import DCGM, NODE, Exporter
-from loadchaos.server.monitor.monitor import Target, Watch
+from loadchaos.server.monitor.device_exporters import DCGM, NODE, DeviceExporter
+from loadchaos.server.monitor.monitor import Monitor, MonitoredReplica
 
-__all__ = ["DCGM", "NODE", "Canary", "Exporter", "Target", "Watch"]
+__all__ = ["DCGM", "NODE", "Canary", "DeviceExporter", "Monitor", "MonitoredReplica"]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from loadchaos.core.model import Emit
 from loadchaos.server.dialects import MetricName
 from loadchaos.server.monitor.exposition import PageParser
-from loadchaos.server.monitor.gaps import Gap
+from loadchaos.server.monitor.gaps import CoverageGap
 from loadchaos.server.monitor.http_get import get, place
 
 EVERY_S = 5.0
@@ -26,7 +26,7 @@ _NO_DISKS = frozenset({
 
 
 @dataclass(frozen=True)
-class Exporter:
+class DeviceExporter:
     """One kind of page: our names for its series, what they are multiplied by, and which device a series is of."""
 
     kind: str
@@ -47,7 +47,7 @@ def _of_host(labels: Mapping[str, str]) -> str | None:
     return None if labels.get("fstype") in _NO_DISKS else f"disk {labels['mountpoint']}"
 
 
-DCGM = Exporter(
+DCGM = DeviceExporter(
     "dcgm",
     (
         MetricName("gpu_memory_used_bytes", ("DCGM_FI_DEV_FB_USED",)),
@@ -63,12 +63,14 @@ DCGM = Exporter(
         MetricName("gpu_ecc_double_total", ("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",)),
     ),
     {
-        "gpu_memory_used_bytes": _MIB, "gpu_memory_free_bytes": _MIB, "gpu_utilisation_ratio": 0.01,
+        "gpu_memory_used_bytes": _MIB,
+        "gpu_memory_free_bytes": _MIB,
+        "gpu_utilisation_ratio": 0.01,
         "gpu_sm_clock_hz": 1e6,
     },
     _gpu,
-)  # fmt: skip
-NODE = Exporter(
+)
+NODE = DeviceExporter(
     "node",
     (
         MetricName("host_memory_total_bytes", ("node_memory_MemTotal_bytes",)),
@@ -91,11 +93,16 @@ class DeviceWatch:
     """Scrapes one page until cancelled; `run()` is the task. Rows of kind `device`. ValueError for a URL that is none."""
 
     def __init__(
-        self, exporter: Exporter, url: str, emit_metrics: Emit, emit_event: Emit, tls: ssl.SSLContext | None = None
+        self,
+        exporter: DeviceExporter,
+        url: str,
+        emit_metrics: Emit,
+        emit_event: Emit,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._exporter, self._where, self._emit = exporter, place(url, tls), emit_metrics
         self._parser = PageParser(exporter.names, exporter.whose)
-        self._gap = Gap(emit_event, "", exporter.kind)
+        self._gap = CoverageGap(emit_event, "", exporter.kind)
 
     async def run(self) -> None:
         """Scrape for ever."""
@@ -117,7 +124,13 @@ class DeviceWatch:
         at_ns = time.monotonic_ns()
         for device, values in found.items():
             scaled = {name: value * self._exporter.scale.get(name, 1.0) for name, value in values.items()}
-            self._emit({
-                "row": "device", "at_ns": at_ns, "source": self._exporter.kind, "host": self._where.authority,
-                "device": device, "values": scaled,
-            })  # fmt: skip
+            self._emit(
+                {
+                    "row": "device",
+                    "at_ns": at_ns,
+                    "source": self._exporter.kind,
+                    "host": self._where.authority,
+                    "device": device,
+                    "values": scaled,
+                }
+            )

@@ -9,7 +9,7 @@ from loadchaos.core.model import Emit
 _AGAIN_S = 10.0
 
 
-class Gap:
+class CoverageGap:
     """The blindness of one source of one replica. Times are of time.monotonic()."""
 
     def __init__(self, emit: Emit, replica: str, source: str) -> None:
@@ -37,7 +37,13 @@ class Gap:
         self._row(seconds, why)
 
     def _row(self, seconds: float, why: str) -> None:
-        self._emit({
-            "row": "gap", "at_ns": time.monotonic_ns(), "replica": self._replica, "source": self._source,
-            "seconds": round(seconds, 3), "why": why,
-        })  # fmt: skip
+        self._emit(
+            {
+                "row": "gap",
+                "at_ns": time.monotonic_ns(),
+                "replica": self._replica,
+                "source": self._source,
+                "seconds": round(seconds, 3),
+                "why": why,
+            }
+        )

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from loadchaos.core.model import Emit
 from loadchaos.core.redact import Redactor
-from loadchaos.server.monitor.http_get import Place, connect, get
+from loadchaos.server.monitor.http_get import Endpoint, connect, get
 
 TCP_EVERY_S = 0.1
 HEALTH_EVERY_S = 0.25
@@ -30,7 +30,7 @@ class Probe:
     def __init__(
         self,
         replica: str,
-        where: Place,
+        where: Endpoint,
         emit: Emit,
         redactor: Redactor,
         headers: Mapping[str, str],
@@ -98,10 +98,19 @@ class Probe:
             if answer.error is not None and not answer.error.startswith("timeout"):
                 self._reachable.clear()
         body = None if ok else self._redactor.redact(answer.body).decode("utf-8", "replace")[:_BODY_CHARS]
-        self._emit({
-            "row": "probe", "at_ns": time.monotonic_ns(), "replica": self._replica, "what": "health", "ok": ok,
-            "status": answer.status, "took_ns": answer.took_ns, "error": answer.error, "body": body or None,
-        })  # fmt: skip
+        self._emit(
+            {
+                "row": "probe",
+                "at_ns": time.monotonic_ns(),
+                "replica": self._replica,
+                "what": "health",
+                "ok": ok,
+                "status": answer.status,
+                "took_ns": answer.took_ns,
+                "error": answer.error,
+                "body": body or None,
+            }
+        )
 
     def _tell_tcp(self, took_ns: int, error: str | None) -> None:
         now = time.monotonic_ns()
@@ -109,10 +118,19 @@ class Probe:
         if error is None and last_error is None and now - last_ns < _TCP_ROW_EVERY_NS:
             return
         self._tcp_row = (error, now)
-        self._emit({
-            "row": "probe", "at_ns": now, "replica": self._replica, "what": "tcp", "ok": error is None, "status": None,
-            "took_ns": took_ns, "error": error, "body": None,
-        })  # fmt: skip
+        self._emit(
+            {
+                "row": "probe",
+                "at_ns": now,
+                "replica": self._replica,
+                "what": "tcp",
+                "ok": error is None,
+                "status": None,
+                "took_ns": took_ns,
+                "error": error,
+                "body": None,
+            }
+        )
 
 
 async def _until(moment: float) -> None:

@@ -18,7 +18,7 @@ _LONGEST_BODY_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
-class Place:
+class Endpoint:
     """Where a URL leads: host, port, path with the URL's own prefix, and how to get there."""
 
     host: str
@@ -34,7 +34,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpResponse:
     """What came of one GET. `error` is None, or one of refused, timeout, reset, dns, unreachable, tls, protocol, then
     `: ` and more. With an error `status` may still be known (half a body); `took_ns` counts from before the connect.
     `whole`: its length was told, so that nothing is missing; else its connection ended it, and may have cut it.
@@ -48,7 +48,7 @@ class Answer:
     whole: bool = True
 
 
-def place(url: str, tls: ssl.SSLContext | None = None) -> Place:
+def place(url: str, tls: ssl.SSLContext | None = None) -> Endpoint:
     """Take a URL apart; https without a context gets the system's trust. ValueError when it is no http(s) URL."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -56,7 +56,7 @@ def place(url: str, tls: ssl.SSLContext | None = None) -> Place:
     secure = parts.scheme == "https"
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     context = (tls or ssl.create_default_context()) if secure else None
-    return Place(parts.hostname, parts.port or (443 if secure else 80), path, context)
+    return Endpoint(parts.hostname, parts.port or (443 if secure else 80), path, context)
 
 
 @dataclass
@@ -85,7 +85,7 @@ class _Collector:
 
 
 def describe(error: BaseException) -> str:
-    """An exception of the network in the few words that `Answer.error` has."""
+    """An exception of the network in the few words that `HttpResponse.error` has."""
     if isinstance(error, TimeoutError):  # also ETIMEDOUT
         return "timeout"
     if isinstance(error, ConnectionRefusedError):
@@ -106,7 +106,7 @@ def describe(error: BaseException) -> str:
     return f"protocol: {error}"
 
 
-async def connect(where: Place, limit_s: float) -> tuple[int, str | None]:
+async def connect(where: Endpoint, limit_s: float) -> tuple[int, str | None]:
     """A TCP connect and nothing else (no TLS): how long it took in ns, and the error if there was one."""
     begin = time.monotonic_ns()
     try:
@@ -119,7 +119,7 @@ async def connect(where: Place, limit_s: float) -> tuple[int, str | None]:
     return took, None
 
 
-async def get(where: Place, headers: Mapping[str, str], limit_s: float) -> Answer:
+async def get(where: Endpoint, headers: Mapping[str, str], limit_s: float) -> HttpResponse:
     """GET it on a new connection; never raises for what the server or the network does."""
     begin = time.monotonic_ns()
     collector = _Collector()
@@ -140,7 +140,7 @@ async def get(where: Place, headers: Mapping[str, str], limit_s: float) -> Answe
             writer.transport.abort()
     status = parser.get_status_code() or None
     took_ns = time.monotonic_ns() - begin
-    return Answer(status, collector.headers, b"".join(collector.body), took_ns, error, collector.framed)
+    return HttpResponse(status, collector.headers, b"".join(collector.body), took_ns, error, collector.framed)
 
 
 async def _read(reader: asyncio.StreamReader, parser: httptools.HttpResponseParser, collector: _Collector) -> None:

@@ -26,7 +26,7 @@ _WORDS = re.compile(
 )
 
 
-class Ears:
+class LogAlarms:
     """One log of one replica, as the run folder keeps it. Rows of kind `heard`; `look` never waits and never raises."""
 
     def __init__(self, path: Path, replica: str, emit: Emit) -> None:
@@ -73,6 +73,12 @@ class Ears:
         return data[:whole]
 
     def _row(self, what: str, text: str) -> None:
-        self._emit({
-            "row": "heard", "at_ns": time.monotonic_ns(), "replica": self._replica, "what": what, "text": text,
-        })  # fmt: skip
+        self._emit(
+            {
+                "row": "heard",
+                "at_ns": time.monotonic_ns(),
+                "replica": self._replica,
+                "what": what,
+                "text": text,
+            }
+        )

@@ -17,7 +17,7 @@ _STOP_S = 5.0
 _TELL_AGAIN_S = 10.0
 
 
-class Follower:
+class LogFollower:
     """One `--server-log`. `start` and `stop` are called on the loop; everything else happens in the thread."""
 
     def __init__(

@@ -15,24 +15,24 @@ from loadchaos.core.errors import LoadchaosError
 from loadchaos.core.model import Emit
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects import Dialect
-from loadchaos.server.monitor.device_exporters import DeviceWatch, Exporter
+from loadchaos.server.monitor.device_exporters import DeviceExporter, DeviceWatch
 from loadchaos.server.monitor.health_probe import Probe
 from loadchaos.server.monitor.http_get import place
-from loadchaos.server.monitor.log_alarms import Ears
-from loadchaos.server.monitor.log_follower import Follower
+from loadchaos.server.monitor.log_alarms import LogAlarms
+from loadchaos.server.monitor.log_follower import LogFollower
 from loadchaos.server.monitor.logs import read_spec
 from loadchaos.server.monitor.logs.kernel import DEVICE
 from loadchaos.server.monitor.nvml import NvmlWatch
 from loadchaos.server.monitor.orchestrators import Supervisor
 from loadchaos.server.monitor.processes import ProcessWatch
-from loadchaos.server.monitor.scraper import Pages, Scrape
-from loadchaos.server.monitor.self_lag import Footing
+from loadchaos.server.monitor.scraper import RawPageWriter, Scrape
+from loadchaos.server.monitor.self_lag import EventLoopLag
 
 Part = Callable[[], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True)
-class Target:
+class MonitoredReplica:
     """One replica to watch. `url` is its root (no /v1); health and metrics may live elsewhere, as whole URLs.
 
     `logs` are specs as `--server-log` takes them, `pid` the root of its processes where they are on this machine;
@@ -48,7 +48,7 @@ class Target:
     here: bool = False
 
 
-class Watch:
+class Monitor:
     """Watches until stopped; rows go to the two emits, on the loop's thread. Raw pages and logs go below `folder`.
 
     A part that fails by a mistake of ours is told as a gap and started again: one blind eye closes no other.
@@ -56,7 +56,7 @@ class Watch:
 
     def __init__(
         self,
-        targets: Sequence[Target],
+        targets: Sequence[MonitoredReplica],
         dialect: Dialect,
         emit_event: Emit,
         emit_metrics: Emit,
@@ -64,7 +64,7 @@ class Watch:
         redactor: Redactor,
         headers: Mapping[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
-        devices: Sequence[tuple[Exporter, str]] = (),
+        devices: Sequence[tuple[DeviceExporter, str]] = (),
     ) -> None:
         """OptionError for a log spec that cannot be read, ValueError for a URL that is none."""
         self._devices = [DeviceWatch(exporter, url, emit_metrics, emit_event, tls) for exporter, url in devices]
@@ -80,15 +80,15 @@ class Watch:
         self._probes: dict[str, Probe] = {}
         self._scrapes: dict[str, Scrape] = {}
         self._processes: dict[str, ProcessWatch] = {}
-        self._followers: dict[str, list[Follower]] = {}
-        self._ears: list[Ears] = []
+        self._followers: dict[str, list[LogFollower]] = {}
+        self._ears: list[LogAlarms] = []
         self._nvml: NvmlWatch | None = None
-        self._kernel: Follower | None = None
+        self._kernel: LogFollower | None = None
 
     async def start(self) -> None:
         """Open every eye; returns at once."""
-        pages = Pages(self._folder, self._redactor)
-        footing = Footing(self._emit)
+        pages = RawPageWriter(self._folder, self._redactor)
+        footing = EventLoopLag(self._emit)
         self._keep_running("", "watch", footing.run)
         for device in self._devices:
             self._keep_running("", "device", device.run)
@@ -96,12 +96,12 @@ class Watch:
             self._nvml = NvmlWatch(self._emit_metrics)
             self._nvml.start()
             logs = self._folder / "watch" / "logs"
-            self._kernel = Follower(f"kmsg:{DEVICE}", "", "kernel", logs, self._emit, self._redactor, "kernel")
+            self._kernel = LogFollower(f"kmsg:{DEVICE}", "", "kernel", logs, self._emit, self._redactor, "kernel")
             self._kernel.start()
         for target in self._targets:
             self._start_one(target, pages)
 
-    def _start_one(self, target: Target, pages: Pages) -> None:
+    def _start_one(self, target: MonitoredReplica, pages: RawPageWriter) -> None:
         base = target.url.rstrip("/")
         health = place(target.health_url or base + self._dialect.health_path, self._tls)
         probe = Probe(target.name, health, self._emit, self._redactor, self._headers, self._dialect.health_ok)
@@ -110,9 +110,15 @@ class Watch:
         metrics_url = target.metrics_url or (base + self._dialect.metrics_path if self._dialect.metrics_path else None)
         if metrics_url:
             scrape = Scrape(
-                target.name, place(metrics_url, self._tls), self._dialect.metrics, self._emit_metrics, self._emit,
-                pages, self._headers, absent=lambda: probe.absent,
-            )  # fmt: skip
+                target.name,
+                place(metrics_url, self._tls),
+                self._dialect.metrics,
+                self._emit_metrics,
+                self._emit,
+                pages,
+                self._headers,
+                absent=lambda: probe.absent,
+            )
             self._scrapes[target.name] = scrape
             self._keep_running(target.name, "scrape", scrape.run)
         processes = ProcessWatch(target.name, self._dialect.process_roles, self._emit, self._redactor)
@@ -122,7 +128,7 @@ class Watch:
         for n, spec in enumerate(target.logs, 1):
             label = re.sub(r"[^\w-]+", "_", target.name) + ("" if n == 1 else f"-{n}")
             folder = self._folder / "watch" / "logs"
-            follower = Follower(spec, target.name, label, folder, self._emit, self._redactor)
+            follower = LogFollower(spec, target.name, label, folder, self._emit, self._redactor)
             self._followers.setdefault(target.name, []).append(follower)
             self.listen(target.name, follower.path)
             follower.start()
@@ -140,10 +146,16 @@ class Watch:
             except LoadchaosError:
                 raise  # the ledger takes no more rows: whoever owns it knows, and nothing can be told here
             except Exception as e:  # noqa: BLE001 - a mistake of ours must not close the other eyes; it is told as a gap
-                self._emit({
-                    "row": "gap", "at_ns": time.monotonic_ns(), "replica": replica, "source": source, "seconds": 1.0,
-                    "why": f"watching failed and is started again: {type(e).__name__}: {e}",
-                })  # fmt: skip
+                self._emit(
+                    {
+                        "row": "gap",
+                        "at_ns": time.monotonic_ns(),
+                        "replica": replica,
+                        "source": source,
+                        "seconds": 1.0,
+                        "why": f"watching failed and is started again: {type(e).__name__}: {e}",
+                    }
+                )
                 await asyncio.sleep(1.0)
 
     def set_process(self, replica: str, pid: int | None) -> None:
@@ -152,7 +164,7 @@ class Watch:
 
     def listen(self, replica: str, log: Path) -> None:
         """This file of the run folder is (one of) its logs: `hear` looks into it, too."""
-        self._ears.append(Ears(log, replica, self._emit))
+        self._ears.append(LogAlarms(log, replica, self._emit))
         self._ears[-1].look()
 
     def hear(self) -> None:

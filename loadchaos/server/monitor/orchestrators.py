@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from loadchaos.core.model import Emit
-from loadchaos.server.monitor.gaps import Gap
+from loadchaos.server.monitor.gaps import CoverageGap
 from loadchaos.server.monitor.logs import read_spec
 
 _EVERY_S = 2.0
@@ -24,7 +24,7 @@ _WHY_CHARS = 200
 
 
 @dataclass(frozen=True)
-class Standing:
+class ContainerStatus:
     """What a supervisor says. `exit_code`, `signal` and `oom_killed` are of the newest end there was, None where unknown.
 
     `life` changes with each start of the server; `reason` is the supervisor's own word for the end.
@@ -45,10 +45,10 @@ class Standing:
         return ", ".join(w for w in (self.reason, how if known else "") if w) or "ended"
 
 
-Reader = Callable[[str], Standing]
+Reader = Callable[[str], ContainerStatus]
 
 
-def _docker(page: str) -> Standing:
+def _docker(page: str) -> ContainerStatus:
     """`docker inspect`: the state is of the present life, or of how it ended."""
     found = json.loads(page)[0]
     state: Mapping[str, Any] = found["State"]
@@ -56,34 +56,38 @@ def _docker(page: str) -> Standing:
     running = bool(state.get("Running")) and not state.get("Restarting")
     words = [word for word in ("OOMKilled" if oom else "", str(state.get("Error") or "")) if word]
     code = None if running else int(state.get("ExitCode") or 0)
-    return Standing(
+    return ContainerStatus(
         running, str(state.get("StartedAt")), int(found.get("RestartCount") or 0), code, None, oom, ", ".join(words)
-    )  # fmt: skip
+    )
 
 
 def _kubernetes(container: str | None) -> Reader:
     """`kubectl get pod -o json`: the container's present state and the one before its last restart."""
 
-    def read(page: str) -> Standing:
+    def read(page: str) -> ContainerStatus:
         status = json.loads(page)["status"]
         found: list[Mapping[str, Any]] = status.get("containerStatuses") or []
         mine = next((c for c in found if container in (None, c.get("name"))), None)
         if mine is None:
             words = ": ".join(str(status[k]) for k in ("reason", "message") if status.get(k))
-            return Standing(False, str(status.get("startTime")), None, reason=words or str(status.get("phase")))
+            return ContainerStatus(False, str(status.get("startTime")), None, reason=words or str(status.get("phase")))
         state = mine.get("state") or {}
         ended = state.get("terminated") or (mine.get("lastState") or {}).get("terminated") or {}
         reason = str(ended.get("reason") or "")
-        return Standing(
-            "running" in state, str(mine.get("containerID")), int(mine.get("restartCount") or 0),
-            ended.get("exitCode"), ended.get("signal") or None, reason == "OOMKilled" if ended else None,
+        return ContainerStatus(
+            "running" in state,
+            str(mine.get("containerID")),
+            int(mine.get("restartCount") or 0),
+            ended.get("exitCode"),
+            ended.get("signal") or None,
+            reason == "OOMKilled" if ended else None,
             "" if reason in ("Error", "Completed") else reason,
-        )  # fmt: skip
+        )
 
     return read
 
 
-def _systemd(page: str) -> Standing:
+def _systemd(page: str) -> ContainerStatus:
     """`systemctl show`: Result and ExecMain* are of the newest end until the unit starts again."""
     said = dict(line.split("=", 1) for line in page.splitlines() if "=" in line)
     if said.get("LoadState") not in (None, "loaded"):
@@ -93,14 +97,18 @@ def _systemd(page: str) -> Standing:
     status = int(said.get("ExecMainStatus") or 0)
     killed = said.get("ExecMainCode") in ("2", "3")  # CLD_KILLED, CLD_DUMPED
     oom = said.get("Result") == "oom-kill"
-    return Standing(
-        running, said.get("InvocationID") or said.get("ExecMainStartTimestampMonotonic", ""),
-        int(said.get("NRestarts") or 0), None if killed or not over else status, status if killed and over else None,
-        oom if over else None, "killed by the OOM killer" if oom else "",
-    )  # fmt: skip
+    return ContainerStatus(
+        running,
+        said.get("InvocationID") or said.get("ExecMainStartTimestampMonotonic", ""),
+        int(said.get("NRestarts") or 0),
+        None if killed or not over else status,
+        status if killed and over else None,
+        oom if over else None,
+        "killed by the OOM killer" if oom else "",
+    )
 
 
-def _docker_ends(page: str, now: Standing) -> Standing:
+def _docker_ends(page: str, now: ContainerStatus) -> ContainerStatus:
     """`docker events` of the last life's end, which `docker inspect` forgets as soon as the container runs again."""
     events = [json.loads(line) for line in page.splitlines() if line.strip()]
     dies = [e["Actor"]["Attributes"].get("exitCode") for e in events if e.get("Action") == "die"]
@@ -147,8 +155,8 @@ class Supervisor:
     def __init__(self, replica: str, spec: str, emit: Emit) -> None:
         self._replica, self._spec, self._emit = replica, spec, emit
         self._question = _question(spec)
-        self._gap = Gap(emit, replica, "supervisor")
-        self._known: Standing | None = None
+        self._gap = CoverageGap(emit, replica, "supervisor")
+        self._known: ContainerStatus | None = None
         self._told = ""
         self._asked = time.time()
 
@@ -187,7 +195,7 @@ class Supervisor:
                 self._gap.once(0.0, why)
         self._asked = asked
 
-    async def _ended(self, now: Standing) -> Standing:
+    async def _ended(self, now: ContainerStatus) -> ContainerStatus:
         """The end of the life before this one."""
         assert self._question is not None
         if not self._question.past or not now.running:
@@ -198,21 +206,33 @@ class Supervisor:
         except (OSError, ValueError, LookupError, TypeError):
             return now  # that it ended is known all the same
 
-    def _row(self, what: str, said: Standing) -> None:
-        self._emit({
-            "row": "supervisor", "at_ns": time.monotonic_ns(), "replica": self._replica, "source": self._spec,
-            "what": what, "running": said.running, "exit_code": said.exit_code, "signal": said.signal,
-            "oom_killed": said.oom_killed, "restarts": said.restarts,
-            "reason": said.end_in_words() if what == "ended" else said.reason,
-        })  # fmt: skip
+    def _row(self, what: str, said: ContainerStatus) -> None:
+        self._emit(
+            {
+                "row": "supervisor",
+                "at_ns": time.monotonic_ns(),
+                "replica": self._replica,
+                "source": self._spec,
+                "what": what,
+                "running": said.running,
+                "exit_code": said.exit_code,
+                "signal": said.signal,
+                "oom_killed": said.oom_killed,
+                "restarts": said.restarts,
+                "reason": said.end_in_words() if what == "ended" else said.reason,
+            }
+        )
 
 
 async def _output(argv: Sequence[str]) -> str:
     """What a command prints. OSError where it is not there or does not end, ValueError where it fails."""
     process = await asyncio.create_subprocess_exec(
-        *argv, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        *argv,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
         limit=_MOST_BYTES,
-    )  # fmt: skip
+    )
     try:
         async with asyncio.timeout(_LIMIT_S):
             out, error = await process.communicate()

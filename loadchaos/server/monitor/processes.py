@@ -175,13 +175,23 @@ class ProcessWatch:
             watched.fd = None
 
     def _row(self, watched: _Watched, what: str) -> None:
-        self._emit({
-            "row": "process", "at_ns": time.monotonic_ns(), "replica": self._replica, "pid": watched.process.pid,
-            "role": watched.role, "what": what, "state": watched.state, "cpu_s": round(watched.cpu_s, 3),
-            "rss_bytes": watched.rss_bytes, "threads": watched.threads, "fds": watched.fds,
-            "fd_limit": watched.fd_limit,
-            "name": self._redactor.text(watched.name),
-        })  # fmt: skip
+        self._emit(
+            {
+                "row": "process",
+                "at_ns": time.monotonic_ns(),
+                "replica": self._replica,
+                "pid": watched.process.pid,
+                "role": watched.role,
+                "what": what,
+                "state": watched.state,
+                "cpu_s": round(watched.cpu_s, 3),
+                "rss_bytes": watched.rss_bytes,
+                "threads": watched.threads,
+                "fds": watched.fds,
+                "fd_limit": watched.fd_limit,
+                "name": self._redactor.text(watched.name),
+            }
+        )
 
 
 def _open_files(pid: int) -> int | None:

@@ -12,8 +12,8 @@ from loadchaos.core.model import Emit
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects import MetricName
 from loadchaos.server.monitor.exposition import PageParser
-from loadchaos.server.monitor.gaps import Gap
-from loadchaos.server.monitor.http_get import Place, get
+from loadchaos.server.monitor.gaps import CoverageGap
+from loadchaos.server.monitor.http_get import Endpoint, get
 
 EVERY_S = 1.0
 LIMIT_S = 5.0
@@ -21,7 +21,7 @@ _SLOW_S = 1.0
 _PAGE_EVERY_S = 600.0
 
 
-class Pages:
+class RawPageWriter:
     """Numbers and writes raw pages under `folder`; one for all replicas, so that no two get one name."""
 
     def __init__(self, folder: Path, redactor: Redactor) -> None:
@@ -47,11 +47,11 @@ class Scrape:
     def __init__(
         self,
         replica: str,
-        where: Place,
+        where: Endpoint,
         names: Sequence[MetricName],
         emit_metrics: Emit,
         emit_event: Emit,
-        pages: Pages,
+        pages: RawPageWriter,
         headers: Mapping[str, str],
         absent: Callable[[], str | None] = lambda: "",
     ) -> None:
@@ -59,7 +59,7 @@ class Scrape:
         self._replica, self._where, self._headers = replica, where, dict(headers)
         self._emit, self._pages, self._absent = emit_metrics, pages, absent
         self._parser = PageParser(names)
-        self._gap = Gap(emit_event, replica, "scrape")
+        self._gap = CoverageGap(emit_event, replica, "scrape")
         self._last_page: bytes = b""
         self._kept_at: float | None = None
 
@@ -86,10 +86,16 @@ class Scrape:
         # A number that was cut would look like a counter that went back.
         page = answer.body if answer.whole else answer.body[: answer.body.rfind(b"\n") + 1]
         for engine, values in self._parser.parse(page).items():
-            self._emit({
-                "row": "metrics", "at_ns": at_ns, "replica": self._replica, "engine": engine,
-                "took_ns": answer.took_ns, "values": values,
-            })  # fmt: skip
+            self._emit(
+                {
+                    "row": "metrics",
+                    "at_ns": at_ns,
+                    "replica": self._replica,
+                    "engine": engine,
+                    "took_ns": answer.took_ns,
+                    "values": values,
+                }
+            )
         if self._parser.bad_lines:
             self._gap.once(0.0, f"{self._parser.bad_lines} lines of the page could not be read")
         self._last_page = page

@@ -6,17 +6,17 @@ import asyncio
 import time
 
 from loadchaos.core.model import Emit
-from loadchaos.server.monitor.gaps import Gap
+from loadchaos.server.monitor.gaps import CoverageGap
 
 _SLEEP_S = 0.25
 _LATE_S = 1.0
 
 
-class Footing:
+class EventLoopLag:
     """Measures the event loop's lag until cancelled; `run()` is the task. `worst_s` is the largest seen so far."""
 
     def __init__(self, emit: Emit) -> None:
-        self._gap = Gap(emit, "", "watch")
+        self._gap = CoverageGap(emit, "", "watch")
         self.worst_s = 0.0
 
     async def run(self) -> None:

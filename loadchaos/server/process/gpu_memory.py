@@ -21,8 +21,12 @@ async def used_mib() -> list[int] | None:
         return None
     try:
         process = await asyncio.create_subprocess_exec(
-            command, *_ASK, stdin=_DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=_DEVNULL,
-        )  # fmt: skip
+            command,
+            *_ASK,
+            stdin=_DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=_DEVNULL,
+        )
     except OSError:
         return None
     try:

@@ -158,14 +158,23 @@ class Launched:
         told += [arg for name, most in self._command.limits.items() for arg in ("--limit", f"{name}={most}")]
         try:
             self._keeper = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "loadchaos.server.process.supervisor", "--folder", str(self._folder), *told,
-                "--pipe", str(self._output), str(output), "--", *self._command.argv,
+                sys.executable,
+                "-m",
+                "loadchaos.server.process.supervisor",
+                "--folder",
+                str(self._folder),
+                *told,
+                "--pipe",
+                str(self._output),
+                str(output),
+                "--",
+                *self._command.argv,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 env={**os.environ, **self._command.env, **hidden},
                 start_new_session=True,  # a Ctrl-C on the terminal is ours to handle, not the keeper's
                 pass_fds=(self._output, output),
-            )  # fmt: skip
+            )
         finally:
             os.close(output)
         self._reports = asyncio.create_task(self._listen())

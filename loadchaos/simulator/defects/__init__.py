@@ -25,7 +25,7 @@ from loadchaos.simulator.defects import (
     rows_slip_on_abort,
     stale_kv_on_resume,
 )
-from loadchaos.simulator.engine.rules import Rules
+from loadchaos.simulator.engine.rules import EngineRules
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Defect:
     about: str
     upstream: str
     remedies: Mapping[str, object]
-    plant: Callable[[Rules], None]
+    plant: Callable[[EngineRules], None]
 
 
 class Module(Protocol):
@@ -48,7 +48,7 @@ class Module(Protocol):
     UPSTREAM: str
     REMEDIES: dict[str, object]
 
-    def plant(self, rules: Rules) -> None:
+    def plant(self, rules: EngineRules) -> None:
         """Change what the bug changes."""
 
 
@@ -72,7 +72,7 @@ _ALL = (
 DEFECTS: Mapping[str, Defect] = {defect.name: defect for defect in _ALL}
 
 
-def plant(names: Iterable[str], rules: Rules) -> None:
+def plant(names: Iterable[str], rules: EngineRules) -> None:
     """Plant these defects into an engine's rules. Raises ValueError for a name that is not on the shelf."""
     for name in sorted(names):
         if name not in DEFECTS:

@@ -1,7 +1,7 @@
 """Encoder entries are freed by a count that includes drafts in flight; when they are rejected, the entry is gone."""
 
-from loadchaos.simulator.engine.request import Request
-from loadchaos.simulator.engine.rules import REDO_AFTER_REJECTIONS, Rules
+from loadchaos.simulator.engine.request import ScheduledRequest
+from loadchaos.simulator.engine.rules import REDO_AFTER_REJECTIONS, EngineRules
 
 NAME = "encoder_free_on_speculated"
 ABOUT = "encoder entries are freed by a count that includes drafts in flight; after a rejection the drafter wants them"
@@ -9,13 +9,13 @@ UPSTREAM = "https://github.com/vllm-project/vllm/pull/39544"
 REMEDIES: dict[str, object] = {"async_scheduling": False, "num_speculative_tokens": 0}
 
 
-def plant(rules: Rules) -> None:
+def plant(rules: EngineRules) -> None:
     """Count drafts whose verification is not known yet as computed.
 
     Without async scheduling no step is in flight while the next is planned, so the two counts are the same.
     """
 
-    def passed(request: Request) -> int:
+    def passed(request: ScheduledRequest) -> int:
         if request.computed < request.target:
             return request.computed
         if request.computed >= request.target + REDO_AFTER_REJECTIONS:

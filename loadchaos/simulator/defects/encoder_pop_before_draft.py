@@ -1,6 +1,6 @@
 """The runner forgets evicted encoder entries when a step's plan arrives, before that step's drafter has read them."""
 
-from loadchaos.simulator.engine.rules import Rules
+from loadchaos.simulator.engine.rules import EngineRules
 
 NAME = "encoder_pop_before_draft"
 ABOUT = "within a step, evicted encoder entries are popped before the drafter gathers them"
@@ -8,6 +8,6 @@ UPSTREAM = "https://github.com/vllm-project/vllm/pull/39543"
 REMEDIES: dict[str, object] = {"num_speculative_tokens": 0}
 
 
-def plant(rules: Rules) -> None:
+def plant(rules: EngineRules) -> None:
     """Pop first, draft second: bites when an entry's last reader and its successor are planned in the same step."""
     rules.drop_before_draft = True

@@ -1,6 +1,6 @@
 """LMDeploy 0.6: an input longer than the KV cache reaches the client as 500 instead of a refusal that says why."""
 
-from loadchaos.simulator.engine.rules import Rules
+from loadchaos.simulator.engine.rules import EngineRules
 
 NAME = "kv_capacity_as_500"
 ABOUT = "an input longer than the KV cache surfaces as HTTP 500 through a validation error that hides the cause"
@@ -8,6 +8,6 @@ UPSTREAM = ""  # fixed with 0.7 without an issue we know of
 REMEDIES: dict[str, object] = {"cache_max_entry_count": 0.8}
 
 
-def plant(rules: Rules) -> None:
+def plant(rules: EngineRules) -> None:
     """Change nothing in the engine: its limit is the same (limits.py); the face turns the refusal into a 500."""
     del rules

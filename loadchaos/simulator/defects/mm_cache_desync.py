@@ -1,6 +1,6 @@
 """The two sides of the processor cache age differently and are reset out of order, so one expects what the other lost."""
 
-from loadchaos.simulator.engine.rules import Rules
+from loadchaos.simulator.engine.rules import EngineRules
 
 NAME = "mm_cache_desync"
 ABOUT = "the engine's side of the processor cache diverges from the API server's under churn or a reset in flight"
@@ -8,7 +8,7 @@ UPSTREAM = "https://github.com/vllm-project/vllm/issues/33865"
 REMEDIES: dict[str, object] = {"mm_processor_cache_items": 0}
 
 
-def plant(rules: Rules) -> None:
+def plant(rules: EngineRules) -> None:
     """Two differences: a hit does not make an entry young here, and a reset waits for the engine's next step.
 
     The first needs more different images than the cache holds, and old ones used again; the second needs images that

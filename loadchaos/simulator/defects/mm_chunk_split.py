@@ -2,7 +2,7 @@
 
 from loadchaos.simulator.engine import crash_text
 from loadchaos.simulator.engine.request import Batch
-from loadchaos.simulator.engine.rules import Rules
+from loadchaos.simulator.engine.rules import EngineRules
 from loadchaos.simulator.engine.types import EngineConfig
 
 NAME = "mm_chunk_split"
@@ -28,7 +28,7 @@ _FRAMES: tuple[crash_text.Frame, ...] = (
 )
 
 
-def plant(rules: Rules) -> None:
+def plant(rules: EngineRules) -> None:
     """Count each step's rows against its placeholders, as the model's merge does."""
     rules.before_step.append(check)
 

@@ -2,7 +2,7 @@
 
 from loadchaos.simulator.engine import crash_text
 from loadchaos.simulator.engine.request import Batch
-from loadchaos.simulator.engine.rules import Rules
+from loadchaos.simulator.engine.rules import EngineRules
 from loadchaos.simulator.engine.types import EngineConfig
 
 NAME = "pp_illegal_access"
@@ -42,7 +42,7 @@ _FRAMES: tuple[crash_text.Frame, ...] = (
 )
 
 
-def plant(rules: Rules) -> None:
+def plant(rules: EngineRules) -> None:
     """Look at each step for the race's conditions."""
     rules.before_step.append(check)
 

@@ -23,7 +23,7 @@ def obeyed(ids: Sequence[int]) -> tuple[int, ...]:
     return tuple(tokenizer.encode(" ".join([order[2]] * int(order[1])))) if order is not None else ()
 
 
-class Answer:
+class AnswerText:
     """An endless text; `take(n)` gives the next n tokens of it. `opening` are the tokens it begins with."""
 
     __slots__ = ("_first", "_opening", "_right", "_state", "seed")

@@ -11,14 +11,14 @@ from dataclasses import asdict
 from typing import Any, Protocol
 
 from loadchaos.simulator.engine import pipe as frames
-from loadchaos.simulator.engine.answers import Answer
+from loadchaos.simulator.engine.answers import AnswerText
 from loadchaos.simulator.engine.types import EngineConfig, EngineRequest, EngineStats, RequestOutput
 
 
 class Sink(Protocol):
     """Who waits for one request's outputs, and the text that they are tokens of."""
 
-    answer: Answer
+    answer: AnswerText
 
     def output(self, output: RequestOutput) -> None:
         """What one step gave."""

@@ -10,9 +10,9 @@ from loadchaos.simulator.defects import plant
 from loadchaos.simulator.engine import crash_text
 from loadchaos.simulator.engine.limits import input_limit, resolved
 from loadchaos.simulator.engine.processor_cache import ExpectedCachedItemError, ReceiverCache
-from loadchaos.simulator.engine.request import Batch, Request
-from loadchaos.simulator.engine.rules import Rules
-from loadchaos.simulator.engine.runner import Runner
+from loadchaos.simulator.engine.request import Batch, ScheduledRequest
+from loadchaos.simulator.engine.rules import EngineRules
+from loadchaos.simulator.engine.runner import ModelRunner
 from loadchaos.simulator.engine.scheduler import Scheduler
 from loadchaos.simulator.engine.step_time import FIXED_S, step_duration_s
 from loadchaos.simulator.engine.types import EngineConfig, EngineRequest, EngineStats, RequestOutput, StepResult
@@ -28,13 +28,13 @@ class Engine:
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config = resolved(config)
-        rules = Rules(config)
+        rules = EngineRules(config)
         plant(config.defects, rules)
         self._rules = rules
         self._scheduler = Scheduler(config, rules)
-        self._runner = Runner(config, rules)
+        self._runner = ModelRunner(config, rules)
         self._receiver = ReceiverCache(config.mm_processor_cache_items, refresh_on_hit=rules.refresh_on_hit)
-        self._requests: dict[str, Request] = {}
+        self._requests: dict[str, ScheduledRequest] = {}
         self._in_flight: deque[Batch] = deque()
         self._outputs: list[RequestOutput] = []
         self._log: list[str] = []
@@ -79,7 +79,7 @@ class Engine:
         if trouble:
             self._end(request.id, "error", trouble)
             return
-        state = Request(request, self.config)
+        state = ScheduledRequest(request, self.config)
         self._requests[request.id] = state
         self._scheduler.waiting.append(state)
 
@@ -223,7 +223,7 @@ class Engine:
             derailed = self._rules.stale_after_preemption and preempted
             self._outputs.append(RequestOutput(request.id, given, reason, None, cached, derailed))
 
-    def _take_out(self, request: Request) -> None:
+    def _take_out(self, request: ScheduledRequest) -> None:
         self._scheduler.finish(request)
         request.epoch += 1  # what is planned for it is void
         del self._requests[request.id]
@@ -232,7 +232,7 @@ class Engine:
         self._finished[reason] += 1
         self._outputs.append(RequestOutput(request_id, 0, reason, error))
 
-    def _slip(self, gone: Request) -> None:
+    def _slip(self, gone: ScheduledRequest) -> None:
         running = self._scheduler.running
         behind = running[running.index(gone) + 1 :][:2] if gone in running else []
         if len(behind) == 2:

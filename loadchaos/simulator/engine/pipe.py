@@ -88,9 +88,14 @@ def request_to_list(request: EngineRequest) -> list[Any]:
     """An EngineRequest as JSON-able values."""
     items = [[i.hash, i.tokens, i.offset, i.data] for i in request.mm_items]
     return [
-        request.id, request.prompt_tokens, request.max_tokens, request.min_tokens, items, list(request.prefix_hashes),
+        request.id,
+        request.prompt_tokens,
+        request.max_tokens,
+        request.min_tokens,
+        items,
+        list(request.prefix_hashes),
         request.seed,
-    ]  # fmt: skip
+    ]
 
 
 def request_from_list(values: list[Any]) -> EngineRequest:
@@ -115,8 +120,12 @@ def output_from_list(values: list[Any]) -> RequestOutput:
 def stats_to_list(stats: EngineStats) -> list[Any]:
     """The engine's gauges and counters."""
     return [
-        stats.requests_running, stats.requests_waiting, stats.kv_usage, dict(stats.counters), stats.encoder_cache_tokens,
-    ]  # fmt: skip
+        stats.requests_running,
+        stats.requests_waiting,
+        stats.kv_usage,
+        dict(stats.counters),
+        stats.encoder_cache_tokens,
+    ]
 
 
 def stats_from_list(values: list[Any]) -> EngineStats:

@@ -10,7 +10,7 @@ from loadchaos.simulator.engine.types import EngineConfig, EngineRequest, MMItem
 _MASK = 0xFFFFFFFFFFFFFFFF
 
 
-class Request:
+class ScheduledRequest:
     """The state of one admitted request. Positions count tokens of prompt and answer together, from 0.
 
     `computed` is what the scheduler has planned, drafts included; `verified` is what the runner has really computed.
@@ -72,7 +72,7 @@ def answer_length(asked: EngineRequest, config: EngineConfig) -> tuple[int, str]
 
 
 # request, its epoch when planned, first position, tokens, how many of them are drafts
-Planned = tuple[Request, int, int, int, int]
+Planned = tuple[ScheduledRequest, int, int, int, int]
 
 
 @dataclass

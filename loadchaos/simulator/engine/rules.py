@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from loadchaos.simulator.engine.request import Batch, Request
+from loadchaos.simulator.engine.request import Batch, ScheduledRequest
 from loadchaos.simulator.engine.types import EngineConfig
 
 REDO_AFTER_REJECTIONS = 3
@@ -18,7 +18,7 @@ another request takes the room in the few steps between.
 """
 
 
-def passed_by_all_readers(request: Request) -> int:
+def passed_by_all_readers(request: ScheduledRequest) -> int:
     """The position before which neither the target nor the drafter reads in any step after the one now being planned.
 
     A prompt chunk is planned from `computed`: what ends before it was read. After the prompt the last chunk is kept until
@@ -32,14 +32,14 @@ def passed_by_all_readers(request: Request) -> int:
 
 
 @dataclass
-class Rules:
+class EngineRules:
     """How the engine decides. Defects change fields of their engine's own copy; the engine knows no defect by name."""
 
     config: EngineConfig
     # encoder cache: which entries a request gives up when it is planned, before it asks for new ones ...
-    passed: Callable[[Request], int] = passed_by_all_readers
+    passed: Callable[[ScheduledRequest], int] = passed_by_all_readers
     # ... and once more when its tokens are planned and `computed` has moved: nothing more in the healthy engine
-    passed_after: Callable[[Request], int] | None = None
+    passed_after: Callable[[ScheduledRequest], int] | None = None
     # the runner forgets evicted entries when the step's drafter is done, not when the step's plan arrives
     drop_before_draft: bool = False
     # the receiver's side of the processor cache

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loadchaos.simulator.engine import crash_text
-from loadchaos.simulator.engine.request import Batch, Request
-from loadchaos.simulator.engine.rules import REDO_AFTER_REJECTIONS, Rules
+from loadchaos.simulator.engine.request import Batch, ScheduledRequest
+from loadchaos.simulator.engine.rules import REDO_AFTER_REJECTIONS, EngineRules
 from loadchaos.simulator.engine.types import EngineConfig
 
 
 @dataclass
-class Counters:
+class RunnerCounters:
     """What the runner counts, for the metrics page."""
 
     drafts: int = 0
@@ -19,16 +19,16 @@ class Counters:
     accepted_tokens: int = 0
 
 
-class Runner:
+class ModelRunner:
     """Holds the embeddings that were really encoded; the scheduler only keeps account of them."""
 
-    def __init__(self, config: EngineConfig, rules: Rules) -> None:
+    def __init__(self, config: EngineConfig, rules: EngineRules) -> None:
         self.config = config
         self._rules = rules
         self.embeddings: set[str] = set()
-        self.counters = Counters()
+        self.counters = RunnerCounters()
 
-    def run(self, batch: Batch, log: list[str]) -> list[tuple[Request, int, int, int]]:
+    def run(self, batch: Batch, log: list[str]) -> list[tuple[ScheduledRequest, int, int, int]]:
         """Compute one step: request, drafts verified, drafts rejected, tokens given. Raises EngineFault when it dies.
 
         The order is what three of the planted bugs turn on: encode, the target reads, (the plan's evictions), sample
@@ -59,12 +59,12 @@ class Runner:
         self.embeddings.difference_update(batch.evicted)
         return outcome
 
-    def _compute_chunk(self, request: Request, start: int, count: int) -> int:
+    def _compute_chunk(self, request: ScheduledRequest, start: int, count: int) -> int:
         request.verified = start + count
         request.run_chunk_start = start
         return 1 if request.verified >= request.target else 0
 
-    def _verify(self, request: Request, drafts: int) -> int:
+    def _verify(self, request: ScheduledRequest, drafts: int) -> int:
         accepted = 0
         acceptance = self.config.draft_acceptance
         while accepted < drafts and request.draw() < acceptance:
@@ -79,7 +79,7 @@ class Runner:
             request.all_rejected = False
         return drafts - accepted
 
-    def _starts_over(self, request: Request) -> tuple[int, int]:
+    def _starts_over(self, request: ScheduledRequest) -> tuple[int, int]:
         """The prompt positions a drafter reads again after the prompt: only when its first drafts were all rejected."""
         if request.decode_steps == REDO_AFTER_REJECTIONS + 1 and request.all_rejected:
             return request.run_chunk_start, request.target
@@ -94,7 +94,7 @@ class Runner:
                 if inside and item.hash not in self.embeddings:
                     raise crash_text.encoder_miss(self.config, batch, item.hash, drafter=False)
 
-    def _drafter_reads(self, batch: Batch, request: Request, first: int, last: int, log: list[str]) -> None:
+    def _drafter_reads(self, batch: Batch, request: ScheduledRequest, first: int, last: int, log: list[str]) -> None:
         for item in request.items:
             if item.offset < last and item.offset + item.tokens > first and item.hash not in self.embeddings:
                 if not self.config.skip_encoder_miss:

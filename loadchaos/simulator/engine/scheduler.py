@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from loadchaos.simulator.engine.encoder_cache import EncoderCache
 from loadchaos.simulator.engine.kv_cache import BlockPool
-from loadchaos.simulator.engine.request import Batch, Request
-from loadchaos.simulator.engine.rules import Rules
+from loadchaos.simulator.engine.request import Batch, ScheduledRequest
+from loadchaos.simulator.engine.rules import EngineRules
 from loadchaos.simulator.engine.types import EngineConfig, MMItem
 
 
@@ -19,14 +19,14 @@ class Scheduler:
     rejected drafts back. With async scheduling the next step is planned before the last one's outcome is known.
     """
 
-    def __init__(self, config: EngineConfig, rules: Rules) -> None:
+    def __init__(self, config: EngineConfig, rules: EngineRules) -> None:
         self.config = config
         self._rules = rules
         self.pool = BlockPool(config.num_gpu_blocks, config.block_size, caching=config.enable_prefix_caching)
         self.encoder = EncoderCache(config.encoder_cache_size, config.max_num_batched_tokens)
-        self.waiting: deque[Request] = deque()
-        self.running: list[Request] = []
-        self.cut: list[Request] = []  # alone and out of blocks: they end with what they have
+        self.waiting: deque[ScheduledRequest] = deque()
+        self.running: list[ScheduledRequest] = []
+        self.cut: list[ScheduledRequest] = []  # alone and out of blocks: they end with what they have
         self.admitting = True
         self.preemptions = 0
         self.prefix_queries = 0
@@ -46,7 +46,7 @@ class Scheduler:
         batch.evicted = self.encoder.take_evicted()
         return batch
 
-    def give_back(self, request: Request, drafts: int, rejected: int, given: int) -> None:
+    def give_back(self, request: ScheduledRequest, drafts: int, rejected: int, given: int) -> None:
         """A step of the request is done: `drafts` are verified, `rejected` of them did not hold, `given` tokens came."""
         request.unverified -= drafts
         request.computed -= rejected
@@ -58,7 +58,7 @@ class Scheduler:
             self.pool.remember(request.blocks[request.remembered], request.asked.prefix_hashes[request.remembered])
             request.remembered += 1
 
-    def finish(self, request: Request) -> None:
+    def finish(self, request: ScheduledRequest) -> None:
         """Take the request out, wherever it is, and everything it holds with it."""
         if request.started and request in self.running:
             self.running.remove(request)
@@ -105,7 +105,7 @@ class Scheduler:
             index += 1
         return budget
 
-    def _place_after(self, request: Request, index: int) -> int:
+    def _place_after(self, request: ScheduledRequest, index: int) -> int:
         # making room may have preempted requests, always from the end, so the place is still ours
         return index + 1 if index < len(self.running) and self.running[index] is request else index
 
@@ -137,7 +137,7 @@ class Scheduler:
             self._commit_chunk(batch, request, count, items)
             budget -= count
 
-    def _plan_chunk(self, batch: Batch, request: Request, budget: int) -> int:
+    def _plan_chunk(self, batch: Batch, request: ScheduledRequest, budget: int) -> int:
         """Tokens planned for the next prompt chunk; 0 when its image has no room yet; -1 when it was preempted."""
         if request.held:
             self._release(request, self._rules.passed)
@@ -155,7 +155,7 @@ class Scheduler:
         self._commit_chunk(batch, request, count, items)
         return count
 
-    def _commit_chunk(self, batch: Batch, request: Request, count: int, items: list[MMItem]) -> None:
+    def _commit_chunk(self, batch: Batch, request: ScheduledRequest, count: int, items: list[MMItem]) -> None:
         for item in items:
             if self.encoder.hold(item, request.id):
                 batch.encode.append(item)
@@ -172,7 +172,7 @@ class Scheduler:
         if request.held:
             self._release(request, self._rules.passed_after)
 
-    def _with_images(self, request: Request, start: int, count: int) -> tuple[int, list[MMItem]]:
+    def _with_images(self, request: ScheduledRequest, start: int, count: int) -> tuple[int, list[MMItem]]:
         """How much of a chunk can run given the encoder cache, and the images it must take hold of.
 
         With a drafter the chunk needs one position more than it computes: the drafter reads one ahead.
@@ -215,7 +215,7 @@ class Scheduler:
         count = max(0, item.offset - start - self._look_ahead)
         return count if count or alone else max(0, item.offset - start)
 
-    def _release(self, request: Request, passed: Callable[[Request], int] | None) -> None:
+    def _release(self, request: ScheduledRequest, passed: Callable[[ScheduledRequest], int] | None) -> None:
         if passed is None:
             return
         position = passed(request)
@@ -224,7 +224,7 @@ class Scheduler:
             del request.held[mm_hash]
             self.encoder.release(mm_hash, request.id)
 
-    def _make_room(self, request: Request, tokens: int) -> bool:
+    def _make_room(self, request: ScheduledRequest, tokens: int) -> bool:
         """Blocks for `tokens` positions, preempting from the end of the line; False when the request itself went."""
         while not self._grow(request, tokens):
             victim = self.running[-1]
@@ -237,7 +237,7 @@ class Scheduler:
                 return False
         return True
 
-    def _grow(self, request: Request, tokens: int) -> bool:
+    def _grow(self, request: ScheduledRequest, tokens: int) -> bool:
         missing = -(-(tokens - request.capacity) // self.config.block_size)
         if missing <= 0:
             return True
@@ -248,7 +248,7 @@ class Scheduler:
         request.capacity += missing * self.config.block_size
         return True
 
-    def _preempt(self, request: Request) -> None:
+    def _preempt(self, request: ScheduledRequest) -> None:
         self.running.remove(request)
         self._let_go(request)
         request.epoch += 1
@@ -256,7 +256,7 @@ class Scheduler:
         self.waiting.appendleft(request)
         self.preemptions += 1
 
-    def _let_go(self, request: Request) -> None:
+    def _let_go(self, request: ScheduledRequest) -> None:
         for mm_hash in request.held:
             self.encoder.release(mm_hash, request.id)
         request.held.clear()

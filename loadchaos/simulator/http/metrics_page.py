@@ -51,7 +51,7 @@ class Histogram:
         self.sum += value
 
 
-class Page:
+class MetricsPage:
     """One answer of /metrics, built anew for each scrape."""
 
     def __init__(self) -> None:
@@ -81,15 +81,19 @@ class Page:
             ("process_resident_memory_bytes", "gauge", "Resident memory size in bytes.", memory[1]),
             ("process_start_time_seconds", "gauge", "Start time of the process since unix epoch in seconds.", STARTED),
             (
-                "process_cpu_seconds_total", "counter", "Total user and system CPU time spent in seconds.",
+                "process_cpu_seconds_total",
+                "counter",
+                "Total user and system CPU time spent in seconds.",
                 usage.ru_utime + usage.ru_stime,
             ),
             ("process_open_fds", "gauge", "Number of open file descriptors.", _open_files()),
             (
-                "process_max_fds", "gauge", "Maximum number of open file descriptors.",
+                "process_max_fds",
+                "gauge",
+                "Maximum number of open file descriptors.",
                 resource.getrlimit(resource.RLIMIT_NOFILE)[0],
             ),
-        ):  # fmt: skip
+        ):
             self.family(name, kind, text, [({}, value)])
 
     def render(self) -> bytes:

@@ -51,7 +51,7 @@ class Exchange:
         "status", "target",
     )  # fmt: skip
 
-    def __init__(self, connection: Connection, method: str, target: str, headers: Mapping[str, str]) -> None:
+    def __init__(self, connection: ClientConnection, method: str, target: str, headers: Mapping[str, str]) -> None:
         self.connection = connection
         self.method = method
         self.target = target
@@ -121,7 +121,7 @@ class Exchange:
 Handler = Callable[[Exchange], None]
 
 
-class Connection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """One client connection: parses requests, hands them to the handler one at a time, keeps alive for 5 s."""
 
     def __init__(self, server: HttpServer) -> None:
@@ -269,7 +269,7 @@ class HttpServer:
 
     def __init__(self, handler: Handler, quiet: bool = False) -> None:
         self.handler = handler
-        self.connections: set[Connection] = set()
+        self.connections: set[ClientConnection] = set()
         self.closing = False
         self.port = 0
         self._quiet = quiet
@@ -278,7 +278,7 @@ class HttpServer:
     async def listen(self, host: str, port: int) -> int:
         """Listen; port 0 takes a free one. Returns the port."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Connection(self), host, port, backlog=2048)
+        self._server = await loop.create_server(lambda: ClientConnection(self), host, port, backlog=2048)
         self.port = int(self._server.sockets[0].getsockname()[1])
         return self.port
 

@@ -20,18 +20,18 @@ from loadchaos.simulator.http.logs import Log
 from loadchaos.simulator.http.routes import Route, Routes
 from loadchaos.simulator.http.server import Exchange
 from loadchaos.simulator.lmdeploy import errors
-from loadchaos.simulator.lmdeploy.errors import Refusal
+from loadchaos.simulator.lmdeploy.errors import LmdeployRefusal
 from loadchaos.simulator.lmdeploy.metrics import LmdeployMetrics
-from loadchaos.simulator.lmdeploy.streams import Generation
-from loadchaos.simulator.media.images import ImageError, ImageReader, Picture, Processor
+from loadchaos.simulator.lmdeploy.streams import LmdeployGeneration
+from loadchaos.simulator.media.images import DecodedImage, ImageError, ImageReader, Processor
 from loadchaos.simulator.media.sender_cache import SenderCache
 from loadchaos.simulator.options import Options, release
 
 _MARK = "\0image\0"
-_BLACK = Picture("0" * 64, 32, 32, 64)  # what an image that cannot be decoded silently became up to 0.12
+_BLACK = DecodedImage("0" * 64, 32, 32, 64)  # what an image that cannot be decoded silently became up to 0.12
 
 
-class LmdeployFace:
+class LmdeployApi:
     """Answers requests as LMDeploy's api_server of the configured era."""
 
     def __init__(self, options: Options, engine: EngineClient) -> None:
@@ -48,7 +48,7 @@ class LmdeployFace:
         self._sender = SenderCache(options.engine.mm_processor_cache_items)
         self._sessions = itertools.count(1)
         self._random = random.Random()
-        self._routes = Routes(self._table(), Refusal, errors.send)
+        self._routes = Routes(self._table(), LmdeployRefusal, errors.send)
         engine.on_step = self._stepped
 
     @property
@@ -70,7 +70,7 @@ class LmdeployFace:
         """Answer one request, now or in a task."""
         self._routes.answer(exchange, exchange.path.rstrip("/") or "/")
 
-    def ended(self, generation: Generation, drop: bool) -> None:
+    def ended(self, generation: LmdeployGeneration, drop: bool) -> None:
         """A generation is answered; `drop` when its client has gone."""
         if drop:
             self.engine.abort([str(generation.session)])
@@ -146,7 +146,7 @@ class LmdeployFace:
     def _body(self, exchange: Exchange) -> dict[str, Any] | None:
         """The body as an object, or None when the exchange is answered."""
         if self.release >= (0, 16, 0) and exchange.headers.get("content-type", "").split(";")[0] != "application/json":
-            raise Refusal("Unsupported Media Type: Only 'application/json' is allowed")
+            raise LmdeployRefusal("Unsupported Media Type: Only 'application/json' is allowed")
         try:
             data = orjson.loads(exchange.body)
         except orjson.JSONDecodeError as error:
@@ -172,7 +172,7 @@ class LmdeployFace:
         text = _template(messages, urls)
         if urls and not self.options.server.images:
             if self.release >= (0, 16, 0):
-                raise Refusal("Multimodal input is not supported by this model.")
+                raise LmdeployRefusal("Multimodal input is not supported by this model.")
             urls, text = [], text.replace(_MARK, "")  # dropped silently
         if urls:
             return self._with_images(exchange, data, text, urls)
@@ -188,7 +188,7 @@ class LmdeployFace:
         if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
             prompt = prompt[0]
         if not isinstance(prompt, str):
-            raise Refusal("Request preprocessing failed.")  # it takes no token ids
+            raise LmdeployRefusal("Request preprocessing failed.")  # it takes no token ids
         self._submit(exchange, {"max_tokens": 16, **data}, tokenizer.encode(prompt), (), chat=False)
         return None
 
@@ -197,10 +197,10 @@ class LmdeployFace:
         new = self.release >= (0, 16, 0)
         if wanted and wanted != self.model:
             quote, kind = ("'", "not_found_error") if new else ("`", "invalid_request_error")
-            raise Refusal(f"The model {quote}{wanted}{quote} does not exist.", 404, kind)
+            raise LmdeployRefusal(f"The model {quote}{wanted}{quote} does not exist.", 404, kind)
         most = data.get("max_tokens")
         if new and most is not None and (not isinstance(most, int) or most < 1):
-            raise Refusal(f"The max_tokens {most!r} must be a positive integer.")
+            raise LmdeployRefusal(f"The max_tokens {most!r} must be a positive integer.")
 
     async def _with_images(self, exchange: Exchange, data: dict[str, Any], text: str, urls: Sequence[str]) -> None:
         left = False
@@ -223,32 +223,44 @@ class LmdeployFace:
         if not left:
             self._submit(exchange, data, ids, images, chat=True)
 
-    def _taken(self, result: Picture | BaseException) -> Picture:
-        if isinstance(result, Picture):
+    def _taken(self, result: DecodedImage | BaseException) -> DecodedImage:
+        if isinstance(result, DecodedImage):
             return result
         if not isinstance(result, ImageError):
             raise result
         self.log.line("ERROR", "utils.py:48", f"{result}, image_url=data:image/...")
         if self.release < (0, 13, 0):
             return _BLACK
-        raise Refusal("Request preprocessing failed.") from result
+        raise LmdeployRefusal("Request preprocessing failed.") from result
 
     def _submit(
-        self, exchange: Exchange, data: Mapping[str, Any], ids: Sequence[int], images: Sequence[tuple[int, Picture]], *,
+        self,
+        exchange: Exchange,
+        data: Mapping[str, Any],
+        ids: Sequence[int],
+        images: Sequence[tuple[int, DecodedImage]],
+        *,
         chat: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         longest, count = self.options.engine.max_model_len, len(ids)
         if count >= longest and self.release >= (0, 16, 0):
-            raise Refusal(f"Input length ({count}) must be smaller than the model context length ({longest}).")
+            raise LmdeployRefusal(f"Input length ({count}) must be smaller than the model context length ({longest}).")
         if self.engine.dead and self.release >= (0, 16, 0):
-            raise Refusal("An internal server error occurred.", 500, "server_error")
+            raise LmdeployRefusal("An internal server error occurred.", 500, "server_error")
         session = next(self._sessions)
         shown = f"chatcmpl-{uuid.uuid4().hex[:22]}" if chat and self.release >= (0, 14, 0) else str(session)
         options = data.get("stream_options")
-        generation = Generation(
-            self, exchange, session, shown, count, self._seed(data, ids, images), chat=chat, stream=bool(data.get("stream")),
+        generation = LmdeployGeneration(
+            self,
+            exchange,
+            session,
+            shown,
+            count,
+            self._seed(data, ids, images),
+            chat=chat,
+            stream=bool(data.get("stream")),
             include_usage=isinstance(options, Mapping) and bool(options.get("include_usage")),
-        )  # fmt: skip
+        )
         if count >= longest:
             self.log.line("ERROR", "async_engine.py:602", f"run out of tokens. session_id={session}.")
             generation.finish("length")  # up to 0.15: 200, empty, length
@@ -260,7 +272,7 @@ class LmdeployFace:
             EngineRequest(str(session), count, max(1, most), least, items, self._prefix(ids), session), generation
         )
 
-    def _seed(self, data: Mapping[str, Any], ids: Sequence[int], images: Sequence[tuple[int, Picture]]) -> int:
+    def _seed(self, data: Mapping[str, Any], ids: Sequence[int], images: Sequence[tuple[int, DecodedImage]]) -> int:
         base = hash((tuple(ids), tuple(int(p.hash[:15], 16) for _, p in images))) & 0x7FFFFFFF
         if not data.get("temperature"):
             return base if data.get("temperature") == 0 else self._random.getrandbits(31)

@@ -12,7 +12,7 @@ Release = tuple[int, int, int]
 INPUT_LENGTH = "ResponseType.INPUT_LENGTH_ERROR"
 
 
-class Refusal(Exception):  # noqa: N818 - an answer, not a mistake of ours
+class LmdeployRefusal(Exception):  # noqa: N818 - an answer, not a mistake of ours
     """A request the server answers with an error object, flat and not wrapped."""
 
     def __init__(self, message: str, status: int = 400, kind: str = "invalid_request_error") -> None:
@@ -32,7 +32,7 @@ class Refusal(Exception):  # noqa: N818 - an answer, not a mistake of ours
         return f'data: {{"error": {{{inside}}}}}\n\n'.encode()
 
 
-def send(exchange: Exchange, refusal: Refusal) -> None:
+def send(exchange: Exchange, refusal: LmdeployRefusal) -> None:
     """Answer with an error."""
     exchange.send(refusal.status, orjson.dumps(refusal.error))
 
@@ -48,7 +48,7 @@ def invalid(exchange: Exchange, release: Release, place: str, message: str, kind
         detail = [{"type": kind, "loc": ["body", *([place] if place else [])], "msg": message, "input": None}]
         exchange.send(422, orjson.dumps({"detail": detail}))
     else:
-        send(exchange, Refusal(f"{place}: {message}" if place else message))
+        send(exchange, LmdeployRefusal(f"{place}: {message}" if place else message))
 
 
 class Outcome(Enum):
@@ -76,11 +76,11 @@ def words(error: str, release: Release) -> str:
     return "internal error happened" if release < (0, 10, 0) else f"internal error happened, status code {error}"
 
 
-def refusal_for(error: str) -> Refusal:
+def refusal_for(error: str) -> LmdeployRefusal:
     """The error object of 0.16 and later."""
     if error == INPUT_LENGTH:
-        return Refusal("The request exceeds the model context length.")
-    return Refusal("An internal server error occurred.", 500, "server_error")
+        return LmdeployRefusal("The request exceeds the model context length.")
+    return LmdeployRefusal("An internal server error occurred.", 500, "server_error")
 
 
 def validation_traceback(chat: bool, stream: bool) -> list[str]:

@@ -17,7 +17,7 @@ from loadchaos.simulator.options import Options, release
 _MB = 1024 * 1024
 
 
-class LmdeployTale:
+class LmdeployLifecycleLog:
     """Writes the log of one API server. Capacity lines need INFO or DEBUG in the real one, which is what we log at."""
 
     def __init__(self, options: Options) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from loadchaos.simulator.engine.types import EngineStats
-from loadchaos.simulator.http.metrics_page import Histogram, Page
+from loadchaos.simulator.http.metrics_page import Histogram, MetricsPage
 from loadchaos.simulator.options import Options, release
 
 _REFRESH_S = 10.0
@@ -45,7 +45,7 @@ class LmdeployMetrics:
         now = time.monotonic()
         if now - self._refreshed >= _REFRESH_S:
             self._refreshed, self._stats = now, stats
-        page = Page()
+        page = MetricsPage()
         page.process()
         labels = {"engine": "0", "model_name": self._options.server.model}
         for name, value in self._gauges().items():

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import orjson
 
-from loadchaos.simulator.engine.answers import Answer
+from loadchaos.simulator.engine.answers import AnswerText
 from loadchaos.simulator.engine.types import RequestOutput
 from loadchaos.simulator.http.logs import Log
 from loadchaos.simulator.http.server import Exchange
@@ -18,7 +18,7 @@ from loadchaos.simulator.lmdeploy.metrics import LmdeployMetrics
 _DONE = b"data: [DONE]\n\n"
 
 
-class Server(Protocol):
+class LmdeployContext(Protocol):
     """What a generation needs of the face."""
 
     metrics: LmdeployMetrics
@@ -28,17 +28,26 @@ class Server(Protocol):
     hidden: bool
     clean: bool
 
-    def ended(self, generation: Generation, drop: bool) -> None:
+    def ended(self, generation: LmdeployGeneration, drop: bool) -> None:
         """The generation is answered; `drop` takes it out of the engine."""
 
 
-class Generation:
+class LmdeployGeneration:
     """One HTTP request being answered."""
 
     def __init__(
-        self, server: Server, exchange: Exchange, session: int, shown_id: str, prompt_tokens: int, seed: int, *, chat: bool,
-        stream: bool, include_usage: bool,
-    ) -> None:  # fmt: skip
+        self,
+        server: LmdeployContext,
+        exchange: Exchange,
+        session: int,
+        shown_id: str,
+        prompt_tokens: int,
+        seed: int,
+        *,
+        chat: bool,
+        stream: bool,
+        include_usage: bool,
+    ) -> None:
         self._server = server
         self._exchange = exchange
         self.session = session
@@ -46,7 +55,7 @@ class Generation:
         self._chat = chat
         self._stream = stream
         self._include_usage = include_usage
-        self.answer = Answer(seed)
+        self.answer = AnswerText(seed)
         self._began = self._last = time.monotonic()
         self._tokens = self._pending = self._cached = 0
         self.over = False
@@ -79,7 +88,7 @@ class Generation:
             return
         release = self._server.release
         if release >= (0, 16, 0):
-            self._refuse(errors.Refusal("An internal server error occurred.", 500, "server_error"))
+            self._refuse(errors.LmdeployRefusal("An internal server error occurred.", 500, "server_error"))
         elif release < (0, 7, 0):
             self._exchange.cut() if self._stream else self._exchange.connection.close()
             self._end(failed=True)
@@ -124,7 +133,7 @@ class Generation:
         else:
             self._refuse(errors.refusal_for(error))
 
-    def _refuse(self, refusal: errors.Refusal) -> None:
+    def _refuse(self, refusal: errors.LmdeployRefusal) -> None:
         if self._stream:
             self._exchange.write(refusal.event())
             self._exchange.write(_DONE)

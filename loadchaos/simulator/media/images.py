@@ -47,7 +47,7 @@ class AspectRatioError(ImageError):
 
 
 @dataclass(frozen=True)
-class Picture:
+class DecodedImage:
     """A decoded image: the key of all caches, its size in pixels and in prompt tokens."""
 
     hash: str
@@ -55,7 +55,7 @@ class Picture:
     height: int
     tokens: int
 
-    def named(self, name: str) -> Picture:
+    def named(self, name: str) -> DecodedImage:
         """The same under a client's own name (`uuid` of a content part): its bytes are not hashed then."""
         return replace(self, hash=hashlib.blake2b(name.encode(), digest_size=32).hexdigest())
 
@@ -96,13 +96,13 @@ class ImageReader:
     def __init__(self, processor: Processor) -> None:
         self._processor = processor
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="image")
-        self._known: OrderedDict[bytes, Picture | ImageError] = OrderedDict()
+        self._known: OrderedDict[bytes, DecodedImage | ImageError] = OrderedDict()
 
     def warm_up(self) -> None:
         """Import Pillow in the background: it must not make the server slow to start."""
         self._pool.submit(_pillow)
 
-    async def read(self, url: str) -> Picture:
+    async def read(self, url: str) -> DecodedImage:
         """The image, or the video, behind a data URL. Raises ImageError with the words and status of vLLM."""
         loop = asyncio.get_running_loop()
         if url.startswith(VIDEO):
@@ -112,7 +112,7 @@ class ImageReader:
         payload = _payload(url)
         return await loop.run_in_executor(self._pool, self._read, payload)
 
-    def _read(self, payload: str) -> Picture:
+    def _read(self, payload: str) -> DecodedImage:
         try:
             data = base64.b64decode(payload, validate=True)
         except binascii.Error as error:
@@ -131,7 +131,7 @@ class ImageReader:
             raise found
         return found
 
-    def _decode(self, data: bytes) -> Picture:
+    def _decode(self, data: bytes) -> DecodedImage:
         images = _pillow()
         late = self._processor.strict_load
         try:
@@ -151,7 +151,7 @@ class ImageReader:
                 _failed(error, late), status, "BadRequestError" if late else "InternalServerError"
             ) from error
         tokens = self._processor.tokens(image.width, image.height)
-        return Picture(self._hash(data, image), image.width, image.height, tokens)
+        return DecodedImage(self._hash(data, image), image.width, image.height, tokens)
 
     def _hash(self, data: bytes, image: Image.Image) -> str:
         """Of the decoded pixels up to vLLM 0.12, of the file's bytes after that."""

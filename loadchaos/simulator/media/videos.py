@@ -9,12 +9,12 @@ import io
 import struct
 
 from loadchaos.simulator.engine import tokenizer
-from loadchaos.simulator.media.images import VIDEO, ImageError, Picture, Processor
+from loadchaos.simulator.media.images import VIDEO, DecodedImage, ImageError, Processor
 
 _FRAMES_A_PATCH = 2
 
 
-def read(url: str, processor: Processor) -> Picture:
+def read(url: str, processor: Processor) -> DecodedImage:
     """One video as the placeholder it is in a prompt. Raises ImageError in the words of vLLM's decoders."""
     head, _, payload = url.partition(",")
     try:
@@ -30,7 +30,7 @@ def read(url: str, processor: Processor) -> Picture:
     each = processor.tokens(width, height)
     patches = -(-len(frames) // _FRAMES_A_PATCH)
     tokens = sum(each + 2 + _stamp(n, fps) for n in range(patches)) - 2  # the prompt has the first two marks itself
-    return Picture(hashlib.blake2b(data, digest_size=32).hexdigest(), width, height, tokens)
+    return DecodedImage(hashlib.blake2b(data, digest_size=32).hexdigest(), width, height, tokens)
 
 
 def _stamp(patch: int, fps: float) -> int:

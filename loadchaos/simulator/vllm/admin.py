@@ -14,13 +14,13 @@ from loadchaos.simulator.http.server import Exchange
 from loadchaos.simulator.media.sender_cache import SenderCache
 from loadchaos.simulator.options import Options
 from loadchaos.simulator.vllm import errors
-from loadchaos.simulator.vllm.errors import Refusal, Release
+from loadchaos.simulator.vllm.errors import Release, VllmRefusal
 from loadchaos.simulator.vllm.metrics import VllmMetrics
 
 _MODES = ("abort", "wait", "keep")
 
 
-class Face(Protocol):
+class AdminContext(Protocol):
     """What the endpoints need of the face."""
 
     options: Options
@@ -42,7 +42,7 @@ class Face(Protocol):
 class Admin:
     """The endpoints; `paused` and `sleeping` are what they report."""
 
-    def __init__(self, face: Face) -> None:
+    def __init__(self, face: AdminContext) -> None:
         self._face = face
         self.paused = False
         self.sleeping = False
@@ -96,7 +96,7 @@ class Admin:
         mode = exchange.query.get("mode", ["abort"])[-1]
         if mode not in _MODES:
             text = f"Invalid pause mode: {mode}. Must be one of {', '.join(_MODES)}."
-            errors.send(exchange, Refusal(text), self._face.release)
+            errors.send(exchange, VllmRefusal(text), self._face.release)
             return
         await self._stop(mode)
         if await self._call(exchange, "pause", mode) is not None:

@@ -20,18 +20,18 @@ from loadchaos.simulator.engine.types import EngineRequest, MMItem
 from loadchaos.simulator.http import metrics_page
 from loadchaos.simulator.http.routes import Route, Routes
 from loadchaos.simulator.http.server import Exchange
-from loadchaos.simulator.media.images import AspectRatioError, ImageError, ImageReader, Picture, Processor
+from loadchaos.simulator.media.images import AspectRatioError, DecodedImage, ImageError, ImageReader, Processor
 from loadchaos.simulator.media.sender_cache import SenderCache
 from loadchaos.simulator.options import Options, release
 from loadchaos.simulator.vllm import errors, render, requests
 from loadchaos.simulator.vllm.admin import Admin
-from loadchaos.simulator.vllm.errors import Refusal
+from loadchaos.simulator.vllm.errors import VllmRefusal
 from loadchaos.simulator.vllm.metrics import VllmMetrics
 from loadchaos.simulator.vllm.requests import Asked
-from loadchaos.simulator.vllm.streams import Generation, new_id, seeds_for
+from loadchaos.simulator.vllm.streams import VllmGeneration, new_id, seeds_for
 
 
-class VllmFace:
+class VllmApi:
     """Answers requests as vLLM's API server of the configured era; `handle` is the HTTP server's handler."""
 
     def __init__(self, options: Options, engine: EngineClient) -> None:
@@ -56,14 +56,14 @@ class VllmFace:
         )
         self._admin = Admin(self)
         self._random = random.Random()
-        self._generations: dict[str, Generation] = {}
+        self._generations: dict[str, VllmGeneration] = {}
         self._open = asyncio.Event()
         self._open.set()
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._load = 0
         self._created = int(time.time())
-        self._routes = Routes(self._table(), Refusal, self._refuse)
+        self._routes = Routes(self._table(), VllmRefusal, self._refuse)
         engine.on_step = self._stepped
 
     def warm_up(self) -> None:
@@ -89,7 +89,7 @@ class VllmFace:
         """Take engine requests out."""
         self.engine.abort(ids)
 
-    def ended(self, generation: Generation) -> None:
+    def ended(self, generation: VllmGeneration) -> None:
         """A generation is answered, or its client has gone."""
         for choice in generation.choices:
             self._generations.pop(choice.id, None)
@@ -119,7 +119,7 @@ class VllmFace:
         if tokens:
             self.metrics.step_tokens.observe(tokens)
 
-    def _refuse(self, exchange: Exchange, refusal: Refusal) -> None:
+    def _refuse(self, exchange: Exchange, refusal: VllmRefusal) -> None:
         errors.send(exchange, refusal, self.release)
 
     def _table(self) -> dict[tuple[str, str], Route]:
@@ -184,7 +184,7 @@ class VllmFace:
             shown = f"<dict of {len(data)} items>"
             one = "{'type': 'missing', 'loc': 'body.%s', 'msg': 'Field required', 'input': '%s'}"
             text = f"2 validation errors:\n  {one % ('prompt', shown)}\n  {one % ('messages', shown)}"
-            raise Refusal(text, "Bad Request", "body.prompt")
+            raise VllmRefusal(text, "Bad Request", "body.prompt")
         return None
 
     async def _tokenize_images(self, exchange: Exchange, prompt: requests.Prompt) -> None:
@@ -255,7 +255,7 @@ class VllmFace:
         if not left:
             self._submit(exchange, asked, pictures)
 
-    async def _pictures(self, sources: Sequence[requests.Source]) -> list[Picture]:
+    async def _pictures(self, sources: Sequence[requests.MediaSource]) -> list[DecodedImage]:
         """Decode all images. Raises Refusal in vLLM's words for the first that cannot be taken."""
         results = await asyncio.gather(*(self._reader.read(s.url) for s in sources), return_exceptions=True)
         pictures = []
@@ -263,25 +263,25 @@ class VllmFace:
             if isinstance(result, AspectRatioError):
                 raise errors.aspect_ratio(result.width, result.height) from result
             if isinstance(result, ImageError):
-                raise Refusal(str(result), result.kind, None, result.status) from result
+                raise VllmRefusal(str(result), result.kind, None, result.status) from result
             if isinstance(result, BaseException):
                 raise result
             pictures.append(result if source.uuid is None else result.named(source.uuid))
         return pictures
 
-    def _submit(self, exchange: Exchange, asked: Asked, pictures: Sequence[Picture]) -> None:
+    def _submit(self, exchange: Exchange, asked: Asked, pictures: Sequence[DecodedImage]) -> None:
         """Hand a checked request to the engine; from here on the generation answers it."""
         ids, images = requests.assemble(asked.prompt, pictures)
         asked = requests.fit(replace(asked, ids=ids, images=images), self.options)
         engine_id = asked.request_id
         while engine_id in self._generations or f"0_{engine_id}" in self._generations:
             engine_id += "-1"  # two clients may send the same X-Request-Id; both are served
-        generation = Generation(
+        generation = VllmGeneration(
             self, exchange, asked, engine_id, seeds_for(asked, lambda: self._random.getrandbits(31))
         )
         if self._full():
             self.metrics.rejected += 1
-            generation.fail(Refusal(errors.BUSY, "Service Unavailable", None, 503))
+            generation.fail(VllmRefusal(errors.BUSY, "Service Unavailable", None, 503))
             return
         prefix = self._prefix(asked)
         self._quiet.clear()

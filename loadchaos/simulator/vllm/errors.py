@@ -11,7 +11,7 @@ ENGINE_DEAD = "EngineCore encountered an issue. See stack trace (above) for the 
 BUSY = "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
 
 
-class Refusal(Exception):  # noqa: N818 - an answer, not a mistake of ours
+class VllmRefusal(Exception):  # noqa: N818 - an answer, not a mistake of ours
     """A request the server answers with an error object."""
 
     def __init__(
@@ -29,14 +29,14 @@ class Refusal(Exception):  # noqa: N818 - an answer, not a mistake of ours
         return {"message": self.message, "type": self.kind, "param": self.param, "code": self.status}
 
 
-def body(refusal: Refusal, release: Release) -> bytes:
+def body(refusal: VllmRefusal, release: Release) -> bytes:
     """The JSON body: nested from 0.9 on, flat before."""
     if release < (0, 9, 0):
         return orjson.dumps({"object": "error", **refusal.error})
     return orjson.dumps({"error": refusal.error})
 
 
-def stream_event(refusal: Refusal, release: Release) -> bytes:
+def stream_event(refusal: VllmRefusal, release: Release) -> bytes:
     """The error event in a stream whose 200 is already sent, and its [DONE]. Written with json.dumps, so with blanks.
 
     Up to 0.12 every one of them says code 400 and BadRequestError, a dead engine's too.
@@ -53,12 +53,12 @@ def stream_event(refusal: Refusal, release: Release) -> bytes:
 DONE = b"data: [DONE]\n\n"
 
 
-def dead() -> Refusal:
+def dead() -> VllmRefusal:
     """The engine is gone."""
-    return Refusal(ENGINE_DEAD, "InternalServerError", None, 500)
+    return VllmRefusal(ENGINE_DEAD, "InternalServerError", None, 500)
 
 
-def send(exchange: Exchange, refusal: Refusal, release: Release) -> None:
+def send(exchange: Exchange, refusal: VllmRefusal, release: Release) -> None:
     """Answer with an error. Up to 0.10 a dead engine was a 500 without a body."""
     if refusal.message == ENGINE_DEAD and release < (0, 11, 0):
         exchange.send(500, b"", None)
@@ -66,29 +66,29 @@ def send(exchange: Exchange, refusal: Refusal, release: Release) -> None:
         exchange.send(refusal.status, body(refusal, release))
 
 
-def bad_parameter(message: str, name: str, value: object = None) -> Refusal:
+def bad_parameter(message: str, name: str, value: object = None) -> VllmRefusal:
     """A sampling parameter that cannot be: `(parameter=top_p, value=2.0)` is part of the message."""
     shown = f"(parameter={name})" if value is None else f"(parameter={name}, value={value})"
-    return Refusal(f"{message} {shown}", param=name)
+    return VllmRefusal(f"{message} {shown}", param=name)
 
 
-def validation(kind: str, place: str, message: str, value: object, more: str = "") -> Refusal:
+def validation(kind: str, place: str, message: str, value: object, more: str = "") -> VllmRefusal:
     """One error of the request model, before any handler runs."""
     text = (
         f"1 validation error:\n  {{'type': '{kind}', 'loc': '{place}', 'msg': '{message}', 'input': '{value}'{more}}}"
     )
-    return Refusal(text, "Bad Request", place)
+    return VllmRefusal(text, "Bad Request", place)
 
 
-def too_long(count: int, limit: int, release: Release) -> Refusal:
+def too_long(count: int, limit: int, release: Release) -> VllmRefusal:
     """A prompt of more tokens than the context has. The tokenizer stops one past the limit, so newer eras never say more."""
     head = f"This model's maximum context length is {limit} tokens. However, "
     if release < (0, 9, 0):
         text = f"you requested {count} tokens in the messages, Please reduce the length of the messages."
-        return Refusal(head + text)
+        return VllmRefusal(head + text)
     if release < (0, 19, 0):
         text = f"your request has {count} input tokens. Please reduce the length of the input messages."
-        return bad_parameter(head + text, "input_tokens", count) if release >= (0, 16, 0) else Refusal(head + text)
+        return bad_parameter(head + text, "input_tokens", count) if release >= (0, 16, 0) else VllmRefusal(head + text)
     text = (
         f"your prompt contains at least {limit + 1} input tokens, which exceeds this limit even without any output "
         "tokens. Please reduce the length of the input prompt."
@@ -96,7 +96,7 @@ def too_long(count: int, limit: int, release: Release) -> Refusal:
     return bad_parameter(head + text, "input_tokens", limit + 1)
 
 
-def too_many_characters(count: int, limit: int) -> Refusal:
+def too_many_characters(count: int, limit: int) -> VllmRefusal:
     """A text that is refused before it is tokenized: more than 20 characters for each token of the context."""
     text = (
         f"This model's maximum context length is {limit} tokens. However, your prompt contains {count} characters "
@@ -106,18 +106,18 @@ def too_many_characters(count: int, limit: int) -> Refusal:
     return bad_parameter(text, "input_text", count)
 
 
-def too_long_with_images(count: int, limit: int) -> Refusal:
+def too_long_with_images(count: int, limit: int) -> VllmRefusal:
     """A prompt that fits as text and no longer does once its images are tokens."""
-    return Refusal(
+    return VllmRefusal(
         f"The decoder prompt (length {count}) is longer than the maximum model length of {limit}. Make sure that "
         "`max_model_len` is no smaller than the number of text tokens plus multimodal tokens. For image inputs, the "
         "number of image tokens depends on the number of images and their aspect ratios as well."
     )
 
 
-def aspect_ratio(width: int, height: int) -> Refusal:
+def aspect_ratio(width: int, height: int) -> VllmRefusal:
     """What becomes of an image the processor refuses; the reason itself is not in the message."""
-    return Refusal(
+    return VllmRefusal(
         "Failed to apply Qwen3VLProcessor on data={'text': '<|vision_start|><|image_pad|><|vision_end|>', 'images': "
         f"[<PIL.Image.Image image mode=RGB size={width}x{height}>]}} with kwargs={{'text_kwargs': {{'truncation': "
         "False}, 'images_kwargs': {'do_normalize': False, 'do_rescale': False}, 'videos_kwargs': {'do_normalize': "

@@ -9,7 +9,7 @@ from loadchaos.simulator.http.logs import Log, uvicorn_is_up
 from loadchaos.simulator.options import Options, release
 
 
-class VllmTale:
+class VllmLifecycleLog:
     """Writes the log of one API server."""
 
     def __init__(self, options: Options) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from loadchaos.simulator.engine.types import EngineStats
-from loadchaos.simulator.http.metrics_page import Histogram, Page
+from loadchaos.simulator.http.metrics_page import Histogram, MetricsPage
 from loadchaos.simulator.options import Options, release
 
 _TOKENS = (
@@ -78,7 +78,7 @@ class VllmMetrics:
 
     def page(self, stats: EngineStats) -> bytes:
         """The page as it stands."""
-        page = Page()
+        page = MetricsPage()
         page.process()
         labels = {"engine": "0", "model_name": self._options.server.model}
         if self._release < (0, 9, 0) and "engine" in labels:
@@ -93,7 +93,7 @@ class VllmMetrics:
         )
         return page.render()
 
-    def _gauges(self, page: Page, stats: EngineStats, labels: Mapping[str, str]) -> None:
+    def _gauges(self, page: MetricsPage, stats: EngineStats, labels: Mapping[str, str]) -> None:
         def gauge(name: str, text: str, value: float) -> None:
             page.family(f"vllm:{name}", "gauge", text, [(labels, value)])
 
@@ -116,7 +116,7 @@ class VllmMetrics:
         if self._release >= (0, 9, 2):
             gauge("kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", stats.kv_usage)
 
-    def _counters(self, page: Page, stats: EngineStats, labels: Mapping[str, str]) -> None:
+    def _counters(self, page: MetricsPage, stats: EngineStats, labels: Mapping[str, str]) -> None:
         engine = stats.counters
 
         def counter(name: str, text: str, value: float) -> None:
@@ -154,7 +154,7 @@ class VllmMetrics:
     def _reasons(self) -> tuple[str, ...]:
         return FINISH_REASONS[: 3 if self._release < (0, 13, 0) else 4 if self._release < (0, 18, 0) else 5]
 
-    def _histograms(self, page: Page, labels: Mapping[str, str]) -> None:
+    def _histograms(self, page: MetricsPage, labels: Mapping[str, str]) -> None:
         between = "inter_token_latency_seconds" if self._release >= (0, 10, 2) else "time_per_output_token_seconds"
         rows = [
             ("request_prompt_tokens", "Number of prefill tokens processed.", self.request_prompt),
@@ -173,7 +173,7 @@ class VllmMetrics:
         for name, text, histogram in rows:
             page.histogram(f"vllm:{name}", text, labels, histogram)
 
-    def _config(self, page: Page) -> None:
+    def _config(self, page: MetricsPage) -> None:
         engine = self._options.engine
         labels = {
             "block_size": str(engine.block_size),

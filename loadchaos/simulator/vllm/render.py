@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loadchaos.simulator.media.images import Picture
-from loadchaos.simulator.vllm.errors import Refusal
+from loadchaos.simulator.media.images import DecodedImage
+from loadchaos.simulator.vllm.errors import VllmRefusal
 from loadchaos.simulator.vllm.requests import Asked
 
 PATHS = {"/v1/chat/completions/render": True, "/v1/completions/render": False}
@@ -20,26 +20,36 @@ GATED_SINCE = (0, 30, 0)
 _OFF = "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them."
 
 
-def disabled() -> Refusal:
+def disabled() -> VllmRefusal:
     """What 0.32 says where it was not asked to have it."""
-    return Refusal(_OFF, "PermissionDeniedError", None, 403)
+    return VllmRefusal(_OFF, "PermissionDeniedError", None, 403)
 
 
 def rendered(asked: Asked, data: Mapping[str, Any], model: str) -> dict[str, Any]:
     """One request. The processed images themselves (`kwargs_data`) are not modelled: null, as with mm_payload none."""
     sampling = asked.sampling
     return {
-        "request_id": asked.request_id, "token_ids": asked.ids, "features": _features(asked.images),
+        "request_id": asked.request_id,
+        "token_ids": asked.ids,
+        "features": _features(asked.images),
         "sampling_params": {
-            "temperature": sampling.temperature, "seed": sampling.seed, "stop": sampling.stop,
-            "ignore_eos": sampling.ignore_eos, "max_tokens": sampling.max_tokens, "min_tokens": sampling.min_tokens,
+            "temperature": sampling.temperature,
+            "seed": sampling.seed,
+            "stop": sampling.stop,
+            "ignore_eos": sampling.ignore_eos,
+            "max_tokens": sampling.max_tokens,
+            "min_tokens": sampling.min_tokens,
         },
-        "model": data.get("model") or model, "stream": sampling.stream, "stream_options": data.get("stream_options"),
-        "cache_salt": None, "priority": 0, "kv_transfer_params": None,
-    }  # fmt: skip
+        "model": data.get("model") or model,
+        "stream": sampling.stream,
+        "stream_options": data.get("stream_options"),
+        "cache_salt": None,
+        "priority": 0,
+        "kv_transfer_params": None,
+    }
 
 
-def _features(images: Sequence[tuple[int, Picture]]) -> dict[str, Any] | None:
+def _features(images: Sequence[tuple[int, DecodedImage]]) -> dict[str, Any] | None:
     if not images:
         return None
     places = [{"offset": offset, "length": picture.tokens} for offset, picture in images]

@@ -11,10 +11,10 @@ import orjson
 
 from loadchaos.simulator.engine import tokenizer
 from loadchaos.simulator.http.server import Exchange
-from loadchaos.simulator.media.images import VIDEO, Picture
+from loadchaos.simulator.media.images import VIDEO, DecodedImage
 from loadchaos.simulator.options import Options, release
 from loadchaos.simulator.vllm import errors
-from loadchaos.simulator.vllm.errors import Refusal, bad_parameter, validation
+from loadchaos.simulator.vllm.errors import VllmRefusal, bad_parameter, validation
 
 _GREEDY_BELOW = 1e-5
 _IMAGE_MARK = "\0image\0"  # cannot come from a client: blanked out below
@@ -35,7 +35,7 @@ class Sampling:
     include_usage: bool = False
 
 
-class Source(NamedTuple):
+class MediaSource(NamedTuple):
     """Where an image or a video is, and what the client calls it: vLLM's caches then know it by that name alone."""
 
     url: str
@@ -47,7 +47,7 @@ class Prompt:
     """A prompt before its images are known: pieces of token ids, and an image between each two."""
 
     pieces: tuple[tuple[int, ...], ...]
-    sources: tuple[Source, ...] = ()
+    sources: tuple[MediaSource, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Asked:
     chat: bool
     request_id: str
     ids: tuple[int, ...] = ()
-    images: tuple[tuple[int, Picture], ...] = field(default=())
+    images: tuple[tuple[int, DecodedImage], ...] = field(default=())
 
 
 def parse_body(exchange: Exchange) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def parse_body(exchange: Exchange) -> dict[str, Any]:
     kind = exchange.headers.get("content-type", "").split(";")[0].strip().lower()
     if kind != "application/json":
         text = "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed"
-        raise Refusal(text, "Bad Request")
+        raise VllmRefusal(text, "Bad Request")
     if not exchange.body:
         raise validation("missing", "body", "Field required", None)
     try:
@@ -75,7 +75,7 @@ def parse_body(exchange: Exchange) -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         if b"\\ud8" in exchange.body.lower() or b"\\udc" in exchange.body.lower():
             # A lone surrogate is valid for Python's own parser and falls at the tokenizer only.
-            raise Refusal(
+            raise VllmRefusal(
                 "TextEncodeInput must be Union[TextInputSequence, Tuple[InputSequence, InputSequence]]"
             ) from error
         more = ", 'ctx': {'error': 'Expecting value'}"
@@ -92,7 +92,9 @@ def check_model(data: Mapping[str, Any], model: str) -> None:
     """A model named in the request must be the one served; none named is fine."""
     wanted = data.get("model")
     if wanted and wanted != model:
-        raise Refusal(f"The model `{wanted}` does not exist. Valid aliases: {model}.", "NotFoundError", "model", 404)
+        raise VllmRefusal(
+            f"The model `{wanted}` does not exist. Valid aliases: {model}.", "NotFoundError", "model", 404
+        )
 
 
 def _integer(data: Mapping[str, Any], name: str) -> int | None:
@@ -147,12 +149,19 @@ def sampling(data: Mapping[str, Any], chat: bool, options: Options) -> Sampling:
         text = f"max_tokens={most} cannot be greater than max_model_len={limit}. Please request fewer output tokens."
         raise bad_parameter(text, "max_tokens", most)
     if most is not None and least > most:
-        raise Refusal(f"min_tokens must be less than or equal to max_tokens={most}, got {least}.")
+        raise VllmRefusal(f"min_tokens must be less than or equal to max_tokens={most}, got {least}.")
     stop = data.get("stop") or ()
     return Sampling(
-        most, least, bool(data.get("ignore_eos")), temperature, seed, (stop,) if isinstance(stop, str) else tuple(stop),
-        count or 1, stream, bool(isinstance(stream_options, Mapping) and stream_options.get("include_usage")),
-    )  # fmt: skip
+        most,
+        least,
+        bool(data.get("ignore_eos")),
+        temperature,
+        seed,
+        (stop,) if isinstance(stop, str) else tuple(stop),
+        count or 1,
+        stream,
+        bool(isinstance(stream_options, Mapping) and stream_options.get("include_usage")),
+    )
 
 
 def _check_tools(choice: object, options: Options) -> None:
@@ -161,11 +170,11 @@ def _check_tools(choice: object, options: Options) -> None:
     if choice == "none" or (server.enable_auto_tool_choice and server.tool_call_parser):
         return
     if choice == "auto":
-        raise Refusal('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set')
+        raise VllmRefusal('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set')
     if isinstance(choice, Mapping):
         name = (choice.get("function") or {}).get("name")
         choice = f"function=ChatCompletionNamedFunction(name={name!r}) type='function'"
-    raise Refusal(f'tool_choice="{choice}" requires --tool-call-parser to be set')
+    raise VllmRefusal(f'tool_choice="{choice}" requires --tool-call-parser to be set')
 
 
 def _check_ranges(data: Mapping[str, Any], temperature: float, top_p: float, count: int) -> None:
@@ -177,19 +186,19 @@ def _check_ranges(data: Mapping[str, Any], temperature: float, top_p: float, cou
     if not 0 < top_p <= 1:
         raise bad_parameter(f"top_p must be in (0, 1], got {top_p}.", "top_p", top_p)
     if count < 1:
-        raise Refusal(f"n must be at least 1, got {count}.")
+        raise VllmRefusal(f"n must be at least 1, got {count}.")
     if count > 1 and temperature < _GREEDY_BELOW:
-        raise Refusal(f"n must be 1 when using greedy sampling, got {count}.")
+        raise VllmRefusal(f"n must be 1 when using greedy sampling, got {count}.")
     most = int(os.environ.get("VLLM_MAX_N_SEQUENCES", "16384"))
     if count > most:
-        raise Refusal(
+        raise VllmRefusal(
             f"n must be at most {most}, got {count}. To increase this limit, set the VLLM_MAX_N_SEQUENCES environment "
             "variable."
         )
     for name in ("presence_penalty", "frequency_penalty"):
         value = _number(data, name, 0.0)
         if not -2 <= value <= 2:
-            raise Refusal(f"{name} must be in [-2, 2], got {value}.")
+            raise VllmRefusal(f"{name} must be in [-2, 2], got {value}.")
     bias = data.get("logit_bias")
     if isinstance(bias, Mapping):
         wrong = [int(key) for key in bias if str(key).isdigit() and int(key) >= tokenizer.VOCABULARY_SIZE]
@@ -209,8 +218,8 @@ def chat_prompt(data: Mapping[str, Any], options: Options) -> Prompt:
     if not isinstance(messages, list):
         raise validation("list_type", "body.messages", "Input should be a valid list", messages)
     if not messages:
-        raise Refusal("Cannot apply chat template to an empty conversation. Provide at least one message.")
-    sources: list[Source] = []
+        raise VllmRefusal("Cannot apply chat template to an empty conversation. Provide at least one message.")
+    sources: list[MediaSource] = []
     text = []
     for message in messages:
         if not isinstance(message, Mapping):
@@ -222,7 +231,7 @@ def chat_prompt(data: Mapping[str, Any], options: Options) -> Prompt:
     return _pieces("".join(text), sources, options)
 
 
-def _content(content: Any, sources: list[Source], options: Options) -> str:
+def _content(content: Any, sources: list[MediaSource], options: Options) -> str:
     if isinstance(content, str):
         return content.replace(_IMAGE_MARK, "")
     if not isinstance(content, list):
@@ -231,7 +240,7 @@ def _content(content: Any, sources: list[Source], options: Options) -> str:
     return "".join(_part(part, sources, options) for part in content)
 
 
-def _part(part: Any, sources: list[Source], options: Options) -> str:
+def _part(part: Any, sources: list[MediaSource], options: Options) -> str:
     if isinstance(part, str):
         return part.replace(_IMAGE_MARK, "")
     kind = part.get("type") if isinstance(part, Mapping) else None
@@ -240,19 +249,19 @@ def _part(part: Any, sources: list[Source], options: Options) -> str:
     if kind in {"input_audio", "audio_url"}:
         raise bad_parameter("At most 0 audio(s) may be provided in one prompt.", "audio")
     if kind not in {"image_url", "video_url"}:
-        raise Refusal(_bad_part(part))
+        raise VllmRefusal(_bad_part(part))
     if not options.server.images:
-        raise Refusal(f"{options.server.model} is not a multimodal model")
+        raise VllmRefusal(f"{options.server.model} is not a multimodal model")
     _check_count(str(kind).removesuffix("_url"), sources, options)
     image = part.get(kind)
     if not isinstance(image, Mapping):
-        raise Refusal(_bad_image(part, image))
+        raise VllmRefusal(_bad_image(part, image))
     name = part.get("uuid")
-    sources.append(Source(str(image.get("url", "")), None if name is None else str(name)))
+    sources.append(MediaSource(str(image.get("url", "")), None if name is None else str(name)))
     return f"<|vision_start|>{_IMAGE_MARK}<|vision_end|>"
 
 
-def _check_count(what: str, sources: Sequence[Source], options: Options) -> None:
+def _check_count(what: str, sources: Sequence[MediaSource], options: Options) -> None:
     videos = sum(source.url.startswith(VIDEO) for source in sources)
     most = options.server.limit_mm_videos if what == "video" else options.server.limit_mm_per_prompt
     if (videos if what == "video" else len(sources) - videos) + 1 > most:
@@ -283,7 +292,7 @@ def _bad_part(part: Any) -> str:
     )
 
 
-def _pieces(text: str, sources: Sequence[Source], options: Options) -> Prompt:
+def _pieces(text: str, sources: Sequence[MediaSource], options: Options) -> Prompt:
     _check_characters(text, options)
     return Prompt(tuple(tuple(encode(piece)) for piece in text.split(_IMAGE_MARK)), tuple(sources))
 
@@ -300,7 +309,7 @@ def encode(text: str) -> list[int]:
         return tokenizer.encode(text)
     except UnicodeEncodeError as error:
         text = "TextEncodeInput must be Union[TextInputSequence, Tuple[InputSequence, InputSequence]]"
-        raise Refusal(text) from error
+        raise VllmRefusal(text) from error
 
 
 def completion_prompt(data: Mapping[str, Any], options: Options) -> Prompt:
@@ -320,7 +329,7 @@ def completion_prompt(data: Mapping[str, Any], options: Options) -> Prompt:
             text = "Input should be greater than or equal to 0"
             raise validation("greater_than_equal", "body.prompt.0", text, number, ", 'ctx': {'ge': 0}")
         if number >= tokenizer.VOCABULARY_SIZE:
-            raise Refusal(f"Token id {number} is out of vocabulary")
+            raise VllmRefusal(f"Token id {number} is out of vocabulary")
     return Prompt((tuple(prompt),))
 
 
@@ -332,7 +341,9 @@ def prompts(data: Mapping[str, Any], options: Options, *, chat: bool) -> list[Pr
     return [(chat_prompt if chat else completion_prompt)(data, options)]
 
 
-def assemble(prompt: Prompt, pictures: Sequence[Picture]) -> tuple[tuple[int, ...], tuple[tuple[int, Picture], ...]]:
+def assemble(
+    prompt: Prompt, pictures: Sequence[DecodedImage]
+) -> tuple[tuple[int, ...], tuple[tuple[int, DecodedImage], ...]]:
     """Token ids with the images' placeholders in them, and where each image begins."""
     if not pictures:
         return prompt.pieces[0], ()
@@ -360,7 +371,7 @@ def fit(asked: Asked, options: Options) -> Asked:
             f"'max_tokens' or 'max_completion_tokens' is too large: {wanted}. This model's maximum context length is "
             f"{limit} tokens and your request has {count} input tokens ({wanted} > {limit} - {count})."
         )
-        raise bad_parameter(text, "max_tokens", wanted) if era >= (0, 16, 0) else Refusal(text)
+        raise bad_parameter(text, "max_tokens", wanted) if era >= (0, 16, 0) else VllmRefusal(text)
     if room < 1:
         raise bad_parameter(f"max_tokens must be at least 1, got {room}.", "max_tokens", room)
     granted = room if wanted is None else min(wanted, room)

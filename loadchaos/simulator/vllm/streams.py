@@ -9,16 +9,16 @@ from typing import Protocol
 
 import orjson
 
-from loadchaos.simulator.engine.answers import Answer, obeyed
+from loadchaos.simulator.engine.answers import AnswerText, obeyed
 from loadchaos.simulator.engine.types import RequestOutput
 from loadchaos.simulator.http.server import Exchange
 from loadchaos.simulator.vllm import errors
-from loadchaos.simulator.vllm.errors import DONE, Refusal, Release
+from loadchaos.simulator.vllm.errors import DONE, Release, VllmRefusal
 from loadchaos.simulator.vllm.metrics import VllmMetrics
 from loadchaos.simulator.vllm.requests import Asked
 
 
-class Server(Protocol):
+class VllmContext(Protocol):
     """What a generation needs of the face."""
 
     metrics: VllmMetrics
@@ -30,7 +30,7 @@ class Server(Protocol):
     def drop(self, ids: list[str]) -> None:
         """Take engine requests out."""
 
-    def ended(self, generation: Generation) -> None:
+    def ended(self, generation: VllmGeneration) -> None:
         """The generation is answered."""
 
 
@@ -52,12 +52,12 @@ class Choice:
     )
 
     def __init__(
-        self, owner: Generation, index: int, request_id: str, seed: int, opening: tuple[int, ...] = ()
+        self, owner: VllmGeneration, index: int, request_id: str, seed: int, opening: tuple[int, ...] = ()
     ) -> None:
         self.owner = owner
         self.index = index
         self.id = request_id
-        self.answer = Answer(seed, opening)
+        self.answer = AnswerText(seed, opening)
         self.parts: list[str] = []
         self.tokens = 0
         self.pending = 0
@@ -75,10 +75,10 @@ class Choice:
         self.owner.fail(errors.dead())
 
 
-class Generation:
+class VllmGeneration:
     """One HTTP request being answered. `output`, `fail` and `abort` come from the engine's side, the rest is writing."""
 
-    def __init__(self, server: Server, exchange: Exchange, asked: Asked, engine_id: str, seeds: list[int]) -> None:
+    def __init__(self, server: VllmContext, exchange: Exchange, asked: Asked, engine_id: str, seeds: list[int]) -> None:
         self._server = server
         self._exchange = exchange
         self._asked = asked
@@ -116,7 +116,7 @@ class Generation:
             return
         if output.error is not None:
             self._server.metrics.finished["error"] += 1
-            self.fail(Refusal("Internal server error", "InternalServerError", None, 500))
+            self.fail(VllmRefusal("Internal server error", "InternalServerError", None, 500))
             return
         self._measure(output)
         if output.derailed and not choice.derailed:
@@ -134,7 +134,7 @@ class Generation:
         if all(c.finish is not None for c in self.choices):
             self._finish()
 
-    def fail(self, refusal: Refusal) -> None:
+    def fail(self, refusal: VllmRefusal) -> None:
         """End with an error: inside the stream, or as the answer."""
         if self.over:
             return
@@ -210,8 +210,11 @@ class Generation:
         if choice.finish is not None and self._server.fingerprint:
             last = b',"system_fingerprint":%b' % orjson.dumps(self._server.fingerprint)
         choices = b'{"index":%d,%b,"logprobs":null,"finish_reason":%b,%b"token_ids":null}' % (
-            choice.index, content, finish, tail,
-        )  # fmt: skip
+            choice.index,
+            content,
+            finish,
+            tail,
+        )
         self._chunk(choices, last)
 
     def _chunk(self, choice: bytes, last: bytes = b"") -> None:
@@ -257,8 +260,10 @@ class Generation:
     def _usage(self, whole: bool) -> dict[str, object]:
         done = sum(c.tokens for c in self.choices)
         usage: dict[str, object] = {
-            "prompt_tokens": self.prompt_tokens, "total_tokens": self.prompt_tokens + done, "completion_tokens": done,
-        }  # fmt: skip
+            "prompt_tokens": self.prompt_tokens,
+            "total_tokens": self.prompt_tokens + done,
+            "completion_tokens": done,
+        }
         if self._server.token_details:
             images = sum(picture.tokens for _, picture in self._asked.images)
             usage["prompt_tokens_details"] = {"cached_tokens": self._cached, "multimodal_tokens": {"image": images}}

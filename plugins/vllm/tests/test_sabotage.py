@@ -53,8 +53,10 @@ def vllm(tmp_path: Path) -> Any:
 
     def run(script: str, order: str = "", runner: str = RUNNER, **env: str) -> subprocess.CompletedProcess[str]:
         for name, text in {
-            "worker/gpu_model_runner": runner, "core/sched/scheduler": SCHEDULER, "sample/sampler": SAMPLER,
-        }.items():  # fmt: skip
+            "worker/gpu_model_runner": runner,
+            "core/sched/scheduler": SCHEDULER,
+            "sample/sampler": SAMPLER,
+        }.items():
             path = tmp_path / f"vllm/v1/{name}.py"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(textwrap.dedent(text))
@@ -70,9 +72,13 @@ def vllm(tmp_path: Path) -> Any:
             "    return GPUModelRunner()\n"
         )
         return subprocess.run(
-            [sys.executable, "-c", head + textwrap.dedent(script)], env=environment, capture_output=True, text=True,
-            timeout=30, check=False,
-        )  # fmt: skip
+            [sys.executable, "-c", head + textwrap.dedent(script)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
 
     return run
 
@@ -101,8 +107,10 @@ def test_a_popped_entry_is_told_by_name_and_never_one_that_is_freed_anyway(vllm:
 
 
 def test_the_drafter_finds_an_entry_gone(vllm: Any) -> None:
-    done = vllm("arm()\nr = runner()\nr.execute_model(batch)\nprint(len(r.propose_draft_token_ids(batch, [])))",
-                "encoder_pop_draft times=1")  # fmt: skip
+    done = vllm(
+        "arm()\nr = runner()\nr.execute_model(batch)\nprint(len(r.propose_draft_token_ids(batch, [])))",
+        "encoder_pop_draft times=1",
+    )
     assert done.stdout.strip() == "3"
     assert "act encoder_pop_draft step=1" in done.stderr
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loadchaos.analysis.classify.classifier import classify_text, load
-from loadchaos.analysis.classify.native_stack import Stack, symbol_name
+from loadchaos.analysis.classify.native_stack import NativeStack, symbol_name
 
 START = "INFO 11-20 15:53:40 [api_server.py:1] Starting\n"
 FAULT = "Fatal Python error: Segmentation fault\n"
@@ -57,7 +57,7 @@ def test_what_only_passes_on_is_not_blamed(line: str) -> None:
 
 
 def test_the_thread_that_crashed_is_read_and_the_others_are_not() -> None:
-    stack = Stack()
+    stack = NativeStack()
     for n, line in enumerate(
         [
             "Thread 0x00007fd0 (most recent call first):",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.analysis.detectors.canary import Canaries, Tolerated, foreign, learned
+from loadchaos.analysis.detectors.canary import CanaryDetector, Tolerated, foreign, learned
 from loadchaos.analysis.state.machine import StateMachine
 
 S = 1_000_000_000
@@ -40,7 +40,7 @@ class Bird:
     """A canary's rows, as the watcher writes them."""
 
     def __init__(self) -> None:
-        self.canaries, self.n = Canaries(), 0
+        self.canaries, self.n = CanaryDetector(), 0
 
     def asks(self, text: str, when: str = "load", word: str = "", **more: Any) -> list[str]:
         self.n += 1
@@ -115,7 +115,7 @@ def test_a_canary_that_got_no_answer_says_nothing_of_answers() -> None:
     bird = Bird().learns()
     assert bird.asks("", status=500, error="boom") == []
     assert bird.asks("", status=0, error="not waited for") == []
-    assert Canaries().check() is None
+    assert CanaryDetector().check() is None
 
 
 def test_a_wrong_answer_is_a_failure_of_the_run_with_its_evidence(history: Any) -> None:

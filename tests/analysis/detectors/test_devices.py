@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.analysis.detectors.devices import Devices, oom_kills, xids
+from loadchaos.analysis.detectors.devices import DeviceFaultDetector, oom_kills, xids
 
 S = 1_000_000_000
 GB = 2**30
@@ -77,7 +77,7 @@ def test_a_death_beside_an_oom_kill_of_the_host_is_named_so(history: Any) -> Non
 
 
 def leaks(values: Sequence[float]) -> list[str]:
-    devices = Devices()
+    devices = DeviceFaultDetector()
     for n, value in enumerate(values):
         row = {"row": "device", "at_ns": n * 5 * S, "source": "dcgm", "host": "h", "device": "gpu0"}
         devices.feed({**row, "values": {"gpu_memory_used_bytes": value}})

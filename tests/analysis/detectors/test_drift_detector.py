@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.analysis.detectors.drift_detector import Creep
+from loadchaos.analysis.detectors.drift_detector import DriftDetector
 from loadchaos.analysis.incidents.incident import Seen
 
 S = 1_000_000_000
@@ -18,7 +18,7 @@ class Run:
     """Rows of a run that goes on for `seconds`, with figures that are functions of the second."""
 
     def __init__(self, seed: int = 0) -> None:
-        self.creep, self.rng, self.second = Creep(), random.Random(seed), 1000
+        self.creep, self.rng, self.second = DriftDetector(), random.Random(seed), 1000
         self.told: list[Seen] = []
 
     def go(self, seconds: int, *, ttft_s: Any = None, in_flight: Any = None, phase: int = 0) -> Run:
@@ -29,10 +29,18 @@ class Run:
             self.creep.feed({"row": "heartbeat", "at_ns": at_ns, "file": "requests-0", "in_flight": flying})
             for _ in range(4):
                 ttft = (ttft_s(n) if ttft_s else 0.2) * self.rng.lognormvariate(0, 0.3)
-                self.creep.feed({
-                    "row": "end", "at_ns": at_ns, "outcome": "ok", "phase": phase, "sent_ns": at_ns - S,
-                    "first_token_ns": at_ns - S + int(ttft * S), "last_byte_ns": at_ns, "completion_tokens": 50,
-                })  # fmt: skip
+                self.creep.feed(
+                    {
+                        "row": "end",
+                        "at_ns": at_ns,
+                        "outcome": "ok",
+                        "phase": phase,
+                        "sent_ns": at_ns - S,
+                        "first_token_ns": at_ns - S + int(ttft * S),
+                        "last_byte_ns": at_ns,
+                        "completion_tokens": 50,
+                    }
+                )
             if n % 30 == 0:
                 self.told += self.creep.found(at_ns)
         self.told += self.creep.found(self.second * S)
@@ -59,15 +67,24 @@ def test_latency_of_another_phase_is_another_thing() -> None:
 
 
 def with_handles(seconds: int, fds: Any, threads: Any = None, in_flight: Any = None) -> list[str]:
-    creep, rng = Creep(), random.Random(0)
+    creep, rng = DriftDetector(), random.Random(0)
     for n in range(seconds):
         at_ns = (n + 1000) * S
         flying = in_flight(n) if in_flight else 8
         creep.feed({"row": "heartbeat", "at_ns": at_ns, "file": "requests-0", "in_flight": flying})
-        creep.feed({
-            "row": "process", "replica": "server", "pid": 9, "role": "engine_core", "what": "sample", "rss_bytes": 900 * MB,
-            "at_ns": at_ns, "fds": int(fds(n) + rng.randint(0, 12)), "threads": int(threads(n)) if threads else 40,
-        })  # fmt: skip
+        creep.feed(
+            {
+                "row": "process",
+                "replica": "server",
+                "pid": 9,
+                "role": "engine_core",
+                "what": "sample",
+                "rss_bytes": 900 * MB,
+                "at_ns": at_ns,
+                "fds": int(fds(n) + rng.randint(0, 12)),
+                "threads": int(threads(n)) if threads else 40,
+            }
+        )
     return [s.id for s in creep.found((seconds + 1000) * S)]
 
 
@@ -82,7 +99,7 @@ def test_a_file_a_connection_is_none() -> None:
 
 
 def idle_times(usages: list[float], *, idle_s: int = 6) -> list[Seen]:
-    creep, second = Creep(), 0
+    creep, second = DriftDetector(), 0
     for usage in usages:
         for n in range(20 + idle_s):
             second += 1
@@ -106,7 +123,7 @@ def test_kv_cache_that_is_given_back_does_not_leak(usages: list[float]) -> None:
 
 def test_a_leak_is_told_also_where_the_server_was_ended_before_anybody_asked_and_not_of_a_new_server() -> None:
     for more, told in (((), ["kv_leak"]), ((0.0, 0.0), [])):
-        creep, second = Creep(), 0
+        creep, second = DriftDetector(), 0
         for usage in (0.01, 0.03, 0.04, 0.06, None, *more):
             for n in range(26):
                 second += 1

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from loadchaos.analysis.detectors.growth_limits import Drifts, drift
+from loadchaos.analysis.detectors.growth_limits import GrowthTracker, drift
 from loadchaos.analysis.detectors.trend_tests import Point
-from loadchaos.analysis.verdict.expectations import Figures, judge
+from loadchaos.analysis.verdict.expectations import ExpectationInputs, judge
 from loadchaos.profile.expectation import parse
 
 S = 1_000_000_000
 HOURS = 8
 
 
-def history(seed: int, *, images: int = 0, **grow: Any) -> Drifts:
+def history(seed: int, *, images: int = 0, **grow: Any) -> GrowthTracker:
     """Eight hours of a server, a look a minute; a figure's mean is a function of the hour, `images` are tokens a minute."""
-    rng, drifts = random.Random(seed), Drifts()
+    rng, drifts = random.Random(seed), GrowthTracker()
     for minute in range(HOURS * 60):
         at_ns, hour = minute * 60 * S + S, minute / 60
 
@@ -48,15 +48,21 @@ def history(seed: int, *, images: int = 0, **grow: Any) -> Drifts:
             wrong = rng.random() < (grow["errors"](hour) if "errors" in grow else 0.01)
             sent = at_ns + n * S
             ttft = int(value("ttft", 0.2, 0.2) * S)
-            drifts.feed({
-                "row": "end", "at_ns": sent + 2 * S, "sent_ns": sent, "first_token_ns": sent + ttft,
-                "outcome": "http_error" if wrong else "ok", "expect": ["ok"],
-            })  # fmt: skip
+            drifts.feed(
+                {
+                    "row": "end",
+                    "at_ns": sent + 2 * S,
+                    "sent_ns": sent,
+                    "first_token_ns": sent + ttft,
+                    "outcome": "http_error" if wrong else "ok",
+                    "expect": ["ok"],
+                }
+            )
     return drifts
 
 
-def verdict(drifts: Drifts, text: str) -> tuple[str, str]:
-    judged = judge(text, Figures({}, {}, {}, {}, (), drifts=drifts.found()))
+def verdict(drifts: GrowthTracker, text: str) -> tuple[str, str]:
+    judged = judge(text, ExpectationInputs({}, {}, {}, {}, (), drifts=drifts.found()))
     return judged.verdict, judged.actual
 
 
@@ -136,7 +142,7 @@ def test_of_two_lives_the_worse_counts() -> None:
 
 
 def test_too_little_seen_is_unknown() -> None:
-    assert verdict(Drifts(), "drift.rss <= 1%/h") == ("unknown", "too little was seen of it")
+    assert verdict(GrowthTracker(), "drift.rss <= 1%/h") == ("unknown", "too little was seen of it")
 
 
 def test_a_profile_says_it_so() -> None:

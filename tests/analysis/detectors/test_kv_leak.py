@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.analysis.detectors.kv_leak import Idle
+from loadchaos.analysis.detectors.kv_leak import KvLeakDetector
 from loadchaos.analysis.judge import Judge
 from loadchaos.core.model import Facts, Terms
 
@@ -33,8 +33,8 @@ def rows(
     return [*before, metrics(at_s, running, kv)]
 
 
-def folded(given: list[Mapping[str, Any]]) -> Idle:
-    idle = Idle()
+def folded(given: list[Mapping[str, Any]]) -> KvLeakDetector:
+    idle = KvLeakDetector()
     for row in given:
         idle.feed(row)
     return idle

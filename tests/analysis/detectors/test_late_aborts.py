@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from loadchaos.analysis.detectors.late_aborts import Leaving
+from loadchaos.analysis.detectors.late_aborts import LateAborts
 
 
 def test_hang_ups_that_came_too_late_are_told_by_traffic(history: Any) -> None:
@@ -19,7 +19,7 @@ def test_hang_ups_that_came_too_late_are_told_by_traffic(history: Any) -> None:
 
 
 def test_an_answer_that_went_wrong_before_the_moment_came_is_the_servers_and_not_late() -> None:
-    leaving = Leaving()
+    leaving = LateAborts()
     leaving.feed({"row": "begin", "id": "a", "traffic": "t", "behaviour": "abort"})
     leaving.feed({"row": "end", "id": "a", "traffic": "t", "outcome": "stream_error"})
     assert leaving.notes() == []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.analysis.detectors.memory_leak import Memory, leaking
+from loadchaos.analysis.detectors.memory_leak import MemoryLeakDetector, leaking
 from loadchaos.analysis.detectors.trend_tests import Samples
 
 S = 1_000_000_000
@@ -48,9 +48,9 @@ def memory(
     images: float = 0,
     every_s: int = 1,
     **extra: Any,
-) -> Memory:
+) -> MemoryLeakDetector:
     """What was seen of a process whose memory is a function of the second, while so many images a second came."""
-    told, rng = Memory(), random.Random(0)
+    told, rng = MemoryLeakDetector(), random.Random(0)
     told.feed({"row": "configuration", "at_ns": 0, "settings": extra})
     for second in range(0, seconds, every_s):
         process = {"row": "process", "replica": "server", "pid": 7, "role": role, "what": "sample"}
@@ -60,7 +60,7 @@ def memory(
     return told
 
 
-def ids(told: Memory) -> list[str]:
+def ids(told: MemoryLeakDetector) -> list[str]:
     return [seen.id for seen in told.found(0)]
 
 

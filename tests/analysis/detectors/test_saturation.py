@@ -79,8 +79,10 @@ def test_each_strain_is_told_once_and_is_a_trouble_of_the_node(history: Any) -> 
     readings(history, "node", "disk /models", *disk)
     readings(history, "node", "host", *[{"host_files_open": n, "host_files_limit": 1000.0} for n in (10.0, 990.0)])
     assert sorted(names(history)) == [
-        ("fd_exhausted", "node"), ("gpu_throttled", "node"), ("no_space_left", "node"),
-    ]  # fmt: skip
+        ("fd_exhausted", "node"),
+        ("gpu_throttled", "node"),
+        ("no_space_left", "node"),
+    ]
 
 
 def test_a_process_of_the_server_that_may_open_no_more_files_is_told(history: Any) -> None:

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from loadchaos.analysis.detectors.silent_faults import Silent, answers_cut, prompts_cut
+from loadchaos.analysis.detectors.silent_faults import SilentFaultDetector, answers_cut, prompts_cut
 
 S = 1_000_000_000
 
 
 def metrics(
-    silent: Silent, seconds: range, *, replica: str = "server", moving: bool = False, **values: float
+    silent: SilentFaultDetector, seconds: range, *, replica: str = "server", moving: bool = False, **values: float
 ) -> list[str]:
     ids = []
     for second in seconds:
@@ -23,15 +23,15 @@ def metrics(
     return ids
 
 
-def heartbeat(silent: Silent, second: int, in_flight: int) -> None:
+def heartbeat(silent: SilentFaultDetector, second: int, in_flight: int) -> None:
     silent.feed({"row": "heartbeat", "at_ns": second * S, "file": "requests-0", "in_flight": in_flight})
 
 
 def test_a_queue_that_stands_while_nothing_runs_is_a_stall_told_once() -> None:
     waiting: dict[str, Any] = {"requests_running": 0.0, "requests_waiting": 4.0, "kv_usage_ratio": 0.1}
-    assert metrics(Silent(), range(1, 100), **waiting) == ["kv_capacity_deadlock"]
+    assert metrics(SilentFaultDetector(), range(1, 100), **waiting) == ["kv_capacity_deadlock"]
     full: dict[str, Any] = {**waiting, "kv_usage_ratio": 0.99}
-    assert metrics(Silent(), range(1, 100), **full) == ["preempt_thrash_deadlock"]
+    assert metrics(SilentFaultDetector(), range(1, 100), **full) == ["preempt_thrash_deadlock"]
 
 
 @pytest.mark.parametrize(
@@ -44,11 +44,11 @@ def test_a_queue_that_stands_while_nothing_runs_is_a_stall_told_once() -> None:
     ],
 )
 def test_idle_busy_and_moving_servers_do_not_stall(values: dict[str, Any]) -> None:
-    assert metrics(Silent(), range(1, 100), **values) == []
+    assert metrics(SilentFaultDetector(), range(1, 100), **values) == []
 
 
 def test_a_server_that_we_paused_ourselves_is_given_time() -> None:
-    silent = Silent()
+    silent = SilentFaultDetector()
     values: dict[str, Any] = {"requests_running": 0.0, "requests_waiting": 4.0}
     assert metrics(silent, range(1, 25), **values) == []
     silent.feed({"row": "attack", "at_ns": 25 * S, "what": "end", "effects": ["paused"]})
@@ -56,19 +56,21 @@ def test_a_server_that_we_paused_ourselves_is_given_time() -> None:
 
 
 def test_requests_that_run_for_nobody_are_held() -> None:
-    silent = Silent()
+    silent = SilentFaultDetector()
     heartbeat(silent, 0, 0)
     assert metrics(silent, range(1, 40), requests_running=3.0, requests_waiting=0.0) == ["lost_requests_held"]
 
 
 def test_requests_of_ours_or_of_others_are_not_held_for_nobody() -> None:
-    silent = Silent()
+    silent = SilentFaultDetector()
     heartbeat(silent, 0, 3)
     assert metrics(silent, range(1, 40), requests_running=3.0) == []
-    others = Silent()
+    others = SilentFaultDetector()
     heartbeat(others, 0, 0)
     assert metrics(others, range(1, 40), requests_running=3.0, moving=True) == []
-    assert metrics(Silent(), range(1, 40), requests_running=3.0) == []  # without heartbeats nobody knows who is out
+    assert (
+        metrics(SilentFaultDetector(), range(1, 40), requests_running=3.0) == []
+    )  # without heartbeats nobody knows who is out
 
 
 def test_prompts_over_a_length_that_all_count_the_same_are_cut() -> None:

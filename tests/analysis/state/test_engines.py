@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from loadchaos.analysis.state.engines import Engines
+from loadchaos.analysis.state.engines import EngineStates
 
 S = 1_000_000_000
 
 
-def scrape(engines: Engines, seconds: range, **running: float) -> list[Any]:
+def scrape(engines: EngineStates, seconds: range, **running: float) -> list[Any]:
     """One scrape a second; an engine whose name ends in `_stuck` keeps its counters."""
     rows = []
     for second in seconds:
@@ -21,27 +21,27 @@ def scrape(engines: Engines, seconds: range, **running: float) -> list[Any]:
 
 
 def test_an_engine_that_stands_still_beside_one_that_works_is_degraded_then_hung() -> None:
-    rows = scrape(Engines("server"), range(1, 90), works=5, is_stuck=3)
+    rows = scrape(EngineStates("server"), range(1, 90), works=5, is_stuck=3)
     assert [(r["engine"], r["to"]) for r in rows] == [("1", "degraded"), ("1", "hung")]
     assert rows[0]["noticed_after_s"] <= 16
     assert "3 requests run" in rows[1]["signs"][0]
 
 
 def test_an_engine_that_works_again_is_healthy_again() -> None:
-    engines = Engines("server")
+    engines = EngineStates("server")
     scrape(engines, range(1, 90), works=5, is_stuck=3)
     rows = scrape(engines, range(90, 95), works=5, moves=3)
     assert [(r["engine"], r["to"]) for r in rows] == [("1", "healthy")]
 
 
 def test_idle_engines_and_a_server_of_one_engine_say_nothing() -> None:
-    assert scrape(Engines("server"), range(1, 200), works=5, idle_stuck=0) == []
-    assert scrape(Engines("server"), range(1, 200), is_stuck=5) == []
+    assert scrape(EngineStates("server"), range(1, 200), works=5, idle_stuck=0) == []
+    assert scrape(EngineStates("server"), range(1, 200), is_stuck=5) == []
 
 
 def test_a_hung_engine_is_an_incident_of_its_own_and_the_server_stays_healthy(history: Any) -> None:
     history.begin().work(5)
-    rows = scrape(Engines("server"), range(1, 90), works=5, is_stuck=3)
+    rows = scrape(EngineStates("server"), range(1, 90), works=5, is_stuck=3)
     for row in rows:
         history.rows.append({**row, "at_ns": history.now, "since_ns": history.now})
     history.work(30).end()

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from loadchaos.analysis.verdict.exact_lengths import Exactness
-from loadchaos.analysis.verdict.image_cache_hits import ImageDial
+from loadchaos.analysis.verdict.exact_lengths import ExactLengths
+from loadchaos.analysis.verdict.image_cache_hits import ImageCacheHits
 from loadchaos.core.model import Row
 
 
@@ -15,8 +15,8 @@ def end(**given: Any) -> dict[str, Any]:
     return {"row": "end", "outcome": "ok", "traffic": "text", **given}
 
 
-def folded(rows: list[dict[str, Any]]) -> Exactness:
-    exactness = Exactness()
+def folded(rows: list[dict[str, Any]]) -> ExactLengths:
+    exactness = ExactLengths()
     for row in rows:
         exactness.feed(row)
     return exactness
@@ -54,7 +54,7 @@ class Story:
     """Requests one after the other, each with images of these names, and the server's counters from time to time."""
 
     def __init__(self) -> None:
-        self.dial = ImageDial()
+        self.dial = ImageCacheHits()
         self.n = 0
         self.counted(0, 0)
 
@@ -172,4 +172,4 @@ def test_nothing_is_told_where_no_image_comes_again_or_nothing_is_counted() -> N
         story.sent(new=1)
     story.counted(100, 0)
     assert story.told() == ("", "")
-    assert ImageDial().check(required=True) is None
+    assert ImageCacheHits().check(required=True) is None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.request_stats import Latency
 from loadchaos.analysis.verdict import verdict as rules
-from loadchaos.analysis.verdict.expectations import Figures, Judged, judge
+from loadchaos.analysis.verdict.expectations import CheckResult, ExpectationInputs, judge
 from loadchaos.core.model import Terms
 
 S = 1_000_000_000
@@ -27,7 +27,7 @@ def latency(*ttfts_s: float, bounds: int = 0) -> Latency:
     return found
 
 
-def figures(**more: Any) -> Figures:
+def figures(**more: Any) -> ExpectationInputs:
     base: dict[str, Any] = {
         "counts": {"engine_deaths": 1, "hangs": 0, "failures": 2, "length_mismatch": 3},
         "ok_share": {"": 0.97, "images": 0.5, "none": None},
@@ -35,7 +35,7 @@ def figures(**more: Any) -> Figures:
         "latency": {"": latency(0.1, 0.2, 0.3, bounds=1), "images": latency(1.0)},
         "recoveries_s": [],
     }
-    return Figures(**{**base, **more})
+    return ExpectationInputs(**{**base, **more})
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_no_text_makes_the_judge_raise_and_nonsense_never_passes(text: str) -> N
 )
 def test_fail_is_over_unknown_over_pass(expected: list[Any], checked: list[Any], failed: bool) -> None:
     failures = [{"accepted": False, "attribution": "server"}] if failed else []
-    judged = [Judged("x", "", "", v) for v in expected]
+    judged = [CheckResult("x", "", "", v) for v in expected]
     checks = [Check("x", "", "", v) for v in checked]
     decision = rules.decide(failures, judged, checks)
     if failed or "fail" in expected + checked:

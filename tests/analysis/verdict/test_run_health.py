@@ -1,18 +1,18 @@
 """What the run itself is told to have been: a log that never spoke, requests that were fitted to the server."""
 
 from loadchaos.analysis.incidents.incident import Incident
-from loadchaos.analysis.request_stats import Tally
-from loadchaos.analysis.verdict.run_health import RunLog
+from loadchaos.analysis.request_stats import RequestStats
+from loadchaos.analysis.verdict.run_health import RunHealth
 from loadchaos.core.model import Terms
 
 
 def verdict_of_the_log(*, lines: int) -> str:
-    log = RunLog()
+    log = RunHealth()
     log.feed({"row": "run", "what": "begin", "at_ns": 1, "server_logs": ["/var/log/vllm.log"]})
     for n in range(lines):
         log.feed({"row": "log", "at_ns": 2 + n, "file": "watch/logs/server.log", "line": n + 1, "text": "INFO"})
     episodes: list[Incident] = []
-    checks = log.checks(Terms(profile="x"), Tally(), 0, episodes, 0)
+    checks = log.checks(Terms(profile="x"), RequestStats(), 0, episodes, 0)
     (found,) = [c for c in checks if c.name == "server_log"]
     return found.verdict
 
@@ -26,25 +26,25 @@ def test_a_log_without_a_line_leaves_the_run_unknown() -> None:
 
 
 def test_without_a_log_nothing_is_said_of_it() -> None:
-    log = RunLog()
+    log = RunHealth()
     log.feed({"row": "run", "what": "begin", "at_ns": 1, "server_logs": []})
-    assert not [c for c in log.checks(Terms(profile="x"), Tally(), 0, [], 0) if c.name == "server_log"]
+    assert not [c for c in log.checks(Terms(profile="x"), RequestStats(), 0, [], 0) if c.name == "server_log"]
 
 
 def test_what_was_fitted_to_the_server_is_told_with_its_count() -> None:
-    log = RunLog()
+    log = RunHealth()
     for n in range(3):
         fitted = f"{n + 1} images in place of {n + 4}: the server takes no more in one prompt" if n else ""
         log.feed({"row": "begin", "at_ns": n, "traffic": "images", "fitted": fitted})
-    (check,) = [c for c in log.checks(Terms(profile="x"), Tally(), 0, [], 0) if c.name.startswith("fitted")]
+    (check,) = [c for c in log.checks(Terms(profile="x"), RequestStats(), 0, [], 0) if c.name.startswith("fitted")]
     assert check.name == "fitted images"
     assert check.actual == "2 of 3: N images in place of N: the server takes no more in one prompt"
 
 
 def test_what_was_fitted_alike_each_time_is_told_with_its_numbers() -> None:
-    log = RunLog()
+    log = RunHealth()
     for n in range(3):
         fitted = "9 prompt tokens in place of 5: the chat template costs that"
         log.feed({"row": "begin", "at_ns": n, "traffic": "short", "fitted": fitted})
-    (check,) = [c for c in log.checks(Terms(profile="x"), Tally(), 0, [], 0) if c.name.startswith("fitted")]
+    (check,) = [c for c in log.checks(Terms(profile="x"), RequestStats(), 0, [], 0) if c.name.startswith("fitted")]
     assert check.actual == "3 of 3: 9 prompt tokens in place of 5: the chat template costs that"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from loadchaos.analysis.request_stats import Tally
+from loadchaos.analysis.request_stats import RequestStats
 from loadchaos.core.ledger import batch
 from loadchaos.core.ledger.files import Tail, Writer
 from loadchaos.load import disk_space
@@ -52,13 +52,17 @@ def request(n: int, **other: Any) -> batch.Pair:
 
 
 def tally(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    found = Tally()
+    found = RequestStats()
     for row in sorted(rows, key=lambda r: int(r["at_ns"])):
         (found.begin if row["row"] == "begin" else found.end)(row)
     return {
-        "outcomes": found.outcomes, "begun": found.begun_by, "latency": {t: x.to_json() for t, x in found.latency.items()},
-        "in_flight": found.in_flight, "ok": found.ok_share(), "ended": found.phases[0].ended,
-    }  # fmt: skip
+        "outcomes": found.outcomes,
+        "begun": found.begun_by,
+        "latency": {t: x.to_json() for t, x in found.latency.items()},
+        "in_flight": found.in_flight,
+        "ok": found.ok_share(),
+        "ended": found.phases[0].ended,
+    }
 
 
 def test_what_is_read_back_counts_as_the_rows_themselves_do_in_a_tenth_of_the_room(tmp_path: Path) -> None:
@@ -106,7 +110,7 @@ def test_disk_is_low_below_a_twentieth_and_enough_only_well_above(
 ) -> None:
     free = iter([60, 49, 60, 76, 76])
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Disk(1000, 0, next(free)))
-    watch = disk_space.Watch(tmp_path)
+    watch = disk_space.DiskMonitor(tmp_path)
     seen = [watch.changed(now) for now in (10.0, 11.0, 12.0, 14.0, 16.0, 18.0)]
     assert [s and s["what"] for s in seen] == [None, None, "low", None, "enough", None]
 
@@ -114,7 +118,7 @@ def test_disk_is_low_below_a_twentieth_and_enough_only_well_above(
 def test_of_a_large_disk_a_gigabyte_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free = iter([2**30 + 1, 2**30 - 1])
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Disk(2**44, 0, next(free)))
-    watch = disk_space.Watch(tmp_path)
+    watch = disk_space.DiskMonitor(tmp_path)
     assert watch.changed(10.0) is None
     found = watch.changed(20.0)
     assert found is not None

@@ -16,9 +16,9 @@ from loadchaos.core.units import Range
 from loadchaos.load.behaviours import BEHAVIOURS
 from loadchaos.load.behaviours.abort import Options as AbortOptions
 from loadchaos.load.behaviours.plain import Options as PlainOptions
-from loadchaos.load.wire.exchange import Call, Progress, Sending, length_of, request_head
-from loadchaos.load.wire.outcome import Rules
-from loadchaos.load.wire.sockets import Collect, Connection, Slot, Take, Target
+from loadchaos.load.wire.exchange import Exchange, Progress, WireRequest, length_of, request_head
+from loadchaos.load.wire.outcome import OutcomeRules
+from loadchaos.load.wire.sockets import Collect, Connection, Origin, Slot, Take
 from tests.load.wire.sweeper import swept
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -86,10 +86,10 @@ def server() -> Iterator[Stepping]:
     it.close()
 
 
-def act(behaviour: str, options: BaseModel, server: Stepping, seed: int = 1) -> tuple[Reply, Call]:
-    slot = Slot(Target(server.url), _stepped(server))
+def act(behaviour: str, options: BaseModel, server: Stepping, seed: int = 1) -> tuple[Reply, Exchange]:
+    slot = Slot(Origin(server.url), _stepped(server))
     head = request_head("/v1/chat/completions", slot.target.host_header, {}) + length_of(b"{}")
-    call = Call(Sending(head, b"{}", True, Rules(), options=options, seed=seed), slot, Progress())
+    call = Exchange(WireRequest(head, b"{}", True, OutcomeRules(), options=options, seed=seed), slot, Progress())
     reply = BEHAVIOURS[behaviour].act(call)
     slot.close()
     return reply, call
@@ -149,10 +149,12 @@ def test_an_abort_before_the_first_byte_reads_nothing_and_closes(server: Steppin
 
 
 def test_an_abort_after_a_time_is_made_by_the_sweeper(server: Stepping) -> None:
-    slot = Slot(Target(server.url))
+    slot = Slot(Origin(server.url))
     head = request_head("/v1/chat/completions", slot.target.host_header, {}) + length_of(b"{}")
-    call = Call(
-        Sending(head, b"{}", True, Rules(), options=AbortOptions.model_validate({"after": "50ms"})), slot, Progress()
+    call = Exchange(
+        WireRequest(head, b"{}", True, OutcomeRules(), options=AbortOptions.model_validate({"after": "50ms"})),
+        slot,
+        Progress(),
     )
     with swept(call):
         reply = BEHAVIOURS["abort"].act(call)

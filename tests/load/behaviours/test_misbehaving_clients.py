@@ -14,9 +14,9 @@ from pydantic import BaseModel, ValidationError
 
 from loadchaos.core.model import Reply
 from loadchaos.load.behaviours import BEHAVIOURS
-from loadchaos.load.wire.exchange import Call, Limits, Progress, Sending, length_of, request_head
-from loadchaos.load.wire.outcome import Rules
-from loadchaos.load.wire.sockets import Connection, Slot, Target
+from loadchaos.load.wire.exchange import Exchange, Progress, WireRequest, WireTimeouts, length_of, request_head
+from loadchaos.load.wire.outcome import OutcomeRules
+from loadchaos.load.wire.sockets import Connection, Origin, Slot
 from tests.load.wire.misbehaving import GOOD, ROLE, STOP, TOKENS, delta, frame, stream
 from tests.load.wire.sweeper import swept
 
@@ -96,15 +96,22 @@ def server() -> Iterator[Recorder]:
     it.close()
 
 
-def ask(server: Recorder, behaviour: str, *, slot: Slot | None = None, seed: int = 1, limits: Limits | None = None,
-        **options: Any) -> Reply:  # fmt: skip
-    mine = slot or Slot(Target(server.url))
+def ask(
+    server: Recorder,
+    behaviour: str,
+    *,
+    slot: Slot | None = None,
+    seed: int = 1,
+    limits: WireTimeouts | None = None,
+    **options: Any,
+) -> Reply:
+    mine = slot or Slot(Origin(server.url))
     head = request_head("/v1/chat/completions", mine.target.host_header, {}) + length_of(BODY)
     shelf = BEHAVIOURS[behaviour]
     model: BaseModel = shelf.Options.model_validate(options)
-    sending = Sending(head, BODY, True, Rules(), limits or Limits(), model, seed, shelf.FRESH)
+    sending = WireRequest(head, BODY, True, OutcomeRules(), limits or WireTimeouts(), model, seed, shelf.FRESH)
     try:
-        with swept(Call(sending, mine, Progress())) as call:
+        with swept(Exchange(sending, mine, Progress())) as call:
             return shelf.act(call)
     finally:
         if slot is None:
@@ -156,7 +163,7 @@ def test_a_refusal_before_the_whole_body_came_is_taken(server: Recorder) -> None
     listener = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=lambda: refuse(listener.accept()[0]))
     thread.start()
-    slot = Slot(Target(f"http://127.0.0.1:{listener.getsockname()[1]}"))
+    slot = Slot(Origin(f"http://127.0.0.1:{listener.getsockname()[1]}"))
     reply = ask(server, "drip", slot=slot, bytes="1..2", pause="5ms")
     thread.join(5)
     listener.close()
@@ -174,7 +181,7 @@ def test_a_slow_reader_holds_the_server_up_and_gets_the_whole_answer(server: Rec
 
 
 def test_a_churning_client_has_a_connection_for_each_request(server: Recorder) -> None:
-    slot = Slot(Target(server.url))
+    slot = Slot(Origin(server.url))
     assert ask(server, "plain", slot=slot).outcome == "ok"
     replies = [ask(server, "churn", slot=slot) for _ in range(3)]
     assert {r.outcome for r in replies} == {"ok"}
@@ -199,7 +206,7 @@ def test_a_half_open_client_says_a_part_stays_and_leaves(
     server: Recorder, sent: str, bytes_seen: Callable[[bytes], bool]
 ) -> None:
     begin = time.monotonic()
-    reply = ask(server, "half_open", sent=sent, hold="100ms", limits=Limits(first_byte_ns=20_000_000))
+    reply = ask(server, "half_open", sent=sent, hold="100ms", limits=WireTimeouts(first_byte_ns=20_000_000))
     assert reply.outcome == "aborted", "its own silence is no stall of the server"
     assert time.monotonic() - begin >= 0.1
     seen = only(server)
@@ -214,11 +221,13 @@ def test_a_client_may_leave_with_a_reset(server: Recorder) -> None:
 
 
 def test_a_half_open_client_is_woken_when_the_load_stops(server: Recorder) -> None:
-    slot = Slot(Target(server.url))
+    slot = Slot(Origin(server.url))
     shelf = BEHAVIOURS["half_open"]
     head = request_head("/x", slot.target.host_header, {}) + length_of(BODY)
-    sending = Sending(head, BODY, True, Rules(), options=shelf.Options.model_validate({"hold": "60s"}), fresh=True)
-    call = Call(sending, slot, Progress())
+    sending = WireRequest(
+        head, BODY, True, OutcomeRules(), options=shelf.Options.model_validate({"hold": "60s"}), fresh=True
+    )
+    call = Exchange(sending, slot, Progress())
     stopper = threading.Timer(0.1, call.end, ("hung_up", "stopped"))
     stopper.start()
     assert shelf.act(call).outcome == "aborted"

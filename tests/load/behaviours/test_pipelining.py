@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 from loadchaos.core.model import Reply
 from loadchaos.load.behaviours import BEHAVIOURS, pipeline
-from loadchaos.load.wire.exchange import Call, Limits, Progress, Sending, length_of, request_head
-from loadchaos.load.wire.outcome import Rules
-from loadchaos.load.wire.pipelined import Following
-from loadchaos.load.wire.sockets import Slot, Target
+from loadchaos.load.wire.exchange import Exchange, Progress, WireRequest, WireTimeouts, length_of, request_head
+from loadchaos.load.wire.outcome import OutcomeRules
+from loadchaos.load.wire.pipelined import PipelinedExchange
+from loadchaos.load.wire.sockets import Origin, Slot
 from tests.load.wire.misbehaving import GOOD, stream
 
 BODY = b'{"messages":[{"role":"user","content":"hello"}]}'
@@ -24,7 +24,7 @@ def answer(request_id: str) -> bytes:
     return stream(*GOOD).replace(b"x-request-id: req-9", b"x-request-id: " + request_id.encode())
 
 
-def asked(says: Callable[[socket.socket], None], limits: Limits | None = None) -> list[Reply]:
+def asked(says: Callable[[socket.socket], None], limits: WireTimeouts | None = None) -> list[Reply]:
     """Three requests to a server that reads them all and then does as it is told."""
     listener = socket.create_server(("127.0.0.1", 0))
 
@@ -38,15 +38,17 @@ def asked(says: Callable[[socket.socket], None], limits: Limits | None = None) -
 
     thread = threading.Thread(target=serve)
     thread.start()
-    target = Target(f"http://127.0.0.1:{listener.getsockname()[1]}")
+    target = Origin(f"http://127.0.0.1:{listener.getsockname()[1]}")
     head = request_head("/v1/chat/completions", target.host_header, {}) + length_of(BODY)
     calls = [
-        Sending(head, BODY, True, Rules(), limits or Limits(), pipeline.Options(), fresh=True, request_id=i)
+        WireRequest(
+            head, BODY, True, OutcomeRules(), limits or WireTimeouts(), pipeline.Options(), fresh=True, request_id=i
+        )
         for i in IDS
     ]
-    first = Call(calls[0], Slot(target), Progress())
-    second = Following(calls[1], first, Slot(target), Progress())
-    third = Following(calls[2], second, Slot(target), Progress())
+    first = Exchange(calls[0], Slot(target), Progress())
+    second = PipelinedExchange(calls[1], first, Slot(target), Progress())
+    third = PipelinedExchange(calls[2], second, Slot(target), Progress())
     first.behind = [second, third]
     over = threading.Event()
 
@@ -122,5 +124,5 @@ def test_a_second_answer_that_never_comes_is_stalled_by_its_own_time() -> None:
         peer.sendall(answer(IDS[0]))
         peer.recv(1)  # until the client leaves
 
-    replies = asked(silent, Limits(first_byte_ns=150_000_000, between_bytes_ns=150_000_000))
+    replies = asked(silent, WireTimeouts(first_byte_ns=150_000_000, between_bytes_ns=150_000_000))
     assert outcomes(replies) == ["ok", "stalled", "aborted"]

@@ -162,7 +162,7 @@ def test_rows_that_take_long_make_a_worker_slow_once(master: Master) -> None:
         long_ago = time.monotonic_ns() - 3 * gather.SLOW_NS
         master.wire.comes(
             messages.ROWS, place=0, token="a", offset=n * len(ROW), rows=messages.packed(ROW), sent_ns=long_ago
-        )  # fmt: skip
+        )
     assert [r["worker"] for r in master.seen("slow")] == [0]
 
 
@@ -296,9 +296,12 @@ def test_the_shortest_round_trip_says_the_offset_and_a_minute_later_it_is_forgot
     assert clock.rtt_ns == 2_000_000
     moved = clock.translated({"row": "end", "at_ns": 5, "due_ns": 1, "first_token_ns": None, "largest_gap_ns": 3})
     assert moved == {
-        "row": "end", "at_ns": 5 + clock.offset_ns, "due_ns": 1 + clock.offset_ns, "first_token_ns": None,
+        "row": "end",
+        "at_ns": 5 + clock.offset_ns,
+        "due_ns": 1 + clock.offset_ns,
+        "first_token_ns": None,
         "largest_gap_ns": 3,
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(

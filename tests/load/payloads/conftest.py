@@ -14,9 +14,16 @@ WORDS = tuple((f" {w}", 1 + i % 3) for i, w in enumerate(("the", "of", "and", "t
 @pytest.fixture
 def facts() -> Facts:
     return Facts(
-        base_url="http://x", admin_url="http://x", dialect="vllm", model='m"1', version="0.18.0", max_model_len=4096,
-        images=True, image_tokens={"64x64": 66}, text=TextFacts(9, WORDS, " the", "tokenize"),
-    )  # fmt: skip
+        base_url="http://x",
+        admin_url="http://x",
+        dialect="vllm",
+        model='m"1',
+        version="0.18.0",
+        max_model_len=4096,
+        images=True,
+        image_tokens={"64x64": 66},
+        text=TextFacts(9, WORDS, " the", "tokenize"),
+    )
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ def test_the_corpus_is_whole_and_small() -> None:
 
 
 @pytest.mark.parametrize("entry", [e for e in CORPUS if e.right != "either"], ids=lambda e: e.file)
-def test_what_a_right_server_takes_decodes_and_what_it_refuses_does_not(entry: image_corpus.Entry) -> None:
+def test_what_a_right_server_takes_decodes_and_what_it_refuses_does_not(entry: image_corpus.CorpusImage) -> None:
     data = (FOLDER / entry.file).read_bytes()
     readable = entry.form == "base64" and decodes(data)
     assert readable is (entry.right == "image")

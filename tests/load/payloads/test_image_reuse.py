@@ -40,7 +40,7 @@ def dial(**options: Any) -> dict[str, Any]:
 def test_every_jpeg_decodes_and_its_pieces_are_the_file(
     width: int, height: int, names: list[bytes], look: jpeg.Look
 ) -> None:
-    ready = jpeg.Template(width, height, look)
+    ready = jpeg.JpegTemplate(width, height, look)
     for name in names:
         data = ready.file(name)
         assert base64.b64decode(b"".join(ready.base64(name)), validate=True) == data

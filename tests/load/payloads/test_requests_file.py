@@ -81,8 +81,10 @@ def test_sharegpt_sends_each_question_with_all_that_was_said_before(tmp_path: Pa
     first, second, again = (sent(str(file), step, facts, n)[1] for n in range(3))
     assert first["messages"] == [{"role": "user", "content": "héllo"}]
     assert second["messages"] == [
-        {"role": "user", "content": "héllo"}, {"role": "assistant", "content": "hi"}, {"role": "user", "content": "and?"},
-    ]  # fmt: skip
+        {"role": "user", "content": "héllo"},
+        {"role": "assistant", "content": "hi"},
+        {"role": "user", "content": "and?"},
+    ]
     assert again == first
     assert first["max_tokens"] == 33
     only = requests_file.Options(file=str(file), turns="first")

@@ -33,8 +33,9 @@ def values(row: str) -> Iterator[tuple[str, str]]:
 def test_every_value_that_is_shown_can_be_written(name: str, entry: Any, tmp_path: Path) -> None:
     (tmp_path / "own.jsonl").write_text('{"prompt": "hello"}')
     needs: dict[str, dict[str, Any]] = {
-        "abort": {"at_token": 1}, "requests": {"file": str(tmp_path / "own.jsonl")},
-    }  # fmt: skip
+        "abort": {"at_token": 1},
+        "requests": {"file": str(tmp_path / "own.jsonl")},
+    }
     shown = list(values(row_of(name)))
     assert len(shown) >= len(re.findall(r"` \(|`\w+: ", row_of(name).split("|")[2]))
     for option, text in shown:

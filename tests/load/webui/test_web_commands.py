@@ -7,11 +7,11 @@ from typing import Any, cast
 import pytest
 
 from loadchaos.analysis.judge import Judge
-from loadchaos.chaos import Attacks, Offer
+from loadchaos.chaos import AttackInjector, Offer
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.files import RunFolder, Tail, Writer
-from loadchaos.core.ledger.recorder import Record
-from loadchaos.runner.server_under_test import Place
+from loadchaos.core.ledger.recorder import EventRecorder
+from loadchaos.runner.server_under_test import TargetSpec
 from loadchaos.runner.web_commands import Commands
 
 Row = dict[str, Any]
@@ -33,15 +33,15 @@ class FakeAttacks:
 class Bench:
     def __init__(self, home: Path, kind: str = "embedded", authorized: tuple[str, ...] = (), **start: Any) -> None:
         self.folder = RunFolder(home)
-        self.record = Record(self.folder, lambda row: None)
+        self.record = EventRecorder(self.folder, lambda row: None)
         url = "http://10.1.2.3:8000" if kind == "external" else None
-        place = Place(kind, url, None, (), {}, strangers=() if url is None else (url, "http://10.1.2.4:8000"))
+        place = TargetSpec(kind, url, None, (), {}, strangers=() if url is None else (url, "http://10.1.2.4:8000"))
         self.commands = Commands(self.record, place, authorized, start)
         self.writer = Writer(self.folder.commands, "web")
         self.attacks = FakeAttacks()
 
     def load_begins(self) -> None:
-        self.commands.load_begins(cast("Attacks", self.attacks))
+        self.commands.load_begins(cast("AttackInjector", self.attacks))
 
     def press(self, what: str, **more: Any) -> None:
         self.writer.write({"row": "command", "at_ns": time.monotonic_ns(), "what": what, "n": 1, **more})

@@ -98,8 +98,11 @@ def test_start_attack_death_incident_edit_stop_and_start_again(
     )
     told = verdict(run)
     assert [text.partition(": ")[2] for text in told["by_hand"]] == [
-        "reset_prefix_cache fired", "4 users at 10 a second (planned: 10)", "sigkill_engine_core fired", "stopped",
-    ]  # fmt: skip
+        "reset_prefix_cache fired",
+        "4 users at 10 a second (planned: 10)",
+        "sigkill_engine_core fired",
+        "stopped",
+    ]
     users = [r["users"] for r in rows(run) if r["row"] == "heartbeat"]
     assert users[0] == 10
     assert 4 in users

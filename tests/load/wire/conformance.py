@@ -11,9 +11,9 @@ from typing import Any
 
 from loadchaos.core.model import Reply
 from loadchaos.load.behaviours import BEHAVIOURS
-from loadchaos.load.wire.exchange import Call, Limits, Progress, Sending, length_of, request_head
-from loadchaos.load.wire.outcome import Rules
-from loadchaos.load.wire.sockets import Slot, Target
+from loadchaos.load.wire.exchange import Exchange, Progress, WireRequest, WireTimeouts, length_of, request_head
+from loadchaos.load.wire.outcome import OutcomeRules
+from loadchaos.load.wire.sockets import Origin, Slot
 from tests.load.wire.misbehaving import Misbehaving, running
 from tests.load.wire.sweeper import swept
 
@@ -22,25 +22,36 @@ SHED = (re.compile(r"engine is currently busy"),)
 DEAD = (re.compile(r"EngineCore encountered an issue"),)
 
 
-def rules(**changes: Any) -> Rules:
-    return Rules(validation=VALIDATION, shed=SHED, engine_dead=DEAD, **changes)
+def rules(**changes: Any) -> OutcomeRules:
+    return OutcomeRules(validation=VALIDATION, shed=SHED, engine_dead=DEAD, **changes)
 
 
-def sending(target: Target, *, stream: bool, rules: Rules, limits: Limits, options: Any = None) -> Sending:
+def sending(
+    target: Origin, *, stream: bool, rules: OutcomeRules, limits: WireTimeouts, options: Any = None
+) -> WireRequest:
     head = request_head(target.path("/v1/chat/completions"), target.host_header, {"X-Request-Id": "t-1"}) + length_of(
         b"{}"
     )
-    return Sending(head, b"{}", stream, rules, limits, options)
+    return WireRequest(head, b"{}", stream, rules, limits, options)
 
 
 def ask(
-    url: str, *, stream: bool = True, judged_by: Rules | None = None, limits: Limits | None = None, slot: Slot | None = None,
-    behaviour: str = "plain", options: Any = None, keep: bool = False,
-) -> Reply:  # fmt: skip
-    slot = slot or Slot(Target(url))
-    what = sending(slot.target, stream=stream, rules=judged_by or rules(), limits=limits or Limits(), options=options)
+    url: str,
+    *,
+    stream: bool = True,
+    judged_by: OutcomeRules | None = None,
+    limits: WireTimeouts | None = None,
+    slot: Slot | None = None,
+    behaviour: str = "plain",
+    options: Any = None,
+    keep: bool = False,
+) -> Reply:
+    slot = slot or Slot(Origin(url))
+    what = sending(
+        slot.target, stream=stream, rules=judged_by or rules(), limits=limits or WireTimeouts(), options=options
+    )
     try:
-        with swept(Call(what, slot, Progress())) as call:
+        with swept(Exchange(what, slot, Progress())) as call:
             return BEHAVIOURS[behaviour].act(call)
     finally:
         if not keep:
@@ -182,7 +193,7 @@ TABLE: list[tuple[str, list[bool], str]] = [
     ("closed_while_idle", [True], "ok"),
     ("whole_closed_while_idle", [False], "ok"),
 ]
-SHORT = Limits(first_byte_ns=300_000_000, between_bytes_ns=200_000_000)
+SHORT = WireTimeouts(first_byte_ns=300_000_000, between_bytes_ns=200_000_000)
 KEPT_ALIVE = {"closed_while_idle", "whole_closed_while_idle"}
 """Modes that are asked a second time on the connection of the first, because that is what they are about."""
 
@@ -201,8 +212,8 @@ test keeps this page current.
 def once(server: Misbehaving, mode: str, *, stream: bool, expected: str = "") -> Reply:
     """One request to one mode, with short limits where silence is expected, and the check for foreign nonces."""
     judged_by = rules(foreign_nonce=lambda text: "zebra-17" if "zebra-17" in text else None)
-    limits = SHORT if expected == "stalled" else Limits()
-    slot = Slot(Target(server.url(mode)))
+    limits = SHORT if expected == "stalled" else WireTimeouts()
+    slot = Slot(Origin(server.url(mode)))
     if mode in KEPT_ALIVE:
         ask(server.url(mode), stream=stream, judged_by=judged_by, slot=slot, keep=True)
         deadline = time.monotonic() + 60

@@ -5,11 +5,11 @@ import threading
 import time
 from collections.abc import Iterator
 
-from loadchaos.load.wire.exchange import Call
+from loadchaos.load.wire.exchange import Exchange
 
 
 @contextlib.contextmanager
-def swept(call: Call) -> Iterator[Call]:
+def swept(call: Exchange) -> Iterator[Exchange]:
     """The call, looked at a hundred times a second until the block is left."""
     over = threading.Event()
 

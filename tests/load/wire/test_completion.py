@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadchaos.core.model import OUTCOMES
-from loadchaos.load.wire.completion import Answer, completion
-from loadchaos.load.wire.outcome import Rules, error_object, of_error_answer, of_error_event
+from loadchaos.load.wire.completion import Completion, completion
+from loadchaos.load.wire.outcome import OutcomeRules, error_object, of_error_answer, of_error_event
 
-RULES = Rules(validation=(re.compile("too long"),), shed=(re.compile("busy"),), engine_dead=(re.compile("dead"),))
+RULES = OutcomeRules(
+    validation=(re.compile("too long"),), shed=(re.compile("busy"),), engine_dead=(re.compile("dead"),)
+)
 WORDS = st.sampled_from(["", "stop", "error", "abort", "busy", "too long"])
 KEYS = st.sampled_from([
     "choices", "delta", "content", "finish_reason", "index", "error", "message", "code", "usage", "text", "tool_calls",
@@ -32,7 +34,7 @@ STREAM = st.lists(EVENT, max_size=8).map(lambda events: b"".join(b"data: " + e +
 
 
 def outcome(body: bytes, *, stream: bool, complete: bool = True, size: int = 10_000) -> str:
-    answer = Answer(RULES, asked_stream=stream, declared_stream=stream)
+    answer = Completion(RULES, asked_stream=stream, declared_stream=stream)
     for n, at in enumerate(range(0, len(body), size)):
         answer.add(n, body[at : at + size])
     answer.close(10**6, complete=complete)
@@ -113,7 +115,7 @@ def chunk(text: str, index: int = 0, finish: str | None = None) -> bytes:
 
 
 def test_gaps_are_counted_between_arrivals_not_between_chunks_of_one_packet() -> None:
-    answer = Answer(RULES, asked_stream=True, declared_stream=True)
+    answer = Completion(RULES, asked_stream=True, declared_stream=True)
     answer.add(1_000_000, chunk("a") + chunk("b") + chunk("c"))
     answer.add(41_000_000, chunk("d") + chunk("e"))
     answer.add(81_000_000, chunk("f", finish="stop"))
@@ -129,7 +131,7 @@ def test_every_choice_has_to_finish() -> None:
 
 
 def test_an_endless_answer_is_parsed_as_it_comes() -> None:
-    answer = Answer(RULES, asked_stream=True, declared_stream=True)
+    answer = Completion(RULES, asked_stream=True, declared_stream=True)
     for n in range(3000):
         answer.add(n, chunk("word"))
     assert answer.chunks == 3000

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadchaos.load.wire.completion import Answer, completion
-from loadchaos.load.wire.event_template import Alike
-from loadchaos.load.wire.outcome import Rules
+from loadchaos.load.wire.completion import Completion, completion
+from loadchaos.load.wire.event_template import EventTemplate
+from loadchaos.load.wire.outcome import OutcomeRules
 
 TEXT = st.sampled_from([
     b" the", b"", b"a", b" river", b'\\"', b"\\n", b"\\u00e9", b'"', b"\\", b"\n", b"\r", b"\x00", b"\x7f", b"\xc3\xa9",
@@ -55,7 +55,7 @@ def streams(draw: st.DrawFn) -> bytes:
 
 
 def read(stream: bytes, cuts: list[int], *, learning: bool) -> dict[str, Any]:
-    answer = Answer(Rules(), asked_stream=True, declared_stream=True)
+    answer = Completion(OutcomeRules(), asked_stream=True, declared_stream=True)
     if not learning:
         answer._alike._tries = 0
     edges = sorted({0, len(stream), *(c for c in cuts if c < len(stream))})
@@ -64,7 +64,7 @@ def read(stream: bytes, cuts: list[int], *, learning: bool) -> dict[str, Any]:
     answer.close(10**9, complete=True)
     hidden = {"_alike", "_sse", "_prefix", "_text"}
     return {
-        **{k: getattr(answer, k) for k in Answer.__slots__ if k not in hidden},
+        **{k: getattr(answer, k) for k in Completion.__slots__ if k not in hidden},
         "text": answer.text,
         "end": completion(answer),
     }
@@ -105,7 +105,7 @@ def test_the_usual_stream_is_parsed_twice_and_then_known(monkeypatch: pytest.Mon
 
     monkeypatch.setattr("loadchaos.load.wire.completion.orjson.loads", loads)
     form = b'{"id":"c","choices":[{"index":0,"delta":{"content":"%s"},"finish_reason":null}]}'
-    answer = Answer(Rules(), asked_stream=True, declared_stream=True)
+    answer = Completion(OutcomeRules(), asked_stream=True, declared_stream=True)
     for n in range(50):
         answer.add(n, b"data: " + form.replace(b"%s", b" word%d" % n) + b"\n\n")
     assert (answer.chunks, len(parsed)) == (50, 3)  # the first, the second, and the proof
@@ -113,7 +113,7 @@ def test_the_usual_stream_is_parsed_twice_and_then_known(monkeypatch: pytest.Mon
 
 
 def test_events_that_differ_in_more_than_their_text_are_not_studied_for_ever() -> None:
-    alike = Alike()
+    alike = EventTemplate()
     for n in range(20):
         value = {"choices": [{"index": 0, "delta": {"content": "a"}, "token_ids": [n]}]}
         alike.learn(orjson.dumps(value), value)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from loadchaos.core.model import OUTCOMES
-from loadchaos.load.wire.exchange import Limits
-from loadchaos.load.wire.outcome import Rules
+from loadchaos.load.wire.exchange import WireTimeouts
+from loadchaos.load.wire.outcome import OutcomeRules
 from tests.load.wire.conformance import SHORT, TABLE, ask, once, render, rules
 
 SILENT = {"never", "reset_before_headers", "closed_before_headers"}
@@ -98,7 +98,7 @@ def test_the_body_of_an_error_is_kept_with_its_code(server: Any) -> None:
 
 
 def test_a_server_of_unknown_make_rejects_by_status(server: Any) -> None:
-    unknown = Rules(plain_validation=frozenset({400, 413, 422}))
+    unknown = OutcomeRules(plain_validation=frozenset({400, 413, 422}))
     assert ask(server.url("status_400_unknown"), judged_by=unknown).outcome == "rejected"
     assert ask(server.url("status_404"), judged_by=unknown).outcome == "http_error"
     assert ask(server.url("too_long_in_stream"), judged_by=unknown).outcome == "rejected"
@@ -122,7 +122,7 @@ def test_the_whole_request_limit_ends_an_answer_that_never_ends(server: Any) -> 
             peer.sendall(b": ping\n\n")
 
     server.modes["drip"] = drip
-    reply = ask(server.url("drip"), limits=Limits(total_ns=200_000_000))
+    reply = ask(server.url("drip"), limits=WireTimeouts(total_ns=200_000_000))
     assert reply.outcome == "timeout"
 
 

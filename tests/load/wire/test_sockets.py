@@ -14,17 +14,17 @@ import pytest
 from loadchaos.core.model import Reply
 from loadchaos.load.behaviours import plain
 from loadchaos.load.wire import sockets
-from loadchaos.load.wire.exchange import Call, Limits, Progress, Sending, length_of, request_head
-from loadchaos.load.wire.outcome import Rules
-from loadchaos.load.wire.sockets import Slot, Target
+from loadchaos.load.wire.exchange import Exchange, Progress, WireRequest, WireTimeouts, length_of, request_head
+from loadchaos.load.wire.outcome import OutcomeRules
+from loadchaos.load.wire.sockets import Origin, Slot
 
 
-def call(slot: Slot, limits: Limits | None = None) -> Call:
+def call(slot: Slot, limits: WireTimeouts | None = None) -> Exchange:
     head = request_head(slot.target.path("/v1/chat/completions"), slot.target.host_header, {}) + length_of(b"{}")
-    return Call(Sending(head, b"{}", True, Rules(), limits or Limits()), slot, Progress())
+    return Exchange(WireRequest(head, b"{}", True, OutcomeRules(), limits or WireTimeouts()), slot, Progress())
 
 
-def ask(slot: Slot) -> tuple[Reply, Call]:
+def ask(slot: Slot) -> tuple[Reply, Exchange]:
     one = call(slot)
     return plain.act(one), one
 
@@ -41,13 +41,13 @@ def ask(slot: Slot) -> tuple[Reply, Call]:
     ],
 )
 def test_a_base_url_is_taken_with_or_without_v1_and_its_prefix_kept(base: str, path: str) -> None:
-    assert Target(base).path("/v1/chat/completions") == path
+    assert Origin(base).path("/v1/chat/completions") == path
 
 
 @pytest.mark.parametrize("base", ["", "h:8000", "ftp://h", "http://"])
 def test_what_is_no_url_is_refused(base: str) -> None:
     with pytest.raises(ValueError, match="a URL such as"):
-        Target(base)
+        Origin(base)
 
 
 def test_a_header_cannot_break_out_of_its_line() -> None:
@@ -56,7 +56,7 @@ def test_a_header_cannot_break_out_of_its_line() -> None:
 
 
 def test_a_connection_is_kept_and_used_again(server: Any) -> None:
-    slot = Slot(Target(server.url("good")))
+    slot = Slot(Origin(server.url("good")))
     numbers = [(ask(slot)[1].connection_number, n) for n in range(3)]
     assert numbers == [(1, 0), (1, 1), (1, 2)]
     assert server.connections == 1
@@ -64,7 +64,7 @@ def test_a_connection_is_kept_and_used_again(server: Any) -> None:
 
 
 def test_an_answer_that_ends_the_connection_ends_it(server: Any) -> None:
-    slot = Slot(Target(server.url("until_close")))
+    slot = Slot(Origin(server.url("until_close")))
     assert [ask(slot)[1].reused for _ in range(2)] == [False, False]
     assert server.connections == 2
 
@@ -77,7 +77,7 @@ def test_a_connection_closed_while_idle_is_replaced_and_counted_not_blamed(serve
         peer.close()
 
     server.modes["closing"] = answer_and_close
-    slot = Slot(Target(server.url("closing")))
+    slot = Slot(Origin(server.url("closing")))
     assert ask(slot)[0].outcome == "ok"
     kept = slot._idle
     assert kept is not None
@@ -99,7 +99,7 @@ def test_a_connection_closed_as_we_send_is_retried_once(server: Any) -> None:
         peer.sendall(good)
 
     server.modes["racing"] = close_the_second
-    slot = Slot(Target(server.url("racing")))
+    slot = Slot(Origin(server.url("racing")))
     assert ask(slot)[0].outcome == "ok"
     second = ask(slot)[0]
     assert (second.outcome, second.detail["stale_retry"]) == ("ok", 1)
@@ -107,13 +107,13 @@ def test_a_connection_closed_as_we_send_is_retried_once(server: Any) -> None:
 
 
 def test_a_fresh_connection_that_is_closed_is_no_stale_one(server: Any) -> None:
-    reply = ask(Slot(Target(server.url("closed_before_headers"))))[0]
+    reply = ask(Slot(Origin(server.url("closed_before_headers"))))[0]
     assert (reply.outcome, reply.detail.get("stale_retry")) == ("reset", None)
     assert server.connections == 1
 
 
 def test_a_connection_idle_for_long_is_not_used_again(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    slot = Slot(Target(server.url("good")))
+    slot = Slot(Origin(server.url("good")))
     ask(slot)
     monkeypatch.setattr(sockets, "MAX_IDLE_NS", 0)
     reply, second = ask(slot)
@@ -123,7 +123,7 @@ def test_a_connection_idle_for_long_is_not_used_again(server: Any, monkeypatch: 
 
 
 def test_whoever_waits_for_bytes_wakes_up_when_the_call_is_ended(server: Any, until: Any) -> None:
-    one = call(Slot(Target(server.url("never"))))
+    one = call(Slot(Origin(server.url("never"))))
     replies: list[Reply] = []
     waiter = threading.Thread(target=lambda: replies.append(plain.act(one)))
     waiter.start()
@@ -152,11 +152,11 @@ def test_over_tls_with_a_certificate_that_is_checked(server: Any, certificate: P
     thread = threading.Thread(target=serve)
     thread.start()
     url = f"https://localhost:{listener.getsockname()[1]}"
-    slot = Slot(Target(url, ssl.create_default_context(cafile=str(certificate))))
+    slot = Slot(Origin(url, ssl.create_default_context(cafile=str(certificate))))
     assert [ask(slot)[0].outcome, ask(slot)[0].outcome] == ["ok", "ok"]
     assert slot.opened == 1
     slot.close()
-    reply = ask(Slot(Target(url)))[0]
+    reply = ask(Slot(Origin(url)))[0]
     assert reply.outcome == "connect_error"
     assert "CERTIFICATE" in (reply.error or "").upper()
     thread.join(5)
@@ -166,13 +166,13 @@ def test_over_tls_with_a_certificate_that_is_checked(server: Any, certificate: P
 def test_a_long_connect_is_bounded_by_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[float] = []
 
-    def connect(_: Target, __: int, limit_s: float, **___: Any) -> Any:
+    def connect(_: Origin, __: int, limit_s: float, **___: Any) -> Any:
         seen.append(limit_s)
         raise TimeoutError("timed out")
 
     monkeypatch.setattr(sockets.Connection, "open", connect)
     begun = time.monotonic_ns()
-    reply = plain.act(call(Slot(Target("http://127.0.0.1:1")), Limits(first_byte_ns=2_000_000_000)))
+    reply = plain.act(call(Slot(Origin("http://127.0.0.1:1")), WireTimeouts(first_byte_ns=2_000_000_000)))
     assert reply.outcome == "connect_error"
     assert seen == [2.0]
     assert reply.end_ns >= begun

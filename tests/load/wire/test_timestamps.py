@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from loadchaos.load.wire import timestamps
-from loadchaos.load.wire.sockets import Connection, Target
+from loadchaos.load.wire.sockets import Connection, Origin
 
 S = 1_000_000_000
 
@@ -17,7 +17,7 @@ S = 1_000_000_000
 @pytest.fixture
 def pair() -> Iterator[tuple[Connection, socket.socket]]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        connection = Connection.open(Target(f"http://127.0.0.1:{listener.getsockname()[1]}"), 1, 10)
+        connection = Connection.open(Origin(f"http://127.0.0.1:{listener.getsockname()[1]}"), 1, 10)
         peer, _ = listener.accept()
         with peer:
             yield connection, peer
@@ -32,11 +32,11 @@ def read(connection: Connection) -> tuple[int, bytes]:
         except BlockingIOError:
             time.sleep(0.001)
             continue
-        return seen(timestamps.Clock(), told, time.monotonic_ns(), time.time_ns()), data
+        return seen(timestamps.StampClock(), told, time.monotonic_ns(), time.time_ns()), data
     raise AssertionError("nothing came")
 
 
-def seen(it: timestamps.Clock, told: timestamps.Told, now_ns: int, wall_ns: int) -> int:
+def seen(it: timestamps.StampClock, told: timestamps.Told, now_ns: int, wall_ns: int) -> int:
     it.look(now_ns, wall_ns)
     return it.arrival(told, now_ns)
 
@@ -73,8 +73,8 @@ def told(wall_ns: int) -> list[tuple[int, int, bytes]]:
     return [(socket.SOL_SOCKET, 35, timestamps._timespec.pack(wall_ns // S, wall_ns % S))]
 
 
-def clock(ahead_ns: int) -> timestamps.Clock:
-    it = timestamps.Clock()
+def clock(ahead_ns: int) -> timestamps.StampClock:
+    it = timestamps.StampClock()
     it.ahead_ns = ahead_ns
     return it
 

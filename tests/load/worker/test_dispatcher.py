@@ -239,9 +239,12 @@ def test_a_plan_that_cannot_be_read_ends_with_code_3(server: Any, child: Any, tm
 
 def test_keys_and_headers_go_to_the_server_and_never_to_disk(server: Any, child: Any, tmp_path: Path) -> None:
     child.plan(
-        server, [{"users": 1, "requests": 2}], api_key_env="THE_KEY", base_url=server.url + "/gateway/v1",
+        server,
+        [{"users": 1, "requests": 2}],
+        api_key_env="THE_KEY",
+        base_url=server.url + "/gateway/v1",
         headers={"X-Team": "blue", "X-Token": "env:THE_TOKEN"},
-    )  # fmt: skip
+    )
     assert child.run(env={"THE_KEY": "sk-very-secret", "THE_TOKEN": "hush-hush-1"}) == 0, child.log()
     assert server.paths == ["/gateway/v1/chat/completions"] * 2
     sent = server.headers[0]

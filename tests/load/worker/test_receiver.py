@@ -15,9 +15,9 @@ import pytest
 
 from loadchaos.core.model import Reply
 from loadchaos.load.behaviours import plain
-from loadchaos.load.wire.exchange import Call, Progress
-from loadchaos.load.wire.request import Limits
-from loadchaos.load.wire.sockets import Connection, Slot, Target
+from loadchaos.load.wire.exchange import Exchange, Progress
+from loadchaos.load.wire.request import WireTimeouts
+from loadchaos.load.wire.sockets import Connection, Origin, Slot
 from loadchaos.load.worker.receiver import Arrivals
 from loadchaos.load.worker.timer import Alarm
 from tests.load.wire.conformance import KEPT_ALIVE, SHORT, TABLE, rules, sending
@@ -45,9 +45,9 @@ def greenlets(works: list[Callable[[], Any]], within_s: float = 30) -> list[Any]
 
 def asking(arrivals: Arrivals, server: Misbehaving, mode: str, stream: bool, expected: str) -> Callable[[], Reply]:
     """As conformance.once asks, from a greenlet."""
-    slot = Slot(Target(server.url(mode)), arrivals.collect)
+    slot = Slot(Origin(server.url(mode)), arrivals.collect)
     judged_by = rules(foreign_nonce=lambda text: "zebra-17" if "zebra-17" in text else None)
-    limits = SHORT if expected == "stalled" else Limits()
+    limits = SHORT if expected == "stalled" else WireTimeouts()
 
     def ask() -> Reply:
         if mode in KEPT_ALIVE:
@@ -60,7 +60,7 @@ def asking(arrivals: Arrivals, server: Misbehaving, mode: str, stream: bool, exp
             slot.close()
 
     def once() -> Reply:
-        call = Call(sending(slot.target, stream=stream, rules=judged_by, limits=limits), slot, Progress())
+        call = Exchange(sending(slot.target, stream=stream, rules=judged_by, limits=limits), slot, Progress())
         sweeper = _gevent.spawn(_sweep, call)
         try:
             return plain.act(call)
@@ -70,7 +70,7 @@ def asking(arrivals: Arrivals, server: Misbehaving, mode: str, stream: bool, exp
     return ask
 
 
-def _sweep(call: Call) -> None:
+def _sweep(call: Exchange) -> None:
     while True:
         _gevent.sleep(0.02)
         call.sweep(time.monotonic_ns())
@@ -87,10 +87,12 @@ def test_every_misbehaviour_ends_in_its_outcome_when_all_are_read_at_once(arriva
 
 def test_connections_are_used_again_and_an_idle_one_that_closed_is_not(arrivals: Arrivals) -> None:
     with running() as server:
-        slot = Slot(Target(server.url("good")), arrivals.collect)
+        slot = Slot(Origin(server.url("good")), arrivals.collect)
 
         def ask() -> Reply:
-            return plain.act(Call(sending(slot.target, stream=True, rules=rules(), limits=Limits()), slot, Progress()))
+            return plain.act(
+                Exchange(sending(slot.target, stream=True, rules=rules(), limits=WireTimeouts()), slot, Progress())
+            )
 
         assert [r.outcome for r in greenlets([lambda: [ask() for _ in range(3)]])[0]] == ["ok"] * 3
         assert (slot.opened, server.connections) == (1, 1)
@@ -126,10 +128,12 @@ def test_over_tls_nothing_stays_behind_in_the_decrypted_buffer(arrivals: Arrival
         thread = threading.Thread(target=serve)
         thread.start()
         url = f"https://localhost:{listener.getsockname()[1]}"
-        slot = Slot(Target(url, ssl.create_default_context(cafile=str(certificate))), arrivals.collect)
+        slot = Slot(Origin(url, ssl.create_default_context(cafile=str(certificate))), arrivals.collect)
 
         def ask() -> Reply:
-            return plain.act(Call(sending(slot.target, stream=False, rules=rules(), limits=Limits()), slot, Progress()))
+            return plain.act(
+                Exchange(sending(slot.target, stream=False, rules=rules(), limits=WireTimeouts()), slot, Progress())
+            )
 
         replies = greenlets([lambda: [ask(), ask()]])[0]
         thread.join(10)
@@ -139,13 +143,13 @@ def test_over_tls_nothing_stays_behind_in_the_decrypted_buffer(arrivals: Arrival
 
 
 def test_a_mistake_in_taking_in_is_raised_where_the_call_is(arrivals: Arrivals) -> None:
-    class Mistaken(Call):
+    class Mistaken(Exchange):
         def _take(self, at_ns: int, data: bytes) -> bool:
             raise ZeroDivisionError
 
     with running() as server:
-        slot = Slot(Target(server.url("good")), arrivals.collect)
-        call = Mistaken(sending(slot.target, stream=True, rules=rules(), limits=Limits()), slot, Progress())
+        slot = Slot(Origin(server.url("good")), arrivals.collect)
+        call = Mistaken(sending(slot.target, stream=True, rules=rules(), limits=WireTimeouts()), slot, Progress())
         with pytest.raises(ZeroDivisionError):
             greenlets([lambda: plain.act(call)])
         slot.close()
@@ -202,7 +206,7 @@ def test_nobody_stands_still_while_greenlets_are_ready_or_somebody_is_held_up(
 ) -> None:
     stood: list[float] = []
     monkeypatch.setattr("loadchaos.load.worker.receiver.stand_still", stood.append)
-    arrivals._target = target = Target("http://127.0.0.1:1")
+    arrivals._target = target = Origin("http://127.0.0.1:1")
 
     def times() -> int:
         stood.clear()
@@ -229,7 +233,7 @@ def test_nobody_stands_still_while_greenlets_are_ready_or_somebody_is_held_up(
 
 def test_who_connects_or_cannot_send_all_at_once_is_held_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        target = Target(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        target = Origin(f"http://127.0.0.1:{listener.getsockname()[1]}")
         seen: list[int] = []
         asked = target.addresses()
         target.addresses = lambda: seen.append(target.held_up) or asked  # type: ignore[method-assign,func-returns-value]

@@ -12,21 +12,21 @@ import pytest
 
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.model import Facts
-from loadchaos.load.wire.exchange import Call, Progress
+from loadchaos.load.wire.exchange import Exchange, Progress
 from loadchaos.load.wire.sockets import Slot
-from loadchaos.load.worker.recorder import Record
+from loadchaos.load.worker.recorder import RequestRecorder
 from loadchaos.load.worker.worker_plan import WorkerPlan
 
 _gevent = cast("Any", gevent)
 
 
 @pytest.fixture
-def record(tmp_path: Path) -> Record:
-    return Record(tmp_path / "requests-0.jsonl", 0)
+def record(tmp_path: Path) -> RequestRecorder:
+    return RequestRecorder(tmp_path / "requests-0.jsonl", 0)
 
 
 @pytest.fixture
-def begin(record: Record, tmp_path: Path) -> Callable[[], str]:
+def begin(record: RequestRecorder, tmp_path: Path) -> Callable[[], str]:
     """Begins the next request of a plan; its id."""
     profile = {
         "name": "t", "traffic": [{"name": "text", "payload": {"text": {"tokens": 64}}, "output": {"max": 8}}],
@@ -39,7 +39,7 @@ def begin(record: Record, tmp_path: Path) -> Callable[[], str]:
     def one() -> str:
         step = next(steps)
         request, sending, request_id = worker.make(step)
-        record.begin(step, request, Call(sending, Slot(worker.target), Progress()), request_id, 0)
+        record.begin(step, request, Exchange(sending, Slot(worker.target), Progress()), request_id, 0)
         return request_id
 
     return one
@@ -52,7 +52,7 @@ def in_the_hub(work: Callable[[], None]) -> None:
 
 
 def test_requests_that_begin_while_rows_are_held_go_out_behind_their_rows(
-    record: Record, begin: Callable[[], str], tmp_path: Path
+    record: RequestRecorder, begin: Callable[[], str], tmp_path: Path
 ) -> None:
     ledger = tmp_path / "requests-0.jsonl"
     out: list[bool] = []
@@ -77,7 +77,7 @@ def test_requests_that_begin_while_rows_are_held_go_out_behind_their_rows(
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the device that is always full is Linux's")
 def test_a_ledger_that_cannot_be_written_is_told_to_all_who_wait_for_it(
-    record: Record, begin: Callable[[], str]
+    record: RequestRecorder, begin: Callable[[], str]
 ) -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, record._writer._fd)

@@ -79,8 +79,13 @@ def test_an_address_may_stand_in_a_variable_and_is_never_recorded(monkeypatch: p
         notify.address("env:NO_SUCH_VARIABLE")
     argv = ["loadchaos", "run", "p", "--notify=https://hooks.example/T1", "--notify", "env:HOOK"]
     assert _without(argv, ["https://hooks.example/T1", "env:HOOK"]) == (
-        "loadchaos", "run", "p", "--notify=[redacted]", "--notify", "env:HOOK",
-    )  # fmt: skip
+        "loadchaos",
+        "run",
+        "p",
+        "--notify=[redacted]",
+        "--notify",
+        "env:HOOK",
+    )
 
 
 def test_an_incident_is_told_when_it_opens_and_again_under_its_better_name(hook: Hook, tmp_path: Path) -> None:
@@ -118,8 +123,11 @@ def test_the_follower_of_a_run_tells_of_its_death(hook: Hook, run_folder: RunFol
     secret = f"http://127.0.0.1:{hook.server_port}/a-secret-token"
     subprocess.run(
         [sys.executable, "-m", "loadchaos.runner.follower", str(run_folder.path), "--no-live"],
-        env={**os.environ, **notify.handing_over([secret])}, check=True, capture_output=True, timeout=60,
-    )  # fmt: skip
+        env={**os.environ, **notify.handing_over([secret])},
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
     deaths = [got for got in hook.got if got["incident"]["kind"] == "death"]
     assert deaths
     assert {got["event"] for got in hook.got} == {"incident"}

@@ -23,8 +23,16 @@ def whole(median_ms: float, n: int, seed: int) -> Whole:
     made, rng = Whole(), random.Random(seed)
     for _ in range(n):
         ttft = round(median_ms * MS * rng.lognormvariate(0, 0.4))
-        made.feed({"traffic": "chat", "outcome": "ok", "at_ns": 3 * ttft, "due_ns": 1, "first_token_ns": ttft,
-                   "last_byte_ns": 3 * ttft})  # fmt: skip
+        made.feed(
+            {
+                "traffic": "chat",
+                "outcome": "ok",
+                "at_ns": 3 * ttft,
+                "due_ns": 1,
+                "first_token_ns": ttft,
+                "last_byte_ns": 3 * ttft,
+            }
+        )
     return made
 
 

@@ -17,8 +17,16 @@ Cell = tuple[int, int]
 
 def answer(second: float, ttft_ms: float, **more: Any) -> dict[str, Any]:
     at = round(second * S)
-    return {"row": "end", "traffic": "t", "outcome": "ok", "at_ns": at, "due_ns": at, "last_byte_ns": at,
-            "first_token_ns": at + round(ttft_ms * MS), **more}  # fmt: skip
+    return {
+        "row": "end",
+        "traffic": "t",
+        "outcome": "ok",
+        "at_ns": at,
+        "due_ns": at,
+        "last_byte_ns": at,
+        "first_token_ns": at + round(ttft_ms * MS),
+        **more,
+    }
 
 
 def series_of(*rows: dict[str, Any]) -> Series:

@@ -161,8 +161,9 @@ def test_a_day_becomes_few_points_and_loses_nothing() -> None:
 def test_a_gap_stays_a_gap() -> None:
     series = Series()
     for second in (0, 1, 2, 10, 11):
-        series.feed({"row": "metrics", "at_ns": second * S, "replica": "a", "engine": "0",
-                     "values": {"kv_usage_ratio": 0.5}})  # fmt: skip
+        series.feed(
+            {"row": "metrics", "at_ns": second * S, "replica": "a", "engine": "0", "values": {"kv_usage_ratio": 0.5}}
+        )
     chart = next(c for c in picture(series).charts if c.title == "KV cache in use")
     assert chart.lines[0].path.count("M") == 2
 
@@ -181,8 +182,15 @@ def test_the_numbers_for_the_script_are_those_drawn_and_nothing_in_gaps() -> Non
     series = Series()
     series.feed({"row": "header", "file": "events.jsonl", "mono_ns": 0, "utc_ns": 1_700_000_000 * S})
     for second in (0, 1, 2, 5):
-        series.feed({"row": "metrics", "at_ns": second * S, "replica": "a", "engine": "0",
-                     "values": {"kv_usage_ratio": second / 10}})  # fmt: skip
+        series.feed(
+            {
+                "row": "metrics",
+                "at_ns": second * S,
+                "replica": "a",
+                "engine": "0",
+                "values": {"kv_usage_ratio": second / 10},
+            }
+        )
     series.feed({"row": "state", "at_ns": 3 * S, "replica": "a", "to": "</script><!--", "signs": []})
     text = uplot_data.numbers(picture(series), series.origin_utc_s)
     assert "<" not in text

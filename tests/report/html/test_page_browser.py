@@ -55,9 +55,14 @@ class Mouse:
     def __call__(self, kind: str, at: float, pressed: bool = False) -> None:
         x, y, width, height = self._box
         self._browser.ask(
-            "Input.dispatchMouseEvent", type=kind, x=x + width * at, y=y + height / 2, buttons=int(pressed), clickCount=1,
+            "Input.dispatchMouseEvent",
+            type=kind,
+            x=x + width * at,
+            y=y + height / 2,
+            buttons=int(pressed),
+            clickCount=1,
             button="none" if kind == "mouseMoved" else "left",
-        )  # fmt: skip
+        )
 
 
 CANVASES = "[...document.querySelectorAll('.uplot canvas')]"

@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 from loadchaos.cli.main import main
-from loadchaos.report.html.trend import Trend, rate, read
+from loadchaos.report.html.trend import SoakTrend, rate, read
 from loadchaos.report.html.trend_page import html, text
 
-Nights = Callable[..., Trend]
+Nights = Callable[..., SoakTrend]
 HOSTILE = "<script>alert(1)</script>"
 
 

@@ -14,24 +14,45 @@ from loadchaos.report.incident.page import replay_command
 @pytest.fixture
 def death(hostile: str) -> dict[str, Any]:
     """An incident as the judge gives it."""
-    flying = [{"id": f"0-{i}", "step": i, "traffic": "images", "tokens": 400 + i, "images": 2, "edge": None,
-               "age_s": 0.5} for i in range(60)]  # fmt: skip
+    flying = [
+        {"id": f"0-{i}", "step": i, "traffic": "images", "tokens": 400 + i, "images": 2, "edge": None, "age_s": 0.5}
+        for i in range(60)
+    ]
     return {
-        "schema": 1, "n": 1, "id": "encoder_cache_miss", "folder": "001-encoder_cache_miss", "kind": "death",
-        "replica": "a", "severity": "engine_death", "title": f"Encoder cache miss {hostile}", "attribution": "server",
-        "opened_at_s": 30.0, "noticed_at_s": 30.4, "signs": ["connection refused", hostile],
-        "known": [{"issue": "vllm-project/vllm#38551", "fixed": "0.27.1"}], "remedy": "upgrade; no MTP",
-        "evidence": {"source": "server.log", "line": 101, "text": "Encoder cache miss"}, "lost_requests": 76,
-        "lost": {"reset": 76}, "in_flight_at_death": 60, "in_flight": flying, "admitted": [],
+        "schema": 1,
+        "n": 1,
+        "id": "encoder_cache_miss",
+        "folder": "001-encoder_cache_miss",
+        "kind": "death",
+        "replica": "a",
+        "severity": "engine_death",
+        "title": f"Encoder cache miss {hostile}",
+        "attribution": "server",
+        "opened_at_s": 30.0,
+        "noticed_at_s": 30.4,
+        "signs": ["connection refused", hostile],
+        "known": [{"issue": "vllm-project/vllm#38551", "fixed": "0.27.1"}],
+        "remedy": "upgrade; no MTP",
+        "evidence": {"source": "server.log", "line": 101, "text": "Encoder cache miss"},
+        "lost_requests": 76,
+        "lost": {"reset": 76},
+        "in_flight_at_death": 60,
+        "in_flight": flying,
+        "admitted": [],
         "attacks": [{"attack": "reset_mm_cache", "effects": ["mm_cache_desync"], "began_before_s": 0.3}],
-        "log_lines": {"server.log": {"first": 100, "last": 103}}, "recovered_after_s": None,
+        "log_lines": {"server.log": {"first": 100, "last": 103}},
+        "recovered_after_s": None,
         "timeline": [{"at_s": 30.0, "text": "dying: ``` and <b>"}],
         "environment": {
-            "profile": "mtp_mm", "argv": ["/usr/bin/loadchaos", "run", "mtp_mm"], "seed": 7, "version": "0.1.0",
-            "target": {"kind": "launched", "url": "http://127.0.0.1:8000"}, "command": ["vllm", "--model", "a b"],
+            "profile": "mtp_mm",
+            "argv": ["/usr/bin/loadchaos", "run", "mtp_mm"],
+            "seed": 7,
+            "version": "0.1.0",
+            "target": {"kind": "launched", "url": "http://127.0.0.1:8000"},
+            "command": ["vllm", "--model", "a b"],
             "facts": {"dialect": "vllm", "version": "0.18.0", "text": {"words": [["a", 1]] * 50}},
         },
-    }  # fmt: skip
+    }
 
 
 def test_the_folder_has_the_facts_the_page_and_the_log_around_it(run_folder: RunFolder, death: dict[str, Any]) -> None:
@@ -47,13 +68,21 @@ def test_the_folder_has_the_facts_the_page_and_the_log_around_it(run_folder: Run
 def test_the_page_is_ready_to_paste(run_folder: RunFolder, death: dict[str, Any]) -> None:
     page = (folder.write(run_folder, death) / "incident.md").read_text()
     for part in (
-        "engine death, `encoder_cache_miss`", "30.0 s after the load began", "400 ms later", "76 requests lost",
-        "https://github.com/vllm-project/vllm/issues/38551, fixed in 0.27.1", "(EngineCore pid=7) AssertionError",
-        "60 x `images`, prompts of 400 to 459 tokens, 120 images", "`reset_mm_cache`, the last begun 300 ms before; it may",
+        "engine death, `encoder_cache_miss`",
+        "30.0 s after the load began",
+        "400 ms later",
+        "76 requests lost",
+        "https://github.com/vllm-project/vllm/issues/38551, fixed in 0.27.1",
+        "(EngineCore pid=7) AssertionError",
+        "60 x `images`, prompts of 400 to 459 tokens, 120 images",
+        "`reset_mm_cache`, the last begun 300 ms before; it may",
         "cause `mm_cache_desync`",
-        "<summary>60 requests</summary>", "loadchaos run mtp_mm --seed 7", "- upgrade", "- no MTP",
+        "<summary>60 requests</summary>",
+        "loadchaos run mtp_mm --seed 7",
+        "- upgrade",
+        "- no MTP",
         "--model 'a b'",
-    ):  # fmt: skip
+    ):
         assert part in page, part
 
 
@@ -82,10 +111,13 @@ def test_the_page_says_in_a_sentence_what_happened_and_what_it_runs_on(
     for part in (
         "vllm 0.18.0 died with 60 requests in flight 30.0 s after the load began: `Encoder cache miss`.",
         "Its process exited with code 0. It did not come back.",
-        "- server: vllm 0.18.0, a server loadchaos launched", "as its log tells them: `{'port': 1}`", "max_num_seqs 64",
-        "- GPU: `GPU 0: H200`", "Until then: 280 x `images` (200 answered); 60 requests at a time when it happened.",
+        "- server: vllm 0.18.0, a server loadchaos launched",
+        "as its log tells them: `{'port': 1}`",
+        "max_num_seqs 64",
+        "- GPU: `GPU 0: H200`",
+        "Until then: 280 x `images` (200 answered); 60 requests at a time when it happened.",
         "- none of the remedies below",
-    ):  # fmt: skip
+    ):
         assert part in page, part
 
 

@@ -12,8 +12,16 @@ MS = 1_000_000
 
 def answer(traffic: str, ttft_ms: float, **more: Any) -> dict[str, Any]:
     first = 1 + round(ttft_ms * MS)
-    return {"row": "end", "traffic": traffic, "outcome": "ok", "at_ns": 2 * first, "due_ns": 1, "first_token_ns": first,
-            "last_byte_ns": 2 * first, **more}  # fmt: skip
+    return {
+        "row": "end",
+        "traffic": traffic,
+        "outcome": "ok",
+        "at_ns": 2 * first,
+        "due_ns": 1,
+        "first_token_ns": first,
+        "last_byte_ns": 2 * first,
+        **more,
+    }
 
 
 def test_a_fast_and_a_slow_traffic_stand_apart_on_one_axis() -> None:

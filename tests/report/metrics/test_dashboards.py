@@ -105,8 +105,12 @@ def test_every_metric_asked_for_exists() -> None:
     files = [text(name) for name in DASHBOARDS] + [p.read_text() for p in (ROOT / "dashboards").glob("*.yaml")]
     asked = {m for t in files for m in re.findall(r"(?<!run:)\bloadchaos_[a-z0-9_]+", t)}
     known = {s.sample for s in metric_table.METRICS} | {metric_table.server_sample(n) for n in metric_table.SERVER}
-    parts = {f"{s.sample}_{x}" for s in metric_table.METRICS if s.kind in {"histogram", "summary"}
-             for x in ("bucket", "sum", "count")}  # fmt: skip
+    parts = {
+        f"{s.sample}_{x}"
+        for s in metric_table.METRICS
+        if s.kind in {"histogram", "summary"}
+        for x in ("bucket", "sum", "count")
+    }
     whole_families = {"loadchaos_arrivals_"}  # in a description
     assert asked - known - parts - whole_families == set()
 
@@ -306,8 +310,9 @@ def test_variables_annotations_and_legends_have_values(scraped: tuple[Prometheus
             ), mark
         for panel in panels(name):
             for target in panel["targets"]:
-                series = prometheus.ask("query_range", query=filled(target["expr"], ended - began), start=began, end=ended,
-                                        step=1)  # fmt: skip
+                series = prometheus.ask(
+                    "query_range", query=filled(target["expr"], ended - began), start=began, end=ended, step=1
+                )
                 for label in re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]):
                     assert all(label in s["metric"] for s in series), f"{panel['title']}: no label {label}"
 

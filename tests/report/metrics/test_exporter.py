@@ -166,8 +166,9 @@ def test_scraping_while_rows_come_in_gives_whole_pages(exporter: Exporter) -> No
 
 def test_a_process_seen_before_its_servers_first_state_is_not_called_other() -> None:
     fold = Fold()
-    fold.feed({"row": "process", "what": "seen", "at_ns": 1, "replica": "a", "pid": 7, "role": "engine_core",
-               "rss_bytes": 5})  # fmt: skip
+    fold.feed(
+        {"row": "process", "what": "seen", "at_ns": 1, "replica": "a", "pid": 7, "role": "engine_core", "rss_bytes": 5}
+    )
     assert "resident" not in page_of(fold)
     fold.feed({"row": "state", "at_ns": 2, "replica": "a", "from": "starting", "to": "healthy", "signs": []})
     assert 'loadchaos_process_resident_bytes{replica="a",role="engine_core",run=""} 5.0' in page_of(fold)

@@ -65,10 +65,14 @@ def test_arrivals_tokens_and_images_equal_the_ledgers(
         if traffic == "None":
             continue
         for name, key in (
-            ("arrivals_due", "due"), ("arrivals_sent", "sent"), ("images_sent", "images"),
-            ("prompt_tokens_sent", "tokens"), ("completion_tokens", "received"), ("prompt_tokens_counted", "counted"),
+            ("arrivals_due", "due"),
+            ("arrivals_sent", "sent"),
+            ("images_sent", "images"),
+            ("prompt_tokens_sent", "tokens"),
+            ("completion_tokens", "received"),
+            ("prompt_tokens_counted", "counted"),
             ("images_answered", "answered"),
-        ):  # fmt: skip
+        ):
             assert page[f"loadchaos_{name}_total", traffic] == sums[key], name
     assert page["loadchaos_workers",] == workers
     assert page["loadchaos_arrivals_missed_total", "server_down"] == sum(
@@ -149,13 +153,34 @@ def test_only_a_page_that_was_read_to_its_end_counts_as_a_scrape() -> None:
 def full_fold(traffics: int, replicas: int) -> Fold:
     """A run in which everything that can be told of has happened, and more often than it has labels."""
     fold = Fold()
-    fold.feed({"row": "run", "what": "begin", "profile": "p", "version": "1", "target": {"kind": "external"}, "at_ns": 1,
-               "terms": {"limits": {"first_byte": 1.0, "between_bytes": 1.0, "total": 1.0}}})  # fmt: skip
+    fold.feed(
+        {
+            "row": "run",
+            "what": "begin",
+            "profile": "p",
+            "version": "1",
+            "target": {"kind": "external"},
+            "at_ns": 1,
+            "terms": {"limits": {"first_byte": 1.0, "between_bytes": 1.0, "total": 1.0}},
+        }
+    )
     for t in range(traffics):
         fold.feed({"row": "begin", "id": f"{t}", "traffic": f"t{t}", "at_ns": 2, "due_ns": 1, "tokens": 1, "images": 1})
         for outcome in OUTCOMES:
-            fold.feed({"row": "end", "id": f"{t}", "traffic": f"t{t}", "outcome": outcome, "at_ns": 9, "due_ns": 1,
-                       "first_token_ns": 5, "last_byte_ns": 9, "itl_hist": {"3": 1}, "request_id": "r"})  # fmt: skip
+            fold.feed(
+                {
+                    "row": "end",
+                    "id": f"{t}",
+                    "traffic": f"t{t}",
+                    "outcome": outcome,
+                    "at_ns": 9,
+                    "due_ns": 1,
+                    "first_token_ns": 5,
+                    "last_byte_ns": 9,
+                    "itl_hist": {"3": 1},
+                    "request_id": "r",
+                }
+            )
     for why in ("no_slot", "server_down", "stopped", "worker_lost", "new"):
         fold.feed({"row": "missed", "traffic": "t0", "why": why, "count": 1})
     names = list(metric_table.SERVER)
@@ -178,11 +203,17 @@ def full_fold(traffics: int, replicas: int) -> Fold:
     fold.feed({"row": "heartbeat", "file": "requests-0.jsonl", "users": 1, "lag_ns": 1})
     told = dict.fromkeys(
         (
-            "gpu_memory_used_bytes", "gpu_memory_free_bytes", "gpu_utilisation_ratio", "gpu_temperature_c", "gpu_power_w",
-            "gpu_xids_total", "host_memory_available_bytes", "host_oom_kills_total",
+            "gpu_memory_used_bytes",
+            "gpu_memory_free_bytes",
+            "gpu_utilisation_ratio",
+            "gpu_temperature_c",
+            "gpu_power_w",
+            "gpu_xids_total",
+            "host_memory_available_bytes",
+            "host_oom_kills_total",
         ),
         1.0,
-    )  # fmt: skip
+    )
     for n in range(8 * replicas):
         fold.feed(
             {"row": "device", "at_ns": 1, "source": "dcgm", "host": f"h{n // 8}", "device": f"gpu{n}", "values": told}

@@ -23,15 +23,32 @@ def at_the_end(folder: RunFolder) -> Fold:
     fold = Fold()
     for row in Reader(folder).new(final=True):
         fold.feed(row)
-    fold.feed({"row": "failure", "id": "encoder_cache_miss", "severity": "engine_death", "count": 1,
-               "title": "freed too early", "known": ["vllm-project/vllm#38551"]})  # fmt: skip
+    fold.feed(
+        {
+            "row": "failure",
+            "id": "encoder_cache_miss",
+            "severity": "engine_death",
+            "count": 1,
+            "title": "freed too early",
+            "known": ["vllm-project/vllm#38551"],
+        }
+    )
     return fold
 
 
 def test_the_picture_shows_traffic_latency_state_attacks_and_failures(run_folder: RunFolder) -> None:
     picture = drawn(at_the_end(run_folder).snapshot())
-    for part in ("mtp_mm", "EMBEDDED", "dead for", "images", "26 reset", "TTFT", "reset_mm_cache 7",
-                 "engine death: encoder_cache_miss", "issues/38551"):  # fmt: skip
+    for part in (
+        "mtp_mm",
+        "EMBEDDED",
+        "dead for",
+        "images",
+        "26 reset",
+        "TTFT",
+        "reset_mm_cache 7",
+        "engine death: encoder_cache_miss",
+        "issues/38551",
+    ):
         assert part in picture
     assert max(len(line) for line in picture.splitlines()) <= 80
     assert "\x1b" not in picture

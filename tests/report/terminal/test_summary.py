@@ -25,10 +25,15 @@ def test_a_failure_tells_when_what_was_lost_the_proof_the_issue_and_the_remedy(v
     page = summary.render(verdict, Path("runs/x"), color=False, width=200)
     block = page[page.index("1. encoder_cache_miss") : page.index("2. connection_reset")]
     for part in (
-        "30.4 s after the run began", "76 requests", "server.log:101", "Encoder cache miss for 9f86d081884c7d65",
-        "https://github.com/vllm-project/vllm/issues/38551", "0.27.1 or later", "the server",
+        "30.4 s after the run began",
+        "76 requests",
+        "server.log:101",
+        "Encoder cache miss for 9f86d081884c7d65",
+        "https://github.com/vllm-project/vllm/issues/38551",
+        "0.27.1 or later",
+        "the server",
         "runs/x/incidents/001-encoder_cache_miss",
-    ):  # fmt: skip
+    ):
         assert part in block
 
 

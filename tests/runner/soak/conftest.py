@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from loadchaos.profile.cron import Schedule
-from loadchaos.runner.soak.child import Found
+from loadchaos.runner.soak.child import FinishedRun
 from loadchaos.runner.soak.daemon import Order, Soak
 
 
@@ -77,17 +77,17 @@ class World:
     def end(self, pid: int | None, number: int) -> None:
         self.signals.append(number)
 
-    def find(self, pid: int | None, started: str, name: str, known: Collection[str]) -> Found | None:
+    def find(self, pid: int | None, started: str, name: str, known: Collection[str]) -> FinishedRun | None:
         path = self._folder()
         if not path.is_dir() or path.name in known:
             return None
         verdict = path / "verdict.json"
         told: dict[str, Any] = json.loads(verdict.read_text()) if verdict.is_file() else {}
-        return Found(path.name, self.pid, told.get("verdict"), told.get("exit_code"), told.get("ended"))
+        return FinishedRun(path.name, self.pid, told.get("verdict"), told.get("exit_code"), told.get("ended"))
 
-    def judge(self, folder: str) -> Found | None:
+    def judge(self, folder: str) -> FinishedRun | None:
         self.judged.append(folder)
-        return Found(folder, None, "unknown", 3)
+        return FinishedRun(folder, None, "unknown", 3)
 
     def said(self) -> str:
         return "its last line"

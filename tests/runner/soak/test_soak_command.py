@@ -185,10 +185,23 @@ def test_mistakes_are_told_before_the_first_night(args: list[str], told: str) ->
 
 def begin(folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "loadchaos", "soak", "short.yaml", "--once", "--embedded", "--no-live",
-         "--exporter-port", "0"],
-        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "loadchaos",
+            "soak",
+            "short.yaml",
+            "--once",
+            "--embedded",
+            "--no-live",
+            "--exporter-port",
+            "0",
+        ],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
 
 
 def wait_for(what: Callable[[], Any], seconds: float = 60) -> Any:

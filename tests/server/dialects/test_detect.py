@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadchaos.server.dialects.detect import PATHS, Page, detect
+from loadchaos.server.dialects.detect import PATHS, ProbedPage, detect
 
 
-def page(data: Any, status: int = 200) -> Page:
-    return Page(status, {"content-type": "application/json"}, json.dumps(data).encode())
+def page(data: Any, status: int = 200) -> ProbedPage:
+    return ProbedPage(status, {"content-type": "application/json"}, json.dumps(data).encode())
 
 
 NOT_FOUND = page({"detail": "Not Found"}, 404)
@@ -22,15 +22,15 @@ LMDEPLOY_MODELS = {"data": [{"id": "fake-model", "owned_by": "lmdeploy", "permis
 VLLM = {
     "/v1/models": page(VLLM_MODELS),
     "/version": page({"version": "0.32.0"}),
-    "/health": Page(200),
-    "/metrics": Page(200, {}, b"# HELP x\nvllm:num_requests_running 0\n"),
+    "/health": ProbedPage(200),
+    "/metrics": ProbedPage(200, {}, b"# HELP x\nvllm:num_requests_running 0\n"),
     "/reset_mm_cache": page({"detail": "Method Not Allowed"}, 405),
     "/distserve/engine_info": NOT_FOUND,
 }
 LMDEPLOY = {
     "/v1/models": page(LMDEPLOY_MODELS),
     "/health": page({"status": "healthy", "message": ""}),
-    "/metrics": Page(200, {}, b"lmdeploy:num_requests_running 0\n"),
+    "/metrics": ProbedPage(200, {}, b"lmdeploy:num_requests_running 0\n"),
     "/openapi.json": page({"paths": {"/v1/responses": {}, "/generate": {}, "/distserve/engine_info": {}}}),
     "/distserve/engine_info": page("{}"),
     "/reset_mm_cache": NOT_FOUND,
@@ -67,11 +67,11 @@ def test_an_old_vllm_is_spoken_to_as_it_was() -> None:
         ({"/openapi.json": page({"paths": {"/generate": {}, "/v1/chat/interactive": {}}})}, "0.11", "0.14", False),
         ({"/openapi.json": page({"paths": {"/v1/chat/interactive": {}}})}, None, "0.9", False),
         ({"/openapi.json": NOT_FOUND}, "0.14", None, True),
-        ({"/openapi.json": NOT_FOUND, "/health": Page(200)}, None, "0.14", False),
+        ({"/openapi.json": NOT_FOUND, "/health": ProbedPage(200)}, None, "0.14", False),
     ],
 )
 def test_the_era_of_lmdeploy_is_read_from_its_paths_and_its_health(
-    changes: dict[str, Page], at_least: str | None, below: str | None, knows_death: bool
+    changes: dict[str, ProbedPage], at_least: str | None, below: str | None, knows_death: bool
 ) -> None:
     found = detect({**LMDEPLOY, **changes})
     assert (found.dialect.name, found.version) == ("lmdeploy", None)
@@ -94,7 +94,7 @@ def test_a_server_that_shows_no_sign_is_plain_openai() -> None:
 
 @given(bodies=st.lists(st.binary(max_size=40), min_size=len(PATHS), max_size=len(PATHS)), status=st.integers(100, 599))
 def test_no_answer_however_odd_raises(bodies: list[bytes], status: int) -> None:
-    detect({path: Page(status, {}, body) for path, body in zip(PATHS, bodies, strict=True)})
+    detect({path: ProbedPage(status, {}, body) for path, body in zip(PATHS, bodies, strict=True)})
 
 
 @given(

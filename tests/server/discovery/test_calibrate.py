@@ -13,11 +13,11 @@ from loadchaos.core.model import Facts
 from loadchaos.server.discovery import calibrate
 
 
-def learn(url: str, wanted: calibrate.Wanted) -> tuple[Facts, calibrate.Asker]:
-    async def ask() -> tuple[Facts, calibrate.Asker]:
+def learn(url: str, wanted: calibrate.CalibrationRequest) -> tuple[Facts, calibrate.DiscoveryClient]:
+    async def ask() -> tuple[Facts, calibrate.DiscoveryClient]:
         async with httpx.AsyncClient(trust_env=False) as client:
-            asker = calibrate.Asker(client, url, url)
-            return await calibrate.calibrate(asker, await calibrate.look(asker, wanted), wanted), asker
+            asker = calibrate.DiscoveryClient(client, url, url)
+            return await calibrate.calibrate(asker, await calibrate.identify_server(asker, wanted), wanted), asker
 
     return asyncio.run(ask())
 
@@ -27,7 +27,7 @@ VLLM = ["--flag", "limit_mm_per_prompt=3"]
 
 @pytest.mark.parametrize("embedded", [VLLM], indirect=True)
 def test_a_vllm_is_known_with_its_limits_and_what_text_and_images_cost(embedded: str) -> None:
-    facts, asker = learn(embedded, calibrate.Wanted(((1024, 1024), (448, 448)), images_per_request=5))
+    facts, asker = learn(embedded, calibrate.CalibrationRequest(((1024, 1024), (448, 448)), images_per_request=5))
     assert (facts.dialect, facts.version, facts.max_model_len) == ("vllm", "0.18.0", 16384)
     assert facts.images is True
     assert facts.max_images == 3
@@ -41,7 +41,7 @@ def test_a_vllm_is_known_with_its_limits_and_what_text_and_images_cost(embedded:
 
 @pytest.mark.parametrize("embedded", [["--era", "0.32"]], indirect=True)
 def test_a_newer_vllm_that_renders_nothing_still_counts_images_by_its_tokenizer(embedded: str) -> None:
-    facts, asker = learn(embedded, calibrate.Wanted(((448, 448), (512, 512)), images_per_request=2))
+    facts, asker = learn(embedded, calibrate.CalibrationRequest(((448, 448), (512, 512)), images_per_request=2))
     assert facts.image_tokens == {"448x448": 198, "512x512": 258}
     assert facts.sources["image_tokens"] == "/tokenize, checked by usage"
     assert asker.generations == 2
@@ -52,7 +52,7 @@ NEW_LMDEPLOY = ["--dialect", "lmdeploy", "--era", "0.18", "--flag", "num_gpu_blo
 
 @pytest.mark.parametrize("embedded", [NEW_LMDEPLOY], indirect=True)
 def test_a_new_lmdeploy_tells_its_blocks_and_the_longest_prompt_follows(embedded: str) -> None:
-    facts, _ = learn(embedded, calibrate.Wanted())
+    facts, _ = learn(embedded, calibrate.CalibrationRequest())
     assert (facts.dialect, facts.kv_blocks, facts.capacity_tokens, facts.input_limit) == ("lmdeploy", 21, 1344, 1216)
     assert facts.version is not None
     assert facts.text is not None
@@ -61,7 +61,7 @@ def test_a_new_lmdeploy_tells_its_blocks_and_the_longest_prompt_follows(embedded
 
 @pytest.mark.parametrize("embedded", [["--no-images"]], indirect=True)
 def test_a_text_model_is_known_to_take_no_images(embedded: str) -> None:
-    facts, _ = learn(embedded, calibrate.Wanted(((448, 448),), images_per_request=1))
+    facts, _ = learn(embedded, calibrate.CalibrationRequest(((448, 448),), images_per_request=1))
     assert facts.images is False
     assert "400" in facts.sources["images"]
 
@@ -144,8 +144,10 @@ def test_a_usage_that_does_not_grow_with_the_prompt_teaches_nothing() -> None:
 
         async def ask() -> Facts:
             async with httpx.AsyncClient(trust_env=False) as client:
-                asker = calibrate.Asker(client, url, url)
-                return await calibrate.calibrate(asker, Facts(url, url, "openai", model="m"), calibrate.Wanted())
+                asker = calibrate.DiscoveryClient(client, url, url)
+                return await calibrate.calibrate(
+                    asker, Facts(url, url, "openai", model="m"), calibrate.CalibrationRequest()
+                )
 
         try:
             assert asyncio.run(ask()).text is None

@@ -7,11 +7,11 @@ import httpx
 import pytest
 
 from loadchaos.core.model import Facts, TextFacts
-from loadchaos.server.discovery.client import Asker
-from loadchaos.server.discovery.max_length import Found, longest_prompt, open_question, search
+from loadchaos.server.discovery.client import DiscoveryClient
+from loadchaos.server.discovery.max_length import LengthLimit, longest_prompt, open_question, search
 
 
-def searched(limit: int, known: int | None, most: int = 40) -> tuple[Found | None, list[int]]:
+def searched(limit: int, known: int | None, most: int = 40) -> tuple[LengthLimit | None, list[int]]:
     asked: list[int] = []
 
     async def takes(length: int) -> str | None:
@@ -76,7 +76,7 @@ def test_a_search_is_as_exact_where_learning_to_count_took_many_answers() -> Non
 
     async def ask() -> Facts:
         async with httpx.AsyncClient(transport=httpx.MockTransport(served)) as client:
-            asker = Asker(client, "http://u", "http://u", generations=30)
+            asker = DiscoveryClient(client, "http://u", "http://u", generations=30)
             text = TextFacts(0, (("a", 1),), "a", "usage")
             return await longest_prompt(asker, Facts("u", "u", "openai", model="m", text=text))
 

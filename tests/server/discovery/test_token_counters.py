@@ -77,11 +77,13 @@ TOKENIZE, CHAT, COMPLETIONS = "/tokenize", "/v1/chat/completions/render", "/v1/c
 def learned(served: Served, dialect: str = "vllm", **wanted: Any) -> Facts:
     async def ask() -> Facts:
         async with httpx.AsyncClient(transport=httpx.MockTransport(served)) as client:
-            asker = calibrate.Asker(client, "http://u", "http://u")
+            asker = calibrate.DiscoveryClient(client, "http://u", "http://u")
             facts = Facts("http://u", "http://u", dialect, model="m")
-            asked = calibrate.Wanted(**wanted)
+            asked = calibrate.CalibrationRequest(**wanted)
             facts = await calibrate.calibrate(asker, facts, asked)
-            return await chat_tokens.more(asker, facts, turns=True, scripts=("cjk",), tokenizer=asked.tokenizer)
+            return await chat_tokens.with_chat_tokens(
+                asker, facts, turns=True, scripts=("cjk",), tokenizer=asked.tokenizer
+            )
 
     return asyncio.run(ask())
 

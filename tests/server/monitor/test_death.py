@@ -9,10 +9,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from loadchaos.chaos import Attacks, Replica
+from loadchaos.chaos import AttackedReplica, AttackInjector
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects import DIALECTS
-from loadchaos.server.monitor import Target, Watch
+from loadchaos.server.monitor import Monitor, MonitoredReplica
 from loadchaos.simulator.command import command
 
 
@@ -24,10 +24,10 @@ def test_a_killed_engine_core_is_seen_by_process_probe_and_log_within_two_second
     argv = command(dialect="vllm", era=None, defects=[], flags={}, port=server.port)
 
     async def story(api: subprocess.Popen[bytes]) -> None:
-        target = Target("a", server.url, logs=(str(log),), pid=api.pid)
-        watch = Watch([target], DIALECTS["vllm"], rows.append, rows.append, tmp_path / "run", Redactor())
+        target = MonitoredReplica("a", server.url, logs=(str(log),), pid=api.pid)
+        watch = Monitor([target], DIALECTS["vllm"], rows.append, rows.append, tmp_path / "run", Redactor())
         spec = {"admin": "reset_mm_cache", "every_s": 0.05}
-        attacks = Attacks([spec], DIALECTS["vllm"], [Replica("a", server.url)], rows.append, Redactor())
+        attacks = AttackInjector([spec], DIALECTS["vllm"], [AttackedReplica("a", server.url)], rows.append, Redactor())
         await watch.start()
         assert await watch.wait_healthy("a", 30)
         assert [done.ok for _, done in await attacks.preflight()] == [True]

@@ -47,10 +47,15 @@ def test_a_page_of_dcgm_exporter_is_read_gpu_by_gpu_in_plain_units(
     page = (PAGES / "dcgm_4.2.txt").read_bytes()
     watched(server, rows, DCGM, page, lambda: rows.of("device", device="gpu1"), monkeypatch)
     assert values(rows, "gpu0") == {
-        "gpu_sm_clock_hz": 1980e6, "gpu_memory_temperature_c": 61, "gpu_temperature_c": 54, "gpu_power_w": 512.333,
-        "gpu_utilisation_ratio": pytest.approx(0.97), "gpu_xid_last": 0, "gpu_memory_free_bytes": 7411 * MIB,
+        "gpu_sm_clock_hz": 1980e6,
+        "gpu_memory_temperature_c": 61,
+        "gpu_temperature_c": 54,
+        "gpu_power_w": 512.333,
+        "gpu_utilisation_ratio": pytest.approx(0.97),
+        "gpu_xid_last": 0,
+        "gpu_memory_free_bytes": 7411 * MIB,
         "gpu_memory_used_bytes": 73678 * MIB,
-    }  # fmt: skip
+    }
     assert values(rows, "gpu1")["gpu_xid_last"] == 31
     assert values(rows, "gpu1")["gpu_memory_used_bytes"] == 4 * MIB, "a part of a GPU is not added to the whole"
     assert {r["host"] for r in rows.of("device")} == {f"127.0.0.1:{server.port}"}
@@ -95,17 +100,27 @@ def fake_nvml() -> types.ModuleType:
         return 300_000
 
     module = types.ModuleType("pynvml")
-    vars(module).update({
-        "NVMLError": NvmlError, "NVML_TEMPERATURE_GPU": 0, "nvmlEventTypeXidCriticalError": 8,
-        "nvmlInit": lambda: None, "nvmlShutdown": lambda: None, "nvmlDeviceGetCount": lambda: 2,
-        "nvmlDeviceGetHandleByIndex": lambda n: n, "nvmlDeviceGetUUID": lambda gpu: f"GPU-{gpu}",
-        "nvmlEventSetCreate": lambda: "set", "nvmlDeviceRegisterEvents": lambda *_: None,
-        "nvmlEventSetWait_v2": wait,
-        "nvmlDeviceGetMemoryInfo": lambda _: types.SimpleNamespace(used=5 * MIB, free=7 * MIB),
-        "nvmlDeviceGetUtilizationRates": lambda _: types.SimpleNamespace(gpu=40),
-        "nvmlDeviceGetTemperature": lambda *_: 50, "nvmlDeviceGetPowerUsage": power,
-        "nvmlDeviceGetCurrentClocksThrottleReasons": lambda _: 4, "nvmlDeviceGetName": lambda n: b"NVIDIA H%d" % n,
-    })  # fmt: skip
+    vars(module).update(
+        {
+            "NVMLError": NvmlError,
+            "NVML_TEMPERATURE_GPU": 0,
+            "nvmlEventTypeXidCriticalError": 8,
+            "nvmlInit": lambda: None,
+            "nvmlShutdown": lambda: None,
+            "nvmlDeviceGetCount": lambda: 2,
+            "nvmlDeviceGetHandleByIndex": lambda n: n,
+            "nvmlDeviceGetUUID": lambda gpu: f"GPU-{gpu}",
+            "nvmlEventSetCreate": lambda: "set",
+            "nvmlDeviceRegisterEvents": lambda *_: None,
+            "nvmlEventSetWait_v2": wait,
+            "nvmlDeviceGetMemoryInfo": lambda _: types.SimpleNamespace(used=5 * MIB, free=7 * MIB),
+            "nvmlDeviceGetUtilizationRates": lambda _: types.SimpleNamespace(gpu=40),
+            "nvmlDeviceGetTemperature": lambda *_: 50,
+            "nvmlDeviceGetPowerUsage": power,
+            "nvmlDeviceGetCurrentClocksThrottleReasons": lambda _: 4,
+            "nvmlDeviceGetName": lambda n: b"NVIDIA H%d" % n,
+        }
+    )
     return module
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from loadchaos.core.redact import Redactor
-from loadchaos.server.monitor.log_follower import Follower
+from loadchaos.server.monitor.log_follower import LogFollower
 
 OLD = "6,100,1000000,-;NVRM: Xid (PCI:0000:3b:00): 13, pid=1, name=of another life\n"
 NEW = """6,101,2000001,-;usb 1-1: new high-speed USB device number 2 using xhci_hcd
@@ -20,7 +20,7 @@ NEW = """6,101,2000001,-;usb 1-1: new high-speed USB device number 2 using xhci_
 
 def followed(tmp_path: Path, kernel: Path, rows: Any, until: Any) -> str:
     async def story() -> None:
-        follower = Follower(f"kmsg:{kernel}", "", "kernel", tmp_path / "logs", rows.append, Redactor(), "kernel")
+        follower = LogFollower(f"kmsg:{kernel}", "", "kernel", tmp_path / "logs", rows.append, Redactor(), "kernel")
         follower.start()
         await until()
         await follower.stop()

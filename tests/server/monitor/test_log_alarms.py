@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from loadchaos.server.monitor.log_alarms import Ears
+from loadchaos.server.monitor.log_alarms import LogAlarms
 
 
 def heard(rows: Any) -> list[tuple[str, str]]:
@@ -20,21 +20,22 @@ def append(path: Path, text: str) -> None:
 def test_the_end_in_order_and_the_failure_are_heard_in_the_order_of_the_log(tmp_path: Path, rows: Any) -> None:
     log = tmp_path / "server.log"
     log.write_text("(APIServer pid=1) ERROR old: of another life\n")
-    ears = Ears(log, "server", rows.append)
+    ears = LogAlarms(log, "server", rows.append)
     ears.look()
     append(log, "INFO:     127.0.0.1 - GET /health\n(EngineCore pid=2) ERROR 11-20 [core.py:1] boom\nINFO:     Shut")
     ears.look()
     append(log, "ting down\n")
     ears.look()
     assert heard(rows) == [
-        ("listening", ""), ("failing", "(EngineCore pid=2) ERROR 11-20 [core.py:1] boom"),
+        ("listening", ""),
+        ("failing", "(EngineCore pid=2) ERROR 11-20 [core.py:1] boom"),
         ("ending", "INFO:     Shutting down"),
-    ]  # fmt: skip
+    ]
     ears.close()
 
 
 def test_a_log_that_is_not_there_yet_says_nothing_until_it_comes(tmp_path: Path, rows: Any) -> None:
-    ears = Ears(tmp_path / "server.log", "server", rows.append)
+    ears = LogAlarms(tmp_path / "server.log", "server", rows.append)
     ears.look()
     assert rows == []
     append(tmp_path / "server.log", "")
@@ -48,7 +49,7 @@ def test_a_log_that_is_not_there_yet_says_nothing_until_it_comes(tmp_path: Path,
 def test_an_end_in_order_that_complains_of_itself_afterwards_was_told_first(tmp_path: Path, rows: Any) -> None:
     log = tmp_path / "server.log"
     append(log, "")
-    ears = Ears(log, "server", rows.append)
+    ears = LogAlarms(log, "server", rows.append)
     ears.look()
     append(log, "(APIServer pid=1) INFO 11-21 [launcher.py:254] [shutdown] API server: shutdown triggered\n")  # 0.32
     append(
@@ -63,7 +64,7 @@ def test_an_end_in_order_that_complains_of_itself_afterwards_was_told_first(tmp_
 def test_of_a_burst_only_the_end_is_looked_at(tmp_path: Path, rows: Any) -> None:
     log = tmp_path / "server.log"
     append(log, "")
-    ears = Ears(log, "server", rows.append)
+    ears = LogAlarms(log, "server", rows.append)
     ears.look()
     append(log, "Traceback (most recent call last)\n" + "INFO nothing of note\n" * 50_000 + "INFO:     Shutting down\n")
     ears.look()
@@ -76,7 +77,7 @@ def test_the_words_of_an_engine_that_is_gone_are_heard_behind_the_error_they_com
 ) -> None:
     log = tmp_path / "server.log"
     append(log, "")
-    ears = Ears(log, "server", rows.append)
+    ears = LogAlarms(log, "server", rows.append)
     ears.look()
     said = "lmdeploy.pytorch.engine.mp_engine.zmq_rpc.RPCServerDeadError: PyTorch ZMQ engine process is not alive."
     append(log, f"2026-11-20 15:53:40,123 - lmdeploy - ERROR - boom\n{said}\n")

@@ -14,18 +14,18 @@ import pytest
 from loadchaos.core.errors import OptionError
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects import DIALECTS
-from loadchaos.server.monitor import Target, Watch
+from loadchaos.server.monitor import Monitor, MonitoredReplica
 from loadchaos.server.monitor import health_probe as probing
 
 PAGE = b'vllm:num_requests_running{engine="0"} 3\nprocess_start_time_seconds 5\n# api_key="planted-secret"\n'
 
 
 @contextlib.asynccontextmanager
-async def watching(server: Any, rows: Any, folder: Path, **more: Any) -> AsyncIterator[Watch]:
-    target = Target("a", server.url, **more)
+async def watching(server: Any, rows: Any, folder: Path, **more: Any) -> AsyncIterator[Monitor]:
+    target = MonitoredReplica("a", server.url, **more)
     redactor = Redactor(["planted-secret"])
     headers = {"Authorization": "Bearer planted-secret"}
-    watch = Watch([target], DIALECTS["vllm"], rows.append, rows.append, folder, redactor, headers)
+    watch = Monitor([target], DIALECTS["vllm"], rows.append, rows.append, folder, redactor, headers)
     await watch.start()
     try:
         yield watch

@@ -15,7 +15,7 @@ import pytest
 
 from loadchaos.core.redact import Redactor
 from loadchaos.server.monitor import orchestrators as asking
-from loadchaos.server.monitor.log_follower import Follower
+from loadchaos.server.monitor.log_follower import LogFollower
 from loadchaos.server.monitor.orchestrators import Supervisor
 
 # Each prints what lies in a file, as the real command would for the same question, and fails as the real one does.
@@ -201,7 +201,7 @@ def test_after_a_restart_the_last_words_come_from_the_previous_container_and_onl
     (place / "first.log").write_text(opening)
 
     async def story() -> None:
-        follower = Follower("k8s:ml/vllm-0", "a", "a", tmp_path / "logs", rows.append, Redactor())
+        follower = LogFollower("k8s:ml/vllm-0", "a", "a", tmp_path / "logs", rows.append, Redactor())
         follower.start()
         kept = follower.path
         try:

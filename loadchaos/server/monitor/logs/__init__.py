@@ -12,14 +12,14 @@ from pathlib import Path
 
 from loadchaos.core.errors import OptionError
 from loadchaos.server.monitor.logs import command
-from loadchaos.server.monitor.logs.base import Source
+from loadchaos.server.monitor.logs.base import LogSource
 from loadchaos.server.monitor.logs.file import FileSource
 from loadchaos.server.monitor.logs.kernel import KernelSource
 
-__all__ = ["SOURCES", "Source", "open_source", "read_spec"]
+__all__ = ["SOURCES", "LogSource", "open_source", "read_spec"]
 
 # prefix -> (what the rest must look like, how it is written in help and errors, what follows it)
-SOURCES: Mapping[str, tuple[re.Pattern[str], str, Callable[[str], Source]]] = {
+SOURCES: Mapping[str, tuple[re.Pattern[str], str, Callable[[str], LogSource]]] = {
     "docker": (re.compile(r"[\w.-]+"), "docker:NAME", command.docker),
     "k8s": (re.compile(r"[\w.-]+/[\w.-]+(?:/[\w.-]+)?"), "k8s:NAMESPACE/POD[/CONTAINER]", command.kubernetes),
     "journal": (re.compile(r"[\w@.:-]+"), "journal:UNIT", command.journal),
@@ -47,7 +47,7 @@ def read_spec(spec: str) -> tuple[str, str]:
     return kind, rest
 
 
-def open_source(spec: str) -> Source:
+def open_source(spec: str) -> LogSource:
     """What follows the log that `spec` names; for a file, from its present end. OptionError as `read_spec`."""
     kind, rest = read_spec(spec)
     return FileSource(Path(rest).expanduser()) if kind == "file" else SOURCES[kind][2](rest)

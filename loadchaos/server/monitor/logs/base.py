@@ -11,7 +11,7 @@ Told = Callable[[float, str], None]
 """A gap in the log: seconds that are missing (0 where unknown or none), and why."""
 
 
-class Source(Protocol):
+class LogSource(Protocol):
     """Somewhere a log lives. `follow` runs in a thread of its own until `stop` is set."""
 
     def head(self, limit_bytes: int) -> bytes:

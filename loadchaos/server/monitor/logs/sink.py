@@ -67,10 +67,18 @@ class LogSink:
     def _next_index(self) -> int:
         self._since = time.monotonic()
         index = os.open(parquet.part_of(self._rows, self._part), _FLAGS, 0o644)
-        self._row(index, {
-            "row": "header", "schema": 1, "writer": "run", "pid": os.getpid(), "mono_ns": time.monotonic_ns(),
-            "utc_ns": time.time_ns(), "source": self._source,
-        })  # fmt: skip
+        self._row(
+            index,
+            {
+                "row": "header",
+                "schema": 1,
+                "writer": "run",
+                "pid": os.getpid(),
+                "mono_ns": time.monotonic_ns(),
+                "utc_ns": time.time_ns(),
+                "source": self._source,
+            },
+        )
         return index
 
     def _row(self, index: int, row: dict[str, Any]) -> None:
