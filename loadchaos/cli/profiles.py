@@ -40,12 +40,14 @@ def _profile_argument(command: Callable[..., Any]) -> Callable[..., Any]:
 def explain(profile: str, overrides: tuple[str, ...], seed: int, as_json: bool) -> None:
     """Say in plain words what a profile will do and cost."""
     from loadchaos.profile.explain import explain as words
-    from loadchaos.profile.steps import total
+    from loadchaos.profile.pacing import planned_requests
 
     loaded = profile_of(profile, overrides)
     said = words(loaded, seed=seed)
     if as_json:
-        _tell_json({"profile": loaded.to_json(), "seed": seed, "requests": total(loaded, seed), "words": said})
+        _tell_json(
+            {"profile": loaded.to_json(), "seed": seed, "requests": planned_requests(loaded.load, seed), "words": said}
+        )
     else:
         click.echo(said)
 

@@ -230,6 +230,10 @@ class Reply:
     text: str = ""
 
 
+DEFAULT_EXPECT = ("failures == 0", "engine_deaths == 0", "hangs == 0", "ok_share >= 95%")
+"""Expectations of a profile that states none."""
+
+
 @dataclass(frozen=True)
 class Terms:
     """What a verdict is judged by, taken out of the profile, so that the judge knows no profile.

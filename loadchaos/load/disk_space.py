@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from loadchaos.core.ledger.parquet import HOUR_S
+from loadchaos.profile.pacing import planned_requests
 from loadchaos.profile.profile import Profile
-from loadchaos.profile.steps import total
 
 REQUEST_BYTES = 1_300
 """A begin and an end row (bench/soak.py); long answers have more buckets of gaps, images a little more."""
@@ -78,7 +78,7 @@ def _bytes(n: float) -> str:
 
 def estimate(profile: Profile, seed: int, folder: Path, duration_s: float | None) -> DiskEstimate:
     """From the plan alone. Users that go on for a time are taken to send one request a second each."""
-    known = total(profile, seed)
+    known = planned_requests(profile.load, seed)
     seconds = sum(phase.for_ or (phase.every or 0.0) * phase.repeat for phase in profile.load)
     users = sum(phase.slots * (phase.for_ or 0.0) for phase in profile.load if phase.kind == "closed")
     requests = known if known is not None else users / _USERS_ROUND_S

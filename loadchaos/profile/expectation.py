@@ -1,4 +1,4 @@
-"""One line of `expect`, such as `engine_deaths == 0` or `images.ttft_p99 <= 2s`: reads it, or says what is wrong."""
+"""One line of `expect`, such as `engine_deaths == 0` or `images.ttft_p99 <= 2s`."""
 
 from __future__ import annotations
 
@@ -8,46 +8,45 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
+from loadchaos.core import latency_names
 from loadchaos.core.model import OUTCOMES
 from loadchaos.core.units import duration_s, growth, share
 
 Kind = Literal["count", "share", "duration", "growth"]
 
 NAMES: dict[str, tuple[Kind, str]] = {
-    "engine_deaths": ("count", "deaths of the engine"),
+    "engine_deaths": ("count", "deaths of the server's engine"),
     "hangs": ("count", "times the server hung"),
-    "failures": ("count", "kinds of failure that no accepted entry covers"),
-    "ok_share": ("share", "share of ok answers among the requests that should succeed"),
-    "shed_share": ("share", "share of requests turned away by admission control"),
+    "failures": ("count", "kinds of failure, without accepted ones"),
+    "ok_share": ("share", "share of requests that succeed, among those that should"),
+    "shed_share": ("share", "share of requests rejected by admission control"),
     "restarts": ("count", "times the server came back as a new process"),
-    "lost_requests": ("count", "requests lost to a death of the engine"),
-    "length_mismatch": ("count", "answers whose prompt length differs from the plan"),
-    "output_mismatch": ("count", "answers of another length than asked for with output: {exact}"),
-    "drift.rss": ("growth", "growth of the memory of the server's processes, a part of where it began, in an hour"),
-    "drift.threads": ("growth", "growth of their threads"),
-    "drift.fds": ("growth", "growth of their open files"),
-    "drift.kv": ("growth", "growth of the KV cache in use with nothing running, in points"),
-    "drift.gpu_memory": ("growth", "growth of the memory in use on the GPUs"),
-    "drift.ttft": ("growth", "growth of the time to first token"),
-    "drift.error_rate": ("growth", "growth of the share of requests that end badly, in points"),
-    "recovers_within": ("duration", "longest time from going down to healthy again"),
+    "lost_requests": ("count", "requests lost to an engine death"),
+    "length_mismatch": ("count", "answers whose prompt length differs from the planned one"),
+    "output_mismatch": ("count", "answers whose length differs from output: {exact}"),
+    "drift.rss": ("growth", "growth per hour of the memory of the server's processes, relative to the start"),
+    "drift.threads": ("growth", "growth per hour of the server's threads"),
+    "drift.fds": ("growth", "growth per hour of the server's open files"),
+    "drift.kv": ("growth", "growth per hour of KV cache use while no request runs, in percentage points"),
+    "drift.gpu_memory": ("growth", "growth per hour of used GPU memory"),
+    "drift.ttft": ("growth", "growth per hour of the time to first token"),
+    "drift.error_rate": ("growth", "growth per hour of the share of failed requests, in percentage points"),
+    "recovers_within": ("duration", "longest time from a server death until it is healthy again"),
 }
-"""What the judge counts once a run, with what it means."""
+"""Figures of a whole run that an expectation can name, with their meaning. Latencies and outcomes come on top."""
 
-_LATENCIES = {
-    "ttft": "time to first token",
-    "ttfo": "time to first token of the answer proper",
-    "itl": "time between token chunks",
-    "e2e": "whole time of a request",
-}
-_QUANTILES = ("p50", "p90", "p95", "p99", "p999", "mean")
-_BY_TRAFFIC = {"ok_share", "shed_share"}
+_PER_TRAFFIC = {"ok_share", "shed_share"}
+"""Names of `NAMES` that also exist for one traffic."""
 _TEXT = re.compile(r"\s*([A-Za-z_][\w.-]*)\s*(==|!=|<=|>=|<|>|=)\s*(.*?)\s*")
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """`name op value`; `value` is a count, a share from 0 to 1, seconds, or growth an hour (`kind`). `traffic` "" is all."""
+    """A parsed expectation: `name op value`.
+
+    The unit of `value` follows `kind`: a count, a share from 0 to 1, seconds, or growth per hour. `traffic` is "" for all
+    requests.
+    """
 
     text: str
     name: str
@@ -57,38 +56,40 @@ class Expectation:
     traffic: str = ""
 
     def meaning(self) -> str:
-        """What the name stands for, in words."""
+        """The figure in words."""
         of = f" (traffic {self.traffic})" if self.traffic else ""
         if self.name in NAMES:
             return NAMES[self.name][1] + of
         if self.name.startswith("outcomes."):
-            return f"requests that end {self.name.removeprefix('outcomes.')}{of}"
-        latency, quantile = self.name.split("_")
-        return f"{_LATENCIES[latency]}, {quantile}{of}"
+            return f"requests with the outcome {self.name.removeprefix('outcomes.')}{of}"
+        latency = latency_names.parse(self.name)
+        return f"{latency.meaning if latency is not None else self.name}{of}"
 
 
-def known() -> list[str]:
-    """Every name without a traffic in front."""
-    latencies = [f"{latency}_{quantile}" for latency in _LATENCIES for quantile in _QUANTILES]
-    return [*NAMES, *latencies, *(f"outcomes.{outcome}" for outcome in OUTCOMES)]
+def known_names() -> list[str]:
+    """Every name that an expectation can have, without a traffic prefix."""
+    return [*NAMES, *map(str, latency_names.all_names()), *(f"outcomes.{outcome}" for outcome in OUTCOMES)]
 
 
 def parse(text: str, traffics: Collection[str] = ()) -> Expectation:
-    """Read one line. Raises ValueError that says what was expected; `traffics` are the names that may stand in front."""
+    """Parse one line of `expect`.
+
+    `traffics` are the names that may stand before the figure. Raises ValueError that says what was expected.
+    """
     match = _TEXT.fullmatch(text)
     if match is None:
-        raise ValueError(f"an expectation reads `name op value`, e.g. engine_deaths == 0 (got {text!r})")
+        raise ValueError(f"`name op value` was expected, e.g. engine_deaths == 0 (got {text!r})")
     full, op, value = match.groups()
     if op == "=":
-        raise ValueError(f"{full} == {value}? A single = means nothing here (got {text!r})")
+        raise ValueError(f"= is not a comparison; write {full} == {value} (got {text!r})")
     first, dot, rest = full.partition(".")
     traffic, name = (first, rest) if dot and first in traffics else ("", full)
     kind = _kind(name)
     if kind is None:
         raise ValueError(_unknown(full, traffics))
-    if traffic and name in NAMES and name not in _BY_TRAFFIC:
+    if traffic and name in NAMES and name not in _PER_TRAFFIC:
         raise ValueError(
-            f"{name} is counted for the whole run, not for one traffic: {name} {op} {value}? (got {text!r})"
+            f"{name} exists only for the whole run, not for one traffic; write {name} {op} {value} (got {text!r})"
         )
     return Expectation(text, name, op, _value(name, kind, value), kind, traffic)
 
@@ -98,15 +99,15 @@ def _kind(name: str) -> Kind | None:
         return NAMES[name][0]
     if name.startswith("outcomes."):
         return "count" if name.removeprefix("outcomes.") in OUTCOMES else None
-    latency, _, quantile = name.partition("_")
-    return "duration" if latency in _LATENCIES and quantile in _QUANTILES else None
+    return "duration" if latency_names.parse(name) is not None else None
 
 
 def _unknown(full: str, traffics: Collection[str]) -> str:
-    every = [*known(), *(f"{t}.{n}" for t in traffics for n in known())]
+    every = [*known_names(), *(f"{t}.{n}" for t in traffics for n in known_names())]
     near = difflib.get_close_matches(full, every, n=1, cutoff=0.6)
-    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(NAMES)}, ttft_p99 and the like, outcomes.ok"
-    return f"nothing is called {full!r} that could be expected; {hint}"
+    if near:
+        return f"unknown figure {full!r}; did you mean {near[0]}?"
+    return f"unknown figure {full!r}; known are {', '.join(NAMES)}, latencies such as ttft_p99, outcomes such as outcomes.ok"
 
 
 def _value(name: str, kind: Kind, text: str) -> float:

@@ -6,12 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
+from loadchaos.core.model import DEFAULT_EXPECT
 from loadchaos.core.units import format_duration
 from loadchaos.profile import expectation, trace
 from loadchaos.profile.attack import AttackPlan
 from loadchaos.profile.load import Phase
-from loadchaos.profile.profile import DEFAULT_EXPECT, Profile
-from loadchaos.profile.steps import count, replayed, steps, total
+from loadchaos.profile.pacing import phase_requests, planned_requests, replayed
+from loadchaos.profile.profile import Profile
+from loadchaos.profile.steps import steps
 from loadchaos.profile.target import OnDeath
 from loadchaos.profile.traffic import OutputOptions, Traffic
 
@@ -23,7 +25,7 @@ _LONGEST_CYCLE = 20
 
 def explain(profile: Profile, seed: int = 0) -> str:
     """Several lines, wrapped by nobody: for a terminal."""
-    planned = total(profile, seed)
+    planned = planned_requests(profile.load, seed)
     lines = [f"{profile.name}: {profile.about}".rstrip(": "), "", *_target(profile), "", "It sends"]
     lines += [f"  {_traffic(profile, t, planned)}" for t in profile.traffic]
     lines += ["", "like this"]
@@ -188,7 +190,7 @@ def _cost(profile: Profile, planned: int | None, seed: int) -> Iterator[str]:
     played = [arrival for phase in profile.load if phase.trace is not None for _, arrival in replayed(phase)]
     counts = None
     if planned is not None:
-        counts = [0 if p.trace is not None else count(profile, seed, i) or 0 for i, p in enumerate(profile.load)]
+        counts = [0 if p.trace is not None else phase_requests(p, seed, i) or 0 for i, p in enumerate(profile.load)]
     sums: dict[str, float] = {}
     output = 0.0
     weights = sum(t.weight for t in profile.traffic)

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from pydantic import BaseModel, Field, ValidationError, field_validator
 from ruamel.yaml import YAML
 
-from loadchaos.core.model import Terms
+from loadchaos.core.model import DEFAULT_EXPECT, Terms
 from loadchaos.core.units import DurationS, share
 from loadchaos.profile import expectation, validate
 from loadchaos.profile.attack import AttackPlan
@@ -23,14 +23,12 @@ from loadchaos.profile.files import find
 from loadchaos.profile.load import Phase, unrolled
 from loadchaos.profile.monitor import Watching
 from loadchaos.profile.overrides import apply
+from loadchaos.profile.pacing import planned_requests
 from loadchaos.profile.source import Document, Mistake, from_pydantic, plain, read
 from loadchaos.profile.target import Launch, Target
 from loadchaos.profile.traffic import Chosen, Traffic
 
 _MOST_PHASES = 10_000
-DEFAULT_EXPECT = ("failures == 0", "engine_deaths == 0", "hangs == 0", "ok_share >= 95%")
-"""What is expected of a server where a profile says nothing."""
-
 Mechanism = Literal[
     "images",
     "speculative_decoding",
@@ -127,15 +125,13 @@ class Profile(Part):
 
     def terms(self, seed: int) -> Terms:
         """What the judge needs to know of this profile."""
-        from loadchaos.profile.steps import total  # steps know profiles, a profile needs steps only here
-
         return Terms(
             profile=self.name,
             expect=self.expect or DEFAULT_EXPECT,
             accept=[a.model_dump(mode="json", exclude_none=True) for a in self.accept],
             requires=self.requires,
             exposure=self.exposure.model_dump() if self.exposure else None,
-            planned_requests=total(self, seed),
+            planned_requests=planned_requests(self.load, seed),
             attacks=[a.operation for a in self.attacks],
             limits={
                 "first_byte": self.limits.first_byte,

@@ -1,7 +1,8 @@
-"""Recorded arrivals, played again: each line of a trace says when a request came, how long it was, and what it shared.
+"""Recorded request arrivals (a trace) and how a step replays one of them.
 
-JSON lines as Mooncake publishes them and `vllm bench serve --dataset-name timed_trace` reads them: `timestamp`,
-`input_length`, `output_length` and, where known, `hash_ids`, one for each block of the prompt: equal ids, equal text.
+A trace is a JSON Lines file as Mooncake publishes it and `vllm bench serve --dataset-name timed_trace` reads it. Each line
+has `timestamp`, `input_length`, `output_length` and optionally `hash_ids`, one id for each block of the prompt. Blocks with
+the same id have the same text.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from loadchaos.core.model import Output, Step
 
 @dataclass(frozen=True)
 class Arrival:
-    """One request of a trace; `at` in the trace's own units from its first, lengths in tokens."""
+    """One request of a trace. `at` counts from the first request, in the trace's own time unit; lengths are in tokens."""
 
     at: float
     input_tokens: int
@@ -29,32 +30,32 @@ class Arrival:
 
 @runtime_checkable
 class Replays(Protocol):
-    """Payload options that can be as a trace has them."""
+    """Payload options that can send a prompt with the length and the shared blocks of a trace."""
 
     def replay(self, tokens: int, blocks: Sequence[int], block_tokens: int) -> Any:
-        """Options of the same kind: a prompt of so many tokens that begins with these blocks."""
+        """Options of the same kind for a prompt of `tokens` tokens that begins with these blocks."""
 
 
 @functools.lru_cache(maxsize=8)
 def read(file: str) -> tuple[Arrival, ...]:
-    """All arrivals in the order of their time. Raises ValueError with file and line of what is none."""
+    """Read all arrivals of a trace, sorted by time. Raises ValueError with the file and line of a mistake."""
     try:
         text = Path(file).read_text(encoding="utf-8")
     except OSError as e:
         raise ValueError(f"{file}: {why_unread(e)}") from e
     except UnicodeDecodeError as e:
-        raise ValueError(f"{file}: not UTF-8 text") from e
+        raise ValueError(f"{file}: the file is not UTF-8 text") from e
     found = []
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             try:
                 found.append(_arrival(json.loads(line)))
             except json.JSONDecodeError as e:
-                raise ValueError(f"{file}:{number}:{e.colno}: no JSON: {e.msg}") from e
+                raise ValueError(f"{file}:{number}:{e.colno}: not JSON: {e.msg}") from e
             except (ValueError, TypeError) as e:
                 raise ValueError(f"{file}:{number}: {e}") from e
     if not found:
-        raise ValueError(f"{file} holds no arrival")
+        raise ValueError(f"{file}: the trace has no requests")
     found.sort(key=lambda a: a.at)
     return tuple(replace(a, at=a.at - found[0].at) for a in found)
 
@@ -74,12 +75,12 @@ def _arrival(row: Any) -> Arrival:
 def _tokens(row: Any, name: str) -> int:
     value = row.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name}: a number of tokens was expected (got {value!r})")
+        raise ValueError(f"{name}: a number of tokens of at least 1 was expected (got {value!r})")
     return value
 
 
-def applied(step: Step, arrival: Arrival, block_tokens: int) -> Step:
-    """The step with the lengths and the shared blocks of an arrival; the answer is as long as it was."""
+def apply(step: Step, arrival: Arrival, block_tokens: int) -> Step:
+    """The step with the prompt length, shared blocks and exact output length of an arrival."""
     payload = {
         name: options.replay(arrival.input_tokens, arrival.blocks, block_tokens)
         if isinstance(options, Replays)

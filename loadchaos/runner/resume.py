@@ -13,8 +13,9 @@ from typing import Any
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.files import RunFolder, Tail
 from loadchaos.core.redact import REDACTED
+from loadchaos.profile.pacing import phase_requests
 from loadchaos.profile.profile import Profile
-from loadchaos.profile.steps import PHASE_STRIDE, Sent, count, is_left, of_phase
+from loadchaos.profile.steps import PHASE_STRIDE, SentSteps, is_left, of_phase
 
 _LATE_S = 5.0
 """What was due so long before the newest request of an open phase was missed: it is not sent behind its time."""
@@ -32,7 +33,7 @@ class Point:
     step: int
     behind_s: float
     left: int | None
-    sent: Sent
+    sent: SentSteps
     loaded_s: float
 
     def to_json(self) -> dict[str, Any]:
@@ -79,7 +80,7 @@ def point(folder: RunFolder, profile: Profile, seed: int) -> Point:
     phase = min(last) // PHASE_STRIDE if min(last) >= 0 else int(before.get("phase") or 0)
     while phase < len(profile.load):
         last = _without_missed(profile, seed, phase, last)
-        sent: Sent = [*(before.get("sent") or ()), last]
+        sent: SentSteps = [*(before.get("sent") or ()), last]
         if (found := _next(profile, seed, phase, sent, seen, before)) is not None:
             step, behind_s = found
             left = _left(profile, seed, phase, sent)
@@ -89,7 +90,7 @@ def point(folder: RunFolder, profile: Profile, seed: int) -> Point:
 
 
 def _next(
-    profile: Profile, seed: int, phase: int, sent: Sent, seen: _Seen, before: Mapping[str, Any]
+    profile: Profile, seed: int, phase: int, sent: SentSteps, seen: _Seen, before: Mapping[str, Any]
 ) -> tuple[int, float] | None:
     """(the next step of a phase, how far into it); None where nothing of it is left."""
     part = profile.load[phase]
@@ -119,11 +120,11 @@ def _without_missed(profile: Profile, seed: int, phase: int, last: Sequence[int]
     return [max(had, horizon) for had in last]
 
 
-def _left(profile: Profile, seed: int, phase: int, sent: Sent) -> int | None:
+def _left(profile: Profile, seed: int, phase: int, sent: SentSteps) -> int | None:
     """How many requests are to come; None where time ends the load."""
     left = 0
     for number in range(phase, len(profile.load)):
-        if (planned := count(profile, seed, number)) is None:
+        if (planned := phase_requests(profile.load[number], seed, number)) is None:
             return None
         first = number * PHASE_STRIDE
         left += sum(is_left(index, sent) for index in range(first, first + planned))

@@ -8,10 +8,11 @@ import pytest
 
 from loadchaos.core import resources
 from loadchaos.core.errors import ProfileError
+from loadchaos.core.model import DEFAULT_EXPECT
 from loadchaos.profile.explain import explain
-from loadchaos.profile.profile import DEFAULT_EXPECT, Profile, Registry, from_mapping, load
+from loadchaos.profile.pacing import planned_requests
+from loadchaos.profile.profile import Profile, Registry, from_mapping, load
 from loadchaos.profile.schema import schema
-from loadchaos.profile.steps import total
 from loadchaos.simulator.options import make_options
 
 Write = Callable[..., Profile]
@@ -89,7 +90,7 @@ BAD = {
     "era as a number": ("name: x\ntarget: {embedded: {era: 0.20}}\n" + TRAFFIC + LOAD, "a version is text"),
     "expect": (
         "name: x\n" + TRAFFIC + LOAD + 'expect: ["engine_death == 0"]\n',
-        "nothing is called 'engine_death' that could be expected; did you mean engine_deaths?",
+        "unknown figure 'engine_death'; did you mean engine_deaths?",
     ),
     "expect without unit": ("name: x\n" + TRAFFIC + LOAD + 'expect: ["t.ttft_p99 < 2"]\n', "a duration needs a unit"),
     "expect without sense": ("name: x\n" + TRAFFIC + LOAD + 'expect: ["all is well"]\n', "`name op value`"),
@@ -289,7 +290,7 @@ def test_the_profile_written_as_resolved_is_a_profile(tmp_path: Path, shelves: R
 
 def test_the_demo_plans_six_hundred_requests_and_reset_attacks(shelves: Registry) -> None:
     profile = load(resources.profile("mtp_mm"), shelves)
-    assert total(profile) == 600
+    assert planned_requests(profile.load) == 600
     assert profile.image_sizes() == ([(1024, 1024)], 2)
     assert profile.recovers_within_s() == 300.0
     assert profile.attacks[0].spec()["every_s"] == 2.0

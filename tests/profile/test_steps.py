@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from loadchaos.core import resources
 from loadchaos.profile import arrivals
 from loadchaos.profile.explain import explain
+from loadchaos.profile.pacing import planned_requests
 from loadchaos.profile.profile import Profile, Registry, load
-from loadchaos.profile.steps import PHASE_STRIDE, of_phase, steps, total
+from loadchaos.profile.steps import PHASE_STRIDE, of_phase, steps
 
 Write = Callable[..., Profile]
 rates = st.floats(0.5, 200)
@@ -132,7 +133,7 @@ def test_workers_share_the_steps_of_one(name: str, workers: int, shelves: Regist
     shared = [s for w in range(workers) for s in steps(profile, 5, w, workers)]
     assert sorted(shared, key=lambda s: s.index) == alone
     assert all(s.index % workers == w for w in range(workers) for s in islice(steps(profile, 5, w, workers), 20))
-    assert len(alone) == total(profile, 5)
+    assert len(alone) == planned_requests(profile.load, 5)
 
 
 def test_rounds_are_numbered_and_phases_have_indices_of_their_own(write: Write, good: str) -> None:
@@ -143,7 +144,7 @@ def test_rounds_are_numbered_and_phases_have_indices_of_their_own(write: Write, 
 
 def test_a_phase_that_lasts_a_time_has_no_end_of_its_own(write: Write, good: str) -> None:
     profile = write(good, "load=[{users: 1, for: 3s}]")
-    assert total(profile) is None
+    assert planned_requests(profile.load) is None
     assert len(list(islice(of_phase(profile, 0, 0), 5000))) == 5000
 
 

@@ -15,8 +15,9 @@ from loadchaos.core.model import Facts, TextFacts
 from loadchaos.load.payloads import build
 from loadchaos.profile import trace
 from loadchaos.profile.explain import explain
+from loadchaos.profile.pacing import planned_requests
 from loadchaos.profile.profile import Profile
-from loadchaos.profile.steps import steps, total
+from loadchaos.profile.steps import steps
 
 Write = Callable[..., Profile]
 ROWS = [
@@ -43,7 +44,7 @@ def file(tmp_path: Path) -> Path:
 def test_arrivals_come_in_order_from_the_first_with_their_lengths(file: Path, write: Write) -> None:
     profile = write(PROFILE.format(path=file))
     planned = list(steps(profile, seed=1))
-    assert total(profile) == 3
+    assert planned_requests(profile.load) == 3
     assert [s.due_s for s in planned] == [0.0, 1.0, 2.0]
     assert [s.output.exact for s in planned] == [9, 7, 1]
     assert [s.payload["text"].tokens.low for s in planned] == [1200, 1500, 40]
@@ -71,9 +72,9 @@ def test_two_workers_share_a_trace(file: Path, write: Write) -> None:
 
 
 def test_a_trace_may_be_cut_by_number_and_by_time(file: Path, write: Write) -> None:
-    assert total(write(PROFILE.format(path=file).replace("speed: 2", "requests: 2"))) == 2
-    assert total(write(PROFILE.format(path=file).replace("speed: 2", "for: 3s"))) == 2
-    assert total(write(PROFILE.format(path=file).replace("speed: 2", "unit: 1s, for: 1000s"))) == 1
+    assert planned_requests(write(PROFILE.format(path=file).replace("speed: 2", "requests: 2")).load) == 2
+    assert planned_requests(write(PROFILE.format(path=file).replace("speed: 2", "for: 3s")).load) == 2
+    assert planned_requests(write(PROFILE.format(path=file).replace("speed: 2", "unit: 1s, for: 1000s")).load) == 1
 
 
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=50))
@@ -89,14 +90,14 @@ def test_due_times_never_go_back(tmp_path_factory: pytest.TempPathFactory, stamp
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("{", r"t\.jsonl:1:2: no JSON: Expecting"),
+        ("{", r"t\.jsonl:1:2: not JSON: Expecting"),
         ('{"timestamp": 1, "input_length": 1, "output_length": 1, "hash_ids": 3}', "hash_ids: whole numbers"),
         ('{"input_length": 1}', r"t\.jsonl:1: timestamp: a number"),
         ('{"timestamp": NaN, "input_length": 1, "output_length": 1}', "timestamp: a number"),
-        ('{"timestamp": 1, "input_length": 0, "output_length": 1}', "input_length: a number of tokens"),
+        ('{"timestamp": 1, "input_length": 0, "output_length": 1}', "input_length: a number of tokens of at least 1"),
         ('{"timestamp": 1, "input_length": 1, "output_length": 1, "hash_ids": ["a"]}', "hash_ids: whole numbers"),
         ("7", r"t\.jsonl:1: an object with timestamp"),
-        ("", "holds no arrival"),
+        ("", "has no requests"),
     ],
 )
 def test_what_is_no_arrival_is_told_with_its_line(line: str, told: str, tmp_path: Path) -> None:

@@ -10,21 +10,18 @@ from typing import Any, NamedTuple
 
 from loadchaos.analysis.detectors.growth_limits import FIGURES, Growth
 from loadchaos.analysis.request_stats import Latency
+from loadchaos.core import latency_names
 from loadchaos.core.model import OUTCOMES, Decision
 from loadchaos.core.stats import LogHistogram
 from loadchaos.core.units import duration_s, format_duration, growth, share
-
-DEFAULT = ("failures == 0", "engine_deaths == 0", "hangs == 0", "ok_share >= 95%")
 
 _OPS: Mapping[str, Callable[[float, float], bool]] = {
     "==": operator.eq, "!=": operator.ne, "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt,
 }  # fmt: skip
 _TEXT = re.compile(r"\s*([\w.-]+)\s*(==|!=|<=|>=|<|>)\s*(\S.*?)\s*$")
-_LATENCY = re.compile(r"(ttft|ttfo|itl|e2e)_(p50|p90|p95|p99|p999|mean)$")
 _COUNTS = (
     "engine_deaths", "hangs", "failures", "length_mismatch", "output_mismatch", "lost_requests", "restarts",
 )  # fmt: skip
-_QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 
 
 @dataclass(frozen=True)
@@ -111,8 +108,8 @@ def _figure(name: str, figures: ExpectationInputs) -> _Figure:
         return _shed(traffic, figures)
     if rest.startswith("outcomes."):
         return _outcome(traffic, rest.removeprefix("outcomes."), figures)
-    if (match := _LATENCY.match(rest)) is not None:
-        return _latency(traffic, match[1], match[2], figures)
+    if (latency := latency_names.parse(rest)) is not None:
+        return _latency(traffic, latency, figures)
     raise KeyError(f"there is no figure called {name}")
 
 
@@ -144,15 +141,15 @@ def _outcome(traffic: str, outcome: str, figures: ExpectationInputs) -> _Figure:
     return _Figure(float(n), str(n), "count")
 
 
-def _latency(traffic: str, what: str, how: str, figures: ExpectationInputs) -> _Figure:
+def _latency(traffic: str, name: latency_names.LatencyName, figures: ExpectationInputs) -> _Figure:
     latency = figures.latency.get(traffic)
-    histogram: LogHistogram | None = getattr(latency, what) if latency is not None else None
+    histogram: LogHistogram | None = getattr(latency, name.latency) if latency is not None else None
     if latency is None or histogram is None or histogram.n == 0:
         return _Figure(None, "nothing was measured", "duration")
-    ns = histogram.mean() if how == "mean" else histogram.quantile(_QUANTILES[how])
+    ns = histogram.mean() if name.quantile is None else histogram.quantile(name.quantile)
     assert ns is not None
     told = format_duration(ns / 1e9) if ns >= 1e6 else f"{ns / 1e3:.0f}us"
-    if latency.lower_bounds and what != "itl":
+    if latency.lower_bounds and name.latency != "itl":
         told += f" (at least: {latency.lower_bounds} timed out)"
     if figures.void:
         return _Figure(None, f"{told}, but {figures.void}", "duration")

@@ -10,8 +10,8 @@ from typing import Any
 
 from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.mechanisms import Check
-from loadchaos.analysis.verdict.expectations import DEFAULT, CheckResult, ExpectationInputs, judge
-from loadchaos.core.model import Decision, Row, Terms
+from loadchaos.analysis.verdict.expectations import CheckResult, ExpectationInputs, judge
+from loadchaos.core.model import DEFAULT_EXPECT, Decision, Row, Terms
 from loadchaos.core.stats import upper_bound_at_zero
 
 SCHEMA = 1
@@ -92,7 +92,7 @@ def figures_of(
 
 def expectations(terms: Terms, figures: ExpectationInputs) -> list[CheckResult]:
     """Each of the profile's expectations with its verdict, or those that hold without any."""
-    return [judge(text, figures) for text in (terms.expect or DEFAULT)]
+    return [judge(text, figures) for text in (terms.expect or DEFAULT_EXPECT)]
 
 
 def decide(failures: Sequence[Mapping[str, Any]], judged: Sequence[CheckResult], checks: Sequence[Check]) -> Decision:

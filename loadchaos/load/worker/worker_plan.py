@@ -23,7 +23,7 @@ from loadchaos.load.wire.sockets import Origin
 from loadchaos.load.worker import bundle
 from loadchaos.load.worker.nonces import Nonces
 from loadchaos.profile.profile import Profile, from_mapping
-from loadchaos.profile.steps import Sent, is_left, of_phase
+from loadchaos.profile.steps import SentSteps, is_left, of_phase
 from loadchaos.server.dialects import DIALECTS, Dialect
 
 # A server of unknown make says "your fault" by status alone (design: outcomes).
@@ -84,7 +84,7 @@ class WorkerPlan:
         self.seed = int(plan["seed"])
         resumed = plan.get("resume") or {}
         self._resumed = int(resumed.get("phase", 0)), float(resumed.get("behind_s", 0.0))
-        self._sent: Sent = resumed.get("sent") or ()
+        self._sent: SentSteps = resumed.get("sent") or ()
         self.facts = facts
         # A worker on another machine has a folder of its own; the ids of requests are the run's all the same.
         self.folder = Path(plan.get("spool") or plan["folder"])

@@ -18,6 +18,7 @@ import orjson
 
 from loadchaos.core import progress
 from loadchaos.core.errors import OptionError
+from loadchaos.core.latency_names import label, quantile_label
 from loadchaos.core.ledger.files import Reader, RunFolder
 from loadchaos.core.model import BLAMELESS
 from loadchaos.core.stats import bucket_middle, wilson
@@ -121,7 +122,7 @@ def compare(a: Side, b: Side) -> Comparison:
     """`b` against `a`: positive differences are b's more."""
     random = np.random.default_rng(0)
     latency = [
-        _latency(f"{traffic} {kind.upper()} p{q * 100:g}", _Sample(in_a, kind), _Sample(in_b, kind), q, random)
+        _latency(f"{traffic} {label(kind, quantile_label(q))}", _Sample(in_a, kind), _Sample(in_b, kind), q, random)
         for traffic in sorted(set(a.whole.latency) & set(b.whole.latency))
         for in_a, in_b in [(a.whole.latency[traffic], b.whole.latency[traffic])]
         for kind in ("ttft", "itl", "e2e")

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import orjson
 
+from loadchaos.core import latency_names
 from loadchaos.core.ledger.files import RunFolder
 from loadchaos.core.model import BLAMELESS
 from loadchaos.core.stats import upper_bound_at_zero, wilson
@@ -228,7 +229,7 @@ def _latencies(verdict: Mapping[str, Any]) -> dict[str, float]:
             values = kinds.get(f"{kind}_s") or {}
             for q, fewest in _FEWEST_ANSWERS.items():
                 if (values.get("n") or 0) >= fewest and isinstance(values.get(q), int | float):
-                    found[f"{clean(traffic, 60)} {kind.upper()} {q}"] = float(values[q])
+                    found[f"{clean(traffic, 60)} {latency_names.label(kind, q)}"] = float(values[q])
     return found
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from loadchaos.core.latency_names import quantile_label
 from loadchaos.core.stats import LogHistogram, bucket_middle
 from loadchaos.report.live_stats.buckets import Latencies, e2e_ns, latencies, ttft_ns
 from loadchaos.report.words import clean, number, seconds
@@ -128,7 +129,9 @@ def _row(traffic: str, hist: LogHistogram, place: Callable[[float], float], n_bi
     # A bin with a single answer among thousands still is a line one can see.
     bars = (f"M{_n(i * wide)},100v{_n(-max(3.0, 100 * n / top))}h{_n(wide)}V100z" for i, n in enumerate(bins) if n)
     quantiles = [(q, hist.quantile(q)) for q in (0.5, 0.9, 0.99)]
-    marks = tuple((round(100 * place(v), 2), f"p{q * 100:g} {seconds(v / _NS)}") for q, v in quantiles if v is not None)
+    marks = tuple(
+        (round(100 * place(v), 2), f"{quantile_label(q)} {seconds(v / _NS)}") for q, v in quantiles if v is not None
+    )
     return Row(traffic, "".join(bars), marks, ", ".join([*(m[1] for m in marks), f"{number(hist.n)} in all"]))
 
 

@@ -1,0 +1,66 @@
+"""Names of latency figures: `ttft_p99` in a profile's `expect`, `TTFT p99` in a report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+LATENCIES: Mapping[str, str] = {
+    "ttft": "time to first token",
+    "ttfo": "time to first token after the reasoning",
+    "itl": "inter-token latency: time between two chunks with tokens",
+    "e2e": "end-to-end time of a request",
+}
+"""Latency by name, with its meaning."""
+
+STATISTICS: Mapping[str, float | None] = {
+    "p50": 0.5,
+    "p90": 0.9,
+    "p95": 0.95,
+    "p99": 0.99,
+    "p999": 0.999,
+    "mean": None,
+}
+"""Statistic by name, with its quantile. The mean has none."""
+
+
+@dataclass(frozen=True)
+class LatencyName:
+    """One latency figure: a latency and a statistic over requests."""
+
+    latency: str
+    statistic: str
+
+    @property
+    def quantile(self) -> float | None:
+        """The quantile from 0 to 1, or None for the mean."""
+        return STATISTICS[self.statistic]
+
+    @property
+    def meaning(self) -> str:
+        """The figure in words, for example `time to first token, p99`."""
+        return f"{LATENCIES[self.latency]}, {self.statistic}"
+
+    def __str__(self) -> str:
+        return f"{self.latency}_{self.statistic}"
+
+
+def parse(text: str) -> LatencyName | None:
+    """Parse a name such as `ttft_p99`. Returns None if it names no latency figure."""
+    latency, _, statistic = text.partition("_")
+    return LatencyName(latency, statistic) if latency in LATENCIES and statistic in STATISTICS else None
+
+
+def all_names() -> Iterator[LatencyName]:
+    """Every latency figure, in the order of the two tables."""
+    return (LatencyName(latency, statistic) for latency in LATENCIES for statistic in STATISTICS)
+
+
+def quantile_label(q: float) -> str:
+    """Label of a quantile in a report, for example `p99` or `p99.9`."""
+    return f"p{q * 100:g}"
+
+
+def label(latency: str, quantile: str) -> str:
+    """Label of a latency figure in a report, for example `TTFT p99`."""
+    return f"{latency.upper()} {quantile}"
