@@ -142,7 +142,7 @@ _TO_DO = {
     "watching": "see that /health and the logs can be reached from here, and that this machine has time to look",
     "server_log": "give --server-log the file, container or unit that this very server writes to",
     "ledger": "free disk space, or choose another place with --out, and run it again",
-    "workers": "start as many as were waited for, or wait longer: --wait-workers (docs/scale.md)",
+    "workers": "start as many as were waited for, or wait longer: --wait-workers (docs/how-to/many-machines.md)",
     "exposure": "run longer or with more users, until the mechanism was at work often enough",
     "requires": "start the server with what the profile is about; loadchaos probe URL says which profiles fit it",
     "preflight": "mend it and run again; loadchaos probe URL says what this server is and can",
