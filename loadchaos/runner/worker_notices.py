@@ -21,7 +21,9 @@ class WorkerNotices:
     def call(self, master: Master, ours: str | None) -> None:
         """They are waited for. `ours`: the URL of a server that we started, which they will hardly reach."""
         where = f"{'every address here' if master.bind_host == '*' else master.bind_host}, port {master.bind_port}"
-        self._say(f"waiting for {master.workers} workers on {where} (nothing protects that port: docs/how-to/many-machines.md)")
+        self._say(
+            f"waiting for {master.workers} workers on {where} (nothing protects that port: docs/how-to/many-machines.md)"
+        )
         if ours is not None:
             self._say(f"note: workers on other machines cannot reach {ours}")
 
