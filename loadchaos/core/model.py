@@ -173,14 +173,16 @@ class Step:
 
 @slotted_dataclass(frozen=True)
 class Request:
-    """What goes to the wire. `tokens` are the prompt tokens the plan means the server to count (None: not known).
+    """A step's request, built for this server and not yet addressed to it.
 
+    `tokens` are the prompt tokens the plan expects the server to count (None: unknown).
     `body` is the whole JSON body as bytes; `nonce` a word only this request has in its prompt; `edge` is the margin
     (prompt tokens minus limit) of a near-limit rung. `fitted` says in words what was reduced to fit the server.
     `exact` are the output tokens that the answer must have (None: as many as it likes up to `max_tokens`).
     `image_names` tell apart images and videos that may come again; those not named are new (None: nothing is known).
     """
 
+    step: Step
     path: str
     body: bytes
     stream: bool

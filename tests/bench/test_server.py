@@ -13,9 +13,9 @@ import pytest
 from bench.server import NO_EVENT, LoadServer, NoCompilerError, Pace, build, has_openssl
 from loadchaos.core.model import Reply
 from loadchaos.load.behaviours import plain
-from loadchaos.load.wire.exchange import Exchange, Progress, WireRequest, length_of, request_head
-from loadchaos.load.wire.outcome import OutcomeRules
+from loadchaos.load.wire.exchange import Exchange, Progress
 from loadchaos.load.wire.sockets import Origin, Slot
+from tests.load.wire.requests import wire_request
 
 PACE = Pace(events=25, gap_us=1000, ttft_us=5000, spread_us=3000)
 USERS, EACH = 4, 3
@@ -43,11 +43,10 @@ def ask(server: LoadServer, *, stream: bool, padding: int = 0) -> list[Reply]:
     trust = ssl.create_default_context(cafile=server.certificate) if server.certificate else None
     target = Origin(server.url, trust)
     body = b'{"model":"bench","p":"%s","stream":%s}' % (b"x" * padding, b"true" if stream else b"false")
-    head = request_head("/v1/chat/completions", target.host_header, {}) + length_of(body)
 
     def user(_: int) -> list[Reply]:
         slot = Slot(target)
-        sending = WireRequest(head, body, stream, OutcomeRules())
+        sending = wire_request(target, body, stream=stream)
         replies = [plain.act(Exchange(sending, slot, Progress())) for _ in range(EACH)]
         slot.close()
         return replies

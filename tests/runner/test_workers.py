@@ -51,7 +51,7 @@ def test_a_worker_of_another_version_is_refused_and_the_others_go_on(
 ) -> None:
     old = tmp_path / "old" / "loadchaos"
     shutil.copytree(Path(__file__).parents[2] / "loadchaos", old, ignore=shutil.ignore_patterns("__pycache__"))
-    init = old / "__init__.py"
+    init = old / "core" / "version.py"
     init.write_text(re.sub(r'__version__ = ".*"', '__version__ = "0.0.9"', init.read_text()))
     run = start("--master", "--expect-workers", "1", "--master-bind-port", str(unused_port))
     stranger = worker(unused_port, env={"PYTHONPATH": str(old.parent)})

@@ -30,7 +30,7 @@ class Behaviour(Protocol):
     def FRESH(self) -> bool:  # noqa: N802 - a constant of a module
         """Whether each call has a connection of its own."""
 
-    def act(self, call: Exchange) -> Reply:
+    def act(self, exchange: Exchange) -> Reply:
         """Take one call from connecting to its end. Never raises for what the network does."""
 
 

@@ -50,35 +50,35 @@ class Options(BaseModel):
         return self
 
 
-def act(call: Exchange) -> Reply:
+def act(exchange: Exchange) -> Reply:
     """Connect, send, read up to the chosen moment, hang up."""
-    options: Options = call.options
+    options: Options = exchange.step.behaviour_options
     reset = options.leave == "reset"
-    if not call.connect():
-        return call.reply()
+    if not exchange.connect():
+        return exchange.reply()
     if options.before == "body":
-        if call.send_piece(call.sending.head, whole=False):
-            call.rest(_INTO_PREFILL_S)
-            call.hang_up(reset=reset)
-        return call.reply()
-    if not call.send():
-        return call.reply()
+        if exchange.send_piece(exchange.wire.head, whole=False):
+            exchange.rest(_INTO_PREFILL_S)
+            exchange.hang_up(reset=reset)
+        return exchange.reply()
+    if not exchange.send():
+        return exchange.reply()
     if options.before == "first_byte":
-        call.rest(_INTO_PREFILL_S)
-        call.hang_up(reset=reset)
-        return call.reply()
+        exchange.rest(_INTO_PREFILL_S)
+        exchange.hang_up(reset=reset)
+        return exchange.reply()
     if options.after is not None:
-        call.hang_up_after(options.after)
-    if call.receive_all(_moment(call, options)):
-        call.hang_up(reset=reset)
-    return call.reply()
+        exchange.hang_up_after(options.after)
+    if exchange.receive_all(_moment(exchange, options)):
+        exchange.hang_up(reset=reset)
+    return exchange.reply()
 
 
-def _moment(call: Exchange, options: Options) -> Callable[[], bool]:
+def _moment(exchange: Exchange, options: Options) -> Callable[[], bool]:
     """Whether it has come, asked after each read."""
     if options.before == "end":
-        return lambda: call.answered
+        return lambda: exchange.answered
     if options.at_token is None:
         return lambda: False
-    token = options.at_token.pick(random.Random(call.seed))
-    return lambda: call.tokens >= token
+    token = options.at_token.pick(random.Random(exchange.step.seed))
+    return lambda: exchange.tokens >= token

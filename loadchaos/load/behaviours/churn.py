@@ -16,8 +16,8 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def act(call: Exchange) -> Reply:
+def act(exchange: Exchange) -> Reply:
     """Connect, send, read to the end; the call closes what was its own."""
-    if call.connect() and call.send():
-        call.receive_all()
-    return call.reply()
+    if exchange.connect() and exchange.send():
+        exchange.receive_all()
+    return exchange.reply()

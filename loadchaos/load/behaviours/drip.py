@@ -28,23 +28,23 @@ class Options(BaseModel):
     of: Literal["body", "all"] = "body"
 
 
-def act(call: Exchange) -> Reply:
+def act(exchange: Exchange) -> Reply:
     """Connect, send piece by piece, read to the end."""
-    options: Options = call.options
-    rng = random.Random(call.seed)
-    call.slowed = True
-    head, body = call.sending.head, call.sending.body
+    options: Options = exchange.step.behaviour_options
+    rng = random.Random(exchange.step.seed)
+    exchange.slowed = True
+    head, body = exchange.wire.head, exchange.wire.request.body
     whole, at = (head + body, 0) if options.of == "all" else (body, 0)
-    if not call.connect() or (options.of == "body" and not call.send_piece(head)):
-        return call.reply()
+    if not exchange.connect() or (options.of == "body" and not exchange.send_piece(head)):
+        return exchange.reply()
     pauses = int(options.for_ / options.pause) if options.pause else len(whole)
     while at < len(whole):
         size = max(1, options.bytes.pick(rng)) if pauses > 0 else len(whole)
-        if not call.send_piece(whole[at : at + size]):
-            return call.reply()  # the server refused before it had read all
+        if not exchange.send_piece(whole[at : at + size]):
+            return exchange.reply()  # the server refused before it had read all
         at += size
         pauses -= 1
-        if at < len(whole) and options.pause and not call.rest(options.pause):
+        if at < len(whole) and options.pause and not exchange.rest(options.pause):
             break
-    call.receive_all()
-    return call.reply()
+    exchange.receive_all()
+    return exchange.reply()

@@ -27,13 +27,13 @@ class Options(BaseModel):
     leave: Literal["close", "reset"] = "close"
 
 
-def act(call: Exchange) -> Reply:
+def act(exchange: Exchange) -> Reply:
     """Connect, send a part, stay, leave."""
-    options: Options = call.options
-    call.slowed = True
-    if not call.connect():
-        return call.reply()
-    head, body = call.sending.head, call.sending.body
+    options: Options = exchange.step.behaviour_options
+    exchange.slowed = True
+    if not exchange.connect():
+        return exchange.reply()
+    head, body = exchange.wire.head, exchange.wire.request.body
     part = {
         "nothing": b"",
         "half_head": head[: len(head) // 2],
@@ -41,8 +41,8 @@ def act(call: Exchange) -> Reply:
         "half_body": head + body[: len(body) // 2],
         "all": head + body,
     }[options.sent]
-    if part and not call.send_piece(part):
-        return call.reply()
-    call.rest(options.hold)
-    call.hang_up(reset=options.leave == "reset")
-    return call.reply()
+    if part and not exchange.send_piece(part):
+        return exchange.reply()
+    exchange.rest(options.hold)
+    exchange.hang_up(reset=options.leave == "reset")
+    return exchange.reply()

@@ -37,26 +37,26 @@ class Options(BaseModel):
         return self.depth.low + seed % (self.depth.high - self.depth.low + 1) - 1
 
 
-def act(call: Exchange) -> Reply:
+def act(exchange: Exchange) -> Reply:
     """Connect, send all of them at once, read the first answer."""
-    sent = call.sending.head + call.sending.body + b"".join(c.sending.head + c.sending.body for c in call.behind)
-    if call.connect() and call.send_piece(sent):
-        call.receive_all()
-    return _own(call, call)
+    sent = b"".join(c.wire.head + c.wire.request.body for c in (exchange, *exchange.behind))
+    if exchange.connect() and exchange.send_piece(sent):
+        exchange.receive_all()
+    return _own(exchange, exchange)
 
 
-def act_behind(call: PipelinedExchange, first: Exchange) -> Reply:
+def act_behind(exchange: PipelinedExchange, first: Exchange) -> Reply:
     """Read the answer that is due to a request further back."""
-    if call.take_over():
-        call.receive_all()
-    return _own(call, first)
+    if exchange.take_over():
+        exchange.receive_all()
+    return _own(exchange, first)
 
 
-def _own(call: Exchange, first: Exchange) -> Reply:
+def _own(exchange: Exchange, first: Exchange) -> Reply:
     """The reply, which must not name another of the requests on the connection."""
-    reply = call.reply()
-    named = [i for c in (first, *first.behind) if (i := c.sending.request_id) and i in (reply.request_id or "")]
-    if reply.outcome != "ok" or not named or max(named, key=len) == call.sending.request_id:
+    reply = exchange.reply()
+    named = [i for c in (first, *first.behind) if (i := c.wire.request_id) and i in (reply.request_id or "")]
+    if reply.outcome != "ok" or not named or max(named, key=len) == exchange.wire.request_id:
         return reply
     return replace(
         reply, outcome="wrong_output", error=f"the word of another request is in the answer: {max(named, key=len)}"

@@ -28,15 +28,15 @@ class Options(BaseModel):
     for_: DurationS = Field(default=10.0, alias="for")
 
 
-def act(call: Exchange) -> Reply:
+def act(exchange: Exchange) -> Reply:
     """Connect with a small buffer, send, read in small pieces."""
-    options: Options = call.options
-    rng = random.Random(call.seed)
-    call.slowed = True
-    if call.connect(_BUFFER_BYTES) and call.send():
+    options: Options = exchange.step.behaviour_options
+    rng = random.Random(exchange.step.seed)
+    exchange.slowed = True
+    if exchange.connect(_BUFFER_BYTES) and exchange.send():
         pauses = int(options.for_ / options.pause) if options.pause else 0
-        while call.receive(max(1, options.bytes.pick(rng))):
+        while exchange.receive(max(1, options.bytes.pick(rng))):
             if pauses > 0:
                 pauses -= 1
-                call.rest(options.pause)
-    return call.reply()
+                exchange.rest(options.pause)
+    return exchange.reply()

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
-from loadchaos import __version__
+from loadchaos.core.version import __version__
 
 HELLO = "loadchaos_hello"
 """Worker to master, before Locust knows it: versions, host. Asked again until WELCOME, WAIT or REFUSED comes."""

@@ -8,19 +8,8 @@ from typing import Protocol
 
 from pydantic import BaseModel
 
-from loadchaos.core.model import Facts, Outcome, Output, Step
+from loadchaos.core.model import Facts, Outcome, Output, Request, Step
 from loadchaos.core.rng import Rng
-
-
-@dataclass(frozen=True)
-class Ready:
-    """A request somebody else wrote: path, body, whether it streams, its output limit where it says one, its images."""
-
-    path: str
-    body: bytes
-    stream: bool
-    max_tokens: int | None = None
-    images: int = 0
 
 
 @dataclass(slots=True)
@@ -31,7 +20,7 @@ class Draft:
     payload that has fixed prompt and output itself: nothing is fitted any more then. `history` are earlier messages as
     JSON, each with a comma behind it, and `history_tokens` what they cost. `way` is how the text is made (text.Way),
     `countable` False: what stands in the prompt beside text and images is not known. `extra` are further fields of the
-    body, `model` asks for another one than the run's. `ready` is a whole request that is sent as it is. `image_names`
+    body, `model` asks for another one than the run's. `request` is a complete one that is sent as it is. `image_names`
     are of images and videos that may come again; None where some were put in of which nothing is known.
     """
 
@@ -54,7 +43,7 @@ class Draft:
     history_tokens: int = 0
     extra: dict[str, object] = field(default_factory=dict)
     model: str | None = None
-    ready: Ready | None = None
+    request: Request | None = None
     notes: list[str] = field(default_factory=list)
 
 

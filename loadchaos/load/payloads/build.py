@@ -26,19 +26,8 @@ def build(step: Step, facts: Facts, shelf: Mapping[str, Payload]) -> Request:
     names = step.payload if len(step.payload) < 2 else sorted(step.payload, key=lambda n: shelf[n].ORDER)
     for name in names:
         shelf[name].add(draft, step.payload[name], step, facts, rng)
-    if draft.ready is not None:
-        ready = draft.ready
-        return Request(
-            ready.path,
-            ready.body,
-            ready.stream,
-            None,
-            ready.images,
-            max_tokens=ready.max_tokens,
-            expect=draft.expect,
-            fitted="; ".join(draft.notes),
-            image_names=None if ready.images else (),
-        )
+    if draft.request is not None:
+        return replace(draft.request, expect=draft.expect, fitted="; ".join(draft.notes))
     if draft.text is None:
         prompt(draft, facts, _SHORTEST_PROMPT + (facts.text.overhead if facts.text else 0), rng)
     # A step that expects a refusal means to send too much.
@@ -80,6 +69,7 @@ def _request(draft: Draft, step: Step, facts: Facts) -> Request:
     known = draft.text_tokens is not None and draft.image_tokens_known and draft.countable
     tokens = (draft.text_tokens or 0) + draft.image_tokens if known else None
     return Request(
+        step,
         dialect.chat_path if dialect else "/v1/chat/completions",
         _body(draft, step, facts),
         step.stream,

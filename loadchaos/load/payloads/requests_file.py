@@ -20,9 +20,9 @@ import orjson
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from loadchaos.core.errors import why_unread
-from loadchaos.core.model import Facts, Step
+from loadchaos.core.model import Facts, Request, Step
 from loadchaos.core.rng import Rng
-from loadchaos.load.payloads.base import Draft, Ready
+from loadchaos.load.payloads.base import Draft
 
 ORDER = 0
 _CHAT, _COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -112,7 +112,16 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) ->
         if not given.stream_options:
             parts.append(b',"stream_options":{"include_usage":true}')
     parts += [b",", given.rest, b"}"]
-    draft.ready = Ready(given.path, b"".join(parts), stream, limit, given.images)
+    draft.request = Request(
+        step,
+        given.path,
+        b"".join(parts),
+        stream,
+        None,
+        given.images,
+        max_tokens=limit,
+        image_names=None if given.images else (),
+    )
 
 
 @functools.lru_cache(maxsize=8)

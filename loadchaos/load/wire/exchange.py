@@ -33,17 +33,17 @@ class Exchange:
     __slots__ = (
         "_bytes_in", "_bytes_out", "_connect_ns", "_connection", "_end", "_ended_from_outside", "_error_body",
         "_hang_up_at_ns", "_outside_why", "_parser", "_quiet_until_ns", "_resting", "_retries", "_send_ns",
-        "_sent_all_ns", "_slot", "_why", "answer", "begun_ns", "behind", "connection_number", "first_body_ns",
-        "first_byte_ns", "followed", "last_byte_ns", "left", "options", "over", "progress", "reused", "seed",
-        "sending", "sent_ns", "slowed",
+        "_sent_all_ns", "_slot", "_why", "answer", "begun_ns", "behind", "connection_number", "due_ns", "first_body_ns",
+        "first_byte_ns", "followed", "last_byte_ns", "left", "over", "progress", "reused", "sent_ns",
+        "slowed", "step", "wire",
     )  # fmt: skip
 
-    def __init__(self, sending: WireRequest, slot: Slot, progress: Progress) -> None:
-        self.sending = sending
-        self.options = sending.options
-        self.seed = sending.seed
+    def __init__(self, wire: WireRequest, slot: Slot, progress: Progress, due_ns: int | None = None) -> None:
+        self.wire = wire
+        self.step = wire.request.step
         self.progress = progress
         self.begun_ns = time.monotonic_ns()
+        self.due_ns = self.begun_ns if due_ns is None else due_ns
         self.sent_ns: int | None = None
         self.first_byte_ns: int | None = None
         self.first_body_ns: int | None = None
@@ -72,7 +72,7 @@ class Exchange:
         self._send_ns = 0
         self._sent_all_ns = 0
         self._retries = 0
-        self._connection, dropped = (None, False) if sending.fresh else slot.take(self.begun_ns)
+        self._connection, dropped = (None, False) if wire.fresh else slot.take(self.begun_ns)
         self.reused = self._connection is not None
         if dropped:
             self._retries += 1
@@ -87,7 +87,7 @@ class Exchange:
         if self._connection is not None:
             return True
         begun = time.monotonic_ns()
-        limit_s = min(self.sending.limits.first_byte_ns, self.sending.limits.total_ns) / 1e9
+        limit_s = min(self.wire.limits.first_byte_ns, self.wire.limits.total_ns) / 1e9
         try:
             self._connection = Connection.open(
                 self._slot.target, self.connection_number, limit_s, receive_buffer_bytes=receive_buffer_bytes
@@ -101,7 +101,7 @@ class Exchange:
 
     def send(self) -> bool:
         """Send the whole request at once."""
-        head, body = self.sending.head, self.sending.body
+        head, body = self.wire.head, self.wire.request.body
         if len(body) <= _JOIN_BYTES:
             return self.send_piece(head + body)
         return self.send_piece(head) and self.send_piece(body)
@@ -190,7 +190,7 @@ class Exchange:
         """End it when a limit has passed; whoever waits in a step wakes up."""
         if now_ns < self._quiet_until_ns or self.over or self._ended_from_outside:
             return
-        limits = self.sending.limits
+        limits = self.wire.limits
         if self._hang_up_at_ns is not None and now_ns >= self._hang_up_at_ns:
             self.end("hung_up", "")
         elif now_ns - self.begun_ns > limits.total_ns:
@@ -289,7 +289,7 @@ class Exchange:
         body = parser.feed(data)
         if not had_head and parser.has_head and 200 <= (parser.status or 0) < 300:
             declared = parser.headers.get("content-type", "").startswith("text/event-stream")
-            self.answer = Completion(self.sending.rules, asked_stream=self.sending.stream, declared_stream=declared)
+            self.answer = Completion(self.wire.rules, asked_stream=self.wire.request.stream, declared_stream=declared)
         if body:
             if self.first_body_ns is None:
                 self.first_body_ns = at_ns
@@ -310,7 +310,7 @@ class Exchange:
         connection, self._connection = self._connection, None
         if connection is None:
             return False
-        if end == "complete" and self._parser.reusable and not self._ended_from_outside and not self.sending.fresh:
+        if end == "complete" and self._parser.reusable and not self._ended_from_outside and not self.wire.fresh:
             self._slot.give_back(connection, time.monotonic_ns())
         elif end == "complete" and self.followed and not self._ended_from_outside:
             self.left = connection, self._parser.excess
@@ -333,7 +333,7 @@ class Exchange:
         self._slot.opened += 1
         try:
             self._connection = Connection.open(self._slot.target, self._slot.opened, CONNECT_AGAIN_S)
-            self._connection.send(self.sending.head + self.sending.body)
+            self._connection.send(self.wire.head + self.wire.request.body)
         except OSError:
             return False  # nobody is there any more: then it was the server that went, and the first error stands
         self._sent_all_ns = time.monotonic_ns()
@@ -360,7 +360,7 @@ class Exchange:
             return ending or [OutcomeEvent("protocol_error", "an end without a beginning")]
         status = parser.status or 0
         if self.answer is None:
-            told = error_answer(status, parser.reason, parser.headers, self._error_body, self.sending.rules)
+            told = error_answer(status, parser.reason, parser.headers, self._error_body, self.wire.rules)
             return [told, *ending]
         self.answer.close(self.last_byte_ns or now_ns, complete=end == "complete")
         if not self.answer.is_stream and self.answer.has_text:

@@ -21,9 +21,9 @@ class PipelinedExchange(Exchange):
 
     __slots__ = ("_before",)
 
-    def __init__(self, sending: WireRequest, before: Exchange, slot: Slot, progress: Progress) -> None:
-        """`sending` is fresh, and the slot one that nobody else uses."""
-        super().__init__(sending, slot, progress)
+    def __init__(self, wire: WireRequest, before: Exchange, slot: Slot, progress: Progress) -> None:
+        """`wire` is fresh, and the slot one that nobody else uses."""
+        super().__init__(wire, slot, progress, before.due_ns)
         self.connection_number = before.connection_number
         self.slowed = True  # its times are those of the answers before it, too
         self._resting = True

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from loadchaos.core.model import Request
 from loadchaos.core.slotted import slotted_dataclass
 from loadchaos.load.wire.outcome import OutcomeRules
 
@@ -29,17 +29,16 @@ class Progress:
 
 @slotted_dataclass(frozen=True)
 class WireRequest:
-    """What a call sends, by which rules its answer is judged, and what its behaviour was told."""
+    """A request ready to be sent: with its head and id, the rules for its answer, and its timeouts.
 
+    `fresh` asks for a connection that no other request uses.
+    """
+
+    request: Request
     head: bytes
-    body: bytes
-    stream: bool
     rules: OutcomeRules
     limits: WireTimeouts = field(default_factory=WireTimeouts)
-    options: Any = None
-    seed: int = 0
     fresh: bool = False
-    """A connection of its own, that nothing else uses before or behind it."""
     request_id: str = ""
 
 

@@ -1,26 +1,6 @@
-"""The load of one Locust worker: steps of the plan become requests, users are slots, every request leaves two rows.
+"""The load of one Locust worker: it turns the plan's steps into requests and writes two ledger rows for each.
 
-In a locustfile of your own, `from loadchaos import from_profile` gives a profile's traffic as a class of users.
+`Dispatcher` drives a phase with one `Slot` per user. `WorkerPlan` builds the requests, `Arrivals` reads the answers,
+`RequestRecorder` writes the rows. `locust_user` offers the same requests to a Locust that loadchaos did not start
+(`from loadchaos import from_profile`).
 """
-
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from loadchaos.load.worker.locust_user import ProfileUser
-
-
-def from_profile(
-    name: str,
-    *,
-    model: str | None = None,
-    api_key_env: str | None = None,
-    headers: Mapping[str, str] | None = None,
-    seed: int = 0,
-) -> type[ProfileUser]:
-    """A Locust User class that sends the traffic of a profile (a path or a shipped name); see users.plain."""
-    from loadchaos.load.worker import locust_user  # Locust is imported only where somebody drives
-
-    return locust_user.from_profile(name, model=model, api_key_env=api_key_env, headers=headers, seed=seed)

@@ -13,13 +13,12 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.files import RunFolder, Tail
-from loadchaos.core.model import Reply, Request, Step
+from loadchaos.core.model import Reply, Step
 from loadchaos.load.behaviours import BEHAVIOURS, pipeline
 from loadchaos.load.disk_space import DiskMonitor as Disk
 from loadchaos.load.wire.exchange import Exchange, WireRequest
@@ -53,16 +52,6 @@ ReportRequest = Callable[[str, Reply, int], None]
 
 UserCount = Callable[[], int]
 """How many of Locust's users this worker has: where a hand edits their number, they are the slots."""
-
-
-@dataclass(frozen=True)
-class PreparedRequest:
-    """A step with its request, ready to be sent."""
-
-    step: Step
-    request: Request
-    sending: WireRequest
-    request_id: str
 
 
 class User:
@@ -161,7 +150,7 @@ class Dispatcher:
                     begin_ns = max(begin_ns, time.monotonic_ns() - int((step.due_s or 0.0) * 1e9))
                 round_ = step.round
             due_ns = begin_ns + int((step.due_s or 0.0) * 1e9)
-            made = None if self.control.paused else self._make(step)
+            made = None if self.control.paused else self.plan.make(step)
             self._wait_until(due_ns)
             if self.control.stopping.is_set():
                 break
@@ -171,7 +160,7 @@ class Dispatcher:
                 self._record.miss(step, "no_slot")
             else:
                 self._record.late(time.monotonic_ns() - due_ns)
-                self._assign(partial(self._one, made or self._make(step), due_ns))
+                self._assign(partial(self._one, made or self.plan.make(step), due_ns))
                 sleep(0)  # it goes out now, not when the next one has been made
         self._turn(phase, round_, None)
 
@@ -202,7 +191,7 @@ class Dispatcher:
     def _use(self, phase: WorkerPhase, turns: Rounds, begin_ns: int, slot: Slot) -> None:
         """One user's part of a closed round."""
         while self._goes_on(phase, begin_ns) and not self._leaves() and (step := turns.take()) is not None:
-            made = self._make(step)
+            made = self.plan.make(step)
             self._one(made, time.monotonic_ns(), slot)
 
     def _leaves(self) -> bool:
@@ -293,40 +282,38 @@ class Dispatcher:
 
     # ---- one request ----
 
-    def _make(self, step: Step) -> PreparedRequest:
-        return PreparedRequest(step, *self.plan.make(step))
-
-    def _one(self, made: PreparedRequest, due_ns: int, slot: Slot) -> None:
-        step, request = made.step, made.request
-        call = Exchange(made.sending, slot, self._record.progress)
-        self._record.begin(step, request, call, made.request_id, due_ns)
-        behind = self._behind(made, call, due_ns) if step.behaviour == "pipeline" else ()
-        reply = self._over(made, made.request_id, BEHAVIOURS[step.behaviour].act(call), due_ns)
-        for other in behind:
-            self._over(made, other.sending.request_id, pipeline.act_behind(other, call), due_ns)
+    def _one(self, wire: WireRequest, due_ns: int, slot: Slot) -> None:
+        step = wire.request.step
+        exchange = Exchange(wire, slot, self._record.progress, due_ns)
+        self._record.begin(exchange)
+        pipelined = self._pipelined(exchange) if step.behaviour == "pipeline" else ()
+        reply = self._end(exchange, BEHAVIOURS[step.behaviour].act(exchange))
+        for other in pipelined:
+            self._end(other, pipeline.act_behind(other, exchange))
         if step.due_s is None and self.plan.is_gone(reply):
             # A closed loop against a dead server would use up its whole plan before anybody can say pause.
             self.control.stopping.wait(REST_S)
 
-    def _behind(self, made: PreparedRequest, first: Exchange, due_ns: int) -> list[PipelinedExchange]:
-        """The calls whose requests go out behind the first, each a request of its own in the ledger."""
+    def _pipelined(self, first: Exchange) -> list[PipelinedExchange]:
+        """Begin the other requests of a pipeline, each a request of its own in the ledger."""
         before, found = first, []
         slot = Slot(self.plan.target, self._arrivals.collect)  # it keeps no connection
-        for sending in self.plan.behind(made.sending, made.request.path):
-            found.append(PipelinedExchange(sending, before, slot, self._record.progress))
-            self._record.begin(made.step, made.request, found[-1], sending.request_id, due_ns)
+        for wire in self.plan.pipelined(first.wire):
+            found.append(PipelinedExchange(wire, before, slot, self._record.progress))
+            self._record.begin(found[-1])
             before = found[-1]
         first.behind = found
         return found
 
-    def _over(self, made: PreparedRequest, request_id: str, told: Reply, due_ns: int) -> Reply:
-        reply = self.plan.redacted(told)
+    def _end(self, exchange: Exchange, reply: Reply) -> Reply:
+        """Record a finished request in the ledger and in Locust's statistics."""
+        reply = self.plan.redacted(reply)
         if reply.outcome == "connect_error" and _NO_HANDLES in (reply.error or ""):
             # It never left this machine: the server has no part in it, and the next row may find no handle either.
             why = f"no file handle is left for a connection ({reply.error})"
             raise LedgerError(f"{why}: raise `ulimit -n`, or take fewer users")
-        self._record.end(made.step, made.request, reply, request_id, due_ns)
-        self._fire(made.step.traffic, reply, due_ns)
+        self._record.end(exchange, reply)
+        self._fire(exchange.step.traffic, reply, exchange.due_ns)
         return reply
 
     # ---- beside the dispatcher ----

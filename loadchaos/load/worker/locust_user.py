@@ -160,15 +160,13 @@ class ProfileUser(User):
             sleep(_REST_S)
             return
         step = line.next()
-        _, sending, _ = line.plan.make(step)
-        due_ns = time.monotonic_ns()
-        call = Exchange(sending, slot, line.progress)
+        call = Exchange(line.plan.make(step), slot, line.progress)
         line.calls.add(call)
         try:
             reply = line.plan.redacted(BEHAVIOURS[step.behaviour].act(call))
         finally:
             line.calls.discard(call)
-        locust_stats.tell(self.environment, step.traffic, reply, due_ns, tokens=True)
+        locust_stats.tell(self.environment, step.traffic, reply, call.due_ns, tokens=True)
 
 
 def from_profile(

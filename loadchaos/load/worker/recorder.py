@@ -11,7 +11,7 @@ from typing import Any
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger import batch
 from loadchaos.core.ledger.files import HOUR_S, Writer
-from loadchaos.core.model import Reply, Request, Step
+from loadchaos.core.model import Reply, Step
 from loadchaos.load.wire.exchange import Exchange, Progress
 from loadchaos.load.worker import rows
 from loadchaos.load.worker.clock_sync import MasterClock
@@ -50,9 +50,10 @@ class RequestRecorder:
         self._cpu_s = time.process_time()
         self._beat_ns = time.monotonic_ns()
 
-    def begin(self, step: Step, request: Request, call: Exchange, request_id: str, due_ns: int) -> None:
+    def begin(self, exchange: Exchange) -> None:
         """A request goes out now: its row is on its way to disk before its first byte, which waits while rows are held."""
-        row = rows.begin(step, request, call, request_id, due_ns)
+        request_id = exchange.wire.request_id
+        row = rows.begin(exchange)
         if self._brief:
             self._unsaid[request_id] = row
         else:
@@ -60,19 +61,20 @@ class RequestRecorder:
             if self._writer.holding:
                 self._waiting.append(current())
                 hub().switch()
-                self.late(time.monotonic_ns() - call.begun_ns)
-        self.in_flight[request_id] = call
-        if request.images:
-            self._pictured[request_id] = call
+                self.late(time.monotonic_ns() - exchange.begun_ns)
+        self.in_flight[request_id] = exchange
+        if exchange.wire.request.images:
+            self._pictured[request_id] = exchange
         self.begun += 1
 
-    def end(self, step: Step, request: Request, reply: Reply, request_id: str, due_ns: int) -> None:
+    def end(self, exchange: Exchange, reply: Reply) -> None:
         """It is over."""
+        request_id = exchange.wire.request_id
         self.in_flight.pop(request_id, None)
         self._pictured.pop(request_id, None)
         self.ended += 1
         self._aborted += reply.outcome in _ABORTED
-        row = rows.end(step, request, reply, request_id, due_ns)
+        row = rows.end(exchange, reply)
         begin = self._unsaid.pop(request_id, None)
         if begin is not None and batch.went_well(begin, row):
             self._well.append((begin, row))

@@ -6,32 +6,33 @@ import hashlib
 import zlib
 from typing import Any
 
-from loadchaos.core.model import Reply, Request, Step
+from loadchaos.core.model import Reply, Request
 from loadchaos.load.wire.exchange import Exchange
 
 _OK = ("ok",)
 _ONLY_OK = ["ok"]
 
 
-def expected(step: Step, request: Request) -> list[str]:
+def expected(request: Request) -> list[str]:
     """The outcomes that are right: what the payload knows better (a rung above the limit) stands over the step."""
-    expect = step.expect if request.expect == _OK else request.expect
+    expect = request.step.expect if request.expect == _OK else request.expect
     return _ONLY_OK if expect == _OK else list(expect)
 
 
-def begin(step: Step, request: Request, call: Exchange, request_id: str, due_ns: int) -> dict[str, Any]:
+def begin(exchange: Exchange) -> dict[str, Any]:
     """Written before the first byte; `crc` and `hash` tell whether a body rebuilt later is the one that was sent."""
+    step, request = exchange.step, exchange.wire.request
     return {
         "row": "begin",
-        "id": request_id,
+        "id": exchange.wire.request_id,
         "step": step.index,
         "phase": step.phase,
         "round": step.round,
         "traffic": step.traffic,
-        "at_ns": call.begun_ns,
-        "due_ns": due_ns,
-        "conn": call.connection_number,
-        "reused": call.reused,
+        "at_ns": exchange.begun_ns,
+        "due_ns": exchange.due_ns,
+        "conn": exchange.connection_number,
+        "reused": exchange.reused,
         "len": len(request.body),
         "crc": zlib.crc32(request.body),
         "hash": hashlib.blake2b(request.body, digest_size=8).hexdigest(),
@@ -40,7 +41,7 @@ def begin(step: Step, request: Request, call: Exchange, request_id: str, due_ns:
         "image_tokens": request.image_tokens,
         "max_tokens": request.max_tokens,
         "behaviour": step.behaviour,
-        "expect": expected(step, request),
+        "expect": expected(request),
         "edge": request.edge,
         "seed": step.seed,
         "fitted": request.fitted,
@@ -49,17 +50,18 @@ def begin(step: Step, request: Request, call: Exchange, request_id: str, due_ns:
     }
 
 
-def end(step: Step, request: Request, reply: Reply, request_id: str, due_ns: int) -> dict[str, Any]:
+def end(exchange: Exchange, reply: Reply) -> dict[str, Any]:
     """What it came to. `length_mismatch`: the server counted other prompt tokens than were planned."""
+    step, request = exchange.step, exchange.wire.request
     mismatch = request.tokens is not None and reply.prompt_tokens is not None and request.tokens != reply.prompt_tokens
     return {
         "row": "end",
-        "id": request_id,
+        "id": exchange.wire.request_id,
         "step": step.index,
         "phase": step.phase,
         "traffic": step.traffic,
         "at_ns": reply.end_ns,
-        "due_ns": due_ns,
+        "due_ns": exchange.due_ns,
         "sent_ns": reply.sent_ns,
         "outcome": reply.outcome,
         "status": reply.status,
@@ -81,7 +83,7 @@ def end(step: Step, request: Request, reply: Reply, request_id: str, due_ns: int
         "evidence": list(reply.evidence),
         "bytes_in": reply.bytes_in,
         "bytes_out": reply.bytes_out,
-        "expect": expected(step, request),
+        "expect": expected(request),
         "planned_tokens": request.tokens,
         "length_mismatch": mismatch,
         "images": request.images,

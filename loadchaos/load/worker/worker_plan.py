@@ -10,11 +10,11 @@ from typing import Any
 
 import orjson
 
-from loadchaos import __version__
 from loadchaos.core.errors import LedgerError, OptionError
-from loadchaos.core.model import Facts, Reply, Request, Step
+from loadchaos.core.model import Facts, Reply, Step
 from loadchaos.core.redact import Redactor
 from loadchaos.core.tls import TlsSettings
+from loadchaos.core.version import __version__
 from loadchaos.load import payloads, registry
 from loadchaos.load.behaviours import BEHAVIOURS, pipeline
 from loadchaos.load.wire.exchange import WireRequest, WireTimeouts, length_of, request_head
@@ -143,28 +143,22 @@ class WorkerPlan:
             steps = of_phase(self.profile, self.seed, number, self.worker, self.workers)
             yield mine, (step for step in steps if is_left(step.index, self._sent)) if self._sent else steps
 
-    def make(self, step: Step) -> tuple[Request, WireRequest, str]:
-        """The request of a step, the bytes to send and its id, which the server may log (X-Request-Id)."""
+    def make(self, step: Step) -> WireRequest:
+        """Build a step's request, ready to be sent; the server may log its id (X-Request-Id)."""
         request = payloads.build(step, self.facts)
         request_id = f"lc-{self._tag}-{step.index}"
         head = b"%sX-Request-Id: %s\r\n%s" % (self._head(request.path), request_id.encode(), length_of(request.body))
         judged_by = self._rules.for_one(self._nonces.check_for(request.nonce))
-        options = step.behaviour_options
-        fresh = BEHAVIOURS[step.behaviour].FRESH
-        sending = WireRequest(
-            head, request.body, request.stream, judged_by, self.limits, options, step.seed, fresh, request_id
-        )
-        return request, sending, request_id
+        return WireRequest(request, head, judged_by, self.limits, BEHAVIOURS[step.behaviour].FRESH, request_id)
 
-    def behind(self, sending: WireRequest, path: str) -> list[WireRequest]:
-        """What goes out behind it on the same connection: the same request under ids of their own."""
-        count = sending.options.behind(sending.seed) if isinstance(sending.options, pipeline.Options) else 0
-        ids = [f"{sending.request_id}.{n}" for n in range(1, count + 1)]
-        end = length_of(sending.body)
-        return [
-            replace(sending, request_id=i, head=b"%sX-Request-Id: %s\r\n%s" % (self._head(path), i.encode(), end))
-            for i in ids
-        ]
+    def pipelined(self, first: WireRequest) -> list[WireRequest]:
+        """Copy a request, under ids of their own, for the rest of its pipeline."""
+        request = first.request
+        options = request.step.behaviour_options
+        count = options.behind(request.step.seed) if isinstance(options, pipeline.Options) else 0
+        ids = [f"{first.request_id}.{n}" for n in range(1, count + 1)]
+        begin, end = self._head(request.path), length_of(request.body)
+        return [replace(first, request_id=i, head=b"%sX-Request-Id: %s\r\n%s" % (begin, i.encode(), end)) for i in ids]
 
     def _head(self, path: str) -> bytes:
         """What is the same for every request of a path."""

@@ -16,9 +16,9 @@ from loadchaos.core.units import Range
 from loadchaos.load.behaviours import BEHAVIOURS
 from loadchaos.load.behaviours.abort import Options as AbortOptions
 from loadchaos.load.behaviours.plain import Options as PlainOptions
-from loadchaos.load.wire.exchange import Exchange, Progress, WireRequest, length_of, request_head
-from loadchaos.load.wire.outcome import OutcomeRules
+from loadchaos.load.wire.exchange import Exchange
 from loadchaos.load.wire.sockets import Collect, Connection, Origin, Slot, Take
+from tests.load.wire.requests import exchange
 from tests.load.wire.sweeper import swept
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -88,8 +88,7 @@ def server() -> Iterator[Stepping]:
 
 def act(behaviour: str, options: BaseModel, server: Stepping, seed: int = 1) -> tuple[Reply, Exchange]:
     slot = Slot(Origin(server.url), _stepped(server))
-    head = request_head("/v1/chat/completions", slot.target.host_header, {}) + length_of(b"{}")
-    call = Exchange(WireRequest(head, b"{}", True, OutcomeRules(), options=options, seed=seed), slot, Progress())
+    call = exchange(slot, options=options, seed=seed)
     reply = BEHAVIOURS[behaviour].act(call)
     slot.close()
     return reply, call
@@ -125,7 +124,7 @@ def test_an_aborting_client_hangs_up_at_its_token(server: Stepping, k: int) -> N
 def test_the_token_is_drawn_from_the_seed(server: Stepping) -> None:
     reply, call = act("abort", AbortOptions(at_token=Range(2, 8)), server, seed=5)
     assert reply.outcome == "aborted"
-    assert call.seed == 5
+    assert call.step.seed == 5
 
 
 def test_an_answer_that_is_over_before_the_token_is_what_it_is(server: Stepping) -> None:
@@ -150,12 +149,7 @@ def test_an_abort_before_the_first_byte_reads_nothing_and_closes(server: Steppin
 
 def test_an_abort_after_a_time_is_made_by_the_sweeper(server: Stepping) -> None:
     slot = Slot(Origin(server.url))
-    head = request_head("/v1/chat/completions", slot.target.host_header, {}) + length_of(b"{}")
-    call = Exchange(
-        WireRequest(head, b"{}", True, OutcomeRules(), options=AbortOptions.model_validate({"after": "50ms"})),
-        slot,
-        Progress(),
-    )
+    call = exchange(slot, options=AbortOptions.model_validate({"after": "50ms"}))
     with swept(call):
         reply = BEHAVIOURS["abort"].act(call)
     assert reply.outcome == "aborted"

@@ -14,10 +14,10 @@ from pydantic import BaseModel, ValidationError
 
 from loadchaos.core.model import Reply
 from loadchaos.load.behaviours import BEHAVIOURS
-from loadchaos.load.wire.exchange import Exchange, Progress, WireRequest, WireTimeouts, length_of, request_head
-from loadchaos.load.wire.outcome import OutcomeRules
+from loadchaos.load.wire.exchange import Exchange, Progress, WireTimeouts
 from loadchaos.load.wire.sockets import Connection, Origin, Slot
 from tests.load.wire.misbehaving import GOOD, ROLE, STOP, TOKENS, delta, frame, stream
+from tests.load.wire.requests import wire_request
 from tests.load.wire.sweeper import swept
 
 BODY = b'{"messages":[{"role":"user","content":"' + b"word " * 40 + b'"}]}'
@@ -106,10 +106,9 @@ def ask(
     **options: Any,
 ) -> Reply:
     mine = slot or Slot(Origin(server.url))
-    head = request_head("/v1/chat/completions", mine.target.host_header, {}) + length_of(BODY)
     shelf = BEHAVIOURS[behaviour]
     model: BaseModel = shelf.Options.model_validate(options)
-    sending = WireRequest(head, BODY, True, OutcomeRules(), limits or WireTimeouts(), model, seed, shelf.FRESH)
+    sending = wire_request(mine.target, BODY, limits=limits, options=model, seed=seed, fresh=shelf.FRESH)
     try:
         with swept(Exchange(sending, mine, Progress())) as call:
             return shelf.act(call)
@@ -223,10 +222,8 @@ def test_a_client_may_leave_with_a_reset(server: Recorder) -> None:
 def test_a_half_open_client_is_woken_when_the_load_stops(server: Recorder) -> None:
     slot = Slot(Origin(server.url))
     shelf = BEHAVIOURS["half_open"]
-    head = request_head("/x", slot.target.host_header, {}) + length_of(BODY)
-    sending = WireRequest(
-        head, BODY, True, OutcomeRules(), options=shelf.Options.model_validate({"hold": "60s"}), fresh=True
-    )
+    options = shelf.Options.model_validate({"hold": "60s"})
+    sending = wire_request(slot.target, BODY, path="/x", options=options, fresh=True)
     call = Exchange(sending, slot, Progress())
     stopper = threading.Timer(0.1, call.end, ("hung_up", "stopped"))
     stopper.start()

@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 from loadchaos.core.model import Reply
 from loadchaos.load.behaviours import BEHAVIOURS, pipeline
-from loadchaos.load.wire.exchange import Exchange, Progress, WireRequest, WireTimeouts, length_of, request_head
-from loadchaos.load.wire.outcome import OutcomeRules
+from loadchaos.load.wire.exchange import Exchange, Progress, WireTimeouts
 from loadchaos.load.wire.pipelined import PipelinedExchange
 from loadchaos.load.wire.sockets import Origin, Slot
 from tests.load.wire.misbehaving import GOOD, stream
+from tests.load.wire.requests import wire_request
 
 BODY = b'{"messages":[{"role":"user","content":"hello"}]}'
 IDS = ("lc-1", "lc-1.1", "lc-1.2")
@@ -39,12 +39,8 @@ def asked(says: Callable[[socket.socket], None], limits: WireTimeouts | None = N
     thread = threading.Thread(target=serve)
     thread.start()
     target = Origin(f"http://127.0.0.1:{listener.getsockname()[1]}")
-    head = request_head("/v1/chat/completions", target.host_header, {}) + length_of(BODY)
     calls = [
-        WireRequest(
-            head, BODY, True, OutcomeRules(), limits or WireTimeouts(), pipeline.Options(), fresh=True, request_id=i
-        )
-        for i in IDS
+        wire_request(target, BODY, limits=limits, options=pipeline.Options(), fresh=True, request_id=i) for i in IDS
     ]
     first = Exchange(calls[0], Slot(target), Progress())
     second = PipelinedExchange(calls[1], first, Slot(target), Progress())

@@ -11,10 +11,11 @@ from typing import Any
 
 from loadchaos.core.model import Reply
 from loadchaos.load.behaviours import BEHAVIOURS
-from loadchaos.load.wire.exchange import Exchange, Progress, WireRequest, WireTimeouts, length_of, request_head
+from loadchaos.load.wire.exchange import Exchange, Progress, WireTimeouts
 from loadchaos.load.wire.outcome import OutcomeRules
 from loadchaos.load.wire.sockets import Origin, Slot
 from tests.load.wire.misbehaving import Misbehaving, running
+from tests.load.wire.requests import wire_request
 from tests.load.wire.sweeper import swept
 
 VALIDATION = (re.compile(r"maximum context length"), re.compile(r"must be at least"))
@@ -24,15 +25,6 @@ DEAD = (re.compile(r"EngineCore encountered an issue"),)
 
 def rules(**changes: Any) -> OutcomeRules:
     return OutcomeRules(validation=VALIDATION, shed=SHED, engine_dead=DEAD, **changes)
-
-
-def sending(
-    target: Origin, *, stream: bool, rules: OutcomeRules, limits: WireTimeouts, options: Any = None
-) -> WireRequest:
-    head = request_head(target.path("/v1/chat/completions"), target.host_header, {"X-Request-Id": "t-1"}) + length_of(
-        b"{}"
-    )
-    return WireRequest(head, b"{}", stream, rules, limits, options)
 
 
 def ask(
@@ -47,9 +39,7 @@ def ask(
     keep: bool = False,
 ) -> Reply:
     slot = slot or Slot(Origin(url))
-    what = sending(
-        slot.target, stream=stream, rules=judged_by or rules(), limits=limits or WireTimeouts(), options=options
-    )
+    what = wire_request(slot.target, stream=stream, rules=judged_by or rules(), limits=limits, options=options)
     try:
         with swept(Exchange(what, slot, Progress())) as call:
             return BEHAVIOURS[behaviour].act(call)

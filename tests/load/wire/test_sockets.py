@@ -14,14 +14,13 @@ import pytest
 from loadchaos.core.model import Reply
 from loadchaos.load.behaviours import plain
 from loadchaos.load.wire import sockets
-from loadchaos.load.wire.exchange import Exchange, Progress, WireRequest, WireTimeouts, length_of, request_head
-from loadchaos.load.wire.outcome import OutcomeRules
+from loadchaos.load.wire.exchange import Exchange, WireTimeouts, request_head
 from loadchaos.load.wire.sockets import Origin, Slot
+from tests.load.wire.requests import exchange
 
 
 def call(slot: Slot, limits: WireTimeouts | None = None) -> Exchange:
-    head = request_head(slot.target.path("/v1/chat/completions"), slot.target.host_header, {}) + length_of(b"{}")
-    return Exchange(WireRequest(head, b"{}", True, OutcomeRules(), limits or WireTimeouts()), slot, Progress())
+    return exchange(slot, limits=limits)
 
 
 def ask(slot: Slot) -> tuple[Reply, Exchange]:

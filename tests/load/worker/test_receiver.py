@@ -20,8 +20,9 @@ from loadchaos.load.wire.request import WireTimeouts
 from loadchaos.load.wire.sockets import Connection, Origin, Slot
 from loadchaos.load.worker.receiver import Arrivals
 from loadchaos.load.worker.timer import Alarm
-from tests.load.wire.conformance import KEPT_ALIVE, SHORT, TABLE, rules, sending
+from tests.load.wire.conformance import KEPT_ALIVE, SHORT, TABLE, rules
 from tests.load.wire.misbehaving import Misbehaving, running
+from tests.load.wire.requests import wire_request
 
 _gevent = cast("Any", gevent)
 SLICES: list[bool] = []
@@ -60,7 +61,7 @@ def asking(arrivals: Arrivals, server: Misbehaving, mode: str, stream: bool, exp
             slot.close()
 
     def once() -> Reply:
-        call = Exchange(sending(slot.target, stream=stream, rules=judged_by, limits=limits), slot, Progress())
+        call = Exchange(wire_request(slot.target, stream=stream, rules=judged_by, limits=limits), slot, Progress())
         sweeper = _gevent.spawn(_sweep, call)
         try:
             return plain.act(call)
@@ -90,9 +91,7 @@ def test_connections_are_used_again_and_an_idle_one_that_closed_is_not(arrivals:
         slot = Slot(Origin(server.url("good")), arrivals.collect)
 
         def ask() -> Reply:
-            return plain.act(
-                Exchange(sending(slot.target, stream=True, rules=rules(), limits=WireTimeouts()), slot, Progress())
-            )
+            return plain.act(Exchange(wire_request(slot.target, stream=True, rules=rules()), slot, Progress()))
 
         assert [r.outcome for r in greenlets([lambda: [ask() for _ in range(3)]])[0]] == ["ok"] * 3
         assert (slot.opened, server.connections) == (1, 1)
@@ -131,9 +130,7 @@ def test_over_tls_nothing_stays_behind_in_the_decrypted_buffer(arrivals: Arrival
         slot = Slot(Origin(url, ssl.create_default_context(cafile=str(certificate))), arrivals.collect)
 
         def ask() -> Reply:
-            return plain.act(
-                Exchange(sending(slot.target, stream=False, rules=rules(), limits=WireTimeouts()), slot, Progress())
-            )
+            return plain.act(Exchange(wire_request(slot.target, stream=False, rules=rules()), slot, Progress()))
 
         replies = greenlets([lambda: [ask(), ask()]])[0]
         thread.join(10)
@@ -149,7 +146,7 @@ def test_a_mistake_in_taking_in_is_raised_where_the_call_is(arrivals: Arrivals) 
 
     with running() as server:
         slot = Slot(Origin(server.url("good")), arrivals.collect)
-        call = Mistaken(sending(slot.target, stream=True, rules=rules(), limits=WireTimeouts()), slot, Progress())
+        call = Mistaken(wire_request(slot.target, stream=True, rules=rules()), slot, Progress())
         with pytest.raises(ZeroDivisionError):
             greenlets([lambda: plain.act(call)])
         slot.close()

@@ -38,9 +38,9 @@ def begin(record: RequestRecorder, tmp_path: Path) -> Callable[[], str]:
 
     def one() -> str:
         step = next(steps)
-        request, sending, request_id = worker.make(step)
-        record.begin(step, request, Exchange(sending, Slot(worker.target), Progress()), request_id, 0)
-        return request_id
+        wire = worker.make(step)
+        record.begin(Exchange(wire, Slot(worker.target), Progress(), 0))
+        return wire.request_id
 
     return one
 

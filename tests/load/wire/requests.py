@@ -1,0 +1,38 @@
+"""Build requests for the wire without a plan, as a test needs them."""
+
+from typing import Any
+
+from loadchaos.core.model import Output, Request, Step
+from loadchaos.load.wire.exchange import Exchange, Progress
+from loadchaos.load.wire.outcome import OutcomeRules
+from loadchaos.load.wire.request import WireRequest, WireTimeouts, length_of, request_head
+from loadchaos.load.wire.sockets import Origin, Slot
+
+PATH = "/v1/chat/completions"
+
+
+def wire_request(
+    origin: Origin,
+    body: bytes = b"{}",
+    *,
+    path: str = PATH,
+    headers: dict[str, str] | None = None,
+    stream: bool = True,
+    rules: OutcomeRules | None = None,
+    limits: WireTimeouts | None = None,
+    behaviour: str = "plain",
+    options: Any = None,
+    seed: int = 0,
+    fresh: bool = False,
+    request_id: str = "",
+) -> WireRequest:
+    """A request with this body for a server at `origin`."""
+    step = Step(0, 0, 0, None, "test", seed, {}, behaviour, options, Output(), stream)
+    head = request_head(origin.path(path), origin.host_header, headers or {}) + length_of(body)
+    request = Request(step, path, body, stream, None)
+    return WireRequest(request, head, rules or OutcomeRules(), limits or WireTimeouts(), fresh, request_id)
+
+
+def exchange(slot: Slot, **options: Any) -> Exchange:
+    """An exchange of a request that its slot's server gets; `options` are those of `wire_request`."""
+    return Exchange(wire_request(slot.target, **options), slot, Progress())
