@@ -49,6 +49,7 @@ dashboards: $(READY)
 
 docs: $(READY)
 	$(BIN)/python -m loadchaos.report.metrics.metric_table > docs/metrics.md
+	$(BIN)/python -m loadchaos.core.ledger.rows_page > docs/ledger.md
 
 # CPU a request and a token, and how true the clock is, beside other clients; writes docs/performance.*. Half an hour.
 bench: $(READY)

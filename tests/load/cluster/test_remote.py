@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -20,8 +19,8 @@ from loadchaos.core.ledger.files import RunFolder, Tail, Writer
 from loadchaos.load.cluster import master as gather
 from loadchaos.load.cluster import messages, worker_link
 from loadchaos.load.cluster.reassign import Begins, lost_share
-from loadchaos.load.worker import bundle, rows
-from loadchaos.load.worker.clock_sync import TIMES, MasterClock
+from loadchaos.load.worker import bundle
+from loadchaos.load.worker.clock_sync import MasterClock
 from loadchaos.load.worker.greenlets import sleep, spawn
 
 TEXT = {"name": "text", "payload": {"text": {"tokens": 64}}, "output": {"max": 8}}
@@ -345,12 +344,6 @@ def test_files_that_a_profile_names_travel_with_it(tmp_path: Path) -> None:
     assert asked.is_relative_to(here)
     assert (asked.parent / "a.png").read_bytes() == b"png"
     assert (plan["worker"], plan["spool"], plan["tag"]) == (4, str(here), bundle.tag(str(tmp_path)))
-
-
-def test_every_moment_of_a_row_is_translated_and_no_length_of_time() -> None:
-    lengths = {"largest_gap_ns", "oldest_silence_ns", "lag_ns", "mono_ns", "offset_ns", "rtt_ns"}
-    written = "".join((Path(rows.__file__).parent / name).read_text() for name in ("rows.py", "recorder.py"))
-    assert set(re.findall(r'"(\w+_ns)":', written)) - lengths <= set(TIMES)
 
 
 def test_a_master_cannot_write_outside_the_workers_folder(tmp_path: Path) -> None:

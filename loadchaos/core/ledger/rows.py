@@ -1,0 +1,806 @@
+"""Every kind of ledger row: its fields with units and meaning, who writes it, and in which file.
+
+One TypedDict for each kind, tagged by `row`, so that `if row["row"] == "end":` narrows `AnyRow` to `EndRow`. A field is
+`NotRequired` when some rows of the kind leave it out. docs/ledger.md is generated from this module (`make docs`).
+
+To add a kind: write its class here, add it to `AnyRow` and to its file in `FILES`, and run `make docs`.
+"""
+
+# No `from __future__ import annotations`: with it, __required_keys__ would not know NotRequired in Python 3.11.
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NotRequired, TypeAlias, TypedDict, cast, get_args, get_type_hints
+
+from loadchaos.core.model import Attribution, Outcome, Severity, State
+
+
+class Unit(str):
+    """The unit of a field, first in its `Annotated` metadata; the text after it is the field's meaning."""
+
+    __slots__ = ()
+
+
+MOMENT = Unit("ns, moment")
+"""A CLOCK_MONOTONIC time of the machine and boot that the header names; every other `ns` is a length of time."""
+NS = Unit("ns")
+S = Unit("s")
+UTC_NS = Unit("ns since 1970")
+BYTES = Unit("bytes")
+TOKENS = Unit("tokens")
+US_BEFORE = Unit("µs before at_ns")
+
+GapHistogram = Mapping[Any, int]
+"""Counts by index of `core.stats.bucket`; the index is an int in memory and a string in JSON."""
+Column = int | None | list[int | None]
+"""One value for each request of a `well` row, or a single value when all requests share it."""
+MomentColumn = Annotated[Column, US_BEFORE]
+
+MissReason = Literal["no_slot", "server_down", "stopped", "worker_lost"]
+BeginOrEnd = Literal["begin", "end"]
+RunEvent = Literal["begin", "load_begin", "checkpoint", "load_end", "interrupted", "end"]
+WorkerEvent = Literal[
+    "joined", "awaited", "begin", "refused", "spare", "late", "absent", "slow", "lost", "back", "left", "failed"
+]
+AttackEvent = Literal["begin", "end", "undo", "skipped"]
+AttackKind = Literal["admin", "process", "host", "engine", "network"]
+LaunchEvent = Literal["start", "ready", "kill", "exit", "end"]
+ProcessEvent = Literal["seen", "gone", "sample"]
+AlarmEvent = Literal["listening", "ending", "failing", "dead"]
+OrchestratorEvent = Literal["seen", "ended", "started"]
+ControlEvent = Literal["pause", "resume", "stop", "by_hand", "brief", "whole"]
+CommandEvent = Literal["start", "users", "attack", "stop"]
+SessionEvent = Literal["web", "run", "load", "load_over", "over"]
+
+
+class _FromFile(TypedDict):
+    file: NotRequired[Annotated[str, "file the reader took the row from; added on reading, never written"]]
+
+
+class _Row(_FromFile):
+    at_ns: Annotated[int, MOMENT, "when it happened"]
+
+
+# --- first row of every file ------------------------------------------------------------------------------------------
+
+
+class HeaderRow(_FromFile):
+    """The first row of every file and of every part. `mono_ns` and `utc_ns` are one moment on both clocks.
+
+    Written by core/ledger/files.py and, for watched logs, server/monitor/logs/sink.py.
+    """
+
+    row: Literal["header"]
+    schema: Annotated[int, "version of the row format"]
+    writer: Annotated[
+        str, "process that writes the file: `run`, `locust-<w>`, `locust-master`, `keeper`, `follower`, `web`"
+    ]
+    pid: Annotated[int, "process id of the writer"]
+    boot_id: NotRequired[Annotated[str, "boot of the machine that monotonic times belong to; empty: unknown"]]
+    mono_ns: Annotated[int, MOMENT, "monotonic clock when the file was opened"]
+    utc_ns: Annotated[int, UTC_NS, "wall clock at the same moment"]
+    host: NotRequired[Annotated[str, "host name of a worker on another machine"]]
+    source: NotRequired[Annotated[str, "where a watched log comes from, as `--server-log` names it"]]
+
+
+# --- requests -----------------------------------------------------------------------------------------------------------
+
+
+class BeginRow(_Row):
+    """A request is about to be sent; `at_ns` is when. The row reaches the file before the first byte leaves.
+
+    What `pipeline` sends behind a request has the id of that request with `.1`, `.2` and so on. A begin without an end
+    is counted as `unfinished`. Written by load/worker/rows.py.
+    """
+
+    row: Literal["begin"]
+    id: Annotated[str, "request id, unique in the run; sent as X-Request-Id"]
+    step: Annotated[int, "index of the request in the plan"]
+    phase: Annotated[int, "index of the load phase"]
+    round: Annotated[int, "repetition of the phase, from 0"]
+    traffic: Annotated[str, "name of the traffic in the profile"]
+    due_ns: Annotated[int, MOMENT, "when the plan wanted it sent; TTFT counts from here"]
+    conn: NotRequired[Annotated[int, "number of the connection"]]
+    reused: NotRequired[Annotated[bool, "true when the connection had served a request before"]]
+    len: NotRequired[Annotated[int, BYTES, "length of the body"]]
+    crc: NotRequired[Annotated[int, "CRC-32 of the body"]]
+    hash: NotRequired[Annotated[str, "BLAKE2b of the body, 8 bytes as hex"]]
+    tokens: Annotated[int | None, TOKENS, "planned prompt tokens; null: unknown"]
+    images: Annotated[int, "images in the request"]
+    videos: NotRequired[Annotated[int, "videos in the request"]]
+    image_names: NotRequired[
+        Annotated[Sequence[int] | None, "numbers of images and videos that may be sent again; null: unknown"]
+    ]
+    image_tokens: Annotated[int, TOKENS, "planned prompt tokens of the images"]
+    max_tokens: Annotated[int | None, TOKENS, "limit of the answer; null: none was sent"]
+    behaviour: Annotated[str, "name of the client behaviour (`plain`, `abort`, ...)"]
+    expect: Annotated[list[Outcome], "outcomes that are right for this request"]
+    edge: Annotated[int | None, TOKENS, "prompt tokens minus the limit, for near-limit requests"]
+    seed: NotRequired[Annotated[int, "seed the body is built from"]]
+    fitted: NotRequired[Annotated[str, "what was reduced to fit the server; empty: nothing"]]
+    folded: NotRequired[Annotated[bool, "true when the reader made the row from a `well` row"]]
+
+
+class EndRow(_Row):
+    """What a request came to; `at_ns` is when it ended.
+
+    Written by load/worker/rows.py.
+    """
+
+    row: Literal["end"]
+    id: Annotated[str, "request id"]
+    step: Annotated[int, "index of the request in the plan"]
+    phase: Annotated[int, "index of the load phase"]
+    traffic: Annotated[str, "name of the traffic in the profile"]
+    due_ns: Annotated[int, MOMENT, "when the plan wanted it sent"]
+    sent_ns: Annotated[int | None, MOMENT, "when its first byte was sent; null: it was not"]
+    outcome: Annotated[Outcome, "what it came to"]
+    status: Annotated[int | None, "HTTP status; null: no answer came"]
+    first_byte_ns: Annotated[int | None, MOMENT, "first byte of the answer"]
+    first_token_ns: Annotated[int | None, MOMENT, "first token; TTFT is this minus due_ns"]
+    first_answer_ns: Annotated[int | None, MOMENT, "first token that is not reasoning"]
+    last_byte_ns: Annotated[int | None, MOMENT, "last byte of the answer"]
+    chunks: Annotated[int, "stream events that carried tokens"]
+    itl_hist: Annotated[GapHistogram, "gaps between chunks: counts by `core.stats.bucket` of nanoseconds"]
+    largest_gap_ns: Annotated[int, NS, "largest gap between two chunks"]
+    finish_reason: Annotated[str | None, "finish_reason of the answer"]
+    prompt_tokens: Annotated[int | None, TOKENS, "prompt tokens as the server counted them"]
+    completion_tokens: Annotated[int | None, TOKENS, "completion tokens as the server counted them"]
+    cached_tokens: Annotated[int | None, TOKENS, "prompt tokens the server took from its cache"]
+    request_id: Annotated[str | None, "id the server gave the request"]
+    error: Annotated[str | None, "error text of the answer or of the connection"]
+    error_code: Annotated[int | str | None, "error code of the answer's body"]
+    detail: Annotated[Mapping[str, Any], "facts beside the outcome (`slowed`, `stale_retry`, `why`, ...)"]
+    evidence: Annotated[list[str], "outcomes of later decisive events"]
+    bytes_in: Annotated[int, BYTES, "bytes received"]
+    bytes_out: Annotated[int, BYTES, "bytes sent"]
+    expect: Annotated[list[Outcome], "outcomes that are right for this request"]
+    planned_tokens: Annotated[int | None, TOKENS, "planned prompt tokens; null: unknown"]
+    length_mismatch: Annotated[bool, "true when the server counted other prompt tokens than planned"]
+    images: Annotated[int, "images in the request"]
+    image_tokens: Annotated[int, TOKENS, "planned prompt tokens of the images"]
+    edge: Annotated[int | None, TOKENS, "prompt tokens minus the limit, for near-limit requests"]
+    exact_tokens: Annotated[int | None, TOKENS, "answer length that `output: {exact}` asked for"]
+    folded: NotRequired[Annotated[bool, "true when the reader made the row from a `well` row"]]
+
+
+class MissedRow(_Row):
+    """Requests that were due and never sent, counted together.
+
+    Written by load/worker/recorder.py; for lost workers by load/cluster/master.py and load/cluster/lost_workers.py.
+    """
+
+    row: Literal["missed"]
+    traffic: Annotated[str, "name of the traffic in the profile"]
+    phase: Annotated[int, "index of the load phase"]
+    why: Annotated[MissReason, "reason"]
+    count: Annotated[int, "requests"]
+
+
+class WellRow(_Row):
+    """The successful requests of about a second in columns, in place of their rows while disk space is low.
+
+    The reader turns it into begin and end rows, marked `folded`. `prefix` and `step` make the ids; a value that all
+    requests share is written once. Written by core/ledger/batch.py.
+    """
+
+    row: Literal["well"]
+    n: Annotated[int, "requests in the row"]
+    prefix: Annotated[str, "request ids without their step"]
+    traffic: Annotated[str, "name of the traffic"]
+    phase: Annotated[int, "index of the load phase"]
+    round: Annotated[int, "repetition of the phase"]
+    behaviour: Annotated[str, "name of the client behaviour"]
+    max_tokens: Annotated[int | None, TOKENS, "limit of the answers"]
+    finish_reason: Annotated[str | None, "finish_reason of the answers"]
+    status: Annotated[int | None, "HTTP status of the answers"]
+    step: Annotated[Column, "indices in the plan"]
+    chunks: Annotated[Column, "stream events that carried tokens"]
+    prompt_tokens: Annotated[Column, TOKENS, "as in `end`"]
+    completion_tokens: Annotated[Column, TOKENS, "as in `end`"]
+    cached_tokens: Annotated[Column, TOKENS, "as in `end`"]
+    tokens: Annotated[Column, TOKENS, "as in `begin`"]
+    images: Annotated[Column, "as in `begin`"]
+    image_tokens: Annotated[Column, TOKENS, "as in `begin`"]
+    bytes_in: Annotated[Column, BYTES, "as in `end`"]
+    bytes_out: Annotated[Column, BYTES, "as in `end`"]
+    due_us: Annotated[MomentColumn, "due_ns of the requests"]
+    sent_us: Annotated[MomentColumn, "at_ns of their begin rows"]
+    first_byte_us: Annotated[MomentColumn, "first_byte_ns"]
+    first_token_us: Annotated[MomentColumn, "first_token_ns"]
+    first_answer_us: Annotated[MomentColumn, "first_answer_ns"]
+    last_byte_us: Annotated[MomentColumn, "last_byte_ns"]
+    at_us: Annotated[MomentColumn, "at_ns of their end rows"]
+    itl_hist: Annotated[GapHistogram, "gaps between chunks of all requests together"]
+    largest_gap_ns: Annotated[int, NS, "largest gap of all requests"]
+
+
+class HeartbeatRow(_Row):
+    """What a worker did since its last heartbeat, every 250 ms.
+
+    Written by load/worker/recorder.py.
+    """
+
+    row: Literal["heartbeat"]
+    in_flight: Annotated[int, "requests sent and not ended"]
+    tokens: Annotated[int, TOKENS, "stream events with tokens since the last heartbeat"]
+    bytes: Annotated[int, BYTES, "bytes received since the last heartbeat"]
+    oldest_silence_ns: Annotated[int, NS, "longest time that a request in flight has received nothing"]
+    lag_ns: Annotated[int, NS, "largest delay of the worker's own dispatcher"]
+    users: Annotated[int, "Locust users"]
+    begun: Annotated[int, "requests begun so far"]
+    ended: Annotated[int, "requests ended so far"]
+    aborted: Annotated[int, "requests that either side aborted so far"]
+    images_in_prefill: Annotated[int, "image requests in flight that have received nothing yet"]
+    cpu_share: Annotated[float, "share of one core that the worker used"]
+
+
+class PhaseRow(_Row):
+    """A round of a load phase begins or ends on this worker.
+
+    Written by load/worker/recorder.py.
+    """
+
+    row: Literal["phase"]
+    phase: Annotated[int, "index of the load phase"]
+    round: Annotated[int, "repetition of the phase, from 0"]
+    what: Annotated[BeginOrEnd, "event"]
+
+
+class LoadRow(_Row):
+    """The load of this worker begins or ends.
+
+    Written by load/worker/dispatcher.py.
+    """
+
+    row: Literal["load"]
+    what: Annotated[BeginOrEnd, "event"]
+    why: NotRequired[Annotated[str, "why it ended (`done`, `stopped`, ...)"]]
+
+
+class WorkerRow(_Row):
+    """What the master knows of a worker on another machine.
+
+    Written by load/cluster/master.py.
+    """
+
+    row: Literal["worker"]
+    what: Annotated[WorkerEvent, "event"]
+    worker: Annotated[int | None, "number of the worker; null: of all workers"]
+    host: Annotated[str | None, "its host"]
+    why: Annotated[str, "explanation; may be empty"]
+
+
+class ClockRow(_Row):
+    """How a worker on another machine translates its clock, about once a minute.
+
+    Written by load/cluster/worker_link.py.
+    """
+
+    row: Literal["clock"]
+    offset_ns: Annotated[int, NS, "added to the worker's own monotonic times to give the master's"]
+    rtt_ns: Annotated[int | None, NS, "round trip it was measured by; the error is at most half of it"]
+
+
+class DiskRow(_Row):
+    """The disk of the run folder runs low, or has space again.
+
+    Written by runner/run.py, and by load/worker/dispatcher.py on another machine.
+    """
+
+    row: Literal["disk"]
+    what: Annotated[Literal["low", "enough"], "event"]
+    free_bytes: Annotated[int, BYTES, "free space"]
+    text: Annotated[str, "the same for people"]
+
+
+# --- events -------------------------------------------------------------------------------------------------------------
+
+
+class RunRow(_Row):
+    """The run reaches a step.
+
+    Written by runner/run.py through core/ledger/recorder.py.
+    """
+
+    row: Literal["run"]
+    what: Annotated[RunEvent, "event; `checkpoint` comes each hour of load"]
+    profile: NotRequired[Annotated[str, "begin: name of the profile"]]
+    argv: NotRequired[Annotated[Sequence[str], "begin: command line, redacted"]]
+    version: NotRequired[Annotated[str, "begin: version of loadchaos"]]
+    target: NotRequired[Annotated[Mapping[str, Any], "begin: `kind` and `url` of the server"]]
+    seed: NotRequired[Annotated[int, "begin: seed of the run"]]
+    duration_s: NotRequired[Annotated[float | None, S, "begin: duration asked for with `-t`"]]
+    server_logs: NotRequired[Annotated[Sequence[str], "begin: logs given with `--server-log`"]]
+    terms: NotRequired[Annotated[Mapping[str, Any], "begin: what the verdict is judged by"]]
+    resumes: NotRequired[Annotated[str | None, "begin: run folder that this run continues"]]
+    n: NotRequired[Annotated[int, "checkpoint: its number"]]
+    begun: NotRequired[Annotated[int, "checkpoint: requests begun so far"]]
+    outcomes: NotRequired[Annotated[Mapping[str, int], "checkpoint: requests by outcome so far"]]
+    step: NotRequired[Annotated[int, "checkpoint: highest step begun"]]
+    rss_bytes: NotRequired[Annotated[int, BYTES, "checkpoint: memory of the run process"]]
+    shortened: NotRequired[Annotated[bool, "load_end: true when the load was ended before its plan was done"]]
+    signal: NotRequired[Annotated[str, "interrupted: name of the signal"]]
+    exit_code: NotRequired[Annotated[int, "end: exit code that an error or a signal demands"]]
+    why: NotRequired[Annotated[str, "end: what went wrong"]]
+    ledger_lost: NotRequired[Annotated[str, "end: why the ledger could not be written"]]
+
+
+class ProbeRow(_Row):
+    """A health check of one replica on a connection of its own.
+
+    Written by server/monitor/health_probe.py.
+    """
+
+    row: Literal["probe"]
+    replica: Annotated[str, "name of the replica"]
+    what: Annotated[Literal["tcp", "health"], "a TCP connect, or GET /health"]
+    ok: Annotated[bool, "true when it succeeded"]
+    status: Annotated[int | None, "HTTP status; null for tcp or when no answer came"]
+    took_ns: Annotated[int, NS, "duration"]
+    error: Annotated[str | None, "error; null: none"]
+    body: Annotated[str | None, "start of the answer when it is not ok"]
+
+
+_From = TypedDict("_From", {"from": Annotated[State, "state before"]})  # `from` is a keyword: no class can declare it
+
+
+class StateRow(_Row, _From):
+    """A replica, or one of its engines, changes its state.
+
+    Written by analysis/state/machine.py and analysis/state/engines.py in the run process.
+    """
+
+    row: Literal["state"]
+    replica: Annotated[str, "name of the replica"]
+    engine: Annotated[str | None, "label of the engine; null: the whole replica"]
+    to: Annotated[State, "state from now on; equal to `from` for a note"]
+    signs: Annotated[list[str], "evidence for people"]
+    since_ns: Annotated[int | None, MOMENT, "when the first evidence appeared"]
+    noticed_after_s: Annotated[float | None, S, "time from the first evidence to this row"]
+    balanced: NotRequired[Annotated[bool, "true when one address has proved to be several servers"]]
+
+
+class AttackRow(_Row):
+    """One act of an attack.
+
+    Written by chaos/injector.py. An attack fired in the web UI has a negative `n`.
+    """
+
+    row: Literal["attack"]
+    attack: Annotated[str, "name of the attack"]
+    kind: Annotated[AttackKind, "kind of the attack"]
+    n: Annotated[int, "number of the act, from 1"]
+    what: Annotated[AttackEvent, "event"]
+    replica: Annotated[str, "name of the replica"]
+    ok: Annotated[bool | None, "whether it worked; null: unknown or not over"]
+    status: Annotated[int | None, "HTTP status of an admin call"]
+    text: Annotated[str, "answer or reason"]
+    effects: Annotated[list[str], "what it may do to the server (`paused`, `terminated`, ...)"]
+    took_ns: Annotated[int | None, NS, "duration"]
+    pid: NotRequired[Annotated[int | None, "process: the process that is signalled"]]
+    signal: NotRequired[Annotated[int, "process: the signal"]]
+    processes: NotRequired[Annotated[int, "host: busy processes started"]]
+    order: NotRequired[Annotated[Any, "engine: the fault that the plugin injects"]]
+    toxic: NotRequired[Annotated[Mapping[str, Any], "network: the fault in the path"]]
+
+
+class FactsRow(_Row):
+    """What is known of the server before the load; equal to facts.json.
+
+    Written by runner/prepare.py.
+    """
+
+    row: Literal["facts"]
+    facts: Annotated[Mapping[str, Any], "fields of `core.model.Facts`"]
+
+
+class ConfigurationRow(_Row):
+    """The server's configuration before the load.
+
+    Written by runner/prepare.py.
+    """
+
+    row: Literal["configuration"]
+    flags: Annotated[str | None, "flags as the server's log prints them"]
+    settings: Annotated[Mapping[str, Any], "settings under our names"]
+    system: Annotated[Mapping[str, str], "GPU, driver and versions"]
+
+
+class LaunchRow(_Row):
+    """A server that the run launched starts or ends.
+
+    With `on_death: restart` each life has its own `start` and `exit`. Written by server/process/launcher.py.
+    """
+
+    row: Literal["launch"]
+    what: Annotated[LaunchEvent, "event"]
+    replica: Annotated[str, "name of the replica"]
+    pid: Annotated[int | None, "process id of the server"]
+    command: Annotated[Sequence[str], "command line, redacted"]
+    reason: Annotated[str, "explanation; may be empty"]
+    code: NotRequired[Annotated[int | None, "exit: exit code"]]
+    signal: NotRequired[Annotated[int | None, "exit: signal that ended it"]]
+    asked: NotRequired[Annotated[bool, "kill, exit: true when the run ended it"]]
+    gpu_memory_freed: NotRequired[Annotated[bool, "end: true when its GPU memory is free again"]]
+
+
+class ProcessRow(_Row):
+    """A process of the server on this machine, once a second and when it comes or goes.
+
+    Written by server/monitor/processes.py.
+    """
+
+    row: Literal["process"]
+    replica: Annotated[str, "name of the replica"]
+    pid: Annotated[int, "process id"]
+    role: Annotated[str, "`api_server`, `engine_core`, `worker` or `other`"]
+    what: Annotated[ProcessEvent, "event"]
+    state: Annotated[str, "R running, S sleeping, D disk wait, T stopped, Z ended"]
+    cpu_s: Annotated[float, S, "CPU time so far"]
+    rss_bytes: Annotated[int, BYTES, "resident memory"]
+    threads: Annotated[int | None, "threads; null: unknown"]
+    fds: Annotated[int | None, "open file descriptors; null: unknown"]
+    fd_limit: Annotated[int | None, "how many it may open; null: unknown"]
+    name: Annotated[str, "title, redacted"]
+
+
+class GapRow(_Row):
+    """The monitor was blind, or data was lost.
+
+    Written by server/monitor/gaps.py, monitor.py and log_follower.py, and server/process/launcher.py.
+    """
+
+    row: Literal["gap"]
+    replica: Annotated[str, "name of the replica; empty: a machine"]
+    source: Annotated[str, "what could not be observed (`scrape`, `log`, `supervisor`, ...)"]
+    seconds: Annotated[float, S, "how long so far; 0: a single loss"]
+    why: Annotated[str, "reason; `over` when it ends"]
+
+
+class PreflightRow(_Row):
+    """One check before the load.
+
+    Written by server/discovery/preflight.py.
+    """
+
+    row: Literal["preflight"]
+    name: Annotated[str, "name of the check"]
+    ok: Annotated[bool, "true when it passed"]
+    text: Annotated[str, "result for people"]
+
+
+class LocustRow(_Row):
+    """The load process starts or exits.
+
+    Written by runner/children.py and runner/web_session.py.
+    """
+
+    row: Literal["locust"]
+    what: Annotated[Literal["start", "exit"], "event"]
+    pid: Annotated[int | None, "process id"]
+    code: Annotated[int | None, "exit code; negative: a signal"]
+
+
+class GateRow(_Row):
+    """The load is paused or goes on.
+
+    Written by runner/pause_gate.py.
+    """
+
+    row: Literal["gate"]
+    open: Annotated[bool, "true when the load goes on"]
+    why: Annotated[str, "reason"]
+
+
+class HeardRow(_Row):
+    """A log line that shows a server ending, failing or dead, before the death itself is judged.
+
+    Written by server/monitor/log_alarms.py.
+    """
+
+    row: Literal["heard"]
+    replica: Annotated[str, "name of the replica"]
+    what: Annotated[AlarmEvent, "event; `listening` when the log was opened"]
+    text: Annotated[str, "the line"]
+
+
+class SupervisorRow(_Row):
+    """What docker, Kubernetes or systemd reports of a server whose log is followed.
+
+    Written by server/monitor/orchestrators.py.
+    """
+
+    row: Literal["supervisor"]
+    replica: Annotated[str, "name of the replica"]
+    source: Annotated[str, "as given with `--server-log`"]
+    what: Annotated[OrchestratorEvent, "event"]
+    running: Annotated[bool, "true when it runs now"]
+    exit_code: Annotated[int | None, "exit code of the last end"]
+    signal: Annotated[int | None, "signal of the last end"]
+    oom_killed: Annotated[bool | None, "true when the last end was an OOM kill"]
+    restarts: Annotated[int | None, "restarts so far"]
+    reason: Annotated[str, "explanation; may be empty"]
+
+
+class CanaryRow(_Row):
+    """A small prompt with a known answer is sent, or answered.
+
+    Written by server/monitor/canary.py.
+    """
+
+    row: Literal["canary"]
+    what: Annotated[Literal["ask", "answer"], "event"]
+    n: Annotated[int, "number of the question"]
+    kind: Annotated[Literal["exact", "echo"], "`exact`: one right answer; `echo`: a word is to be repeated"]
+    when: Annotated[Literal["idle", "load"], "before or during the load"]
+    word: Annotated[str, "echo: the word; else empty"]
+    status: NotRequired[Annotated[int, "answer: HTTP status; 0: no answer came"]]
+    text: NotRequired[Annotated[str, "answer: text"]]
+    error: NotRequired[Annotated[str, "answer: error; empty: none"]]
+
+
+class OffersRow(_Row):
+    """The attacks that the web UI has buttons for.
+
+    Written by runner/web_commands.py.
+    """
+
+    row: Literal["offers"]
+    refused: Annotated[str | None, "why attacks are refused; null: they are not"]
+    offers: Annotated[Sequence[Mapping[str, Any]], "fields of `chaos.manual.Offer`"]
+
+
+class CommandRow(_Row):
+    """A button pressed in the web UI (commands.jsonl), or its answer (events.jsonl: with `ok` and `text`).
+
+    Written by load/webui/extension.py and runner/web_commands.py.
+    """
+
+    row: Literal["command"]
+    what: Annotated[CommandEvent, "event"]
+    n: Annotated[int, "number of the command; its answer has the same"]
+    users: NotRequired[Annotated[int, "start, users: users asked for"]]
+    rate: NotRequired[Annotated[float, "start, users: users started in a second"]]
+    planned: NotRequired[Annotated[int, "start, users: users of the profile"]]
+    edited: NotRequired[Annotated[bool, "start, users: true when they differ from the profile"]]
+    kind: NotRequired[Annotated[str | None, "attack: its kind"]]
+    name: NotRequired[Annotated[str | None, "attack: its name"]]
+    title: NotRequired[Annotated[str | None, "attack: its title on the page"]]
+    params: NotRequired[Annotated[Any, "attack: its parameters"]]
+    ok: NotRequired[Annotated[bool, "answer: true when it was obeyed"]]
+    text: NotRequired[Annotated[str, "answer: result for people"]]
+
+
+# --- metrics ------------------------------------------------------------------------------------------------------------
+
+
+class MetricsRow(_Row):
+    """One scrape of one engine's metrics, under names that are the same for all dialects.
+
+    Written by server/monitor/scraper.py, once a second.
+    """
+
+    row: Literal["metrics"]
+    replica: Annotated[str, "name of the replica"]
+    engine: Annotated[str, "label of the engine"]
+    took_ns: Annotated[int, NS, "duration of the scrape"]
+    values: Annotated[Mapping[str, float], "`requests_running`, `kv_usage_ratio`, `generation_tokens_total`, ..."]
+
+
+class PageRow(TypedDict):
+    """A raw metrics page was kept: at the start, every 10 minutes and at incidents.
+
+    Written by server/monitor/scraper.py.
+    """
+
+    row: Literal["page"]
+    replica: Annotated[str, "name of the replica"]
+    why: Annotated[str, "`start`, `periodic` or the incident"]
+    at_ns: Annotated[int, MOMENT, "when it happened"]
+    file: Annotated[str, "path below the run folder; a reader replaces it by the file it took the row from"]
+
+
+class DeviceRow(_Row):
+    """Metrics of one device of a machine under the server.
+
+    Written by server/monitor/device_exporters.py and server/monitor/nvml.py.
+    """
+
+    row: Literal["device"]
+    source: Annotated[Literal["dcgm", "node", "nvml"], "where they come from"]
+    host: Annotated[str, "address of the exporter; `here`: this machine"]
+    device: Annotated[str, "`gpu0`, `host`, `disk /models`, ..."]
+    name: NotRequired[Annotated[str, "nvml: name of the GPU"]]
+    values: Annotated[Mapping[str, float], "`gpu_memory_used_bytes`, `gpu_xid_last`, `host_oom_kills_total`, ..."]
+
+
+# --- control, logs, findings, the web UI --------------------------------------------------------------------------------
+
+
+class ControlRow(_Row):
+    """An order of the run to its workers.
+
+    Written by core/ledger/recorder.py.
+    """
+
+    row: Literal["control"]
+    what: Annotated[ControlEvent, "order"]
+    why: Annotated[str, "reason"]
+    grace_s: NotRequired[Annotated[float, S, "stop: how long requests in flight may go on"]]
+
+
+class LinesRow(_Row):
+    """One piece of a log, in the log's index; written before the bytes it describes.
+
+    Written by server/process/supervisor.py and server/monitor/logs/sink.py.
+    """
+
+    row: Literal["lines"]
+    offset: Annotated[int, BYTES, "where the piece begins in the log file"]
+    bytes: Annotated[int, BYTES, "length of the piece"]
+    source: Annotated[str, "where the log comes from"]
+
+
+class LogRow(_FromFile):
+    """One line of a server log with its time of arrival. No file holds it: the reader makes it from log and index.
+
+    Made by core/ledger/files.py.
+    """
+
+    row: Literal["log"]
+    at_ns: Annotated[int | None, MOMENT, "when the line arrived; null: unknown"]
+    source: Annotated[str, "where the log comes from"]
+    line: Annotated[int, "line number, from 1"]
+    text: Annotated[str, "the line"]
+
+
+class FailureRow(_Row):
+    """A failure, with its counts so far; the fields are those of `failures` in verdict.json.
+
+    Written by analysis/judge.py in the follower.
+    """
+
+    row: Literal["failure"]
+    id: Annotated[str, "id of the failure"]
+    severity: Annotated[Severity, "severity"]
+    title: Annotated[str, "one line for people"]
+    attribution: Annotated[Attribution, "who caused it"]
+    count: NotRequired[Annotated[int, "how often it occurred"]]
+    evidence: NotRequired[Annotated[Mapping[str, Any], "`source`, `line` and `text` of the first occurrence"]]
+    known: NotRequired[Annotated[Sequence[Any], "known upstream issues"]]
+    remedy: NotRequired[Annotated[str, "what to do; may be empty"]]
+    incident: NotRequired[Annotated[str | None, "name of its incident folder"]]
+    alt: NotRequired[Annotated[Sequence[str], "other titles it occurred under"]]
+    frames: NotRequired[Annotated[Sequence[str], "stack frames, innermost last"]]
+    process: NotRequired[Annotated[str | None, "process that logged it"]]
+    first_seen: NotRequired[Annotated[str | None, "UTC time of the first occurrence"]]
+    first_seen_s: NotRequired[Annotated[float | None, S, "first occurrence, from the begin of the load"]]
+    incidents: NotRequired[Annotated[Sequence[str], "deaths: incident folders"]]
+    lost_requests: NotRequired[Annotated[int, "deaths: requests that were lost"]]
+    in_flight_at_death: NotRequired[Annotated[int, "deaths: requests in flight at the first"]]
+    recovered_after_s: NotRequired[Annotated[float | None, S, "deaths: longest time until the server was back"]]
+    noticed_after_s: NotRequired[Annotated[float | None, S, "deaths: time until the first was noticed"]]
+    signs: NotRequired[Annotated[Sequence[str], "deaths: evidence of the first"]]
+    final: NotRequired[Annotated[bool, "deaths: true once all its incidents are closed"]]
+
+
+class IncidentRow(_Row):
+    """An incident opens or closes; `id` and `folder` are final when it closes.
+
+    Written by analysis/incidents/incident.py in the follower.
+    """
+
+    row: Literal["incident"]
+    what: Annotated[Literal["open", "close"], "event"]
+    n: Annotated[int, "number of the incident"]
+    id: Annotated[str, "id of the failure"]
+    folder: Annotated[str, "name of the incident folder"]
+    kind: Annotated[str, "`failure`, `death`, `hang`, `restart`, `unreachable` or `terminated`"]
+    replica: Annotated[str | None, "name of the replica"]
+    state: Annotated[str | None, "worst state"]
+
+
+class ExporterRow(_Row):
+    """Where the follower serves /metrics.
+
+    Written by runner/follower.py.
+    """
+
+    row: Literal["exporter"]
+    port: Annotated[int | None, "port; null: it could not be opened"]
+    error: NotRequired[Annotated[str, "why not"]]
+
+
+class SessionRow(_Row):
+    """A step of a web UI session, which may drive several runs.
+
+    Written by runner/web_session.py to the session's own folder.
+    """
+
+    row: Literal["session"]
+    what: Annotated[SessionEvent, "event"]
+    folder: NotRequired[Annotated[str, "run, load, over: the run folder"]]
+    profile: NotRequired[Annotated[str, "web: name of the profile"]]
+    about: NotRequired[Annotated[str, "web: description of the profile"]]
+    target: NotRequired[Annotated[str, "web: URL of the server"]]
+    users: NotRequired[Annotated[int, "web: users of the profile"]]
+    processes: NotRequired[Annotated[int, "web: load processes"]]
+    exit_code: NotRequired[Annotated[int | None, "over: exit code of the run"]]
+    error: NotRequired[Annotated[str | None, "over: what went wrong"]]
+    verdict: NotRequired[Annotated[str | None, "over: verdict of the run"]]
+
+
+AnyRow: TypeAlias = (
+    HeaderRow | BeginRow | EndRow | MissedRow | WellRow | HeartbeatRow | PhaseRow | LoadRow | WorkerRow | ClockRow
+    | DiskRow | RunRow | ProbeRow | StateRow | AttackRow | FactsRow | ConfigurationRow | LaunchRow | ProcessRow | GapRow
+    | PreflightRow | LocustRow | GateRow | HeardRow | SupervisorRow | CanaryRow | OffersRow | CommandRow | MetricsRow
+    | PageRow | DeviceRow | ControlRow | LinesRow | LogRow | FailureRow | IncidentRow | ExporterRow | SessionRow
+)  # fmt: skip
+"""A row of any kind; `row` tells them apart."""
+
+Emit = Callable[[AnyRow], None]
+"""Accepts a row of a monitor or an attack; the caller decides which file it goes to."""
+
+
+@dataclass(frozen=True)
+class LedgerFile:
+    """One file of the run folder, who writes it, and the kinds of row in it besides the header."""
+
+    name: str
+    writer: str
+    rows: tuple[type, ...]
+
+
+FILES = (
+    LedgerFile("requests-<w>.jsonl", "load worker `w`", (
+        BeginRow, EndRow, MissedRow, WellRow, HeartbeatRow, PhaseRow, LoadRow, ClockRow, DiskRow,
+    )),
+    LedgerFile("requests-master.jsonl", "the Locust master of several workers", (WorkerRow, MissedRow)),
+    LedgerFile("events.jsonl", "the run process", (
+        RunRow, ProbeRow, StateRow, AttackRow, FactsRow, ConfigurationRow, LaunchRow, ProcessRow, GapRow, PreflightRow,
+        LocustRow, GateRow, HeardRow, SupervisorRow, CanaryRow, OffersRow, CommandRow, DiskRow,
+    )),
+    LedgerFile("metrics.jsonl", "the run process", (MetricsRow, PageRow, DeviceRow)),
+    LedgerFile("control.jsonl", "the run process; workers obey it", (ControlRow,)),
+    LedgerFile("server.index.jsonl", "the supervisor of a launched server; the log itself is `server.log`", (LinesRow,)),
+    LedgerFile("watch/logs/<label>.index.jsonl", "the run process, for each `--server-log`; the log is `<label>.log`",
+               (LinesRow,)),
+    LedgerFile("findings.jsonl", "the follower", (FailureRow, IncidentRow, ExporterRow)),
+    LedgerFile("commands.jsonl", "the web UI's process; the run process obeys it", (CommandRow,)),
+    LedgerFile("session.jsonl", "the run process, in the web UI session's own folder", (SessionRow,)),
+)  # fmt: skip
+"""Where each kind of row is written. LogRow is in no file: the reader makes it."""
+
+KINDS: Mapping[str, type] = {get_args(get_type_hints(kind)["row"])[0]: kind for kind in get_args(AnyRow)}
+"""The class of each kind of row, by its tag."""
+
+
+@dataclass(frozen=True)
+class RowField:
+    """One field of a row: its type without metadata, its unit (empty: none) and its meaning."""
+
+    name: str
+    type: Any
+    unit: str
+    meaning: str
+    required: bool
+
+
+def fields_of(kind: type) -> list[RowField]:
+    """List the fields of a kind of row as declared, without its tag and without what a reader adds."""
+    found = []
+    required: frozenset[str] = kind.__required_keys__  # type: ignore[attr-defined]  # every TypedDict has it
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        if name == "row" or (name == "file" and name not in required):
+            continue
+        hint = get_args(hint)[0] if name not in required else hint
+        plain, *metadata = get_args(hint)
+        unit = next((m for m in metadata if isinstance(m, Unit)), "")
+        found.append(RowField(name, plain, unit, str(metadata[-1]), name in required))
+    return found
+
+
+def as_typed(row: Mapping[str, Any]) -> AnyRow:
+    """Give a row from outside (JSON, a test) its type; nothing is checked or copied."""
+    return cast("AnyRow", row)
