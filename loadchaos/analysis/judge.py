@@ -11,18 +11,18 @@ from typing import Any
 
 from loadchaos.analysis import mechanisms
 from loadchaos.analysis.classify.classifier import classify_text
-from loadchaos.analysis.classify.group import Failure
 from loadchaos.analysis.classify.kernel_log import KernelLog
 from loadchaos.analysis.classify.live import LiveClassifier
 from loadchaos.analysis.classify.versions import with_standing
 from loadchaos.analysis.detectors.growth_limits import GrowthTracker
 from loadchaos.analysis.detectors.suite import DetectorSuite
+from loadchaos.analysis.failure import DEADLY, Failure, evidence
 from loadchaos.analysis.incidents import bad_answers
 from loadchaos.analysis.incidents.attribution import AttackLog
-from loadchaos.analysis.incidents.bad_answers import BadAnswerQueue, seen_from
-from loadchaos.analysis.incidents.explain import DEADLY, Explainer
-from loadchaos.analysis.incidents.failures import FailureRecord, FailureRegistry, entries_of
-from loadchaos.analysis.incidents.incident import Incident, Seen
+from loadchaos.analysis.incidents.bad_answers import BadAnswerQueue
+from loadchaos.analysis.incidents.explain import Explainer
+from loadchaos.analysis.incidents.failures import FailureRegistry, failures_of
+from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.incidents.tracker import IncidentTracker
 from loadchaos.analysis.mechanisms import Check, Mechanisms
 from loadchaos.analysis.request_stats import RequestStats, S
@@ -136,9 +136,9 @@ class Judge:
             return
         for failure in classify_text(str(row.get("reason"))):
             if failure.severity in DEADLY:
-                evidence = {"source": row.get("source"), "line": None, "text": row.get("reason")}
-                seen = replace(seen_from(failure, int(row["at_ns"])), evidence=evidence)
-                self._episodes.deadly(seen, str(row.get("replica")))
+                shown = evidence(str(row.get("source")), str(row.get("reason")))
+                failure = replace(bad_answers.at(failure, int(row["at_ns"])), evidence=shown)
+                self._episodes.deadly(failure, str(row.get("replica")))
         self._episodes.supervised(row)
 
     def _on_run(self, row: Row) -> None:
@@ -196,37 +196,39 @@ class Judge:
         self._unsaid.settle(newest_ns, self._run.load_begin_ns or newest_ns, self._facts, final=now_ns is None)
 
     def _logged(self, failure: Failure) -> None:
-        seen = seen_from(failure, self._run.newest_ns)
-        source = str(seen.evidence.get("source") or "")
+        source = str(failure.evidence.get("source") or "")
         replica = "" if source == KERNEL_LOG else PurePath(source).stem
-        if seen.severity in DEADLY:
-            self._episodes.deadly(seen, replica)
+        failure = replace(bad_answers.at(failure, self._run.newest_ns), replica=replica)
+        if failure.severity in DEADLY:
+            self._episodes.deadly(failure, replica)
             return
-        if seen.severity in ("hang", "node") and seen.role == "cause":
-            about = self._episodes.beside(seen, replica)
+        if failure.severity in ("hang", "node") and failure.role == "cause":
+            about = self._episodes.beside(failure, replica)
             if about is not None and about.kind in ("death", "hang") and not about.causes:
-                self._episodes.deadly(seen, replica)
+                self._episodes.deadly(failure, replica)
                 return
-        if seen.severity == "degraded" and self._while_starting(seen.at_ns):
+        if failure.severity == "degraded" and self._while_starting(failure.at_ns):
             return  # nobody is served yet: a server that loads, profiles and compiles complains of itself
-        entry = self._record(seen, replica, ids={seen.id})
-        entry.in_log += 1 + failure.repeats
-        self._explainer.logged(seen.at_ns, entry)
+        known = self._record(failure)
+        known.in_log += 1 + failure.repeats
+        self._explainer.logged(failure.at_ns, known)
 
     def _while_starting(self, at_ns: int) -> bool:
         begun = self._starting_ns
         return begun is not None and begun[0] <= at_ns and (begun[1] is None or at_ns < begun[1])
 
-    def _record(self, seen: Seen, replica: str | None, ids: set[str]) -> FailureRecord:
-        attribution = self._attacks.attribute(ids, seen.at_ns)
-        entry = self._book.find(seen, attribution)
-        if entry is None:
-            incident = self._episodes.beside(seen, replica) or self._episodes.failure(seen, attribution)
-            entry = self._book.open(seen, attribution, incident)
-            self._findings.append({"row": "failure", "at_ns": self._run.newest_ns, **self._told(entry)})
-        elif seen.title != entry.seen.title and len(entry.alt) < 20 and seen.title not in entry.alt:
-            entry.alt.append(seen.title)
-        return entry
+    def _record(self, failure: Failure) -> Failure:
+        """The registered failure that this one counts in, with its attribution and incident; new ones are findings."""
+        attribution = self._attacks.attribute(failure.effects, failure.at_ns)
+        failure = replace(failure, attribution=attribution)
+        known = self._book.find(failure)
+        if known is None:
+            incident = self._episodes.beside(failure, failure.replica) or self._episodes.failure(failure, attribution)
+            known = self._book.open(failure, incident)
+            self._findings.append({"row": "failure", "at_ns": self._run.newest_ns, **self._told(known)})
+        elif failure.title != known.title and len(known.alt) < 20 and failure.title not in known.alt:
+            known.alt += (failure.title,)
+        return known
 
     # --- findings and verdict out -----------------------------------------------------------------------------------------
 
@@ -242,7 +244,7 @@ class Judge:
         closed = [r for r in rows if r["row"] == "incident" and r["what"] == "close" and r["kind"] != "failure"]
         about += [(int(r["at_ns"]), episodes.incidents[r["n"] - 1]) for r in closed]
         for at_ns, incident in about:
-            found = entries_of([incident], episodes.attribution)
+            found = failures_of([incident], episodes.attribution)
             rows += [{"row": "failure", "at_ns": at_ns, **self._told(e)} for e in found]
         return sorted(rows, key=lambda r: int(r["at_ns"]))
 
@@ -309,12 +311,12 @@ class Judge:
 
     def failures(self) -> list[dict[str, Any]]:
         """All failures so far with their counts, as in verdict.json but for acceptance; folding goes on unchanged."""
-        entries = entries_of(self._episodes.real(), self._episodes.attribution)
-        entries += [replace(entry) for entry in self._book.entries.values()]  # naming changes them
-        name_by_length(entries, self._lengths, self._lines.kv, self._facts)
+        found = failures_of(self._episodes.real(), self._episodes.attribution)
+        found += [replace(failure) for failure in self._book.failures.values()]  # naming changes them
+        name_by_length(found, self._lengths, self._lines.kv, self._facts)
         order = ("engine_death", "hang", "startup", "node", "request", "degraded")
-        entries.sort(key=lambda e: (order.index(e.seen.severity) if e.seen.severity in order else 9, e.seen.at_ns))
-        return [self._told(entry) for entry in entries]
+        found.sort(key=lambda f: (order.index(f.severity) if f.severity in order else 9, f.at_ns))
+        return [self._told(failure) for failure in found]
 
     def _accepted(self, terms: Terms) -> list[dict[str, Any]]:
         failures = self.failures()
@@ -322,8 +324,8 @@ class Judge:
         rules.accept(failures, terms, date.fromisoformat(started[:10]) if started else None)
         return failures
 
-    def _told(self, entry: FailureRecord) -> dict[str, Any]:
-        told = entry.to_json()
+    def _told(self, failure: Failure) -> dict[str, Any]:
+        told = failure.to_json()
         first_ns = told.pop("first_seen_ns")
         begin_ns = self._run.load_begin_ns or self._run.begin_ns
         facts = self._facts

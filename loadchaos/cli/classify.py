@@ -14,8 +14,8 @@ from loadchaos.core.errors import OptionError
 
 if TYPE_CHECKING:
     from loadchaos.analysis.classify.diagnosis import Diagnosis
-    from loadchaos.analysis.classify.group import Failure
     from loadchaos.analysis.classify.signature_file import Signature
+    from loadchaos.analysis.failure import Failure
 
 _KEYS = ("id", "severity", "title", "role", "evidence", "process", "at", "frames", "known", "remedy", "alt")
 """What scripts are given of a failure: no key leaves, and none comes without a word in the changelog."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from loadchaos.analysis.classify.group import Failure
 from loadchaos.analysis.classify.normalise import normalise
+from loadchaos.analysis.failure import Failure
 from loadchaos.load.wire.outcome import ErrorObject, error_object, matches
 from loadchaos.server.dialects import DIALECTS
 
@@ -25,14 +25,8 @@ def unknown(text: str) -> Failure | None:
         return Failure(
             id="unknown_error_answer",
             severity="request",
-            role="cause",
-            process=None,
-            at_ns=None,
-            frames=(),
-            known=(),
             title=f"an error answer{code} that is no known refusal: {normalise(error.text)[:_TITLE]}",
             evidence={"source": "", "line": line_no, "text": error.text},
-            alt=(),
             layer="http",
             remedy="look into the server's log of that moment for what it says of this request; a 4xx of this text is "
             "the server's failure until somebody shows that the request was wrong",

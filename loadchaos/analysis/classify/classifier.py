@@ -7,14 +7,15 @@ import re
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 
-from loadchaos.analysis.classify.group import Failure, group
+from loadchaos.analysis.classify.group import group
 from loadchaos.analysis.classify.match import Match, name, put_stack
 from loadchaos.analysis.classify.native_stack import NativeStack
 from loadchaos.analysis.classify.prefixes import LogLine, clean, expand, without_margin
 from loadchaos.analysis.classify.python_stack import HEADER, Frame, Trace, chains, guilty
 from loadchaos.analysis.classify.signature_file import UNCAUGHT, UNKNOWN, Signature, SignatureError, Signatures, load
+from loadchaos.analysis.failure import Failure
 
-__all__ = ["Classifier", "Failure", "Match", "SignatureError", "Signatures", "classify_text", "group", "load"]
+__all__ = ["Classifier", "Match", "SignatureError", "Signatures", "classify_text", "group", "load"]
 
 _LONGEST_LINE = 20_000  # a dumped batch is megabytes; what names a failure stands at the begin of a line
 _EVIDENCE = 2_000

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from loadchaos.analysis.classify.classifier import Classifier
-from loadchaos.analysis.classify.group import Failure, group
+from loadchaos.analysis.classify.group import group
 from loadchaos.analysis.classify.match import Match, near
 from loadchaos.analysis.classify.signature_file import Signatures
+from loadchaos.analysis.failure import DEADLY, Failure
 
 _APART_S = 300.0
 _MOST_HELD = 4_000
@@ -21,7 +22,6 @@ _MOST_CONTEXT = 500
 _MOST_DEATHS = 300
 _MOST_KINDS = 2_000
 _MOST_MARKS = 200
-_DEADLY = ("engine_death", "startup")
 _ORDER = ("engine_death", "startup", "hang", "node", "request", "degraded")
 
 _VERSION = re.compile(
@@ -104,7 +104,7 @@ class Diagnosis:
         self._context = (self._context + held)[-_MOST_CONTEXT:]
 
     def _take(self, failure: Failure) -> None:
-        if failure.severity in _DEADLY and len(self._deaths) < _MOST_DEATHS:
+        if failure.severity in DEADLY and len(self._deaths) < _MOST_DEATHS:
             self._deaths.append(failure)
             return
         key = (failure.id, failure.title)

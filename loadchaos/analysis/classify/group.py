@@ -3,52 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from loadchaos.analysis.classify.match import Match, near
 from loadchaos.analysis.classify.signature_file import UNKNOWN
+from loadchaos.analysis.failure import DEADLY, Failure
 from loadchaos.core.model import Severity
 
 _ONE_DEATH_S = 60.0  # a dying server talks for less than this; a restart takes longer or says that it starts
-_DEADLY = ("engine_death", "startup")
 _ENGINES = ("EngineCore", "Worker")  # who writes, as vLLM puts it before a line
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """What broke. Shapes as in verdict.json: `evidence` is {source, line, text}, `known` [{issue, fixed, ...}].
-
-    `frame` is the guilty one of `frames` ("" where the stack names the wrong place, as with CUDA faults). `repeats`
-    counts further lines that said the same, `also` other causes seen in the same death, `facts` figures the log told.
-    `clock_s` is the log's own clock (seconds into some year), for logs that were not recorded live. `gone`: the log says
-    besides that the engine is gone.
-    """
-
-    id: str
-    severity: Severity
-    title: str
-    role: str
-    evidence: Mapping[str, Any]
-    process: str | None
-    at_ns: int | None
-    frames: tuple[str, ...]
-    known: tuple[Mapping[str, Any], ...]
-    remedy: str
-    alt: tuple[str, ...]
-    layer: str
-    why: str = ""
-    facts: Mapping[str, float | str] = field(default_factory=dict)
-    repeats: int = 0
-    also: tuple[str, ...] = ()
-    clock_s: float | None = None
-    frame: str = ""
-    gone: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """A mapping that `json` takes."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
 
 
 def group(matches: Iterable[Match], *, quiet: bool = True, context: Sequence[Match] = ()) -> list[Failure]:
@@ -65,7 +29,7 @@ def group(matches: Iterable[Match], *, quiet: bool = True, context: Sequence[Mat
     for said in by_source.values():
         for life in _lives(said):
             found += _life(life, old, quiet=quiet)
-    found.sort(key=lambda f: (f.at_ns or 0, f.evidence["line"]))
+    found.sort(key=lambda f: (f.at_ns, f.evidence["line"]))
     return _merged(found)
 
 
@@ -111,7 +75,7 @@ def _life(life: Sequence[Match], old: set[int], *, quiet: bool) -> list[Failure]
             and near(said, match, match.signature.within_s)
         ):
             continue
-        if match.warned and match.role == "cause" and match.severity in _DEADLY and match.chain not in echoes:
+        if match.warned and match.role == "cause" and match.severity in DEADLY and match.chain not in echoes:
             continue
         if match.role == "cause" and not (quiet and match.signature.quiet and match.chain not in echoes):
             failures.append(_failure(match))
@@ -128,7 +92,7 @@ def _deaths(life: Sequence[Match]) -> list[list[Match]]:
     """Deadly matches that belong together. After an envelope the server is dead: later mere echoes are of that death."""
     clusters: list[list[Match]] = []
     for match in life:
-        if match.role not in ("cause", "echo") or match.severity not in _DEADLY or match.id == UNKNOWN.id:
+        if match.role not in ("cause", "echo") or match.severity not in DEADLY or match.id == UNKNOWN.id:
             continue
         if match.warned and match.role == "cause":
             continue
@@ -171,7 +135,7 @@ def _death(
         )
     ]
     order = {id(m): n for n, m in enumerate(life)}
-    causes.sort(key=lambda m: (m.id == UNKNOWN.id, m.severity not in _DEADLY, _distance(m), order[id(m)]))
+    causes.sort(key=lambda m: (m.id == UNKNOWN.id, m.severity not in DEADLY, _distance(m), order[id(m)]))
     chosen = causes[0] if causes else min(echoes, key=lambda m: (m.signature.vague, order[id(m)]))
     refined = _refined(chosen, life)
     also = list(dict.fromkeys(m.id for m in causes if m.id not in (chosen.id, refined.id, UNKNOWN.id)))
@@ -187,7 +151,7 @@ def _death(
             used.add(id(match))
     used.add(id(refined))
     explained.update(chosen_ones)
-    severity: Severity = chosen.severity if chosen.severity in (*_DEADLY, "node") else "engine_death"
+    severity: Severity = chosen.severity if chosen.severity in (*DEADLY, "node") else "engine_death"
     if any(m.severity == "startup" for m in cluster):
         severity = "startup"
     failure = _failure(refined, severity=severity, repeats=repeats, also=tuple(also), frames=chosen.frames)
@@ -238,7 +202,7 @@ def _failure(
         role="echo" if match.role == "echo" else "cause",
         evidence=(told_by or match).evidence,
         process=match.process,
-        at_ns=match.at_ns,
+        at_ns=match.at_ns or 0,
         frames=match.frames or frames or (told_by.frames if told_by else ()),
         known=match.known,
         remedy=match.remedy,
@@ -259,7 +223,7 @@ def _merged(found: Sequence[Failure]) -> list[Failure]:
     seen: dict[tuple[str, str, str], int] = {}
     for failure in found:
         key = (str(failure.evidence["source"]), failure.id, failure.title)
-        if failure.severity in _DEADLY or key not in seen:
+        if failure.severity in DEADLY or key not in seen:
             seen.setdefault(key, len(merged))
             merged.append(failure)
         else:

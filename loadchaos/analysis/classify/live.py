@@ -7,8 +7,9 @@ from collections import deque
 from pathlib import PurePath
 
 from loadchaos.analysis.classify.classifier import Classifier
-from loadchaos.analysis.classify.group import Failure, group
+from loadchaos.analysis.classify.group import group
 from loadchaos.analysis.classify.match import Match
+from loadchaos.analysis.failure import Failure
 from loadchaos.analysis.request_stats import S
 from loadchaos.core.model import Row
 

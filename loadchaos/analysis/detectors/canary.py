@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from loadchaos.analysis.failure import Failure, evidence
 from loadchaos.analysis.incidents.bad_answers import MIXED_UP
-from loadchaos.analysis.incidents.incident import Seen
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.core.model import Row
 
@@ -69,7 +69,7 @@ class CanaryDetector:
         self._doubtful = 0
         self._words: list[str] = []
         self._asked = self._wrong = self._failed = 0
-        self._pending: list[Seen] = []
+        self._pending: list[Failure] = []
 
     def feed(self, row: Row) -> None:
         """Fold one row; other kinds change nothing."""
@@ -121,13 +121,22 @@ class CanaryDetector:
 
     def _tell(self, row: Row, name: str, title: str, words: str) -> None:
         self._wrong += 1
-        evidence = {"source": "canary", "line": None, "text": words}
         remedy = (
             "all answers are in events.jsonl (rows canary); look at preemptions, prefix cache and aborts of that time"
         )
-        self._pending.append(Seen(name, "request", title, "cause", evidence, int(row["at_ns"]), remedy=remedy))
+        self._pending.append(
+            Failure(
+                name,
+                "request",
+                title,
+                evidence("canary", words),
+                int(row["at_ns"]),
+                remedy=remedy,
+                outcome="wrong_output",
+            )
+        )
 
-    def found(self) -> list[Seen]:
+    def found(self) -> list[Failure]:
         """Wrong answers since the last call."""
         pending, self._pending = self._pending, []
         return pending

@@ -13,8 +13,7 @@ from loadchaos.analysis.classify.classifier import classify_text
 from loadchaos.analysis.detectors.memory_leak import leaking
 from loadchaos.analysis.detectors.saturation import exhausted, filled, slowed
 from loadchaos.analysis.detectors.trend_tests import Samples
-from loadchaos.analysis.incidents.bad_answers import seen_from
-from loadchaos.analysis.incidents.incident import Seen
+from loadchaos.analysis.failure import Failure, evidence
 from loadchaos.analysis.request_stats import S
 from loadchaos.core.model import Row
 
@@ -55,10 +54,10 @@ class DeviceFaultDetector:
 
     def __init__(self) -> None:
         self._known: dict[_Key, _Device] = {}
-        self._waiting: list[Seen] = []
+        self._waiting: list[Failure] = []
         self._told: set[_Key] = set()
         self._said: set[tuple[str, ...]] = set()
-        self._strains: list[Seen] = []
+        self._strains: list[Failure] = []
 
     def feed(self, row: Row) -> None:
         """Fold one row; other kinds change nothing."""
@@ -117,28 +116,26 @@ class DeviceFaultDetector:
         if (name, *key) in self._said:
             return
         self._said.add((name, *key))
-        evidence = {"source": f"{key[0]} {key[1]}", "line": None, "text": title}
-        self._strains.append(Seen(name, "node", title, "cause", evidence, at_ns, process=key[2], remedy=remedy))
+        shown = evidence(f"{key[0]} {key[1]}", title)
+        self._strains.append(Failure(name, "node", title, shown, at_ns, process=key[2], remedy=remedy))
 
     def _hold(self, kernels: str, said: str, where: str, at_ns: int) -> None:
         """`kernels` is how a kernel would say it, so that one signature names both."""
         for failure in classify_text(kernels):
-            seen = seen_from(failure, at_ns)
-            evidence = {"source": where, "line": None, "text": said}
-            self._waiting.append(replace(seen, evidence=evidence, at_ns=at_ns, process=where))
+            self._waiting.append(replace(failure, evidence=evidence(where, said), at_ns=at_ns, process=where))
 
-    def ripe(self, now_ns: int | None) -> list[Seen]:
+    def ripe(self, now_ns: int | None) -> list[Failure]:
         """What was told ten seconds ago or earlier; all of it for None (the run is over)."""
         found = [seen for seen in self._waiting if now_ns is None or now_ns - seen.at_ns >= _WAIT_NS]
         self._waiting = [seen for seen in self._waiting if seen not in found]
         return found
 
-    def strains(self) -> list[Seen]:
+    def strains(self) -> list[Failure]:
         """What has strained a machine or a process since the last call, each once; that kills nobody by itself."""
         found, self._strains = self._strains, []
         return found
 
-    def leaks(self, now_ns: int) -> list[Seen]:
+    def leaks(self, now_ns: int) -> list[Failure]:
         """GPUs whose memory in use rises and does not level off, each once."""
         found = []
         for key, device in self._known.items():
@@ -150,8 +147,6 @@ class DeviceFaultDetector:
             title = f"Memory of {key[2]} on {key[1]} grows and does not level off: {begin:.0f} MB to {end:.0f} MB"
             title += f" in {trend.span_s:.0f} s"
             remedy = "vLLM and LMDeploy take their GPU memory at start: what grows later is workspace, graphs or a leak"
-            evidence = {"source": f"{key[0]} {key[1]}", "line": None, "text": title}
-            found.append(
-                Seen("gpu_memory_leak", "degraded", title, "cause", evidence, now_ns, process=key[2], remedy=remedy)
-            )
+            shown = evidence(f"{key[0]} {key[1]}", title)
+            found.append(Failure("gpu_memory_leak", "degraded", title, shown, now_ns, process=key[2], remedy=remedy))
         return found

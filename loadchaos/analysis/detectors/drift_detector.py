@@ -11,7 +11,7 @@ from itertools import pairwise
 from statistics import median
 
 from loadchaos.analysis.detectors.trend_tests import Point, RisingTrend, Samples, creeping
-from loadchaos.analysis.incidents.incident import Seen
+from loadchaos.analysis.failure import Failure, evidence
 from loadchaos.analysis.request_stats import S
 from loadchaos.core.model import Row, Severity
 
@@ -154,18 +154,18 @@ class DriftDetector:
             self._ended = True
             self._phase = _Phase()
 
-    def found(self, now_ns: int) -> list[Seen]:
+    def found(self, now_ns: int) -> list[Failure]:
         """What creeps, as of now."""
         parts = (self._latencies, self._handles, self._cache)
         return [s for part in parts for s in part(now_ns) if self._new(s)]
 
-    def _new(self, seen: Seen) -> bool:
+    def _new(self, seen: Failure) -> bool:
         key = (seen.id, str(seen.process))
         fresh = key not in self._told
         self._told.add(key)
         return fresh
 
-    def _latencies(self, now_ns: int) -> list[Seen]:
+    def _latencies(self, now_ns: int) -> list[Failure]:
         found = []
         for name, samples, at_least in (
             ("TTFT", self._phase.ttft, _TTFT_AT_LEAST_S),
@@ -181,7 +181,7 @@ class DriftDetector:
                 found.append(_seen("latency_drift", "degraded", title, remedy, now_ns, name))
         return found
 
-    def _handles(self, now_ns: int) -> list[Seen]:
+    def _handles(self, now_ns: int) -> list[Failure]:
         found = []
         for (_, pid, kind), (role, samples) in self._phase.handles.items():
             _, name, words, at_least = next(h for h in _HANDLES if h[0] == kind)
@@ -197,7 +197,7 @@ class DriftDetector:
                 found.append(_seen(name, "degraded", title, remedy, now_ns, f"pid {pid}"))
         return found
 
-    def _cache(self, now_ns: int) -> list[Seen]:
+    def _cache(self, now_ns: int) -> list[Failure]:
         found = []
         for replica, engine in {**self._left, **self._idle}:
             values, idle = list(self._left.get((replica, engine), ())), self._idle.get((replica, engine), _Idle())
@@ -211,9 +211,8 @@ class DriftDetector:
         return found
 
 
-def _seen(name: str, severity: Severity, title: str, remedy: str, at_ns: int, where: str) -> Seen:
-    evidence = {"source": "figures", "line": None, "text": title}
-    return Seen(name, severity, title, "cause", evidence, at_ns, process=where, remedy=remedy)
+def _seen(name: str, severity: Severity, title: str, remedy: str, at_ns: int, where: str) -> Failure:
+    return Failure(name, severity, title, evidence("figures", title), at_ns, process=where, remedy=remedy)
 
 
 def _ms(seconds: float) -> str:

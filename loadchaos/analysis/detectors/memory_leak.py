@@ -10,7 +10,7 @@ from statistics import median
 
 from loadchaos.analysis.detectors.image_cache import ImageCacheBudget
 from loadchaos.analysis.detectors.trend_tests import Point, RisingTrend, Samples, creeping, slope
-from loadchaos.analysis.incidents.incident import Seen
+from loadchaos.analysis.failure import Failure, evidence
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.request_stats import S
 from loadchaos.core.model import Row
@@ -69,7 +69,7 @@ class MemoryLeakDetector:
         elif role in _ROLES and resident and (key in self._resident or len(self._resident) < _MOST_PROCESSES):
             self._resident.setdefault(key, (role, Samples()))[1].add(row["at_ns"] / S, float(resident))
 
-    def found(self, now_ns: int) -> list[Seen]:
+    def found(self, now_ns: int) -> list[Failure]:
         """What leaks, as of now."""
         found = []
         for key, (role, samples) in self._resident.items():
@@ -82,10 +82,8 @@ class MemoryLeakDetector:
             title += f"{trend.per_s * 3600 / _MB:.0f} MB an hour"
             name = "api_server_leak" if role == "api_server" and self._aborted else "memory_leak"
             remedy = "restart it before the memory is used up; heap profiles (memray attach) of that process upstream"
-            evidence = {"source": "figures", "line": None, "text": title}
-            found.append(
-                Seen(name, "degraded", title, "cause", evidence, now_ns, process=f"pid {key[1]}", remedy=remedy)
-            )
+            shown = evidence("figures", title)
+            found.append(Failure(name, "degraded", title, shown, now_ns, process=f"pid {key[1]}", remedy=remedy))
         return found
 
     def check(self) -> Check | None:

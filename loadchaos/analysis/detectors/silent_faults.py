@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from loadchaos.analysis.incidents.incident import Seen
+from loadchaos.analysis.failure import Failure, evidence
 from loadchaos.analysis.request_stats import S
 from loadchaos.core.model import Row, Severity
 
@@ -69,7 +69,7 @@ class SilentFaultDetector:
         self._flying: dict[str, int] = {}
         self._gauges: dict[tuple[str, str], _Gauges] = {}
         self._paused_ns = 0
-        self._pending: list[Seen] = []
+        self._pending: list[Failure] = []
         self._told: set[tuple[str, str]] = set()
 
     def feed(self, row: Row) -> None:
@@ -140,7 +140,7 @@ class SilentFaultDetector:
             remedy = "requests whose client left are not let go: they hold KV cache and a place in the batch"
             self._pending.append(_seen("lost_requests_held", "degraded", title, remedy, gauges.held_ns, where))
 
-    def found(self, now_ns: int) -> list[Seen]:
+    def found(self, now_ns: int) -> list[Failure]:
         """What went wrong without a word, as of now."""
         pending, self._pending = self._pending, []
         if (length := prompts_cut(self._prompts)) is not None:
@@ -157,6 +157,5 @@ class SilentFaultDetector:
         return list({(s.id, s.process): s for s in fresh}.values())
 
 
-def _seen(name: str, severity: Severity, title: str, remedy: str, at_ns: int, where: str) -> Seen:
-    evidence = {"source": "figures", "line": None, "text": title}
-    return Seen(name, severity, title, "cause", evidence, at_ns, process=where, remedy=remedy)
+def _seen(name: str, severity: Severity, title: str, remedy: str, at_ns: int, where: str) -> Failure:
+    return Failure(name, severity, title, evidence("figures", title), at_ns, process=where, remedy=remedy)

@@ -11,8 +11,8 @@ from loadchaos.analysis.detectors.kv_leak import KvLeakDetector
 from loadchaos.analysis.detectors.late_aborts import LateAborts
 from loadchaos.analysis.detectors.memory_leak import MemoryLeakDetector
 from loadchaos.analysis.detectors.silent_faults import SilentFaultDetector
+from loadchaos.analysis.failure import Failure, evidence
 from loadchaos.analysis.incidents.explain import Record
-from loadchaos.analysis.incidents.incident import Seen
 from loadchaos.analysis.incidents.spinning import SpinningDetector
 from loadchaos.analysis.incidents.tracker import IncidentTracker
 from loadchaos.analysis.mechanisms import Check
@@ -44,7 +44,7 @@ class DetectorSuite:
         )
         self._canaries, self._devices, self._spinning = CanaryDetector(), DeviceFaultDetector(), SpinningDetector()
         self._leaving = LateAborts()
-        self._stalls: list[Seen] = []
+        self._stalls: list[Failure] = []
         self._looked_ns = 0  # when the whole run was last looked at
         self._finished = False
 
@@ -57,7 +57,7 @@ class DetectorSuite:
     def settle(self, now_ns: int, begin_ns: int, facts: Facts | None, *, final: bool) -> None:
         """Tell what has become clear. What grows slowly is looked at rarely, and the rarer the longer the run is."""
         for seen in self._canaries.found():
-            self._count(seen, {seen.id, "wrong_output"})
+            self._count(seen)
         for seen in self._devices.ripe(None if final else now_ns):
             self._of_a_machine(seen)
         if final or now_ns - self._looked_ns > max(_LOOK_NS, (now_ns - begin_ns) // 10):
@@ -70,10 +70,9 @@ class DetectorSuite:
         leaks, self._finished = ({} if self._finished else self._idle.leaks(dialect)), True
         for replica, (name, text) in leaks.items():
             title = f"After clients hung up and the load was over, {text}"
-            evidence = {"source": "metrics", "line": None, "text": text}
-            seen = Seen(name, "degraded", title, "cause", evidence, now_ns, remedy=_RELEASE)
-            entry = self._record(seen, replica, {seen.id})  # what was told while the load ran is told once
-            entry.in_log = max(entry.in_log, 1)
+            held = Failure(name, "degraded", title, evidence("metrics", text), now_ns, remedy=_RELEASE, replica=replica)
+            known = self._record(held)  # what was told while the load ran is told once
+            known.in_log = max(known.in_log, 1)
 
     def checks(self, dialect: str) -> list[Check]:
         """For verdict.json: whether the server came back to rest, what its canary was held to, what grew and is no leak."""
@@ -92,7 +91,7 @@ class DetectorSuite:
             if seen.severity == "hang":
                 self._stalls.append(seen)  # it names a hang, which the states are slower to see
             else:
-                self._count(seen, {seen.id})
+                self._count(seen)
         self._name_hangs(final=False)
 
     def _name_hangs(self, *, final: bool) -> None:
@@ -102,17 +101,17 @@ class DetectorSuite:
             if hang is not None:
                 self._episodes.explain(hang, seen)
             elif final:
-                self._count(seen, {seen.id})
+                self._count(seen)
             else:
                 self._stalls.append(seen)
 
-    def _of_a_machine(self, seen: Seen) -> None:
+    def _of_a_machine(self, seen: Failure) -> None:
         """It explains a death that nobody else did; alone it is a trouble of the node, and whose process it hit is open."""
         about = self._episodes.beside(seen, None)
         if about is not None and about.kind in ("death", "hang", "restart") and not about.causes:
             self._episodes.deadly(seen, about.replica)
         else:
-            self._count(replace(seen, severity="node"), {seen.id})
+            self._count(replace(seen, severity="node"))
 
-    def _count(self, seen: Seen, ids: set[str]) -> None:
-        self._record(seen, None, ids).in_log += 1
+    def _count(self, seen: Failure) -> None:
+        self._record(seen).in_log += 1

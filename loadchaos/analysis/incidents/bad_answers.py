@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from loadchaos.analysis.classify.classifier import classify_text
-from loadchaos.analysis.classify.group import Failure
 from loadchaos.analysis.classify.normalise import normalise
-from loadchaos.analysis.incidents.incident import Seen
+from loadchaos.analysis.failure import Failure, evidence
 from loadchaos.analysis.request_stats import S
 from loadchaos.analysis.state.signals import ENGINE_DEAD_TEXT
 from loadchaos.core.model import BLAMELESS, Row
@@ -111,12 +110,12 @@ def is_echo(bad: BadAnswer) -> bool:
     return bool(ENGINE_DEAD_TEXT.search(bad.text)) or any(f.role == "echo" for f in _classified(bad.text))
 
 
-def name(bad: BadAnswer) -> Seen:
+def failure_of(bad: BadAnswer) -> Failure:
     """The failure a bad answer shows: by its text where a signature knows it, else by its outcome and normalised text."""
     for failure in _classified(bad.text) if bad.text else ():
         if failure.role == "cause":
-            return seen_from(failure, bad.at_ns)
-    evidence = {"source": "client", "line": None, "text": bad.text or f"{bad.outcome} (no text)"}
+            return replace(at(failure, bad.at_ns), outcome=bad.outcome)
+    shown = evidence("client", bad.text or f"{bad.outcome} (no text)")
     if bad.outcome in ("overlength_not_refused", "unexpected_ok", "unexpected_rejection"):
         words = {
             "overlength_not_refused": "A prompt over the limit was not refused",
@@ -125,32 +124,21 @@ def name(bad: BadAnswer) -> Seen:
         }[bad.outcome]
         title = f"{words}: {_titled(bad.text)}" if bad.text else words
         remedy = _MEANT.get(bad.outcome, "")
-        return Seen(bad.outcome, "request", title, "cause", evidence, bad.at_ns, remedy=remedy)
+        return Failure(bad.outcome, "request", title, shown, bad.at_ns, remedy=remedy, outcome=bad.outcome)
     if bad.outcome == "wrong_output" and bad.text.startswith("the word of another request"):
         title = MIXED_UP
         remedy = "whose data came back to whom is in the incident: stop serving users who must not see each other's"
-        return Seen("answer_of_another_request", "request", title, "cause", evidence, bad.at_ns, remedy=remedy)
+        return Failure(
+            "answer_of_another_request", "request", title, shown, bad.at_ns, remedy=remedy, outcome=bad.outcome
+        )
     words = _WORDS.get(bad.outcome, bad.outcome)
     status = bad.sample.get("status")
     more = [str(status)] if status and status != 200 else []
     more += [_titled(bad.text)] if bad.text else []
     title = f"{words}: {' '.join(more)}" if more else words
-    return Seen(f"unexplained_{bad.outcome}", "request", title, "cause", evidence, bad.at_ns)
+    return Failure(f"unexplained_{bad.outcome}", "request", title, shown, bad.at_ns, outcome=bad.outcome)
 
 
-def seen_from(failure: Failure, now_ns: int) -> Seen:
-    """A classified failure as the judge takes it."""
-    return Seen(
-        failure.id,
-        failure.severity,
-        failure.title,
-        "echo" if failure.role == "echo" else "cause",
-        failure.evidence,
-        failure.at_ns or now_ns,
-        failure.process,
-        failure.frames,
-        failure.known,
-        failure.remedy,
-        failure.alt,
-        failure.gone,
-    )
+def at(failure: Failure, now_ns: int) -> Failure:
+    """A classified failure, with `now_ns` as its time where it has none."""
+    return replace(failure, at_ns=failure.at_ns or now_ns)

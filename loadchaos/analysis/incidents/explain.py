@@ -6,22 +6,20 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
+from loadchaos.analysis.failure import DEADLY, Failure, evidence
 from loadchaos.analysis.incidents import bad_answers
 from loadchaos.analysis.incidents.bad_answers import BadAnswer
-from loadchaos.analysis.incidents.failures import FailureRecord
-from loadchaos.analysis.incidents.incident import Seen
 from loadchaos.analysis.incidents.tracker import IncidentTracker
 from loadchaos.analysis.request_stats import S, Sent
 from loadchaos.core.model import Facts
 
-DEADLY = ("engine_death", "startup")
 _NEAR_NS = 5 * S
 _BURST_NS = 20 * S  # one failure stands for a burst of up to 10 s, and for 10 s of repeats that are only counted
 _HIDES_ITS_CAUSE = ("", "internal server error", "internal error happened", "internal error")
 _MOST_EXAMPLES = 100
 
-Record = Callable[[Seen, str | None, set[str]], FailureRecord]
-"""Puts a failure into the book: what was seen, of which replica, under which ids an attack may have listed it."""
+Record = Callable[[Failure], Failure]
+"""Registers a failure: gives it its attribution and incident, and returns the entry to count it in."""
 
 
 class Explainer:
@@ -29,11 +27,11 @@ class Explainer:
 
     def __init__(self, episodes: IncidentTracker, record: Record) -> None:
         self._episodes, self._record = episodes, record
-        self._logged: deque[tuple[int, FailureRecord]] = deque(maxlen=200)  # for answers that hide their cause
+        self._logged: deque[tuple[int, Failure]] = deque(maxlen=200)  # for answers that hide their cause
         self.facts: Facts | None = None
         self.misfits: list[str] = []
 
-    def logged(self, at_ns: int, entry: FailureRecord) -> None:
+    def logged(self, at_ns: int, entry: Failure) -> None:
         """A log named this failure then: answers near it may be its doing."""
         self._logged.append((at_ns, entry))
 
@@ -44,24 +42,24 @@ class Explainer:
             return
         if bad_answers.is_echo(bad):
             if self._episodes.lost_to(bad) is None:
-                self._episodes.deadly(_told_dead(bad), None)
+                self._episodes.deadly(_engine_dead(bad), None)
                 self._episodes.lost_to(bad)
             return
-        seen = bad_answers.name(bad)
-        unnamed = seen.id.startswith("unexplained_")
-        if (unnamed or seen.severity in DEADLY) and self._episodes.lost_to(bad) is not None:
+        failure = bad_answers.failure_of(bad)
+        unnamed = failure.id.startswith("unexplained_")
+        if (unnamed or failure.severity in DEADLY) and self._episodes.lost_to(bad) is not None:
             return
-        if seen.severity in DEADLY:
-            self._episodes.deadly(seen, None)
+        if failure.severity in DEADLY:
+            self._episodes.deadly(failure, None)
             self._episodes.lost_to(bad)
             return
         entry = self._hidden_cause(bad) if unnamed else None
         if entry is None:
-            entry = self._record(seen, None, {seen.id, bad.outcome})
+            entry = self._record(failure)
         entry.at_clients += bad.count
         _add_example(entry, bad)
 
-    def _hidden_cause(self, bad: BadAnswer) -> FailureRecord | None:
+    def _hidden_cause(self, bad: BadAnswer) -> Failure | None:
         """What the log named within 5 s of an answer that says nothing but `Internal Server Error`."""
         if bad.outcome not in ("http_error", "stream_error", "finish_error", "truncated", "reset", "protocol_error"):
             return None
@@ -73,7 +71,7 @@ class Explainer:
             for at, e in self._logged
             if at - _NEAR_NS <= bad.at_ns <= at + _NEAR_NS + _BURST_NS
         ]
-        near = [(d, e) for d, e in near if e.seen.severity == "request" and e.seen.role == "cause"]
+        near = [(d, e) for d, e in near if e.severity == "request" and e.role == "cause"]
         return min(near, key=lambda item: item[0])[1] if near else None
 
     def _misfit(self, bad: BadAnswer) -> str | None:
@@ -88,20 +86,27 @@ class Explainer:
         return None
 
 
-def _told_dead(bad: BadAnswer) -> Seen:
-    """A death that only clients were told of."""
-    evidence = {"source": "client", "line": None, "text": bad.text}
+def _engine_dead(bad: BadAnswer) -> Failure:
+    """A death that only answers to clients show."""
     title = "Clients were told that the engine is dead, and no log says why"
-    seen = bad_answers.name(bad)
-    return replace(seen, id="engine_dead_error", severity="engine_death", title=title, role="echo", evidence=evidence)
+    failure = bad_answers.failure_of(bad)
+    return replace(
+        failure,
+        id="engine_dead_error",
+        severity="engine_death",
+        title=title,
+        role="echo",
+        evidence=evidence("client", bad.text),
+    )
 
 
-def _add_example(entry: FailureRecord, bad: BadAnswer) -> None:
+def _add_example(failure: Failure, bad: BadAnswer) -> None:
     """The request that met a failure belongs to its incident, whose own moment may have been another's."""
-    held, sample = entry.incident.in_flight, bad.sample
-    if entry.incident.kind != "failure" or len(held) >= _MOST_EXAMPLES or sample.get("id") is None:
+    incident, sample = failure.incident, bad.sample
+    if incident is None or incident.kind != "failure" or sample.get("id") is None:
         return
-    if all(sent.id != sample["id"] for sent in held):
+    held = incident.in_flight
+    if len(held) < _MOST_EXAMPLES and all(sent.id != sample["id"] for sent in held):
         held.append(
             Sent(
                 str(sample["id"]),

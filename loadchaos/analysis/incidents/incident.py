@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from loadchaos.analysis.classify.versions import with_standing
+from loadchaos.analysis.failure import Failure, evidence
 from loadchaos.analysis.incidents.attribution import Ended, owned
 from loadchaos.analysis.incidents.context import Reading
 from loadchaos.analysis.request_stats import S, Sent
@@ -44,24 +45,6 @@ _DEFAULTS: Mapping[str, tuple[str, Severity, str, str]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Seen:
-    """One failure as a log line, an answer or a sign shows it. `evidence` is {source, line, text}."""
-
-    id: str
-    severity: Severity
-    title: str
-    role: Literal["cause", "echo"]
-    evidence: Mapping[str, Any]
-    at_ns: int
-    process: str | None = None
-    frames: Sequence[str] = ()
-    known: Sequence[Any] = ()
-    remedy: str = ""
-    alt: Sequence[str] = ()
-    gone: bool = False  # a log says besides that the engine is gone
-
-
 @dataclass
 class Incident:
     """One episode of one replica, or the first time of a failure that kills nobody (`kind` failure).
@@ -86,8 +69,8 @@ class Incident:
     ever_dead: bool = False
     ever_hung: bool = False
     signs: list[str] = field(default_factory=list)
-    causes: list[Seen] = field(default_factory=list)
-    echoes: list[Seen] = field(default_factory=list)
+    causes: list[Failure] = field(default_factory=list)
+    echoes: list[Failure] = field(default_factory=list)
     beside: list[str] = field(default_factory=list)
     lost: Counter[str] = field(default_factory=Counter)
     in_flight: list[Sent] = field(default_factory=list)
@@ -104,7 +87,7 @@ class Incident:
     title: str | None = None  # said better than the signature can, with this run's own numbers
     remedy: str | None = None
 
-    def named_by(self) -> Seen:
+    def named_by(self) -> Failure:
         """What this incident is called after: the first cause, else the first echo, else what the signs show."""
         if self.causes:
             return min(self.causes, key=lambda s: s.at_ns)
@@ -127,17 +110,9 @@ class Incident:
         ):
             remedy += " It ended with exit code 0: a supervisor that restarts on failure only leaves it dead."
         text = "; ".join(self.signs) or title
-        return Seen(
-            name,
-            severity,
-            title,
-            "cause",
-            {"source": "signs", "line": None, "text": text},
-            self.opened_ns,
-            remedy=remedy,
-        )
+        return Failure(name, severity, title, evidence("signs", text), self.opened_ns, remedy=remedy)
 
-    def _killed(self) -> Seen | None:
+    def _killed(self) -> Failure | None:
         """A process that was gone while no log gives a cause: an engine that fails says so, one that is killed cannot."""
         first = next((s for s in self.signs if s.endswith((", engine_core) is gone", ", api_server) is gone"))), "")
         for role, name, words in _GONE:
@@ -150,8 +125,8 @@ class Incident:
                     "Look for the OOM killer (dmesg, journalctl -k, the pod's last state) and for who sends signals."
                 )
                 # What others say of it in the log is evidence with a line number; the sign alone is what is left else.
-                evidence = self.echoes[0].evidence if self.echoes else {"source": "signs", "line": None, "text": sign}
-                return Seen(name, "engine_death", title, "cause", evidence, self.opened_ns, remedy=remedy)
+                shown = self.echoes[0].evidence if self.echoes else evidence("signs", sign)
+                return Failure(name, "engine_death", title, shown, self.opened_ns, remedy=remedy)
         return None
 
     @property
@@ -211,6 +186,12 @@ class Incident:
         """From the first sign to healthy again; None when it has not come back."""
         return None if self.back_ns is None else round((self.back_ns - self.opened_ns) / S, 3)
 
+    def noticed_after_s(self) -> float | None:
+        """From its death or first sign to when it was known."""
+        if self.noticed_ns is None:
+            return None
+        return round((self.noticed_ns - (self.died_ns or self.opened_ns)) / S, 3)
+
     def to_json(self) -> dict[str, Any]:
         """incident.json: everything a page or an upstream report needs, but for bodies and raw files."""
         base = self.load_begin_ns if self.load_begin_ns is not None else self.opened_ns
@@ -245,8 +226,8 @@ class Incident:
             "frames": list(named.frames),
             "process": named.process,
             "exit": dict(self.exit) if self.exit else None,
-            "causes": [_seen(s, at_s(s.at_ns)) for s in self.causes[:_MOST_TOLD]],
-            "echoes": [_seen(s, at_s(s.at_ns)) for s in self.echoes[:_MOST_TOLD]],
+            "causes": [_shown(s, at_s(s.at_ns)) for s in self.causes[:_MOST_TOLD]],
+            "echoes": [_shown(s, at_s(s.at_ns)) for s in self.echoes[:_MOST_TOLD]],
             "beside": list(self.beside),
             "lost_requests": sum(self.lost.values()),
             "lost": dict(self.lost),
@@ -262,19 +243,19 @@ class Incident:
             "environment": dict(self.environment),
         }
 
-    def _known(self, named: Seen) -> list[Any]:
+    def _known(self, named: Failure) -> list[Any]:
         facts = self.environment.get("facts") or {}
         return with_standing(named.known, facts.get("dialect"), facts.get("version"))
 
 
-def _seen(seen: Seen, at_s: float | None) -> dict[str, Any]:
+def _shown(failure: Failure, at_s: float | None) -> dict[str, Any]:
     return {
-        "id": seen.id,
-        "title": seen.title,
+        "id": failure.id,
+        "title": failure.title,
         "at_s": at_s,
-        "evidence": dict(seen.evidence),
-        "process": seen.process,
-        "frames": list(seen.frames),
+        "evidence": dict(failure.evidence),
+        "process": failure.process,
+        "frames": list(failure.frames),
     }
 
 

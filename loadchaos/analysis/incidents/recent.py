@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterator
 
+from loadchaos.analysis.failure import Failure
 from loadchaos.analysis.incidents.bad_answers import BadAnswer
-from loadchaos.analysis.incidents.incident import Incident, Seen
+from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.request_stats import S
 
 LATE_LOG_NS = 30 * S
@@ -74,11 +75,11 @@ class RecentIncidents:
         self.open[replica] = incident
         return incident
 
-    def about(self, seen: Seen, replica: str | None, replicas: Collection[str]) -> Incident | None:
+    def about(self, failure: Failure, replica: str | None, replicas: Collection[str]) -> Incident | None:
         """The episode that a log line of this time and place belongs to; `replicas` are those that states have told of."""
         mine = [i for i in self.closed if replica not in replicas or i.replica == replica]
         names = [replica] if replica in replicas else list(self.open)
-        during = [i for i in (*mine, *(self.open[n] for n in names if n in self.open)) if i.lasted_at(seen.at_ns)]
+        during = [i for i in (*mine, *(self.open[n] for n in names if n in self.open)) if i.lasted_at(failure.at_ns)]
         if during:  # where deaths follow fast a line may be read when the next one has begun
             return max(during, key=lambda i: i.opened_ns)
         for name in names:
@@ -87,6 +88,6 @@ class RecentIncidents:
                 return incident
         for incident in reversed(mine):
             until_ns = (incident.closed_ns or 0) + (0 if incident.back_ns else LATE_LOG_NS)
-            if incident.opened_ns - LATE_LOG_NS <= seen.at_ns <= until_ns:
+            if incident.opened_ns - LATE_LOG_NS <= failure.at_ns <= until_ns:
                 return incident
         return None

@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from loadchaos.analysis.classify.signature_file import load
 from loadchaos.analysis.classify.versions import within
-from loadchaos.analysis.incidents.incident import Seen
+from loadchaos.analysis.failure import Failure, evidence
 from loadchaos.analysis.request_stats import S
 from loadchaos.core.model import Facts, Row
 
@@ -34,7 +34,7 @@ class SpinningDetector:
     def __init__(self) -> None:
         self.facts: Facts | None = None
         self._engines: dict[str, _Engine] = {}
-        self._pending: list[Seen] = []
+        self._pending: list[Failure] = []
 
     def feed(self, row: Row) -> None:
         """Fold one row; other kinds change nothing."""
@@ -67,15 +67,14 @@ class SpinningDetector:
         signature = load().get(ID)
         assert signature is not None
         text = f"the engine core used {cpu_s:.0f} s of CPU in {seconds:.0f} s in which nothing moved, after the log's"
-        evidence = {"source": "figures", "line": None, "text": f"{text} `{_DESYNC}`"}
+        shown = evidence("figures", f"{text} `{_DESYNC}`")
         issues = tuple({"issue": i, **load().known.get(i, {})} for i in signature.known)
         self._pending.append(
-            Seen(
+            Failure(
                 ID,
                 signature.severity,
                 signature.title,
-                "cause",
-                evidence,
+                shown,
                 since_ns,
                 process=replica,
                 known=issues,
@@ -89,7 +88,7 @@ class SpinningDetector:
             return False
         return facts.dialect != "vllm" or (facts.version is not None and within(_AFFECTED, facts.version) is False)
 
-    def found(self) -> list[Seen]:
+    def found(self) -> list[Failure]:
         """Hangs that have got a name since the last call."""
         pending, self._pending = self._pending, []
         return pending

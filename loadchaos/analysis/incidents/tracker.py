@@ -6,10 +6,11 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from loadchaos.analysis.failure import Failure
 from loadchaos.analysis.incidents.attribution import AttackLog
 from loadchaos.analysis.incidents.bad_answers import BadAnswer
 from loadchaos.analysis.incidents.context import IncidentContext, goes_on, reading
-from loadchaos.analysis.incidents.incident import Incident, Kind, Seen, finding, kind_of, worse
+from loadchaos.analysis.incidents.incident import Incident, Kind, finding, kind_of, worse
 from loadchaos.analysis.incidents.recent import LATE_LOG_NS, RecentIncidents
 from loadchaos.analysis.request_stats import RequestStats, S
 from loadchaos.core.model import Attribution, Row, State
@@ -115,52 +116,52 @@ class IncidentTracker:
         if incident is not None:
             self._attach_exit(incident, exit_row)
 
-    def deadly(self, seen: Seen, replica: str | None) -> None:
+    def deadly(self, failure: Failure, replica: str | None) -> None:
         """A log line, or an answer, that tells of a death or names its cause."""
-        incident = self._recent.about(seen, replica, self._replicas)
-        if incident is None and seen.role == "echo" and self._while_stopping(seen.at_ns):
+        incident = self._recent.about(failure, replica, self._replicas)
+        if incident is None and failure.role == "echo" and self._while_stopping(failure.at_ns):
             return  # what a server says that is told to end
         if incident is None:
-            incident = self._begin("death", replica or self._sole(), seen.at_ns, seen.at_ns)
+            incident = self._begin("death", replica or self._sole(), failure.at_ns, failure.at_ns)
             incident.by_states = False
-        group = incident.causes if seen.role == "cause" else incident.echoes
-        if all(s.id != seen.id for s in group):
-            if seen.role == "cause" and not incident.causes:
+        group = incident.causes if failure.role == "cause" else incident.echoes
+        if all(s.id != failure.id for s in group):
+            if failure.role == "cause" and not incident.causes:
                 self.named.append(incident)
-            group.append(seen)
-            incident.tell(seen.at_ns, f"{seen.evidence.get('source')}: {seen.title}")
-        if isinstance(line := seen.evidence.get("line"), int):
-            incident.saw_line(str(seen.evidence.get("source")), line)
+            group.append(failure)
+            incident.tell(failure.at_ns, f"{failure.evidence.get('source')}: {failure.title}")
+        if isinstance(line := failure.evidence.get("line"), int):
+            incident.saw_line(str(failure.evidence.get("source")), line)
         self._attribute(incident)
 
     def hang_at(self, at_ns: int) -> Incident | None:
         """The hang that a symptom of this time belongs to."""
         return self._recent.hang_at(at_ns)
 
-    def explain(self, incident: Incident, seen: Seen) -> None:
+    def explain(self, incident: Incident, failure: Failure) -> None:
         """A symptom that says more of an incident than its states do; a cause that a log named stands over it."""
         if not incident.causes:
-            incident.causes.append(seen)
-            incident.tell(seen.at_ns, seen.title)
+            incident.causes.append(failure)
+            incident.tell(failure.at_ns, failure.title)
             self._attribute(incident)
 
-    def beside(self, seen: Seen, replica: str | None) -> Incident | None:
+    def beside(self, failure: Failure, replica: str | None) -> Incident | None:
         """A failure that kills nobody, but is told while an episode lasts: that incident, None if there is none."""
-        incident = self._recent.about(seen, replica, self._replicas)
-        if incident is not None and seen.id not in incident.beside:
-            incident.beside.append(seen.id)
-            incident.tell(seen.at_ns, f"{seen.evidence.get('source')}: {seen.title}")
+        incident = self._recent.about(failure, replica, self._replicas)
+        if incident is not None and failure.id not in incident.beside:
+            incident.beside.append(failure.id)
+            incident.tell(failure.at_ns, f"{failure.evidence.get('source')}: {failure.title}")
         return incident
 
-    def failure(self, seen: Seen, attribution: Attribution) -> Incident:
+    def failure(self, failure: Failure, attribution: Attribution) -> Incident:
         """The incident of a failure that kills nobody, met for the first time outside of any episode."""
-        incident = self._new("failure", self._sole(), seen.at_ns)
-        incident.causes.append(seen)
+        incident = self._new("failure", self._sole(), failure.at_ns)
+        incident.causes.append(failure)
         incident.attribution = self.attribution[incident.n] = attribution
-        if isinstance(line := seen.evidence.get("line"), int):
-            incident.saw_line(str(seen.evidence.get("source")), line)
-        incident.tell(seen.at_ns, f"{seen.evidence.get('source')}: {seen.title}")
-        self._end(incident, seen.at_ns)
+        if isinstance(line := failure.evidence.get("line"), int):
+            incident.saw_line(str(failure.evidence.get("source")), line)
+        incident.tell(failure.at_ns, f"{failure.evidence.get('source')}: {failure.title}")
+        self._end(incident, failure.at_ns)
         return incident
 
     def lost_to(self, bad: BadAnswer) -> Incident | None:

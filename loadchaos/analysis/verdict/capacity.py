@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
-from loadchaos.analysis.incidents.failures import FailureRecord
+from loadchaos.analysis.failure import Failure
 from loadchaos.analysis.verdict import symptoms
 from loadchaos.core.model import Facts
 
@@ -16,29 +15,29 @@ _UNNAMED = ("unexplained_http_error", "unexplained_finish_error")
 
 
 def name_by_length(
-    entries: Iterable[FailureRecord], lengths: symptoms.LengthSymptoms, kv: Mapping[str, float], facts: Facts | None
+    failures: Iterable[Failure], lengths: symptoms.LengthSymptoms, kv: Mapping[str, float], facts: Facts | None
 ) -> None:
-    """Give entries (in place) the title and remedy that this run's own lengths allow.
+    """Give failures (in place) the title and remedy that this run's own lengths allow.
 
     `kv` are the figures `blocks`, `block_size` and `ratio` as the log told them; facts stand in where it did not.
     """
     blocks = kv.get("blocks") or (facts.kv_blocks if facts else None)
     size = kv.get("block_size") or (facts.kv_block_size if facts else None)
     boundary = lengths.boundary()
-    for entry in entries:
-        seen = entry.seen
-        if boundary is not None and seen.id in _UNNAMED:
-            entry.title = f"{seen.title} (prompts of {boundary[1]} tokens or more; up to {boundary[0]} are answered)"
+    for failure in failures:
+        if boundary is not None and failure.id in _UNNAMED:
+            failure.title += f" (prompts of {boundary[1]} tokens or more; up to {boundary[0]} are answered)"
             if facts is not None and facts.dialect == "lmdeploy":
-                entry.seen = replace(seen, id=_CAPACITY)
-        if entry.seen.id == _CAPACITY and blocks and size:
-            over = [n for n in lengths.failed if n > blocks * size]
-            if over:
-                title, remedy = symptoms.kv_capacity(int(blocks), int(size), max(over), kv.get("ratio"))
-                entry.title, entry.remedy = title, remedy
-                entry.incident.title, entry.incident.remedy = title, remedy
-        elif entry.seen.id == _CAPACITY and boundary is not None:
-            entry.title = (
+                failure.id = _CAPACITY
+        if failure.id != _CAPACITY:
+            continue
+        over = [n for n in lengths.failed if blocks and size and n > blocks * size]
+        if over and blocks and size:
+            failure.title, failure.remedy = symptoms.kv_capacity(int(blocks), int(size), max(over), kv.get("ratio"))
+            if failure.incident is not None:
+                failure.incident.title, failure.incident.remedy = failure.title, failure.remedy
+        elif boundary is not None and not (blocks and size):
+            failure.title = (
                 f"prompts of {boundary[1]} tokens or more fail, up to {boundary[0]} pass: what the KV cache holds"
             )
 

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from loadchaos.analysis.classify.classifier import Classifier, Failure, classify_text, group, load
+from loadchaos.analysis.classify.classifier import Classifier, classify_text, group, load
 from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.classify.prefixes import clean
 from loadchaos.analysis.classify.python_stack import Frame, guilty
+from loadchaos.analysis.failure import Failure
 
 CRASHES = Path(__file__).parents[2] / "crashes"
 
@@ -324,23 +325,10 @@ def test_a_log_that_ends_with_an_uncaught_exception_died_of_it() -> None:
 def test_a_failure_is_json_with_the_keys_of_the_verdict() -> None:
     (failure,) = classify_text(LMDEPLOY)
     told = json.loads(json.dumps(failure.to_json()))
-    keys = {
-        "id",
-        "severity",
-        "title",
-        "role",
-        "evidence",
-        "process",
-        "at_ns",
-        "frames",
-        "known",
-        "remedy",
-        "alt",
-        "layer",
-    }
-    assert keys <= told.keys()
-    assert told["facts"]["capacity_tokens"] == 1344
-    assert "21 x 64 = 1344 tokens; this prompt had 3446, which needs 54 blocks" in told["why"]
+    assert {"id", "severity", "title", "evidence", "process", "frames", "known", "remedy", "alt"} <= told.keys()
+    assert (failure.role, failure.at_ns, failure.layer) == ("cause", 0, "engine")
+    assert failure.facts["capacity_tokens"] == 1344
+    assert "21 x 64 = 1344 tokens; this prompt had 3446, which needs 54 blocks" in failure.why
     assert told["remedy"].startswith("--cache-max-entry-count of at least 0.26 (0.1 now)")
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from loadchaos.analysis.classify.classifier import Failure, classify_text
+from loadchaos.analysis.classify.classifier import classify_text
+from loadchaos.analysis.failure import Failure
 
 CRASHES = Path(__file__).parents[2] / "crashes"
 LOGS = sorted(CRASHES.rglob("*.log"))

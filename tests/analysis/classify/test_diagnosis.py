@@ -9,7 +9,7 @@ import pytest
 
 from loadchaos.analysis.classify.classifier import classify_text
 from loadchaos.analysis.classify.diagnosis import Diagnosis
-from loadchaos.analysis.classify.group import Failure
+from loadchaos.analysis.failure import Failure
 
 CRASHES = Path(__file__).parents[2] / "crashes"
 LOGS = sorted(CRASHES.rglob("*.log"))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from loadchaos.analysis.detectors.drift_detector import DriftDetector
-from loadchaos.analysis.incidents.incident import Seen
+from loadchaos.analysis.failure import Failure
 
 S = 1_000_000_000
 MB = 2**20
@@ -19,7 +19,7 @@ class Run:
 
     def __init__(self, seed: int = 0) -> None:
         self.creep, self.rng, self.second = DriftDetector(), random.Random(seed), 1000
-        self.told: list[Seen] = []
+        self.told: list[Failure] = []
 
     def go(self, seconds: int, *, ttft_s: Any = None, in_flight: Any = None, phase: int = 0) -> Run:
         for n in range(seconds):
@@ -98,7 +98,7 @@ def test_a_file_a_connection_is_none() -> None:
     assert with_handles(600, lambda n: 80 + min(n, 150)) == []
 
 
-def idle_times(usages: list[float], *, idle_s: int = 6) -> list[Seen]:
+def idle_times(usages: list[float], *, idle_s: int = 6) -> list[Failure]:
     creep, second = DriftDetector(), 0
     for usage in usages:
         for n in range(20 + idle_s):

@@ -1,0 +1,125 @@
+"""Failure: what broke, the evidence for it, who caused it, and how often it was met.
+
+The classifier makes failures from log lines and answers, the detectors make them from figures, and the judge adds the
+attribution, the incident and the counts. verdict.json and findings.jsonl show them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from loadchaos.analysis.classify.normalise import normalise
+from loadchaos.analysis.incidents.attribution import owned
+from loadchaos.core.model import Attribution, Severity
+
+if TYPE_CHECKING:
+    from loadchaos.analysis.incidents.incident import Incident
+
+DEADLY = ("engine_death", "startup")
+_KEYED_BY_TITLE = ("unexplained_", "unknown_", "unexpected_")
+
+
+def evidence(source: str, text: str, line: int | None = None) -> dict[str, Any]:
+    """Evidence of a failure, as verdict.json has it."""
+    return {"source": source, "line": line, "text": text}
+
+
+@dataclass(slots=True)
+class Failure:
+    """One failure, with shapes as in verdict.json.
+
+    Attributes:
+        evidence: `{source, line, text}`.
+        at_ns: CLOCK_MONOTONIC; 0 for a log that was not recorded live.
+        clock_s: the log's own clock, in seconds of some year.
+        known: upstream issues, `[{issue, fixed, ...}]`.
+        frames: the stack, outermost first.
+        frame: the guilty one of `frames`; "" where the stack names the wrong place, as with CUDA faults.
+        facts: figures that the log contains.
+        repeats: further lines that said the same.
+        also: other causes in the same death.
+        gone: the log also says that the engine is gone.
+        outcome: the request outcome it shows as; an attack may list it among its effects.
+        replica: the server it belongs to, where a detector knows it.
+        explains_death: it names the cause of a death at the same time, if nothing else does.
+        attribution: who caused it.
+        incident: the incident it belongs to.
+        in_log: how many log lines or readings show it.
+        at_clients: how many answers show it.
+        deaths: the deaths, hangs and outages it caused.
+    """
+
+    id: str
+    severity: Severity
+    title: str
+    evidence: Mapping[str, Any]
+    at_ns: int = 0
+    role: Literal["cause", "echo"] = "cause"
+    process: str | None = None
+    frames: tuple[str, ...] = ()
+    known: Sequence[Any] = ()
+    remedy: str = ""
+    alt: tuple[str, ...] = ()
+    layer: str = ""
+    why: str = ""
+    facts: Mapping[str, float | str] = field(default_factory=dict)
+    repeats: int = 0
+    also: tuple[str, ...] = ()
+    clock_s: float | None = None
+    frame: str = ""
+    gone: bool = False
+    outcome: str = ""
+    replica: str | None = None
+    explains_death: bool = False
+    attribution: Attribution = "server"
+    incident: Incident | None = field(default=None, repr=False, compare=False)
+    in_log: int = 0
+    at_clients: int = 0
+    deaths: list[Incident] = field(default_factory=list, repr=False, compare=False)
+
+    @property
+    def effects(self) -> set[str]:
+        """The names under which an attack may list it among its effects."""
+        return {self.id, self.outcome} if self.outcome else {self.id}
+
+    @property
+    def count(self) -> int:
+        """How often it was met: its deaths, else its log lines or its answers, whichever are more."""
+        return len(self.deaths) or max(self.in_log, self.at_clients)
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Key of equal failures: named ones are equal by id, unexplained ones by id and text."""
+        by_title = self.id.startswith(_KEYED_BY_TITLE)
+        return self.id, normalise(self.title) if by_title else "", self.attribution
+
+    def to_json(self) -> dict[str, Any]:
+        """The failure as in verdict.json, without the times and the acceptance, which the judge adds."""
+        known, remedy = owned(self.attribution, self.known, self.remedy)
+        found: dict[str, Any] = {
+            "id": self.id, "severity": self.severity, "title": self.title, "count": self.count,
+            "first_seen_ns": self.deaths[0].opened_ns if self.deaths else self.at_ns,
+            "evidence": {k: self.evidence.get(k) for k in ("source", "line", "text")},
+            "attribution": self.attribution, "known": known, "remedy": remedy,
+            "incident": self.incident.folder if self.incident is not None else None,
+            "alt": list(self.alt), "frames": list(self.frames), "process": self.process,
+        }  # fmt: skip
+        if self.deaths:
+            first = self.deaths[0]
+            found |= {
+                "incidents": [d.folder for d in self.deaths],
+                "lost_requests": sum(d.lost.total() for d in self.deaths),
+                "in_flight_at_death": len(first.in_flight),
+                "recovered_after_s": _slowest([d.recovered_after_s() for d in self.deaths]),
+                "noticed_after_s": first.noticed_after_s(),
+                "signs": list(first.signs),
+            }
+        return found
+
+
+def _slowest(recoveries: list[float | None]) -> float | None:
+    """The longest recovery; None when one did not recover."""
+    known = [r for r in recoveries if r is not None]
+    return max(known) if known and len(known) == len(recoveries) else None
