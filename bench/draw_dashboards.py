@@ -22,7 +22,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from loadchaos.core.ledger.files import RunFolder
+from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.report.export.export import openmetrics
 from loadchaos.report.metrics import prometheus_binaries
 from loadchaos.report.metrics.dashboards import DASHBOARDS

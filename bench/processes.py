@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 
 from bench.server import LoadServer, Pace
-from loadchaos.core.ledger.files import Tail
+from loadchaos.core.ledger.reader import Tail
 
 LOCUSTFILE = Path(__file__).parents[1] / "loadchaos" / "load" / "locustfile.py"
 WARM_UP_S = 8.0

@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from loadchaos.core.errors import OptionError
 
 if TYPE_CHECKING:
-    from loadchaos.core.ledger.files import RunFolder
+    from loadchaos.core.ledger.folder import RunFolder
     from loadchaos.profile.profile import Profile
     from loadchaos.runner.resume import Point
 
@@ -21,7 +21,7 @@ _LEAST_S = 1.0
 
 def again(ctx: click.Context, folder: Path) -> tuple[str, tuple[str, ...], dict[str, Any]]:
     """(profile, overrides, options) of that run; options given now count instead. Its profile has its overrides in it."""
-    from loadchaos.core.ledger.files import RunFolder
+    from loadchaos.core.ledger.folder import RunFolder
     from loadchaos.runner.resume import hidden
 
     run = RunFolder(folder)
@@ -48,7 +48,7 @@ def _given(ctx: click.Context) -> dict[str, Any]:
 
 def _called(command: click.Command, run: RunFolder) -> dict[str, Any]:
     """The options of a run; one that went on itself had those of the run before it, but for what was said anew."""
-    from loadchaos.core.ledger.files import RunFolder
+    from loadchaos.core.ledger.folder import RunFolder
     from loadchaos.runner.resume import arguments, begin_row
 
     context, begun = command.make_context("run", arguments(run)), begin_row(run)
@@ -70,7 +70,7 @@ def rest(ctx: click.Context, folder: Path, duration_s: float | None, loaded_s: f
 
 def point(folder: Path, profile: Profile, seed: int) -> Point:
     """Where it goes on."""
-    from loadchaos.core.ledger.files import RunFolder
+    from loadchaos.core.ledger.folder import RunFolder
     from loadchaos.runner.resume import point as find
 
     return find(RunFolder(folder), profile, seed)

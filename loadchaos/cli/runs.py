@@ -13,7 +13,7 @@ from loadchaos.core.errors import LedgerError, OptionError
 
 
 def _run_folder(path: Path) -> Any:
-    from loadchaos.core.ledger.files import RunFolder
+    from loadchaos.core.ledger.folder import RunFolder
 
     folder = RunFolder(path)
     if not folder.events.is_file():

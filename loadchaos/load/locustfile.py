@@ -23,7 +23,7 @@ from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 
 from loadchaos.core.errors import LedgerError
-from loadchaos.core.ledger.files import Tail
+from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.model import Reply
 from loadchaos.load.cluster.lost_workers import note_lost
 from loadchaos.load.cluster.master import Gatherer

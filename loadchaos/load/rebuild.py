@@ -16,7 +16,8 @@ from typing import Any
 
 import orjson
 
-from loadchaos.core.ledger.files import RunFolder, Tail
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.model import Facts, Request, Step
 from loadchaos.core.redact import Redactor
 from loadchaos.load import payloads, registry

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from loadchaos.core.ledger.files import HOUR_S
+from loadchaos.core.ledger.parquet import HOUR_S
 from loadchaos.core.model import Row
 
 

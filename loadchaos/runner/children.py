@@ -15,7 +15,7 @@ from typing import Protocol
 import psutil
 
 from loadchaos.core.errors import LedgerError, next_step
-from loadchaos.core.ledger.files import RunFolder
+from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.model import Row
 
 LOCUSTFILE = Path(__file__).parents[1] / "load" / "locustfile.py"

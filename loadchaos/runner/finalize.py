@@ -14,7 +14,8 @@ import orjson
 from loadchaos.analysis.judge import Judge
 from loadchaos.core import progress
 from loadchaos.core.errors import LedgerError
-from loadchaos.core.ledger.files import Reader, RunFolder, Tail
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.reader import Reader, Tail
 from loadchaos.report.export import junit
 from loadchaos.report.html import page
 from loadchaos.report.incident import folder as incident

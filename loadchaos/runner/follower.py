@@ -23,7 +23,9 @@ import psutil
 from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.judge import Judge
 from loadchaos.core.errors import LedgerError, LoadchaosError
-from loadchaos.core.ledger.files import Reader, RunFolder, Tail, Writer, boot_id
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.reader import Reader, Tail
+from loadchaos.core.ledger.writer import Writer, boot_id
 from loadchaos.core.model import Row
 from loadchaos.report.export import notify
 from loadchaos.report.html.web_panels import PanelPages

@@ -16,7 +16,8 @@ from typing import Any
 import httpx
 
 from loadchaos.core.errors import LoadchaosError, TargetError
-from loadchaos.core.ledger.files import RunFolder, Writer
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.redact import Redactor
 from loadchaos.server.discovery import calibrate, preflight
 from loadchaos.server.discovery.client import DiscoveryClient

@@ -11,7 +11,8 @@ from itertools import pairwise
 from typing import Any
 
 from loadchaos.core.errors import OptionError
-from loadchaos.core.ledger.files import RunFolder, Tail
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.redact import REDACTED
 from loadchaos.profile.pacing import phase_requests
 from loadchaos.profile.profile import Profile

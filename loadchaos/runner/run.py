@@ -20,7 +20,8 @@ from typing import Any
 from loadchaos import __version__
 from loadchaos.chaos import AttackInjector
 from loadchaos.core.errors import LedgerError, LoadchaosError
-from loadchaos.core.ledger.files import RunFolder, Tail
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.recorder import EventRecorder, create_folder
 from loadchaos.core.model import Row
 from loadchaos.core.redact import Redactor

@@ -12,7 +12,7 @@ from typing import Any
 
 from loadchaos.chaos import AttackInjector, authorization
 from loadchaos.core.errors import LoadchaosError
-from loadchaos.core.ledger.files import Tail
+from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.recorder import EventRecorder
 from loadchaos.core.model import Row
 from loadchaos.runner.server_under_test import TargetSpec

@@ -15,7 +15,9 @@ from typing import Any
 
 import psutil
 
-from loadchaos.core.ledger.files import RunFolder, Tail, Writer
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.reader import Tail
+from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.model import Row
 from loadchaos.runner.children import LOCUSTFILE, ChildProcess
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from loadchaos.core.ledger.files import RunFolder, Writer
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.model import Facts, Request, Step
 from loadchaos.load import payloads, rebuild
 from loadchaos.load.registry import of_traffic

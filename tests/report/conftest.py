@@ -10,7 +10,8 @@ from unittest import mock
 
 import pytest
 
-from loadchaos.core.ledger.files import RunFolder, Writer
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.stats import LogHistogram
 from loadchaos.report.metrics import prometheus_binaries
 

@@ -20,7 +20,9 @@ import orjson
 import pytest
 
 from loadchaos.core.errors import LedgerError
-from loadchaos.core.ledger.files import Reader, RunFolder, Tail, Writer
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.reader import Reader, Tail
+from loadchaos.core.ledger.writer import Writer
 from loadchaos.report.html import page as html
 from loadchaos.runner.finalize import conclude
 from loadchaos.runner.follower import Findings, follow

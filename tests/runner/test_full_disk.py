@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.core.ledger.files import Tail
+from loadchaos.core.ledger.reader import Tail
 
 LIMITED = """
 import os, resource, sys

@@ -13,7 +13,9 @@ import pytest
 from loadchaos.cli.main import run
 from loadchaos.cli.resume import again, rest
 from loadchaos.core.errors import OptionError
-from loadchaos.core.ledger.files import RunFolder, Tail, Writer
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.reader import Tail
+from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.model import Facts
 from loadchaos.load.registry import whole
 from loadchaos.load.worker.worker_plan import WorkerPlan

@@ -9,7 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from loadchaos.core.errors import LedgerError, OptionError, next_step
-from loadchaos.core.ledger.files import HOUR_S, RunFolder, Writer
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.parquet import HOUR_S
+from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.model import Row
 
 

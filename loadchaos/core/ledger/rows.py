@@ -67,7 +67,7 @@ class _Row(_FromFile):
 class HeaderRow(_FromFile):
     """The first row of every file and of every part. `mono_ns` and `utc_ns` are one moment on both clocks.
 
-    Written by core/ledger/files.py and, for watched logs, server/monitor/logs/sink.py.
+    Written by core/ledger/writer.py and, for watched logs, server/monitor/logs/sink.py.
     """
 
     row: Literal["header"]
@@ -645,7 +645,7 @@ class LinesRow(_Row):
 class LogRow(_FromFile):
     """One line of a server log with its time of arrival. No file holds it: the reader makes it from log and index.
 
-    Made by core/ledger/files.py.
+    Made by core/ledger/reader.py.
     """
 
     row: Literal["log"]
@@ -804,3 +804,8 @@ def fields_of(kind: type) -> list[RowField]:
 def as_typed(row: Mapping[str, Any]) -> AnyRow:
     """Give a row from outside (JSON, a test) its type; nothing is checked or copied."""
     return cast("AnyRow", row)
+
+
+def is_pipelined(begin: Mapping[str, Any]) -> bool:
+    """Tell whether a `begin` row is of a request that `pipeline` sent behind another; the plan has one step for them."""
+    return "." in str(begin.get("id"))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from loadchaos.core.ledger.files import RunFolder, Tail, Writer
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.reader import Tail
+from loadchaos.core.ledger.writer import Writer
 from loadchaos.load.cluster.reassign import Begins, lost_share
 
 

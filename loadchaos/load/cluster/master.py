@@ -16,7 +16,9 @@ from typing import Any, Protocol
 
 from loadchaos.core.errors import LedgerError, next_step
 from loadchaos.core.ledger import parquet
-from loadchaos.core.ledger.files import RunFolder, Tail, Writer
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.reader import Tail
+from loadchaos.core.ledger.writer import Writer
 from loadchaos.load.cluster import messages
 from loadchaos.load.cluster.reassign import Begins, lost_share
 from loadchaos.load.cluster.worker_link import SILENT_S

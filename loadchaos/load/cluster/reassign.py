@@ -10,7 +10,8 @@ from typing import Any
 
 import orjson
 
-from loadchaos.core.ledger.files import Tail, is_behind
+from loadchaos.core.ledger.reader import Tail
+from loadchaos.core.ledger.rows import is_pipelined
 from loadchaos.load.worker.worker_plan import WorkerPlan
 
 Share = Counter[tuple[str, int]]
@@ -60,7 +61,7 @@ def lost_share(plan: Path, worker: int, rows: Path, begins: Begins) -> Share:
                 break
             undone[step.traffic, phase.index] += 1
     for row in Tail(rows).rows():
-        if row.get("row") == "begin" and not is_behind(row):
+        if row.get("row") == "begin" and not is_pipelined(row):
             undone[str(row["traffic"]), int(row["phase"])] -= 1
         elif row.get("row") == "missed":
             undone[str(row["traffic"]), int(row["phase"])] -= int(row["count"])

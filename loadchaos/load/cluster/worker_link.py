@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import orjson
 
 from loadchaos.core.ledger import parquet
-from loadchaos.core.ledger.files import RunFolder
+from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.load.cluster import messages
 from loadchaos.load.worker.clock_sync import MasterClock
 from loadchaos.load.worker.greenlets import flag, sleep, spawn

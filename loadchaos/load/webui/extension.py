@@ -15,7 +15,9 @@ from typing import Any, Protocol
 
 from flask import Flask, Response, abort, g, jsonify, request, send_from_directory
 
-from loadchaos.core.ledger.files import RunFolder, Tail, Writer
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.reader import Tail
+from loadchaos.core.ledger.writer import Writer
 from loadchaos.load.webui import auth
 
 _POLL_S = 0.05

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from loadchaos.core.ledger.files import Tail
+from loadchaos.core.ledger.reader import Tail
 from loadchaos.load.worker.greenlets import flag
 
 

@@ -17,7 +17,8 @@ from functools import partial
 from typing import Any
 
 from loadchaos.core.errors import LedgerError
-from loadchaos.core.ledger.files import RunFolder, Tail
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.model import Reply, Step
 from loadchaos.load.behaviours import BEHAVIOURS, pipeline
 from loadchaos.load.disk_space import DiskMonitor as Disk

@@ -10,7 +10,8 @@ from typing import Any
 
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger import batch
-from loadchaos.core.ledger.files import HOUR_S, Writer
+from loadchaos.core.ledger.parquet import HOUR_S
+from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.model import Reply, Step
 from loadchaos.load.wire.exchange import Exchange, Progress
 from loadchaos.load.worker import rows

@@ -18,7 +18,8 @@ import orjson
 from prometheus_client.core import Metric
 
 from loadchaos.core import progress
-from loadchaos.core.ledger.files import Reader, RunFolder, Tail
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.reader import Reader, Tail
 from loadchaos.report.export.tables import TABLES, RunClock
 from loadchaos.report.live_stats.fold import Fold
 from loadchaos.report.metrics.exporter import families

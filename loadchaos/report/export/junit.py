@@ -8,7 +8,7 @@ from typing import Any
 
 from junitparser import Attr, Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
-from loadchaos.core.ledger.files import RunFolder
+from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.report.phrases import (
     accepted_text,
     evidence_text,

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 import orjson
 
 from loadchaos.core.errors import OptionError
-from loadchaos.core.ledger.files import RunFolder, Tail
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.reader import Tail
 from loadchaos.report.live_stats.buckets import e2e_ns, ttft_ns
 
 _NS = 1_000_000_000

@@ -19,7 +19,8 @@ import orjson
 from loadchaos.core import progress
 from loadchaos.core.errors import OptionError
 from loadchaos.core.latency_names import label, quantile_label
-from loadchaos.core.ledger.files import Reader, RunFolder
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.model import BLAMELESS
 from loadchaos.core.stats import bucket_middle, wilson
 from loadchaos.report.live_stats.buckets import Latencies

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
-from loadchaos.core.ledger.files import RunFolder
+from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.model import OUTCOMES
 from loadchaos.report.html import uplot_data
 from loadchaos.report.html.charts import picture

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import orjson
 
 from loadchaos.core import latency_names
-from loadchaos.core.ledger.files import RunFolder
+from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.model import BLAMELESS
 from loadchaos.core.stats import upper_bound_at_zero, wilson
 from loadchaos.report.words import clean, clock

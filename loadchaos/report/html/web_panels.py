@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
-from loadchaos.core.ledger.files import RunFolder
+from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.report.html.charts import picture
 from loadchaos.report.html.page import excerpt
 from loadchaos.report.live_stats.series import Series

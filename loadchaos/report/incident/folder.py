@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from loadchaos.core.ledger.files import RunFolder
+from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.report.incident.log_excerpt import LINES_AFTER as LINES_AFTER_IT
 from loadchaos.report.incident.log_excerpt import LINES_BEFORE as LINES_BEFORE_IT
 from loadchaos.report.incident.log_excerpt import batch, decisive

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from loadchaos.core.ledger.files import RunFolder
+from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.report.words import clean, clock, number, seconds
 
 _TARGET, _FAILURES = 14, 30  # columns they have at least on a narrow terminal

@@ -27,7 +27,9 @@ from typing import Any
 import psutil
 
 from loadchaos.core.errors import LedgerError
-from loadchaos.core.ledger.files import HOUR_S, RunFolder, Writer
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.parquet import HOUR_S
+from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.redact import Redactor
 
 _PR_SET_CHILD_SUBREAPER = 36

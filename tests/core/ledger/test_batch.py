@@ -12,7 +12,8 @@ import pytest
 
 from loadchaos.analysis.request_stats import RequestStats
 from loadchaos.core.ledger import batch
-from loadchaos.core.ledger.files import Tail, Writer
+from loadchaos.core.ledger.reader import Tail
+from loadchaos.core.ledger.writer import Writer
 from loadchaos.load import disk_space
 
 MS = 1_000_000

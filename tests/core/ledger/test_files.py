@@ -17,7 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from loadchaos.core.errors import LedgerError
-from loadchaos.core.ledger.files import LogTail, Reader, RunFolder, Tail, Writer
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.reader import LogTail, Reader, Tail
+from loadchaos.core.ledger.writer import Writer
 
 TMP = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
 JSON = st.recursive(
@@ -111,7 +113,7 @@ def test_a_short_write_is_told_and_its_line_ended_before_the_next_row(
     writer = Writer(path, "test")
     real = os.write
     with monkeypatch.context() as patched:
-        patched.setattr("loadchaos.core.ledger.files.os.write", lambda fd, data: real(fd, data[:7]))
+        patched.setattr("loadchaos.core.ledger.writer.os.write", lambda fd, data: real(fd, data[:7]))
         with pytest.raises(LedgerError, match="only 7 of"):
             writer.write({"lost": True, "why": "the disk is full"})
     writer.write({"n": 1})
@@ -145,7 +147,7 @@ def test_a_text_that_is_no_utf8_does_not_lose_its_row(tmp_path: Path) -> None:
 WRITE_FOR_EVER = """
 import sys
 from pathlib import Path
-from loadchaos.core.ledger.files import Writer
+from loadchaos.core.ledger.writer import Writer
 writer = Writer(Path(sys.argv[1]), "victim")
 n = 0
 while True:

@@ -16,7 +16,9 @@ import pytest
 
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger import parquet
-from loadchaos.core.ledger.files import LogTail, Reader, RunFolder, Tail, Writer
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.reader import LogTail, Reader, Tail
+from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.redact import Redactor
 from loadchaos.server.monitor.logs.sink import LogSink
 

@@ -15,7 +15,9 @@ import pytest
 from loadchaos import __version__
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger import parquet
-from loadchaos.core.ledger.files import RunFolder, Tail, Writer
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.reader import Tail
+from loadchaos.core.ledger.writer import Writer
 from loadchaos.load.cluster import master as gather
 from loadchaos.load.cluster import messages, worker_link
 from loadchaos.load.cluster.reassign import Begins, lost_share

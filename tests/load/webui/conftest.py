@@ -18,7 +18,9 @@ from flask import Flask, jsonify
 from flask.testing import FlaskClient
 from flask_cors import CORS
 
-from loadchaos.core.ledger.files import RunFolder, Tail, Writer
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.reader import Tail
+from loadchaos.core.ledger.writer import Writer
 from loadchaos.load.webui import extension
 
 PORT = 8089

@@ -9,8 +9,10 @@ import pytest
 from loadchaos.analysis.judge import Judge
 from loadchaos.chaos import AttackInjector, Offer
 from loadchaos.core.errors import OptionError
-from loadchaos.core.ledger.files import RunFolder, Tail, Writer
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.recorder import EventRecorder
+from loadchaos.core.ledger.writer import Writer
 from loadchaos.runner.server_under_test import TargetSpec
 from loadchaos.runner.web_commands import Commands
 

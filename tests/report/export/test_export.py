@@ -19,7 +19,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 
 from loadchaos.cli.main import main
 from loadchaos.core.errors import OptionError
-from loadchaos.core.ledger.files import Reader, RunFolder
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.reader import Reader
 from loadchaos.report.export.export import openmetrics, write_csv, write_parquet
 
 

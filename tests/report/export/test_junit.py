@@ -5,7 +5,7 @@ from xml.etree import ElementTree as ET
 
 from junitparser import JUnitXml
 
-from loadchaos.core.ledger.files import RunFolder
+from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.report.export import junit
 
 

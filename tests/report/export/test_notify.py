@@ -15,7 +15,7 @@ import pytest
 
 from loadchaos.cli.main import _without
 from loadchaos.core.errors import OptionError
-from loadchaos.core.ledger.files import RunFolder
+from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.report.export import notify
 
 Verdict = dict[str, Any]

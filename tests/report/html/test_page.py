@@ -7,7 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from loadchaos.core.ledger.files import Reader, RunFolder
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.reader import Reader
 from loadchaos.report.html import page as html
 from loadchaos.report.html import uplot_data
 from loadchaos.report.html.charts import picture

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from loadchaos.core.ledger.files import Reader, RunFolder
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.reader import Reader
 from loadchaos.report.html import page as html
 from loadchaos.report.live_stats.series import Series
 from tests.load.webui.browser import Browser, program

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.core.ledger.files import RunFolder
+from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.report.incident import folder
 from loadchaos.report.incident.log_excerpt import batch, decisive
 from loadchaos.report.incident.page import replay_command

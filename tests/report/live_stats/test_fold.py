@@ -3,7 +3,8 @@
 from collections import Counter
 from typing import Any
 
-from loadchaos.core.ledger.files import Reader, RunFolder
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.reader import Reader
 from loadchaos.report.live_stats.fold import Fold
 
 

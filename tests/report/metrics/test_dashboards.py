@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from loadchaos.core.ledger.files import RunFolder, Writer
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.writer import Writer
 from loadchaos.report.export.export import openmetrics
 from loadchaos.report.metrics import metric_table
 from loadchaos.report.metrics.dashboards import DASHBOARDS, text

@@ -13,7 +13,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from loadchaos.core.errors import OptionError
-from loadchaos.core.ledger.files import Reader, RunFolder
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.reader import Reader
 from loadchaos.report.live_stats.fold import Fold
 from loadchaos.report.metrics.exporter import Exporter, FoldCollector
 

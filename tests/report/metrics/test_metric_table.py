@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from prometheus_client.core import Metric
 
-from loadchaos.core.ledger.files import Reader, RunFolder
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.model import OUTCOMES
 from loadchaos.report.live_stats.fold import Fold
 from loadchaos.report.metrics import metric_table

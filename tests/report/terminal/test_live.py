@@ -6,7 +6,8 @@ import os
 import pytest
 from rich.console import Console
 
-from loadchaos.core.ledger.files import Reader, RunFolder
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.reader import Reader
 from loadchaos.report.live_stats.fold import Fold
 from loadchaos.report.live_stats.snapshot import Snapshot
 from loadchaos.report.terminal.live import View, draw

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from loadchaos.core.errors import OptionError
-from loadchaos.core.ledger.files import LogTail
+from loadchaos.core.ledger.reader import LogTail
 from loadchaos.core.redact import Redactor
 from loadchaos.server.monitor.log_follower import LogFollower
 from loadchaos.server.monitor.logs import read_spec

@@ -13,7 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
-from loadchaos.core.ledger.files import LogTail, RunFolder
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.reader import LogTail
 from loadchaos.server.process.launcher import Command, Launched
 
 TALKS = "import sys,time\nprint('ready to serve', flush=True)\nfor i in range(600): time.sleep(0.1)"

@@ -1,0 +1,44 @@
+"""Paths of the files in a run folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from loadchaos.core.ledger import parquet
+
+
+class RunFolder:
+    """Names the files of one run folder, in one place. Opening it reads nothing."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.events = path / "events.jsonl"
+        self.metrics = path / "metrics.jsonl"
+        self.control = path / "control.jsonl"
+        self.commands = path / "commands.jsonl"
+        self.cockpit = path / "cockpit"
+        self.findings = path / "findings.jsonl"
+        self.server_log = path / "server.log"
+        self.server_index = path / "server.index.jsonl"
+        self.profile = path / "profile.yaml"
+        self.plan = path / "plan.json"
+        self.facts = path / "facts.json"
+        self.verdict = path / "verdict.json"
+        self.report_html = path / "report.html"
+        self.junit = path / "junit.xml"
+        self.incidents = path / "incidents"
+        self.watch = path / "watch"
+
+    def requests(self, worker: int | str) -> Path:
+        """The file of one Locust worker."""
+        return self.path / f"requests-{worker}.jsonl"
+
+    @staticmethod
+    def worker(requests: Path) -> int:
+        """Whose file that is. Raises ValueError for the master's, who sends nothing."""
+        return int(requests.name.removeprefix("requests-").removesuffix(".jsonl"))
+
+    def request_files(self) -> list[Path]:
+        """All workers' files there are now, in order of name; their later parts are read with them."""
+        packed = (p.with_name(p.name.removesuffix(parquet.SUFFIX)) for p in self.path.glob("requests-*.jsonl.parquet"))
+        return sorted({*self.path.glob("requests-*.jsonl"), *packed})
