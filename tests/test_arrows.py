@@ -12,7 +12,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "simulator": {"core"},
     "profile": {"core"},
     "server": {"core"},
-    "analysis": {"core"},
+    "analysis": {"core", "server.dialects"},
     "report": {"core"},
     "chaos": {"core", "server.dialects"},
     "load": {"core", "profile", "server.dialects", "simulator.defects"},

@@ -15,8 +15,9 @@ from urllib.parse import urlsplit
 import psutil
 
 from loadchaos.core.errors import AuthorizationError, OptionError
+from loadchaos.server.dialects import command_words
 
-_SERVERS = re.compile(r"vllm|lmdeploy|sglang|loadchaos\.sim", re.IGNORECASE)
+_SERVERS = re.compile("|".join([*command_words(), r"loadchaos\.sim"]), re.IGNORECASE)
 """What stands in the command line of a server that runs here: the engines loadchaos knows, and its own embedded one."""
 _FORWARDERS = re.compile(
     r"(?:^|/)(?:ssh|sshd|autossh|kubectl|oc|tsh|docker-proxy|rootlessport|socat|nginx|haproxy|envoy)\b"

@@ -24,7 +24,8 @@ from loadchaos.server.discovery.client import DiscoveryClient, DiscoveryResponse
 
 _TRIED = ("sampling", "structured", "tools")
 _SHORT = 16
-_PLAIN_VALIDATION = frozenset({400, 404, 413, 422})
+_NOT_FOUND = frozenset({404})
+"""Before the load a 404 means a model that the server does not serve. During the load it has lost what it had."""
 _LOADS_MODELS = "load_lora_adapter"
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
 
@@ -88,8 +89,8 @@ def _step(traffic: Traffic, options: Mapping[str, Any]) -> Step:
 
 def refusal(answer: DiscoveryResponse, dialect: Dialect) -> str | None:
     """What the server said where it refused the request as such; None for an answer, and for any other trouble."""
-    plain = _PLAIN_VALIDATION if dialect.name == "openai" else frozenset[int]()
-    rules = OutcomeRules(dialect.validation, dialect.shed, dialect.engine_dead, plain)
+    plain = dialect.refusal_statuses and dialect.refusal_statuses | _NOT_FOUND
+    rules = OutcomeRules(dialect.validation, dialect.shed, dialect.engine_failure, plain)
     if answer.status >= 400:
         decisive = error_answer(answer.status, "", answer.headers, answer.text.encode(), rules)
         return f"{answer.status} {decisive.text}" if decisive.outcome == "rejected" else None

@@ -13,7 +13,7 @@ from loadchaos.core.errors import TargetError
 from loadchaos.core.model import Facts
 from loadchaos.load.payloads.image_tokens import qwen
 from loadchaos.profile.profile import Profile
-from loadchaos.server.dialects import DIALECTS, Dialect, version_key
+from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect, version_key
 from loadchaos.server.discovery.calibrate import (
     CalibrationRequest,
     DiscoveryClient,
@@ -128,8 +128,9 @@ def _models(page: DiscoveryResponse | None) -> tuple[str, ...]:
 def _unknown(facts: Facts, configured: Mapping[str, tuple[Any, str]]) -> list[str]:
     """What could not be learned, each with what would tell it."""
     told = []
-    if facts.dialect == "openai":
-        told.append("what kind of server this is: it shows no sign of vLLM, LMDeploy or SGLang")
+    if facts.dialect == UNKNOWN.name:
+        *others, last = (dialect.title for dialect in DIALECTS.values() if dialect is not UNKNOWN)
+        told.append(f"what kind of server this is: it shows no sign of {', '.join(others)} or {last}")
     if facts.version is None:
         told.append("its version: it does not say it")
     if facts.max_model_len is None and facts.input_limit is None:

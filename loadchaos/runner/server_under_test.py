@@ -19,7 +19,7 @@ from loadchaos.core.model import Facts, Row
 from loadchaos.core.redact import Redactor
 from loadchaos.core.tls import TlsSettings
 from loadchaos.profile.profile import Profile
-from loadchaos.server.dialects import DIALECTS, Dialect
+from loadchaos.server.dialects import DEFAULT_DIALECT, DIALECTS, Dialect
 from loadchaos.server.discovery.client import parse_target
 from loadchaos.server.monitor import DCGM, NODE, Canary, DeviceExporter, Monitor, MonitoredReplica
 from loadchaos.server.process.launcher import Command, Launched, last_line, refuse_taken_port
@@ -300,7 +300,7 @@ def _guess(profile: Profile) -> Dialect:
     """The dialect to watch with until the server itself has told: the profile's, the embedded server's, or vLLM's."""
     if profile.target.dialect != "auto":
         return DIALECTS[profile.target.dialect]
-    return DIALECTS[profile.target.embedded.dialect if profile.target.embedded else "vllm"]
+    return DIALECTS[profile.target.embedded.dialect] if profile.target.embedded else DEFAULT_DIALECT
 
 
 def free_port() -> int:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 
 from loadchaos.core.model import Row
+from loadchaos.server.dialects import SLOWEST_GAUGES_S
 
 _FORGOTTEN_NS = 2_000_000_000  # a right server forgets a closed connection in a tenth of this
-_LONGEST_NS = 12_000_000_000  # LMDeploy renews its gauges every 10 s
+_LONGEST_NS = _FORGOTTEN_NS + int(SLOWEST_GAUGES_S * 1e9)  # by then every gauge was renewed
 
 
 class IdleWait:

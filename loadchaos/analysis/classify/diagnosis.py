@@ -15,6 +15,7 @@ from loadchaos.analysis.classify.group import group
 from loadchaos.analysis.classify.match import Match, near
 from loadchaos.analysis.classify.signature_file import Signatures
 from loadchaos.analysis.failure import DEADLY, Failure
+from loadchaos.server.dialects import DIALECTS
 
 _APART_S = 300.0
 _MOST_HELD = 4_000
@@ -25,8 +26,7 @@ _MOST_MARKS = 200
 _ORDER = ("engine_death", "startup", "hang", "node", "request", "degraded")
 
 _VERSION = re.compile(
-    r"(?P<vllm>vLLM API server version|LLM engine \(v|llm_engine.*\(v)[ v]*(?P<version>\d[\w.+!-]*)"
-    r"|\b(?P<other>lmdeploy|sglang)(?:\.version)?[ =:v]+(?P<version2>\d+\.\d+[\w.+-]*)",
+    "|".join(f"(?P<{dialect.name}>{dialect.log_version})" for dialect in DIALECTS.values() if dialect.log_version),
     re.IGNORECASE,
 )
 _LANDMARKS: Mapping[str, tuple[str, ...]] = {
@@ -49,7 +49,8 @@ class Landmarks:
             if "args" not in line and "Config(" not in line and "Dumping" not in line:
                 return
         elif (hit := _VERSION.search(line)) is not None:
-            dialect, version = (hit["other"] or "vllm").lower(), hit["version"] or hit["version2"]
+            dialect = str(hit.lastgroup)
+            version = hit[_VERSION.groupindex[dialect] + 1]
             if self.version is None or self.version[:2] != (dialect, version):  # a dying engine says it again
                 self.version = (dialect, version, n)
         for name, hints in _LANDMARKS.items():

@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from loadchaos.server.dialects import DIALECTS, UNKNOWN
+
 _VERSION = re.compile(r"v?(\d+(?:\.\d+)*)(?:[.-]?(post|rc|a|b|dev)(\d*))?", re.IGNORECASE)
 _CLAUSE = re.compile(r"(<=|>=|<|>|==)\s*(v?\d[\w.]*)")
 # A development or candidate version comes before the version it leads to, a post version after it (PEP 440).
 _STAGE = {"dev": -4, "a": -3, "b": -2, "rc": -1, "": 0, "post": 1}
-_REPOSITORIES = {"vllm": "vllm-project/vllm", "lmdeploy": "InternLM/lmdeploy", "sglang": "sgl-project/sglang"}
 _PLACES = 4
 
 Order = tuple[tuple[int, ...], int, int]
@@ -64,7 +65,7 @@ def standing(issue: Mapping[str, Any], version: str) -> str:
 
 def with_standing(known: Iterable[Any], dialect: str | None, version: str | None) -> list[Any]:
     """Known issues with `you_run` and `standing` for this server; those of other projects as they are."""
-    repository = _REPOSITORIES.get(dialect or "")
+    repository = DIALECTS.get(dialect or "", UNKNOWN).repository
     return [
         {**k, "you_run": version, "standing": standing(k, version)}
         if version and repository and isinstance(k, Mapping) and str(k.get("issue", "")).startswith(f"{repository}#")

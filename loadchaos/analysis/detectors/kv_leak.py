@@ -14,19 +14,16 @@ from typing import Any
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.request_stats import S
 from loadchaos.core.model import Row
+from loadchaos.server.dialects import DIALECTS, UNKNOWN
 
 _SOON_NS = 2 * S  # vLLM forgets a closed connection within 0.1 s, and is scraped once a second
-_REFRESH_NS = {"lmdeploy": 11 * S}  # its gauges are renewed every 10 s
+_SCRAPE_NS = 1 * S
 _SLACK_BLOCKS = 2.5
 """What is at rest is known to the block; some versions keep one or two for themselves from the first request on."""
 _SLACK_SHARE = 0.001
 """Where nobody tells how many blocks there are."""
 _OTHER_SERVER = ("dead", "restarting", "terminated", "hung")
 """What the server held before one of these says nothing of what it should hold after the load."""
-_KV_IS_FREED = ("vllm",)
-"""Where the gauge counts what requests hold and not what a prefix cache keeps: it goes back when they are gone."""
-_KV_IS_FREED_UNCACHED = ("lmdeploy",)
-"""Where it counts both, so that it goes back only where nothing is cached."""
 _CACHING = re.compile(r"enable_prefix_caching['\"]?\s*[=:]\s*(True|False)")
 
 
@@ -90,7 +87,8 @@ class KvLeakDetector:
         if row.get("row") == "launch" and row.get("what") == "start":
             self._begun_by_us = True
             command = [str(part) for part in row.get("command") or ()]
-            self._caching = "--enable-prefix-caching" in command if "api_server" in command else None
+            off_by_default = [d.prefix_cache_flag for d in DIALECTS.values() if d.prefix_cache_flag]
+            self._caching = next((flag in command for word, flag in off_by_default if word in command), None)
         elif told := _CACHING.search(str(row.get("flags") or "")):
             self._caching = told[1] == "True"
 
@@ -114,7 +112,8 @@ class KvLeakDetector:
         if self._load_end_ns is None or not self._hung_up or self._others:
             return found
         for (replica, _), engine in self._engines.items():
-            if engine.at_ns - self._load_end_ns < _REFRESH_NS.get(dialect, _SOON_NS):
+            refresh_ns = int(DIALECTS.get(dialect, UNKNOWN).metrics_refresh_s * S)
+            if engine.at_ns - self._load_end_ns < max(_SOON_NS, refresh_ns + _SCRAPE_NS):
                 continue
             if engine.busy:
                 found[replica] = "lost_requests_held", f"{engine.busy:g} requests are still there"
@@ -136,9 +135,10 @@ class KvLeakDetector:
 
     def _kv_unseen(self, dialect: str, engine: _Engine) -> str | None:
         """Why its KV use says nothing; None where it says whether all was given back."""
-        if dialect not in _KV_IS_FREED + _KV_IS_FREED_UNCACHED or engine.kv is None:
+        counts = DIALECTS.get(dialect, UNKNOWN).kv_gauge
+        if not counts or engine.kv is None:
             return "no gauge of it that goes back at rest"
-        if dialect in _KV_IS_FREED_UNCACHED and self._caching is not False:
+        if counts == "requests and cache" and self._caching is not False:
             cached = (
                 "its prefix cache keeps blocks" if self._caching else "whether a prefix cache keeps blocks is not known"
             )

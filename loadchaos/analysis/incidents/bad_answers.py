@@ -11,7 +11,7 @@ from loadchaos.analysis.classify.classifier import classify_text
 from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.failure import Failure, evidence
 from loadchaos.analysis.request_stats import S
-from loadchaos.analysis.state.signals import ENGINE_DEAD_TEXT
+from loadchaos.analysis.state.signals import says_engine_dead
 from loadchaos.core.model import BLAMELESS, Row
 
 WAIT_NS = 15 * S
@@ -107,7 +107,7 @@ def wants_explaining(row: Row) -> str | None:
 
 def is_echo(bad: BadAnswer) -> bool:
     """Whether it only says that the engine is dead."""
-    return bool(ENGINE_DEAD_TEXT.search(bad.text)) or any(f.role == "echo" for f in _classified(bad.text))
+    return says_engine_dead(bad.text) or any(f.role == "echo" for f in _classified(bad.text))
 
 
 def failure_of(bad: BadAnswer) -> Failure:

@@ -11,6 +11,7 @@ from loadchaos.analysis.classify.versions import within
 from loadchaos.analysis.failure import Failure, evidence
 from loadchaos.analysis.request_stats import S
 from loadchaos.core.model import Facts, Row
+from loadchaos.server.dialects import DIALECTS, UNKNOWN
 
 ID = "mm_cache_spin"
 _DESYNC = "Expected a cached item for mm_hash"
@@ -86,7 +87,11 @@ class SpinningDetector:
         facts = self.facts
         if facts is None:
             return False
-        return facts.dialect != "vllm" or (facts.version is not None and within(_AFFECTED, facts.version) is False)
+        repository = DIALECTS.get(facts.dialect, UNKNOWN).repository
+        signature = load().get(ID)
+        if signature is None or not any(issue.startswith(f"{repository}#") for issue in signature.known):
+            return True
+        return facts.version is not None and within(_AFFECTED, facts.version) is False
 
     def found(self) -> list[Failure]:
         """Hangs that have got a name since the last call."""

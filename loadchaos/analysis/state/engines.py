@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from loadchaos.core.model import Row, State
+from loadchaos.server.dialects import SLOWEST_GAUGES_S
 
 S = 1_000_000_000
-_STUCK_NS = 15 * S  # LMDeploy refreshes its gauges every 10 s only
+_STUCK_NS = int(1.5 * SLOWEST_GAUGES_S * S)  # counters that are renewed so seldom stand still in between
 _HUNG_NS = 60 * S
 _FRESH_NS = 3 * S
 _PROGRESS = ("iterations_total", "generation_tokens_total", "prompt_tokens_total")

@@ -20,6 +20,7 @@ from loadchaos.analysis.state.signals import (
     TrafficSignals,
 )
 from loadchaos.core.model import Row, State
+from loadchaos.server.dialects import SLOWEST_GAUGES_S
 
 _DEGRADED_NS = 4 * S  # the design asks for 5 s; a second is left for probes and heartbeats to come by
 _HUNG_STOPPED_NS = 5 * S
@@ -30,6 +31,7 @@ _HUNG_BLIND_NS = 60 * S
 _HEALTH_SILENT_NS = 5 * S
 _UNREACHABLE_NS = 2 * S
 _BLIND_NS = 5 * S
+_COUNTERS_STUCK_NS = int(1.5 * SLOWEST_GAUGES_S * S)
 _BACK_NS = 1 * S
 _BACK_SURE_NS = 10 * S
 _EXIT_WAITS_NS = 60 * S
@@ -261,8 +263,13 @@ class StateMachine:
             return since, f"the canary has waited for its answer for {(now - since) / S:.1f} s"
         running = self._counters.gauge("requests_running")
         fresh = self._counters.at_ns is not None and now - self._counters.at_ns < 3 * S
-        if running and fresh and self._counters.moved_ns is not None and now - self._counters.moved_ns > 15 * S:
-            # Not ours, or ours are not known; 15 s because LMDeploy refreshes its gauges only every 10 s.
+        if (
+            running
+            and fresh
+            and self._counters.moved_ns is not None
+            and now - self._counters.moved_ns > _COUNTERS_STUCK_NS
+        ):
+            # Not ours, or ours are not known.
             since = max(self._counters.moved_ns, self._progress_ns or 0)
             return since, f"the server says {running:g} requests run, and its counters stand still"
         return None, ""

@@ -6,27 +6,27 @@ server is in (states.py does). Times are CLOCK_MONOTONIC nanoseconds.
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
 from loadchaos.core.model import Row
+from loadchaos.server.dialects import any_server
 
 S = 1_000_000_000
 MS = 1_000_000
 
-ENGINE_DEAD_TEXT = re.compile(
-    r"EngineCore encountered an issue|EngineDeadError|engine (?:core )?(?:process )?is (?:dead|not alive)"
-    r"|[Bb]ackground loop has errored|Engine loop has died|AsyncEngineDeadError",
-)
-"""How vLLM (V0 and V1) and LMDeploy tell a client that the engine is gone; no other cause gives these texts."""
-
+_ENGINE_DEAD = any_server("engine_dead")
+_HEALTH_DEAD = any_server("health_dead")
+_HEALTH_HUNG = any_server("health_hung")
 _BROKEN = frozenset({"http_error", "stream_error", "finish_error", "finish_abort", "truncated", "reset"})
 """What becomes of a request whose engine is gone, whatever words the server has for it."""
 _HEARTBEAT_FRESH_NS = 2 * S
-_BODY_DEAD = re.compile(r"not alive|has stopped|stopped:|EngineDead|engine is dead", re.IGNORECASE)
-_BODY_HUNG = re.compile(r"has not advanced|probe timed out|No successful health probe", re.IGNORECASE)
+
+
+def says_engine_dead(text: str) -> bool:
+    """True for an error text by which a server says that its engine is gone."""
+    return any(p.search(text) for p in _ENGINE_DEAD)
 
 
 class TrafficSignals:
@@ -77,7 +77,7 @@ class TrafficSignals:
         if row.get("outcome") in _BROKEN:
             self.broken.append(row["at_ns"])
         text = str(row.get("error") or "")
-        if text and ENGINE_DEAD_TEXT.search(text):
+        if says_engine_dead(text):
             self.dead_text_ns = self.dead_text_ns or row["at_ns"]
             self.dead_texts += 1
         return False
@@ -149,13 +149,13 @@ class NetworkSignals:
         """Whether /health tells that the engine is gone: its words, or an empty 500 or 503 where that means it."""
         if self.unhealthy_ns is None or self.unhealthy_status not in (500, 503):
             return False
-        if _BODY_DEAD.search(self.unhealthy_body):
+        if any(p.search(self.unhealthy_body) for p in _HEALTH_DEAD):
             return True
         return knows_death and not self.unhealthy_body.strip()
 
     def says_hung(self) -> bool:
         """Whether /health itself tells that the engine makes no progress (LMDeploy 0.14 and later)."""
-        return self.unhealthy_ns is not None and bool(_BODY_HUNG.search(self.unhealthy_body))
+        return self.unhealthy_ns is not None and any(p.search(self.unhealthy_body) for p in _HEALTH_HUNG)
 
     def silent_since(self) -> int | None:
         """Since when every kind of probe has gone unanswered (twice or more, none refused); None if any answers."""

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from loadchaos.analysis.failure import Failure
 from loadchaos.analysis.verdict import symptoms
 from loadchaos.core.model import Facts
+from loadchaos.server.dialects import DIALECTS, UNKNOWN
 
-_CAPACITY = "lmdeploy_input_length_error"
-_LENGTH_FLAGS = {"vllm": "--max-model-len", "lmdeploy": "--session-len", "sglang": "--context-length"}
+_CAPACITY = {dialect.length_failure for dialect in DIALECTS.values() if dialect.length_failure}
 _UNNAMED = ("unexplained_http_error", "unexplained_finish_error")
 
 
@@ -27,9 +27,9 @@ def name_by_length(
     for failure in failures:
         if boundary is not None and failure.id in _UNNAMED:
             failure.title += f" (prompts of {boundary[1]} tokens or more; up to {boundary[0]} are answered)"
-            if facts is not None and facts.dialect == "lmdeploy":
-                failure.id = _CAPACITY
-        if failure.id != _CAPACITY:
+            if facts is not None and (name := DIALECTS.get(facts.dialect, UNKNOWN).length_failure):
+                failure.id = name
+        if failure.id not in _CAPACITY:
             continue
         over = [n for n in lengths.failed if blocks and size and n > blocks * size]
         if over and blocks and size:
@@ -49,5 +49,5 @@ def moved_by(facts: Facts | None, limit: int | None) -> str:
     if facts.input_limit is not None and facts.input_limit < (facts.max_model_len or math.inf) and facts.kv_blocks:
         held = f"{facts.kv_blocks} blocks of {facts.kv_block_size}"
         return f"{held} hold a prompt of {facts.input_limit:,}: --num-gpu-blocks or --cache-max-entry-count moves it"
-    flag = _LENGTH_FLAGS.get(facts.dialect)
+    flag = DIALECTS.get(facts.dialect, UNKNOWN).length_flag
     return f"{flag} moves it" if flag and limit is not None and limit == facts.max_model_len else ""

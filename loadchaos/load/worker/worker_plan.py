@@ -24,10 +24,7 @@ from loadchaos.load.worker import bundle
 from loadchaos.load.worker.nonces import Nonces
 from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.profile.steps import SentSteps, is_left, of_phase
-from loadchaos.server.dialects import DIALECTS, Dialect
-
-# A server of unknown make says "your fault" by status alone (design: outcomes).
-_PLAIN_VALIDATION = frozenset({400, 413, 422})
+from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect
 
 
 @dataclass(frozen=True)
@@ -51,8 +48,8 @@ def rules(dialect: Dialect) -> OutcomeRules:
     return OutcomeRules(
         validation=dialect.validation,
         shed=dialect.shed,
-        engine_dead=dialect.engine_dead,
-        plain_validation=_PLAIN_VALIDATION if dialect.name == "openai" else frozenset(),
+        engine_dead=dialect.engine_failure,
+        plain_validation=dialect.refusal_statuses,
         sends_done=dialect.sends_done,
     )
 
@@ -97,7 +94,7 @@ class WorkerPlan:
         self.limits = WireTimeouts(
             int(limits.first_byte * 1e9), int(limits.between_bytes * 1e9), int(limits.total * 1e9)
         )
-        dialect = DIALECTS.get(facts.dialect, DIALECTS["openai"]).at(facts.version)
+        dialect = DIALECTS.get(facts.dialect, UNKNOWN).at(facts.version)
         self._rules = rules(dialect)
         self._nonces = Nonces()
         self._tag = str(plan.get("tag") or bundle.tag(str(self.folder)))

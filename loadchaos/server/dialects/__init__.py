@@ -1,19 +1,64 @@
-"""SHELF of values: what each kind of server calls its endpoints, metrics and errors. Data only; whoever needs it acts.
+"""Knowledge about each kind of server. Main type: `Dialect`, one value per server in DIALECTS.
 
-A new dialect is one file with one `Dialect` value, and one entry in DIALECTS. `dialect.at(version)` is the dialect as
-an older version speaks it.
+A dialect holds values and pure functions; other packages act on them. To add a server, write one file with one
+`Dialect` and add it to DIALECTS (docs/how-to/add-a-dialect.md). `dialect.at(version)` is the dialect as an older
+version speaks it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from typing import Literal
 
-from loadchaos.server.dialects.base import AdminOperation, Dialect, Era, MetricName, version_key
+from loadchaos.server.dialects.base import (
+    AdminOperation,
+    DetectionSign,
+    Dialect,
+    Era,
+    MetricName,
+    ProbedPage,
+    ServerSettings,
+    version_key,
+)
 from loadchaos.server.dialects.lmdeploy import LMDEPLOY
 from loadchaos.server.dialects.openai import OPENAI
 from loadchaos.server.dialects.sglang import SGLANG
 from loadchaos.server.dialects.vllm import VLLM
 
-__all__ = ["DIALECTS", "AdminOperation", "Dialect", "Era", "MetricName", "version_key"]
+__all__ = [
+    "DEFAULT_DIALECT",
+    "DIALECTS",
+    "SLOWEST_GAUGES_S",
+    "UNKNOWN",
+    "AdminOperation",
+    "DetectionSign",
+    "Dialect",
+    "Era",
+    "MetricName",
+    "ProbedPage",
+    "ServerSettings",
+    "any_server",
+    "command_words",
+    "version_key",
+]
 
 DIALECTS: Mapping[str, Dialect] = {dialect.name: dialect for dialect in (VLLM, LMDEPLOY, SGLANG, OPENAI)}
+DEFAULT_DIALECT = VLLM
+"""What a server is taken for until it has answered."""
+UNKNOWN = OPENAI
+"""What a server is that shows no sign of any dialect."""
+SLOWEST_GAUGES_S = max(dialect.metrics_refresh_s for dialect in DIALECTS.values())
+"""Age in seconds that a gauge of any healthy server may have; for code that runs before the dialect is known."""
+
+_Texts = Literal["engine_dead", "health_dead", "health_hung", "log_dead", "log_shutdown", "log_flags"]
+
+
+def any_server(*fields: _Texts) -> tuple[re.Pattern[str], ...]:
+    """Patterns of all dialects, without repeats: a gateway may hide which server is behind it."""
+    return tuple(dict.fromkeys(p for name in fields for d in DIALECTS.values() for p in getattr(d, name)))
+
+
+def command_words() -> tuple[str, ...]:
+    """Words in the command lines of the known servers."""
+    return tuple(dialect.command_word for dialect in DIALECTS.values() if dialect.command_word)

@@ -1,25 +1,31 @@
-"""The shape of a dialect: everything that differs from server to server, as values."""
+"""Define `Dialect`: everything loadchaos knows about one kind of server, as values and pure functions."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from loadchaos.core.model import Outcome
 
 
 @dataclass(frozen=True)
 class AdminOperation:
-    """One operation on the server's admin surface. `gate` says in words what turns it on (shown when it is missing).
+    """One operation of the server's admin API.
 
-    `params` are the query parameters with their defaults, `body` a JSON body or None. `effects` are ids of failures
-    and names of outcomes that this operation may cause by itself: what bites inside its window and is listed here is
-    our own doing. `effects_when` adds effects for a parameter, keyed "mode=abort". `undo` names the operation that
-    takes this one back. `since` is the first server version that has it, `limit_s` how long an answer may take,
-    `get_acts` says that a GET of the path does it too (so nobody may look for the path with one). `allowed` are the
-    only values that a parameter may be given.
+    Args:
+        params: Query parameters with their defaults.
+        gate: How to turn the operation on; shown when it is missing.
+        effects: Ids of failures and names of outcomes this operation may cause. They count as caused by us.
+        undo: Name of the operation that reverts this one.
+        body: JSON body, or None.
+        effects_when: More effects for a parameter value, keyed like "mode=abort".
+        since: First server version that has it.
+        limit_s: Timeout of the call.
+        get_acts: A GET of the path acts too, so it must not be used to look for the path.
+        allowed: The only values a parameter may have.
     """
 
     name: str
@@ -38,7 +44,7 @@ class AdminOperation:
     allowed: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def effects_with(self, params: Mapping[str, str]) -> list[str]:
-        """The effects of a call with these parameters over the defaults, each once."""
+        """Effects of a call with these parameters over the defaults, without repeats."""
         found = list(self.effects)
         for name, value in {**self.params, **params}.items():
             found += self.effects_when.get(f"{name}={value}", ())
@@ -47,9 +53,11 @@ class AdminOperation:
 
 @dataclass(frozen=True)
 class MetricName:
-    """One of our metric names and the server's names for it, newest first; `part` is "" or "_count" or "_sum".
+    """One of our metric names and the server's names for it, newest first.
 
-    With `label` the value is that label of an info metric (`cache_config_info{num_gpu_blocks="21"} 1`).
+    Args:
+        part: "" for the value itself, or "_count" or "_sum" of a histogram.
+        label: Read this label of an info metric instead of its value (`cache_config_info{num_gpu_blocks="21"} 1`).
     """
 
     ours: str
@@ -59,51 +67,180 @@ class MetricName:
 
 
 @dataclass(frozen=True)
+class ProbedPage:
+    """One HTTP response during detection; header names are in lower case."""
+
+    status: int
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+@dataclass(frozen=True)
+class DetectionSign:
+    """A GET response that speaks for a dialect: one of `statuses`, and `json_key` in the JSON object if given."""
+
+    path: str
+    statuses: Sequence[int] = (200,)
+    weight: int = 1
+    json_key: str = ""
+
+
+@dataclass(frozen=True)
 class Era:
-    """Versions below `before` differ in `changes` (fields of Dialect); of several eras the oldest that fits wins."""
+    """Versions below `before` differ in `changes` (fields of Dialect); the oldest era that fits wins."""
 
     before: str
     changes: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Dialect:
-    """All that is particular to one kind of server. Regexes are searched in texts as the server sends them.
+class ServerSettings:
+    """What a settings page says: values by our names, and descriptions of the machine by label."""
 
-    `validation` are texts of a refusal that is the client's fault (outcome `rejected`, statuses 4xx only); `shed` are
-    texts of admission control; `engine_dead` are texts by which the server says its engine is gone. `health_ok` are the
-    statuses of /health that mean healthy; `health_knows_death` is False where /health is a constant.
-    `exact_output` are body fields that make an answer exactly N tokens long: field -> "true" or "tokens" (put N).
-    `context_fits` is False where a prompt within the context may still be too long, for the KV cache holds less.
-    `metrics_refresh_s` is how old a gauge may be on a healthy server. `process_roles` maps a regex over a process's
-    title and command line to its role in rows of kind `process`. `development_gate` says how to turn admin endpoints
-    on; `development_path` is a POST endpoint of them, which answers a GET with 405 where it exists and 404 where not.
+    values: Mapping[str, Any] = field(default_factory=dict)
+    system: Mapping[str, str] = field(default_factory=dict)
+
+
+VersionBounds = tuple[str | None, str | None]
+"""Lowest version that fits (or None), and the first version that does not (or None)."""
+Limits = Mapping[str, int]
+"""Fields of `Facts` about lengths: kv_blocks, kv_block_size, capacity_tokens, input_limit, max_model_len."""
+
+
+def _no_bounds(_pages: Mapping[str, ProbedPage]) -> VersionBounds:
+    return None, None
+
+
+def _no_limits(_text: str, _version: str | None) -> Limits:
+    return {}
+
+
+def _no_settings(_text: str) -> Mapping[str, tuple[Any, str]]:
+    return {}
+
+
+def _unread_settings(_data: Any) -> ServerSettings:
+    return ServerSettings()
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """Everything that differs from one kind of server to another.
+
+    Regexes are searched in the server's text as it was sent. Only `name` and `title` are required.
     """
 
     name: str
     title: str
+
+    # --- detection ---
+    owned_by: str = ""
+    """`owned_by` of its models in /v1/models."""
+    metrics_prefix: str = ""
+    """Start of its metric names, such as "vllm:"."""
+    signs: Sequence[DetectionSign] = ()
+    tells_version: bool = True
+    """False where /version of another program must not be read as this server's version."""
+    version_bounds: Callable[[Mapping[str, ProbedPage]], VersionBounds] = _no_bounds
+    """Version range by the probed pages, for a server that does not tell its version."""
+    command_word: str = ""
+    """A word of the command line that starts it; "" if there is none."""
+    default_port: int = 8000
+    repository: str = ""
+    """Its GitHub repository, as known issues name it."""
+
+    # --- endpoints ---
     health_path: str = "/health"
     health_ok: Sequence[int] = (200,)
+    """Statuses of /health that mean healthy."""
     health_knows_death: bool = True
+    """False where /health is a constant."""
     chat_path: str = "/v1/chat/completions"
     metrics_path: str | None = "/metrics"
-    sends_done: bool = True
-    validation: Sequence[re.Pattern[str]] = ()
-    shed: Sequence[re.Pattern[str]] = ()
-    engine_dead: Sequence[re.Pattern[str]] = ()
     metrics: Sequence[MetricName] = ()
+    metrics_refresh_s: float = 0.0
+    """Age in seconds a gauge may have on a healthy server."""
+    sends_done: bool = True
+    """Streams end with `data: [DONE]`."""
     admin: Mapping[str, AdminOperation] = field(default_factory=dict)
     development_gate: str = ""
-    over_length: Sequence[Outcome] = ("rejected",)
-    context_fits: bool = True
-    exact_output: Mapping[str, str] = field(default_factory=dict)
+    """How to turn on the admin endpoints."""
     development_path: str | None = None
-    metrics_refresh_s: float = 0.0
+    """A POST endpoint among them: a GET answers 405 where it exists and 404 where not."""
+
+    # --- refusals and lengths ---
+    validation: Sequence[re.Pattern[str]] = ()
+    """Texts of a refusal that is the client's fault (outcome `rejected`, 4xx only)."""
+    refusal_statuses: frozenset[int] = frozenset()
+    """Statuses that mean "the client's fault" by themselves, with a JSON error object: only for unknown servers."""
+    shed: Sequence[re.Pattern[str]] = ()
+    """Texts of admission control."""
+    over_length: Sequence[Outcome] = ("rejected",)
+    """Outcomes of a prompt that is too long."""
+    context_fits: bool = True
+    """False where a prompt within the context may still be too long, because the KV cache is smaller."""
+    length_flag: str = ""
+    """The option of its command that sets the context length."""
+    length_failure: str = ""
+    """Failure id of a server error that only prompts above the KV cache's capacity get."""
+    exact_output: Mapping[str, str] = field(default_factory=dict)
+    """Body fields that make an answer exactly N tokens long: field -> "true" or "tokens" (put N)."""
+
+    # --- death ---
+    engine_dead: Sequence[re.Pattern[str]] = ()
+    """Texts (answer or log) that say the engine is gone. No other cause produces them."""
+    engine_unavailable: Sequence[re.Pattern[str]] = ()
+    """Texts of an answer that a dead engine produces, and other faults as well: no proof of death."""
+    health_dead: Sequence[re.Pattern[str]] = ()
+    """Texts of a /health with status 500 or 503 that say the engine is gone."""
+    health_hung: Sequence[re.Pattern[str]] = ()
+    """Texts of a failing /health that say the engine makes no progress."""
+    log_dead: Sequence[re.Pattern[str]] = ()
+    """Texts that only the log has for an engine that is gone, beside `engine_dead`."""
+    log_shutdown: Sequence[re.Pattern[str]] = ()
+    """Texts of the log for a shutdown on request."""
+
+    # --- settings and counting ---
+    limits_page: str = ""
+    """The path whose text `limits` reads."""
+    limits: Callable[[str, str | None], Limits] = _no_limits
+    """Length limits by the text of `limits_page` and the version; {} where it does not say."""
+    log_limits: Callable[[str, str | None], Limits] = _no_limits
+    """Length limits by the first lines of the log and the version."""
+    limits_source: str = ""
+    """Name of the place `limits` reads, as shown to users; "" is `limits_page`."""
+    draft_counter: re.Pattern[str] | None = None
+    """A metric that /metrics shows only with speculative decoding."""
+    metrics_settings: Callable[[str], Mapping[str, tuple[Any, str]]] = _no_settings
+    """Settings by our names and their source, from the text of /metrics."""
+    settings_path: str = ""
+    """A development endpoint that tells the settings."""
+    read_settings: Callable[[Any], ServerSettings] = _unread_settings
+    """Settings by the JSON of `settings_path`."""
+    log_flags: Sequence[re.Pattern[str]] = ()
+    """Log lines in which it prints the flags of its start: group "flags"."""
+    log_version: str = ""
+    """Regex of a log line with its version as the first group."""
+    token_counters: Sequence[str] = ("tokenize", "render", "encode")
+    """Endpoints that count tokens, likeliest first (server/discovery/token_counters.py)."""
+    prompt_counters: Sequence[str] = ()
+    """Those of them that count a whole prompt with its images, likeliest first."""
     process_roles: Sequence[tuple[re.Pattern[str], str]] = ()
+    """Regex over a process's title and command line -> its role in `process` rows."""
+    kv_gauge: Literal["", "requests", "requests and cache"] = ""
+    """What the KV gauge counts: blocks held by requests, or by the prefix cache as well; "" if not known."""
+    prefix_cache_flag: tuple[str, str] | None = None
+    """(command word, option): a server started by this word caches prefixes only with this option."""
+
     eras: Sequence[Era] = ()
 
+    @property
+    def engine_failure(self) -> tuple[re.Pattern[str], ...]:
+        """Texts of an answer that may come from a dead engine, proof or not."""
+        return (*self.engine_dead, *self.engine_unavailable)
+
     def at(self, version: str | None) -> Dialect:
-        """This dialect as that version speaks it; None or an unreadable version is the newest."""
+        """Return this dialect as `version` speaks it; None or an unreadable version is the newest."""
         key = version_key(version)
         if key is None:
             return self
@@ -115,7 +252,7 @@ class Dialect:
 
 
 def version_key(version: str | None) -> tuple[int, ...] | None:
-    """`"0.22.1.post2+cpu"` as (0, 22, 1), for comparing; None where no number leads."""
+    """Version numbers for comparison: `"0.22.1.post2+cpu"` is (0, 22, 1); None without a leading number."""
     match = re.match(r"v?(\d+(?:\.\d+)*)", version or "")
     return tuple(int(n) for n in match[1].split(".")) if match else None
 
@@ -123,3 +260,12 @@ def version_key(version: str | None) -> tuple[int, ...] | None:
 def patterns(*texts: str) -> tuple[re.Pattern[str], ...]:
     """Compile a table of regexes."""
     return tuple(re.compile(text) for text in texts)
+
+
+def json_object(text: str | bytes) -> Mapping[str, Any]:
+    """Parse a JSON object; {} for anything else."""
+    try:
+        data = json.loads(text)
+    except ValueError:
+        return {}
+    return data if isinstance(data, dict) else {}

@@ -1,43 +1,42 @@
-"""Which kind of server is this, and of what version? A pure function over what it answered; the caller does the asking.
+"""Detect the kind and version of a server from pages it answered. Pure: the caller sends the requests.
 
-The signs, strongest first: a version page of its own shape, who owns the models, the prefix of the metrics, admin paths.
+Signs, strongest first: the owner of the models, the prefix of the metrics, pages that only one kind of server has.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from loadchaos.server.dialects.base import Dialect
-from loadchaos.server.dialects.lmdeploy import LMDEPLOY
-from loadchaos.server.dialects.openai import OPENAI
-from loadchaos.server.dialects.sglang import SGLANG
-from loadchaos.server.dialects.vllm import VLLM
+from loadchaos.server.dialects import DIALECTS, UNKNOWN
+from loadchaos.server.dialects.base import DetectionSign, Dialect, ProbedPage, json_object
 
-PATHS = (
-    "/v1/models", "/version", "/health", "/metrics", "/openapi.json", "/distserve/engine_info", "/get_model_info",
-    "/reset_mm_cache",
-)  # fmt: skip
-"""What to GET, each harmless everywhere: /reset_mm_cache acts on POST only, its 405 or 404 is the sign."""
+__all__ = ["PATHS", "Detected", "ProbedPage", "detect"]
 
-
-@dataclass(frozen=True)
-class ProbedPage:
-    """One answer; header names in lower case. A path that gave none is left out of what `detect` gets."""
-
-    status: int
-    headers: Mapping[str, str] = field(default_factory=dict)
-    body: bytes = b""
+PATHS = tuple(
+    dict.fromkeys(
+        (
+            *("/v1/models", "/version", "/health", "/metrics", "/openapi.json"),
+            *(sign.path for dialect in DIALECTS.values() for sign in dialect.signs),
+        )
+    )
+)
+"""Paths to GET. Each is harmless everywhere: /reset_mm_cache acts on POST only, so its 405 or 404 is the sign."""
 
 
 @dataclass(frozen=True)
 class Detected:
-    """`version` where the server says it, else `at_least` and `below` as its paths allow; `signs` say why.
+    """The result of `detect`.
 
-    `dialect` is already the one of that version. `development_endpoints` None: it could not be seen.
+    Args:
+        dialect: The dialect as the found version speaks it.
+        version: What the server tells; None if it does not.
+        at_least: Lowest version that fits its paths.
+        below: First version that does not.
+        development_endpoints: None if they could not be probed.
+        signs: Reasons for the choice, for people.
     """
 
     dialect: Dialect
@@ -50,88 +49,82 @@ class Detected:
     signs: tuple[str, ...] = ()
 
 
-_OWNERS = {"vllm": VLLM, "lmdeploy": LMDEPLOY, "sglang": SGLANG}
-_METRICS = ((b"vllm:", VLLM), (b"lmdeploy:", LMDEPLOY), (b"sglang:", SGLANG))
+def detect(pages: Mapping[str, ProbedPage], dialects: Mapping[str, Dialect] = DIALECTS) -> Detected:
+    """Choose the dialect with the most signs; without any it is `openai`. Never raises for what a page holds.
 
-
-def detect(pages: Mapping[str, ProbedPage]) -> Detected:
-    """Decide by a count of signs; a server that shows none is plain `openai`. Never raises for what a page holds."""
+    Args:
+        pages: Responses by path; a path without a response is left out.
+        dialects: The dialects to choose from.
+    """
+    models = _models(pages)
     votes: dict[str, int] = {}
     signs: list[str] = []
-
-    def vote(dialect: Dialect, weight: int, sign: str) -> None:
-        votes[dialect.name] = votes.get(dialect.name, 0) + weight
-        signs.append(f"{dialect.title}: {sign}")
-
-    models = _models(pages)
-    for owner in sorted({str(model.get("owned_by")) for model in models}):
-        if owner in _OWNERS:
-            vote(_OWNERS[owner], 3, f"/v1/models is owned_by {owner}")
-    for prefix, dialect in _METRICS:
-        if _status(pages, "/metrics") == 200 and re.search(rb"^" + prefix, pages["/metrics"].body, re.MULTILINE):
-            vote(dialect, 3, f"metrics named {prefix.decode()}")
-    version = _object(pages, "/version").get("version")
-    version = version if isinstance(version, str) else None
-    if version is not None:
-        vote(VLLM, 1, f"/version says {version}")
-    if _status(pages, "/distserve/engine_info") in (200, 500):
-        vote(LMDEPLOY, 2, "/distserve/engine_info is there")
-    if _status(pages, "/get_model_info") == 200:
-        vote(SGLANG, 2, "/get_model_info is there")
-    if _status(pages, "/reset_mm_cache") == 405:
-        vote(VLLM, 1, "/reset_mm_cache is there")
+    for dialect in dialects.values():
+        for weight, text in _signs_of(dialect, pages, models):
+            votes[dialect.name] = votes.get(dialect.name, 0) + weight
+            signs.append(f"{dialect.title}: {text}")
     if not votes:
         return Detected(
-            OPENAI, models=_names(models), max_model_len=_length(models), signs=("no sign of a known server",)
+            UNKNOWN, models=_names(models), max_model_len=_length(models), signs=("no sign of a known server",)
         )
-    found = {d.name: d for d in _OWNERS.values()}[max(votes, key=lambda name: votes[name])]
-    at_least, below = _lmdeploy_era(pages) if found is LMDEPLOY else (None, None)
+    found = dialects[max(votes, key=lambda name: votes[name])]
+    version = _object(pages, "/version").get("version")
+    version = version if isinstance(version, str) and found.tells_version else None
+    at_least, below = found.version_bounds(pages)
     return Detected(
         dialect=found.at(_era_version(version, at_least, below)),
-        version=version if found is not LMDEPLOY else None,
+        version=version,
         at_least=at_least,
         below=below,
         models=_names(models),
         max_model_len=_length(models),
-        development_endpoints=_development(pages) if found is VLLM else None,
+        development_endpoints=_development(pages, found),
         signs=tuple(signs),
     )
 
 
-def _lmdeploy_era(pages: Mapping[str, ProbedPage]) -> tuple[str | None, str | None]:
-    """LMDeploy tells its version nowhere; its paths changed with 0.9, 0.11, 0.14 and 0.16, its /health with 0.14."""
-    paths = _object(pages, "/openapi.json").get("paths")
-    if isinstance(paths, dict) and paths:
-        if "/v1/chat/interactive" not in paths:
-            return "0.16", None
-        for path, version, next_one in (
-            ("/v1/responses", "0.14", "0.16"),
-            ("/generate", "0.11", "0.14"),
-            ("/distserve/engine_info", "0.9", "0.11"),
-        ):
-            if path in paths:
-                return version, next_one
-        return None, "0.9"
-    health = pages.get("/health")
-    if health is not None and health.status in (200, 503):
-        return ("0.14", None) if b'"status"' in health.body else (None, "0.14")
-    return None, None
+def _signs_of(
+    dialect: Dialect, pages: Mapping[str, ProbedPage], models: list[Mapping[str, Any]]
+) -> list[tuple[int, str]]:
+    """Weights and descriptions of the signs that speak for a dialect."""
+    found = []
+    if dialect.owned_by and any(str(model.get("owned_by")) == dialect.owned_by for model in models):
+        found.append((3, f"/v1/models is owned_by {dialect.owned_by}"))
+    prefix = dialect.metrics_prefix.encode()
+    metrics = pages["/metrics"].body if _status(pages, "/metrics") == 200 else b""
+    if prefix and re.search(rb"^" + re.escape(prefix), metrics, re.MULTILINE):
+        found.append((3, f"metrics named {dialect.metrics_prefix}"))
+    found += [(sign.weight, text) for sign in dialect.signs if (text := _shown(sign, pages))]
+    return found
+
+
+def _shown(sign: DetectionSign, pages: Mapping[str, ProbedPage]) -> str:
+    """Description of a sign if the pages show it, else ""."""
+    if not sign.json_key:
+        return f"{sign.path} is there" if _status(pages, sign.path) in sign.statuses else ""
+    value = _object(pages, sign.path).get(sign.json_key)
+    return f"{sign.path} says {value}" if isinstance(value, str) else ""
 
 
 def _era_version(version: str | None, at_least: str | None, below: str | None) -> str | None:
-    """A version that lies in the era, for Dialect.at: the lowest that is sure, else one below the bound."""
+    """A version inside the bounds, for `Dialect.at`: the lowest that is sure, else one below the upper bound."""
     if version is not None or at_least is not None:
         return version or at_least
     return "0.0" if below is not None else None
 
 
-def _development(pages: Mapping[str, ProbedPage]) -> bool | None:
-    """405 is there, 404 is not: the development endpoints come all together (`/reset_mm_cache` since 0.11.2)."""
-    status = _status(pages, "/reset_mm_cache")
+def _development(pages: Mapping[str, ProbedPage], dialect: Dialect) -> bool | None:
+    """Presence of the development endpoints, which come all together: 405 is there, 404 is not."""
+    if dialect.development_path is None:
+        return None
+    status = _status(pages, dialect.development_path)
     if status in (405, 404):
         return status == 405
     paths = _object(pages, "/openapi.json").get("paths")
-    return "/reset_prefix_cache" in paths if isinstance(paths, dict) and paths else None
+    if not isinstance(paths, dict) or not paths:
+        return None
+    older = [era.changes.get("development_path") for era in dialect.eras]
+    return any(path in paths for path in (dialect.development_path, *older))
 
 
 def _status(pages: Mapping[str, ProbedPage], path: str) -> int | None:
@@ -139,14 +132,8 @@ def _status(pages: Mapping[str, ProbedPage], path: str) -> int | None:
 
 
 def _object(pages: Mapping[str, ProbedPage], path: str) -> Mapping[str, Any]:
-    """The page's JSON object; empty where it is none."""
-    if _status(pages, path) != 200:
-        return {}
-    try:
-        data = json.loads(pages[path].body)
-    except ValueError:
-        return {}
-    return data if isinstance(data, dict) else {}
+    """The page's JSON object; empty if it has none."""
+    return json_object(pages[path].body) if _status(pages, path) == 200 else {}
 
 
 def _models(pages: Mapping[str, ProbedPage]) -> list[Mapping[str, Any]]:

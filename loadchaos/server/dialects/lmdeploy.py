@@ -1,10 +1,24 @@
-"""LMDeploy 0.6 to 0.18: its endpoints, metrics and refusals; one fault has five different answers over its versions."""
+"""LMDeploy 0.6 to 0.18; its versions answer the same fault in five different ways."""
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 
-from loadchaos.server.dialects.base import AdminOperation, Dialect, Era, MetricName, patterns
+from loadchaos.server.dialects.base import (
+    AdminOperation,
+    DetectionSign,
+    Dialect,
+    Era,
+    Limits,
+    MetricName,
+    ProbedPage,
+    VersionBounds,
+    json_object,
+    patterns,
+    version_key,
+)
 from loadchaos.server.dialects.openai import PROCESS_METRICS
 
 # Texts of 0.16 to 0.18, each seen live, then those of 0.6 to 0.15 (422 with "detail" and pydantic's own words).
@@ -73,22 +87,107 @@ _OPERATIONS = (
 # Up to 0.15 a prompt too long for session_len is 200, empty, finish_reason "length".
 _QUIET_OVER_LENGTH = {"over_length": ("rejected", "empty", "ok")}
 
+
+def _version_bounds(pages: Mapping[str, ProbedPage]) -> VersionBounds:
+    """Version range by the paths, which changed with 0.9, 0.11, 0.14 and 0.16, and by /health, which changed with 0.14."""
+    openapi = pages.get("/openapi.json")
+    paths = json_object(openapi.body).get("paths") if openapi is not None and openapi.status == 200 else None
+    if isinstance(paths, dict) and paths:
+        if "/v1/chat/interactive" not in paths:
+            return "0.16", None
+        for path, version, next_one in (
+            ("/v1/responses", "0.14", "0.16"),
+            ("/generate", "0.11", "0.14"),
+            ("/distserve/engine_info", "0.9", "0.11"),
+        ):
+            if path in paths:
+                return version, next_one
+        return None, "0.9"
+    health = pages.get("/health")
+    if health is not None and health.status in (200, 503):
+        return ("0.14", None) if b'"status"' in health.body else (None, "0.14")
+    return None, None
+
+
+def _limits(page: str, version: str | None) -> Limits:
+    """KV cache capacity by /distserve/engine_info, a JSON text inside a JSON text."""
+    try:
+        info = json.loads(page)
+        info = json.loads(info) if isinstance(info, str) else info
+    except ValueError:
+        return {}
+    if not isinstance(info, dict) or not info.get("num_gpu_blocks") or not info.get("block_size"):
+        return {}
+    return _limits_of(int(info["num_gpu_blocks"]), int(info["block_size"]), version)
+
+
+def _limits_of(blocks: int, block_size: int, version: str | None) -> Limits:
+    """Longest prompt by version: `_get_max_session_len` of lmdeploy/pytorch/engine/engine.py.
+
+    All blocks up to 0.9.1, all but one in 0.9.2 to 0.11, all but two (one is reserved) since 0.12. The context may be
+    shorter, which no endpoint tells.
+    """
+    capacity = {"kv_blocks": blocks, "kv_block_size": block_size, "capacity_tokens": blocks * block_size}
+    key = version_key(version) or (99,)
+    if version is not None and version.endswith("earlier") and key > (0, 9):
+        return capacity  # the formula changed in between: which one holds is not known
+    kept = 0 if key < (0, 9, 2) else 1 if key < (0, 12) else 2
+    return {**capacity, "input_limit": (blocks - kept) * block_size}
+
+
+_BLOCKS_IN_LOG = re.compile(r"num_gpu_blocks=(\d+)|\bblock num: (\d+)|Initialize cache engine with (\d+) gpu blocks")
+_SESSION_IN_LOG = re.compile(r"\bsession_len=(\d+)")
+_BLOCK_SIZE_IN_LOG = re.compile(r"\bblock_size=(\d+)")
+
+
+def _log_limits(log: str, version: str | None) -> Limits:
+    """Context length and KV cache capacity by the log (--log-level INFO); no endpoint tells the context length."""
+    found: dict[str, int] = {}
+    if sessions := _SESSION_IN_LOG.findall(log):
+        found["max_model_len"] = int(sessions[-1])  # the last one is after its own adjustments
+    blocks, size = _BLOCKS_IN_LOG.search(log), _BLOCK_SIZE_IN_LOG.search(log)
+    if blocks is not None and size is not None:
+        n = int(next(group for group in blocks.groups() if group))
+        found.update(_limits_of(n, int(size[1]), version))
+    return found
+
+
 LMDEPLOY = Dialect(
     name="lmdeploy",
     title="LMDeploy",
+    owned_by="lmdeploy",
+    metrics_prefix="lmdeploy:",
+    signs=(DetectionSign("/distserve/engine_info", (200, 500), weight=2),),
+    tells_version=False,
+    version_bounds=_version_bounds,
+    command_word="lmdeploy",
+    default_port=23333,
+    repository="InternLM/lmdeploy",
+    length_flag="--session-len",
+    length_failure="lmdeploy_input_length_error",
+    health_dead=patterns(r"(?i:not alive|has stopped|stopped:)"),
+    health_hung=patterns(r"(?i:has not advanced|probe timed out|No successful health probe)"),
+    limits_page="/distserve/engine_info",
+    limits=_limits,
+    log_limits=_log_limits,
+    log_flags=patterns(r"\binput backend=\w+, backend_config=(?P<flags>.+)"),
+    log_version=r"\blmdeploy(?:\.version)?[ =:v]+(\d+\.\d+[\w.+-]*)",
+    token_counters=("encode", "tokenize", "render"),
+    kv_gauge="requests and cache",
+    prefix_cache_flag=("api_server", "--enable-prefix-caching"),
     validation=_VALIDATION,
     shed=patterns(r"Engine is sleeping; call POST /wakeup"),
     engine_dead=patterns(
-        r"The inference engine is unavailable",
-        r"PyTorch ZMQ engine process is not alive",
-        r"PyTorch engine (?:request loop is not alive|main loop has stopped|loop task has stopped)",
-        r"TurboMind engine has not been created",
+        r"ZMQ engine process is not alive",
+        r"PyTorch engine (?:request loop is not alive|(?:main loop|loop task) has stopped)",
     ),
+    # The first is also the text of a lost session, the second that of a server which is still starting.
+    engine_unavailable=patterns(r"The inference engine is unavailable", r"TurboMind engine has not been created"),
     metrics=_METRICS,
     admin={operation.name: operation for operation in _OPERATIONS},
     context_fits=False,
     exact_output={"ignore_eos": "true", "min_new_tokens": "tokens"},
-    metrics_refresh_s=10.0,
+    metrics_refresh_s=10.0,  # its scheduler gauges: read in the sources, and seen live
     process_roles=(
         (re.compile(r"MPEngine|mp_engine"), "engine_core"),
         (re.compile(r"RayWorkerWrapper|ExecutorProc|TPWorker"), "worker"),

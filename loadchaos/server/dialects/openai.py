@@ -1,4 +1,4 @@
-"""Any server with the OpenAI API of which nothing more is known: refusals are recognised by their JSON error object."""
+"""Any other server with the OpenAI API."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ OPENAI = Dialect(
     title="OpenAI-compatible server",
     health_knows_death=False,
     metrics_path=None,
-    # With no server known, a refusal counts as one where the body is an error object in one of the shapes in use.
+    # The kind of server is not known, so a JSON error object in a common shape counts as a refusal.
+    refusal_statuses=frozenset({400, 413, 422}),
+    log_shutdown=patterns(r"INFO:\s+Shutting down\b"),  # uvicorn, which most of these servers use
     validation=patterns(
         r'"error"\s*:\s*\{',
         r'"object"\s*:\s*"error"',
@@ -27,5 +29,4 @@ OPENAI = Dialect(
         r"(?i)overloaded|server is busy|try again later|queue is full",
     ),
     metrics=PROCESS_METRICS,
-    exact_output={},
 )

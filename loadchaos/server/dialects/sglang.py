@@ -1,10 +1,10 @@
-"""SGLang 0.5, as read in its sources: endpoints, metrics, refusals, admin operations."""
+"""SGLang 0.5, as read in its sources."""
 
 from __future__ import annotations
 
 import re
 
-from loadchaos.server.dialects.base import AdminOperation, Dialect, MetricName, patterns
+from loadchaos.server.dialects.base import AdminOperation, DetectionSign, Dialect, MetricName, patterns
 from loadchaos.server.dialects.openai import PROCESS_METRICS
 
 _METRICS = (
@@ -44,6 +44,15 @@ _OPERATIONS = (
 SGLANG = Dialect(
     name="sglang",
     title="SGLang",
+    owned_by="sglang",
+    metrics_prefix="sglang:",
+    signs=(DetectionSign("/get_model_info", weight=2),),
+    command_word="sglang",
+    default_port=30000,
+    repository="sgl-project/sglang",
+    length_flag="--context-length",
+    log_flags=patterns(r"server_args=(?P<flags>.+)"),
+    log_version=r"\bsglang(?:\.version)?[ =:v]+(\d+\.\d+[\w.+-]*)",
     # /health sends a generation of its own through the engine; its 503 during a long prefill is no death.
     health_path="/health",
     validation=patterns(
@@ -54,7 +63,8 @@ SGLANG = Dialect(
         r"does not exist|JSON decode error",
     ),
     shed=patterns(r"The request queue is full", r"Request (?:waiting|running) timeout reached"),
-    engine_dead=patterns(
+    # A long prefill causes the first as well; the second names a cause behind it. Neither was seen live.
+    engine_unavailable=patterns(
         r"Server couldn't get a response from detokenizer",
         r"(?:Scheduler|DetokenizerManager|TokenizerManager|DataParallelController) hit an exception",
     ),

@@ -1,10 +1,21 @@
-"""vLLM 0.8 to 0.33: endpoints, metric names, refusals and admin operations, as measured on 0.32 and read in sources."""
+"""vLLM 0.8 to 0.33, as measured on 0.32 and read in its sources."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from loadchaos.server.dialects.base import AdminOperation, Dialect, Era, MetricName, patterns
+from loadchaos.server.dialects.base import (
+    AdminOperation,
+    DetectionSign,
+    Dialect,
+    Era,
+    Limits,
+    MetricName,
+    ServerSettings,
+    patterns,
+)
 from loadchaos.server.dialects.openai import PROCESS_METRICS
 
 _DEV = "set VLLM_SERVER_DEV_MODE=1 in the server's environment"
@@ -61,10 +72,12 @@ _SHED = patterns(
 )
 
 _ENGINE_DEAD = patterns(
-    r"EngineCore encountered an issue\. See stack trace",
-    r"(?<![A-Za-z])(?:Async)?EngineDeadError",
-    r"Background loop (?:has errored already|is stopped|is not running)",
+    r"EngineCore encountered an issue",
+    r"EngineDeadError",  # V0 has it as AsyncEngineDeadError and MQEngineDeadError
+    r"[Bb]ackground loop (?:has errored|is stopped|is not running)",
+    r"Engine loop has died",
     r"Engine process \(pid \d+\) died",
+    r"engine (?:core )?(?:process )?is (?:dead|not alive)",
 )
 
 _METRICS = (
@@ -159,9 +172,117 @@ _OPERATIONS = (
     AdminOperation("server_info", "GET", "/server_info", gate=_DEV, since="0.8.5", destructive=False),
 )  # fmt: skip
 
+# Our name: its own names, newest first, anywhere in the configuration of /server_info.
+_SETTINGS: Mapping[str, Sequence[str]] = {
+    "prefix_caching": ("enable_prefix_caching",),
+    "mm_processor_cache_gb": ("mm_processor_cache_gb",),
+    "max_num_batched_tokens": ("max_num_batched_tokens",),
+    "max_num_seqs": ("max_num_seqs",),
+    "async_scheduling": ("async_scheduling",),
+    "chunked_prefill": ("enable_chunked_prefill", "chunked_prefill_enabled"),
+    "sleep_mode": ("enable_sleep_mode",),
+    "speculative_method": ("method",),
+    "speculative_tokens": ("num_speculative_tokens",),
+    "tensor_parallel_size": ("tensor_parallel_size",),
+    "pipeline_parallel_size": ("pipeline_parallel_size",),
+}
+_SYSTEM = {
+    "nvidia_gpu_models": "GPU", "nvidia_driver_version": "driver", "cuda_runtime_version": "CUDA", "torch_version": "torch",
+    "python_version": "Python", "os": "OS",
+}  # fmt: skip
+_MOST_TEXT = 300
+_CACHE_INFO = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+
+def _cache_info(metrics: str) -> Mapping[str, str]:
+    """Labels of vllm:cache_config_info, which every V1 version has."""
+    line = _CACHE_INFO.search(metrics)
+    return dict(_LABEL.findall(line[1])) if line is not None else {}
+
+
+def _limits(metrics: str, _version: str | None) -> Limits:
+    """KV cache capacity by the labels of vllm:cache_config_info."""
+    labels = _cache_info(metrics)
+    try:
+        blocks, block_size = int(labels["num_gpu_blocks"]), int(labels["block_size"])
+    except (KeyError, ValueError):
+        return {}
+    return {"kv_blocks": blocks, "kv_block_size": block_size, "capacity_tokens": blocks * block_size}
+
+
+def _metrics_settings(metrics: str) -> Mapping[str, tuple[Any, str]]:
+    """Prefix caching by the labels of vllm:cache_config_info."""
+    value = _cache_info(metrics).get("enable_prefix_caching")
+    return {"prefix_caching": (value == "True", "vllm:cache_config_info")} if value in ("True", "False") else {}
+
+
+def _read_settings(data: Any) -> ServerSettings:
+    """Settings and machine by the JSON of /server_info."""
+    if not isinstance(data, dict):
+        return ServerSettings()
+    env, config = data.get("system_env"), data.get("vllm_config")
+    system = {
+        label: " ".join(str(env[key]).split())[:_MOST_TEXT]
+        for key, label in _SYSTEM.items()
+        if isinstance(env, dict) and env.get(key)
+    }
+    values: dict[str, Any] = {}
+    if not isinstance(config, dict):
+        return ServerSettings(values, system)
+    drafts = config.get("speculative_config")
+    for name, keys in _SETTINGS.items():
+        inside: Any = (drafts or {}) if name.startswith("speculative") else config
+        value = next((v for k in keys if (v := _anywhere(inside, k)) is not None), None)
+        if isinstance(value, bool | int | float | str):
+            values[name] = value
+    limit = _anywhere(config, "limit_mm_per_prompt") or _anywhere(config, "limit_per_prompt")
+    images = limit.get("image") if isinstance(limit, dict) else limit
+    images = images.get("count") if isinstance(images, dict) else images
+    if isinstance(images, int) and not isinstance(images, bool):
+        values["max_images"] = images
+    return ServerSettings(values, system)
+
+
+def _anywhere(data: Any, key: str) -> Any:
+    """Value of `key` in nested mappings, nearest to the root; None if there is none."""
+    level = [data]
+    while level:
+        mappings = [d for d in level if isinstance(d, dict)]
+        for mapping in mappings:
+            if mapping.get(key) is not None:
+                return mapping[key]
+        level = [v for mapping in mappings for v in mapping.values()]
+    return None
+
+
 VLLM = Dialect(
     name="vllm",
     title="vLLM",
+    owned_by="vllm",
+    metrics_prefix="vllm:",
+    signs=(DetectionSign("/version", json_key="version"), DetectionSign("/reset_mm_cache", (405,))),
+    command_word="vllm",
+    repository="vllm-project/vllm",
+    length_flag="--max-model-len",
+    health_dead=patterns(r"(?i:EngineDead|engine is dead)"),
+    log_dead=patterns(r"EngineCore encountered a fatal error"),
+    log_shutdown=patterns(
+        r"Shutting down FastAPI HTTP server",
+        r"Shutdown initiated \(timeout=",
+        r"\[shutdown\] API server: shutdown triggered",
+    ),
+    limits_page="/metrics",
+    limits=_limits,
+    limits_source="vllm:cache_config_info",
+    draft_counter=re.compile(r"^vllm:spec_decode_num_drafts(?:_total)?\{", re.MULTILINE),
+    metrics_settings=_metrics_settings,
+    settings_path="/server_info?config_format=json",
+    read_settings=_read_settings,
+    log_flags=patterns(r"non-default args: (?P<flags>.+)", r"(?:^|\s)args: Namespace(?P<flags>.+)"),
+    log_version=r"(?:vLLM API server version|LLM engine \(v|llm_engine.*\(v)[ v]*(\d[\w.+!-]*)",
+    prompt_counters=("render", "tokenize"),
+    kv_gauge="requests",
     validation=_VALIDATION,
     shed=_SHED,
     engine_dead=_ENGINE_DEAD,

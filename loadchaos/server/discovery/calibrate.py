@@ -7,15 +7,13 @@ the server answers is data for the Facts; only what makes a run impossible (401,
 from __future__ import annotations
 
 import asyncio
-import json
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from loadchaos.core.errors import TargetError
 from loadchaos.core.model import Facts
-from loadchaos.server.dialects import DIALECTS, Dialect, version_key
+from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect
 from loadchaos.server.dialects.detect import PATHS, ProbedPage, detect
 from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient, DiscoveryResponse, parse_target
 from loadchaos.server.discovery.media_tokens import image_facts, video_facts
@@ -120,81 +118,31 @@ def _limits(facts: Facts, entry: Mapping[str, Any], pages: Mapping[str, Discover
     if isinstance(entry.get("max_model_len"), int):
         values["max_model_len"] = entry["max_model_len"]
         sources["max_model_len"] = "/v1/models"
-    values.update(_vllm_capacity(pages["/metrics"].text, sources))
-    values.update(_lmdeploy_capacity(pages["/distserve/engine_info"], facts.version, sources))
-    # Only vLLM's page tells: it has the counters where it drafts; LMDeploy has them always.
-    if facts.dialect == "vllm" and pages["/metrics"].status == 200:
-        drafts = re.search(r"^vllm:spec_decode_num_drafts(?:_total)?\{", pages["/metrics"].text, re.MULTILINE)
+    for dialect in DIALECTS.values():
+        page = pages.get(dialect.limits_page)
+        limits = dialect.limits(page.text, facts.version) if page is not None and page.status == 200 else {}
+        values.update(limits)
+        sources.update(dict.fromkeys(limits, dialect.limits_source or dialect.limits_page))
+    counter = DIALECTS.get(facts.dialect, UNKNOWN).draft_counter
+    if counter is not None and pages["/metrics"].status == 200:
+        drafts = counter.search(pages["/metrics"].text)
         values["speculative_decoding"] = drafts is not None
         sources["speculative_decoding"] = f"/metrics has {'its counters' if drafts else 'no counters of it'}"
     return replace(facts, **values, sources=sources)
 
 
-def _vllm_capacity(metrics: str, sources: dict[str, str]) -> dict[str, int]:
-    """vllm:cache_config_info carries block_size and num_gpu_blocks as labels (facts of every V1 version)."""
-    line = re.search(r"^vllm:cache_config_info\{(.*)\}", metrics, re.MULTILINE)
-    if line is None:
-        return {}
-    labels = dict(re.findall(r'(\w+)="([^"]*)"', line[1]))
-    try:
-        blocks, block_size = int(labels["num_gpu_blocks"]), int(labels["block_size"])
-    except (KeyError, ValueError):
-        return {}
-    sources["capacity_tokens"] = "vllm:cache_config_info"
-    return {"kv_blocks": blocks, "kv_block_size": block_size, "capacity_tokens": blocks * block_size}
-
-
-def _lmdeploy_capacity(page: DiscoveryResponse, version: str | None, sources: dict[str, str]) -> dict[str, int]:
-    """/distserve/engine_info is a JSON text inside a JSON text."""
-    info = page.json() if page.status == 200 else None
-    if isinstance(info, str):
-        try:
-            info = json.loads(info)
-        except ValueError:
-            return {}
-    if not isinstance(info, dict) or not info.get("num_gpu_blocks") or not info.get("block_size"):
-        return {}
-    limits = _lmdeploy_limits(int(info["num_gpu_blocks"]), int(info["block_size"]), version)
-    sources.update(dict.fromkeys(limits, "/distserve/engine_info"))
-    return limits
-
-
-def _lmdeploy_limits(blocks: int, block_size: int, version: str | None) -> dict[str, int]:
-    """The longest prompt by version: `_get_max_session_len` of lmdeploy/pytorch/engine/engine.py.
-
-    All blocks up to 0.9.1, all but one in 0.9.2 to 0.11, all but two (one is reserved) since 0.12; the context may be
-    shorter, which LMDeploy tells nowhere.
-    """
-    capacity = {"kv_blocks": blocks, "kv_block_size": block_size, "capacity_tokens": blocks * block_size}
-    key = version_key(version) or (99,)
-    if version is not None and version.endswith("earlier") and key > (0, 9):
-        return capacity  # the formula changed in between: which one holds is not known
-    kept = 0 if key < (0, 9, 2) else 1 if key < (0, 12) else 2
-    return {**capacity, "input_limit": (blocks - kept) * block_size}
-
-
-_BLOCKS_IN_LOG = re.compile(r"num_gpu_blocks=(\d+)|\bblock num: (\d+)|Initialize cache engine with (\d+) gpu blocks")
-_SESSION_IN_LOG = re.compile(r"\bsession_len=(\d+)")
-_BLOCK_SIZE_IN_LOG = re.compile(r"\bblock_size=(\d+)")
-
-
 def with_log(facts: Facts, log: str) -> Facts:
-    """What the head of the log tells and no endpoint does: LMDeploy's context and KV capacity (--log-level INFO)."""
-    if facts.dialect != "lmdeploy":
-        return facts
-    if facts.max_model_len is None and (told := _SESSION_IN_LOG.findall(log)):
-        sources = {**facts.sources, "max_model_len": "the server's log"}
-        facts = replace(
-            facts, max_model_len=int(told[-1]), sources=sources
-        )  # the last one is after its own adjustments
-    if facts.kv_blocks is not None:
-        return facts
-    blocks, size = _BLOCKS_IN_LOG.search(log), _BLOCK_SIZE_IN_LOG.search(log)
-    if blocks is None or size is None:
-        return facts
-    n = int(next(group for group in blocks.groups() if group))
-    limits: dict[str, Any] = _lmdeploy_limits(n, int(size[1]), facts.version)
-    return replace(facts, **limits, sources={**facts.sources, **dict.fromkeys(limits, "the server's log")})
+    """Add the limits that only the first lines of the log tell; what is known already stays."""
+    limits = DIALECTS.get(facts.dialect, UNKNOWN).log_limits(log, facts.version)
+    kept = {
+        name: value
+        for name, value in limits.items()
+        if (facts.max_model_len if name == "max_model_len" else facts.kv_blocks) is None
+    }
+    new: dict[str, Any] = kept
+    return (
+        replace(facts, **new, sources={**facts.sources, **dict.fromkeys(kept, "the server's log")}) if kept else facts
+    )
 
 
 async def _development(asker: DiscoveryClient, dialect: Dialect, facts: Facts) -> Facts:

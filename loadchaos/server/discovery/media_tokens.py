@@ -13,7 +13,7 @@ from typing import Any
 from loadchaos.core.model import Facts
 from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient, DiscoveryResponse
 from loadchaos.server.discovery.text_tokens import sample
-from loadchaos.server.discovery.token_counters import ByRender, ByTokenize, usage_of
+from loadchaos.server.discovery.token_counters import prompt_counters, usage_of
 
 _QUICK_GENERATIONS = 3
 _REFUSALS = (400, 415, 422, 501)
@@ -41,9 +41,7 @@ class _Prompts:
 
     def __init__(self, asker: DiscoveryClient, facts: Facts) -> None:
         self._asker, self._model = asker, facts.model
-        self._counters: list[ByRender | ByTokenize] = []
-        if facts.dialect == "vllm":
-            self._counters = [ByRender(asker, facts.model), ByTokenize(asker, facts.model)]
+        self._counters = prompt_counters(asker, facts)
         self._checked = False
         self.how = "usage"
 

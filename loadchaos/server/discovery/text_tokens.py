@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from loadchaos.core.errors import TargetError
 from loadchaos.core.model import Facts, TextFacts
+from loadchaos.server.dialects import DIALECTS, UNKNOWN
 from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient, DiscoveryResponse
 from loadchaos.server.discovery.local_tokenizer import Folder
 from loadchaos.server.discovery.token_counters import ByFolder, ByRender, Counter, server_counters, usage_of
@@ -106,7 +107,8 @@ async def _check(asker: DiscoveryClient, facts: Facts, *, quick: bool) -> Facts:
     assert text is not None
     said, expected = sample(text.words, text.unit, seed=2)
     rendered = None
-    if facts.dialect == "vllm" and text.source != ByRender.source:
+    renders = ByRender.source in DIALECTS.get(facts.dialect, UNKNOWN).prompt_counters
+    if renders and text.source != ByRender.source:
         rendered = await ByRender(asker, facts.model).chat(_user(said))
     used = usage_of(await _first_request(asker, facts, said))
     by = "usage"

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from loadchaos.core.model import Facts
+from loadchaos.server.dialects import DIALECTS, UNKNOWN
 from loadchaos.server.discovery.client import DiscoveryClient, DiscoveryResponse
 from loadchaos.server.discovery.local_tokenizer import Folder
 
@@ -132,8 +133,16 @@ class ByFolder:
 
 def server_counters(asker: DiscoveryClient, facts: Facts) -> list[Counter]:
     """The server's own, the likeliest first."""
-    tokenize, render, encode = ByTokenize(asker, facts.model), ByRender(asker, facts.model), ByEncode(asker)
-    return [encode, tokenize, render] if facts.dialect == "lmdeploy" else [tokenize, render, encode]
+    known: list[Counter] = [ByTokenize(asker, facts.model), ByRender(asker, facts.model), ByEncode(asker)]
+    order = DIALECTS.get(facts.dialect, UNKNOWN).token_counters
+    return sorted((c for c in known if c.source in order), key=lambda c: order.index(c.source))
+
+
+def prompt_counters(asker: DiscoveryClient, facts: Facts) -> list[ByRender | ByTokenize]:
+    """The server's counters of whole prompts with their images, the likeliest first."""
+    known: list[ByRender | ByTokenize] = [ByRender(asker, facts.model), ByTokenize(asker, facts.model)]
+    order = DIALECTS.get(facts.dialect, UNKNOWN).prompt_counters
+    return sorted((c for c in known if c.source in order), key=lambda c: order.index(c.source))
 
 
 def counter_used(asker: DiscoveryClient, facts: Facts, folder: Folder | None) -> Counter | None:

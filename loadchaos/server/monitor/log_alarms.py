@@ -13,17 +13,15 @@ import time
 from pathlib import Path
 
 from loadchaos.core.model import Emit
+from loadchaos.server.dialects import any_server
 
 _MOST_BYTES = 1 << 18
 _AGAIN_S = 5.0
 _LINE_CHARS = 160
-_WORDS = re.compile(
-    rb"(?P<failing> ERROR |CRITICAL|FATAL|Traceback \(most recent call last\)|died unexpectedly)"
-    rb"|(?P<dead>EngineDeadError|EngineCore encountered a fatal error|[Bb]ackground loop has errored"
-    rb"|ZMQ engine process is not alive|PyTorch engine (?:request loop is not alive|(?:main loop|loop task) has stopped))"
-    rb"|(?P<ending>Shutting down FastAPI HTTP server|INFO:\s+Shutting down\b|Shutdown initiated \(timeout="
-    rb"|\[shutdown\] API server: shutdown triggered)"
-)
+_FAILING = r" ERROR |CRITICAL|FATAL|Traceback \(most recent call last\)|died unexpectedly"
+_DEAD = "|".join(p.pattern for p in any_server("engine_dead", "log_dead"))
+_SHUTDOWN = "|".join(p.pattern for p in any_server("log_shutdown"))
+_WORDS = re.compile(f"(?P<failing>{_FAILING})|(?P<dead>{_DEAD})|(?P<ending>{_SHUTDOWN})".encode())
 
 
 class LogAlarms:

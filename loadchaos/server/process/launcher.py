@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from loadchaos.core.errors import OptionError
 from loadchaos.core.model import Emit
+from loadchaos.server.dialects import DEFAULT_DIALECT, DIALECTS
 from loadchaos.server.process import gpu_memory
 
 HIDDEN_VARIABLE = "LOADCHAOS_HIDE_"
@@ -55,7 +56,6 @@ _FREED_WITHIN_S = 3.0
 _TAIL_BYTES = 4096
 _LINE_CHARS = 200
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
-_DEFAULT_PORTS = {"lmdeploy": 23333, "sglang": 30000}  # by a word of the command; vLLM and all others listen on 8000
 _EVERYWHERE = ("0.0.0.0", "::", "")  # what a command may say; we ask the loopback then
 
 
@@ -72,13 +72,19 @@ def typed(words: str | Sequence[str]) -> Typed:
     parts = [_at_home(part) for part in parts]
     if not parts:
         raise OptionError("a command was expected, e.g. 'vllm serve MODEL --port 8000'")
-    default = next((port for word, port in _DEFAULT_PORTS.items() if any(word in part for part in parts)), 8000)
-    port = _option(parts, "--port", "--server-port") or str(default)
+    port = _option(parts, "--port", "--server-port") or str(_default_port(parts))
     if not port.isdigit() or not 0 < int(port) < 65536:
         raise OptionError(f"the command's port is a number up to 65535 (got {port})")
     host = _option(parts, "--host", "--server-name") or "127.0.0.1"
     host = "127.0.0.1" if host in _EVERYWHERE else f"[{host}]" if ":" in host else host
     return Typed(tuple(parts), env, f"http://{host}:{port}")
+
+
+def _default_port(parts: Sequence[str]) -> int:
+    """The port that the server listens on where its command names none; vLLM is often started by a script."""
+    special = [d for d in DIALECTS.values() if d.command_word and d.default_port != DEFAULT_DIALECT.default_port]
+    named = (d for d in special if any(d.command_word in part for part in parts))
+    return next(named, DEFAULT_DIALECT).default_port
 
 
 def _at_home(word: str) -> str:

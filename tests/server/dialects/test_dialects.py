@@ -96,8 +96,13 @@ def test_an_internal_error_of_lmdeploy_is_no_validation(text: str) -> None:
 
 def test_a_dead_lmdeploy_engine_is_known_by_both_its_texts() -> None:
     for text in ("The inference engine is unavailable.", "PyTorch ZMQ engine process is not alive."):
-        assert hit(DIALECTS["lmdeploy"].engine_dead, text)
-    assert not hit(DIALECTS["lmdeploy"].engine_dead, "An internal server error occurred.")
+        assert hit(DIALECTS["lmdeploy"].engine_failure, text)
+    assert not hit(DIALECTS["lmdeploy"].engine_failure, "An internal server error occurred.")
+
+
+def test_engine_dead_lacks_texts_that_have_other_causes() -> None:
+    assert not hit(DIALECTS["lmdeploy"].engine_dead, "The inference engine is unavailable.")
+    assert not hit(DIALECTS["sglang"].engine_dead, "Server couldn't get a response from detokenizer")
 
 
 @pytest.mark.parametrize(
