@@ -131,3 +131,9 @@ def test_a_reset_of_the_processor_cache_cannot_cause_an_encoder_cache_miss() -> 
     admin = DIALECTS["vllm"].admin
     assert "encoder_cache_miss" in admin["reset_encoder_cache"].effects
     assert "encoder_cache_miss" not in admin["reset_mm_cache"].effects
+
+
+def test_dialect_page_shows_the_example_that_is_tested() -> None:
+    example = Path(__file__).with_name("test_add_a_dialect.py").read_text()
+    page = Path(__file__).parents[3] / "docs" / "how-to" / "add-a-dialect.md"
+    assert f"```python\n{example}```\n" in page.read_text()
