@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from loadchaos.core import errors
-from loadchaos.report.phrases import to_do_text
+from loadchaos.report.phrases import advice_text
 
 PACKAGE = Path(__file__).parent.parent / "loadchaos"
 OURS = {
@@ -98,15 +98,17 @@ def test_checks_of_the_analysis_are_found() -> None:
 
 @pytest.mark.parametrize("name", sorted(set(checks())))
 def test_a_condition_that_was_not_met_says_what_to_do(name: str) -> None:
-    assert to_do_text({"name": name, "verdict": "unknown"})
-    assert not to_do_text({"name": name, "verdict": "pass"})
+    assert advice_text({"name": name, "verdict": "unknown"})
+    assert not advice_text({"name": name, "verdict": "pass"})
 
 
 def test_what_to_do_about_requests_that_were_not_sent_depends_on_why() -> None:
     def told(actual: str) -> str:
-        return to_do_text({"name": "load_delivered", "verdict": "unknown", "actual": actual})
+        return advice_text({"name": "load_delivered", "verdict": "unknown", "actual": actual})
 
-    assert told("87.5% (7 of 8; 1 missed: no_slot)") == "a larger max_in_flight or a lower rate: every slot was taken"
+    assert (
+        told("87.5% (7 of 8; 1 missed: no_slot)") == "use a larger max_in_flight or a lower rate: every slot was taken"
+    )
     both = told("50.0% (8 of 16; 4 missed: no_slot, 4 missed: server_down)")
-    assert both.endswith("every slot was taken; a server that stays up, or more time")
+    assert both.endswith("every slot was taken; use a server that stays up, or run longer")
     assert "fewer users or a lower rate" in told("50.0% (4 of 8)")

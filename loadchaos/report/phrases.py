@@ -1,64 +1,406 @@
-"""The entries of verdict.json in words: terminal, report page, JUnit and incidents say the same sentences."""
+"""Display text of a verdict: every check, state, outcome, severity, cause and section has its words here.
+
+The terminal, report.html, incident.md, GitHub, JUnit and notifications all use them. The ids in verdict.json
+(`checks[].name`, outcomes, states) do not change. A new check, state or outcome is one entry in a table below.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from loadchaos.report.words import SEVERITY, TARGET, WORST_FIRST, clean, number, plural, seconds, since_load
+from loadchaos.report.formatting import clean, duration, number, plural, since_load, space_percent
 
-_NOT_THE_LOAD = (2, 4)
-"""Exit codes of a run that sent nothing: what stopped it stands first, whatever else was seen."""
+_BEFORE_LOAD = (2, 4)
+"""Exit codes of a run that sent no load: the reason it stopped comes first, whatever else was seen."""
+
+SECTIONS = {
+    "failures": "Failures",
+    "expectations": "Expectations",
+    "checks": "Validity checks",
+    "outcomes": "Requests by outcome",
+    "latency": "Latency of answered requests",
+    "states": "Server states",
+    "attacks": "Attacks",
+    "worth": "Statistical strength",
+    "generator": "Load generator",
+    "lengths": "Requested vs reported tokens",
+    "timeline": "Timeline",
+    "files": "Files and commands",
+    "reproduce": "Reproduce this run",
+    "facts": "Server as measured before the load",
+}
+"""Title of each section of a verdict."""
+
+SEVERITY = {
+    "engine_death": "engine death",
+    "startup": "startup failure",
+    "node": "node failure",
+    "hang": "hang",
+    "degraded": "degraded",
+    "request": "request failure",
+}
+WORST_FIRST = tuple(SEVERITY)
+
+CAUSE = {
+    "server": "server bug (not caused by our attacks)",
+    "self-inflicted": "side effect of our own attack, not a server bug",
+    "injected": "injected by our own attack, not a server bug",
+    "expected": "expected effect of our own attack",
+}
+"""Text of `attribution`."""
+
+TARGET = {
+    "embedded": "embedded server (a simulation inside loadchaos)",
+    "launched": "server launched by loadchaos",
+    "external": "external target",
+}
+"""Text of `target.kind`."""
+
+STATES = {
+    "starting": "starting",
+    "healthy": "healthy",
+    "degraded": "degraded",
+    "hung": "hung",
+    "dying": "failing",
+    "dead": "dead",
+    "restarting": "restarting",
+    "unreachable": "unreachable",
+    "terminated": "stopped",
+}
+
+OUTCOMES = {
+    "ok": "ok",
+    "rejected": "rejected (4xx)",
+    "shed": "shed (429, 503)",
+    "http_error": "HTTP error",
+    "stream_error": "error in stream",
+    "finish_error": "finish_reason error",
+    "finish_abort": "finish_reason abort",
+    "truncated": "truncated stream",
+    "empty": "empty answer",
+    "protocol_error": "protocol error",
+    "wrong_output": "wrong output",
+    "connect_error": "connection failed",
+    "reset": "connection reset",
+    "stalled": "stalled stream",
+    "timeout": "timeout",
+    "aborted": "aborted by loadchaos",
+    "missed": "not sent",
+    "unfinished": "unfinished",
+}
+
+MISSED = {
+    "no_slot": "no free slot",
+    "server_down": "the server was down",
+    "stopped": "the run was stopped",
+    "worker_lost": "a load process was lost",
+}
+"""Why requests of the plan were not sent."""
+
+_MISSED_ADVICE = {
+    "no_slot": "use a larger max_in_flight or a lower rate: every slot was taken",
+    "server_down": "use a server that stays up, or run longer",
+    "stopped": "run longer, or plan fewer requests",
+    "worker_lost": "look in locust.log for the reason why a load process was lost",
+}
+
+MECHANISMS = {
+    "images": "images",
+    "speculative_decoding": "speculative decoding",
+    "development_endpoints": "development endpoints",
+    "prefix_caching": "prefix caching",
+    "preemption": "preemption",
+    "mm_cache": "multimodal cache",
+    "metrics": "metrics",
+}
+"""Text of what a profile may require."""
+
+
+@dataclass(frozen=True)
+class CheckText:
+    """Display text of one check.
+
+    Attributes:
+        label: Name of the check; `{}` stands for what follows the first word of its id.
+        passed: Text after the label when the check passed and its value holds no figure: `run` + `completed`.
+        advice: Next step for the user when the check is `unknown`.
+    """
+
+    label: str
+    passed: str = ""
+    advice: str = ""
+
+
+CHECKS = {
+    "run": CheckText("run", "completed", "run it again, or continue it: loadchaos run --resume RUN"),
+    "requests_sent": CheckText("requests sent", "", "look in the output of the run and in locust.log for the reason"),
+    "load_delivered": CheckText(
+        "load delivered", "", "use fewer users or a lower rate, run longer, or use a server that stays up"
+    ),
+    "shed": CheckText(
+        "requests shed (429, 503)", "", "use fewer users or a lower rate: the server refuses part of the load"
+    ),
+    "load_process": CheckText(
+        "load process", "ran to the end", "look at the last lines of locust.log in the run folder; run it again"
+    ),
+    "watching": CheckText(
+        "monitoring",
+        "complete",
+        "see that /health and the logs can be reached from here, and that this machine is not overloaded",
+    ),
+    "server_log": CheckText(
+        "server log", "read", "name the file, container or unit that this server writes to with --server-log"
+    ),
+    "ledger": CheckText("record", "complete", "free disk space, or choose another place with --out, and run it again"),
+    "workers": CheckText(
+        "worker machines",
+        "complete",
+        "start all workers, or wait longer for them: --wait-workers (docs/how-to/many-machines.md)",
+    ),
+    "exposure": CheckText("exposure", "", "run longer or with more users, until the mechanism was used often enough"),
+    "requires": CheckText(
+        "{} in use",
+        "",
+        "start the server with the features of the profile; loadchaos probe URL says which profiles fit it",
+    ),
+    "preflight": CheckText(
+        "preflight {}", "", "correct this and run again; loadchaos probe URL shows what the server offers"
+    ),
+    "attack": CheckText(
+        "attack {}", "took effect", "see the server's answers in events.jsonl, and in docs/attacks.md what it needs"
+    ),
+    "fitted": CheckText("requests of traffic {} adjusted to the server"),
+    "fit": CheckText(
+        "requests within the server's limits", "", "report this fault of loadchaos, and add the run folder"
+    ),
+    "canary": CheckText("canary answers", "", "run longer: too few answers to learn from"),
+    "near_limit": CheckText(
+        "prompts near the context limit",
+        "",
+        "see which lengths were answered in requests-*.jsonl; a longer first_byte limit may help",
+    ),
+    "image_dial": CheckText(
+        "image cache hits",
+        "",
+        "run it against a server that nobody else uses, without attacks that reset its caches",
+    ),
+    "exact_lengths": CheckText("prompt lengths as planned"),
+    "exact_outputs": CheckText("output lengths as planned"),
+    "idle after the load": CheckText("server idle after the load"),
+    "memory": CheckText("server memory"),
+}
+"""Text of `checks[].name`: by the whole id, else by its first word."""
+
+
+def check_text(name: str) -> CheckText | None:
+    """Look up the display text of a check; None for an id that no table entry describes."""
+    if name in CHECKS:
+        return CHECKS[name]
+    first, _, rest = name.partition(" ")
+    found = CHECKS.get(first)
+    if found is None or not rest:
+        return None
+    shown = MECHANISMS.get(rest, rest) if first == "requires" else rest
+    return CheckText(found.label.replace("{}", clean(shown, 100)), found.passed, found.advice)
+
+
+def outcome_text(outcome: str) -> str:
+    """Display text of an outcome id."""
+    return OUTCOMES.get(outcome, clean(outcome, 40))
+
+
+def state_text(state: object) -> str:
+    """Display text of a state id."""
+    return STATES.get(str(state), clean(state, 20))
+
+
+def severity_text(failure: Mapping[str, Any]) -> str:
+    """Display text of a failure's severity."""
+    severity = str(failure.get("severity"))
+    return SEVERITY.get(severity, clean(severity, 30))
+
+
+def cause_text(failure: Mapping[str, Any]) -> str:
+    """Display text of a failure's attribution."""
+    attribution = str(failure.get("attribution") or "server")
+    return CAUSE.get(attribution, clean(attribution, 60))
+
+
+def is_server_fault(failure: Mapping[str, Any]) -> bool:
+    """True for a failure of the server that no attack of ours caused."""
+    return (failure.get("attribution") or "server") == "server"
 
 
 def worst_first(failure: Mapping[str, Any]) -> tuple[int, int]:
-    """Sort key: what is the server's fault and worst comes first."""
+    """Sort key of failures: the server's own first, then by severity."""
     severity = str(failure.get("severity"))
-    blame = 0 if failure.get("attribution", "server") == "server" else 1
-    return blame, WORST_FIRST.index(severity) if severity in WORST_FIRST else len(WORST_FIRST)
+    rank = WORST_FIRST.index(severity) if severity in WORST_FIRST else len(WORST_FIRST)
+    return 0 if is_server_fault(failure) else 1, rank
 
 
-def target_in_words(verdict: Mapping[str, Any]) -> str:
-    """`the embedded server (a simulation inside loadchaos): vllm 0.18`; says loudly when nothing real was tested."""
+# -- rules: expectations and checks --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RuleText:
+    """An expectation or a check, ready to show: label, found value and expected value."""
+
+    label: str
+    found: str
+    expected: str
+    sentence: str
+
+
+_SHARE_OF = re.compile(r"(?P<share>[\d.]+ ?%) \((?P<part>\d+) of (?P<whole>\d+)(?:; (?P<missed>.*))?\)")
+_MISSED_PART = re.compile(r"(\d+) missed: (\w+|why is not known)")
+_OPERATORS = "=<>!"
+
+
+def rule_text(rule: Mapping[str, Any]) -> RuleText:
+    """Describe an expectation or a check of verdict.json: `hangs: 0 (expected == 0)`, `run completed`."""
+    name = str(rule.get("name") or "")
+    expected, found = space_percent(clean(rule.get("expected") or "", 160)), value_text(rule.get("actual"))
+    passed = rule.get("verdict") == "pass"
+    text = check_text(name)
+    if text is None:
+        label = space_percent(clean(name, 160))
+        if expected and label.endswith(expected):  # the whole expression stands in the name
+            label = label.removesuffix(expected).rstrip(" =<>!")
+            expected = space_percent(clean(name, 160)).removeprefix(label).strip()
+        return RuleText(label, found, expected, f"{label}: {_with_expected(found, expected)}")
+    if passed and text.passed and not any(c.isdigit() for c in found):
+        return RuleText(text.label, text.passed, "", f"{text.label} {text.passed}")
+    if name == "load_delivered" and (share := _SHARE_OF.fullmatch(str(rule.get("actual")))):
+        return _delivered(text.label, share, expected)
+    if name == "exposure" and found.replace(",", "").isdigit():
+        counted, _, least = expected.partition(" >= ")
+        found, expected = f"{found} {counted.replace('_', ' ')}", f">= {least}"
+    if passed and expected[:1] not in _OPERATORS:
+        return RuleText(text.label, found, "", f"{text.label}: {found}")
+    return RuleText(text.label, found, expected, f"{text.label}: {_with_expected(found, expected)}")
+
+
+def _with_expected(found: str, expected: str) -> str:
+    if not expected:
+        return found
+    return f"{found} (expected {expected})" if expected[0] in _OPERATORS else f"{found} (expected: {expected})"
+
+
+def _delivered(label: str, share: re.Match[str], expected: str) -> RuleText:
+    part, whole = int(share["part"]), int(share["whole"])
+    percent = space_percent(share["share"])
+    missed = [f"{n} ({MISSED.get(why, 'unknown reason')})" for n, why in _MISSED_PART.findall(share["missed"] or "")]
+    rest = f"; not sent: {', '.join(missed)}" if missed else ""
+    found = f"{number(part)} of {plural(whole, 'request')}"
+    return RuleText(
+        label, f"{found} ({percent}){rest}", expected, f"{label}: {found} ({percent}, expected {expected}){rest}"
+    )
+
+
+def advice_text(check: Mapping[str, Any]) -> str:
+    """Next step for a check that left the verdict unknown; empty for other checks."""
+    name = str(check.get("name") or "")
+    if check.get("verdict") != "unknown":
+        return ""
+    if name == "load_delivered":
+        known = [advice for why, advice in _MISSED_ADVICE.items() if f"missed: {why}" in str(check.get("actual"))]
+        return "; ".join(known) or CHECKS[name].advice
+    text = check_text(name) or CHECKS.get(name.partition(" ")[0])
+    return text.advice if text else ""
+
+
+def value_text(value: Any) -> str:
+    """Format the value a rule found."""
+    if value is None:
+        return "not known"
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return number(value)
+    return space_percent(clean(value, 300))
+
+
+# -- the verdict as a whole ----------------------------------------------------------------------------------------
+
+
+def target_text(verdict: Mapping[str, Any]) -> str:
+    """Describe the target: `embedded server (a simulation inside loadchaos): vllm 0.18.0 sim`."""
     target = verdict.get("target") or {}
     kind = str(target.get("kind") or "")
-    what = TARGET.get(kind, "a server")
     model = " ".join(clean(target[k], 80) for k in ("dialect", "version", "model") if target.get(k))
     url = clean(target.get("url") or target.get("base_url") or "", 120) if kind == "external" else ""
-    return what + (f" {url}" if url else "") + (f": {model}" if model else "")
+    return TARGET.get(kind, "unknown target") + (f" {url}" if url else "") + (f": {model}" if model else "")
 
 
 def one_line(verdict: Mapping[str, Any]) -> str:
-    """What broke, in one line; for a pass, what was sent."""
+    """Summarise a verdict in one line: the worst failure, the first rule not met, or the number of requests."""
     ended_early: Mapping[str, Any] = next((c for c in verdict.get("checks") or [] if c.get("name") == "run"), {})
-    if verdict.get("exit_code") in _NOT_THE_LOAD and ended_early.get("verdict") != "pass":
-        return clean(ended_early.get("actual") or "it ended before any load", 400)
+    if verdict.get("exit_code") in _BEFORE_LOAD and ended_early.get("verdict") != "pass":
+        return clean(ended_early.get("actual") or "the run ended before any load", 400)
     failures = [f for f in verdict.get("failures") or [] if not f.get("accepted")]
-    blamed = [f for f in failures if f.get("attribution", "server") == "server"] or failures
-    worst = sorted(blamed, key=worst_first)
+    worst = sorted([f for f in failures if is_server_fault(f)] or failures, key=worst_first)
     if worst and verdict.get("verdict") == "fail":
-        first = worst[0]
-        severity = SEVERITY.get(str(first.get("severity")), clean(first.get("severity"), 30))
-        more = f", and {plural(len(worst) - 1, 'more failure')}" if len(worst) > 1 else ""
-        return f"{severity}: {clean(first.get('id'), 80)}{more}"
+        others = f", and {plural(len(worst) - 1, 'more failure')}" if len(worst) > 1 else ""
+        return f"{severity_text(worst[0])}: {clean(worst[0].get('id'), 80)}{others}"
     rules = [*(verdict.get("expectations") or []), *(verdict.get("checks") or [])]
     missed = [r for r in rules if r.get("verdict") == verdict.get("verdict") != "pass"]
     if missed:
-        more = f", and {number(len(missed) - 1)} more" if len(missed) > 1 else ""
-        return f"{rule_text(missed[0])}{more}"
-    sent = sum(verdict.get("outcomes", {}).values()) - verdict.get("outcomes", {}).get("missed", 0)
-    return plural(sent, "request")
+        others = f", and {number(len(missed) - 1)} more" if len(missed) > 1 else ""
+        return f"{rule_text(missed[0]).sentence}{others}"
+    return plural(requests_sent(verdict), "request")
+
+
+def requests_sent(verdict: Mapping[str, Any]) -> int:
+    """Count the requests of the load that were sent."""
+    outcomes = verdict.get("outcomes") or {}
+    return int(sum(outcomes.values()) - outcomes.get("missed", 0))
+
+
+def outcome_counts(entry: Any) -> dict[str, int]:
+    """Counts of one entry of `by_traffic`, flat or under `outcomes`."""
+    if not isinstance(entry, Mapping):
+        return {}
+    inner = entry.get("outcomes", entry)
+    return {k: v for k, v in inner.items() if isinstance(v, int)} if isinstance(inner, Mapping) else {}
+
+
+def generator_text(verdict: Mapping[str, Any]) -> str:
+    """Describe the load generator's own delay and limits; empty without data."""
+    generator = verdict.get("generator") or {}
+    if not generator:
+        return ""
+    lag = generator.get("send_lag_p99_s", generator.get("lag_p99_s"))
+    text = f"generator delay p99 {duration(lag)}" if lag is not None else "generator delay unknown"
+    if stale := generator.get("stale_connections"):
+        closed = "that the server had closed was" if stale == 1 else "that the server had closed were"
+        text += f"; {plural(stale, 'idle connection')} {closed} replaced"
+    if not generator.get("limited"):
+        return text
+    why = "; ".join(clean(w, 200) for w in generator.get("why") or []) or "see verdict.json"
+    return f"loadchaos itself was the limit ({why}): its latencies and throughput say nothing about the server; {text}"
+
+
+def lower_bounds_text(verdict: Mapping[str, Any]) -> str:
+    """Say that requests which timed out count with their time so far; empty where none did."""
+    n = sum(int(kinds.get("lower_bounds") or 0) for kinds in (verdict.get("latency") or {}).values())
+    if not n:
+        return ""
+    return f"{plural(n, 'request')} timed out and {'counts' if n == 1 else 'count'} with the time until the timeout."
+
+
+# -- failures ------------------------------------------------------------------------------------------------------
 
 
 def when_text(verdict: Mapping[str, Any], failure: Mapping[str, Any]) -> str:
-    """When a failure was first seen, and how long that took."""
+    """Say when a failure was first seen, and how much later it was noticed."""
     first = since_load(verdict, failure.get("first_seen"), failure.get("first_seen_s"))
     noticed = failure.get("noticed_after_s")
-    return first + (f"; noticed {seconds(noticed)} later" if noticed and noticed >= 0.001 else "")
+    return first + (f"; noticed {duration(noticed)} later" if noticed and noticed >= 0.001 else "")
 
 
 def count_text(failure: Mapping[str, Any], *keys: str) -> str:
-    """`76 requests` of the first of these keys that is there, a number or a list; nothing where none is."""
+    """Format the first of these keys that is there, a number or a list, as `76 requests`; empty without any."""
     for key in keys:
         value = failure.get(key)
         if isinstance(value, Sequence) and not isinstance(value, str):
@@ -69,23 +411,23 @@ def count_text(failure: Mapping[str, Any], *keys: str) -> str:
 
 
 def lost_text(failure: Mapping[str, Any]) -> str:
-    """How many requests a death cost, and how long it took until the server was back."""
+    """Say how many requests a death cost, and after how long the server was healthy again."""
     lost = count_text(failure, "lost_requests", "lost")
     back = failure.get("recovered_after_s")
     if back is None:
         return lost
-    return f"{lost}; healthy again after {seconds(back)}" if lost else f"healthy again after {seconds(back)}"
+    return f"{lost}; healthy again after {duration(back)}" if lost else f"healthy again after {duration(back)}"
 
 
 def incident_paths(failure: Mapping[str, Any]) -> list[str]:
-    """Folders of its incidents, relative to the run folder; a path that would lead out of `incidents/` is left out."""
+    """Folders of a failure's incidents, relative to the run folder; a path out of `incidents/` is left out."""
     names = [str(n) for n in [failure.get("incident"), *(failure.get("incidents") or [])] if n]
     inside = [n.removeprefix("incidents/") for n in names]
     return [f"incidents/{n}" for n in dict.fromkeys(inside) if "/" not in n and ".." not in n]
 
 
 def evidence_text(evidence: Any) -> str:
-    """`server.log:1234  AssertionError: ...`: the line that proves it."""
+    """Format the proving line: `server.log:1234  AssertionError: ...`."""
     if isinstance(evidence, list):
         evidence = evidence[0] if evidence else None
     if not isinstance(evidence, Mapping):
@@ -96,18 +438,18 @@ def evidence_text(evidence: Any) -> str:
     return f"{where}  {clean(evidence.get('text') or '', 400)}".strip()
 
 
-_OF_ISSUES = {"state": "now", "seen": "seen in"}
+_ISSUE_FIELDS = {"state": "now", "seen": "seen in"}
 
 
 def known_text(known: Any) -> str:
-    """An issue as an address that can be clicked: `vllm-project/vllm#38551` becomes its URL."""
+    """Format a known issue with a clickable address: `vllm-project/vllm#38551` becomes its URL."""
     if isinstance(known, Mapping):
-        told = [known_text(known.get("url") or known.get("issue") or ""), clean(known.get("title") or "", 160)]
+        parts = [known_text(known.get("url") or known.get("issue") or ""), clean(known.get("title") or "", 160)]
         fixed = clean(known.get("fixed") or "", 120)
-        told.append(f"fixed {'in' if fixed[0].isdigit() else 'by'} {fixed}" if fixed else "")
-        told += [f"{words} {clean(known[k], 120)}" for k, words in _OF_ISSUES.items() if known.get(k)]
-        told.append(clean(known.get("standing") or "", 200))
-        return ", ".join(t for t in told if t)
+        parts.append(f"fixed {'in' if fixed[0].isdigit() else 'by'} {fixed}" if fixed else "")
+        parts += [f"{label} {clean(known[k], 120)}" for k, label in _ISSUE_FIELDS.items() if known.get(k)]
+        parts.append(clean(known.get("standing") or "", 200))
+        return ", ".join(p for p in parts if p)
     text = clean(known, 200)
     repo, mark, issue = text.partition("#")
     if mark and "/" in repo and " " not in repo and "://" not in repo and issue.isdigit():
@@ -116,7 +458,7 @@ def known_text(known: Any) -> str:
 
 
 def remedy_text(remedy: Any) -> str:
-    """What to do about it, with what stands against it."""
+    """Format a remedy with the conflicts it has."""
     if isinstance(remedy, Mapping):
         remedy = [remedy.get("text") or "", *(f"but: {c}" for c in remedy.get("conflicts") or [])]
     if isinstance(remedy, list):
@@ -125,96 +467,8 @@ def remedy_text(remedy: Any) -> str:
 
 
 def accepted_text(failure: Mapping[str, Any]) -> str:
-    """Why the profile accepts this failure, or why its acceptance did not hold; empty where it says nothing of it."""
+    """Say why the profile accepts a failure, or why its acceptance does not hold; empty without an entry."""
     why = clean(failure.get("acceptance") or "", 300)
     if failure.get("accepted"):
         return why or "by the profile"
     return f"no: {why}" if why else ""
-
-
-# What to do about a condition of the verdict that was not met, by the check's name or its first word.
-_TO_DO = {
-    "run": "run it again, or go on where it broke off: loadchaos run --resume RUN",
-    "requests_sent": "look for why in the run's own words and in locust.log",
-    "load_delivered": "fewer users or a lower rate, more time, or a server that stays up",
-    "shed": "fewer users or a lower rate: the server refuses some of what it is asked",
-    "load_process": "locust.log in the run folder has its last words; run it again",
-    "watching": "see that /health and the logs can be reached from here, and that this machine has time to look",
-    "server_log": "give --server-log the file, container or unit that this very server writes to",
-    "ledger": "free disk space, or choose another place with --out, and run it again",
-    "workers": "start as many as were waited for, or wait longer: --wait-workers (docs/how-to/many-machines.md)",
-    "exposure": "run longer or with more users, until the mechanism was at work often enough",
-    "requires": "start the server with what the profile is about; loadchaos probe URL says which profiles fit it",
-    "preflight": "mend it and run again; loadchaos probe URL says what this server is and can",
-    "attack": "events.jsonl has the server's answers; docs/attacks.md says what each attack needs",
-    "fit": "our own mistake: please report it, with the run folder",
-    "canary": "run longer: too few answers to learn from",
-    "near_limit": "see which rungs were answered in requests-*.jsonl; a longer first_byte limit may help",
-    "image_dial": "run it against a server that nobody else uses, without attacks that reset its caches",
-}
-
-
-# What to do where requests of the load were not sent, by why they were missed.
-_MISSED = {
-    "no_slot": "a larger max_in_flight or a lower rate: every slot was taken",
-    "server_down": "a server that stays up, or more time",
-    "stopped": "more time, or fewer requests",
-    "worker_lost": "see why a load process was lost: locust.log in the run folder",
-}
-
-
-def to_do_text(check: Mapping[str, Any]) -> str:
-    """What to do about a check that left the verdict unknown; empty for others."""
-    name = str(check.get("name") or "")
-    if name == "load_delivered" and check.get("verdict") == "unknown":
-        told = [todo for why, todo in _MISSED.items() if f"missed: {why}" in str(check.get("actual"))]
-        return "; ".join(told) or _TO_DO[name]
-    return "" if check.get("verdict") != "unknown" else _TO_DO.get(name, _TO_DO.get(name.partition(" ")[0], ""))
-
-
-def value_text(value: Any) -> str:
-    """What a rule found, as people read it."""
-    if value is None:
-        return "not known"
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return number(value)
-    return clean(value, 300)
-
-
-def outcome_counts(entry: Any) -> dict[str, int]:
-    """Counts of one entry of by_traffic, whether it lies flat or under `outcomes`."""
-    if not isinstance(entry, Mapping):
-        return {}
-    inner = entry.get("outcomes", entry)
-    return {k: v for k, v in inner.items() if isinstance(v, int)} if isinstance(inner, Mapping) else {}
-
-
-def generator_text(verdict: Mapping[str, Any]) -> str:
-    """How far the load generator itself may be trusted; empty where nothing is known of it."""
-    generator = verdict.get("generator") or {}
-    if not generator:
-        return ""
-    lag = generator.get("send_lag_p99_s", generator.get("lag_p99_s"))
-    text = f"requests left {seconds(lag)} late at the 99th percentile" if lag is not None else "lateness not known"
-    if stale := generator.get("stale_connections"):
-        text += f"; {stale:,} kept connections had been closed by the server, and were replaced"
-    if not generator.get("limited"):
-        return text
-    why = "; ".join(clean(w, 200) for w in generator.get("why") or []) or "see verdict.json"
-    return f"loadchaos itself was the limit ({why}): latencies and throughput say nothing about the server; {text}"
-
-
-def rule_text(rule: Mapping[str, Any]) -> str:
-    """What was asked for and what was found: `hangs == 0: 0`, `watching: never probed (wanted: probed throughout)`."""
-    name, expected = clean(rule.get("name"), 160), clean(rule.get("expected") or "", 160)
-    found = value_text(rule.get("actual"))
-    if not expected or expected in name or expected[0] in "=<>!":
-        asked = name if expected in name else f"{name} {expected}"
-        return f"{asked}: {found}"
-    return f"{name}: {found}" if rule.get("verdict") == "pass" else f"{name}: {found} (wanted: {expected})"
-
-
-def lower_bounds_text(verdict: Mapping[str, Any]) -> str:
-    """A sentence where requests that timed out stand in the latencies with what they took at least."""
-    n = sum(int(kinds.get("lower_bounds") or 0) for kinds in (verdict.get("latency") or {}).values())
-    return f"{plural(n, 'request')} that timed out stand in it with the time they took at least." if n else ""

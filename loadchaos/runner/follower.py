@@ -28,12 +28,12 @@ from loadchaos.core.ledger.reader import Reader, Tail
 from loadchaos.core.ledger.writer import Writer, boot_id
 from loadchaos.core.model import Row
 from loadchaos.report.export import notify
+from loadchaos.report.formatting import short_path
 from loadchaos.report.html.web_panels import PanelPages
 from loadchaos.report.incident import folder as incident
 from loadchaos.report.live_stats.fold import Fold
 from loadchaos.report.metrics.exporter import Exporter
 from loadchaos.report.terminal.live import Screen, View
-from loadchaos.report.words import path_of
 
 POLL_S = 0.25
 _CHUNK = 2000
@@ -349,7 +349,7 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     folder = RunFolder(options.run)
     if not folder.path.is_dir():
-        parser.error(f"{path_of(folder.path, '.')} is no folder")
+        parser.error(f"{short_path(folder.path, '.')} is no folder")
     return follow(
         folder,
         exporter_port=options.exporter_port,

@@ -1,4 +1,4 @@
-"""junit.xml: each expectation, each check and each failure as a test case, for CI systems that show nothing else."""
+"""Write junit.xml: a test case for each expectation, check and failure."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ from typing import Any
 from junitparser import Attr, Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
 from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.report.formatting import clean, parse_time
 from loadchaos.report.phrases import (
     accepted_text,
+    cause_text,
     evidence_text,
     incident_paths,
     known_text,
     one_line,
     remedy_text,
-    target_in_words,
-    value_text,
+    rule_text,
+    severity_text,
+    target_text,
     when_text,
     worst_first,
 )
-from loadchaos.report.words import BLAME, SEVERITY, clean, clock
 
 TestSuite.timestamp = Attr("timestamp")
 
 
 def write(folder: RunFolder, verdict: Mapping[str, Any]) -> Path:
-    """Make junit.xml in the run folder, whole or not at all."""
+    """Write junit.xml into the run folder, whole or not at all."""
     part = folder.junit.with_name("junit.xml.part")
     build(verdict).write(str(part), pretty=True)
     part.replace(folder.junit)
@@ -35,19 +37,22 @@ def write(folder: RunFolder, verdict: Mapping[str, Any]) -> Path:
 
 
 def build(verdict: Mapping[str, Any]) -> JUnitXml:
-    """One suite named after the profile. A rule that proved nothing is an error: CI must not take it for a pass."""
+    """Build one suite named after the profile.
+
+    A rule that is unknown becomes an error, so that CI does not take it for a pass.
+    """
     profile = clean(verdict.get("profile") or "loadchaos", 80)
     suite = TestSuite(f"loadchaos.{profile}")
     suite.timestamp = clean(verdict.get("started") or "", 40)
     suite.add_property("verdict", clean(verdict.get("verdict"), 20))
     suite.add_property("summary", one_line(verdict))
-    suite.add_property("target", target_in_words(verdict))
+    suite.add_property("target", target_text(verdict))
     for kind in ("expectations", "checks"):
         for rule in verdict.get(kind) or []:
             suite.add_testcase(_rule(rule, f"loadchaos.{profile}.{kind}"))
     for failure in sorted(verdict.get("failures") or [], key=worst_first):
         suite.add_testcase(_failure(verdict, failure, f"loadchaos.{profile}.failures"))
-    started, ended = clock(verdict.get("started")), clock(verdict.get("ended"))
+    started, ended = parse_time(verdict.get("started")), parse_time(verdict.get("ended"))
     suite.update_statistics()  # type: ignore[no-untyped-call]  # junitparser has no types there
     if started and ended:
         suite.time = round((ended - started).total_seconds(), 3)
@@ -58,25 +63,25 @@ def build(verdict: Mapping[str, Any]) -> JUnitXml:
 
 
 def _rule(rule: Mapping[str, Any], classname: str) -> TestCase:
-    case = TestCase(clean(rule.get("name"), 200), classname)
-    said = f"expected {value_text(rule.get('expected'))}, found {value_text(rule.get('actual'))}"
+    case = TestCase(clean(rule.get("name"), 200), classname)  # the id: dashboards follow a case by its name
+    sentence = rule_text(rule).sentence
     if rule.get("verdict") == "fail":
-        case.result = [Failure(said, "expectation")]
+        case.result = [Failure(sentence, "expectation")]
     elif rule.get("verdict") != "pass":
-        case.result = [Error(f"not proved: {said}", "unknown")]
+        case.result = [Error(f"unknown: {sentence}", "unknown")]
     return case
 
 
 def _failure(verdict: Mapping[str, Any], failure: Mapping[str, Any], classname: str) -> TestCase:
     case = TestCase(clean(failure.get("id"), 80), classname)
-    blame = str(failure.get("attribution") or "server")
+    attribution = str(failure.get("attribution") or "server")
     title = clean(failure.get("title") or failure.get("id"), 400)
     if failure.get("accepted"):
-        case.result = [Skipped(f"accepted: {accepted_text(failure)}: {title}", blame)]
-    elif blame in {"injected", "expected"}:
-        case.result = [Skipped(f"{BLAME[blame]}: {title}", blame)]
+        case.result = [Skipped(f"accepted: {accepted_text(failure)}: {title}", attribution)]
+    elif attribution in {"injected", "expected"}:
+        case.result = [Skipped(f"{cause_text(failure)}: {title}", attribution)]
     else:
-        result = Failure(title, SEVERITY.get(str(failure.get("severity")), "failure"))
+        result = Failure(title, severity_text(failure))
         result.text = "\n".join(_lines(verdict, failure))
         case.result = [result]
     return case
@@ -85,9 +90,9 @@ def _failure(verdict: Mapping[str, Any], failure: Mapping[str, Any], classname: 
 def _lines(verdict: Mapping[str, Any], failure: Mapping[str, Any]) -> list[str]:
     rows = [
         ("when", when_text(verdict, failure)), ("evidence", evidence_text(failure.get("evidence"))),
-        ("known as", ", ".join(known_text(k) for k in failure.get("known") or [])),
+        ("known issue", ", ".join(known_text(k) for k in failure.get("known") or [])),
         ("what to do", remedy_text(failure.get("remedy"))),
-        ("blame", BLAME.get(str(failure.get("attribution") or "server"), "")),
+        ("cause", cause_text(failure)),
         ("incident", ", ".join(incident_paths(failure))),
     ]  # fmt: skip
     return [f"{label}: {text}" for label, text in rows if text]

@@ -17,8 +17,8 @@ from typing import Any
 import orjson
 
 from loadchaos.core.errors import OptionError
-from loadchaos.report.phrases import one_line, target_in_words
-from loadchaos.report.words import clean
+from loadchaos.report.formatting import clean
+from loadchaos.report.phrases import one_line, target_text
 
 VARIABLE = "LOADCHAOS_NOTIFY"
 MOST_INCIDENTS = 20
@@ -43,7 +43,7 @@ def message(verdict: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     profile = clean(verdict.get("profile") or "?", 80)
     failures = verdict.get("failures") or []
     return {
-        "text": f"loadchaos: {word} {profile}: {one_line(verdict)} (on {target_in_words(verdict)})",
+        "text": f"loadchaos: {word} {profile}: {one_line(verdict)} (on {target_text(verdict)})",
         "event": "verdict",
         "verdict": verdict.get("verdict"),
         "profile": profile,

@@ -9,9 +9,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from loadchaos.report.formatting import clean, duration
 from loadchaos.report.html.plots import Plot, Value, plots
 from loadchaos.report.live_stats.series import Series, Span
-from loadchaos.report.words import clean, seconds
 
 WIDTH, HEIGHT = 1000.0, 100.0
 _MAX_LANE_SPANS = 400
@@ -333,7 +333,7 @@ def _percent(value: float) -> str:
     return f"{value:.0%}"
 
 
-_LABELS: dict[str, Callable[[float], str]] = {"": _short, "s": seconds, "%": _percent}
+_LABELS: dict[str, Callable[[float], str]] = {"": _short, "s": duration, "%": _percent}
 
 _STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400)
 
@@ -349,7 +349,7 @@ def _time_ticks(axis: Axis) -> list[Tick]:
 def _clock(at_s: float) -> str:
     """`-5 s`, `0:42`, `1:02:03` since the load began."""
     if at_s < 0:
-        return f"-{-at_s:g} s" if at_s == int(at_s) else f"-{seconds(-at_s)}"
+        return f"-{-at_s:g} s" if at_s == int(at_s) else f"-{duration(-at_s)}"
     whole = int(at_s)
     if whole < 3600:
         return f"{whole // 60}:{whole % 60:02}"

@@ -24,7 +24,7 @@ from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.model import BLAMELESS
 from loadchaos.core.stats import bucket_middle, wilson
 from loadchaos.report.live_stats.buckets import Latencies
-from loadchaos.report.live_stats.distributions import Whole
+from loadchaos.report.live_stats.distributions import RunTotals
 
 QUANTILES = (0.5, 0.9, 0.99)
 _DRAWS = 1000
@@ -47,7 +47,7 @@ class Side:
     failed: int
     failures: Mapping[str, int]
     limited: bool
-    whole: Whole = field(repr=False)
+    whole: RunTotals = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def side(path: Path, say: progress.Say | None = None) -> Side:
         verdict = orjson.loads(folder.verdict.read_bytes())
     except (OSError, orjson.JSONDecodeError) as e:
         raise OptionError(f"{path} has no verdict to compare ({type(e).__name__}): loadchaos judge {path}") from e
-    whole, sent, failed, begin = Whole(), 0, 0, dict[str, Any]()
+    whole, sent, failed, begin = RunTotals(), 0, 0, dict[str, Any]()
     for row in progress.rows(Reader(folder).new(final=True), f"reading {path.name}", say):
         kind = row.get("row")
         if kind == "begin":

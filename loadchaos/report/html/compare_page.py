@@ -7,8 +7,8 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from loadchaos.report.formatting import clean, duration, number
 from loadchaos.report.html.compare import Comparison, Difference
-from loadchaos.report.words import clean, number, seconds
 
 _WORDS = {"higher": "worse", "lower": "better", "no clear difference": "=", "too few": "too few"}
 
@@ -53,7 +53,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 def _cells(d: Difference) -> tuple[str, ...]:
-    show = seconds if d.unit == "s" else _percent
+    show = duration if d.unit == "s" else _percent
     a, b = show(d.a), show(d.b)
     if d.low is None or d.high is None or d.a is None or d.b is None:
         return clean(d.what, 44), a, b, "", "", _WORDS[d.says]
@@ -68,7 +68,7 @@ def _percent(share: float | None) -> str:
 def _signed(value: float, unit: str) -> str:
     if unit == "share":
         return f"{100 * value:+.2f} pp"
-    return ("+" if value >= 0 else "") + seconds(value)
+    return ("+" if value >= 0 else "") + duration(value)
 
 
 _HEAD = ("", "A", "B", "change", "interval", "B is")

@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from loadchaos.core.stats import bucket_middle
+from loadchaos.report.formatting import duration, number, plural
 from loadchaos.report.html.charts import HEIGHT, WIDTH, Axis, Chart, ChartLine, ChartSet, Tick
 from loadchaos.report.html.plots import Points
 from loadchaos.report.live_stats.distributions import log_ticks
 from loadchaos.report.live_stats.series import Series
-from loadchaos.report.words import number, plural, seconds
 
 COLUMNS, ROWS, COLOURS = 240, 40, 5
 """At most. A cell costs 7 characters at worst, as a stroke one row thick: a heatmap is under 70 kB whatever it shows."""
@@ -126,7 +126,7 @@ def _paths(cells: Sequence[Mapping[int, int]], bounds: Sequence[int], rows: int)
 
 def _text(total: Mapping[int, int], noun: str, columns: Sequence[Mapping[int, int]]) -> str:
     n = sum(total.values())
-    least, most = (seconds(bucket_middle(i) / _NS) for i in (min(total), max(total)))
+    least, most = (duration(bucket_middle(i) / _NS) for i in (min(total), max(total)))
     busy = sum(1 for c in columns if c)
     return (
         f"Heatmap: {number(n)} {noun if n > 1 else noun[:-1]} from {least} to {most}, "

@@ -1,7 +1,7 @@
-"""report.html: one page, one file, readable offline, without scripts and on a phone.
+"""Write report.html: one file, readable offline, without scripts and on a phone.
 
-Every text that came from outside is escaped by the template engine, and the page forbids itself requests and every script
-but its own (canvas.py: uPlot's charts in the place of the drawn ones), by its hash.
+The template engine escapes all foreign text. The page's Content-Security-Policy forbids requests and every script but
+its own, by its hash (uplot_data.py: interactive charts in place of the static ones).
 """
 
 from __future__ import annotations
@@ -17,34 +17,40 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.model import OUTCOMES
+from loadchaos.report.formatting import clean, duration, number, parse_time, plural, since_load
 from loadchaos.report.html import uplot_data
 from loadchaos.report.html.charts import picture
 from loadchaos.report.html.heatmaps import heatmaps
 from loadchaos.report.live_stats.distributions import distributions, lengths
 from loadchaos.report.live_stats.series import Series
 from loadchaos.report.phrases import (
+    SECTIONS,
     accepted_text,
+    advice_text,
+    cause_text,
     count_text,
     evidence_text,
     generator_text,
     incident_paths,
+    is_server_fault,
     known_text,
     lost_text,
     lower_bounds_text,
     one_line,
     outcome_counts,
+    outcome_text,
     remedy_text,
-    target_in_words,
-    to_do_text,
-    value_text,
+    rule_text,
+    severity_text,
+    state_text,
+    target_text,
     when_text,
     worst_first,
 )
-from loadchaos.report.words import BLAME, SEVERITY, clean, clock, number, plural, seconds, since_load
 
 _EXCERPT_CHARACTERS = 12_000
 _MOST = 200
-"""Rows a table shows of each: a run with more of them is told by its first ones and the ledger."""
+"""Rows a table shows at most; the ledger has the rest."""
 
 
 @cache
@@ -55,7 +61,7 @@ def _template() -> Template:
 
 
 def write(folder: RunFolder, verdict: Mapping[str, Any], series: Series) -> Path:
-    """Make report.html in the run folder, whole or not at all."""
+    """Write report.html into the run folder, whole or not at all."""
     page = render(verdict, series, folder.path)
     part = folder.report_html.with_name("report.html.part")
     part.write_text(page, encoding="utf-8")
@@ -64,7 +70,7 @@ def write(folder: RunFolder, verdict: Mapping[str, Any], series: Series) -> Path
 
 
 def render(verdict: Mapping[str, Any], series: Series, folder: Path) -> str:
-    """The page as text; `folder` is where incidents lie, for their log excerpts."""
+    """Render the page as text; `folder` holds the incidents whose log excerpts it shows."""
     decision = str(verdict.get("verdict") or "unknown")
     decision = decision if decision in {"pass", "fail", "unknown"} else "unknown"
     drawn = picture(series, _incident_marks(verdict))
@@ -72,18 +78,19 @@ def render(verdict: Mapping[str, Any], series: Series, folder: Path) -> str:
     states = verdict.get("states") or []
     column, hot = heatmaps(series, drawn)
     return _template().render(
+        sections=SECTIONS,
         decision=decision,
-        word=decision.upper(),
+        result=decision.upper(),
         profile=clean(verdict.get("profile") or "?", 80),
         headline=one_line(verdict),
-        target=target_in_words(verdict),
+        target=target_text(verdict),
         times=_times(verdict),
         exit_code=verdict.get("exit_code", "?"),
         embedded=(verdict.get("target") or {}).get("kind") == "embedded",
         notes=[clean(n, 400) for n in verdict.get("notes") or []],
         failures=[_failure(verdict, f, folder) for f in sorted(verdict.get("failures") or [], key=worst_first)[:_MOST]],
         rules=[_rule(r) for r in verdict.get("expectations") or []],
-        checks=[{**_rule(r), "to_do": to_do_text(r)} for r in verdict.get("checks") or []],
+        checks=[{**_rule(r), "advice": advice_text(r)} for r in verdict.get("checks") or []],
         worth=_worth(verdict),
         picture=drawn,
         width=plural(drawn.width_s, "second"),
@@ -93,10 +100,10 @@ def render(verdict: Mapping[str, Any], series: Series, folder: Path) -> str:
         outcomes=_outcomes(verdict, names),
         latency=_latency(verdict),
         lower_bounds=lower_bounds_text(verdict),
-        distributions=distributions(series.whole),
-        lengths=lengths(series.whole),
+        distributions=distributions(series.totals),
+        lengths=lengths(series.totals),
         limited=bool((verdict.get("generator") or {}).get("limited")),
-        facts=[*facts_in_words(folder), *_configured(series.configuration)],
+        facts=[*server_facts(folder), *_configuration(series.configuration)],
         states=[_state(verdict, s) for s in states[:_MOST]],
         several=len({s.get("replica") for s in states}) > 1,
         attacks=_attacks(series),
@@ -109,20 +116,20 @@ def render(verdict: Mapping[str, Any], series: Series, folder: Path) -> str:
 
 
 def _times(verdict: Mapping[str, Any]) -> str:
-    started, ended = clock(verdict.get("started")), clock(verdict.get("ended"))
+    started, ended = parse_time(verdict.get("started")), parse_time(verdict.get("ended"))
     if started is None:
         return "at an unknown time"
-    lasted = f", {seconds((ended - started).total_seconds())}" if ended else ""
+    lasted = f", {duration((ended - started).total_seconds())}" if ended else ""
     return f"{started:%Y-%m-%d %H:%M:%S} UTC{lasted}"
 
 
 def _incident_marks(verdict: Mapping[str, Any]) -> list[tuple[float, str]]:
-    begun = clock(verdict.get("started"))
+    begun = parse_time(verdict.get("started"))
     marks = []
     for f in (verdict.get("failures") or [])[:_MOST]:
         if f.get("severity") not in {"engine_death", "hang", "startup", "node"}:
             continue
-        first = clock(f.get("first_seen"))
+        first = parse_time(f.get("first_seen"))
         at = f.get("first_seen_s")
         if at is None and first is not None and begun is not None:
             at = (first - begun).total_seconds()
@@ -132,23 +139,24 @@ def _incident_marks(verdict: Mapping[str, Any]) -> list[tuple[float, str]]:
 
 
 def _failure(verdict: Mapping[str, Any], f: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    blame = str(f.get("attribution") or "server")
     fields = [
-        ("when", when_text(verdict, f)), ("in flight", count_text(f, "in_flight_at_death", "in_flight")),
+        ("when", when_text(verdict, f)),
+        ("in flight", count_text(f, "in_flight_at_death", "in_flight")),
         ("lost", lost_text(f)),
-        ("what to do", remedy_text(f.get("remedy"))), ("blame", BLAME.get(blame, clean(blame, 60))),
+        ("what to do", remedy_text(f.get("remedy"))),
+        ("cause", cause_text(f)),
         ("accepted", accepted_text(f)),
-        ("also", "; ".join(clean(a, 200) for a in (f.get("alt") or [])[:10])),
-    ]  # fmt: skip
+        ("also seen", "; ".join(clean(a, 200) for a in (f.get("alt") or [])[:10])),
+    ]
     incidents = incident_paths(f)
     incident = incidents[0] if incidents else ""
     log = excerpt(folder / incident / "server.log.excerpt") if incident else ""
     return {
         "id": clean(f.get("id"), 80),
         "title": clean(f.get("title") or "", 600),
-        "severity": SEVERITY.get(str(f.get("severity")), clean(f.get("severity"), 30)),
+        "severity": severity_text(f),
         "times": f"{number(f['count'])} times" if (f.get("count") or 0) > 1 else "",
-        "blamed": blame == "server" and not f.get("accepted"),
+        "blamed": is_server_fault(f) and not f.get("accepted"),
         "fields": [(k, v) for k, v in fields if v],
         "evidence": evidence_text(f.get("evidence")),
         "known": [_link(known_text(k)) for k in f.get("known") or []],
@@ -164,7 +172,7 @@ def _link(text: str) -> dict[str, str]:
 
 
 def excerpt(path: Path) -> str:
-    """The head of an incident's log excerpt, cleaned; empty where there is none."""
+    """Read the head of an incident's log excerpt, cleaned; empty without one."""
     try:
         with path.open("rb") as f:
             text = f.read(_EXCERPT_CHARACTERS + 1).decode("utf-8", "replace")
@@ -175,13 +183,13 @@ def excerpt(path: Path) -> str:
 
 
 def _rule(rule: Mapping[str, Any]) -> dict[str, str]:
-    decision = str(rule.get("verdict"))
+    decision, text = str(rule.get("verdict")), rule_text(rule)
     return {
         "css": decision if decision in {"pass", "fail", "unknown"} else "unknown",
-        "word": {"pass": "ok", "fail": "FAIL"}.get(decision, "unknown"),
-        "name": clean(rule.get("name"), 200),
-        "expected": value_text(rule.get("expected")),
-        "actual": value_text(rule.get("actual")),
+        "result": {"pass": "ok", "fail": "FAIL"}.get(decision, "unknown"),
+        "label": text.label,
+        "expected": text.expected,
+        "found": text.found,
     }
 
 
@@ -194,7 +202,15 @@ def _outcomes(verdict: Mapping[str, Any], names: list[str]) -> list[dict[str, An
     total = {o: n for o, n in (verdict.get("outcomes") or {}).items() if n}
     counts = [outcome_counts(verdict["by_traffic"][name]) for name in names]
     order = [o for o in OUTCOMES if o in total] + sorted(set(total) - set(OUTCOMES))
-    return [{"name": clean(o, 40), "all": number(total[o]), "by": [number(c.get(o, 0)) for c in counts]} for o in order]
+    return [
+        {
+            "name": outcome_text(o),
+            "id": clean(o, 40),
+            "all": number(total[o]),
+            "by": [number(c.get(o, 0)) for c in counts],
+        }
+        for o in order
+    ]
 
 
 def _latency(verdict: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -203,7 +219,7 @@ def _latency(verdict: Mapping[str, Any]) -> list[dict[str, str]]:
         for kind in ("ttft", "itl", "e2e"):
             p = kinds.get(f"{kind}_s") or {}
             if p.get("n"):
-                figures = {q: seconds(p.get(q)) for q in ("p50", "p90", "p99")}
+                figures = {q: duration(p.get(q)) for q in ("p50", "p90", "p99")}
                 rows.append({"traffic": clean(traffic, 60), "kind": kind.upper(), "n": number(p["n"]), **figures})
     return rows
 
@@ -212,7 +228,7 @@ def _state(verdict: Mapping[str, Any], s: Mapping[str, Any]) -> dict[str, str]:
     return {
         "when": since_load(verdict, s.get("at"), s.get("at_s")),
         "replica": clean(s.get("replica") or "", 40),
-        "state": clean(s.get("state"), 20),
+        "state": state_text(s.get("state")),
         "signs": "; ".join(clean(x, 300) for x in s.get("signs") or []),
         "noticed": _noticed(s.get("noticed_after_s")),
     }
@@ -221,17 +237,17 @@ def _state(verdict: Mapping[str, Any], s: Mapping[str, Any]) -> dict[str, str]:
 def _noticed(after_s: float | None) -> str:
     if after_s is None:
         return ""
-    return "at once" if after_s < 0.001 else seconds(after_s)
+    return "at once" if after_s < 0.001 else duration(after_s)
 
 
-def facts_in_words(folder: Path) -> list[tuple[str, str]]:
-    """What was learned of the server before the load, from facts.json; nothing where there is none."""
+def server_facts(folder: Path) -> list[tuple[str, str]]:
+    """Describe what was measured of the server before the load (facts.json); empty without it."""
     try:
         facts = orjson.loads((folder / "facts.json").read_bytes())
     except (OSError, orjson.JSONDecodeError):
         return []
-    images = [f"{clean(size, 20)} costs {number(n)} tokens" for size, n in (facts.get("image_tokens") or {}).items()]
-    told = {
+    images = [f"{clean(size, 20)}: {number(n)} tokens" for size, n in (facts.get("image_tokens") or {}).items()]
+    shown = {
         "server": " ".join(clean(facts[k], 60) for k in ("dialect", "version") if facts.get(k)),
         "model": facts.get("model"), "context": facts.get("max_model_len"), "longest prompt": facts.get("input_limit"),
         "KV cache": facts.get("capacity_tokens"),
@@ -239,17 +255,17 @@ def facts_in_words(folder: Path) -> list[tuple[str, str]]:
         "speculative decoding": facts.get("speculative_decoding"),
         "development endpoints": facts.get("development_endpoints"),
     }  # fmt: skip
-    return [(name, _fact(value)) for name, value in told.items() if value not in (None, "")]
+    return [(name, _fact(value)) for name, value in shown.items() if value not in (None, "")]
 
 
-def _configured(row: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What the server told of its settings, its flags and its machine."""
+def _configuration(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Describe the server's settings, flags and machine, as it reports them."""
     settings = [
         f"{clean(k, 40).replace('_', ' ')} {_fact_or_number(v)}" for k, v in (row.get("settings") or {}).items()
     ]
-    told = {"settings": "; ".join(settings), "flags": clean(row.get("flags") or "", 2000)}
-    told |= {clean(k, 40): clean(v, 300) for k, v in (row.get("system") or {}).items()}
-    return [(name, text) for name, text in told.items() if text]
+    shown = {"settings": "; ".join(settings), "flags": clean(row.get("flags") or "", 2000)}
+    shown |= {clean(k, 40): clean(v, 300) for k, v in (row.get("system") or {}).items()}
+    return [(name, text) for name, text in shown.items() if text]
 
 
 def _fact_or_number(value: object) -> str:
@@ -273,8 +289,10 @@ def _ending(verdict: Mapping[str, Any]) -> list[tuple[str, str]]:
     target = verdict.get("target") or {}
     facts = [f"{clean(k, 40)}: {clean(v, 200)}" for k, v in target.items() if v not in (None, "", [], {})]
     rows = [
-        ("repeat", clean(verdict.get("replay") or "", 600)), ("target", ", ".join(facts)),
-        ("generator", generator_text(verdict)), ("judge again", "loadchaos judge RUN (the ledger in this folder)"),
+        ("run again", clean(verdict.get("replay") or "", 600)),
+        ("judge again", "loadchaos judge RUN (from the ledger in this folder, without load)"),
+        ("target", ", ".join(facts)),
+        ("load generator", generator_text(verdict)),
         ("loadchaos", clean(verdict.get("version") or "", 40)),
-    ]  # fmt: skip
+    ]
     return [(k, v) for k, v in rows if v]

@@ -23,7 +23,7 @@ from loadchaos.core import latency_names
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.model import BLAMELESS
 from loadchaos.core.stats import upper_bound_at_zero, wilson
-from loadchaos.report.words import clean, clock
+from loadchaos.report.formatting import clean, parse_time
 
 PAST = "trend-past.jsonl"
 """What deleted runs leave behind in their folder, a line each."""
@@ -207,7 +207,7 @@ def _night(folder: RunFolder, verdict: Mapping[str, Any]) -> TrendRun:
     rates = {"failed requests": rate(failed, sent), f"engine deaths by {met.replace('_', ' ')}": rate(deaths, exposed)}
     for f in failures:
         rates.setdefault(f"{clean(f.get('id'), 80)} by requests", rate(int(f.get("count") or 1), sent))
-    started = clock(verdict.get("started"))
+    started = parse_time(verdict.get("started"))
     return TrendRun(
         folder=folder.path.name,
         started=started.isoformat() if started else None,

@@ -7,8 +7,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from loadchaos.report.formatting import clean, duration, number, parse_time, plural
 from loadchaos.report.html.trend import Figure, SoakTrend, TrendRun
-from loadchaos.report.words import clean, clock, number, plural, seconds
 
 _WIDTH, _HEIGHT = 600.0, 60.0
 _MOST = 120
@@ -38,7 +38,7 @@ def text(trend: SoakTrend) -> str:
     lines = [headline(trend), ""]
     last = trend.nights[-1]
     for name, f in last.figures.items():
-        lines.append(f"  {name:28} {seconds(f.value):>9}  {_band(f):38} {f.says}")
+        lines.append(f"  {name:28} {duration(f.value):>9}  {_band(f):38} {f.says}")
     lines += [
         f"  {name:28} {r.text()}  {'' if r.says == 'no baseline' else r.says}".rstrip()
         for name, r in last.rates.items()
@@ -59,14 +59,14 @@ def _line(n: TrendRun) -> str:
 
 
 def _day(text: str | None) -> str:
-    at = clock(text)
+    at = parse_time(text)
     return f"{at:%Y-%m-%d %H:%M}" if at else "at an unknown time"
 
 
 def _band(f: Figure) -> str:
     if f.low is None or f.high is None:
         return f"({plural(f.of_nights, 'good night')} before it)"
-    return f"usual {seconds(f.low)} to {seconds(f.high)}"
+    return f"usual {duration(f.low)} to {duration(f.high)}"
 
 
 def html(trend: SoakTrend) -> str:
@@ -127,7 +127,7 @@ def _drawn(name: str, nights: tuple[TrendRun, ...]) -> dict[str, Any]:
     last = next(f for f in reversed(figures) if f is not None)
     return {
         "name": name,
-        "value": seconds(last.value),
+        "value": duration(last.value),
         "band": _band(last),
         "says": last.says,
         "css": last.says.split()[0],
@@ -136,7 +136,7 @@ def _drawn(name: str, nights: tuple[TrendRun, ...]) -> dict[str, Any]:
                 "x": round(x, 2),
                 "y": y(f.value),
                 "css": f.says.split()[0],
-                "title": f"{_day(n.started)}: {seconds(f.value)}, {f.says}",
+                "title": f"{_day(n.started)}: {duration(f.value)}, {f.says}",
             }
             for x, f, n in zip(xs, figures, nights, strict=True)
             if f is not None

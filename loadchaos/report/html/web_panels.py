@@ -18,12 +18,20 @@ import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.report.formatting import clean, duration, number, plural
 from loadchaos.report.html.charts import picture
 from loadchaos.report.html.page import excerpt
 from loadchaos.report.live_stats.series import Series
 from loadchaos.report.live_stats.snapshot import Percentiles, Snapshot
-from loadchaos.report.phrases import evidence_text, incident_paths, known_text, remedy_text, worst_first
-from loadchaos.report.words import BLAME, SEVERITY, clean, number, plural, seconds
+from loadchaos.report.phrases import (
+    CAUSE,
+    SEVERITY,
+    evidence_text,
+    incident_paths,
+    known_text,
+    remedy_text,
+    worst_first,
+)
 
 _EVERY_S = 1.0
 _POINTS = 600  # all of them are drawn anew each time
@@ -108,7 +116,7 @@ class PanelPages:
                 {
                     "replica": clean(st.replica, 40),
                     "state": clean(st.state, 20),
-                    "since": seconds(max(0.0, (s.now_ns - st.at_ns) / _NS)),
+                    "since": duration(max(0.0, (s.now_ns - st.at_ns) / _NS)),
                     "signs": "; ".join(clean(x, 200) for x in st.signs),
                 }
                 for st in s.states
@@ -127,7 +135,7 @@ class PanelPages:
             "times": f"{number(f['count'])} times" if (f.get("count") or 0) > 1 else "",
             "title": clean(f.get("title") or "", 600),
             "blamed": blame == "server",
-            "blame": BLAME.get(blame, clean(blame, 60)),
+            "blame": CAUSE.get(blame, clean(blame, 60)),
             "remedy": remedy_text(f.get("remedy")),
             "evidence": evidence_text(f.get("evidence")),
             "known": "; ".join(known_text(k) for k in f.get("known") or []),
@@ -170,7 +178,7 @@ class PanelPages:
                 {
                     "name": clean(a.name, 60),
                     "replica": clean(a.replica, 40),
-                    "since": seconds(max(0.0, (s.now_ns - a.at_ns) / _NS)),
+                    "since": duration(max(0.0, (s.now_ns - a.at_ns) / _NS)),
                 }
                 for a in s.attacks_in_force
             ],
@@ -188,7 +196,7 @@ class PanelPages:
             "by": "hand" if int(d.get("n") or 0) < 0 else "plan",
             "word": word,
             "css": css,
-            "took": seconds(took / _NS) if isinstance(took, int) else "",
+            "took": duration(took / _NS) if isinstance(took, int) else "",
             "text": clean(d.get("text"), 200),
         }
 
@@ -218,8 +226,8 @@ def _facts(s: Snapshot) -> list[tuple[str, str]]:
         ("running in the server", total("requests_running")), ("waiting in the server", total("requests_waiting")),
         ("KV cache", f"{max(kv):.0%}" if kv else None), ("preemptions", total("preemptions_total")),
         ("in flight", number(s.in_flight)), ("users", number(s.users)), ("requests/s", f"{s.begun_per_s:.1f}"),
-        ("tokens/s", f"{s.tokens_per_s:.0f}"), ("TTFT p50", seconds(ttft.p50)), ("TTFT p99", seconds(ttft.p99)),
-        ("ITL p50", seconds(itl.p50)), ("ITL p99", seconds(itl.p99)), ("oldest silence", seconds(s.oldest_silence_s)),
-        ("generator late", seconds(s.lag_s)),
+        ("tokens/s", f"{s.tokens_per_s:.0f}"), ("TTFT p50", duration(ttft.p50)), ("TTFT p99", duration(ttft.p99)),
+        ("ITL p50", duration(itl.p50)), ("ITL p99", duration(itl.p99)), ("oldest silence", duration(s.oldest_silence_s)),
+        ("generator late", duration(s.lag_s)),
     ]  # fmt: skip
     return [(name, value) for name, value in told if value is not None]

@@ -1,7 +1,7 @@
-"""incidents/NNN-<id>/: one incident as a folder, with a page ready to paste into an upstream issue.
+"""Write incidents/NNN-<id>/: one incident as a folder, with a page to paste into an upstream issue.
 
-Everything in it comes from the ledger and was redacted before it got there; nothing is asked of the server. Writing the
-same incident again gives the same folder, and an incident that got its name later moves to the folder of that name.
+All content comes from the ledger, which is redacted; the server is not asked anything. Writing an incident again gives
+the same folder. An incident whose id became known later moves to the folder of that id.
 """
 
 from __future__ import annotations
@@ -14,24 +14,31 @@ from typing import Any
 import orjson
 
 from loadchaos.core.ledger.folder import RunFolder
-from loadchaos.report.incident.log_excerpt import LINES_AFTER as LINES_AFTER_IT
-from loadchaos.report.incident.log_excerpt import LINES_BEFORE as LINES_BEFORE_IT
+from loadchaos.report.formatting import clean, clean_line
+from loadchaos.report.incident.log_excerpt import LINES_AFTER as LINES_AFTER_EVIDENCE
+from loadchaos.report.incident.log_excerpt import LINES_BEFORE as LINES_BEFORE_EVIDENCE
 from loadchaos.report.incident.log_excerpt import batch, decisive
-from loadchaos.report.incident.page import Told, page
-from loadchaos.report.words import clean, clean_line
+from loadchaos.report.incident.page import IncidentView, page
 
 LINES_BEFORE, LINES_AFTER, _MOST_LINES = 200, 100, 2000
 MOST_INCIDENTS = 200
-"""Folders a run gets: a server in a crash loop is told by its first deaths, and verdict.json has them all."""
+"""Folders a run gets at most: the first deaths describe a crash loop, and verdict.json has them all."""
 FILES = frozenset({"incident.json", "incident.md", "server.log.excerpt", "requests.jsonl"})
-"""What this module writes; anything else in such a folder was put there by another hand and is never removed."""
+"""Files this module writes. Any other file in such a folder is somebody else's and is never removed."""
 
 
 def write(folder: RunFolder, incident: Mapping[str, Any], requests: Sequence[Mapping[str, Any]] | None = None) -> Path:
-    """Make or renew the folder of one incident (shape: incident.json as the judge gives it). Returns the folder.
+    """Write or update the folder of one incident.
 
-    `requests` tells of each request that was out where its body is kept (shape: bodies.store), None where none were.
     Each file is replaced whole, so that a reader never sees half of one.
+
+    Args:
+        folder: The run folder.
+        incident: The incident as the judge gives it (incident.json).
+        requests: Where the body of each request in flight is stored; None without stored bodies.
+
+    Returns:
+        The folder of the incident.
     """
     home = folder_of(folder, incident)
     excerpts = [_excerpt(folder, name, first, last) for name, first, last in _windows(incident)]
@@ -42,13 +49,13 @@ def write(folder: RunFolder, incident: Mapping[str, Any], requests: Sequence[Map
         _put(home / "requests.jsonl", b"".join(orjson.dumps(r, option=orjson.OPT_APPEND_NEWLINE) for r in requests))
     around = _around(folder, incident)
     lines = decisive(*around, traceback=bool(incident.get("frames")))
-    told = Told(lines, batch((*around[0], *around[2])), _profile(folder), _earlier(folder, home, incident))
-    _put(home / "incident.md", page(incident, told, requests or ()).encode())
+    view = IncidentView(lines, batch((*around[0], *around[2])), _profile(folder), _earlier(folder, home, incident))
+    _put(home / "incident.md", page(incident, view, requests or ()).encode())
     return home
 
 
 def _profile(folder: RunFolder) -> list[str]:
-    """The profile as resolved."""
+    """Lines of the profile as resolved."""
     try:
         return [clean_line(line, 300) for line in folder.profile.read_text("utf-8").splitlines()]
     except OSError:  # a run that was refused before it came to that
@@ -56,13 +63,13 @@ def _profile(folder: RunFolder) -> list[str]:
 
 
 def _earlier(folder: RunFolder, home: Path, incident: Mapping[str, Any]) -> list[str]:
-    """The folders of earlier incidents of this run with the same name."""
+    """Folders of earlier incidents of this run with the same id."""
     same = sorted(p.name for p in folder.incidents.glob(f"*-{home.name.split('-', 1)[1]}") if p.is_dir())
     return [name for name in same if name[:3].isdigit() and int(name.split("-", 1)[0]) < int(incident["n"])]
 
 
 def folder_of(folder: RunFolder, incident: Mapping[str, Any]) -> Path:
-    """`incidents/003-encoder_cache_miss`, made if need be; an earlier name of the same number is moved there."""
+    """Create `incidents/003-<id>`; a folder with the same number and an earlier id is renamed."""
     n, name = int(incident["n"]), re.sub(r"[^A-Za-z0-9_.-]", "_", str(incident.get("id") or "incident"))[:80]
     home = folder.incidents / f"{n:03d}-{name.lstrip('.')}"
     folder.incidents.mkdir(exist_ok=True)
@@ -75,7 +82,7 @@ def folder_of(folder: RunFolder, incident: Mapping[str, Any]) -> Path:
 
 
 def remove_others(folder: RunFolder, kept: Sequence[Path]) -> None:
-    """Remove incident folders that the final judgement does not know; one with foreign files in it stays."""
+    """Remove incident folders that the final verdict does not have; one with foreign files stays."""
     for home in sorted(folder.incidents.glob("[0-9][0-9][0-9]-*")):
         if home in kept or not home.is_dir() or {p.name for p in home.iterdir()} - FILES:
             continue
@@ -90,11 +97,11 @@ def _put(path: Path, data: bytes) -> None:
     part.replace(path)
 
 
-# -- the log around it ---------------------------------------------------------------------------------------------
+# -- log excerpt ---------------------------------------------------------------------------------------------
 
 
 def _log_path(folder: RunFolder, name: str) -> Path | None:
-    """The log a row's `file` names: the keeper's, or one under watch/logs; never a path out of the run folder."""
+    """Find the log that a row's `file` names: server.log or one under watch/logs, inside the run folder only."""
     for path in (folder.server_log, *sorted((folder.watch / "logs").glob("*.log"))):
         if str(path.relative_to(folder.path)) == name:
             return path
@@ -102,14 +109,14 @@ def _log_path(folder: RunFolder, name: str) -> Path | None:
 
 
 def _windows(incident: Mapping[str, Any]) -> list[tuple[str, int, int]]:
-    """(file, first line, last line) of what belongs to it: the judge's window, and the evidence's own line."""
+    """(file, first line, last line) of the log of an incident: the judge's window and the evidence line."""
     windows: dict[str, list[int]] = {}
     for file, w in (incident.get("log_lines") or {}).items():
         windows[str(file)] = [int(w["first"]), int(w["last"])]
     evidence = incident.get("evidence") or {}
     if isinstance(evidence.get("line"), int) and evidence.get("source"):
-        w2 = windows.setdefault(str(evidence["source"]), [evidence["line"], evidence["line"]])
-        w2[0], w2[1] = min(w2[0], evidence["line"]), max(w2[1], evidence["line"])
+        window = windows.setdefault(str(evidence["source"]), [evidence["line"], evidence["line"]])
+        window[0], window[1] = min(window[0], evidence["line"]), max(window[1], evidence["line"])
     return [(file, w[0], w[1]) for file, w in sorted(windows.items())]
 
 
@@ -123,25 +130,25 @@ def _lines(path: Path, first: int, last: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _excerpt(folder: RunFolder, name: str, first: int, last: int) -> bytes:
-    """The lines around it as they lie in the log, under a line that says which they are."""
+    """Copy the log lines around the incident, under a line that names file and line numbers."""
     path = _log_path(folder, name)
     if path is None:
         return f"# {clean(name, 80)} is not in this run folder\n".encode()
     begin, end = max(1, first - LINES_BEFORE), min(last + LINES_AFTER, first + _MOST_LINES)
     found = list(_lines(path, begin, end)) if path.exists() else []
-    told = f"lines {begin} to {found[-1][0]}" if found else "nothing of it is left"
-    return b"\n".join([f"# {name}, {told}".encode(), *(line for _, line in found)]) + b"\n"
+    where = f"lines {begin} to {found[-1][0]}" if found else "its lines are gone"
+    return b"\n".join([f"# {name}, {where}".encode(), *(line for _, line in found)]) + b"\n"
 
 
 def _around(folder: RunFolder, incident: Mapping[str, Any]) -> tuple[list[str], str, list[str]]:
-    """The evidence's own line with those before and after it; a text alone where it is no line of a log."""
+    """The evidence line with the lines before and after it; its text alone if it is not from a log."""
     evidence = incident.get("evidence") or {}
     path, line = _log_path(folder, str(evidence.get("source"))), evidence.get("line")
     if path is None or not path.exists() or not isinstance(line, int):
         return [], str(evidence.get("text") or ""), []
     found = {
         n: text.decode("utf-8", "replace")
-        for n, text in _lines(path, max(1, line - LINES_BEFORE_IT), line + LINES_AFTER_IT)
+        for n, text in _lines(path, max(1, line - LINES_BEFORE_EVIDENCE), line + LINES_AFTER_EVIDENCE)
     }
     before, after = [t for n, t in found.items() if n < line], [t for n, t in found.items() if n > line]
     return before, found.get(line, ""), after

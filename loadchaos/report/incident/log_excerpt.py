@@ -1,16 +1,16 @@
-"""The decisive lines of a log for a report: the whole traceback of what broke, without what merely repeats it."""
+"""Select the decisive lines of a log: the whole traceback of the failure, without repeated lines."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from loadchaos.report.words import clean_line, number
+from loadchaos.report.formatting import clean_line, number
 
 LINES_BEFORE, LINES_AFTER = 120, 25
 _WITHOUT_TRACEBACK = 12
-_INTRO = 2  # lines before a traceback that say who tells of it
-_ALIKE = 3  # lines that differ in their numbers only and are all shown
+_INTRO = 2  # lines before a traceback that say which process logged it
+_MOST_SIMILAR = 3  # lines in a row that differ in numbers only: so many are shown
 _HEADER = "Traceback (most recent call last)"
 _BATCH = ("Dumping scheduler output", "Dumping input data")
 _NUMBER = re.compile(r"\d+")
@@ -19,9 +19,7 @@ _LONG_BATCH = 1_500
 
 
 def decisive(before: Sequence[str], line: str, after: Sequence[str], *, traceback: bool) -> list[str]:
-    """What a report shows around `line`: from the head of its traceback, if it ends one, to where the log begins to
-    repeat itself.
-    """
+    """Select the lines to show around `line`: from the head of its traceback to the next traceback."""
     heads = [n for n, text in enumerate(before) if _HEADER in text] if traceback else []
     shown = before[max(0, heads[-1] - _INTRO) :] if heads else before[-_WITHOUT_TRACEBACK:]
     end = next((n for n, text in enumerate(after) if _HEADER in text), len(after))
@@ -30,16 +28,16 @@ def decisive(before: Sequence[str], line: str, after: Sequence[str], *, tracebac
 
 
 def batch(lines: Sequence[str]) -> list[str]:
-    """What vLLM dumps of the step that killed its engine, which is the best seed of a reproduction."""
+    """Lines that vLLM dumps of the step that crashed its engine: the best start for a reproducer."""
     return [clean_line(text, _LONG_BATCH) for text in lines if _is_batch(text)]
 
 
 def _is_batch(text: str) -> bool:
-    return any(words in text for words in _BATCH)
+    return any(marker in text for marker in _BATCH)
 
 
 def _without_repeats(lines: Sequence[str]) -> list[str]:
-    """Of many lines in a row that differ in numbers only, the first few and how many there were."""
+    """Shorten lines in a row that differ in numbers only to the first few and their count."""
     found: list[str] = []
     like, alike = "", 0
     for text in lines:
@@ -48,10 +46,10 @@ def _without_repeats(lines: Sequence[str]) -> list[str]:
             found += _left_out(alike)
             like, alike = shape, 0
         alike += 1
-        if alike <= _ALIKE:
+        if alike <= _MOST_SIMILAR:
             found.append(text)
     return found + _left_out(alike)
 
 
 def _left_out(alike: int) -> list[str]:
-    return [f"... {number(alike - _ALIKE)} more lines like these"] if alike > _ALIKE else []
+    return [f"... {number(alike - _MOST_SIMILAR)} more lines like these"] if alike > _MOST_SIMILAR else []

@@ -1,6 +1,6 @@
-"""incident.md: an incident as a page ready to paste into an upstream issue.
+"""Render incident.md: an incident as a page ready to paste into an upstream issue.
 
-Foreign text (the server's, the log's) stands escaped, in code spans or in code fences that it cannot leave.
+Foreign text (from the server or its log) is escaped, or in code spans and fences that it cannot leave.
 """
 
 from __future__ import annotations
@@ -12,33 +12,46 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from loadchaos.report.phrases import known_text, remedy_text
-from loadchaos.report.words import BLAME, SEVERITY, TARGET, clean, number, plural, seconds
+from loadchaos.report.formatting import clean, duration, number, percent, plural
+from loadchaos.report.phrases import (
+    TARGET,
+    cause_text,
+    is_server_fault,
+    known_text,
+    outcome_text,
+    remedy_text,
+    severity_text,
+)
 
 _MOST_REQUESTS = 200
 _MOST_PROFILE = 150
 _MOST_TIMES = 8
 _MACHINE_UNKNOWN = (
-    "- GPU and driver: this server does not tell of them (vLLM does in development mode); add `nvidia-smi`"
+    "- GPU and driver: not reported by this server (vLLM does in development mode); add the output of `nvidia-smi`"
 )
 _MOST_READINGS = 20
 _NEAR_S = 10.0
 _HAPPENED = {
-    "death": "died", "hang": "stopped making progress", "unreachable": "could not be reached any more",
-    "terminated": "was ended in order", "restart": "was restarted",
+    "death": "died", "hang": "stopped making progress", "unreachable": "became unreachable",
+    "terminated": "was stopped in order", "restart": "was restarted",
 }  # fmt: skip
 _FEATURES = {
     "images": "images", "videos": "videos", "speculative_decoding": "speculative decoding",
     "development_endpoints": "development endpoints", "metrics": "metrics",
 }  # fmt: skip
-_OURS_ALONE = frozenset({"--no-live", "--exporter-port", "--out", "--quiet", "--ci", "--notify"})
-_WITH_VALUE = frozenset({"--exporter-port", "--out", "--ci", "--notify"})
+_DISPLAY_OPTIONS = frozenset({"--no-live", "--exporter-port", "--out", "--quiet", "--ci", "--notify"})
+_OPTIONS_WITH_VALUE = frozenset({"--exporter-port", "--out", "--ci", "--notify"})
 
 
 @dataclass(frozen=True)
-class Told:
-    """What the run folder adds to an incident: the decisive lines, the batch that a dying engine dumped, the profile as
-    resolved, and the folders of earlier incidents of the same name.
+class IncidentView:
+    """Text that the run folder adds to an incident.
+
+    Attributes:
+        log: The decisive lines of the log.
+        batch: The batch that a dying engine dumped.
+        profile: The profile as resolved.
+        earlier: Folders of earlier incidents with the same id.
     """
 
     log: Sequence[str] = ()
@@ -47,26 +60,26 @@ class Told:
     earlier: Sequence[str] = ()
 
 
-def page(incident: Mapping[str, Any], told: Told, requests: Sequence[Mapping[str, Any]] = ()) -> str:
-    """The page; `requests` tells where the bodies of what was out are kept."""
+def page(incident: Mapping[str, Any], view: IncidentView, requests: Sequence[Mapping[str, Any]] = ()) -> str:
+    """Render the page; `requests` says where the bodies of requests in flight are stored."""
     name = clean(incident.get("id"), 80)
     environment = incident.get("environment") or {}
     parts = [
         f"# {_plain(incident.get('title') or name)}",
         _prose(incident, environment),
         "\n".join(_summary(incident, name)),
-        *_section("What the log says", _fence(told.log)),
-        *_section("The batch that killed it", _fence(told.batch)),
+        *_section("Server log", _fence(view.log)),
+        *_section("Batch that crashed the engine", _fence(view.batch)),
         *_section("Environment", _environment(environment)),
-        *_section("What was sent", _sent(incident)),
-        *_section("What happened", _timeline(incident)),
-        *_section("What it measured of itself", _figures(incident)),
-        *_section("Attacks in force, or shortly before", _attacks(incident)),
-        *_section("Which of them was it? Requests in flight", _in_flight(incident)),
-        *_section("Their bodies", _bodies(requests)),
-        *_section("How to repeat it", _replay(environment, told.profile)),
-        *_section("What was tried", _tried(incident, told.earlier)),
-        *_section("What to do", _todo(incident)),
+        *_section("Load", _sent(incident)),
+        *_section("Timeline", _timeline(incident)),
+        *_section("Server metrics before the failure", _figures(incident)),
+        *_section("Attacks active at that time or shortly before", _attacks(incident)),
+        *_section("Requests in flight", _in_flight(incident)),
+        *_section("Request bodies", _bodies(requests)),
+        *_section("Steps to reproduce", _replay(environment, view.profile)),
+        *_section("Already observed", _tried(incident, view.earlier)),
+        *_section("What to do", _next_steps(incident)),
     ]
     return "\n\n".join(p for p in parts if p) + "\n"
 
@@ -76,24 +89,24 @@ def _section(title: str, lines: Sequence[str]) -> list[str]:
 
 
 def _plain(text: object) -> str:
-    """Foreign text inside a sentence: no marks that Markdown or HTML would read."""
+    """Escape foreign text inside a sentence: no Markdown or HTML markup."""
     return re.sub(r"([\\`*_{}\[\]<>#|!~@])", r"\\\1", clean(text, 400))
 
 
 def _span(text: object, limit: int = 400) -> str:
-    """Foreign text as a code span; backticks become quotes, since nothing else ends a span."""
+    """Format foreign text as a code span; backticks become quotes, since nothing else ends a span."""
     return "`" + clean(text, limit).replace("`", "'") + "`"
 
 
 def _fence(lines: Sequence[str]) -> list[str]:
-    """A code fence longer than any run of backticks inside it."""
+    """Put lines in a code fence longer than any run of backticks inside it."""
     longest = max((len(run) for line in lines for run in re.findall(r"`+", line)), default=0)
     mark = "`" * max(3, longest + 1)
     return [mark + "text", *lines, mark] if lines else []
 
 
 def _prose(incident: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
-    """What happened, in a sentence or two."""
+    """Describe the incident in a sentence or two."""
     facts = environment.get("facts") or {}
     who = " ".join(clean(facts[k], 60) for k in ("dialect", "version") if facts.get(k)) or "The server"
     happened = _HAPPENED.get(str(incident.get("kind")))
@@ -101,53 +114,51 @@ def _prose(incident: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
         return ""
     flying, opened = incident.get("in_flight_at_death"), incident.get("opened_at_s")
     under = f" with {plural(flying, 'request')} in flight" if flying else ""
-    when = f" {seconds(opened)} after the load began" if isinstance(opened, int | float) else ""
+    when = f" {duration(opened)} after the load began" if isinstance(opened, int | float) else ""
     ended = incident.get("exit") or {}
     rest = [f"Its process {clean(ended.get('reason'), 100)}."] if ended.get("reason") else []
     back = incident.get("recovered_after_s")
-    rest.append(f"It was healthy again after {seconds(back)}." if back is not None else "It did not come back.")
-    said = clean((incident.get("evidence") or {}).get("text") or "", 200)
-    return f"{_plain(who)} {happened}{under}{when}" + (f": {_span(said)}. " if said else ". ") + " ".join(rest)
+    rest.append(f"It was healthy again after {duration(back)}." if back is not None else "It did not come back.")
+    evidence = clean((incident.get("evidence") or {}).get("text") or "", 200)
+    return f"{_plain(who)} {happened}{under}{when}" + (f": {_span(evidence)}. " if evidence else ". ") + " ".join(rest)
 
 
 def _summary(incident: Mapping[str, Any], name: str) -> list[str]:
-    severity = SEVERITY.get(str(incident.get("severity")), clean(incident.get("severity"), 30))
-    blame = str(incident.get("attribution") or "server")
     opened, noticed = incident.get("opened_at_s"), incident.get("noticed_at_s")
     replica = f" on replica {_span(incident['replica'])}" if incident.get("replica") else ""
     late = noticed - opened if isinstance(noticed, int | float) and isinstance(opened, int | float) else None
     rows = [
-        f"- **what**: {severity}, {_span(name)}{replica}",
-        f"- **when**: {seconds(opened)} after the load began" if isinstance(opened, int | float) else "",
-        f"- **noticed**: {seconds(max(0.0, late))} later" if late else "",
-        f"- **cost**: {_cost(incident)}" if _cost(incident) else "",
-        f"- **whose doing**: {BLAME.get(blame, _span(blame))}",
+        f"- **failure**: {severity_text(incident)}, {_span(name)}{replica}",
+        f"- **when**: {duration(opened)} after the load began" if isinstance(opened, int | float) else "",
+        f"- **noticed**: {duration(max(0.0, late))} later" if late else "",
+        f"- **impact**: {_cost(incident)}" if _cost(incident) else "",
+        f"- **cause**: {cause_text(incident)}",
     ]
     known = [known_text(k) for k in incident.get("known") or []]
-    rows += [f"- **known as**: {k}" for k in known] or ["- **known as**: nothing loadchaos knows of"]
+    rows += [f"- **known issue**: {k}" for k in known] or ["- **known issue**: none that loadchaos knows"]
     rows += [f"- **sign**: {_span(s)}" for s in (incident.get("signs") or [])[:10]]
     return [r for r in rows if r]
 
 
 def _cost(incident: Mapping[str, Any]) -> str:
     lost, flying = incident.get("lost_requests"), incident.get("in_flight_at_death")
-    by_outcome = ", ".join(f"{number(n)} {clean(o, 30)}" for o, n in (incident.get("lost") or {}).items())
+    by_outcome = ", ".join(f"{number(n)} {outcome_text(o)}" for o, n in (incident.get("lost") or {}).items())
     parts = [
         f"{plural(lost, 'request')} lost ({by_outcome})" if lost else "",
-        f"{number(flying)} in flight when it happened" if flying else "",
+        f"{number(flying)} in flight at that time" if flying else "",
     ]
     back = incident.get("recovered_after_s")
-    parts.append(f"healthy again after {seconds(back)}" if back is not None else "")
+    parts.append(f"healthy again after {duration(back)}" if back is not None else "")
     return "; ".join(p for p in parts if p)
 
 
 def _environment(environment: Mapping[str, Any]) -> list[str]:
-    """What upstream asks for first: version, flags, what it runs on."""
+    """List version, flags and machine: what upstream asks for first."""
     facts, target = environment.get("facts") or {}, environment.get("target") or {}
-    server = " ".join(clean(facts[k], 60) for k in ("dialect", "version") if facts.get(k)) or "of unknown make"
+    server = " ".join(clean(facts[k], 60) for k in ("dialect", "version") if facts.get(k)) or "unknown server"
     blocks, size, tokens = facts.get("kv_blocks"), facts.get("kv_block_size"), facts.get("capacity_tokens")
     cache = f"{number(blocks)} blocks of {number(size)} tokens" if blocks and size else ""
-    cache += (": " if cache else "") + f"{number(tokens)} tokens in all" if tokens else ""
+    cache += (": " if cache else "") + f"{number(tokens)} tokens in total" if tokens else ""
     context = f", context {number(facts['max_model_len'])} tokens" if facts.get("max_model_len") else ""
     limit = f", prompts of at most {number(facts['input_limit'])}" if facts.get("input_limit") else ""
     settings = ", ".join(f"{k} {v}" for k, v in (environment.get("settings") or {}).items())
@@ -157,12 +168,12 @@ def _environment(environment: Mapping[str, Any]) -> list[str]:
         f"- server: {_plain(server)}, {TARGET.get(str(target.get('kind')), _span(target.get('kind')))}",
         f"- model: {_span(facts['model'])}{context}{limit}" if facts.get("model") else "",
         f"- command: {_span(shlex.join(str(c) for c in command))}" if command else "",
-        f"- flags, as its log tells them: {_span(environment['flags'], 2000)}" if environment.get("flags") else "",
+        f"- flags (from its log): {_span(environment['flags'], 2000)}" if environment.get("flags") else "",
         f"- settings: {_span(settings)}" if settings else "",
         f"- KV cache: {cache}" if cache else "",
         *(f"- {_plain(k)}: {_span(v)}" for k, v in (environment.get("system") or {}).items()),
         _MACHINE_UNKNOWN if target.get("kind") != "embedded" and not environment.get("system") else "",
-        "- it has: " + ", ".join(w for k, w in _FEATURES.items() if facts.get(k)) if facts else "",
+        "- features: " + ", ".join(w for k, w in _FEATURES.items() if facts.get(k)) if facts else "",
         f"- loadchaos {_span(environment['version'])}, {ours}" if environment.get("version") else "",
     ]
     return [r for r in rows if r]
@@ -173,11 +184,14 @@ def _sent(incident: Mapping[str, Any]) -> list[str]:
     before = incident.get("sent_before") or {}
     rows = []
     if before:
-        mix = [f"{number(n['begun'])} x {_span(t)} ({number(n['ok'])} answered)" for t, n in before.items()]
-        rows += [f"Until then: {', '.join(mix)}; {plural(len(flying), 'request')} at a time when it happened.", ""]
+        mix = [f"{number(n['begun'])} x {_span(t)} ({number(n['ok'])} ok)" for t, n in before.items()]
+        rows += [
+            f"Sent before the failure: {', '.join(mix)}. In flight at that time: {plural(len(flying), 'request')}.",
+            "",
+        ]
     if not flying:
         return rows[:1]
-    rows += ["In flight when it happened:", ""]
+    rows += ["In flight at that time:", ""]
     for traffic in dict.fromkeys(str(r.get("traffic")) for r in flying):
         group = [r for r in flying if str(r.get("traffic")) == traffic]
         tokens = [r["tokens"] for r in group if isinstance(r.get("tokens"), int)]
@@ -196,17 +210,20 @@ def _timeline(incident: Mapping[str, Any]) -> list[str]:
 
 
 def _figures(incident: Mapping[str, Any]) -> list[str]:
-    """The newest readings of each engine before it as a table, and of each device in words."""
+    """Newest readings of each engine before the failure as a table, and of each device as a list."""
     opened = incident.get("opened_at_s") or 0.0
     every = [f for f in incident.get("figures") or [] if isinstance(f, Mapping)]
     engines = [f for f in every if "requests_running" in f or "kv_usage_ratio" in f]
-    rows = ["| at | | running | waiting | KV cache | tokens/s | preempted |", "|---|---|---|---|---|---|---|"]
+    rows = [
+        "| time | engine | running | waiting | KV cache | tokens/s | preemptions |",
+        "|---|---|---|---|---|---|---|",
+    ]
     last: dict[str, Mapping[str, Any]] = {}
-    told = []
+    table = []
     for f in engines:
         before, last[f["whose"]] = last.get(f["whose"]), f
-        told.append(f"| {_at(f['at_s'])} | {_plain(f['whose'])} | " + " | ".join(_reading(f, before)) + " |")
-    rows = [*rows, *told[-_MOST_READINGS:]] if told else []
+        table.append(f"| {_at(f['at_s'])} | {_plain(f['whose'])} | " + " | ".join(_reading(f, before)) + " |")
+    rows = [*rows, *table[-_MOST_READINGS:]] if table else []
     devices = {f["whose"]: f for f in every if f not in engines and f["at_s"] <= opened + _NEAR_S}
     return [*rows, *([""] if rows and devices else []), *(_device(f) for f in devices.values())]
 
@@ -218,7 +235,7 @@ def _reading(f: Mapping[str, Any], before: Mapping[str, Any] | None) -> list[str
         speed = number(round((total - before["generation_tokens_total"]) / max(f["at_s"] - before["at_s"], 0.1)))
     counts = [number(f[name]) if name in f else "" for name in ("requests_running", "requests_waiting")]
     preempted = number(f["preemptions_total"]) if "preemptions_total" in f else ""
-    return [*counts, f"{kv:.0%}" if kv is not None else "", speed, preempted]
+    return [*counts, percent(kv) if kv is not None else "", speed, preempted]
 
 
 def _device(f: Mapping[str, Any]) -> str:
@@ -228,13 +245,13 @@ def _device(f: Mapping[str, Any]) -> str:
         free = f.get("gpu_memory_free_bytes")
         whole = f" of {(f['gpu_memory_used_bytes'] + free) / gib:.1f}" if free is not None else ""
         parts.append(f"{f['gpu_memory_used_bytes'] / gib:.1f}{whole} GiB in use")
-    parts += [f"{f['gpu_utilisation_ratio']:.0%} busy"] if "gpu_utilisation_ratio" in f else []
+    parts += [f"{percent(f['gpu_utilisation_ratio'])} busy"] if "gpu_utilisation_ratio" in f else []
     parts += [f"{f['gpu_temperature_c']:.0f} C"] if "gpu_temperature_c" in f else []
-    parts += [f"Xid {f['gpu_xid_last']:.0f} is the newest"] if f.get("gpu_xid_last") else []
+    parts += [f"Xid {f['gpu_xid_last']:.0f} last reported"] if f.get("gpu_xid_last") else []
     if "host_memory_available_bytes" in f:
         parts.append(f"{f['host_memory_available_bytes'] / gib:.1f} GiB of memory available")
     parts += [f"{f['disk_free_bytes'] / gib:.1f} GiB free"] if "disk_free_bytes" in f else []
-    return f"- {_plain(f['whose'])}: {', '.join(parts) or 'nothing of note'}"
+    return f"- {_plain(f['whose'])}: {', '.join(parts) or 'no reading'}"
 
 
 def _at(at_s: object) -> str:
@@ -242,7 +259,7 @@ def _at(at_s: object) -> str:
 
 
 def _attacks(incident: Mapping[str, Any]) -> list[str]:
-    """One line an attack, however often it ran."""
+    """One line per attack, however often it ran."""
     by_name: dict[str, list[Mapping[str, Any]]] = {}
     for a in incident.get("attacks") or []:
         by_name.setdefault(str(a.get("attack")), []).append(a)
@@ -251,9 +268,9 @@ def _attacks(incident: Mapping[str, Any]) -> list[str]:
         effects = ", ".join(_span(e) for e in dict.fromkeys(e for a in ran for e in a.get("effects") or []))
         before = [a["began_before_s"] for a in ran if isinstance(a.get("began_before_s"), int | float)]
         times = f" {number(len(ran))} times" if len(ran) > 1 else ""
-        when = f", the last begun {seconds(min(before))} before" if before else ""
-        others = [seconds(s) for s in sorted(before)[1:_MOST_TIMES]]
-        when += f" (and {', '.join(others)})" if others else ""
+        when = f", the last one {duration(min(before))} before the failure" if before else ""
+        others = [duration(s) for s in sorted(before)[1:_MOST_TIMES]]
+        when += f" (others: {', '.join(others)})" if others else ""
         anything = "anything" if effects == "`*`" else effects
         rows.append(f"- {_span(name)}{times}{when}" + (f"; it may cause {anything}" if effects else ""))
     return rows
@@ -264,10 +281,10 @@ def _in_flight(incident: Mapping[str, Any]) -> list[str]:
     if not flying:
         return []
     rows = [f"<details><summary>{plural(len(flying), 'request')}</summary>", ""]
-    rows += ["| id | step | traffic | prompt tokens | images | out for |", "|---|---|---|---|---|---|"]
+    rows += ["| id | step | traffic | prompt tokens | images | in flight for |", "|---|---|---|---|---|---|"]
     rows += [
         f"| {_span(r.get('id'))} | {r.get('step', '')} | {_span(r.get('traffic'))} | {number(r.get('tokens'))} "
-        f"| {number(r.get('images') or 0)} | {seconds(r.get('age_s'))} |"
+        f"| {number(r.get('images') or 0)} | {duration(r.get('age_s'))} |"
         for r in flying[:_MOST_REQUESTS]
     ]
     if len(flying) > _MOST_REQUESTS:
@@ -276,69 +293,67 @@ def _in_flight(incident: Mapping[str, Any]) -> list[str]:
 
 
 def _bodies(requests: Sequence[Mapping[str, Any]]) -> list[str]:
-    """How many bodies are kept, how to send one again, and why the others are not."""
+    """Say how many bodies are stored, how to send one again, and why others are not stored."""
     kept = [r for r in requests if r.get("body")]
     if not requests:
         return []
     flying = sum(1 for r in kept if r.get("in_flight"))
-    rows = [f"- {number(len(kept))} of {plural(len(requests), 'request')} are kept ({number(flying)} were in flight)"]
-    rows[0] += ", images included; requests.jsonl names the file of each"
+    rows = [f"- stored: {number(len(kept))} of {plural(len(requests), 'request')} ({number(flying)} in flight)"]
+    rows[0] += ", with images; requests.jsonl names the file of each"
     if kept:
         send = f"curl -H 'Content-Type: application/json' --data-binary @../{kept[0]['body']} $SERVER{kept[0]['path']}"
-        rows.append(f"- to send the first of them again, from this folder: {_span(send)}")
+        rows.append(f"- send the first one again, from this folder: {_span(send)}")
     left = Counter(str(r.get("why")) for r in requests if not r.get("body"))
-    rows += [f"- {number(n)} not kept: {_plain(why)}" for why, n in left.most_common(5)]
+    rows += [f"- not stored: {number(n)}, {_plain(why)}" for why, n in left.most_common(5)]
     return rows
 
 
 def replay_command(run: Mapping[str, Any]) -> str:
-    """The command that sends the same steps again: the run's own, with its seed made fast."""
+    """Build the command that sends the same steps again: that of the run, with its seed."""
     argv = [str(a) for a in run.get("argv") or []]
     seed = run.get("seed")
     if not argv:
         argv = ["loadchaos", "run", str(run.get("profile") or "PROFILE")]
-    argv = _without_our_own(argv)
+    argv = _without_display_options(argv)
     argv[0] = "loadchaos"  # however it was started: `python -m loadchaos` is the same program
     if seed is not None and not any(a == "--seed" or a.startswith("--seed=") for a in argv):
         argv += ["--seed", str(seed)]
     return clean(shlex.join(argv), 2000)
 
 
-def _without_our_own(argv: Sequence[str]) -> list[str]:
-    """A command line without options that only say how loadchaos shows and keeps what it does."""
+def _without_display_options(argv: Sequence[str]) -> list[str]:
+    """Remove the options that only change what loadchaos shows and where it stores it."""
     kept: list[str] = []
     skip = False
     for word in argv:
         name = word.split("=", 1)[0]
-        if not skip and name not in _OURS_ALONE:
+        if not skip and name not in _DISPLAY_OPTIONS:
             kept.append(word)
-        skip = not skip and name in _WITH_VALUE and "=" not in word
+        skip = not skip and name in _OPTIONS_WITH_VALUE and "=" not in word
     return kept
 
 
 def _replay(run: Mapping[str, Any], profile: Sequence[str]) -> list[str]:
     rows = [*_fence([replay_command(run)]), "", "The same profile and seed send the same requests in the same order."]
     if 0 < len(profile) <= _MOST_PROFILE:
-        rows += ["", "<details><summary>the profile, as resolved</summary>", "", *_fence(profile), "", "</details>"]
+        rows += ["", "<details><summary>resolved profile</summary>", "", *_fence(profile), "", "</details>"]
     return rows
 
 
 def _tried(incident: Mapping[str, Any], earlier: Sequence[str]) -> list[str]:
     back = incident.get("recovered_after_s")
-    rows = [f"- the same load on the same server after a start anew: it had happened before ({', '.join(earlier)})"]
+    rows = [f"- it happened before in this run, after a restart of the same server ({', '.join(earlier)})"]
     rows = rows if earlier else []
-    rows += [f"- waiting: it was healthy again after {seconds(back)}"] if back is not None else []
-    return [*rows, "- none of the remedies below"] if incident.get("remedy") else rows
+    rows += [f"- it was healthy again after {duration(back)} without help"] if back is not None else []
+    return [*rows, "- none of the remedies below was tried"] if incident.get("remedy") else rows
 
 
-def _todo(incident: Mapping[str, Any]) -> list[str]:
+def _next_steps(incident: Mapping[str, Any]) -> list[str]:
     remedy = remedy_text(incident.get("remedy"))
     rows = [f"- {_plain(part)}" for part in remedy.split("; ") if part.strip()] if remedy else []
-    if (incident.get("attribution") or "server") != "server":
-        return rows or ["- Nothing upstream: loadchaos brought it about."]
-    tail = (
-        "open an issue upstream with this page"
-        if not incident.get("known")
-        else "see the issue above, and add this page to it"
+    if not is_server_fault(incident):
+        return rows or ["- Nothing to report upstream: an attack of loadchaos caused it."]
+    report = (
+        "Add this page to the known issue above" if incident.get("known") else "Open an issue upstream with this page"
     )
-    return [*rows, f"- Then {tail}; server.log.excerpt beside it has the log around it."]
+    return [*rows, f"- {report}. Attach server.log.excerpt from the same folder: it has the log around the failure."]

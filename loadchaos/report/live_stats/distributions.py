@@ -1,7 +1,7 @@
-"""Where the answers of a whole run fell: latency distributions by traffic as shapes, and what lengths were and are.
+"""Latency distributions and prompt lengths of a whole run, by kind of traffic.
 
-Latencies on a logarithmic axis that all kinds of traffic share, so that they can be compared by eye; heights count within
-one kind of traffic. Log-linear buckets of 0.8 % (stats.py) are put together to bins.
+All kinds of traffic share one logarithmic latency axis, so that they can be compared by eye. Bar heights count within
+one kind of traffic. Bins join log-linear buckets of 0.8 % (core/stats.py).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 from loadchaos.core.latency_names import quantile_label
 from loadchaos.core.stats import LogHistogram, bucket_middle
+from loadchaos.report.formatting import clean, duration, number, percent, plural
 from loadchaos.report.live_stats.buckets import Latencies, e2e_ns, latencies, ttft_ns
-from loadchaos.report.words import clean, number, seconds
 
 FEWEST_BINS, MOST_BINS = 20, 80
 MOST = 24
@@ -23,18 +23,18 @@ _NS = 1_000_000_000
 _TITLES = {
     "ttft": "Time to first token",
     "itl": "Gaps between chunks",
-    "e2e": "The whole answer",
+    "e2e": "End-to-end time",
 }
 
 
 @dataclass
 class LengthDistribution:
-    """Prompt lengths as planned and as the server counted them, over the answers that told both; images beside."""
+    """Planned prompt lengths against those in the answers' usage, and images."""
 
-    told: int = 0
-    equal: int = 0
-    shorter: int = 0  # tokens the server counted fewer, at most
-    longer: int = 0  # tokens the server counted more, at most
+    counted: int = 0  # answers with usage
+    exact: int = 0
+    shorter: int = 0  # most tokens below the plan
+    longer: int = 0  # most tokens above the plan
     shortest: int | None = None
     longest: int | None = None
     images: int = 0
@@ -42,31 +42,31 @@ class LengthDistribution:
     with_images: int = 0
 
     def add(self, end: Mapping[str, Any]) -> None:
-        """Take an end row."""
+        """Add an end row."""
         images = int(end.get("images") or 0)
         self.images += images
         self.image_tokens += int(end.get("image_tokens") or 0)
         self.with_images += images > 0
-        planned, counted = end.get("planned_tokens"), end.get("prompt_tokens")
-        if not isinstance(planned, int) or not isinstance(counted, int):
+        planned, usage = end.get("planned_tokens"), end.get("prompt_tokens")
+        if not isinstance(planned, int) or not isinstance(usage, int):
             return
-        self.told += 1
-        self.equal += planned == counted
-        self.shorter = max(self.shorter, planned - counted)
-        self.longer = max(self.longer, counted - planned)
-        self.shortest = counted if self.shortest is None else min(self.shortest, counted)
-        self.longest = counted if self.longest is None else max(self.longest, counted)
+        self.counted += 1
+        self.exact += planned == usage
+        self.shorter = max(self.shorter, planned - usage)
+        self.longer = max(self.longer, usage - planned)
+        self.shortest = usage if self.shortest is None else min(self.shortest, usage)
+        self.longest = usage if self.longest is None else max(self.longest, usage)
 
 
 @dataclass
-class Whole:
-    """All answers of a run by traffic; feed it the end rows."""
+class RunTotals:
+    """Latencies and lengths of all answers of a run, by traffic."""
 
     latency: dict[str, Latencies] = field(default_factory=dict)
     lengths: dict[str, LengthDistribution] = field(default_factory=dict)
 
     def feed(self, end: Mapping[str, Any]) -> None:
-        """Take an end row; only answers (ok) have latencies."""
+        """Add an end row; only answers (outcome ok) have latencies."""
         traffic = str(end.get("traffic"))
         self.lengths.setdefault(traffic, LengthDistribution()).add(end)
         if end.get("outcome") != "ok":
@@ -79,8 +79,8 @@ class Whole:
 
 
 @dataclass(frozen=True)
-class Row:
-    """One kind of traffic: its shape on a 1000 x 100 plane, and its quantiles as marks in per cent."""
+class DistributionRow:
+    """One kind of traffic: its shape on a 1000 x 100 plane, and quantile marks in per cent."""
 
     traffic: str
     path: str
@@ -90,29 +90,29 @@ class Row:
 
 @dataclass(frozen=True)
 class Distribution:
-    """One kind of latency: a row a traffic over one axis; ticks are per cent and label."""
+    """One kind of latency: a row per traffic on one axis; ticks are (per cent, label)."""
 
     title: str
-    rows: tuple[Row, ...]
+    rows: tuple[DistributionRow, ...]
     ticks: tuple[tuple[float, str], ...]
 
 
-def distributions(whole: Whole) -> list[Distribution]:
-    """TTFT, ITL and E2E, where anything was measured."""
-    return [d for kind in _TITLES if (d := _distribution(whole, kind)) is not None]
+def distributions(totals: RunTotals) -> list[Distribution]:
+    """Build the TTFT, ITL and E2E distributions that have data."""
+    return [d for kind in _TITLES if (d := _distribution(totals, kind)) is not None]
 
 
-def _distribution(whole: Whole, kind: str) -> Distribution | None:
-    found = {t: k[kind] for t, k in list(whole.latency.items())[:MOST] if k[kind].n}
+def _distribution(totals: RunTotals, kind: str) -> Distribution | None:
+    found = {t: k[kind] for t, k in list(totals.latency.items())[:MOST] if k[kind].n}
     if not found:
         return None
     values = [max(bucket_middle(i), 1.0) for h in found.values() for i in (min(h.counts), max(h.counts))]
     # As many bins as there are answers to fill them.
     bins = min(MOST_BINS, max(FEWEST_BINS, int(4 * math.sqrt(max(h.n for h in found.values())))))
-    # Half a bin of room on both sides, and at least a factor of two: a single value is a bar, not the whole width.
+    # Half a bin of margin on both sides, and a factor of two at least: a single value is a bar, not the whole width.
     low, high = math.log10(min(values)), math.log10(max(values))
-    room = max((high - low) / bins, (math.log10(2) - (high - low)) / 2, 0.01)
-    low, high = low - room, high + room
+    margin = max((high - low) / bins, (math.log10(2) - (high - low)) / 2, 0.01)
+    low, high = low - margin, high + margin
 
     def place(ns: float) -> float:
         return (math.log10(max(ns, 1.0)) - low) / (high - low)
@@ -121,7 +121,7 @@ def _distribution(whole: Whole, kind: str) -> Distribution | None:
     return Distribution(_TITLES[kind], rows, tuple(log_ticks(low, high)))
 
 
-def _row(traffic: str, hist: LogHistogram, place: Callable[[float], float], n_bins: int) -> Row:
+def _row(traffic: str, hist: LogHistogram, place: Callable[[float], float], n_bins: int) -> DistributionRow:
     bins = [0] * n_bins
     for index, count in hist.counts.items():
         bins[min(n_bins - 1, max(0, int(place(bucket_middle(index)) * n_bins)))] += count
@@ -130,9 +130,11 @@ def _row(traffic: str, hist: LogHistogram, place: Callable[[float], float], n_bi
     bars = (f"M{_n(i * wide)},100v{_n(-max(3.0, 100 * n / top))}h{_n(wide)}V100z" for i, n in enumerate(bins) if n)
     quantiles = [(q, hist.quantile(q)) for q in (0.5, 0.9, 0.99)]
     marks = tuple(
-        (round(100 * place(v), 2), f"{quantile_label(q)} {seconds(v / _NS)}") for q, v in quantiles if v is not None
+        (round(100 * place(v), 2), f"{quantile_label(q)} {duration(v / _NS)}") for q, v in quantiles if v is not None
     )
-    return Row(traffic, "".join(bars), marks, ", ".join([*(m[1] for m in marks), f"{number(hist.n)} in all"]))
+    return DistributionRow(
+        traffic, "".join(bars), marks, ", ".join([*(m[1] for m in marks), plural(int(hist.n), "sample")])
+    )
 
 
 def _n(value: float) -> str:
@@ -140,33 +142,36 @@ def _n(value: float) -> str:
 
 
 def log_ticks(low: float, high: float, apart: float = 11) -> list[tuple[float, str]]:
-    """Round latencies on an axis from 10**low to 10**high ns, as per cent and label; `apart` per cent at least."""
+    """Ticks at round latencies from 10**low to 10**high ns, as (per cent, label).
+
+    Two ticks are at least `apart` per cent of the axis from each other.
+    """
     decades = high - low
     steps = (1,) if decades > 3 else (1, 2, 5) if decades > 0.9 else (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
     exponents = range(math.floor(low), math.ceil(high) + 1)
     ticks: list[tuple[float, str]] = []
     for value in (s * 10.0**e for e in exponents for s in steps):
         at = round(100 * (math.log10(value) - low) / (high - low), 2)
-        # Labels need room, on a phone a tenth of the width.
+        # Labels need space: on a phone a tenth of the width.
         if 0 <= at <= 100 and (not ticks or at - ticks[-1][0] > apart):
             ticks.append((at, _short(value / _NS)))
     return ticks
 
 
 def _short(value_s: float) -> str:
-    """`0.05` as `50 ms`: ticks are round numbers."""
+    """Format a round tick: `0.05` as `50 ms`."""
     return (
         f"{value_s:g} s" if value_s >= 1 else f"{value_s * 1000:g} ms" if value_s >= 1e-3 else f"{value_s * 1e6:g} µs"
     )
 
 
-def lengths(whole: Whole) -> list[dict[str, str]]:
-    """A table row a traffic: how well the prompt lengths and images came out as they were dialled."""
+def lengths(totals: RunTotals) -> list[dict[str, str]]:
+    """Table rows per traffic: requested prompt lengths and images against reported tokens."""
     rows = []
-    for traffic, x in list(whole.lengths.items())[:MOST]:
-        if not x.told and not x.images:
+    for traffic, x in list(totals.lengths.items())[:MOST]:
+        if not x.counted and not x.images:
             continue
-        off = " and ".join(
+        difference = " and ".join(
             p
             for p in (
                 f"up to {number(x.shorter)} fewer" if x.shorter else "",
@@ -181,11 +186,11 @@ def lengths(whole: Whole) -> list[dict[str, str]]:
             {
                 "traffic": clean(traffic, 40),
                 "prompts": span,
-                "told": number(x.told),
-                "equal": f"{x.equal / x.told:.1%}" if x.told else "–",
-                "off": off or ("none" if x.told else "–"),
+                "counted": number(x.counted),
+                "exact": percent(x.exact / x.counted, 1) if x.counted else "–",
+                "difference": difference or ("none" if x.counted else "–"),
                 "images": number(x.images) if x.images else "–",
-                "an_image": number(round(x.image_tokens / x.images)) if x.images and x.image_tokens else "–",
+                "per_image": number(round(x.image_tokens / x.images)) if x.images and x.image_tokens else "–",
             }
         )
     return rows

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadchaos.report.live_stats.buckets import Bucket, e2e_ns, ttft_ns
-from loadchaos.report.live_stats.distributions import Whole
+from loadchaos.report.live_stats.distributions import RunTotals
 
 POINTS = 4000
 """Stretches at most: a run of an hour keeps its seconds, one of a day has 32 s."""
@@ -45,7 +45,7 @@ class Series:
         self._open: dict[tuple[str, str], tuple[int, str, str]] = {}  # (lane, key) -> since, name, text
         self._closed: list[tuple[str, str, int, int, str]] = []
         self.attacks: Counter[tuple[str, str]] = Counter()  # (name, ok | failed | skipped)
-        self.whole = Whole()
+        self.totals = RunTotals()
         self.configuration: Mapping[str, Any] = {}  # what the server told of itself: flags, settings, system
 
     def feed(self, row: Mapping[str, Any]) -> None:
@@ -69,7 +69,7 @@ class Series:
 
     def _on_end(self, row: Mapping[str, Any], at: int) -> None:
         self._bucket(at).outcomes[str(row.get("outcome"))] += 1
-        self.whole.feed(row)
+        self.totals.feed(row)
         if row.get("outcome") != "ok":
             return
         ttft, e2e = ttft_ns(row), e2e_ns(row)

@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loadchaos.report.phrases import known_text, remedy_text
-from loadchaos.report.words import SEVERITY, clean, number, plural
+from loadchaos.report.formatting import clean, number, plural
+from loadchaos.report.phrases import SEVERITY, known_text, remedy_text
 
 _DEADLY = ("engine_death", "startup", "hang", "node")
 _MOST_DEATHS = 5

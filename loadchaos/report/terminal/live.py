@@ -18,9 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from loadchaos.core.model import BLAMELESS
+from loadchaos.report.formatting import clean, duration, number, plural
 from loadchaos.report.live_stats.snapshot import Percentiles, Snapshot
-from loadchaos.report.phrases import known_text, worst_first
-from loadchaos.report.words import SEVERITY, clean, number, plural, seconds
+from loadchaos.report.phrases import SEVERITY, known_text, worst_first
 
 PLAIN_EVERY_S = 10.0
 _NS = 1_000_000_000
@@ -154,7 +154,7 @@ def plain_line(s: Snapshot) -> str:
         parts.append(", ".join(f"{number(n)} {o}" for o, n in outcomes.items()))
     ttft = s.recent.get("ttft", _NOTHING)
     if ttft.n:
-        parts.append(f"TTFT p50 {seconds(ttft.p50)} p99 {seconds(ttft.p99)}")
+        parts.append(f"TTFT p50 {duration(ttft.p50)} p99 {duration(ttft.p99)}")
     parts.append(f"{s.tokens_per_s:.0f} tokens/s")
     if s.attacks_in_force:
         parts.append("attack: " + ", ".join(sorted({a.name for a in s.attacks_in_force})))
@@ -168,7 +168,7 @@ def plain_line(s: Snapshot) -> str:
 def _phase(s: Snapshot) -> str:
     if s.load_s is None:
         return "before the load"
-    return f"{'load over' if s.load_over else 'load'} {seconds(s.load_s) if s.load_s >= 0.05 else '0 s'}"
+    return f"{'load over' if s.load_over else 'load'} {duration(s.load_s) if s.load_s >= 0.05 else '0 s'}"
 
 
 def _state_words(s: Snapshot) -> str:
@@ -226,7 +226,7 @@ def _server(s: Snapshot) -> RenderableType:
     grid.add_column(overflow="fold")
     for st in s.states:
         name = "server" if len(s.states) == 1 else clean(st.replica, 16)
-        since = seconds(max(0.0, (s.now_ns - st.at_ns) / _NS))
+        since = duration(max(0.0, (s.now_ns - st.at_ns) / _NS))
         grid.add_row(
             name,
             Text.assemble(
@@ -276,10 +276,12 @@ def _preflight(s: Snapshot) -> RenderableType:
 def _load(s: Snapshot) -> RenderableType:
     ttft, itl = s.recent.get("ttft", _NOTHING), s.recent.get("itl", _NOTHING)
     now = f"{s.begun_per_s:.1f} begun/s  {s.done_per_s:.1f} done/s  {s.tokens_per_s:.0f} tokens/s"
-    latency = f"TTFT p50 {seconds(ttft.p50)} p99 {seconds(ttft.p99)}  ITL p50 {seconds(itl.p50)} p99 {seconds(itl.p99)}"
+    latency = (
+        f"TTFT p50 {duration(ttft.p50)} p99 {duration(ttft.p99)}  ITL p50 {duration(itl.p50)} p99 {duration(itl.p99)}"
+    )
     text = Text(f"last 10 s  {now}\n           {latency if ttft.n else 'no answer finished'}")
-    users = f"{plural(s.users, 'user')}, {number(s.in_flight)} in flight; oldest silence {seconds(s.oldest_silence_s)}"
-    text.append(f"\n{users}; generator {seconds(s.lag_s)} late", "yellow" if s.lag_s > 0.1 else "dim")
+    users = f"{plural(s.users, 'user')}, {number(s.in_flight)} in flight; oldest silence {duration(s.oldest_silence_s)}"
+    text.append(f"\n{users}; generator {duration(s.lag_s)} late", "yellow" if s.lag_s > 0.1 else "dim")
     if s.paused:
         text.append(f"\npaused: {clean(s.paused, 100)}", "bold yellow")
     return text
@@ -304,10 +306,10 @@ def _traffic(s: Snapshot) -> RenderableType:
             number(line.in_flight),
             number(counts.get("ok", 0)),
             others,
-            seconds(ttft.p50),
-            seconds(ttft.p99),
-            seconds(e2e.p50),
-            seconds(e2e.p99),
+            duration(ttft.p50),
+            duration(ttft.p99),
+            duration(e2e.p50),
+            duration(e2e.p99),
         )
     return table
 

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from loadchaos.core.ledger.folder import RunFolder
-from loadchaos.report.words import clean, clock, number, seconds
+from loadchaos.report.formatting import clean, duration, number, parse_time
 
 _TARGET, _FAILURES = 14, 30  # columns they have at least on a narrow terminal
 
@@ -25,7 +25,7 @@ def _run(folder: RunFolder) -> dict[str, Any]:
         verdict = orjson.loads(folder.verdict.read_bytes())
     except (OSError, orjson.JSONDecodeError):
         verdict = {}
-    started, ended = clock(verdict.get("started")), clock(verdict.get("ended"))
+    started, ended = parse_time(verdict.get("started")), parse_time(verdict.get("ended"))
     target = verdict.get("target") or {}
     outcomes: Mapping[str, int] = verdict.get("outcomes") or {}
     return {
@@ -52,7 +52,7 @@ def text(runs: Sequence[Mapping[str, Any]], width: int | None = None) -> str:
             (
                 Path(r["folder"]).name,
                 str(verdict),
-                seconds(r["lasted_s"]),
+                duration(r["lasted_s"]),
                 number(r["requests"]),
                 clean(r["target"], 34),
                 names,

@@ -17,8 +17,8 @@ from typing import Protocol
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.units import format_duration
 from loadchaos.profile.cron import Schedule
+from loadchaos.report.formatting import duration
 from loadchaos.report.html import trend, trend_page
-from loadchaos.report.words import seconds
 from loadchaos.runner.soak import due, retention
 from loadchaos.runner.soak.child import FinishedRun, Process, SoakChild
 from loadchaos.runner.soak.state import Lock, Running, SoakRun, State, What, Why, iso, load, save, told, when
@@ -245,7 +245,7 @@ class Soak:
         if again and self._order.schedule.catch_up == "once":
             self.state.queued = self.state.queued or running.planned
         self._save()
-        took = seconds((ended - when(running.started)).total_seconds())
+        took = duration((ended - when(running.started)).total_seconds())
         became = night.verdict or what.replace("_", " ")
         why = f": {text}" if text else ""
         self._say(f"{told(ended)}: {night.folder or 'no run'}: {became}, exit code {code}, {took}{why}")

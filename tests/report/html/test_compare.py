@@ -13,14 +13,14 @@ from click.testing import CliRunner
 from loadchaos.cli.main import main
 from loadchaos.core.errors import OptionError
 from loadchaos.report.html import compare, compare_page
-from loadchaos.report.live_stats.distributions import Whole
+from loadchaos.report.live_stats.distributions import RunTotals
 
 MS = 1_000_000
 
 
-def whole(median_ms: float, n: int, seed: int) -> Whole:
+def whole(median_ms: float, n: int, seed: int) -> RunTotals:
     """Answers around a median, with the tail latencies have."""
-    made, rng = Whole(), random.Random(seed)
+    made, rng = RunTotals(), random.Random(seed)
     for _ in range(n):
         ttft = round(median_ms * MS * rng.lognormvariate(0, 0.4))
         made.feed(

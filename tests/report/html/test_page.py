@@ -50,8 +50,8 @@ def page(run_folder: RunFolder, verdict: Verdict) -> Page:
 
 def test_the_verdict_comes_first_then_what_broke(page: Page) -> None:
     text = " ".join(page.text.split())
-    assert text.index("FAIL") < text.index("What broke") < text.index("encoder_cache_miss engine death")
-    assert text.index("encoder_cache_miss engine death") < text.index("What was expected") < text.index("How it went")
+    assert text.index("FAIL") < text.index("Failures") < text.index("encoder_cache_miss engine death")
+    assert text.index("encoder_cache_miss engine death") < text.index("Expectations") < text.index("Timeline")
     assert "embedded server" in text
 
 

@@ -75,7 +75,7 @@ def test_the_page_is_ready_to_paste(run_folder: RunFolder, death: dict[str, Any]
         "https://github.com/vllm-project/vllm/issues/38551, fixed in 0.27.1",
         "(EngineCore pid=7) AssertionError",
         "60 x `images`, prompts of 400 to 459 tokens, 120 images",
-        "`reset_mm_cache`, the last begun 300 ms before; it may",
+        "`reset_mm_cache`, the last one 300 ms before the failure; it may",
         "cause `mm_cache_desync`",
         "<summary>60 requests</summary>",
         "loadchaos run mtp_mm --seed 7",
@@ -95,9 +95,9 @@ def test_the_page_has_what_the_server_and_its_gpus_measured(run_folder: RunFolde
         {"at_s": 29.0, **engine, "generation_tokens_total": 2000.0},
     ]  # fmt: skip
     page = (folder.write(run_folder, death) / "incident.md").read_text()
-    assert "| +24.000 s | engine 0 | 80 | 3 | 42% |  |  |" in page
-    assert "| +29.000 s | engine 0 | 80 | 3 | 42% | 200 |  |" in page
-    assert "- gpu0 (NVIDIA H200) of here: 120.0 of 140.0 GiB in use, 90% busy, 71 C" in page
+    assert "| +24.000 s | engine 0 | 80 | 3 | 42 % |  |  |" in page
+    assert "| +29.000 s | engine 0 | 80 | 3 | 42 % | 200 |  |" in page
+    assert "- gpu0 (NVIDIA H200) of here: 120.0 of 140.0 GiB in use, 90 % busy, 71 C" in page
     assert "GPU and driver: this server does not tell of them" in page
 
 
@@ -111,8 +111,8 @@ def test_the_page_says_in_a_sentence_what_happened_and_what_it_runs_on(
     for part in (
         "vllm 0.18.0 died with 60 requests in flight 30.0 s after the load began: `Encoder cache miss`.",
         "Its process exited with code 0. It did not come back.",
-        "- server: vllm 0.18.0, a server loadchaos launched",
-        "as its log tells them: `{'port': 1}`",
+        "- server: vllm 0.18.0, server launched by loadchaos",
+        "flags (from its log): `{'port': 1}`",
         "max_num_seqs 64",
         "- GPU: `GPU 0: H200`",
         "Until then: 280 x `images` (200 answered); 60 requests at a time when it happened.",
@@ -142,7 +142,7 @@ def test_what_the_dying_engine_dumped_stands_by_itself() -> None:
 def test_an_earlier_incident_of_the_same_name_is_told(run_folder: RunFolder, death: dict[str, Any]) -> None:
     folder.write(run_folder, death)
     page = (folder.write(run_folder, {**death, "n": 2}) / "incident.md").read_text()
-    assert "it had happened before (001-encoder_cache_miss)" in page
+    assert "it happened before in this run, after a restart of the same server (001-encoder_cache_miss)" in page
 
 
 def test_the_command_to_repeat_has_none_of_what_only_shows_things() -> None:

@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 from loadchaos.core.stats import LogHistogram
-from loadchaos.report.live_stats.distributions import Whole, distributions, lengths
+from loadchaos.report.live_stats.distributions import RunTotals, distributions, lengths
 
 MS = 1_000_000
 
@@ -25,7 +25,7 @@ def answer(traffic: str, ttft_ms: float, **more: Any) -> dict[str, Any]:
 
 
 def test_a_fast_and_a_slow_traffic_stand_apart_on_one_axis() -> None:
-    whole = Whole()
+    whole = RunTotals()
     for i in range(200):
         whole.feed(answer("fast", 10 + i / 100))
         whole.feed(answer("slow", 1000 + i))
@@ -40,7 +40,7 @@ def test_a_fast_and_a_slow_traffic_stand_apart_on_one_axis() -> None:
 
 
 def test_a_single_answer_is_a_bar_in_the_middle_with_a_tick_beside_it() -> None:
-    whole = Whole()
+    whole = RunTotals()
     whole.feed(answer("t", 70))
     (row,) = distributions(whole)[0].rows
     x = float(re.findall(r"M([\d.]+),", row.path)[0])
@@ -49,7 +49,7 @@ def test_a_single_answer_is_a_bar_in_the_middle_with_a_tick_beside_it() -> None:
 
 
 def test_failures_have_no_latency_and_no_answer_means_no_picture() -> None:
-    whole = Whole()
+    whole = RunTotals()
     whole.feed({**answer("t", 70), "outcome": "reset"})
     assert distributions(whole) == []
 
@@ -58,27 +58,27 @@ def test_every_gap_between_chunks_is_counted() -> None:
     gaps = LogHistogram()
     for ms in (5, 6, 7, 500):
         gaps.add(ms * MS)
-    whole = Whole()
+    whole = RunTotals()
     whole.feed(answer("t", 70, itl_hist={str(k): v for k, v in gaps.counts.items()}))
     itl = distributions(whole)[1]
-    assert "4 in all" in itl.rows[0].text
+    assert "4 samples" in itl.rows[0].text
     assert itl.title == "Gaps between chunks"
 
 
 def test_lengths_say_how_far_off_the_plan_they_came_out() -> None:
-    whole = Whole()
+    whole = RunTotals()
     for planned, counted in ((100, 100), (200, 200), (300, 297), (400, 401)):
         whole.feed(answer("t", 70, planned_tokens=planned, prompt_tokens=counted, images=2, image_tokens=500))
     whole.feed(answer("t", 70, planned_tokens=None, prompt_tokens=5))
     (row,) = lengths(whole)
-    assert row["equal"] == "50.0%"
-    assert row["off"] == "up to 3 fewer and up to 1 more"
+    assert row["exact"] == "50.0 %"
+    assert row["difference"] == "up to 3 fewer and up to 1 more"
     assert row["prompts"] == "100 to 401"
-    assert (row["images"], row["an_image"]) == ("8", "250")
+    assert (row["images"], row["per_image"]) == ("8", "250")
 
 
 def test_zero_and_huge_latencies_are_drawn() -> None:
-    whole = Whole()
+    whole = RunTotals()
     whole.feed(answer("t", 0))
     whole.feed(answer("t", 3_600_000))
     row = distributions(whole)[0].rows[0]

@@ -1,0 +1,127 @@
+"""Format numbers, durations, times and foreign text for people: one format each, used by every report."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+# Terminal escape sequences, then other control characters, what turns the direction of text, what no XML may hold.
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.")
+_CONTROL = re.compile(
+    "[\\x00-\\x1f\\x7f-\\x9f\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff\\ufffe\\uffff]+"
+)
+
+
+def clean(text: object, limit: int = 2000) -> str:
+    """Put foreign text on one line, without escape sequences or control characters.
+
+    A text longer than `limit` characters is cut and ends with an ellipsis.
+    """
+    plain = _CONTROL.sub(" ", _ESCAPES.sub("", str(text))).strip()
+    return plain if len(plain) <= limit else plain[: limit - 1] + "…"
+
+
+def clean_line(text: str, limit: int = 2000) -> str:
+    """Clean a line of a log or a file and keep its indentation."""
+    return text[: len(text) - len(text.lstrip(" "))] + clean(text, limit)
+
+
+def duration(seconds: float | None) -> str:
+    """Format seconds as `650 ms`, `4.0 s`, `2 min 5 s` or `1 h 5 min`; a dash for None."""
+    if seconds is None:
+        return "–"
+    if seconds < 0:
+        return "-" + duration(-seconds)
+    if seconds < 0.9995:
+        return f"{_milliseconds(seconds * 1000)} ms"
+    if seconds < 119.5:
+        return f"{seconds:.0f} s" if seconds >= 99.95 else f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min" + (f" {whole % 60} s" if whole % 60 else "")
+    minutes = whole // 60
+    return f"{minutes // 60} h" + (f" {minutes % 60} min" if minutes % 60 else "")
+
+
+def _milliseconds(ms: float) -> str:
+    if ms >= 99.95:
+        return f"{ms:.0f}"
+    return f"{ms:.1f}" if ms >= 0.95 else f"{ms:.2f}" if ms >= 0.005 else "0"
+
+
+def number(value: float | None) -> str:
+    """Format `1234567` as `1,234,567` and a fraction with three digits; a dash for None."""
+    if value is None:
+        return "–"
+    if float(value).is_integer():
+        return f"{int(value):,}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
+
+
+def plural(n: float, noun: str) -> str:
+    """Format a count with its noun: `1 request`, `2 requests`. Only for nouns whose plural ends in -s."""
+    return f"{number(n)} {noun}" + ("" if n == 1 else "s")
+
+
+def percent(share: float, decimals: int = 0) -> str:
+    """Format a share as `29 %`, or with decimals as `29.8 %`."""
+    return f"{100 * share:.{decimals}f} %"
+
+
+_PERCENT = re.compile(r"(?<=\d)%")
+
+
+def space_percent(text: str) -> str:
+    """Write every percentage in a text with a space: `29.8%` becomes `29.8 %`."""
+    return _PERCENT.sub(" %", text)
+
+
+def parse_time(text: object) -> datetime | None:
+    """Parse an ISO 8601 text of verdict.json as a time in UTC; None for anything else."""
+    if not isinstance(text, str):
+        return None
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return when if when.tzinfo else when.replace(tzinfo=UTC)
+
+
+def since_load(verdict: Mapping[str, Any], at: object, at_s: object = None) -> str:
+    """Format a moment relative to the load: `12.4 s after the load began (14:20:11 UTC)`.
+
+    Args:
+        verdict: The verdict; its `started` is the origin where `at_s` is missing.
+        at: The moment as ISO 8601 text.
+        at_s: The moment in seconds since the load began, or since the run began if it had no load.
+    """
+    when, begun = parse_time(at), parse_time(verdict.get("started"))
+    utc = f" ({when:%H:%M:%S} UTC)" if when else ""
+    if isinstance(at_s, int | float) and not isinstance(at_s, bool):
+        # A run that never came to its load (exit codes 2 and 4) counts from its own begin.
+        return _after(float(at_s), "the run" if verdict.get("exit_code") in (2, 4) else "the load") + utc
+    if when is None:
+        return "at an unknown time" if at is None else clean(at, 60)
+    if begun is None:
+        return f"{when:%Y-%m-%d %H:%M:%S} UTC"
+    return _after((when - begun).total_seconds(), "the run") + utc
+
+
+def _after(seconds: float, origin: str) -> str:
+    if abs(seconds) < 0.05:
+        return f"when {origin} began"
+    return f"{duration(abs(seconds))} {'after' if seconds > 0 else 'before'} {origin} began"
+
+
+def short_path(folder: Path, part: str | Path) -> str:
+    """Format a path as short as it can be typed: relative to the current folder where it lies below it."""
+    path = folder / part
+    try:
+        return str(path.absolute().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

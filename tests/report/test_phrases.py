@@ -1,0 +1,171 @@
+"""Every check, state and outcome that a verdict can hold has display text; none falls back to its id."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from loadchaos.analysis.mechanisms import EXPOSURES
+from loadchaos.core import model
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.profile.profile import Mechanism
+from loadchaos.report import phrases
+from loadchaos.report.export import github, junit
+from loadchaos.report.formatting import duration, number, percent, plural, space_percent
+from loadchaos.report.html import page
+from loadchaos.report.live_stats.series import Series
+from loadchaos.report.phrases import RuleText, rule_text
+from loadchaos.report.terminal import summary
+
+ANALYSIS = Path(phrases.__file__).parents[1] / "analysis"
+
+
+def check_names() -> Iterator[str]:
+    """Names of all checks that the analysis makes; the part that varies becomes `images`."""
+    for path in sorted(ANALYSIS.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Check":
+                name = node.args[0]
+                if isinstance(name, ast.Constant):
+                    yield str(name.value)
+                elif isinstance(name, ast.JoinedStr):
+                    yield "".join(str(v.value) if isinstance(v, ast.Constant) else "images" for v in name.values)
+
+
+NAMES = sorted({*check_names(), "exact_lengths", "exact_outputs"})
+
+
+def rule(name: str, actual: str, verdict: str = "pass", expected: str = "") -> dict[str, Any]:
+    return {"name": name, "expected": expected, "actual": actual, "verdict": verdict}
+
+
+def full_verdict() -> dict[str, Any]:
+    """A verdict with every known check, state, outcome, severity and attribution in it."""
+    ids = [(s, a) for s in get_args(model.Severity) for a in get_args(model.Attribution)]
+    return {
+        "profile": "p", "verdict": "fail", "exit_code": 1, "target": {"kind": "external", "url": "http://h:1"},
+        "checks": [rule(n, "it is", "unknown" if i % 2 else "pass") for i, n in enumerate(NAMES)],
+        "expectations": [rule("hangs", "0", expected="== 0")],
+        "outcomes": dict.fromkeys(model.OUTCOMES, 2), "by_traffic": {"text": dict.fromkeys(model.OUTCOMES, 2)},
+        "states": [{"state": s, "replica": "a", "at_s": 1.0, "signs": []} for s in model.STATES],
+        "failures": [{"id": "x", "severity": s, "attribution": a, "title": "t"} for s, a in ids],
+        "worth": "w", "generator": {"lag_p99_s": 0.1},
+    }  # fmt: skip
+
+
+def test_check_names_of_the_analysis_are_found() -> None:
+    assert len(NAMES) > 15
+    assert {"run", "requires images", "attack images"} <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_check_text_exists_for_every_check(name: str) -> None:
+    text = phrases.check_text(name)
+    assert text is not None, f"add {name!r} to report/phrases.py"
+    assert "_" not in text.label
+    assert "{" not in text.label
+
+
+def test_states_outcomes_severities_and_causes_have_text() -> None:
+    assert tuple(phrases.STATES) == model.STATES
+    assert tuple(phrases.OUTCOMES) == model.OUTCOMES
+    assert set(phrases.SEVERITY) == set(get_args(model.Severity))
+    assert set(phrases.CAUSE) == set(get_args(model.Attribution))
+    assert set(phrases.MECHANISMS) >= set(get_args(Mechanism))
+
+
+def test_display_texts_are_plain_words_and_unique() -> None:
+    for table in (phrases.STATES, phrases.OUTCOMES, phrases.SEVERITY, phrases.CAUSE, phrases.TARGET, phrases.SECTIONS):
+        texts = list(table.values())
+        assert len(set(texts)) == len(texts)
+        assert not [t for t in texts if "_" in t.replace("finish_reason", "")]
+
+
+def raw_ids() -> set[str]:
+    first_words = {n.partition(" ")[0] for n in NAMES}
+    return {i for i in {*first_words, *model.OUTCOMES, *model.STATES, *get_args(model.Severity)} if "_" in i}
+
+
+def test_terminal_shows_no_raw_id(tmp_path: Path) -> None:
+    shown = summary.render(full_verdict(), tmp_path, width=200)
+    assert [i for i in sorted(raw_ids()) if i in shown] == []
+
+
+def test_html_page_shows_no_raw_id(tmp_path: Path) -> None:
+    shown = page.render(full_verdict(), Series(), tmp_path)
+    shown = shown[: shown.index('<script id="numbers"')]
+    for outcome in model.OUTCOMES:  # the id is the tooltip of the row
+        shown = shown.replace(f'title="{outcome}"', "")
+    assert [i for i in sorted(raw_ids()) if i in shown] == []
+
+
+def test_github_summary_and_annotations_show_no_raw_id(tmp_path: Path) -> None:
+    verdict = full_verdict()
+    shown = github.summary(verdict, tmp_path) + "\n".join(github.annotate({**verdict, "failures": []}, "p.yaml"))
+    assert [i for i in sorted(raw_ids()) if i in shown] == []
+
+
+def test_junit_messages_show_no_raw_id(tmp_path: Path) -> None:
+    junit.write(RunFolder(tmp_path), full_verdict())
+    messages = (tmp_path / "junit.xml").read_text().split('message="')[1:]
+    assert [i for i in sorted(raw_ids()) if any(i in m.partition('"')[0] for m in messages)] == []
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (rule("run", "it did"), "run completed"),
+        (rule("run", "interrupted: SIGINT", "unknown", "ran to its end"),
+         "run: interrupted: SIGINT (expected: ran to its end)"),
+        (rule("ledger", "it is"), "record complete"),
+        (rule("ledger", "3 rows cannot be read"), "record: 3 rows cannot be read"),
+        (rule("load_delivered", "29.8% (179 of 600)", "unknown", ">= 95%"),
+         "load delivered: 179 of 600 requests (29.8 %, expected >= 95 %)"),
+        (rule("load_delivered", "87.5% (7 of 8; 1 missed: no_slot)", "unknown", ">= 95%"),
+         "load delivered: 7 of 8 requests (87.5 %, expected >= 95 %); not sent: 1 (no free slot)"),
+        (rule("exposure", "40", "unknown", "image_requests >= 300"), "exposure: 40 image requests (expected >= 300)"),
+        (rule("requires speculative_decoding", "12 drafts", expected="at work"), "speculative decoding in use: 12 drafts"),
+        (rule("hangs", "0", expected="== 0"), "hangs: 0 (expected == 0)"),
+        (rule("engine_deaths == 0", "1", "fail", "0"), "engine_deaths: 1 (expected == 0)"),
+        (rule("new_check", "it is"), "new_check: it is"),
+    ],
+)  # fmt: skip
+def test_rule_text_is_one_plain_sentence(given: dict[str, Any], sentence: str) -> None:
+    assert rule_text(given).sentence == sentence
+
+
+def test_rule_text_has_columns_for_tables() -> None:
+    found = rule_text(rule("shed", "2.0%", "unknown", "<= 1%"))
+    assert found == RuleText(
+        "requests shed (429, 503)", "2.0 %", "<= 1 %", "requests shed (429, 503): 2.0 % (expected <= 1 %)"
+    )
+
+
+def test_exposures_read_as_words() -> None:
+    for name in EXPOSURES:
+        sentence = rule_text(rule("exposure", "3", "unknown", f"{name} >= 9")).sentence
+        assert "_" not in sentence
+
+
+def test_external_target_names_its_address() -> None:
+    verdict = {"target": {"kind": "external", "url": "http://h:1", "dialect": "vllm", "version": "0.18.0"}}
+    assert phrases.target_text(verdict) == "external target http://h:1: vllm 0.18.0"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "–"), (0.0, "0 ms"), (0.00025, "0.25 ms"), (0.005, "5.0 ms"), (0.0123, "12.3 ms"), (0.65, "650 ms"),
+     (0.9996, "1.0 s"), (4.0, "4.0 s"), (12.34, "12.3 s"), (100.0, "100 s"), (125, "2 min 5 s"), (300, "5 min"),
+     (7300, "2 h 1 min"), (3600, "1 h"), (-0.245, "-245 ms")],
+)  # fmt: skip
+def test_duration_has_one_format(value: float | None, text: str) -> None:
+    assert duration(value) == text
+
+
+def test_numbers_counts_and_percentages_have_one_format() -> None:
+    assert (number(1234567), number(1.5), number(None)) == ("1,234,567", "1.50", "–")
+    assert (plural(1, "request"), plural(2000, "request")) == ("1 request", "2,000 requests")
+    assert (percent(0.298, 1), percent(1)) == ("29.8 %", "100 %")
+    assert space_percent("29.8% of 5 %") == "29.8 % of 5 %"
