@@ -98,7 +98,7 @@ def test_the_page_has_what_the_server_and_its_gpus_measured(run_folder: RunFolde
     assert "| +24.000 s | engine 0 | 80 | 3 | 42 % |  |  |" in page
     assert "| +29.000 s | engine 0 | 80 | 3 | 42 % | 200 |  |" in page
     assert "- gpu0 (NVIDIA H200) of here: 120.0 of 140.0 GiB in use, 90 % busy, 71 C" in page
-    assert "GPU and driver: this server does not tell of them" in page
+    assert "GPU and driver: not reported by this server" in page
 
 
 def test_the_page_says_in_a_sentence_what_happened_and_what_it_runs_on(
@@ -115,7 +115,7 @@ def test_the_page_says_in_a_sentence_what_happened_and_what_it_runs_on(
         "flags (from its log): `{'port': 1}`",
         "max_num_seqs 64",
         "- GPU: `GPU 0: H200`",
-        "Until then: 280 x `images` (200 answered); 60 requests at a time when it happened.",
+        "Sent before the failure: 280 x `images` (200 ok). In flight at that time: 60 requests.",
         "- none of the remedies below",
     ):
         assert part in page, part
