@@ -129,7 +129,7 @@ def _join(environment: Environment, runner: Any) -> None:
     plan = WorkerPlan.read(Path(os.environ[PLAN_VARIABLE]), None)
 
     def lost() -> None:
-        if not any(load.over.is_set() for load in _loads):
+        if not any(load.ended.is_set() for load in _loads):
             _complain(
                 f"the master has been silent for {SILENT_S:g} s: the load ends here; its rows lie in {plan.folder}"
             )
@@ -176,7 +176,7 @@ def _end_with_parent(environment: Environment, parent: int) -> None:
         sleep(_PARENT_S)
     for load in _loads:
         load.stop(_SIGNAL_GRACE_S)
-        load.over.wait(_SIGNAL_GRACE_S + 6)
+        load.ended.wait(_SIGNAL_GRACE_S + 6)
     if environment.runner is not None:
         environment.runner.quit()
 
@@ -253,7 +253,7 @@ def _on_quitting(environment: Environment, **_: Any) -> None:
     """A signal ended us: the rows of what was in flight are written first, and sent where they go to a master."""
     for load in _loads:
         load.stop(_SIGNAL_GRACE_S)
-        load.over.wait(_SIGNAL_GRACE_S + 6)
+        load.ended.wait(_SIGNAL_GRACE_S + 6)
     for link in _links:
         link.finish("stopped", _SIGNAL_GRACE_S)
     alone = not {REMOTE_VARIABLE, SESSION_VARIABLE} & os.environ.keys()

@@ -16,7 +16,7 @@ import orjson
 from loadchaos.core.errors import TargetError
 from loadchaos.core.model import Facts, Output, Step
 from loadchaos.load import payloads
-from loadchaos.load.wire.outcome import OutcomeRules, error_answer, error_object, of_error_event
+from loadchaos.load.wire.outcome import OutcomeRules, error_event_outcome, error_object, error_response_event
 from loadchaos.profile.profile import Profile
 from loadchaos.profile.traffic import Traffic
 from loadchaos.server.dialects import DIALECTS, Dialect
@@ -92,11 +92,11 @@ def refusal(answer: DiscoveryResponse, dialect: Dialect) -> str | None:
     plain = dialect.refusal_statuses and dialect.refusal_statuses | _NOT_FOUND
     rules = OutcomeRules(dialect.validation, dialect.shed, dialect.engine_failure, plain)
     if answer.status >= 400:
-        decisive = error_answer(answer.status, "", answer.headers, answer.text.encode(), rules)
+        decisive = error_response_event(answer.status, "", answer.headers, answer.text.encode(), rules)
         return f"{answer.status} {decisive.text}" if decisive.outcome == "rejected" else None
     first = next((line[5:].strip() for line in answer.text.splitlines() if line.startswith("data:")), "")
     error = error_object(replace(answer, text=first).json())
-    if error is None or of_error_event(error, after_token=False, rules=rules) != "rejected":
+    if error is None or error_event_outcome(error, after_token=False, rules=rules) != "rejected":
         return None
     return error.text
 

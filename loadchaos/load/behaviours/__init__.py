@@ -1,8 +1,9 @@
-"""SHELF: how a client behaves. `plain` is the one to copy.
+"""Client behaviours: how a client connects, sends, reads and hangs up.
 
-A behaviour is one file with an `Options` model (what a profile may say about it), `FRESH` (whether each call has a
-connection of its own) and `act`, which takes the steps of one call and returns its reply. Options may say by `needs_stream`
-that they mean nothing where answers come whole. A new behaviour is one file, and one entry here.
+A behaviour is a module with `Options` (a pydantic model: its keys in a profile), `FRESH` (True: each request has a
+connection of its own) and `act`, which calls the steps of one `Exchange` and returns its reply. `Options.needs_stream`
+may say that a behaviour has no effect on answers that are not streamed. To add one, copy `plain.py` and add an entry to
+BEHAVIOURS below.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ __all__ = ["BEHAVIOURS", "Behaviour"]
 
 
 class Behaviour(Protocol):
-    """What an entry of the table offers; a module does."""
+    """Interface of a behaviour; each module of the table implements it."""
 
     @property
     def Options(self) -> type[BaseModel]:  # noqa: N802 - it is the name of a class
@@ -28,10 +29,13 @@ class Behaviour(Protocol):
 
     @property
     def FRESH(self) -> bool:  # noqa: N802 - a constant of a module
-        """Whether each call has a connection of its own."""
+        """True if each request has a connection of its own."""
 
     def act(self, exchange: Exchange) -> Reply:
-        """Take one call from connecting to its end. Never raises for what the network does."""
+        """Run one exchange from connecting to its reply.
+
+        Network errors never raise.
+        """
 
 
 BEHAVIOURS: Mapping[str, Behaviour] = {

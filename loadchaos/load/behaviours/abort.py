@@ -1,7 +1,8 @@
-"""A client that hangs up: before its body, before the first byte, at a token, behind the last, or after a time.
+"""A client that aborts.
 
-Its outcome is `aborted`, no failure. What the server decides before we hang up stands: an error event that came first
-is a `stream_error`, and an answer that was over before the chosen moment is what it is.
+Before the body, before a byte, at a token or a time.
+Its outcome is `aborted`, which is no failure. An outcome that the server decided before we hang up stands: an error
+event that came first is a `stream_error`, and an answer that ended before the chosen moment keeps its outcome.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from loadchaos.core.units import DurationS, IntRange
 from loadchaos.load.wire.exchange import Exchange
 
 FRESH = False
-_INTO_PREFILL_S = 0.02
+_PREFILL_WAIT_S = 0.02
 """Long enough for the server to have taken the request in, short beside any prefill worth cancelling."""
 
 
 class Options(BaseModel):
-    """When to hang up; exactly one of the three. `at_token` counts chunks with content, from 1.
+    """Moment to hang up: exactly one of `at_token`, `before` and `after`.
 
-    `before: body` leaves behind the head of the request, `first_byte` while it is queued or prefilled, `end` when the
-    finish_reason is there and the stream's last events are not. `reset` leaves without a goodbye.
+    `at_token` counts chunks with content, from 1. `before: body` hangs up after the request's head, `first_byte` while it
+    is queued or in prefill, `end` when the finish_reason is there and the stream's last events are not.
+    `leave: reset` closes with a TCP reset.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -37,14 +39,19 @@ class Options(BaseModel):
 
     @property
     def needs_stream(self) -> bool:
-        """Whether the moment comes within a stream only: an answer that comes whole has no tokens to count."""
+        """True if the moment only exists in a stream.
+
+        Other answers have no tokens to count.
+        """
         return self.at_token is not None or self.before == "end"
 
     @model_validator(mode="after")
-    def _one_moment(self) -> Options:
+    def _exactly_one_moment(self) -> Options:
         given = [n for n in ("at_token", "before", "after") if getattr(self, n) is not None]
         if len(given) != 1:
-            raise ValueError(f"abort needs one of at_token, before, after (got {' and '.join(given) or 'none'})")
+            raise ValueError(
+                f"abort needs exactly one of at_token, before, after (got {' and '.join(given) or 'none'})"
+            )
         if self.at_token is not None and self.at_token.low < 1:
             raise ValueError(f"at_token counts from 1 (got {self.at_token})")
         return self
@@ -58,24 +65,24 @@ def act(exchange: Exchange) -> Reply:
         return exchange.reply()
     if options.before == "body":
         if exchange.send_piece(exchange.wire.head, whole=False):
-            exchange.rest(_INTO_PREFILL_S)
+            exchange.pause(_PREFILL_WAIT_S)
             exchange.hang_up(reset=reset)
         return exchange.reply()
     if not exchange.send():
         return exchange.reply()
     if options.before == "first_byte":
-        exchange.rest(_INTO_PREFILL_S)
+        exchange.pause(_PREFILL_WAIT_S)
         exchange.hang_up(reset=reset)
         return exchange.reply()
     if options.after is not None:
         exchange.hang_up_after(options.after)
-    if exchange.receive_all(_moment(exchange, options)):
+    if exchange.receive_all(_hang_up_condition(exchange, options)):
         exchange.hang_up(reset=reset)
     return exchange.reply()
 
 
-def _moment(exchange: Exchange, options: Options) -> Callable[[], bool]:
-    """Whether it has come, asked after each read."""
+def _hang_up_condition(exchange: Exchange, options: Options) -> Callable[[], bool]:
+    """Make the check, asked after each read, that the moment has come."""
     if options.before == "end":
         return lambda: exchange.answered
     if options.at_token is None:

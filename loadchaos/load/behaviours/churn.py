@@ -1,4 +1,4 @@
-"""A client that makes a connection for each request and lets go of it behind the answer; nothing is kept alive."""
+"""A client that opens a new connection for each request."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ FRESH = True
 
 
 class Options(BaseModel):
-    """None."""
+    """This behaviour has no options."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def act(exchange: Exchange) -> Reply:
-    """Connect, send, read to the end; the call closes what was its own."""
+    """Connect, send, read to the end; the exchange closes its own connection."""
     if exchange.connect() and exchange.send():
         exchange.receive_all()
     return exchange.reply()

@@ -1,6 +1,6 @@
-"""A client whose request trickles in, byte by byte or in small pieces: a phone at the edge of its network, or Slowloris.
+"""A client that sends its request slowly, in small pieces (Slowloris).
 
-Its outcome is the server's. Its times are its own doing: they enter no latency.
+Its outcome is the server's. Its times are its own doing and enter no latency figure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ FRESH = True  # a stale connection would make it send again, and at once
 
 
 class Options(BaseModel):
-    """`bytes` a piece and `pause` behind each, of the `body` or of the `head` too; what is left after `for` goes at once."""
+    """Size of the pieces in `bytes` and the `pause` after each.
+
+    `of` says if only the `body` or also the head is sent slowly. After `for`, the rest is sent at once.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -44,7 +47,7 @@ def act(exchange: Exchange) -> Reply:
             return exchange.reply()  # the server refused before it had read all
         at += size
         pauses -= 1
-        if at < len(whole) and options.pause and not exchange.rest(options.pause):
+        if at < len(whole) and options.pause and not exchange.pause(options.pause):
             break
     exchange.receive_all()
     return exchange.reply()

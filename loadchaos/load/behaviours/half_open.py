@@ -1,7 +1,8 @@
-"""A client that is there and says nothing more: a part of a request, or all of it and never a read; then it leaves.
+"""A client that stops halfway.
 
-Its outcome is `aborted`, no failure, unless the server let go first. A server has to bear hundreds of these, and must
-have forgotten them when they are gone.
+Sends part of a request, or never reads, then leaves.
+Its outcome is `aborted`, which is no failure, unless the server closed first. A server has to bear hundreds of these
+and must free their resources when they are gone.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ FRESH = True
 
 
 class Options(BaseModel):
-    """How much is `sent` before the silence, how long the client stays, and how it leaves."""
+    """The part that is `sent`, the time it waits then, and the way it leaves."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -28,7 +29,7 @@ class Options(BaseModel):
 
 
 def act(exchange: Exchange) -> Reply:
-    """Connect, send a part, stay, leave."""
+    """Connect, send a part, wait, leave."""
     options: Options = exchange.step.behaviour_options
     exchange.slowed = True
     if not exchange.connect():
@@ -43,6 +44,6 @@ def act(exchange: Exchange) -> Reply:
     }[options.sent]
     if part and not exchange.send_piece(part):
         return exchange.reply()
-    exchange.rest(options.hold)
+    exchange.pause(options.hold)
     exchange.hang_up(reset=options.leave == "reset")
     return exchange.reply()

@@ -1,7 +1,9 @@
-"""A client that sends several requests at once on one connection and reads their answers in turn (RFC 9112, 9.3.2).
+"""A client that pipelines.
 
-The step is the first request; those behind it ask the same again, each a request of its own in the ledger. A server may
-answer one by one or close behind any answer, but must not mix answers up: an id of another request is `wrong_output`.
+Several requests at once on one connection (HTTP/1.1).
+The step is the first request. The others ask the same again, each a request of its own in the ledger. A server may
+answer one by one or close after any answer, but must not mix answers up: an id of another request is `wrong_output`
+(RFC 9112, 9.3.2).
 """
 
 from __future__ import annotations
@@ -27,35 +29,38 @@ class Options(BaseModel):
 
     @field_validator("depth")
     @classmethod
-    def _several(cls, value: Range) -> Range:
+    def _at_least_two(cls, value: Range) -> Range:
         if value.low < 2:
             raise ValueError(f"a pipeline is 2 requests deep or more (got {value})")
         return value
 
-    def behind(self, seed: int) -> int:
-        """How many requests follow the step's own."""
+    def follower_count(self, seed: int) -> int:
+        """Number of requests that follow the step's own."""
         return self.depth.low + seed % (self.depth.high - self.depth.low + 1) - 1
 
 
 def act(exchange: Exchange) -> Reply:
-    """Connect, send all of them at once, read the first answer."""
-    sent = b"".join(c.wire.head + c.wire.request.body for c in (exchange, *exchange.behind))
+    """Connect, send all requests at once, read the first answer."""
+    sent = b"".join(c.wire.head + c.wire.request.body for c in (exchange, *exchange.pipelined))
     if exchange.connect() and exchange.send_piece(sent):
         exchange.receive_all()
-    return _own(exchange, exchange)
+    return _checked_reply(exchange, exchange)
 
 
-def act_behind(exchange: PipelinedExchange, first: Exchange) -> Reply:
-    """Read the answer that is due to a request further back."""
-    if exchange.take_over():
+def act_pipelined(exchange: PipelinedExchange, first: Exchange) -> Reply:
+    """Read the answer of a request further back."""
+    if exchange.start_reading():
         exchange.receive_all()
-    return _own(exchange, first)
+    return _checked_reply(exchange, first)
 
 
-def _own(exchange: Exchange, first: Exchange) -> Reply:
-    """The reply, which must not name another of the requests on the connection."""
+def _checked_reply(exchange: Exchange, first: Exchange) -> Reply:
+    """Make the reply.
+
+    It must not name another of the requests on the connection.
+    """
     reply = exchange.reply()
-    named = [i for c in (first, *first.behind) if (i := c.wire.request_id) and i in (reply.request_id or "")]
+    named = [i for c in (first, *first.pipelined) if (i := c.wire.request_id) and i in (reply.request_id or "")]
     if reply.outcome != "ok" or not named or max(named, key=len) == exchange.wire.request_id:
         return reply
     return replace(

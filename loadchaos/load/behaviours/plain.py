@@ -1,4 +1,7 @@
-"""A client as it should be: sends the request whole, reads the answer to its end."""
+"""A normal client.
+
+Sends the whole request and reads the answer to its end.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ FRESH = False
 
 
 class Options(BaseModel):
-    """None."""
+    """This behaviour has no options."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

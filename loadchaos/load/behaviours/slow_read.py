@@ -1,6 +1,7 @@
-"""A client that reads slowly, a few bytes at a time through a small buffer, so that the server's own buffers fill.
+"""A client that reads slowly, so that the server's send buffers fill.
 
-Its outcome is the server's. Its times are its own doing: they enter no latency.
+It reads a few bytes at a time through a small receive buffer. Its outcome is the server's. Its times are its own doing
+and enter no latency figure.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ _BUFFER_BYTES = 4096
 
 
 class Options(BaseModel):
-    """`bytes` at most a read, `pause` between reads, and after `for` it reads on as others do."""
+    """At most `bytes` a read, `pause` between reads.
+
+    Normal reading after `for`.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -38,5 +42,5 @@ def act(exchange: Exchange) -> Reply:
         while exchange.receive(max(1, options.bytes.pick(rng))):
             if pauses > 0:
                 pauses -= 1
-                exchange.rest(options.pause)
+                exchange.pause(options.pause)
     return exchange.reply()

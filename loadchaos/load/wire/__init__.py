@@ -1,1 +1,7 @@
-"""Bytes to outcomes: SSE, HTTP/1.1 and the outcome of a request, without I/O, and blocking sockets beside them."""
+"""Client side of HTTP, SSE and the OpenAI protocol.
+
+From bytes to an outcome.
+Every request ends in exactly one outcome. `Exchange` is one request in progress; behaviours call its steps. Parsers
+(`http1`, `sse`, `completion`) do no I/O. Outcomes are decided in `outcome.py` and `completion.py`. A new error format is
+one branch of `outcome.error_object`; a server's own error texts belong to its dialect.
+"""

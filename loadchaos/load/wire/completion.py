@@ -1,7 +1,7 @@
-"""Reads the answer to a chat or text completion, streamed or whole: tokens with their times, usage, how it finished.
+"""Read a chat or text completion, streamed or whole: tokens, times, usage.
 
-Bytes are stamped by whoever received them. Nearly every event of a stream is the one before it with another word in it:
-such events are known by their first and last bytes (wire/alike.py) and never parsed. Sans-I/O.
+Bytes are stamped by the receiver. Nearly every event of a stream repeats the one before it with another text: such
+events are recognised by their first and last bytes (event_template.py) and never parsed. Sans-I/O.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 import orjson
 
 from loadchaos.core.stats import bucket
-from loadchaos.load.wire.event_template import EventTemplate, string
+from loadchaos.load.wire.event_template import EventTemplate, json_string
 from loadchaos.load.wire.outcome import (
     MAX_ERROR_CHARS,
     ErrorObject,
     OutcomeEvent,
     OutcomeRules,
+    error_event_outcome,
     error_object,
-    of_error_event,
 )
 from loadchaos.load.wire.sse import Event, SseParser
 
@@ -32,23 +32,45 @@ class _WrongShapeError(Exception):
 
 
 class Completion:
-    """The body of one 2xx answer. `add` what arrived, then `close`, then read the attributes.
+    """The body of one 2xx answer.
 
-    `decisive` lists what would decide the outcome, in byte order. `finish` maps a choice's index to its finish_reason.
-    Times are monotonic ns of the packet that completed the event. `chunks` counts those with content.
+    `feed` bytes, `close`, then read the attributes. `outcome_events` lists what can decide the outcome, in byte order.
+    `finish` maps a choice's index to its finish_reason. Times are monotonic ns of the packet that completed the event.
+    `chunks` counts those with content.
     """
 
     __slots__ = (
-        "_alike", "_between_events", "_body", "_events", "_prefix", "_sniffed", "_sse", "_text",
-        "_unsniffed", "answer_id", "asked_stream", "chunks", "decisive", "done_seen", "finish", "first_answer_ns",
-        "first_token_ns", "has_answer", "has_text", "is_stream", "itl_hist", "largest_gap_ns", "last_token_ns",
-        "rules", "usage",
+        "_between_events",
+        "_body",
+        "_events",
+        "_pending",
+        "_prefix",
+        "_sse",
+        "_stream_known",
+        "_template",
+        "_text",
+        "answer_id",
+        "asked_stream",
+        "chunks",
+        "done_seen",
+        "finish",
+        "first_answer_ns",
+        "first_token_ns",
+        "has_answer",
+        "has_text",
+        "is_stream",
+        "itl_hist",
+        "largest_gap_ns",
+        "last_token_ns",
+        "outcome_events",
+        "rules",
+        "usage",
     )  # fmt: skip
 
     def __init__(self, rules: OutcomeRules, *, asked_stream: bool, declared_stream: bool) -> None:
         self.rules = rules
         self.asked_stream = asked_stream
-        self.decisive: list[OutcomeEvent] = []
+        self.outcome_events: list[OutcomeEvent] = []
         self.first_token_ns: int | None = None
         self.first_answer_ns: int | None = None
         self.last_token_ns: int | None = None
@@ -63,51 +85,57 @@ class Completion:
         self.has_text = False
         self.has_answer = False
         self._prefix = b""
-        self._sniffed = False
+        self._stream_known = False
         self._text: list[str] = []
         self._events = 0
         self._sse = SseParser()
         self._between_events = False
-        self._alike = EventTemplate()
-        self._unsniffed: list[tuple[int, bytes]] = []
+        self._template = EventTemplate()
+        self._pending: list[tuple[int, bytes]] = []
         self._body: list[bytes] = []
 
-    def add(self, at_ns: int, piece: bytes) -> int:
-        """Take in bytes that arrived at `at_ns`; how many chunks with content they completed."""
-        alike = self._alike
-        if alike.known and piece.startswith(alike.frame_begin) and piece.endswith(alike.frame_end):
-            text = string(piece[len(alike.frame_begin) : -len(alike.frame_end)])
+    def feed(self, at_ns: int, piece: bytes) -> int:
+        """Read bytes that arrived at `at_ns`.
+
+        Returns how many chunks with content they complete.
+        """
+        template = self._template
+        if template.learned and piece.startswith(template.frame_begin) and piece.endswith(template.frame_end):
+            text = json_string(piece[len(template.frame_begin) : -len(template.frame_end)])
             if text and self._between_events:
                 self._events += 1
                 self._text.append(text)
-                self._stamp(at_ns, answer=alike.is_answer)
+                self._record_token(at_ns, answer=template.is_answer)
                 return 1
         before = self.chunks
         if len(self._prefix) < _PREFIX_BYTES:
             self._prefix += piece[:_PREFIX_BYTES]
-        if self._sniffed:
+        if self._stream_known:
             self._read(at_ns, piece)
         else:
-            self._unsniffed.append((at_ns, piece))
-            if self._sniff(final=False):
-                self._read_unsniffed()
+            self._pending.append((at_ns, piece))
+            if self._detect_stream(final=False):
+                self._read_pending()
         return self.chunks - before
 
     def close(self, at_ns: int, *, complete: bool) -> None:
-        """No more bytes; `complete` says that the body ended as promised, so that what it lacks is a fault."""
-        if not self._sniffed:
-            self._sniff(final=True)
-            self._read_unsniffed()
+        """End the body.
+
+        With `complete` it ended as promised, so that missing parts are faults.
+        """
+        if not self._stream_known:
+            self._detect_stream(final=True)
+            self._read_pending()
         if self.is_stream:
             last = self._sse.close()
             # Some servers forget the last blank line; a cut frame is no such case.
             if last is not None and (complete or last.data == b"[DONE]"):
                 self._event(at_ns, last)
-            if self.nothing() and self._sse.comments == 0 and self._prefix.strip():
+            if self.is_empty() and self._sse.comments == 0 and self._prefix.strip():
                 text = self._prefix[:_PREFIX_BYTES].decode("utf-8", "replace")
-                self.decisive.append(OutcomeEvent("protocol_error", f"a stream without one event: {text!r}"))
+                self.outcome_events.append(OutcomeEvent("protocol_error", f"the stream contained no event: {text!r}"))
         elif complete:
-            self._whole(b"".join(self._body))
+            self._read_json_body(b"".join(self._body))
 
     @property
     def text(self) -> str:
@@ -116,24 +144,24 @@ class Completion:
 
     @property
     def completion_tokens(self) -> int | None:
-        """As the server counted them."""
+        """Output tokens as the server counted them."""
         return self._count("completion_tokens")
 
     @property
     def prompt_tokens(self) -> int | None:
-        """As the server counted them."""
+        """Prompt tokens as the server counted them."""
         return self._count("prompt_tokens")
 
     @property
     def cached_tokens(self) -> int | None:
-        """Prompt tokens the server took from its prefix cache."""
+        """Prompt tokens that the server took from its prefix cache."""
         details = self.usage.get("prompt_tokens_details") if self.usage else None
         value = details.get("cached_tokens") if isinstance(details, dict) else None
         return value if isinstance(value, int) else None
 
     @property
     def finish_reason(self) -> str | None:
-        """Of the first choice, or of the one that finished badly."""
+        """finish_reason of the first choice, or of the one that finished badly."""
         if len(self.finish) == 1:
             (reason,) = self.finish.values()
             return reason
@@ -143,27 +171,27 @@ class Completion:
 
     @property
     def finished(self) -> bool:
-        """Whether every choice that began has said why it ended."""
+        """True when every choice that began has a finish_reason."""
         return bool(self.finish) and None not in self.finish.values()
 
     @property
     def reasoning_only(self) -> bool:
-        """Tokens there were, but none of the answer itself."""
+        """True when there is reasoning but no answer text."""
         return self.has_text and not self.has_answer
 
-    def nothing(self) -> bool:
-        """Whether the body held no event and no JSON at all."""
+    def is_empty(self) -> bool:
+        """True when the body held no event and no JSON at all."""
         return self._events == 0
 
-    def oddities(self, content_type: str) -> dict[str, Any]:
-        """What is unusual about a right answer, for the detail of its row."""
+    def anomalies(self, content_type: str) -> dict[str, Any]:
+        """List unusual properties of an ok answer, for the detail of its row."""
         expected = "text/event-stream" if self.is_stream else "application/json"
         odd = {"reasoning_only": self.reasoning_only, "no_text": not self.has_text, "usage_missing": self.usage is None}
         found: dict[str, Any] = {name: True for name, there in odd.items() if there}
         return found if content_type.startswith(expected) else {**found, "content_type": content_type[:80]}
 
-    def _read_unsniffed(self) -> None:
-        early, self._unsniffed = self._unsniffed, []
+    def _read_pending(self) -> None:
+        early, self._pending = self._pending, []
         for at_ns, piece in early:
             self._read(at_ns, piece)
 
@@ -179,8 +207,8 @@ class Completion:
         value = self.usage.get(key) if self.usage else None
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
-    def _sniff(self, *, final: bool) -> bool:
-        """Settle whether it is a stream: the bytes decide, the declared type where they say nothing."""
+    def _detect_stream(self, *, final: bool) -> bool:
+        """Decide if the body is a stream, by its bytes or else its declared type."""
         begin = self._prefix.lstrip()
         if len(begin) < 6 and not final:
             return False
@@ -188,7 +216,7 @@ class Completion:
             self.is_stream = False
         elif begin.startswith(_SSE_BEGINS):
             self.is_stream = True
-        self._sniffed = True
+        self._stream_known = True
         return True
 
     def _event(self, at_ns: int, event: Event) -> None:
@@ -196,10 +224,10 @@ class Completion:
         if event.data == b"[DONE]":
             self._on_done()
             return
-        word = self._alike.word(event.data) if not event.name else None
+        word = self._template.token_text(event.data) if not event.name else None
         if word:
             self._text.append(word)
-            self._stamp(at_ns, answer=self._alike.is_answer)
+            self._record_token(at_ns, answer=self._template.is_answer)
             return
         try:
             data = orjson.loads(event.data)
@@ -210,36 +238,38 @@ class Completion:
         if error is None and event.name == "error":
             error = ErrorObject(event.data.decode("utf-8", "replace")[:MAX_ERROR_CHARS], None, "")
         if error is not None:
-            outcome = of_error_event(error, after_token=self.has_text, rules=self.rules)
-            self.decisive.append(OutcomeEvent(outcome, error.text[:MAX_ERROR_CHARS], error.code))
+            outcome = error_event_outcome(error, after_token=self.has_text, rules=self.rules)
+            self.outcome_events.append(OutcomeEvent(outcome, error.text[:MAX_ERROR_CHARS], error.code))
             return
         if event.name not in {"", "message"}:
             return  # a named event is an extension (ping, progress) that no client of this protocol reads
         try:
-            self._chunk(at_ns, data)
+            self._read_chunk(at_ns, data)
         except _WrongShapeError as e:
-            self.decisive.append(OutcomeEvent("protocol_error", f"{e}: {event.data[:300].decode('utf-8', 'replace')}"))
+            self.outcome_events.append(
+                OutcomeEvent("protocol_error", f"{e}: {event.data[:300].decode('utf-8', 'replace')}")
+            )
             return
         if self.chunks > 1:  # an answer of one token has no second like it
-            self._alike.learn(event.data, data)
+            self._template.learn(event.data, data)
 
     def _not_json(self, event: Event) -> None:
         text = event.data[:300].decode("utf-8", "replace")
         if event.name == "error":
-            outcome = of_error_event(ErrorObject(text, None, ""), after_token=self.has_text, rules=self.rules)
-            self.decisive.append(OutcomeEvent(outcome, text))
+            outcome = error_event_outcome(ErrorObject(text, None, ""), after_token=self.has_text, rules=self.rules)
+            self.outcome_events.append(OutcomeEvent(outcome, text))
         elif event.name in {"", "message"}:
-            self.decisive.append(OutcomeEvent("protocol_error", f"an event that is no JSON: {text}"))
+            self.outcome_events.append(OutcomeEvent("protocol_error", f"an event is not JSON: {text}"))
 
     def _on_done(self) -> None:
         if self.done_seen:
             return
         self.done_seen = True
         # From here on nothing that follows can spoil the answer, nor mend it.
-        self.decisive.append(completion(self))
+        self.outcome_events.append(final_event(self))
 
-    def _chunk(self, at_ns: int, data: object) -> None:
-        choices = self._common(data)
+    def _read_chunk(self, at_ns: int, data: object) -> None:
+        choices = self._read_choices(data)
         token = answer = False
         for choice in choices:
             index = _index(choice)
@@ -247,70 +277,73 @@ class Completion:
             if delta is None:
                 text = choice.get("text")
                 if text is not None and not isinstance(text, str):
-                    raise _WrongShapeError("a text that is no string")
+                    raise _WrongShapeError("text is not a string")
                 if text:
                     self._text.append(text)
                     token = answer = True
             elif isinstance(delta, dict):
-                got_token, got_answer = self._message(delta)
+                got_token, got_answer = self._read_message(delta)
                 token, answer = token or got_token, answer or got_answer
             else:
-                raise _WrongShapeError("a delta that is no object")
-            self._finished(index, choice)
+                raise _WrongShapeError("delta is not an object")
+            self._read_finish_reason(index, choice)
         if token:
-            self._stamp(at_ns, answer=answer)
+            self._record_token(at_ns, answer=answer)
 
-    def _common(self, data: object) -> list[dict[str, Any]]:
+    def _read_choices(self, data: object) -> list[dict[str, Any]]:
         if not isinstance(data, dict):
-            raise _WrongShapeError("no object")
+            raise _WrongShapeError("the value is not an object")
         choices = data.get("choices")
         usage = data.get("usage")
         if usage is not None:
             if not isinstance(usage, dict):
-                raise _WrongShapeError("a usage that is no object")
+                raise _WrongShapeError("usage is not an object")
             self.usage = usage
         if choices is None and usage is not None:
             return []
         if not isinstance(choices, list) or not all(isinstance(c, dict) for c in choices):
-            raise _WrongShapeError("choices that are no list of objects")
+            raise _WrongShapeError("choices is not a list of objects")
         if self.answer_id is None and isinstance(data.get("id"), str):
             self.answer_id = data["id"]
         return choices
 
-    def _message(self, delta: dict[str, Any]) -> tuple[bool, bool]:
-        """Whether this delta or message holds a token, and whether it is one of the answer, not of the reasoning."""
+    def _read_message(self, delta: dict[str, Any]) -> tuple[bool, bool]:
+        """Read a delta or message.
+
+        Returns (it has a token, it has a token of the answer itself).
+        """
         token = answer = False
         for key in _TOKEN_KEYS:
             text = delta.get(key)
             if text is None or text == "":
                 continue
             if not isinstance(text, str):
-                raise _WrongShapeError(f"{key} that is no string")
+                raise _WrongShapeError(f"{key} is not a string")
             self._text.append(text)
             token = True
             answer = answer or key in {"content", "refusal"}
         calls = delta.get("tool_calls")
         if calls is not None and not isinstance(calls, list):
-            raise _WrongShapeError("tool_calls that are no list")
+            raise _WrongShapeError("tool_calls is not a list")
         if calls or delta.get("function_call"):
             token = answer = True
         return token, answer
 
-    def _finished(self, index: int, choice: dict[str, Any]) -> None:
+    def _read_finish_reason(self, index: int, choice: dict[str, Any]) -> None:
         reason = choice.get("finish_reason")
         if reason is None or reason == "":  # some gateways say "" where there is none yet
             self.finish.setdefault(index, None)
             return
         if not isinstance(reason, str):
-            raise _WrongShapeError("a finish_reason that is no string")
+            raise _WrongShapeError("finish_reason is not a string")
         self.finish[index] = reason
         if "error" in reason:
-            self.decisive.append(OutcomeEvent("finish_error", self.text[-MAX_ERROR_CHARS:]))
+            self.outcome_events.append(OutcomeEvent("finish_error", self.text[-MAX_ERROR_CHARS:]))
         elif "abort" in reason:
-            self.decisive.append(OutcomeEvent("finish_abort", f"finish_reason {reason}, which nobody asked for"))
+            self.outcome_events.append(OutcomeEvent("finish_abort", f"unrequested finish_reason {reason}"))
         # A reason of the server's own making (repetition, eos_token) is told in the row, and no fault by itself.
 
-    def _stamp(self, at_ns: int, *, answer: bool) -> None:
+    def _record_token(self, at_ns: int, *, answer: bool) -> None:
         self.chunks += 1
         self.has_text = True
         self.has_answer = self.has_answer or answer
@@ -326,32 +359,37 @@ class Completion:
             self.itl_hist[i] = self.itl_hist.get(i, 0) + 1
         self.last_token_ns = at_ns
 
-    def _whole(self, body: bytes) -> None:
-        """A body that is one JSON value: an answer, or an error object under a good status."""
+    def _read_json_body(self, body: bytes) -> None:
+        """Read a body that is one JSON value.
+
+        It may be an error under a 2xx status.
+        """
         try:
             data = orjson.loads(body)
         except orjson.JSONDecodeError:
             if body.strip() or not self.asked_stream:
                 text = body[:300].decode("utf-8", "replace")
-                self.decisive.append(OutcomeEvent("protocol_error", f"a body that is no JSON: {text!r}"))
+                self.outcome_events.append(OutcomeEvent("protocol_error", f"the body is not JSON: {text!r}"))
             return
         self._events += 1
         error = error_object(data)
         if error is not None:
-            self.decisive.append(OutcomeEvent("http_error", error.text[:MAX_ERROR_CHARS], error.code))
+            self.outcome_events.append(OutcomeEvent("http_error", error.text[:MAX_ERROR_CHARS], error.code))
             return
         if self.asked_stream:
-            self.decisive.append(OutcomeEvent("protocol_error", "a stream was asked for, one JSON value came"))
+            self.outcome_events.append(
+                OutcomeEvent("protocol_error", "a stream was requested, but one JSON value arrived")
+            )
         try:
-            self._whole_choices(self._common(data))
+            self._read_json_choices(self._read_choices(data))
         except _WrongShapeError as e:
-            self.decisive.append(OutcomeEvent("protocol_error", f"{e}: {body[:300].decode('utf-8', 'replace')}"))
+            self.outcome_events.append(OutcomeEvent("protocol_error", f"{e}: {body[:300].decode('utf-8', 'replace')}"))
 
-    def _whole_choices(self, choices: list[dict[str, Any]]) -> None:
+    def _read_json_choices(self, choices: list[dict[str, Any]]) -> None:
         for choice in choices:
             message = choice.get("message")
             if isinstance(message, dict):
-                token, answer = self._message(message)
+                token, answer = self._read_message(message)
             elif isinstance(choice.get("text"), str):
                 token = answer = bool(choice["text"])
                 self._text.append(choice["text"])
@@ -359,16 +397,16 @@ class Completion:
                 raise _WrongShapeError("a choice without message or text")
             self.has_text = self.has_text or token
             self.has_answer = self.has_answer or answer
-            self._finished(_index(choice), choice)
+            self._read_finish_reason(_index(choice), choice)
 
 
-def completion(answer: Completion) -> OutcomeEvent:
-    """What a body that ended as promised comes to, where nothing in it decided before."""
+def final_event(answer: Completion) -> OutcomeEvent:
+    """Make the outcome event of a complete body in which nothing was decisive."""
     rules = answer.rules
     if answer.is_stream and not answer.asked_stream:
-        return OutcomeEvent("protocol_error", "one JSON value was asked for, a stream came")
+        return OutcomeEvent("protocol_error", "one JSON value was requested, but a stream arrived")
     if not answer.finished:
-        if answer.nothing() and not answer.done_seen:
+        if answer.is_empty() and not answer.done_seen:
             return OutcomeEvent("truncated", "the answer ended without a byte of content")
         return OutcomeEvent("truncated", "the answer ended without a finish_reason")
     if answer.is_stream and rules.sends_done and not answer.done_seen:
@@ -385,5 +423,5 @@ def completion(answer: Completion) -> OutcomeEvent:
 def _index(choice: dict[str, Any]) -> int:
     index = choice.get("index", 0)
     if not isinstance(index, int):
-        raise _WrongShapeError("a choice whose index is no number")
+        raise _WrongShapeError("a choice's index is not a number")
     return index

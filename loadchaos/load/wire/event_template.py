@@ -1,9 +1,9 @@
-"""Knows an event of a stream again by its first and last bytes, so that only the word between them has to be looked at.
+"""Recognise a repeated stream event by its first and last bytes.
 
 A server sends the same JSON over and over with another token in it. Once one such event was parsed, its bytes around
-the token's text are kept; that they are what stands around one JSON string, and which, is proved by parsing them again
-with another text between. A later event with the same begin and end, and what may stand in a JSON string between them,
-is then the same JSON value with that text, by JSON's own grammar.
+the token's text are kept. A second parse with another text between them proves that they surround exactly one JSON
+string. A later event with the same begin and end, and valid JSON string content between them, is then the same JSON
+value with that text, by JSON's own grammar, and is not parsed.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ from typing import Any
 import orjson
 
 _TOKEN_KEYS = ("content", "reasoning", "reasoning_content")
-_OTHER_WORD = "another word, to prove it"
+_PROBE_TEXT = "another word, to prove it"
 _TRIES = 4
-"""Where every event differs in more than its text (token ids, log probabilities), learning is given up."""
+"""Learning stops where every event differs in more than its text (token ids, log probabilities)."""
 
 
-def string(between: bytes) -> str | None:
-    """The text of these bytes where they may stand in a JSON string as they are, else None."""
+def json_string(between: bytes) -> str | None:
+    """Decode bytes as the inside of a JSON string.
+
+    Returns None where they cannot stand in one.
+    """
     try:
         text: str = orjson.loads(b'"%s"' % between)
     except orjson.JSONDecodeError:
@@ -28,31 +31,34 @@ def string(between: bytes) -> str | None:
 
 
 class EventTemplate:
-    """The bytes around the text of a stream's token events, once there was one to learn them from (`known`).
+    """Bytes around the text of a stream's token events, once `learned`.
 
-    `is_answer` says whether the text belongs to the answer itself, not to its reasoning. `frame_begin` and `frame_end`
-    are the same bytes with the SSE line around them.
+    `is_answer`: the text belongs to the answer itself, not to its reasoning. `frame_begin` and `frame_end` are the same
+    bytes with the SSE line around them.
     """
 
-    __slots__ = ("_begin", "_end", "_tries", "frame_begin", "frame_end", "is_answer", "known")
+    __slots__ = ("_begin", "_end", "_tries", "frame_begin", "frame_end", "is_answer", "learned")
 
     def __init__(self) -> None:
-        self.known = False
+        self.learned = False
         self.is_answer = False
         self.frame_begin = self.frame_end = b""
         self._begin = self._end = b""
         self._tries = _TRIES
 
-    def word(self, data: bytes) -> str | None:
-        """The text of an event that is like the one learned; None (or "") where it has to be parsed."""
-        if self.known and data.startswith(self._begin) and data.endswith(self._end):
-            return string(data[len(self._begin) : -len(self._end)])
+    def token_text(self, data: bytes) -> str | None:
+        """Return the text of an event like the learned one.
+
+        Returns None or "" where the event must be parsed.
+        """
+        if self.learned and data.startswith(self._begin) and data.endswith(self._end):
+            return json_string(data[len(self._begin) : -len(self._end)])
         return None
 
     def learn(self, data: bytes, value: Any) -> None:
-        """Learn from an event's bytes and what they were parsed to, if it brought one token and nothing else at all.
+        """Learn from an event that held one token and nothing else.
 
-        Changes `value`.
+        Changes `value`, which `data` was parsed to.
         """
         # A line end inside came from several data lines: framed anew it would be something else.
         if not self._tries or value.get("usage") is not None or b"\n" in data:
@@ -67,19 +73,22 @@ class EventTemplate:
             return
         self._tries -= 1
         begin, end = data[: at + 1], data[at + len(quoted) - 1 :]
-        holder[key] = _OTHER_WORD
+        holder[key] = _PROBE_TEXT
         try:
-            proved = orjson.loads(begin + _OTHER_WORD.encode() + end) == value
+            proved = orjson.loads(begin + _PROBE_TEXT.encode() + end) == value
         except orjson.JSONDecodeError:
             return
         if proved:
-            self.known, self._begin, self._end = True, begin, end
+            self.learned, self._begin, self._end = True, begin, end
             self.frame_begin, self.frame_end = b"data: " + begin, end + b"\n\n"
             self.is_answer = key in {"content", "text"}
 
 
 def _token(choices: Any) -> tuple[dict[str, Any], str] | None:
-    """Where the text of an event's only token stands; None where it brought more, or an end."""
+    """Find the event's only token.
+
+    Returns None where there are several, or a finish_reason.
+    """
     if not isinstance(choices, list) or len(choices) != 1 or choices[0].get("finish_reason") is not None:
         return None
     delta = choices[0].get("delta")

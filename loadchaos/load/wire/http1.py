@@ -1,7 +1,7 @@
-"""HTTP/1.1 answers out of bytes, in any pieces: says whether the body ended cleanly and the connection may be reused.
+"""Parse HTTP/1.1 responses incrementally: framing, clean end, reuse.
 
-Sans-I/O and our own, because a load tester has to know what general parsers hide: whether a body that ran until the
-close was promised so, whether the last chunk came, what stood there when it was no HTTP at all. RFC 9112.
+Sans-I/O and our own, because a load tester has to know what general parsers hide: if a body that ran until the close
+was promised so, if the last chunk came, which bytes stood there when it was not HTTP at all. RFC 9112.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 MAX_HEAD_BYTES = 1 << 20
-"""A head longer than this is an answer of nobody's; 100 kB are met in the wild (cookies, traces)."""
+"""Limit of a response head. Real heads have up to 100 kB (cookies, traces)."""
 _MAX_CHUNK_LINE = 4096
-_MOST_HEADS = 64
-_LONGEST_KEPT_HEAD = 4096
-_MOST_KEPT_LINES = 1024
-_LONGEST_KEPT_LINE = 200
-_MOST_DIGITS = 18
+_MAX_CACHED_HEADS = 64
+_MAX_CACHED_HEAD_BYTES = 4096
+_MAX_CACHED_LINES = 1024
+_MAX_CACHED_LINE_BYTES = 200
+_MAX_LENGTH_DIGITS = 18
 _BODILESS = frozenset({204, 304})
 
 
 class _BrokenError(Exception):
-    """The bytes are not what the protocol says; never leaves this file."""
+    """The bytes violate the protocol; never leaves this file."""
 
 
 class _Inflater(Protocol):
@@ -34,7 +34,10 @@ class _Inflater(Protocol):
 
 
 class _Head(NamedTuple):
-    """What a head says. `framing`: length (0 where there is no body), chunked, close; None for the `fault`."""
+    """A parsed response head.
+
+    `framing` is length (0 without a body), chunked or close; None where there is a `fault`.
+    """
 
     version: tuple[int, int]
     status: int
@@ -42,29 +45,33 @@ class _Head(NamedTuple):
     headers: Mapping[str, str]
     framing: str | None = None
     length: int = 0
-    packed: bool = False
-    lasting: bool = False
+    compressed: bool = False
+    keep_alive: bool = False
     fault: str = ""
 
 
 _heads: dict[bytes, _Head] = {}
-"""Heads parsed before, without the request's id: within a second, a server's answers often have one and the same."""
+"""Cache of parsed heads, without the request's id: within a second, a server's answers often share one."""
 _ID = "x-request-id"
 _ID_LINE = re.compile(rb"\r\n%s: ?([!-~]*)(?=\r\n|$)" % _ID.encode(), re.IGNORECASE)
 
 
 class ResponseParser:
-    """One answer. `feed` bytes and get body bytes back (chunking and gzip undone); `eof` when the peer closed.
+    """Parser of one response: `feed` bytes in, get body bytes out.
 
-    `status`, `headers` (names in lower case, repeated ones joined with ", ") and `version` are there once `has_head`.
-    `done`: the body ended as promised. `reusable`: another request may follow on this connection. `excess`: bytes
-    behind the end, which no request asked for. `broken` says why it is no HTTP/1 from some byte on; what came before
-    that byte has been given back.
+    Chunking and gzip are undone. Bytes before a fault have been returned.
+
+    Attributes:
+        status, headers, version: Valid once `has_head`; header names are in lower case, repeated ones joined with ", ".
+        done: The body ended as promised.
+        reusable: Another request may follow on this connection.
+        excess: Bytes after the end that no request asked for.
+        broken: Why the bytes are not HTTP/1, or None.
     """
 
     __slots__ = (
-        "_buffer", "_framing", "_inflate", "_lasting", "_left", "_state", "broken", "done", "excess", "has_head", "headers",
-        "interim", "reason", "status", "version",
+        "_buffer", "_framing", "_inflate", "_keep_alive", "_remaining", "_state", "broken", "done", "excess", "has_head",
+        "headers", "interim", "reason", "status", "version",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -80,16 +87,16 @@ class ResponseParser:
         self._buffer = b""
         self._state = "head"  # head | length | size | chunk | after_chunk | trailer | until_close
         self._framing = ""
-        self._lasting = False
-        self._left = 0
+        self._keep_alive = False
+        self._remaining = 0
         self._inflate: _Inflater | None = None
 
     def feed(self, data: bytes) -> bytes:
-        """Body bytes that these bytes complete."""
+        """Return the body bytes that these bytes complete."""
         if self.done or self.broken is not None:
             self.excess += data
             return b""
-        if (whole := self.whole_chunk(data)) is not None:
+        if (whole := self.single_chunk(data)) is not None:
             return whole
         if not self.has_head:
             self._buffer += data
@@ -101,10 +108,13 @@ class ResponseParser:
                 return b""
             data, self._buffer = self._buffer, b""
         body = self._body(data)
-        return self._decoded(body) if self._inflate is not None else body
+        return self._decompress(body) if self._inflate is not None else body
 
-    def whole_chunk(self, data: bytes) -> bytes | None:
-        """The chunk in bytes that are just one, from its size to its end, where one may come; None for anything else."""
+    def single_chunk(self, data: bytes) -> bytes | None:
+        """Return the content of `data` if it is exactly one chunk.
+
+        Returns None for anything else.
+        """
         if self._state != "size" or self._buffer or self._inflate is not None or self.broken is not None:
             return None
         end = data.find(b"\r\n", 1, 12)
@@ -120,29 +130,32 @@ class ResponseParser:
         return data[end + 2 : -2]
 
     def eof(self) -> None:
-        """The peer closed: where the body was to run until the close, that is its clean end."""
+        """The peer closed: a clean end for a body that runs until the close."""
         if self.has_head and self._state == "until_close":
             self._finish()
 
     @property
     def request_id(self) -> str | None:
-        """What the server calls the request, where it says so in a header."""
+        """The server's id of the request, if a header has one."""
         return next((self.headers[name][:200] for name in ("x-request-id", "request-id") if name in self.headers), None)
 
     @property
     def until_close(self) -> bool:
-        """Whether the body has no promised end (HTTP/1.0 style): a cut cannot be told from the end."""
+        """True for a body that runs until the close; a cut looks like its end."""
         return self._framing == "close"
 
     @property
     def reusable(self) -> bool:
-        """Whether the connection may carry another request."""
+        """True when the connection may carry another request."""
         if not self.done or self.excess or self._framing == "close" or (self.status or 0) < 200:
             return False
-        return self._lasting
+        return self._keep_alive
 
     def _read_heads(self) -> bool:
-        """Whether the final head is whole; interim ones (100, 103) are noted and left behind."""
+        """Read heads.
+
+        Returns True once the final one is complete (100 and 103 are only recorded).
+        """
         while True:
             # Bare LF is what small servers send; RFC 9112 2.2 lets a recipient take it.
             crlf, lf = self._buffer.find(b"\r\n\r\n"), self._buffer.find(b"\n\n")
@@ -150,12 +163,12 @@ class ResponseParser:
                 raise _BrokenError(f"not HTTP/1: {self._buffer[:60]!r}")
             if crlf < 0 and lf < 0:
                 if len(self._buffer) > MAX_HEAD_BYTES:
-                    raise _BrokenError(f"a head of more than {MAX_HEAD_BYTES} bytes")
+                    raise _BrokenError(f"the head is longer than {MAX_HEAD_BYTES} bytes")
                 return False
             end, size = (crlf, 4) if lf < 0 or 0 <= crlf < lf else (lf, 2)
             head, self._buffer = self._buffer[:end], self._buffer[end + size :]
-            parsed = _heads.get(head) or _but_for_id(head)
-            self._lasting = parsed.lasting
+            parsed = _heads.get(head) or _parse_head_but_id(head)
+            self._keep_alive = parsed.keep_alive
             self.version, self.status, self.reason, self.headers = parsed[:4]
             if self.status is not None and 100 <= self.status < 200 and self.status != 101:
                 self.interim.append(self.status)
@@ -168,14 +181,14 @@ class ResponseParser:
         if head.framing is None:
             raise _BrokenError(head.fault)
         self._framing = head.framing
-        if head.packed:
+        if head.compressed:
             self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: gzip or zlib, found by its header
         if head.framing == "chunked":
             self._state = "size"
         elif head.framing == "close":
             self._state = "until_close"
         else:
-            self._state, self._left = "length", head.length
+            self._state, self._remaining = "length", head.length
             if not head.length:
                 self._finish()
 
@@ -183,9 +196,9 @@ class ResponseParser:
         if self._state == "until_close":
             return data
         if self._state == "length":
-            body, rest = data[: self._left], data[self._left :]
-            self._left -= len(body)
-            if self._left == 0:
+            body, rest = data[: self._remaining], data[self._remaining :]
+            self._remaining -= len(body)
+            if self._remaining == 0:
                 self._finish(rest)
             return body
         return self._chunks(data)
@@ -197,11 +210,11 @@ class ResponseParser:
         at, size = 0, len(data)
         while at < size and not self.done and self.broken is None:
             if self._state == "chunk":
-                part = data[at : at + self._left]
+                part = data[at : at + self._remaining]
                 parts.append(part)
                 at += len(part)
-                self._left -= len(part)
-                if self._left == 0:
+                self._remaining -= len(part)
+                if self._remaining == 0:
                     self._state = "after_chunk"
                     if data[at : at + 2] == b"\r\n":  # nearly always: it saves a line's search
                         self._state, at = "size", at + 2
@@ -209,7 +222,7 @@ class ResponseParser:
             end = data.find(b"\n", at)
             if end < 0:
                 if size - at > _MAX_CHUNK_LINE:
-                    self.broken = f"a chunk line of more than {_MAX_CHUNK_LINE} bytes"
+                    self.broken = f"a chunk line is longer than {_MAX_CHUNK_LINE} bytes"
                 self._buffer = data[at:]
                 break
             line, at = data[at:end].rstrip(b"\r"), end + 1
@@ -219,7 +232,7 @@ class ResponseParser:
     def _chunk_line(self, line: bytes, data: bytes, at: int) -> None:
         if self._state == "after_chunk":
             if line:
-                self.broken = f"a chunk is longer than it said: {line[:60]!r}"
+                self.broken = f"a chunk is longer than its declared size: {line[:60]!r}"
             self._state = "size"
         elif self._state == "size":
             digits = line.split(b";", 1)[0].strip()
@@ -227,8 +240,8 @@ class ResponseParser:
             if not digits or len(digits) > 16 or digits.strip(b"0123456789abcdefABCDEF"):
                 self.broken = f"not a chunk size: {line[:60]!r}"
                 return
-            self._left = int(digits, 16)
-            self._state = "chunk" if self._left else "trailer"
+            self._remaining = int(digits, 16)
+            self._state = "chunk" if self._remaining else "trailer"
         elif not line:  # the end of the trailer
             self._finish(data[at:])
 
@@ -237,7 +250,7 @@ class ResponseParser:
         self.excess = rest or self._buffer
         self._buffer = b""
 
-    def _decoded(self, body: bytes) -> bytes:
+    def _decompress(self, body: bytes) -> bytes:
         inflate = self._inflate
         assert inflate is not None
         try:
@@ -246,39 +259,39 @@ class ResponseParser:
             self.broken, self.done = f"the compressed body is broken: {e}", False
             return b""
         if self.done and not inflate.eof:
-            self.broken, self.done = "the compressed body ends before its end", False
+            self.broken, self.done = "the compressed body is truncated", False
         return plain
 
 
-def _but_for_id(raw: bytes) -> _Head:
-    """As `_parsed`; where only the request's id makes it differ from an earlier one, that one with the id put in."""
+def _parse_head_but_id(raw: bytes) -> _Head:
+    """Parse a head; reuse a cached one that differs only in the request's id."""
     line = _ID_LINE.search(raw)
     if line is None:
-        return _parsed(raw)
+        return _parse_head(raw)
     rest = raw[: line.start()] + raw[line.end() :]
-    head = _heads.get(rest) or _parsed(rest)
+    head = _heads.get(rest) or _parse_head(rest)
     if _ID in head.headers:  # said twice
-        return _parsed(raw)
+        return _parse_head(raw)
     headers = {**head.headers, _ID: line[1].decode("latin-1")}
     return _Head(head[0], head[1], head[2], headers, *head[4:])
 
 
-def _parsed(raw: bytes) -> _Head:
+def _parse_head(raw: bytes) -> _Head:
     first, *lines = raw.replace(b"\r\n", b"\n").split(b"\n")
     headers: dict[str, str] = {}
     for line in lines:
         # Where an id or a date makes heads differ, their other lines are still the same in every answer.
-        name, value = (_header if len(line) <= _LONGEST_KEPT_LINE else _header.__wrapped__)(line)
+        name, value = (_header if len(line) <= _MAX_CACHED_LINE_BYTES else _header.__wrapped__)(line)
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
-    head = _framed(*_status_line(first), headers)
-    if len(raw) <= _LONGEST_KEPT_HEAD:
-        if len(_heads) >= _MOST_HEADS:
+    head = _add_framing(*_status_line(first), headers)
+    if len(raw) <= _MAX_CACHED_HEAD_BYTES:
+        if len(_heads) >= _MAX_CACHED_HEADS:
             _heads.clear()
         _heads[raw] = head
     return head
 
 
-@functools.lru_cache(maxsize=_MOST_KEPT_LINES)
+@functools.lru_cache(maxsize=_MAX_CACHED_LINES)
 def _status_line(line: bytes) -> tuple[tuple[int, int], int, str]:
     text = line.decode("latin-1")
     parts = text.split(" ", 2)
@@ -290,7 +303,7 @@ def _status_line(line: bytes) -> tuple[tuple[int, int], int, str]:
     return (1, int(version)), int(parts[1]), parts[2] if len(parts) > 2 else ""
 
 
-@functools.lru_cache(maxsize=_MOST_KEPT_LINES)
+@functools.lru_cache(maxsize=_MAX_CACHED_LINES)
 def _header(line: bytes) -> tuple[str, str]:
     text = line.decode("latin-1")
     name, colon, value = text.partition(":")
@@ -299,22 +312,22 @@ def _header(line: bytes) -> tuple[str, str]:
     return name.lower(), value.strip()
 
 
-def _framed(version: tuple[int, int], status: int, reason: str, headers: Mapping[str, str]) -> _Head:
-    """With how its body is framed."""
-    lasting = version >= (1, 1)
+def _add_framing(version: tuple[int, int], status: int, reason: str, headers: Mapping[str, str]) -> _Head:
+    """Make the head with the framing of its body."""
+    keep_alive = version >= (1, 1)
     if "connection" in headers:
         tokens = {t.strip().lower() for t in headers["connection"].split(",")}
-        lasting = "close" not in tokens and (lasting or "keep-alive" in tokens)
+        keep_alive = "close" not in tokens and (keep_alive or "keep-alive" in tokens)
     encoding = headers.get("content-encoding", "identity").strip().lower()
-    packed = encoding not in {"", "identity"} and status not in _BODILESS
+    compressed = encoding not in {"", "identity"} and status not in _BODILESS
     framing, length, fault = _framing(status, headers)
-    if packed and encoding not in {"gzip", "x-gzip", "deflate"}:
-        framing, fault = None, f"content-encoding {encoding[:40]!r}, which nobody asked for"
-    return _Head(version, status, reason, headers, framing, length, packed, lasting, fault)
+    if compressed and encoding not in {"gzip", "x-gzip", "deflate"}:
+        framing, fault = None, f"content-encoding {encoding[:40]!r} was not requested"
+    return _Head(version, status, reason, headers, framing, length, compressed, keep_alive, fault)
 
 
 def _framing(status: int, headers: Mapping[str, str]) -> tuple[str | None, int, str]:
-    """(framing, length, fault): see `_Head`."""
+    """Return (framing, length, fault) as in `_Head`."""
     if status in _BODILESS:
         return "length", 0, ""
     coding, length = headers.get("transfer-encoding"), headers.get("content-length")
@@ -325,7 +338,7 @@ def _framing(status: int, headers: Mapping[str, str]) -> tuple[str | None, int, 
     if "," in length:  # repeated: RFC 9112 6.3 takes it where all say the same
         length, *others = {part.strip() for part in length.split(",")}
         if others:
-            return None, 0, f"content-length is no number: {headers['content-length'][:80]!r}"
-    if not length.isascii() or not length.isdigit() or len(length) > _MOST_DIGITS:
-        return None, 0, f"content-length is no number: {length[:80]!r}"
+            return None, 0, f"content-length is not a number: {headers['content-length'][:80]!r}"
+    if not length.isascii() or not length.isdigit() or len(length) > _MAX_LENGTH_DIGITS:
+        return None, 0, f"content-length is not a number: {length[:80]!r}"
     return "length", int(length), ""

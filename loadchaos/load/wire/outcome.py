@@ -1,7 +1,8 @@
-"""What one request came to: status, headers and body in, exactly one outcome out, first decisive event in byte order.
+"""Classify the end of a request: status, headers and body to an outcome.
 
-Sans-I/O. The texts by which servers say "your fault", "too busy" and "my engine is dead" come in as `OutcomeRules`, because
-they differ from server to server; everything else here is HTTP and the OpenAI protocol.
+The first decisive event in byte order wins. Sans-I/O. The texts by which servers report invalid requests, overload and
+a dead engine come in as `OutcomeRules`, because they differ from server to server. Everything else here is HTTP and
+the OpenAI protocol.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ End = Literal["complete", "cut", "unreached", "stalled", "timeout", "hung_up", "
 
 MAX_ERROR_CHARS = 4000
 _NO_CODE = (None, "", 0, "0")
-_OF_END: Mapping[End, Outcome] = {
+_OUTCOME_OF_END: Mapping[End, Outcome] = {
     "cut": "reset", "unreached": "connect_error", "stalled": "stalled", "timeout": "timeout", "hung_up": "aborted",
     "not_http": "protocol_error",
 }  # fmt: skip
@@ -29,11 +30,16 @@ _OF_END: Mapping[End, Outcome] = {
 
 @slotted_dataclass(frozen=True)
 class OutcomeRules:
-    """What an answer is judged by. The regexes are searched in error texts as the server sent them.
+    """Rules that an answer is judged by.
 
-    `plain_validation` are statuses that mean "the client's fault" by themselves when the body is a JSON error object
-    (a server of unknown make). `sends_done`: streams end with `data: [DONE]`. `allow_empty`: an answer without a token
-    is right. `foreign_nonce` gets the answer's text and says which other request's word is in it, or None.
+    The regexes are searched in the server's error texts.
+
+    Attributes:
+        plain_validation: Statuses that mean a client error by themselves when the body is a JSON error object (a server
+            of unknown make).
+        sends_done: Streams end with `data: [DONE]`.
+        allow_empty: An answer without a token is correct.
+        foreign_nonce: Finds a word of another request in the answer's text; None where there is none.
     """
 
     validation: Sequence[Pattern[str]] = ()
@@ -44,8 +50,8 @@ class OutcomeRules:
     allow_empty: bool = False
     foreign_nonce: Callable[[str], str | None] | None = None
 
-    def for_one(self, foreign_nonce: Callable[[str], str | None]) -> OutcomeRules:
-        """The same rules with the check of one request's answer."""
+    def with_nonce_check(self, foreign_nonce: Callable[[str], str | None]) -> OutcomeRules:
+        """Copy the rules with the nonce check of one request."""
         return OutcomeRules(
             self.validation,
             self.shed,
@@ -58,7 +64,10 @@ class OutcomeRules:
 
 
 class OutcomeEvent(NamedTuple):
-    """One thing in the answer that would decide it: which outcome, the server's text, and its code where it has one."""
+    """An event in an exchange that can decide its outcome; the first one does.
+
+    It exists from the moment the event is read until the reply is made. `text` and `code` are the server's.
+    """
 
     outcome: Outcome
     text: str = ""
@@ -74,7 +83,7 @@ class ErrorObject(NamedTuple):
 
 
 def error_object(data: object) -> ErrorObject | None:
-    """The error in a JSON value, None when it is none.
+    """Find the error in a JSON value; None when there is none.
 
     Shapes: OpenAI `{"error": {"message", "type", "code"}}`, flat `{"object": "error", "message", "code"}` (LMDeploy,
     vLLM up to 0.8), `{"error": "text"}`, `{"error_code": 10402, ...}` (gateways), FastAPI's `{"detail": ...}`.
@@ -83,11 +92,11 @@ def error_object(data: object) -> ErrorObject | None:
         return None
     error = data.get("error")
     if isinstance(error, dict) and error:
-        return _named(error)
+        return _error_from_fields(error)
     if error:  # null, false, "" and {} stand beside a right answer at some gateways
         return ErrorObject(str(error), _code(data.get("code")), "")
     if data.get("object") == "error" or data.get("type") == "error":
-        return _named(data)
+        return _error_from_fields(data)
     if data.get("error_code") not in _NO_CODE or (data.get("error_msg") and "choices" not in data):
         text = data.get("error_msg") or data.get("message") or data.get("text") or _json_text(data)
         return ErrorObject(str(text), _code(data.get("error_code")), "")
@@ -95,27 +104,37 @@ def error_object(data: object) -> ErrorObject | None:
         detail = data["detail"]
         return ErrorObject(detail if isinstance(detail, str) else _json_text(detail), None, "")
     if "choices" not in data and isinstance(data.get("message"), str) and "code" in data:
-        return _named(data)
+        return _error_from_fields(data)
     return None
 
 
-def error_answer(
+def error_response_event(
     status: int, reason: str, headers: Mapping[str, str], body: bytes, rules: OutcomeRules
 ) -> OutcomeEvent:
-    """What an answer whose status is no 2xx comes to."""
+    """Make the outcome event of an answer whose status is not 2xx."""
     try:
         error = error_object(orjson.loads(body))
     except orjson.JSONDecodeError:
         error = None
     text = body.decode("utf-8", "replace")
-    told = (error.text if error else text) or f"{status} {reason}"
-    return OutcomeEvent(of_error_answer(status, headers, error, text, rules), told, error.code if error else None)
+    error_text = (error.text if error else text) or f"{status} {reason}"
+    return OutcomeEvent(
+        error_response_outcome(status, headers, error, text, rules), error_text, error.code if error else None
+    )
 
 
-def of_error_answer(
+def error_response_outcome(
     status: int, headers: Mapping[str, str], error: ErrorObject | None, text: str, rules: OutcomeRules
 ) -> Outcome:
-    """The outcome of an answer whose status is no 2xx; `text` is the whole body, `error` what was found in it."""
+    """Classify an answer whose status is not 2xx.
+
+    Args:
+        status: HTTP status.
+        headers: Header values by lower-case name.
+        error: The error object found in the body, or None.
+        text: The whole body.
+        rules: The server's error texts.
+    """
     full = f"{error.text}\n{text}" if error else text
     if matches(rules.engine_dead, full):
         return "http_error"
@@ -130,8 +149,11 @@ def of_error_answer(
     return "http_error"
 
 
-def of_error_event(error: ErrorObject, *, after_token: bool, rules: OutcomeRules) -> Outcome:
-    """The outcome of an error inside a 200 stream; a refusal can only come before the first token."""
+def error_event_outcome(error: ErrorObject, *, after_token: bool, rules: OutcomeRules) -> Outcome:
+    """Classify an error inside a 200 stream.
+
+    Only before the first token can it be a refusal.
+    """
     if after_token or matches(rules.engine_dead, error.text):
         return "stream_error"
     if error.code == 429 or matches(rules.shed, error.text):
@@ -142,22 +164,22 @@ def of_error_event(error: ErrorObject, *, after_token: bool, rules: OutcomeRules
     return "rejected" if error.code in rules.plain_validation else "stream_error"
 
 
-def of_end(end: End, why: str) -> OutcomeEvent:
-    """What the way it ended means where nothing before decided; not for `complete`."""
-    return OutcomeEvent(_OF_END[end], why)
+def end_event(end: End, why: str) -> OutcomeEvent:
+    """Make the outcome event of an exchange without a complete body."""
+    return OutcomeEvent(_OUTCOME_OF_END[end], why)
 
 
-def in_words(error: OSError) -> str:
-    """What the system says of it."""
+def describe_os_error(error: OSError) -> str:
+    """Describe a network error by its class and the system's message."""
     return f"{type(error).__name__}: {error.strerror or error}"
 
 
 def matches(patterns: Sequence[Pattern[str]], text: str) -> bool:
-    """Whether any pattern is found."""
+    """Tell if any pattern is found in the text."""
     return any(p.search(text) for p in patterns)
 
 
-def _named(error: Mapping[str, Any]) -> ErrorObject:
+def _error_from_fields(error: Mapping[str, Any]) -> ErrorObject:
     text = error.get("message")
     if isinstance(text, dict):  # a proxy that wraps the server's error as its own message
         inner = error_object(text)

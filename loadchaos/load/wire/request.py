@@ -1,4 +1,4 @@
-"""What one request sends and how long it is borne: head, body, the rules its answer is judged by, limits of silence."""
+"""A request ready for the wire: head bytes, answer rules and timeouts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from loadchaos.load.wire.outcome import OutcomeRules
 
 @dataclass(frozen=True)
 class WireTimeouts:
-    """Longest silences we bear, in ns: until the first byte of the body, between bytes, and for the whole request."""
+    """Longest silences allowed, in ns.
+
+    Until the first body byte, between bytes, and for the whole request.
+    """
 
     first_byte_ns: int = 120_000_000_000
     between_bytes_ns: int = 30_000_000_000
@@ -21,7 +24,7 @@ class WireTimeouts:
 
 @dataclass
 class Progress:
-    """What one worker's calls have brought in since somebody last looked (heartbeats read it and set it to 0)."""
+    """Tokens and bytes that one worker received since its last heartbeat."""
 
     tokens: int = 0
     bytes_in: int = 0
@@ -29,9 +32,10 @@ class Progress:
 
 @slotted_dataclass(frozen=True)
 class WireRequest:
-    """A request ready to be sent: with its head and id, the rules for its answer, and its timeouts.
+    """A request ready to be sent: its head, id, answer rules and timeouts.
 
-    `fresh` asks for a connection that no other request uses.
+    It exists from just before the due time until the answer is read. `fresh` asks for a connection that no other
+    request uses.
     """
 
     request: Request
@@ -43,9 +47,9 @@ class WireRequest:
 
 
 def request_head(path: str, host: str, headers: Mapping[str, str]) -> bytes:
-    """The begin of a POST with a JSON body; Content-Length and an empty line have to follow, `length_of` makes them.
+    """Build the head of a POST up to its Content-Length.
 
-    Raises ValueError for a header that would break out of its line.
+    `content_length` makes what follows. Raises ValueError for a header that would break out of its line.
     """
     lines = [f"POST {path} HTTP/1.1", f"Host: {host}", "Content-Type: application/json"]
     for name, value in headers.items():
@@ -55,6 +59,6 @@ def request_head(path: str, host: str, headers: Mapping[str, str]) -> bytes:
     return "\r\n".join([*lines, ""]).encode("utf-8")
 
 
-def length_of(body: bytes) -> bytes:
-    """The end of a request's head."""
+def content_length(body: bytes) -> bytes:
+    """Build the Content-Length line and the empty line that end a head."""
     return b"Content-Length: %d\r\n\r\n" % len(body)

@@ -1,8 +1,8 @@
-"""Server-sent events out of bytes, in any pieces: no I/O, no decoding, no surprise at U+2028.
+"""Parse server-sent events (SSE, text/event-stream) from bytes.
 
 The rules are those of the HTML standard (9.2.6, "Interpreting an event stream"): a line ends with CR LF, LF or CR and
 with nothing else, a blank line ends the event, `:` begins a comment, several data lines are joined with LF. Text stays
-bytes, so that a UTF-8 character cut by a packet needs no care at all.
+bytes, so a UTF-8 character cut by a packet needs no care, and U+2028 is no line end. Sans-I/O.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
 class Event(NamedTuple):
-    """One event: `data` (its data lines joined with LF) and `name` (of the `event:` line, "" without one)."""
+    """One event: its data lines joined with LF, and its name ("" without)."""
 
     data: bytes
     name: str
 
 
 class SseParser:
-    """Incremental parser: `feed` any bytes, get the events that became whole; any split gives the same events.
+    """Incremental parser: any split of the bytes gives the same events.
 
-    `comments` counts comment lines (keep-alives). After the last byte `close` gives what was begun and not ended.
+    `comments` counts comment lines (keep-alives). After the last byte, `close` returns an unfinished event.
     """
 
     __slots__ = ("_at_start", "_data", "_name", "_rest", "_skip_lf", "comments")
@@ -38,7 +38,7 @@ class SseParser:
         self._at_start = True
 
     def feed(self, piece: bytes) -> list[Event]:
-        """The events completed by this piece, in order."""
+        """Return the events completed by this piece, in order."""
         if self._skip_lf and piece:
             self._skip_lf = False
             piece = piece.removeprefix(b"\n")
@@ -55,11 +55,14 @@ class SseParser:
 
     @property
     def between_events(self) -> bool:
-        """Whether the bytes so far ended with an event's end, so that what follows begins a new one."""
+        """True when the bytes so far ended with an event's end."""
         return not (self._rest or self._data or self._name or self._skip_lf or self._at_start)
 
     def close(self) -> Event | None:
-        """What was begun and never ended by a blank line; the standard drops it, the caller may look at it."""
+        """Return an event that no blank line ended.
+
+        The standard drops such an event.
+        """
         rest, self._rest = self._rest, b""
         if rest:
             self._line(rest)

@@ -76,7 +76,7 @@ class Dispatcher:
         folder = RunFolder(plan.folder)
         self.control = Control(Tail(folder.control))
         self.failure: BaseException | None = None
-        self.over = flag()
+        self.ended = flag()
         self._fire, self._crew = fire, crew
         self._planned = 0  # users of the phase that goes on
         self._too_many = 0  # who have to go as soon as they have their answer
@@ -118,7 +118,7 @@ class Dispatcher:
             self._size(0)
             self._arrivals.close()
             self._alarm.close()
-            self.over.set()
+            self.ended.set()
 
     def stop(self, grace_s: float) -> None:
         """End in order, as a `stop` of the run would; for signals and for Locust's own Stop."""
@@ -290,7 +290,7 @@ class Dispatcher:
         pipelined = self._pipelined(exchange) if step.behaviour == "pipeline" else ()
         reply = self._end(exchange, BEHAVIOURS[step.behaviour].act(exchange))
         for other in pipelined:
-            self._end(other, pipeline.act_behind(other, exchange))
+            self._end(other, pipeline.act_pipelined(other, exchange))
         if step.due_s is None and self.plan.is_gone(reply):
             # A closed loop against a dead server would use up its whole plan before anybody can say pause.
             self.control.stopping.wait(REST_S)
@@ -303,7 +303,7 @@ class Dispatcher:
             found.append(PipelinedExchange(wire, before, slot, self._record.progress))
             self._record.begin(found[-1])
             before = found[-1]
-        first.behind = found
+        first.pipelined = found
         return found
 
     def _end(self, exchange: Exchange, reply: Reply) -> Reply:

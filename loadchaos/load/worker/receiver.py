@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from loadchaos.load.wire import timestamps
-from loadchaos.load.wire.sockets import Connection, Origin, Take
+from loadchaos.load.wire.sockets import Connection, Feed, Origin
 from loadchaos.load.worker.greenlets import current, hub, loop, ready, stand_still
 from loadchaos.load.worker.timer import Alarm
 
@@ -29,7 +29,7 @@ came. Where it does not (inside TLS, or not on Linux), the time is that of readi
 _FINEST_NS = 500_000
 _POLLS_PER_GAP = 4
 """Of the shortest gap there was in any stream for a second: what is read together has one stamp. What is nearer than
-`_FINEST_NS` is not told apart."""
+`_FINEST_NS` is not stamp apart."""
 _THICK_PER_S = 2_000
 _WINDOW_NS = 50_000_000
 _WINDOWS = 20
@@ -49,7 +49,7 @@ class Arrivals:
         self, around: Callable[[bool], None], alarm: Alarm | None = None, target: Origin | None = None
     ) -> None:
         self._around, self._alarm, self._target = around, alarm, target
-        self._arrived: deque[tuple[timestamps.Told, _Watch, bytes | OSError]] = deque()
+        self._arrived: deque[tuple[timestamps.ArrivalStamp, _Watcher, bytes | OSError]] = deque()
         self._clock = timestamps.StampClock()
         self._turns: list[Any] = []
         self._switch = hub().switch
@@ -68,20 +68,20 @@ class Arrivals:
         self._check.stop()
         self._not_now.stop()
 
-    def collect(self, connection: Connection, take: Take) -> bool:
+    def collect(self, connection: Connection, feed: Feed) -> bool:
         """See wire.sockets.Collect."""
-        watch = connection.watch
-        if not isinstance(watch, _Watch):
-            watch = connection.watch = _Watch(connection, self._arrived)
+        watcher = connection.watcher
+        if not isinstance(watcher, _Watcher):
+            watcher = connection.watcher = _Watcher(connection, self._arrived)
             if not connection.stamped:
                 self._most_ns = _GATHER_UNSTAMPED_NS
-        watch.take, watch.greenlet, watch.end, watch.came_ns = take, current(), None, 0
-        if not watch.over_with_what_was_kept():
-            watch.start()
+        watcher.feed, watcher.greenlet, watcher.end, watcher.arrived_ns = feed, current(), None, 0
+        if not watcher.deliver_kept():
+            watcher.start()
             self._switch()
-        if isinstance(watch.end, Exception):
-            raise watch.end
-        return watch.end is not None
+        if isinstance(watcher.end, Exception):
+            raise watcher.end
+        return watcher.end is not None
 
     def breathe(self) -> None:
         """Let in what has arrived meanwhile. (`sleep(0)` only lets other greenlets run, for up to 5 ms.)"""
@@ -94,7 +94,7 @@ class Arrivals:
         if arrived:
             now_ns = time.monotonic_ns()
             clock = self._clock
-            clock.look(now_ns, time.time_ns())
+            clock.sync(now_ns, time.time_ns())
             self._around(True)
             until_ns = now_ns + _SLICE_NS
             left = len(arrived) // 2 if len(arrived) > _MOST_WAITING else len(arrived)
@@ -105,13 +105,13 @@ class Arrivals:
                     self._around(False)
                     self._around(True)
                     until_ns = time.monotonic_ns() + _SLICE_NS
-                told, watch, data = arrived.popleft()
-                at_ns = clock.arrival(told, now_ns)
-                if watch.give(at_ns, data):
+                stamp, watcher, data = arrived.popleft()
+                at_ns = clock.arrival(stamp, now_ns)
+                if watcher.deliver(at_ns, data):
                     self._in_window += 1
-                    if _FINEST_NS < at_ns - watch.came_ns < self._least_ns:
-                        self._least_ns = at_ns - watch.came_ns
-                    watch.came_ns = at_ns
+                    if _FINEST_NS < at_ns - watcher.arrived_ns < self._least_ns:
+                        self._least_ns = at_ns - watcher.arrived_ns
+                    watcher.arrived_ns = at_ns
             self._around(False)
         turns, self._turns = self._turns, []
         for greenlet in turns:
@@ -129,7 +129,7 @@ class Arrivals:
         if now_ns - self._window_ns > _WINDOW_NS:
             self._learn(now_ns)
         until_ns = self._polled_ns + self.gather_ns
-        if ready() or (self._target is not None and self._target.held_up):
+        if ready() or (self._target is not None and self._target.blocked):
             until_ns = 0
         elif self._alarm is not None and self._alarm.at_ns is not None:
             until_ns = min(until_ns, self._alarm.at_ns - _LEAD_NS)
@@ -152,7 +152,7 @@ class Arrivals:
         self.gather_ns = min(self._most_ns, max(_FINEST_NS, apart_ns)) if thick else 0
 
 
-class _Watch:
+class _Watcher:
     """Reads one connection, from its first `collect` to its end; between two calls it sees the peer go."""
 
     __slots__ = (
@@ -162,35 +162,37 @@ class _Watch:
         "_read",
         "_started",
         "_tls",
-        "_unasked",
-        "came_ns",
+        "_unexpected",
+        "arrived_ns",
         "end",
+        "feed",
         "greenlet",
-        "take",
     )
 
-    def __init__(self, connection: Connection, arrived: deque[tuple[timestamps.Told, _Watch, bytes | OSError]]) -> None:
-        self.take: Take | None = None
+    def __init__(
+        self, connection: Connection, arrived: deque[tuple[timestamps.ArrivalStamp, _Watcher, bytes | OSError]]
+    ) -> None:
+        self.feed: Feed | None = None
         self.greenlet: Any = None
         self.end: bytes | Exception | None = None
-        self.came_ns = 0
+        self.arrived_ns = 0
         self._arrived = arrived
         self._kept: list[tuple[int, bytes | OSError]] = []
         self._read = connection.read_now
         self._tls = connection.tls
         self._io = loop().io(connection.fileno(), 1)  # good until `stop`, which comes before closing
         self._started = False
-        self._unasked = False
+        self._unexpected = False
 
     @property
-    def gone(self) -> bool | None:
+    def closed_while_idle(self) -> bool | None:
         """See wire.sockets.Watch. Inside TLS something may come that is no answer (session tickets): not looked at."""
-        if self._tls or not (self._started or self._unasked):
+        if self._tls or not (self._started or self._unexpected):
             return None
-        return self._unasked
+        return self._unexpected
 
     def start(self) -> None:
-        self._unasked = False
+        self._unexpected = False
         if not self._started:
             self._started = True
             self._io.start(self._readable)
@@ -201,17 +203,17 @@ class _Watch:
             self._io.stop()
 
     def _readable(self) -> None:
-        if self.take is None:
-            self._unasked = True
+        if self.feed is None:
+            self._unexpected = True
             self.stop()
             return
         data: bytes | OSError
         try:
-            data, told, _, _ = self._read()
-            self._arrived.append((told, self, data))
+            data, stamp, _, _ = self._read()
+            self._arrived.append((stamp, self, data))
             while self._tls and data:  # what TLS has decrypted ahead makes no descriptor readable
-                data, told, _, _ = self._read()
-                self._arrived.append((told, self, data))
+                data, stamp, _, _ = self._read()
+                self._arrived.append((stamp, self, data))
         except BlockingIOError:
             return
         except OSError as e:
@@ -220,36 +222,36 @@ class _Watch:
         if not isinstance(data, bytes) or not data:
             self.stop()  # an end stays readable
 
-    def give(self, at_ns: int, data: bytes | OSError) -> bool:
+    def deliver(self, at_ns: int, data: bytes | OSError) -> bool:
         """Hand over what arrived, and wake the greenlet when it is the end or no more is wanted (False)."""
-        if self.take is None:
+        if self.feed is None:
             # Behind what its call wanted. Where that was pipelined, another call will want it.
-            self._unasked = True
+            self._unexpected = True
             self._kept.append((at_ns, data))
             return False
-        if not self._is_over(at_ns, data, self.take):
+        if not self._is_over(at_ns, data, self.feed):
             return True
         self.greenlet.switch()
         return False
 
-    def over_with_what_was_kept(self) -> bool:
+    def deliver_kept(self) -> bool:
         """Hand over what came before anybody asked; whether that is all that is wanted."""
         while self._kept:
-            assert self.take is not None, "a call collects"
-            if self._is_over(*self._kept.pop(0), self.take):
+            assert self.feed is not None, "a call collects"
+            if self._is_over(*self._kept.pop(0), self.feed):
                 return True
         return False
 
-    def _is_over(self, at_ns: int, data: bytes | OSError, take: Take) -> bool:
+    def _is_over(self, at_ns: int, data: bytes | OSError, feed: Feed) -> bool:
         try:
             if data and isinstance(data, bytes):
-                if take(at_ns, data):
+                if feed(at_ns, data):
                     return False
             else:
                 self.end = data
         except Exception as e:  # noqa: BLE001 - a mistake of ours belongs to the greenlet, not to the hub
             self.end = e
-        self.take = None
+        self.feed = None
         return True
 
 

@@ -17,7 +17,7 @@ from loadchaos.core.tls import TlsSettings
 from loadchaos.core.version import __version__
 from loadchaos.load import payloads, registry
 from loadchaos.load.behaviours import BEHAVIOURS, pipeline
-from loadchaos.load.wire.exchange import WireRequest, WireTimeouts, length_of, request_head
+from loadchaos.load.wire.exchange import WireRequest, WireTimeouts, content_length, request_head
 from loadchaos.load.wire.outcome import OutcomeRules, matches
 from loadchaos.load.wire.sockets import Origin
 from loadchaos.load.worker import bundle
@@ -144,17 +144,21 @@ class WorkerPlan:
         """Build a step's request, ready to be sent; the server may log its id (X-Request-Id)."""
         request = payloads.build(step, self.facts)
         request_id = f"lc-{self._tag}-{step.index}"
-        head = b"%sX-Request-Id: %s\r\n%s" % (self._head(request.path), request_id.encode(), length_of(request.body))
-        judged_by = self._rules.for_one(self._nonces.check_for(request.nonce))
+        head = b"%sX-Request-Id: %s\r\n%s" % (
+            self._head(request.path),
+            request_id.encode(),
+            content_length(request.body),
+        )
+        judged_by = self._rules.with_nonce_check(self._nonces.check_for(request.nonce))
         return WireRequest(request, head, judged_by, self.limits, BEHAVIOURS[step.behaviour].FRESH, request_id)
 
     def pipelined(self, first: WireRequest) -> list[WireRequest]:
         """Copy a request, under ids of their own, for the rest of its pipeline."""
         request = first.request
         options = request.step.behaviour_options
-        count = options.behind(request.step.seed) if isinstance(options, pipeline.Options) else 0
+        count = options.follower_count(request.step.seed) if isinstance(options, pipeline.Options) else 0
         ids = [f"{first.request_id}.{n}" for n in range(1, count + 1)]
-        begin, end = self._head(request.path), length_of(request.body)
+        begin, end = self._head(request.path), content_length(request.body)
         return [replace(first, request_id=i, head=b"%sX-Request-Id: %s\r\n%s" % (begin, i.encode(), end)) for i in ids]
 
     def _head(self, path: str) -> bytes:

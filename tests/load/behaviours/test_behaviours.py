@@ -17,7 +17,7 @@ from loadchaos.load.behaviours import BEHAVIOURS
 from loadchaos.load.behaviours.abort import Options as AbortOptions
 from loadchaos.load.behaviours.plain import Options as PlainOptions
 from loadchaos.load.wire.exchange import Exchange
-from loadchaos.load.wire.sockets import Collect, Connection, Origin, Slot, Take
+from loadchaos.load.wire.sockets import Collect, Connection, Feed, Origin, Slot
 from tests.load.wire.requests import exchange
 from tests.load.wire.sweeper import swept
 
@@ -97,11 +97,11 @@ def act(behaviour: str, options: BaseModel, server: Stepping, seed: int = 1) -> 
 def _stepped(server: Stepping) -> Collect:
     """Lets the server go on before each read."""
 
-    def collect(connection: Connection, take: Take) -> bool:
+    def collect(connection: Connection, feed: Feed) -> bool:
         while True:
             server.go.release()
             at_ns, data = connection.receive()
-            if not data or not take(at_ns, data):
+            if not data or not feed(at_ns, data):
                 return not data
 
     return collect

@@ -45,7 +45,7 @@ def asked(says: Callable[[socket.socket], None], limits: WireTimeouts | None = N
     first = Exchange(calls[0], Slot(target), Progress())
     second = PipelinedExchange(calls[1], first, Slot(target), Progress())
     third = PipelinedExchange(calls[2], second, Slot(target), Progress())
-    first.behind = [second, third]
+    first.pipelined = [second, third]
     over = threading.Event()
 
     def sweep() -> None:
@@ -55,7 +55,7 @@ def asked(says: Callable[[socket.socket], None], limits: WireTimeouts | None = N
 
     sweeper = threading.Thread(target=sweep)
     sweeper.start()
-    replies = [BEHAVIOURS["pipeline"].act(first), *(pipeline.act_behind(c, first) for c in (second, third))]
+    replies = [BEHAVIOURS["pipeline"].act(first), *(pipeline.act_pipelined(c, first) for c in (second, third))]
     over.set()
     for it in (sweeper, thread):
         it.join(10)
@@ -88,7 +88,7 @@ def test_a_server_may_close_behind_an_answer_and_the_rest_is_nobodys_fault() -> 
     replies = asked(lambda peer: peer.sendall(answer(IDS[0])))
     assert outcomes(replies) == ["ok", "aborted", "aborted"]
     assert replies[1].detail["why"] == replies[2].detail["why"]
-    assert "as it may" in replies[1].detail["why"]
+    assert "which it may" in replies[1].detail["why"]
 
 
 def test_a_cut_inside_an_answer_is_a_reset_for_it_and_for_all_behind_it() -> None:
@@ -98,7 +98,7 @@ def test_a_cut_inside_an_answer_is_a_reset_for_it_and_for_all_behind_it() -> Non
 
     replies = asked(cuts)
     assert outcomes(replies)[1:] == ["reset", "reset"]
-    assert "in an answer before it" in str(replies[2].error)
+    assert "during a previous answer" in str(replies[2].error)
 
 
 def test_an_error_is_the_error_of_its_own_request_only() -> None:

@@ -104,9 +104,9 @@ class Browser:
         assert "exceptionDetails" not in got, got["exceptionDetails"]
         return got["result"].get("value")
 
-    def until(self, expression: str, what: str, limit_s: float = LIMIT_S) -> Any:
+    def until(self, expression: str, what: str, timeout_s: float = LIMIT_S) -> Any:
         """The expression's first true value; a page that is still being made has none."""
-        deadline = time.monotonic() + limit_s
+        deadline = time.monotonic() + timeout_s
         found = f"const v = {expression}; return v instanceof Node || v"
         tried = f"(() => {{ try {{ {found} }} catch (e) {{ return null }} }})()"
         while not (value := self.js(tried)):

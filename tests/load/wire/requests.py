@@ -5,7 +5,7 @@ from typing import Any
 from loadchaos.core.model import Output, Request, Step
 from loadchaos.load.wire.exchange import Exchange, Progress
 from loadchaos.load.wire.outcome import OutcomeRules
-from loadchaos.load.wire.request import WireRequest, WireTimeouts, length_of, request_head
+from loadchaos.load.wire.request import WireRequest, WireTimeouts, content_length, request_head
 from loadchaos.load.wire.sockets import Origin, Slot
 
 PATH = "/v1/chat/completions"
@@ -28,7 +28,7 @@ def wire_request(
 ) -> WireRequest:
     """A request with this body for a server at `origin`."""
     step = Step(0, 0, 0, None, "test", seed, {}, behaviour, options, Output(), stream)
-    head = request_head(origin.path(path), origin.host_header, headers or {}) + length_of(body)
+    head = request_head(origin.path(path), origin.host_header, headers or {}) + content_length(body)
     request = Request(step, path, body, stream, None)
     return WireRequest(request, head, rules or OutcomeRules(), limits or WireTimeouts(), fresh, request_id)
 

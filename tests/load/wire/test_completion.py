@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadchaos.core.model import OUTCOMES
-from loadchaos.load.wire.completion import Completion, completion
-from loadchaos.load.wire.outcome import OutcomeRules, error_object, of_error_answer, of_error_event
+from loadchaos.load.wire.completion import Completion, final_event
+from loadchaos.load.wire.outcome import OutcomeRules, error_event_outcome, error_object, error_response_outcome
 
 RULES = OutcomeRules(
     validation=(re.compile("too long"),), shed=(re.compile("busy"),), engine_dead=(re.compile("dead"),)
@@ -36,9 +36,9 @@ STREAM = st.lists(EVENT, max_size=8).map(lambda events: b"".join(b"data: " + e +
 def outcome(body: bytes, *, stream: bool, complete: bool = True, size: int = 10_000) -> str:
     answer = Completion(RULES, asked_stream=stream, declared_stream=stream)
     for n, at in enumerate(range(0, len(body), size)):
-        answer.add(n, body[at : at + size])
+        answer.feed(n, body[at : at + size])
     answer.close(10**6, complete=complete)
-    found = [*answer.decisive, completion(answer)]
+    found = [*answer.outcome_events, final_event(answer)]
     return found[0].outcome
 
 
@@ -60,9 +60,9 @@ def test_any_body_has_exactly_one_outcome_and_the_same_in_any_packets(
 @given(value=JSON, status=st.integers(300, 599), after=st.booleans())
 def test_any_json_is_an_error_or_none_and_never_an_exception(value: Any, status: int, after: bool) -> None:
     error = error_object(value)
-    assert of_error_answer(status, {}, error, "", RULES) in OUTCOMES
+    assert error_response_outcome(status, {}, error, "", RULES) in OUTCOMES
     if error is not None:
-        assert of_error_event(error, after_token=after, rules=RULES) in OUTCOMES
+        assert error_event_outcome(error, after_token=after, rules=RULES) in OUTCOMES
 
 
 @pytest.mark.parametrize(
@@ -116,9 +116,9 @@ def chunk(text: str, index: int = 0, finish: str | None = None) -> bytes:
 
 def test_gaps_are_counted_between_arrivals_not_between_chunks_of_one_packet() -> None:
     answer = Completion(RULES, asked_stream=True, declared_stream=True)
-    answer.add(1_000_000, chunk("a") + chunk("b") + chunk("c"))
-    answer.add(41_000_000, chunk("d") + chunk("e"))
-    answer.add(81_000_000, chunk("f", finish="stop"))
+    answer.feed(1_000_000, chunk("a") + chunk("b") + chunk("c"))
+    answer.feed(41_000_000, chunk("d") + chunk("e"))
+    answer.feed(81_000_000, chunk("f", finish="stop"))
     answer.close(90_000_000, complete=True)
     assert (answer.chunks, sum(answer.itl_hist.values()), answer.largest_gap_ns) == (6, 2, 40_000_000)
     assert answer.first_token_ns == 1_000_000
@@ -133,5 +133,5 @@ def test_every_choice_has_to_finish() -> None:
 def test_an_endless_answer_is_parsed_as_it_comes() -> None:
     answer = Completion(RULES, asked_stream=True, declared_stream=True)
     for n in range(3000):
-        answer.add(n, chunk("word"))
+        answer.feed(n, chunk("word"))
     assert answer.chunks == 3000

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadchaos.load.wire.completion import Completion, completion
+from loadchaos.load.wire.completion import Completion, final_event
 from loadchaos.load.wire.event_template import EventTemplate
 from loadchaos.load.wire.outcome import OutcomeRules
 
@@ -57,16 +57,16 @@ def streams(draw: st.DrawFn) -> bytes:
 def read(stream: bytes, cuts: list[int], *, learning: bool) -> dict[str, Any]:
     answer = Completion(OutcomeRules(), asked_stream=True, declared_stream=True)
     if not learning:
-        answer._alike._tries = 0
+        answer._template._tries = 0
     edges = sorted({0, len(stream), *(c for c in cuts if c < len(stream))})
     for n, (a, b) in enumerate(pairwise(edges)):
-        answer.add(1000 * n + 1, stream[a:b])
+        answer.feed(1000 * n + 1, stream[a:b])
     answer.close(10**9, complete=True)
-    hidden = {"_alike", "_sse", "_prefix", "_text"}
+    hidden = {"_template", "_sse", "_prefix", "_text"}
     return {
         **{k: getattr(answer, k) for k in Completion.__slots__ if k not in hidden},
         "text": answer.text,
-        "end": completion(answer),
+        "end": final_event(answer),
     }
 
 
@@ -107,14 +107,14 @@ def test_the_usual_stream_is_parsed_twice_and_then_known(monkeypatch: pytest.Mon
     form = b'{"id":"c","choices":[{"index":0,"delta":{"content":"%s"},"finish_reason":null}]}'
     answer = Completion(OutcomeRules(), asked_stream=True, declared_stream=True)
     for n in range(50):
-        answer.add(n, b"data: " + form.replace(b"%s", b" word%d" % n) + b"\n\n")
+        answer.feed(n, b"data: " + form.replace(b"%s", b" word%d" % n) + b"\n\n")
     assert (answer.chunks, len(parsed)) == (50, 3)  # the first, the second, and the proof
     assert answer.text.endswith(" word49")
 
 
 def test_events_that_differ_in_more_than_their_text_are_not_studied_for_ever() -> None:
-    alike = EventTemplate()
+    template = EventTemplate()
     for n in range(20):
         value = {"choices": [{"index": 0, "delta": {"content": "a"}, "token_ids": [n]}]}
-        alike.learn(orjson.dumps(value), value)
-    assert alike._tries == 0
+        template.learn(orjson.dumps(value), value)
+    assert template._tries == 0

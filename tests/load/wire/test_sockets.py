@@ -165,8 +165,8 @@ def test_over_tls_with_a_certificate_that_is_checked(server: Any, certificate: P
 def test_a_long_connect_is_bounded_by_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[float] = []
 
-    def connect(_: Origin, __: int, limit_s: float, **___: Any) -> Any:
-        seen.append(limit_s)
+    def connect(_: Origin, __: int, timeout_s: float, **___: Any) -> Any:
+        seen.append(timeout_s)
         raise TimeoutError("timed out")
 
     monkeypatch.setattr(sockets.Connection, "open", connect)

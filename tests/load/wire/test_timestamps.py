@@ -28,17 +28,17 @@ def read(connection: Connection) -> tuple[int, bytes]:
     until_s = time.monotonic() + 10
     while time.monotonic() < until_s:
         try:
-            data, told, _, _ = connection.read_now()
+            data, stamp, _, _ = connection.read_now()
         except BlockingIOError:
             time.sleep(0.001)
             continue
-        return seen(timestamps.StampClock(), told, time.monotonic_ns(), time.time_ns()), data
+        return seen(timestamps.StampClock(), stamp, time.monotonic_ns(), time.time_ns()), data
     raise AssertionError("nothing came")
 
 
-def seen(it: timestamps.StampClock, told: timestamps.Told, now_ns: int, wall_ns: int) -> int:
-    it.look(now_ns, wall_ns)
-    return it.arrival(told, now_ns)
+def seen(it: timestamps.StampClock, stamp: timestamps.ArrivalStamp, now_ns: int, wall_ns: int) -> int:
+    it.sync(now_ns, wall_ns)
+    return it.arrival(stamp, now_ns)
 
 
 def test_what_is_read_late_came_when_it_came(pair: tuple[Connection, socket.socket]) -> None:
@@ -54,7 +54,7 @@ def test_what_is_read_late_came_when_it_came(pair: tuple[Connection, socket.sock
         if came_ns <= sent_ns + S // 10:
             return
     with socket.socket() as one:
-        timestamps.ask(one)
+        timestamps.enable(one)
         if timestamps._TIMESTAMPNS is None or not one.getsockopt(socket.SOL_SOCKET, timestamps._TIMESTAMPNS):
             pytest.skip("this kernel does not stamp packets")
     raise AssertionError("the kernel's stamp is not taken")
@@ -69,7 +69,7 @@ def test_the_end_comes_without_a_stamp(pair: tuple[Connection, socket.socket]) -
     assert before_ns <= came_ns <= time.monotonic_ns()
 
 
-def told(wall_ns: int) -> list[tuple[int, int, bytes]]:
+def stamp(wall_ns: int) -> list[tuple[int, int, bytes]]:
     return [(socket.SOL_SOCKET, 35, timestamps._timespec.pack(wall_ns // S, wall_ns % S))]
 
 
@@ -83,7 +83,7 @@ def test_an_interruption_between_two_looks_moves_no_arrival() -> None:
     it = clock(-1000 * S)
     for late_ns in (0, 900_000, 40_000_000, 300_000, 5_000_000_000):
         now_ns = 7 * S
-        assert seen(it, told(1006 * S), now_ns, 1007 * S + late_ns) == 6 * S
+        assert seen(it, stamp(1006 * S), now_ns, 1007 * S + late_ns) == 6 * S
 
 
 @pytest.mark.parametrize("by_s", [-3600, -1, 1, 3600])
@@ -91,7 +91,7 @@ def test_a_wall_clock_that_was_set_is_followed_after_a_few_looks(by_s: int) -> N
     it = clock(-1000 * S)
     for n in range(10):
         now_ns = (7 + n) * S
-        came_ns = seen(it, told(now_ns - S // 2 + (1000 + by_s) * S), now_ns, now_ns + (1000 + by_s) * S)
+        came_ns = seen(it, stamp(now_ns - S // 2 + (1000 + by_s) * S), now_ns, now_ns + (1000 + by_s) * S)
         assert came_ns <= now_ns, "nothing comes after it was read"
         if n >= 3:
             assert came_ns == now_ns - S // 2
@@ -99,5 +99,5 @@ def test_a_wall_clock_that_was_set_is_followed_after_a_few_looks(by_s: int) -> N
 
 def test_a_stamp_from_before_the_clock_was_set_says_nothing() -> None:
     it = clock(-1000 * S)
-    assert seen(it, told(100 * S), 7 * S, 1007 * S) == 7 * S
+    assert seen(it, stamp(100 * S), 7 * S, 1007 * S) == 7 * S
     assert seen(it, [], 7 * S, 1007 * S) == 7 * S

@@ -141,7 +141,7 @@ def test_over_tls_nothing_stays_behind_in_the_decrypted_buffer(arrivals: Arrival
 
 def test_a_mistake_in_taking_in_is_raised_where_the_call_is(arrivals: Arrivals) -> None:
     class Mistaken(Exchange):
-        def _take(self, at_ns: int, data: bytes) -> bool:
+        def _feed(self, at_ns: int, data: bytes) -> bool:
             raise ZeroDivisionError
 
     with running() as server:
@@ -217,9 +217,9 @@ def test_nobody_stands_still_while_greenlets_are_ready_or_somebody_is_held_up(
     _gevent.spawn(times)
     assert times() == 0, "a greenlet is ready"
     _gevent.sleep(0)
-    target.held_up += 1
+    target.blocked += 1
     assert times() == 0, "somebody connects"
-    target.held_up -= 1
+    target.blocked -= 1
     arrivals._alarm = alarm = Alarm()
     alarm.at_ns = time.monotonic_ns()
     assert times() == 0, "a request is due"
@@ -233,7 +233,7 @@ def test_who_connects_or_cannot_send_all_at_once_is_held_up() -> None:
         target = Origin(f"http://127.0.0.1:{listener.getsockname()[1]}")
         seen: list[int] = []
         asked = target.addresses()
-        target.addresses = lambda: seen.append(target.held_up) or asked  # type: ignore[method-assign,func-returns-value]
+        target.addresses = lambda: seen.append(target.blocked) or asked  # type: ignore[method-assign,func-returns-value]
         connection = Connection.open(target, 1, 10)
         peer, _ = listener.accept()
 
@@ -241,13 +241,13 @@ def test_who_connects_or_cannot_send_all_at_once_is_held_up() -> None:
             left = 30_000_000
             while left:
                 if not seen[1:]:
-                    seen.append(target.held_up)
+                    seen.append(target.blocked)
                 left -= len(peer.recv(1 << 20))
 
         thread = threading.Thread(target=read)
         sending = threading.Thread(target=connection.send, args=(bytes(30_000_000),))
         sending.start()
-        while not target.held_up:
+        while not target.blocked:
             time.sleep(0.001)
         thread.start()
         sending.join(30)
@@ -255,4 +255,4 @@ def test_who_connects_or_cannot_send_all_at_once_is_held_up() -> None:
         peer.close()
         connection.close()
     assert seen == [1, 1]
-    assert target.held_up == 0
+    assert target.blocked == 0
