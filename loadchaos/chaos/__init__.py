@@ -18,6 +18,7 @@ from loadchaos.chaos.injector import AttackInjector
 from loadchaos.chaos.manual import Offer, offers
 from loadchaos.chaos.network import ProxyPath, WholePath
 from loadchaos.chaos.toxiproxy import ToxiproxyPath
+from loadchaos.core.ledger.rows import AttackKind
 
 __all__ = [
     "ATTACKS",
@@ -33,7 +34,7 @@ __all__ = [
     "operation_named",
 ]
 
-ATTACKS: Mapping[str, AttackFactory] = {
+ATTACKS: Mapping[AttackKind, AttackFactory] = {
     "admin": admin.make,
     "process": process.make,
     "engine": engine.make,

@@ -12,6 +12,7 @@ import httpx
 
 from loadchaos.chaos.base import ActResult, AttackedReplica
 from loadchaos.core.errors import OptionError
+from loadchaos.core.ledger.rows import AttackDetail
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects import AdminOperation, Dialect, version_key
 
@@ -91,7 +92,7 @@ class AdminAttack:
         """See Attack."""
         return self._undo.name if self._undo is not None else None
 
-    def about(self, replica: AttackedReplica) -> Mapping[str, Any]:  # noqa: ARG002 - the protocol's; an endpoint needs no aim
+    def about(self, replica: AttackedReplica) -> AttackDetail:  # noqa: ARG002 - the protocol's; an endpoint needs no aim
         """See Attack."""
         return {}
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import httpx
 
 from loadchaos.chaos.toxics import Toxic
+from loadchaos.core.ledger.rows import AttackDetail
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects import Dialect
 
@@ -80,7 +81,7 @@ class Attack(Protocol):
         """The operation by which it is taken back, where that has a name of its own: wake_up."""
         ...
 
-    def about(self, replica: AttackedReplica) -> Mapping[str, Any]:
+    def about(self, replica: AttackedReplica) -> AttackDetail:
         """What its rows say beside its name, asked once before each `begin`: the pid and signal of a process attack."""
         ...
 

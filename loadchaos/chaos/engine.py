@@ -14,6 +14,7 @@ import psutil
 from loadchaos.chaos.base import ActResult, AttackedReplica
 from loadchaos.chaos.undo_guard import guard
 from loadchaos.core.errors import OptionError
+from loadchaos.core.ledger.rows import AttackDetail
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects import Dialect
 
@@ -67,7 +68,7 @@ class EngineAttack:
         self._order = " ".join([mode, *(f"{name}={value}" for name, value in params.items())])
         self._armed: dict[str, tuple[Path, subprocess.Popen[bytes]]] = {}
 
-    def about(self, replica: AttackedReplica) -> Mapping[str, Any]:  # noqa: ARG002 - the protocol's; the file names the order
+    def about(self, replica: AttackedReplica) -> AttackDetail:  # noqa: ARG002 - the protocol's; the file names the order
         """See Attack."""
         return {"order": self._order}
 

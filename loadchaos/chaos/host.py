@@ -13,6 +13,7 @@ import httpx
 
 from loadchaos.chaos.base import ActResult, AttackedReplica
 from loadchaos.core.errors import OptionError
+from loadchaos.core.ledger.rows import AttackDetail
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects import Dialect
 
@@ -54,7 +55,7 @@ class CpuHog:
         self._processes = processes
         self._running: dict[str, list[subprocess.Popen[bytes]]] = {}
 
-    def about(self, replica: AttackedReplica) -> Mapping[str, Any]:  # noqa: ARG002 - the protocol's; the machine is the aim
+    def about(self, replica: AttackedReplica) -> AttackDetail:  # noqa: ARG002 - the protocol's; the machine is the aim
         """See Attack."""
         return {"processes": self._processes}
 

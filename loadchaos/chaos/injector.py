@@ -16,7 +16,8 @@ from loadchaos.chaos.manual import Offer, offers
 from loadchaos.chaos.timetable import Timetable, timetable
 from loadchaos.chaos.triggers import PendingReplicas, Triggers
 from loadchaos.core.errors import LoadchaosError, OptionError
-from loadchaos.core.model import Emit, Row
+from loadchaos.core.ledger.rows import AttackDetail, AttackEvent, AttackKind, Emit
+from loadchaos.core.model import Row
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects import Dialect
 
@@ -53,7 +54,7 @@ class AttackInjector:
         self._planned: list[tuple[Attack, Timetable]] = []
         self._fired: dict[tuple[str, str, str], int] = {}  # by what is fired: its place in `_planned`
         self._acts_by_hand = 0
-        self._kinds: dict[int, str] = {}
+        self._kinds: dict[int, AttackKind] = {}
         self._when: dict[int, list[Condition]] = {}
         self._figures = ServerFigures()
         self._triggers = Triggers()
@@ -75,7 +76,7 @@ class AttackInjector:
         self._triggers.refuse_unheard(filter(None, (*self.names, *undone)))
         self._tasks: list[asyncio.Task[None]] = []
         self._holding: dict[tuple[int, str], tuple[Attack, AttackedReplica, int]] = {}
-        self._about: dict[tuple[int, str], dict[str, Any]] = {}
+        self._about: dict[tuple[int, str], AttackDetail] = {}
         self._running = asyncio.Event()
         self._running.set()
         self._why_paused = ""
@@ -203,7 +204,7 @@ class AttackInjector:
             self._row(index, n, "skipped", replica, ActResult(None, text="it is still in force"))
             return
         done = ActResult(ok=None, text="stopped before it was answered")
-        self._about[index, replica.name] = dict(attack.about(replica))
+        self._about[index, replica.name] = attack.about(replica)
         self._row(index, n, "begin", replica, ActResult(ok=None))
         try:
             if attack.holds:
@@ -238,7 +239,7 @@ class AttackInjector:
                 self._triggers.fire(("after", attack.undone_by), name)
         self._row(index, n, "undo", replica, done)
 
-    def _row(self, index: int, n: int, what: str, replica: AttackedReplica, done: ActResult) -> None:
+    def _row(self, index: int, n: int, what: AttackEvent, replica: AttackedReplica, done: ActResult) -> None:
         attack = self._planned[index][0]
         self._emit(
             {
@@ -261,7 +262,7 @@ class AttackInjector:
 
 def _make(
     spec: Any, times: Timetable, dialect: Dialect, client: httpx.AsyncClient, redactor: Redactor, version: str | None
-) -> tuple[str, Attack]:
+) -> tuple[AttackKind, Attack]:
     """The attack a spec names, and its kind. OptionError where there is no such kind or operation."""
     from loadchaos.chaos import ATTACKS  # the shelf's table; at the top it would be a circle
 

@@ -19,6 +19,7 @@ import httpx
 from loadchaos.chaos.base import ActResult, AttackedReplica, TrafficProxy
 from loadchaos.chaos.toxics import TYPES, Toxic, toxic
 from loadchaos.core.errors import TargetError
+from loadchaos.core.ledger.rows import AttackDetail
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects import Dialect
 
@@ -167,7 +168,7 @@ class NetworkAttack:
         self._toxic = one
         self.name, self.effects = one.name, TYPES[one.type].effects
 
-    def about(self, replica: AttackedReplica) -> Mapping[str, Any]:  # noqa: ARG002 - the protocol's; a path needs no aim
+    def about(self, replica: AttackedReplica) -> AttackDetail:  # noqa: ARG002 - the protocol's; a path needs no aim
         """See Attack."""
         return {"toxic": asdict(self._toxic)}
 

@@ -16,6 +16,7 @@ import psutil
 from loadchaos.chaos.base import ActResult, AttackedReplica
 from loadchaos.chaos.undo_guard import guard
 from loadchaos.core.errors import OptionError
+from loadchaos.core.ledger.rows import AttackDetail
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects import Dialect
 
@@ -91,7 +92,7 @@ class ProcessAttack:
         self._aimed: dict[str, SignalTarget | None] = {}
         self._stopped: dict[str, tuple[psutil.Process, subprocess.Popen[bytes]]] = {}
 
-    def about(self, replica: AttackedReplica) -> Mapping[str, Any]:
+    def about(self, replica: AttackedReplica) -> AttackDetail:
         """Choose the process now; the rows of the act carry its pid and the signal, so that nothing else is blamed on us."""
         target = next((t for t in self._processes(replica) if t.role == self._role), None)
         self._aimed[replica.name] = target

@@ -7,15 +7,13 @@ kind of row are written down in docs/ledger.md and beside the code that writes i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 from loadchaos.core.slotted import slotted_dataclass
 
 Row = Mapping[str, Any]
-Emit = Callable[[Row], None]
-"""Where a watching or attacking room puts its rows; the caller decides which file of the ledger that is."""
 
 # Every request ends in exactly one of these (design: outcomes). The order is the order in which tables show them.
 Outcome = Literal[

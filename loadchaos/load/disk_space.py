@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from loadchaos.core.ledger.parquet import HOUR_S
+from loadchaos.core.ledger.rows import DiskRow
 from loadchaos.profile.pacing import planned_requests
 from loadchaos.profile.profile import Profile
 
@@ -54,8 +55,8 @@ class DiskMonitor:
         self._next_s = 0.0
         self.low = False
 
-    def changed(self, now_s: float) -> dict[str, Any] | None:
-        """`{what: low or enough, free_bytes, text}` when that has changed, else None."""
+    def changed(self, now_s: float) -> DiskRow | None:
+        """Give a `disk` row when free space has crossed the limit, else None."""
         if now_s < self._next_s:
             return None
         self._next_s = now_s + _LOOK_S
@@ -68,8 +69,13 @@ class DiskMonitor:
         if low == self.low:
             return None
         self.low = low
-        what, how = ("low", _BRIEF) if low else ("enough", _WHOLE)
-        return {"what": what, "free_bytes": disk.free, "text": f"{_bytes(disk.free)} of disk are free: {how}"}
+        return {
+            "row": "disk",
+            "at_ns": time.monotonic_ns(),
+            "what": "low" if low else "enough",
+            "free_bytes": disk.free,
+            "text": f"{_bytes(disk.free)} of disk are free: {_BRIEF if low else _WHOLE}",
+        }
 
 
 def _bytes(n: float) -> str:

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +16,7 @@ import psutil
 
 from loadchaos.core.errors import LedgerError, next_step
 from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.rows import Emit
 from loadchaos.core.model import Row
 
 LOCUSTFILE = Path(__file__).parents[1] / "load" / "locustfile.py"
@@ -136,7 +137,7 @@ class LoadProcess(Protocol):
 class Locust(ChildProcess):
     """python -m locust with our locustfile; reads plan.json and facts.json of the run folder."""
 
-    def __init__(self, folder: RunFolder, emit: Callable[[Mapping[str, object]], None]) -> None:
+    def __init__(self, folder: RunFolder, emit: Emit) -> None:
         super().__init__("locust")
         self._folder = folder
         self._emit = emit

@@ -156,8 +156,16 @@ class Preparation:
         """Its flags and its machine go into the record: whoever reads an incident asks for them first."""
         settings, system = await configuration(asker, facts)
         values = {name: value for name, (value, _) in settings.items()}
-        told = {"flags": flags_in_log(head), "settings": values, "system": dict(system)}
-        self._record.event({"row": "configuration", "at_ns": time.monotonic_ns(), **self._redactor.data(told)})
+        clean = self._redactor.data
+        self._record.event(
+            {
+                "row": "configuration",
+                "at_ns": time.monotonic_ns(),
+                "flags": clean(flags_in_log(head)),
+                "settings": clean(values),
+                "system": clean(dict(system)),
+            }
+        )
 
     async def _lay_path(self, dialect: Dialect) -> WholePath | None:
         """The proxy that the profile's network attacks need; without such attacks there is none in the path."""

@@ -351,7 +351,7 @@ class _Run:
             self._say(self._checkpoint.words(so_far))
             self._compaction.begin()
         if self._loading and (disk := self._disk.changed(now)) is not None:
-            self._record.event({"row": "disk", "at_ns": time.monotonic_ns(), **disk})
+            self._record.event(disk)
             self._record.control("brief" if self._disk.low else "whole", disk["text"])
             self._say(f"note: {disk['text']}")
         if now - self._synced > _SYNC_S:

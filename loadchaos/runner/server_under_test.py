@@ -15,6 +15,7 @@ from loadchaos.analysis.state.machine import StateMachine
 from loadchaos.chaos import ProxyPath, ToxiproxyPath, WholePath, authorization
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.recorder import EventRecorder
+from loadchaos.core.ledger.rows import StateRow
 from loadchaos.core.model import Facts, Row
 from loadchaos.core.redact import Redactor
 from loadchaos.core.tls import TlsSettings
@@ -222,20 +223,20 @@ class ServerUnderTest:
         launched = self.place.kind != "external"
         return {name: StateMachine(name, launched, knows, sole=len(names) == 1) for name in names}
 
-    def feed(self, row: Row) -> list[Row]:
+    def feed(self, row: Row) -> list[StateRow]:
         """Fold one row of the ledger; the state rows it gives are the caller's to write."""
         if self._watch is not None and _speaks_of_an_end(row):
             self._watch.hear()  # what the log says of it comes first: told to end, or dead
         return self._told([change for machine in self._machines.values() for change in machine.feed(row)])
 
-    def tick(self) -> list[Row]:
+    def tick(self) -> list[StateRow]:
         """Let time pass without a row."""
         if self._watch is not None:
             self._watch.hear()
         now_ns = time.monotonic_ns()
         return self._told([change for machine in self._machines.values() for change in machine.tick(now_ns)])
 
-    def _told(self, changes: list[Row]) -> list[Row]:
+    def _told(self, changes: list[StateRow]) -> list[StateRow]:
         """A server of others that came back is another process: that one is watched from now on."""
         for change in changes:
             back = change["from"] == "restarting" and change["to"] == "healthy"

@@ -8,12 +8,12 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from loadchaos.chaos import AttackInjector, authorization
 from loadchaos.core.errors import LoadchaosError
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.recorder import EventRecorder
+from loadchaos.core.ledger.rows import CommandRow
 from loadchaos.core.model import Row
 from loadchaos.runner.server_under_test import TargetSpec
 
@@ -89,5 +89,18 @@ class Commands:
         return None
 
     def _answer(self, row: Row, *, ok: bool, text: str) -> None:
-        told: dict[str, Any] = {k: row[k] for k in ("what", "n", "name", "kind", "users") if k in row}
-        self._record.event({"row": "command", "at_ns": time.monotonic_ns(), **told, "ok": ok, "text": text})
+        answer: CommandRow = {
+            "row": "command",
+            "at_ns": time.monotonic_ns(),
+            "what": row["what"],
+            "n": row.get("n", 0),
+            "ok": ok,
+            "text": text,
+        }
+        if "name" in row:
+            answer["name"] = row["name"]
+        if "kind" in row:
+            answer["kind"] = row["kind"]
+        if "users" in row:
+            answer["users"] = row["users"]
+        self._record.event(answer)

@@ -8,15 +8,16 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import psutil
 
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
+from loadchaos.core.ledger.rows import Emit, SessionDetail, SessionEvent, SessionRow
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.model import Row
 from loadchaos.runner.children import LOCUSTFILE, ChildProcess
@@ -91,9 +92,10 @@ class Ui(ChildProcess):
         """What it printed."""
         return self.home / "locust.log"
 
-    def tell(self, what: str, **more: object) -> None:
+    def tell(self, what: SessionEvent, **detail: Unpack[SessionDetail]) -> None:
         """One row of session.jsonl: web, run, load, load_over, over."""
-        self._writer.write({"row": "session", "at_ns": time.monotonic_ns(), "what": what, **more})
+        row: SessionRow = {"row": "session", "at_ns": time.monotonic_ns(), "what": what, **detail}
+        self._writer.write(row)
 
     def commands(self) -> Iterator[dict[str, Any]]:
         """What was pressed since the last call, outside of any run."""
@@ -114,7 +116,7 @@ def _lives(process: psutil.Process) -> bool:
 class UiLoad:
     """One run's load in the UI's process; see children.Load. It is over when each worker's load has ended."""
 
-    def __init__(self, ui: Ui, folder: RunFolder, emit: Callable[[Row], None]) -> None:
+    def __init__(self, ui: Ui, folder: RunFolder, emit: Emit) -> None:
         self._ui, self._folder, self._emit = ui, folder, emit
         self._ended: set[str] = set()
         self._pids: dict[str, int] = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from loadchaos.core.ledger.rows import StateRow
 from loadchaos.core.model import Row, State
 from loadchaos.server.dialects import SLOWEST_GAUGES_S
 
@@ -35,7 +36,7 @@ class EngineStates:
         self._replica = replica
         self._engines: dict[str, _Engine] = {}
 
-    def feed(self, row: Row) -> list[Row]:
+    def feed(self, row: Row) -> list[StateRow]:
         """Fold one scrape of one engine."""
         at_ns, values = int(row["at_ns"]), row.get("values") or {}
         engine = self._engines.setdefault(str(row.get("engine", "0")), _Engine(moved_ns=at_ns))
@@ -53,7 +54,7 @@ class EngineStates:
         """The server is gone, or a new one: what its engines were doing says nothing any more."""
         self._engines.clear()
 
-    def _decide(self, now_ns: int) -> list[Row]:
+    def _decide(self, now_ns: int) -> list[StateRow]:
         rows = []
         for label, engine in self._engines.items():
             if now_ns - engine.at_ns > _FRESH_NS:
@@ -69,7 +70,7 @@ class EngineStates:
                 engine.state = target
         return rows
 
-    def _row(self, label: str, engine: _Engine, target: State, now_ns: int) -> Row:
+    def _row(self, label: str, engine: _Engine, target: State, now_ns: int) -> StateRow:
         sign = f"engine {label} works"
         since_ns = now_ns
         if target != "healthy":

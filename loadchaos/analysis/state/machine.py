@@ -19,6 +19,7 @@ from loadchaos.analysis.state.signals import (
     S,
     TrafficSignals,
 )
+from loadchaos.core.ledger.rows import StateRow
 from loadchaos.core.model import Row, State
 from loadchaos.server.dialects import SLOWEST_GAUGES_S
 
@@ -76,7 +77,7 @@ class StateMachine:
         self._engine_was_gone = False
         self._healthy_ns = 0
 
-    def feed(self, row: Row) -> list[Row]:
+    def feed(self, row: Row) -> list[StateRow]:
         """Fold one row; what it gives are `state` rows for the ledger (usually none)."""
         at_ns = row.get("at_ns")
         if at_ns is None or row.get("row") in ("state", "header"):
@@ -89,7 +90,7 @@ class StateMachine:
         of_engines = self._engines.feed(row) if row.get("row") == "metrics" else []
         return of_engines + self._decide()
 
-    def tick(self, now_ns: int) -> list[Row]:
+    def tick(self, now_ns: int) -> list[StateRow]:
         """Let time pass without a row: silence is a sign, too."""
         self._clock(now_ns)
         return self._decide()
@@ -180,8 +181,8 @@ class StateMachine:
         elif self.state in ("healthy", "degraded") and not seen:
             self._identity.replaced(at_ns, words)
 
-    def _decide(self) -> list[Row]:
-        rows: list[Row] = []
+    def _decide(self) -> list[StateRow]:
+        rows: list[StateRow] = []
         for _ in range(3):  # dead -> restarting -> healthy may come with one row
             target, since_ns, signs = self._judge()
             if target == self.state:
@@ -321,8 +322,8 @@ class StateMachine:
             return "restarting", reached, ["/health has said ok for 10 s"]
         return None
 
-    def _enter(self, target: State, since_ns: int, signs: list[str]) -> Row:
-        row = {
+    def _enter(self, target: State, since_ns: int, signs: list[str]) -> StateRow:
+        row: StateRow = {
             "row": "state", "at_ns": self._now_ns, "replica": self.replica, "engine": None, "from": self.state,
             "to": target, "signs": signs, "since_ns": since_ns or self._now_ns,
             "noticed_after_s": round(max(0, self._now_ns - (since_ns or self._now_ns)) / S, 3),
@@ -352,9 +353,9 @@ class StateMachine:
                 self._deaths.forget()
         return row
 
-    def _remark(self) -> list[Row]:
+    def _remark(self) -> list[StateRow]:
         """What became clear after the fact, as a state row that changes nothing but says it."""
-        rows: list[Row] = []
+        rows: list[StateRow] = []
         if self.state in ("dead", "terminated") and self._network.refused_ns is not None:
             self._saw_it_gone_ns = self._now_ns
         up = self.state in ("healthy", "degraded")
@@ -367,8 +368,8 @@ class StateMachine:
                 self._identity.settled()
         return rows
 
-    def _note(self, remark: RestartNote) -> Row:
-        return {
+    def _note(self, remark: RestartNote) -> StateRow:
+        note: StateRow = {
             "row": "state",
             "at_ns": self._now_ns,
             "replica": self.replica,
@@ -378,5 +379,7 @@ class StateMachine:
             "signs": [remark.text],
             "since_ns": None,
             "noticed_after_s": None,
-            **({"balanced": True} if remark.balanced else {}),
         }
+        if remark.balanced:
+            note["balanced"] = True
+        return note

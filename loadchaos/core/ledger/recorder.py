@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Unpack
 
 from loadchaos.core.errors import LedgerError, OptionError, next_step
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.parquet import HOUR_S
+from loadchaos.core.ledger.rows import AnyRow, ControlEvent, ControlRow, RunDetail, RunEvent
 from loadchaos.core.ledger.writer import Writer
-from loadchaos.core.model import Row
 
 
 def create_folder(out: Path, name: str) -> RunFolder:
@@ -39,7 +40,7 @@ class EventRecorder:
     it is kept here, and `run` looks at `lost` in its loop and stops the load.
     """
 
-    def __init__(self, folder: RunFolder, on_event: Callable[[Row], None]) -> None:
+    def __init__(self, folder: RunFolder, on_event: Callable[[AnyRow], None]) -> None:
         self.folder = folder
         self.lost: str | None = None
         self._on_event = on_event
@@ -48,23 +49,26 @@ class EventRecorder:
         self._metrics = Writer(folder.metrics, "run", part_s=HOUR_S)
         self._control = Writer(folder.control, "run")
 
-    def event(self, row: Row) -> None:
+    def event(self, row: AnyRow) -> None:
         """Append to events.jsonl and hand the row to whoever follows the state."""
         self._write(self._events, row)
         self._on_event(row)
 
-    def metric(self, row: Row) -> None:
+    def metric(self, row: AnyRow) -> None:
         """Append to metrics.jsonl and hand the row to whoever follows the state."""
         self._write(self._metrics, row)
         self._on_event(row)
 
-    def control(self, what: str, why: str, **more: object) -> None:
-        """Tell the Locust workers: pause, resume, or stop (`grace_s`: how long requests in flight may still go on)."""
-        self._write(self._control, {"row": "control", "at_ns": time.monotonic_ns(), "what": what, "why": why, **more})
+    def control(self, what: ControlEvent, why: str, grace_s: float | None = None) -> None:
+        """Send an order to the workers; `grace_s` is how long requests in flight may go on after `stop`."""
+        row: ControlRow = {"row": "control", "at_ns": time.monotonic_ns(), "what": what, "why": why}
+        if grace_s is not None:
+            row["grace_s"] = grace_s
+        self._write(self._control, row)
 
-    def run(self, what: str, **more: object) -> None:
-        """A `run` row: begin, load_begin, load_end, interrupted, end."""
-        self.event({"row": "run", "at_ns": time.monotonic_ns(), "what": what, **more})
+    def run(self, what: RunEvent, **detail: Unpack[RunDetail]) -> None:
+        """Record that the run reaches a step."""
+        self.event({"row": "run", "at_ns": time.monotonic_ns(), "what": what, **detail})
 
     def keep(self, path: Path, text: str) -> None:
         """Write a whole small file of the run folder. Raises LedgerError when it cannot be."""
@@ -87,7 +91,7 @@ class EventRecorder:
         for writer in (self._events, self._metrics, self._control):
             writer.close()
 
-    def _write(self, writer: Writer, row: Row) -> None:
+    def _write(self, writer: Writer, row: AnyRow) -> None:
         if self._closed:
             return
         try:

@@ -10,7 +10,18 @@ To add a kind: write its class here, add it to `AnyRow` and to its file in `FILE
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NotRequired, TypeAlias, TypedDict, cast, get_args, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NotRequired,
+    TypeAlias,
+    TypedDict,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from loadchaos.core.model import Attribution, Outcome, Severity, State
 
@@ -57,8 +68,12 @@ class _FromFile(TypedDict):
     file: NotRequired[Annotated[str, "file the reader took the row from; added on reading, never written"]]
 
 
-class _Row(_FromFile):
+class _At(TypedDict):
     at_ns: Annotated[int, MOMENT, "when it happened"]
+
+
+class _Row(_FromFile, _At):
+    """What nearly all rows have."""
 
 
 # --- first row of every file ------------------------------------------------------------------------------------------
@@ -297,7 +312,31 @@ class DiskRow(_Row):
 # --- events -------------------------------------------------------------------------------------------------------------
 
 
-class RunRow(_Row):
+class RunDetail(_FromFile, total=False):
+    """Fields that only some `run` rows have."""
+
+    profile: Annotated[str, "begin: name of the profile"]
+    argv: Annotated[Sequence[str], "begin: command line, redacted"]
+    version: Annotated[str, "begin: version of loadchaos"]
+    target: Annotated[Mapping[str, Any], "begin: `kind` and `url` of the server"]
+    seed: Annotated[int, "begin: seed of the run"]
+    duration_s: Annotated[float | None, S, "begin: duration asked for with `-t`"]
+    server_logs: Annotated[Sequence[str], "begin: logs given with `--server-log`"]
+    terms: Annotated[Mapping[str, Any], "begin: what the verdict is judged by"]
+    resumes: Annotated[str | None, "begin: run folder that this run continues"]
+    n: Annotated[int, "checkpoint: its number"]
+    begun: Annotated[int, "checkpoint: requests begun so far"]
+    outcomes: Annotated[Mapping[str, int], "checkpoint: requests by outcome so far"]
+    step: Annotated[int, "checkpoint: highest step begun"]
+    rss_bytes: Annotated[int, BYTES, "checkpoint: memory of the run process"]
+    shortened: Annotated[bool, "load_end: true when the load was ended before its plan was done"]
+    signal: Annotated[str, "interrupted: name of the signal"]
+    exit_code: Annotated[int, "end: exit code that an error or a signal demands"]
+    why: Annotated[str, "end: what went wrong"]
+    ledger_lost: Annotated[str, "end: why the ledger could not be written"]
+
+
+class RunRow(_At, RunDetail):
     """The run reaches a step.
 
     Written by runner/run.py through core/ledger/recorder.py.
@@ -305,25 +344,6 @@ class RunRow(_Row):
 
     row: Literal["run"]
     what: Annotated[RunEvent, "event; `checkpoint` comes each hour of load"]
-    profile: NotRequired[Annotated[str, "begin: name of the profile"]]
-    argv: NotRequired[Annotated[Sequence[str], "begin: command line, redacted"]]
-    version: NotRequired[Annotated[str, "begin: version of loadchaos"]]
-    target: NotRequired[Annotated[Mapping[str, Any], "begin: `kind` and `url` of the server"]]
-    seed: NotRequired[Annotated[int, "begin: seed of the run"]]
-    duration_s: NotRequired[Annotated[float | None, S, "begin: duration asked for with `-t`"]]
-    server_logs: NotRequired[Annotated[Sequence[str], "begin: logs given with `--server-log`"]]
-    terms: NotRequired[Annotated[Mapping[str, Any], "begin: what the verdict is judged by"]]
-    resumes: NotRequired[Annotated[str | None, "begin: run folder that this run continues"]]
-    n: NotRequired[Annotated[int, "checkpoint: its number"]]
-    begun: NotRequired[Annotated[int, "checkpoint: requests begun so far"]]
-    outcomes: NotRequired[Annotated[Mapping[str, int], "checkpoint: requests by outcome so far"]]
-    step: NotRequired[Annotated[int, "checkpoint: highest step begun"]]
-    rss_bytes: NotRequired[Annotated[int, BYTES, "checkpoint: memory of the run process"]]
-    shortened: NotRequired[Annotated[bool, "load_end: true when the load was ended before its plan was done"]]
-    signal: NotRequired[Annotated[str, "interrupted: name of the signal"]]
-    exit_code: NotRequired[Annotated[int, "end: exit code that an error or a signal demands"]]
-    why: NotRequired[Annotated[str, "end: what went wrong"]]
-    ledger_lost: NotRequired[Annotated[str, "end: why the ledger could not be written"]]
 
 
 class ProbeRow(_Row):
@@ -361,7 +381,17 @@ class StateRow(_Row, _From):
     balanced: NotRequired[Annotated[bool, "true when one address has proved to be several servers"]]
 
 
-class AttackRow(_Row):
+class AttackDetail(_FromFile, total=False):
+    """Fields of an `attack` row that depend on the kind of attack."""
+
+    pid: Annotated[int | None, "process: the process that is signalled"]
+    signal: Annotated[int, "process: the signal"]
+    processes: Annotated[int, "host: busy processes started"]
+    order: Annotated[Any, "engine: the fault that the plugin injects"]
+    toxic: Annotated[Mapping[str, Any], "network: the fault in the path"]
+
+
+class AttackRow(_At, AttackDetail):
     """One act of an attack.
 
     Written by chaos/injector.py. An attack fired in the web UI has a negative `n`.
@@ -378,11 +408,6 @@ class AttackRow(_Row):
     text: Annotated[str, "answer or reason"]
     effects: Annotated[list[str], "what it may do to the server (`paused`, `terminated`, ...)"]
     took_ns: Annotated[int | None, NS, "duration"]
-    pid: NotRequired[Annotated[int | None, "process: the process that is signalled"]]
-    signal: NotRequired[Annotated[int, "process: the signal"]]
-    processes: NotRequired[Annotated[int, "host: busy processes started"]]
-    order: NotRequired[Annotated[Any, "engine: the fault that the plugin injects"]]
-    toxic: NotRequired[Annotated[Mapping[str, Any], "network: the fault in the path"]]
 
 
 class FactsRow(_Row):
@@ -407,7 +432,16 @@ class ConfigurationRow(_Row):
     system: Annotated[Mapping[str, str], "GPU, driver and versions"]
 
 
-class LaunchRow(_Row):
+class LaunchDetail(_FromFile, total=False):
+    """Fields that only some `launch` rows have."""
+
+    code: Annotated[int | None, "exit: exit code"]
+    signal: Annotated[int | None, "exit: signal that ended it"]
+    asked: Annotated[bool, "kill, exit: true when the run ended it"]
+    gpu_memory_freed: Annotated[bool, "end: true when its GPU memory is free again"]
+
+
+class LaunchRow(_At, LaunchDetail):
     """A server that the run launched starts or ends.
 
     With `on_death: restart` each life has its own `start` and `exit`. Written by server/process/launcher.py.
@@ -419,10 +453,6 @@ class LaunchRow(_Row):
     pid: Annotated[int | None, "process id of the server"]
     command: Annotated[Sequence[str], "command line, redacted"]
     reason: Annotated[str, "explanation; may be empty"]
-    code: NotRequired[Annotated[int | None, "exit: exit code"]]
-    signal: NotRequired[Annotated[int | None, "exit: signal that ended it"]]
-    asked: NotRequired[Annotated[bool, "kill, exit: true when the run ended it"]]
-    gpu_memory_freed: NotRequired[Annotated[bool, "end: true when its GPU memory is free again"]]
 
 
 class ProcessRow(_Row):
@@ -551,7 +581,22 @@ class OffersRow(_Row):
     offers: Annotated[Sequence[Mapping[str, Any]], "fields of `chaos.manual.Offer`"]
 
 
-class CommandRow(_Row):
+class CommandDetail(_FromFile, total=False):
+    """Fields that only some `command` rows have."""
+
+    users: Annotated[int, "start, users: users asked for"]
+    rate: Annotated[float, "start, users: users started in a second"]
+    planned: Annotated[int, "start, users: users of the profile"]
+    edited: Annotated[bool, "start, users: true when they differ from the profile"]
+    kind: Annotated[str | None, "attack: its kind"]
+    name: Annotated[str | None, "attack: its name"]
+    title: Annotated[str | None, "attack: its title on the page"]
+    params: Annotated[Any, "attack: its parameters"]
+    ok: Annotated[bool, "answer: true when it was obeyed"]
+    text: Annotated[str, "answer: result for people"]
+
+
+class CommandRow(_At, CommandDetail):
     """A button pressed in the web UI (commands.jsonl), or its answer (events.jsonl: with `ok` and `text`).
 
     Written by load/webui/extension.py and runner/web_commands.py.
@@ -560,16 +605,6 @@ class CommandRow(_Row):
     row: Literal["command"]
     what: Annotated[CommandEvent, "event"]
     n: Annotated[int, "number of the command; its answer has the same"]
-    users: NotRequired[Annotated[int, "start, users: users asked for"]]
-    rate: NotRequired[Annotated[float, "start, users: users started in a second"]]
-    planned: NotRequired[Annotated[int, "start, users: users of the profile"]]
-    edited: NotRequired[Annotated[bool, "start, users: true when they differ from the profile"]]
-    kind: NotRequired[Annotated[str | None, "attack: its kind"]]
-    name: NotRequired[Annotated[str | None, "attack: its name"]]
-    title: NotRequired[Annotated[str | None, "attack: its title on the page"]]
-    params: NotRequired[Annotated[Any, "attack: its parameters"]]
-    ok: NotRequired[Annotated[bool, "answer: true when it was obeyed"]]
-    text: NotRequired[Annotated[str, "answer: result for people"]]
 
 
 # --- metrics ------------------------------------------------------------------------------------------------------------
@@ -712,7 +747,21 @@ class ExporterRow(_Row):
     error: NotRequired[Annotated[str, "why not"]]
 
 
-class SessionRow(_Row):
+class SessionDetail(_FromFile, total=False):
+    """Fields that only some `session` rows have."""
+
+    folder: Annotated[str, "run, load, over: the run folder"]
+    profile: Annotated[str, "web: name of the profile"]
+    about: Annotated[str, "web: description of the profile"]
+    target: Annotated[str, "web: URL of the server"]
+    users: Annotated[int, "web: users of the profile"]
+    processes: Annotated[int, "web: load processes"]
+    exit_code: Annotated[int | None, "over: exit code of the run"]
+    error: Annotated[str | None, "over: what went wrong"]
+    verdict: Annotated[str | None, "over: verdict of the run"]
+
+
+class SessionRow(_At, SessionDetail):
     """A step of a web UI session, which may drive several runs.
 
     Written by runner/web_session.py to the session's own folder.
@@ -720,15 +769,6 @@ class SessionRow(_Row):
 
     row: Literal["session"]
     what: Annotated[SessionEvent, "event"]
-    folder: NotRequired[Annotated[str, "run, load, over: the run folder"]]
-    profile: NotRequired[Annotated[str, "web: name of the profile"]]
-    about: NotRequired[Annotated[str, "web: description of the profile"]]
-    target: NotRequired[Annotated[str, "web: URL of the server"]]
-    users: NotRequired[Annotated[int, "web: users of the profile"]]
-    processes: NotRequired[Annotated[int, "web: load processes"]]
-    exit_code: NotRequired[Annotated[int | None, "over: exit code of the run"]]
-    error: NotRequired[Annotated[str | None, "over: what went wrong"]]
-    verdict: NotRequired[Annotated[str | None, "over: verdict of the run"]]
 
 
 AnyRow: TypeAlias = (
@@ -794,7 +834,7 @@ def fields_of(kind: type) -> list[RowField]:
     for name, hint in get_type_hints(kind, include_extras=True).items():
         if name == "row" or (name == "file" and name not in required):
             continue
-        hint = get_args(hint)[0] if name not in required else hint
+        hint = get_args(hint)[0] if get_origin(hint) is NotRequired else hint
         plain, *metadata = get_args(hint)
         unit = next((m for m in metadata if isinstance(m, Unit)), "")
         found.append(RowField(name, plain, unit, str(metadata[-1]), name in required))

@@ -11,12 +11,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 from flask import Flask, Response, abort, g, jsonify, request, send_from_directory
 
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
+from loadchaos.core.ledger.rows import CommandDetail, CommandEvent, CommandRow
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.load.webui import auth
 
@@ -92,13 +93,20 @@ class Cockpit:
         if self._runner.state in _RUNS:
             self._runner.stop()
 
-    def press(self, what: str, **more: Any) -> int:
+    def press(self, what: CommandEvent, **detail: Unpack[CommandDetail]) -> int:
         """Write a command for the run; its number."""
         self._pressed += 1
         if what == "start":
             self.phase = "starting"
         writer = self._starts if what == "start" or self._commands is None else self._commands
-        writer.write({"row": "command", "at_ns": time.monotonic_ns(), "what": what, "n": self._pressed, **more})
+        row: CommandRow = {
+            "row": "command",
+            "at_ns": time.monotonic_ns(),
+            "what": what,
+            "n": self._pressed,
+            **detail,
+        }
+        writer.write(row)
         return self._pressed
 
     def stopped(self, **_: Any) -> None:
@@ -178,8 +186,8 @@ def _routes(web_ui: auth.WebUi, cockpit: Cockpit, token: str) -> None:
         asked = request.get_json(silent=True)
         if not isinstance(asked, dict) or cockpit.phase != "load":
             abort(409, "no load goes on")
-        told = {k: asked.get(k) for k in ("kind", "name", "title", "params")}
-        return jsonify({"n": cockpit.press("attack", **told)})
+        kind, name, title, params = (asked.get(key) for key in ("kind", "name", "title", "params"))
+        return jsonify({"n": cockpit.press("attack", kind=kind, name=name, title=title, params=params)})
 
     @route("report")
     def report() -> Response:

@@ -250,7 +250,8 @@ class Dispatcher:
     def _listen(self) -> None:
         self.control.read()
         if self._disk is not None and (told := self._disk.changed(time.monotonic())) is not None:
-            self._record.write({"row": "disk", **told, "text": f"on {socket.gethostname()} {told['text']}"})
+            told["text"] = f"on {socket.gethostname()} {told['text']}"
+            self._record.write(told)
         self._record.be_brief(self.control.brief or (self._disk is not None and self._disk.low))
         if self.control.by_hand:
             self._size(self._planned)

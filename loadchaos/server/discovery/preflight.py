@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from loadchaos.core.errors import AuthorizationError, TargetError
-from loadchaos.core.model import Emit, Facts
+from loadchaos.core.ledger.rows import Emit, PreflightRow
+from loadchaos.core.model import Facts
 from loadchaos.server.dialects import DIALECTS, Dialect, version_key
 from loadchaos.server.discovery.client import DiscoveryClient
 
@@ -146,6 +147,6 @@ async def refuse_to_disturb(asker: DiscoveryClient, dialect: Dialect, *, shared:
     emit(row("others", ok=not busiest, text=text))
 
 
-def row(name: str, *, ok: bool, text: str) -> Mapping[str, object]:
+def row(name: str, *, ok: bool, text: str) -> PreflightRow:
     """A preflight row of the ledger."""
     return {"row": "preflight", "at_ns": time.monotonic_ns(), "name": name, "ok": ok, "text": text}

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import httpx
 
-from loadchaos.core.model import Emit
+from loadchaos.core.ledger.rows import CanaryRow, Emit
 from loadchaos.core.redact import Redactor
 
 Kind = Literal["exact", "echo"]
@@ -89,8 +89,16 @@ class Canary:
             "model": self._model, "messages": [{"role": "user", "content": _ECHO.format(word=word) if word else _EXACT}],
             "max_tokens": _MOST_TOKENS, "temperature": 0, "seed": 1,
         }  # fmt: skip
-        base = {"row": "canary", "n": number, "kind": kind, "when": when, "word": word}
-        self._emit({**base, "what": "ask", "at_ns": time.monotonic_ns()})
+        ask: CanaryRow = {
+            "row": "canary",
+            "what": "ask",
+            "at_ns": time.monotonic_ns(),
+            "n": number,
+            "kind": kind,
+            "when": when,
+            "word": word,
+        }
+        self._emit(ask)
         status, text, error = 0, "", ""
         try:
             answer = await client.post(self._url, json=body)
@@ -100,8 +108,16 @@ class Canary:
             error = f"{type(e).__name__}: {e}"
         finally:
             error = self._redactor.text(error)[:_TEXT_CHARS]
-            row = {**base, "what": "answer", "at_ns": time.monotonic_ns(), "status": status, "text": text[:_TEXT_CHARS]}
-            self._emit({**row, "error": error if error or status else "not waited for"})
+            self._emit(
+                {
+                    **ask,
+                    "what": "answer",
+                    "at_ns": time.monotonic_ns(),
+                    "status": status,
+                    "text": text[:_TEXT_CHARS],
+                    "error": error if error or status else "not waited for",
+                }
+            )
 
 
 def _said(answer: Any) -> str:

@@ -10,8 +10,9 @@ import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from loadchaos.core.model import Emit
+from loadchaos.core.ledger.rows import Emit
 from loadchaos.server.dialects import MetricName
 from loadchaos.server.monitor.exposition import PageParser
 from loadchaos.server.monitor.gaps import CoverageGap
@@ -29,7 +30,7 @@ _NO_DISKS = frozenset({
 class DeviceExporter:
     """One kind of page: our names for its series, what they are multiplied by, and which device a series is of."""
 
-    kind: str
+    kind: Literal["dcgm", "node"]
     names: Sequence[MetricName]
     scale: Mapping[str, float]
     whose: Callable[[Mapping[str, str]], str | None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from loadchaos.core.model import Emit
+from loadchaos.core.ledger.rows import Emit
 
 _AGAIN_S = 10.0
 

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 
-from loadchaos.core.model import Emit
+from loadchaos.core.ledger.rows import Emit
 from loadchaos.core.redact import Redactor
 from loadchaos.server.monitor.http_get import Endpoint, connect, get
 

@@ -11,8 +11,9 @@ import os
 import re
 import time
 from pathlib import Path
+from typing import cast
 
-from loadchaos.core.model import Emit
+from loadchaos.core.ledger.rows import AlarmEvent, Emit
 from loadchaos.server.dialects import any_server
 
 _MOST_BYTES = 1 << 18
@@ -37,7 +38,7 @@ class LogAlarms:
         """Tell what is new since the last look."""
         data = self._new()
         for found in _WORDS.finditer(data):
-            what = str(found.lastgroup)
+            what = cast("AlarmEvent", found.lastgroup)
             if time.monotonic() - self._told.get(what, -_AGAIN_S) < _AGAIN_S:
                 continue
             self._told[what] = time.monotonic()
@@ -70,7 +71,7 @@ class LogAlarms:
         self._offset = begin + (whole or (len(data) if len(data) >= _MOST_BYTES else 0))
         return data[:whole]
 
-    def _row(self, what: str, text: str) -> None:
+    def _row(self, what: AlarmEvent, text: str) -> None:
         self._emit(
             {
                 "row": "heard",

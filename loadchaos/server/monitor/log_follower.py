@@ -7,7 +7,7 @@ import threading
 import time
 from pathlib import Path
 
-from loadchaos.core.model import Emit, Row
+from loadchaos.core.ledger.rows import Emit, GapRow
 from loadchaos.core.redact import Redactor
 from loadchaos.server.monitor.logs import open_source
 from loadchaos.server.monitor.logs.sink import LogSink
@@ -81,7 +81,7 @@ class LogFollower:
             return
 
     def _gap(self, seconds: float, why: str) -> None:
-        row: Row = {
+        row: GapRow = {
             "row": "gap", "at_ns": time.monotonic_ns(), "replica": self._replica, "source": self._told_as,
             "seconds": seconds, "why": self._redactor.text(why),
         }  # fmt: skip

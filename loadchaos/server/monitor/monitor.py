@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from loadchaos.core.errors import LoadchaosError
-from loadchaos.core.model import Emit
+from loadchaos.core.ledger.rows import Emit
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects import Dialect
 from loadchaos.server.monitor.device_exporters import DeviceExporter, DeviceWatch

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from loadchaos.core.model import Emit
+from loadchaos.core.ledger.rows import DeviceRow, Emit
 
 _EVERY_MS = 1000
 _STOP_S = 3.0
@@ -95,7 +95,7 @@ class NvmlWatch:
         return found
 
     def _tell(self, n: int, name: str, values: dict[str, float]) -> None:
-        row = {
+        row: DeviceRow = {
             "row": "device", "at_ns": time.monotonic_ns(), "source": "nvml", "host": "here", "device": f"gpu{n}",
             "name": name, "values": values,
         }  # fmt: skip

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from loadchaos.core.model import Emit
+from loadchaos.core.ledger.rows import Emit, OrchestratorEvent
 from loadchaos.server.monitor.gaps import CoverageGap
 from loadchaos.server.monitor.logs import read_spec
 
@@ -206,7 +206,7 @@ class Supervisor:
         except (OSError, ValueError, LookupError, TypeError):
             return now  # that it ended is known all the same
 
-    def _row(self, what: str, said: ContainerStatus) -> None:
+    def _row(self, what: OrchestratorEvent, said: ContainerStatus) -> None:
         self._emit(
             {
                 "row": "supervisor",

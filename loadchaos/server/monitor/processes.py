@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from loadchaos.core.model import Emit
+from loadchaos.core.ledger.rows import Emit, ProcessEvent
 from loadchaos.core.redact import Redactor
 
 POLL_S = 0.25
@@ -174,7 +174,7 @@ class ProcessWatch:
             os.close(watched.fd)
             watched.fd = None
 
-    def _row(self, watched: _Watched, what: str) -> None:
+    def _row(self, watched: _Watched, what: ProcessEvent) -> None:
         self._emit(
             {
                 "row": "process",

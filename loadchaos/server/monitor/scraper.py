@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from loadchaos.core.model import Emit
+from loadchaos.core.ledger.rows import Emit
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects import MetricName
 from loadchaos.server.monitor.exposition import PageParser

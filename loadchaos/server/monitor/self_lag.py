@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from loadchaos.core.model import Emit
+from loadchaos.core.ledger.rows import Emit
 from loadchaos.server.monitor.gaps import CoverageGap
 
 _SLEEP_S = 0.25

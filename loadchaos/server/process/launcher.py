@@ -15,11 +15,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 from urllib.parse import urlsplit
 
 from loadchaos.core.errors import OptionError
-from loadchaos.core.model import Emit
+from loadchaos.core.ledger.rows import Emit, LaunchDetail, LaunchEvent
 from loadchaos.server.dialects import DEFAULT_DIALECT, DIALECTS
 from loadchaos.server.process import gpu_memory
 
@@ -202,8 +202,7 @@ class Launched:
     def _lose(self) -> None:
         """The keeper was killed, and the server with it or not: that is no death of the server, but an end of knowing."""
         self.lost = True
-        row = {"row": "gap", "at_ns": time.monotonic_ns(), "replica": self._command.replica, "source": "log"}
-        self._emit({**row, "seconds": 0.0, "why": "the keeper was lost: from here on output could not be written"})
+        self._gap(time.monotonic_ns(), "the keeper was lost: from here on output could not be written")
 
     def _take(self, report: dict[str, Any]) -> None:
         at_ns = int(report.get("at_ns") or time.monotonic_ns())
@@ -219,12 +218,25 @@ class Launched:
                 self.exit.set_result(ended)
             self._started.set()
         elif report["what"] == "dropped":
-            row = {"row": "gap", "at_ns": at_ns, "replica": self._command.replica, "source": "log", "seconds": 0.0}
-            self._emit({**row, "why": f"{report['bytes']} bytes of server output could not be written"})
+            self._gap(at_ns, f"{report['bytes']} bytes of server output could not be written")
 
-    def _row(self, what: str, at_ns: int, **more: Any) -> None:
-        row = {"row": "launch", "at_ns": at_ns, "what": what, "replica": self._command.replica, "pid": self.pid}
-        self._emit({**row, "command": self._shown, **more})
+    def _gap(self, at_ns: int, why: str) -> None:
+        replica = self._command.replica
+        self._emit({"row": "gap", "at_ns": at_ns, "replica": replica, "source": "log", "seconds": 0.0, "why": why})
+
+    def _row(self, what: LaunchEvent, at_ns: int, *, reason: str, **detail: Unpack[LaunchDetail]) -> None:
+        self._emit(
+            {
+                "row": "launch",
+                "at_ns": at_ns,
+                "what": what,
+                "replica": self._command.replica,
+                "pid": self.pid,
+                "command": self._shown,
+                "reason": reason,
+                **detail,
+            }
+        )
 
     def ready(self) -> None:
         """Record that the server answered as healthy."""
