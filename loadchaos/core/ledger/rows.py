@@ -828,7 +828,7 @@ class RowField:
 
 
 def fields_of(kind: type) -> list[RowField]:
-    """List the fields of a kind of row as declared, without its tag and without what a reader adds."""
+    """List the fields of a kind of row, optional ones last, without its tag and what a reader adds."""
     found = []
     required: frozenset[str] = kind.__required_keys__  # type: ignore[attr-defined]  # every TypedDict has it
     for name, hint in get_type_hints(kind, include_extras=True).items():
@@ -838,7 +838,7 @@ def fields_of(kind: type) -> list[RowField]:
         plain, *metadata = get_args(hint)
         unit = next((m for m in metadata if isinstance(m, Unit)), "")
         found.append(RowField(name, plain, unit, str(metadata[-1]), name in required))
-    return found
+    return sorted(found, key=lambda one: not one.required)
 
 
 def as_typed(row: Mapping[str, Any]) -> AnyRow:
