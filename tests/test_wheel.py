@@ -63,7 +63,7 @@ def test_init_copies_the_profiles_and_overwrites_nothing(installed: Path, tmp_pa
     mine = tmp_path / "profiles" / "mtp_mm.yaml"
     mine.write_text(mine.read_text().replace("users: 80", "users: 8"))
     again = loadchaos(installed, tmp_path, "init")
-    assert "left as it is" in again.stdout
+    assert "not overwritten" in again.stdout
     assert "users: 8," in mine.read_text()
     assert loadchaos(installed, tmp_path, "check", "profiles/mtp_mm.yaml").returncode == 0
 

@@ -1,4 +1,4 @@
-"""`loadchaos classify` and `loadchaos signatures`: what logs of servers we never touched say, and by which rules."""
+"""`loadchaos classify` and `signatures`: known failures in server logs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadchaos.cli.common import print_json, text_width
 from loadchaos.core.errors import OptionError
 
 if TYPE_CHECKING:
@@ -18,42 +19,47 @@ if TYPE_CHECKING:
     from loadchaos.analysis.failure import Failure
 
 _KEYS = ("id", "severity", "title", "role", "evidence", "process", "at", "frames", "known", "remedy", "alt")
-"""What scripts are given of a failure: no key leaves, and none comes without a word in the changelog."""
+"""Keys of a failure in JSON. Scripts rely on them: never remove one, and note a new one in the changelog."""
 _BODY_CHARS = 1 << 20
-_BODY_BEGINS = ("{", "data:", "event:")
+_BODY_STARTS = ("{", "data:", "event:")
 
 
 @click.command()
 @click.argument("files", nargs=-1, metavar="[FILE]...")
-@click.option("--json", "as_json", is_flag=True, help="A list of failures; of several files, each with its `file`.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the failures as JSON. With several files, each failure has its `file`.",
+)
 def classify(files: tuple[str, ...], as_json: bool) -> None:
-    """Say what a server's log tells: what died, of what, and what to do. FILE may be packed; `-` or none: stdin.
+    """Find known failures in server logs and print their causes and remedies.
 
-    Ctrl-C ends a log that still grows (`tail -F server.log | loadchaos classify`). Also takes one error body.
-    Ends with 0: nothing found, 1: something found, 2: a file could not be read.
+    FILE is a log, plain or compressed, or the body of one error response. Without FILE, or for `-`, stdin is read. Ctrl-C
+    ends the reading of a log that still grows: tail -F server.log | loadchaos classify
+
+    Exit codes: 0 no failure found, 1 failures found, 2 a file cannot be read.
     """
     from loadchaos.cli.logfiles import UnreadableError
 
-    told: list[dict[str, Any]] = []
+    failures: list[dict[str, Any]] = []
     unreadable = False
     for path in files or ("-",):
         try:
-            found = classify_one(path, as_json=as_json)
+            found = classify_file(path, as_json=as_json)
         except UnreadableError as e:
             click.echo(f"loadchaos: {e}", err=True)
             unreadable = True
             continue
         found = [{key: f[key] for key in _KEYS} for f in found]
-        told += [{"file": path, **f} for f in found] if len(files) > 1 else found
+        failures += [{"file": path, **f} for f in found] if len(files) > 1 else found
     if as_json:
-        import orjson
-
-        click.echo(orjson.dumps(told, option=orjson.OPT_INDENT_2).decode())
-    sys.exit(2 if unreadable else 1 if told else 0)
+        print_json(failures)
+    sys.exit(2 if unreadable else 1 if failures else 0)
 
 
-def classify_one(path: str, *, as_json: bool) -> list[dict[str, Any]]:
-    """The failures of one file, with all that is known of each; printed in words where no JSON is wanted."""
+def classify_file(path: str, *, as_json: bool) -> list[dict[str, Any]]:
+    """Find the failures of one file. Without `as_json`, also print them."""
     from loadchaos.analysis.classify.diagnosis import Diagnosis
     from loadchaos.cli.logfiles import UnreadableError, lines
     from loadchaos.core.redact import Redactor
@@ -62,24 +68,27 @@ def classify_one(path: str, *, as_json: bool) -> list[dict[str, Any]]:
     diagnosis = Diagnosis(path)
     broken: UnreadableError | None = None
     try:
-        found = _fold(diagnosis, _until_interrupted(lines(path)))
+        found = _failures(diagnosis, _until_interrupted(lines(path)))
     except UnreadableError as e:
         if not diagnosis.lines:
             raise
-        found, broken = diagnosis.finish(), e  # what could be read counts, and the rest is said to be missing
-    redactor = Redactor()  # the answer is made to be sent upstream
-    told = [redactor.data(_told(failure, diagnosis)) for failure in found]
+        found, broken = diagnosis.finish(), e  # report what could be read, then the error
+    redactor = Redactor()  # people send the result to the server's developers
+    failures = [redactor.data(_failure_data(failure, diagnosis)) for failure in found]
     if not as_json:
         marks, version = diagnosis.landmarks.lines, diagnosis.landmarks.version
         name = "stdin" if path == "-" else path
-        click.echo(render(name, told, lines=diagnosis.lines, version=version, marks=marks, width=_width()))
+        click.echo(render(name, failures, lines=diagnosis.lines, version=version, marks=marks, width=text_width()))
     if broken is not None:
         raise broken
-    return told
+    return failures
 
 
 def _until_interrupted(lines: Iterator[str]) -> Iterator[str]:
-    """Ctrl-C is the end of a log that goes on: it ends the waiting for a line, and never the work on one."""
+    """Yield lines until Ctrl-C.
+
+    Ctrl-C interrupts the wait for a line, never the work on one.
+    """
     waiting, asked = True, False
 
     def end(_signal: int, _frame: object) -> None:
@@ -102,8 +111,11 @@ def _until_interrupted(lines: Iterator[str]) -> Iterator[str]:
         signal.signal(signal.SIGINT, before)
 
 
-def _fold(diagnosis: Diagnosis, lines: Iterator[str]) -> list[Failure]:
-    """All failures; a text that is one error body (a line, one JSON, a page) is read as such."""
+def _failures(diagnosis: Diagnosis, lines: Iterator[str]) -> list[Failure]:
+    """Find the failures of a log or of the body of one error response.
+
+    The text is an error body if it is a single line, JSON, a stream or an HTML page.
+    """
     from loadchaos.analysis.classify.classifier import PAGE, classify_text
     from loadchaos.analysis.classify.rejoin import joined
 
@@ -113,27 +125,27 @@ def _fold(diagnosis: Diagnosis, lines: Iterator[str]) -> list[Failure]:
     for count, line in whole:
         head.append((count, line))
         size += len(line)
-        body = head[0][1].startswith(_BODY_BEGINS) or PAGE.match(head[0][1]) is not None
+        body = head[0][1].startswith(_BODY_STARTS) or PAGE.match(head[0][1]) is not None
         if size > _BODY_CHARS or (len(head) > 1 and not body):
             break
     else:
         for count, line in head:
             diagnosis.feed(line, count)
         text = "\n".join(line for _, line in head)
-        return classify_text(text) or _answer_nobody_knows(text) if head else []
+        return classify_text(text) or _unknown_error(text) if head else []
     for count, line in chain(head, whole):
         diagnosis.feed(line, count)
     return diagnosis.finish()
 
 
-def _answer_nobody_knows(text: str) -> list[Failure]:
+def _unknown_error(text: str) -> list[Failure]:
     from loadchaos.cli.unknown_error import unknown
 
     found = unknown(text)
     return [] if found is None else [found]
 
 
-def _told(failure: Failure, diagnosis: Diagnosis) -> dict[str, Any]:
+def _failure_data(failure: Failure, diagnosis: Diagnosis) -> dict[str, Any]:
     from loadchaos.analysis.classify.prefixes import told
     from loadchaos.analysis.classify.versions import with_standing
 
@@ -157,22 +169,19 @@ def _told(failure: Failure, diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def _width() -> int:
-    import shutil
-
-    return max(60, min(shutil.get_terminal_size((100, 24)).columns, 140))
-
-
 @click.command()
 @click.argument("signature_id", required=False, metavar="[ID]")
-@click.option("--json", "as_json", is_flag=True, help="The same as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def signatures(signature_id: str | None, as_json: bool) -> None:
-    """List what loadchaos knows by name, a line each; with ID explain one: how it is told, why it happens, what helps."""
+    """List all known failures, one per line, or explain the one named ID.
+
+    The explanation has the log lines that identify the failure, its cause and its remedy.
+    """
     from loadchaos.analysis.classify.signature_file import load
 
     loaded = load()
     if signature_id is None:
-        _list([_explained(s, loaded.known) for s in loaded.all], as_json=as_json)
+        _print_signatures([_signature_data(s, loaded.known) for s in loaded.all], as_json=as_json)
         return
     found = loaded.get(signature_id)
     if found is None:
@@ -180,18 +189,18 @@ def signatures(signature_id: str | None, as_json: bool) -> None:
 
         near = difflib.get_close_matches(signature_id, [s.id for s in loaded.all], 1)
         raise OptionError(
-            f"no signature is called {signature_id!r}"
-            + (f": did you mean {near[0]}?" if near else "; `loadchaos signatures` lists them")
+            f"unknown signature {signature_id!r}"
+            + (f"; did you mean {near[0]}?" if near else "; `loadchaos signatures` lists all of them")
         )
     if as_json:
-        _list([_explained(found, loaded.known)], as_json=True)
+        _print_signatures([_signature_data(found, loaded.known)], as_json=True)
     else:
         from loadchaos.report.terminal.diagnosis import explain
 
-        click.echo(explain(_explained(found, loaded.known), _width()))
+        click.echo(explain(_signature_data(found, loaded.known), text_width()))
 
 
-def _explained(s: Signature, known: Any) -> dict[str, Any]:
+def _signature_data(s: Signature, known: Any) -> dict[str, Any]:
     return {
         "id": s.id,
         "title": s.title,
@@ -214,11 +223,9 @@ def _explained(s: Signature, known: Any) -> dict[str, Any]:
     }
 
 
-def _list(found: list[dict[str, Any]], *, as_json: bool) -> None:
+def _print_signatures(found: list[dict[str, Any]], *, as_json: bool) -> None:
     if as_json:
-        import orjson
-
-        click.echo(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
+        print_json(found)
         return
     speaker = ""
     for s in found:

@@ -1,19 +1,59 @@
-"""What several commands share: a duration option, the terminal's width and colour, printing that cannot fail."""
+"""Options and printing shared by the commands."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from loadchaos.core.errors import OptionError
 
+_SERVER_OPTIONS = (
+    click.option("--admin-url", metavar="URL", help="URL of /health, /metrics and the admin endpoints, if different."),
+    click.option("--model", metavar="NAME", help="Model name in requests (default: the server's first model)."),
+    click.option(
+        "--api-key-env", metavar="VAR", help="Environment variable with the API key. The key is never stored."
+    ),
+    click.option(
+        "--header",
+        "headers",
+        multiple=True,
+        metavar="NAME=env:VAR",
+        help="Extra header: NAME=env:VAR or NAME=text. Repeatable.",
+    ),
+    click.option("--ca", metavar="FILE", help="Trust the certificates in this PEM file, not the system's."),
+    click.option("-k", "--insecure", is_flag=True, help="Accept any certificate."),
+)
+
+
+def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say how to reach a server."""
+    for option in reversed(_SERVER_OPTIONS):
+        command = option(command)
+    return command
+
+
+def header_values(texts: Sequence[str]) -> Mapping[str, str]:
+    """Parse the values of --header."""
+    headers = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator or not name.strip():
+            raise OptionError(f"--header {text!r}: NAME=env:VAR or NAME=text was expected")
+        headers[name.strip()] = value
+    return headers
+
 
 def duration(_: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """An option that takes `30s` or, as Locust's --run-time does, bare seconds; OptionError names the option."""
+    """Parse an option such as `30s` into seconds.
+
+    Plain digits are seconds, as in Locust's --run-time.
+    """
     from loadchaos.core.units import duration_s
 
     if value is None:
@@ -25,39 +65,56 @@ def duration(_: click.Context, parameter: click.Parameter, value: str | None) ->
 
 
 def profile_names(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
-    """Shipped profiles that begin as typed, and whatever files there are."""
+    """Complete the names of shipped profiles, else file names."""
     from loadchaos.core import resources
 
     names = [CompletionItem(name) for name in resources.profiles() if name.startswith(typed)]
     return names or [CompletionItem(typed, type="file")]
 
 
-def tell(text: str, *, err: bool = False) -> None:
-    """Print; where nobody reads any more (a closed pipe, a lost terminal) the exit code is all that counts."""
+def echo(text: str, *, err: bool = False) -> None:
+    """Print a line, and ignore a closed pipe or terminal.
+
+    The exit code still counts then.
+    """
     try:
         click.echo(text, err=err)
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2 if err else 1)
 
 
+def print_json(value: Any) -> None:
+    """Print a value as indented JSON."""
+    import orjson
+
+    click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
+
+
 def write_page(path: Path, html: str) -> None:
-    """Write what --html asks for; OptionError where that cannot be."""
+    """Write the page of --html, or raise OptionError."""
     try:
         path.write_text(html, encoding="utf-8")
     except OSError as e:
-        raise OptionError(f"{path}: {e.strerror}; --html names a file that can be written") from e
+        raise OptionError(f"{path}: {e.strerror}; give --html a file that can be written") from e
 
 
-def width_of_terminal() -> int | None:
-    """Its columns, None where stdout is a pipe or a file: those are read by programs, which want all of a line."""
+def terminal_width() -> int | None:
+    """Columns of the terminal, or None for a pipe or a file.
+
+    Programs read pipes and files and need whole lines.
+    """
     import shutil
 
     return shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else None
 
 
-def terminal() -> tuple[bool, int]:
-    """(colour, columns) of the terminal that the report goes to."""
+def text_width() -> int:
+    """Width of printed text: the terminal's columns, from 60 to 140."""
     import shutil
 
-    color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    return color, max(60, min(shutil.get_terminal_size((100, 24)).columns, 140))
+    return max(60, min(shutil.get_terminal_size((100, 24)).columns, 140))
+
+
+def terminal() -> tuple[bool, int]:
+    """Color support and text width of the terminal."""
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ, text_width()

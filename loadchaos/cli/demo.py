@@ -1,4 +1,4 @@
-"""`make demo`: one run of profiles/mtp_mm.yaml against the embedded server, then what it was: a planted bug, found."""
+"""`make demo`: check that a run finds the embedded server's planted bug."""
 
 from __future__ import annotations
 
@@ -12,28 +12,26 @@ _RUNS = Path("runs")
 
 
 def main() -> int:
-    """Run the demo; 0 if and only if the planted bug was found as an engine death."""
+    """Run the demo. Returns 0 only if the planted bug was found."""
     before = set(_RUNS.glob("mtp_mm-*"))
     print("$ loadchaos run profiles/mtp_mm.yaml", flush=True)
     code = subprocess.run([sys.executable, "-m", "loadchaos", "run", "profiles/mtp_mm.yaml", "--embedded"], check=False)
     new = sorted(set(_RUNS.glob("mtp_mm-*")) - before)
-    found = _found(new[-1] / "verdict.json") if new else False
+    found = _is_found(new[-1] / "verdict.json") if new else False
     print()
-    print(f"`loadchaos run` ended with exit code {code.returncode}: 1 means that the server failed under the load.")
+    print(f"`loadchaos run` ended with exit code {code.returncode}. Exit code 1 means that the server failed.")
     if found and code.returncode == 1:
         print(
-            f"The bug is planted: the embedded server carries the mechanism of vllm-project/vllm#38551, and loadchaos "
-            f"found it as {_PLANTED} from traffic, log and process alone. Point it at your own server:\n"
+            "The embedded server has a planted bug: the mechanism of vllm-project/vllm#38551. loadchaos found it as\n"
+            f"{_PLANTED} from the traffic, the server log and the server process. To test your own server:\n"
             "    loadchaos run mtp_mm --target http://HOST:PORT --authorize HOST:PORT --server-log PATH"
         )
         return 0
-    print(
-        f"The planted bug ({_PLANTED}) was NOT found. That is a fault of this demo; the run folder says what happened."
-    )
+    print(f"The planted bug ({_PLANTED}) was NOT found. This is a bug of the demo. The run folder has the details.")
     return 1
 
 
-def _found(path: Path) -> bool:
+def _is_found(path: Path) -> bool:
     try:
         verdict = json.loads(path.read_text())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""`loadchaos images`: the corpus of images that servers stumble over, made and listed."""
+"""`loadchaos images`: build or list the corpus of difficult images."""
 
 from __future__ import annotations
 
@@ -11,26 +11,32 @@ from loadchaos.core.errors import OptionError
 
 @click.group()
 def images() -> None:
-    """The corpus of images that servers stumble over."""
+    """Build or list the corpus of images that are difficult for servers."""
 
 
 @images.command("build")
 @click.argument("folder", type=click.Path(path_type=Path), default=Path("images"))
 def build_images(folder: Path) -> None:
-    """Make every image of the corpus anew in FOLDER (images/ here), with manifest.json."""
+    """Generate every image of the corpus in FOLDER (default: images/).
+
+    Also writes manifest.json, which `images list` reads.
+    """
     from loadchaos.load.payloads.image_corpus import build
 
     try:
         written = build(folder)
     except OSError as e:
         raise OptionError(f"{folder}: {e.strerror}; name a folder that can be written") from e
-    click.echo(f"{folder}: {len(written)} images and their manifest.json")
+    click.echo(f"{folder}: wrote {len(written)} images and manifest.json")
 
 
 @images.command("list")
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False), required=False)
 def list_images(folder: Path | None) -> None:
-    """What each image is and what a right server answers; of the shipped corpus, or of FOLDER."""
+    """List the images and the correct answer of a server to each.
+
+    FOLDER is a corpus that `images build` wrote (default: the shipped one).
+    """
     from loadchaos.core import resources
     from loadchaos.load.payloads.image_corpus import read
 

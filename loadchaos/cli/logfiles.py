@@ -1,6 +1,6 @@
-"""Reads log files as people have them (plain, gzip, bzip2, xz, UTF-16, stdin) line by line, whatever their size.
+"""Read lines of log files: plain, gzip, bzip2, xz, UTF-16 or stdin.
 
-A line is cut at 1 MB, so that a file without line ends costs no memory; what names a failure stands at its begin.
+Lines are cut at 1 MB, so that a file without line ends needs little memory. The start of a line identifies a failure.
 """
 
 from __future__ import annotations
@@ -19,22 +19,25 @@ from typing import IO, Any, cast
 from loadchaos.core.errors import LoadchaosError
 
 LONGEST_LINE = 1 << 20
-_PACKED: Mapping[bytes, Callable[..., Any]] = {
+_DECOMPRESSORS: Mapping[bytes, Callable[..., Any]] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
     b"\xfd7zXZ\0": lzma.open,
 }
-_LOOK = 4096
-_IN_TEXT = b"\t\n\r\f\b\x1b"
-_ODD_SHARE = 0.02
+_HEAD_BYTES = 4096
+_TEXT_CONTROLS = b"\t\n\r\f\b\x1b"
+_MAX_BINARY_SHARE = 0.02
 
 
 class UnreadableError(LoadchaosError):
-    """A log that cannot be read (exit 2): names it and says why."""
+    """A log cannot be read (exit code 2)."""
 
 
 def lines(path: str) -> Iterator[str]:
-    """The lines of a file (`-`: stdin) without their ends. Raises UnreadableError, also in the middle of a broken file."""
+    """Yield the lines of a file (`-`: stdin) without line ends.
+
+    Raises UnreadableError, also in the middle of a file.
+    """
     try:
         if path == "-":
             stdin = sys.stdin.buffer
@@ -43,38 +46,41 @@ def lines(path: str) -> Iterator[str]:
             with Path(path).open("rb") as raw:
                 yield from _decoded(path, raw)
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as e:
-        reason = e.strerror if isinstance(e, OSError) and e.strerror else str(e) or "it breaks off"
+        reason = e.strerror if isinstance(e, OSError) and e.strerror else str(e) or "the file ends too early"
         raise UnreadableError(f"{'stdin' if path == '-' else path}: cannot be read: {reason}") from e
 
 
 def _decoded(name: str, raw: Any) -> Iterator[str]:
-    head = raw.peek(_LOOK)[:_LOOK]
-    for magic, unpack in _PACKED.items():
+    head = raw.peek(_HEAD_BYTES)[:_HEAD_BYTES]
+    for magic, unpack in _DECOMPRESSORS.items():
         if head.startswith(magic):
             with unpack(raw, "rb") as unpacked:
                 yield from _decoded(name, unpacked)
             return
     encoding = _encoding(head)
     if encoding == "utf-8" and _is_binary(head):
-        raise UnreadableError(f"{name}: is no text")
+        raise UnreadableError(f"{name}: not a text file")
     text = io.TextIOWrapper(cast("IO[bytes]", raw), encoding=encoding, errors="replace", newline="\n")
     try:
         yield from _cut(text)
     finally:
-        text.detach()  # the file is the caller's to close
+        text.detach()  # the caller closes the file
 
 
 def _is_binary(head: bytes) -> bool:
-    """NULs alone are no sign: a log that was truncated under its writer has a hole of them."""
-    said = head.replace(b"\0", b"")
-    odd = sum((byte < 32 and byte not in _IN_TEXT) or byte == 127 for byte in said)
-    odd += said.decode("utf-8", "replace").count("\ufffd")
-    return b"\0" in head and odd > _ODD_SHARE * len(said)
+    """Detect a binary file by its first bytes.
+
+    NULs alone do not make a file binary: a log that was truncated while it was written has a hole of NULs.
+    """
+    content = head.replace(b"\0", b"")
+    odd = sum((byte < 32 and byte not in _TEXT_CONTROLS) or byte == 127 for byte in content)
+    odd += content.decode("utf-8", "replace").count("\ufffd")
+    return b"\0" in head and odd > _MAX_BINARY_SHARE * len(content)
 
 
 def _encoding(head: bytes) -> str:
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "utf-16"  # what Windows PowerShell writes for `>`
+        return "utf-16"  # Windows PowerShell writes UTF-16 for `>`
     return "utf-8-sig" if head.startswith(codecs.BOM_UTF8) else "utf-8"
 
 

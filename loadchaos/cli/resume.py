@@ -1,4 +1,4 @@
-"""`loadchaos run --resume RUN` on the command line: how the run was called, with what is said otherwise this time."""
+"""Options of `loadchaos run --resume RUN`: recorded and given now."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ if TYPE_CHECKING:
     from loadchaos.profile.profile import Profile
     from loadchaos.runner.resume import Point
 
-_LEAST_S = 1.0
-"""The time of a run counts from when its load process is started, its load from the first row of that."""
+_MIN_REMAINING_S = 1.0
+"""A run's time counts from the start of its load process, its load from that process's first row: both differ a little."""
 
 
-def again(ctx: click.Context, folder: Path) -> tuple[str, tuple[str, ...], dict[str, Any]]:
-    """(profile, overrides, options) of that run; options given now count instead. Its profile has its overrides in it."""
+def called_again(ctx: click.Context, folder: Path) -> tuple[str, tuple[str, ...], dict[str, Any]]:
+    """Profile, overrides and options of an interrupted run.
+
+    Options given now replace its own. There are no overrides: the run's recorded profile contains them.
+    """
     from loadchaos.core.ledger.folder import RunFolder
     from loadchaos.runner.resume import hidden
 
     run = RunFolder(folder)
     given = _given(ctx)
     if "overrides" in given or "users" in given:
-        raise OptionError("--resume goes on with the plan as it was: --set and --users would make another one")
-    before = _called(ctx.command, run)
-    params = {**before, **given}
+        raise OptionError("--resume continues the same plan: leave out --set and --users, which change it")
+    params = {**_recorded_options(ctx.command, run), **given}
     for param in ctx.command.params:
         if hidden(params.get(str(param.name))):
-            raise OptionError(f"--resume {folder}: {param.opts[0]} held a secret, which is not recorded: give it again")
+            raise OptionError(f"--resume {folder}: {param.opts[0]} had a secret, which is not recorded; give it again")
     profile = given.get("profile") or str(run.profile)
     if "profile" not in given and hidden(run.profile.read_text("utf-8")):
-        raise OptionError(
-            f"--resume {folder}: the profile held a secret, which is not recorded: give the profile again"
-        )
+        raise OptionError(f"--resume {folder}: the profile had a secret, which is not recorded; give the profile again")
     options = {k: v for k, v in params.items() if k not in ("profile", "overrides")}
     return profile, (), {**options, "users": None, "dry_run": bool(given.get("dry_run"))}
 
@@ -46,31 +46,39 @@ def _given(ctx: click.Context) -> dict[str, Any]:
     return {k: v for k, v in ctx.params.items() if ctx.get_parameter_source(k) is ParameterSource.COMMANDLINE}
 
 
-def _called(command: click.Command, run: RunFolder) -> dict[str, Any]:
-    """The options of a run; one that went on itself had those of the run before it, but for what was said anew."""
+def _recorded_options(command: click.Command, run: RunFolder) -> dict[str, Any]:
+    """Options of a run from its ledger.
+
+    A run that was itself resumed has those of the run before it, unless given again.
+    """
     from loadchaos.core.ledger.folder import RunFolder
     from loadchaos.runner.resume import arguments, begin_row
 
-    context, begun = command.make_context("run", arguments(run)), begin_row(run)
-    earlier = RunFolder(Path(begun["resumes"])) if begun.get("resumes") else None
-    # An earlier one that was deleted meanwhile has told nothing but what this one was called with.
-    there = earlier is not None and earlier.events.exists()
-    params = {**_called(command, earlier), **_given(context)} if earlier is not None and there else context.params
-    return {**params, "duration": begun.get("duration_s", params["duration"])}
+    context, begin = command.make_context("run", arguments(run)), begin_row(run)
+    earlier = RunFolder(Path(begin["resumes"])) if begin.get("resumes") else None
+    # If the earlier run was deleted, only this run's own options are known.
+    exists = earlier is not None and earlier.events.exists()
+    params = {**_recorded_options(command, earlier), **_given(context)} if earlier and exists else context.params
+    return {**params, "duration": begin.get("duration_s", params["duration"])}
 
 
-def rest(ctx: click.Context, folder: Path, duration_s: float | None, loaded_s: float) -> float | None:
-    """What is left of the time that `-t` gave the run. OptionError where nothing is; `-t` given now counts whole."""
+def remaining_duration(ctx: click.Context, folder: Path, duration_s: float | None, loaded_s: float) -> float | None:
+    """Seconds left of the time that -t gave the run.
+
+    A -t given now counts as a whole. Raises OptionError if no time is left.
+    """
     if duration_s is None or ctx.get_parameter_source("duration") is ParameterSource.COMMANDLINE:
         return duration_s
-    if loaded_s > duration_s - _LEAST_S:
-        raise OptionError(f"--resume {folder}: the {duration_s:g} s that -t gave it are over; another -t lets it go on")
+    if loaded_s > duration_s - _MIN_REMAINING_S:
+        raise OptionError(
+            f"--resume {folder}: the run used all of its {duration_s:g} s (-t); give another -t to continue"
+        )
     return duration_s - loaded_s
 
 
-def point(folder: Path, profile: Profile, seed: int) -> Point:
-    """Where it goes on."""
+def resume_point(folder: Path, profile: Profile, seed: int) -> Point:
+    """The step of the plan at which the run continues."""
     from loadchaos.core.ledger.folder import RunFolder
-    from loadchaos.runner.resume import point as find
+    from loadchaos.runner.resume import point
 
-    return find(RunFolder(folder), profile, seed)
+    return point(RunFolder(folder), profile, seed)

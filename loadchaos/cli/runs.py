@@ -1,4 +1,4 @@
-"""Commands about runs that are there: judge, report, compare, runs, export, follow."""
+"""`judge`, `report`, `compare`, `runs`, `export`, `follow`: read runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from loadchaos.cli.common import duration, terminal, width_of_terminal, write_page
+from loadchaos.cli.common import duration, print_json, terminal, terminal_width, write_page
 from loadchaos.core.errors import LedgerError, OptionError
 
 
@@ -17,15 +17,20 @@ def _run_folder(path: Path) -> Any:
 
     folder = RunFolder(path)
     if not folder.events.is_file():
-        raise OptionError(f"{path} is no run folder: it has no events.jsonl; `loadchaos runs` lists those here")
+        raise OptionError(
+            f"{path} is not a run folder: it has no events.jsonl; `loadchaos runs` lists the runs in runs/"
+        )
     return folder
 
 
 @click.command()
 @click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print verdict.json in place of the text report.")
+@click.option("--json", "as_json", is_flag=True, help="Print verdict.json, not the text report.")
 def judge(run_folder: Path, as_json: bool) -> None:
-    """Judge a run, finished or killed, from its folder alone; ends with the run's exit code."""
+    """Compute the verdict of a finished or killed run from its folder.
+
+    Ends with the exit code of the verdict.
+    """
     from loadchaos.core.progress import on_terminal
     from loadchaos.load import rebuild
     from loadchaos.report.terminal.summary import render
@@ -33,9 +38,7 @@ def judge(run_folder: Path, as_json: bool) -> None:
 
     verdict = conclude(_run_folder(run_folder), rebuild.store, on_terminal())
     if as_json:
-        import orjson
-
-        click.echo(orjson.dumps(verdict, option=orjson.OPT_INDENT_2).decode())
+        print_json(verdict)
     else:
         color, width = terminal()
         click.echo(render(verdict, run_folder, color=color, width=width))
@@ -45,7 +48,10 @@ def judge(run_folder: Path, as_json: bool) -> None:
 @click.command()
 @click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
 def report(run_folder: Path) -> None:
-    """Write report.html, junit.xml and the incidents of a run anew, finished or killed."""
+    """Write the reports of a finished or killed run again.
+
+    These are report.html, junit.xml and the incidents.
+    """
     from loadchaos.core.progress import on_terminal
     from loadchaos.load import rebuild
     from loadchaos.runner.finalize import conclude
@@ -54,7 +60,7 @@ def report(run_folder: Path) -> None:
     verdict = conclude(folder, rebuild.store, on_terminal())
     if unwritten := [note for note in verdict["notes"] if "could not be" in note]:
         raise LedgerError(
-            f"{folder.path}: {'; '.join(unwritten)}: mend that, or copy the run to where it can be written"
+            f"{folder.path}: {'; '.join(unwritten)}; make the folder writable or move the run to one that is"
         )
     for path in (folder.report_html, folder.junit, folder.verdict):
         click.echo(str(path))
@@ -63,14 +69,15 @@ def report(run_folder: Path) -> None:
 @click.command()
 @click.argument("run_a", metavar="RUN_A", type=click.Path(path_type=Path))
 @click.argument("run_b", metavar="RUN_B", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="The same as JSON: seconds and shares.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, in seconds and shares.")
 @click.option(
-    "--html", "page", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a page, too."
+    "--html", "page", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Also write an HTML page."
 )
 def compare(run_a: Path, run_b: Path, as_json: bool, page: Path | None) -> None:
-    """Say what became slower, faster or more brittle from RUN_A to RUN_B, with confidence intervals."""
-    import orjson
+    """Compare latencies and failure rates of two runs.
 
+    Differences have confidence intervals.
+    """
     from loadchaos.core.progress import on_terminal
     from loadchaos.report.html import compare as c
     from loadchaos.report.html import compare_page
@@ -80,43 +87,47 @@ def compare(run_a: Path, run_b: Path, as_json: bool, page: Path | None) -> None:
     found = c.compare(*(c.side(path, on_terminal()) for path in (run_a, run_b)))
     if page is not None:
         write_page(page, compare_page.html(found))
-    click.echo(
-        orjson.dumps(found.to_json(), option=orjson.OPT_INDENT_2).decode() if as_json else compare_page.text(found)
-    )
+    if as_json:
+        print_json(found.to_json())
+    else:
+        click.echo(compare_page.text(found))
 
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path), default=Path("runs"))
-@click.option("--json", "as_json", is_flag=True)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def runs(folder: Path, as_json: bool) -> None:
-    """List the runs in FOLDER (runs/ here) with their verdicts, oldest first."""
-    import orjson
+    """List the runs in FOLDER (default: runs/) with their verdicts.
 
+    The oldest run comes first.
+    """
     from loadchaos.report.terminal import runs as r
 
     found = r.found(folder)
     if as_json:
-        click.echo(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
+        print_json(found)
     else:
         click.echo(
-            r.text(found, width_of_terminal()) if found else f"{folder}: no runs here; loadchaos run PROFILE makes one"
+            r.text(found, terminal_width()) if found else f"{folder}: no runs; `loadchaos run PROFILE` makes one"
         )
 
 
 @click.command()
 @click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--openmetrics", is_flag=True, help="openmetrics.txt, to backfill Prometheus or VictoriaMetrics with.")
-@click.option("--csv", "as_csv", is_flag=True, help="requests.csv, metrics.csv, events.csv.")
-@click.option("--parquet", is_flag=True, help="The same tables as Parquet.")
-@click.option("--to", type=click.Path(path_type=Path), metavar="FOLDER", help="Where to; RUN/export otherwise.")
-@click.option("--step", callback=duration, default="1s", show_default=True, help="Between points of --openmetrics.")
+@click.option("--openmetrics", is_flag=True, help="Write openmetrics.txt, to backfill Prometheus or VictoriaMetrics.")
+@click.option("--csv", "as_csv", is_flag=True, help="Write requests.csv, metrics.csv and events.csv.")
+@click.option("--parquet", is_flag=True, help="Write the same tables as Parquet.")
+@click.option("--to", type=click.Path(path_type=Path), metavar="FOLDER", help="Output folder (default: RUN/export).")
+@click.option(
+    "--step", callback=duration, default="1s", show_default=True, help="Time between points of --openmetrics."
+)
 def export(run_folder: Path, openmetrics: bool, as_csv: bool, parquet: bool, to: Path | None, step: float) -> None:
-    """Write a run for other tools: OpenMetrics, CSV or Parquet (docs/metrics.md)."""
+    """Export a run as OpenMetrics, CSV or Parquet (see docs/metrics.md)."""
     from loadchaos.core.progress import on_terminal
     from loadchaos.report.export import export as tables
 
     if not (openmetrics or as_csv or parquet):
-        raise OptionError("export what? --openmetrics, --csv, --parquet, or several of them")
+        raise OptionError("a format is missing: give --openmetrics, --csv, --parquet, or several of them")
     folder, to, say = _run_folder(run_folder), to or run_folder / "export", on_terminal()
     try:
         to.mkdir(parents=True, exist_ok=True)
@@ -129,15 +140,15 @@ def export(run_folder: Path, openmetrics: bool, as_csv: bool, parquet: bool, to:
         for path in [*made, *(tables.write_parquet(folder, to, say) if parquet else [])]:
             click.echo(str(path))
     except OSError as e:
-        raise OptionError(f"{to}: {e.strerror}; --to names a folder that can be written") from e
+        raise OptionError(f"{to}: {e.strerror}; give --to a folder that can be written") from e
 
 
 @click.command()
 @click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--exporter-port", type=click.IntRange(0, 65535), help="Prometheus port; none when not given.")
-@click.option("--no-live", is_flag=True, help="Plain lines in place of the live view.")
+@click.option("--exporter-port", type=click.IntRange(0, 65535), help="Prometheus port (default: no exporter).")
+@click.option("--no-live", is_flag=True, help="Print plain lines, not the live view.")
 def follow(run_folder: Path, exporter_port: int | None, no_live: bool) -> None:
-    """Follow a run that goes on: live view, findings, incidents, /metrics for Prometheus."""
-    from loadchaos.runner.follower import follow as go
+    """Watch a run in progress: live view, incidents, /metrics for Prometheus."""
+    from loadchaos.runner.follower import follow as follow_run
 
-    sys.exit(go(_run_folder(run_folder), exporter_port=exporter_port, live=not no_live))
+    sys.exit(follow_run(_run_folder(run_folder), exporter_port=exporter_port, live=not no_live))

@@ -1,8 +1,9 @@
-"""`loadchaos sim`: the embedded server in the foreground, for whoever wants to look at it or load it with something else."""
+"""`loadchaos sim`: run the embedded server in the foreground."""
 
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import click
 
@@ -10,41 +11,31 @@ from loadchaos.core.errors import OptionError
 
 
 @click.command()
-@click.option("--dialect", default="vllm", show_default=True, help="vllm or lmdeploy.")
-@click.option("--era", default="0.18", show_default=True, help="The version whose face it shows.")
-@click.option("--defect", "defects", multiple=True, metavar="NAME", help="A planted bug; repeatable.")
-@click.option("--flag", "flags", multiple=True, metavar="NAME=VALUE", help="A flag under the server's own name.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True)
-@click.option("--no-images", is_flag=True, help="A text-only model.")
-@click.option("--no-dev-mode", is_flag=True, help="Without the development endpoints.")
-def sim(
-    dialect: str,
-    era: str,
-    defects: tuple[str, ...],
-    flags: tuple[str, ...],
-    port: int,
-    no_images: bool,
-    no_dev_mode: bool,
-) -> None:
-    """Run the embedded server in the foreground, with bugs planted on request."""
+@click.option("--dialect", default="vllm", show_default=True, help="Server to simulate: vllm or lmdeploy.")
+@click.option("--era", default="0.18", show_default=True, help="Version of that server to simulate.")
+@click.option("--defect", "defects", multiple=True, metavar="NAME", help="Bug to plant. Repeatable.")
+@click.option(
+    "--flag", "flags", multiple=True, metavar="NAME=VALUE", help="Flag of the server, under its own name. Repeatable."
+)
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port to listen on.")
+@click.option("--no-images", is_flag=True, help="Serve a text-only model.")
+@click.option("--no-dev-mode", is_flag=True, help="Disable the development endpoints.")
+def sim(flags: tuple[str, ...], no_images: bool, no_dev_mode: bool, **options: Any) -> None:
+    """Run the embedded server in the foreground, optionally with planted bugs."""
     from loadchaos.simulator.command import command
 
-    given: dict[str, object] = {}
+    try:
+        argv = command(flags=_flag_values(flags), images=not no_images, dev_mode=not no_dev_mode, **options)
+    except ValueError as e:
+        raise OptionError(str(e)) from e
+    os.execv(argv[0], argv)  # noqa: S606 - the server takes this process's place, so Ctrl-C and signals are its own
+
+
+def _flag_values(flags: tuple[str, ...]) -> dict[str, object]:
+    values: dict[str, object] = {}
     for text in flags:
         name, separator, value = text.partition("=")
         if not separator:
             raise OptionError(f"--flag {text!r}: NAME=VALUE was expected")
-        given[name] = value
-    try:
-        argv = command(
-            dialect=dialect,
-            era=era,
-            defects=defects,
-            flags=given,
-            port=port,
-            images=not no_images,
-            dev_mode=not no_dev_mode,
-        )
-    except ValueError as e:
-        raise OptionError(str(e)) from e
-    os.execv(argv[0], argv)  # noqa: S606 - the server takes this process's place, so Ctrl-C and signals are its own
+        values[name] = value
+    return values

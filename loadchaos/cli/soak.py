@@ -1,15 +1,15 @@
-"""The commands `soak` and `trend`: runs on a schedule, and what they say over nights."""
+"""`loadchaos soak` and `trend`: scheduled runs and their development."""
 
 from __future__ import annotations
 
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from loadchaos.cli.common import profile_names, write_page
+from loadchaos.cli.common import echo, print_json, profile_names, write_page
 from loadchaos.core.errors import OptionError
 
 if TYPE_CHECKING:
@@ -17,74 +17,79 @@ if TYPE_CHECKING:
     from loadchaos.profile.profile import Profile
     from loadchaos.runner.soak.daemon import Order
 
-_EPILOG = (
-    "Options of `loadchaos run` follow the profile and go to each run: soak PROFILE --target URL --set load.1.repeat=8"
-)
+_EPILOG = "Any option of `loadchaos run` may follow PROFILE and is used for each run, e.g. soak PROFILE --target URL"
 
 
 @click.command(epilog=_EPILOG, context_settings={"ignore_unknown_options": True})
 @click.argument("profile", shell_complete=profile_names)
 @click.argument("run_options", nargs=-1, type=click.UNPROCESSED)
-@click.option("--once", is_flag=True, help="One run now, noted as any other; ends with its exit code.")
-@click.option("--next", "count", type=click.IntRange(1, 1000), metavar="N", help="Say when the next N runs start.")
+@click.option("--once", is_flag=True, help="Run once now. Ends with the exit code of the run.")
+@click.option("--next", "count", type=click.IntRange(1, 1000), metavar="N", help="Print when the next N runs start.")
 @click.option(
-    "--emit", "kind", type=click.Choice(["systemd", "cron", "k8s"]), help="Print units, a crontab line or a CronJob."
+    "--emit",
+    "kind",
+    type=click.Choice(["systemd", "cron", "k8s"]),
+    help="Print systemd units, a crontab line or a Kubernetes CronJob.",
 )
 def soak(profile: str, run_options: tuple[str, ...], *, once: bool, count: int | None, kind: str | None) -> None:
-    """Run PROFILE by its `schedule`: each run a child of its own, missed ones made up for, old ones deleted."""
+    """Run PROFILE on its `schedule` until Ctrl-C.
+
+    Each run is a process of its own. Old runs are deleted as `schedule.keep` says.
+    """
     if sum((once, count is not None, kind is not None)) > 1:
-        raise OptionError("one of --once, --next and --emit at a time: leave the others out")
+        raise OptionError("--once, --next and --emit exclude each other: give one of them")
     loaded, order = _order(profile, run_options, once=once)
     if count is not None:
-        _say_next(loaded, order.schedule, count)
+        _print_next(loaded, order.schedule, count)
     elif kind is not None:
         click.echo(_emitted(order, kind), nl=False)
     else:
-        from loadchaos.runner.soak.daemon import soak as go
+        from loadchaos.runner.soak.daemon import soak as run_soak
 
-        sys.exit(go(order, _say, once=once))
+        sys.exit(run_soak(order, _echo_now, once=once))
 
 
-def _say(text: str) -> None:
-    from loadchaos.cli.common import tell
-
-    tell(text)
-    sys.stdout.flush()  # into a journal or a file at once
+def _echo_now(text: str) -> None:
+    echo(text)
+    sys.stdout.flush()  # a journal or a file gets the line at once
 
 
 def _order(profile: str, options: tuple[str, ...], *, once: bool) -> tuple[Profile, Order]:
-    """What is soaked; the options of `run` are judged now and not in the night."""
-    from loadchaos.cli import main
+    """Profile and schedule of a soak.
+
+    Options of `run` are checked now, not when the first run starts.
+    """
     from loadchaos.cli.profiles import profile_of
+    from loadchaos.cli.run import run_parameters
     from loadchaos.profile.cron import Keep, Schedule
     from loadchaos.runner.soak.daemon import Order
 
-    given: dict[str, Any] = main.run.make_context("loadchaos run", [profile, *options]).params
+    given = run_parameters([profile, *options])
     if given["dry_run"]:
-        raise OptionError("--dry-run belongs to `loadchaos run`; --next says when a soak would start its runs")
+        raise OptionError("--dry-run is an option of `loadchaos run` only; --next prints when a soak starts its runs")
     loaded = profile_of(profile, given["overrides"])
     schedule = loaded.schedule
     if schedule is None and once:
-        schedule = Schedule(cron="0 0 * * *", keep=Keep(runs=10**9))  # without a schedule nothing is deleted, either
+        schedule = Schedule(cron="0 0 * * *", keep=Keep(runs=10**9))  # without a schedule, no run is deleted
     if schedule is None:
-        raise OptionError(f'{profile} has no schedule; it takes one such as schedule: {{cron: "0 2 * * *"}}')
+        raise OptionError(f'{profile} has no schedule; add one such as schedule: {{cron: "0 2 * * *"}}')
     home = Path(given["out"]).absolute()
     return loaded, Order(profile, loaded.name, schedule, home, tuple(options), given["duration"])
 
 
-def _say_next(profile: Profile, schedule: Schedule, count: int) -> None:
+def _print_next(profile: Profile, schedule: Schedule, count: int) -> None:
     from datetime import UTC, datetime
 
-    click.echo(f"{profile.name}: {schedule.in_words()}")
-    for line in schedule.next_in_words(datetime.now(UTC), profile.name, count):
+    click.echo(f"{profile.name}: {schedule.describe()}")
+    for line in schedule.describe_next(datetime.now(UTC), profile.name, count):
         click.echo(f"  {line}")
 
 
 def _variables(order: Order) -> tuple[str, ...]:
-    """The variables that the options of `run` read keys from."""
-    from loadchaos.cli import main
+    """Environment variables from which the options of `run` read secrets."""
+    from loadchaos.cli.run import run_parameters
 
-    given: dict[str, Any] = main.run.make_context("loadchaos run", [order.profile, *order.options]).params
+    given = run_parameters([order.profile, *order.options])
     values = [h.partition("=")[2] for h in given["headers"]] + list(given["notify"])
     named = [v.removeprefix("env:") for v in values if v.startswith("env:")]
     return tuple(dict.fromkeys([*([given["api_key_env"]] if given["api_key_env"] else []), *named]))
@@ -97,10 +102,10 @@ def _emitted(order: Order, kind: str) -> str:
 
     path = resources.profile(order.profile).absolute()
     program = shutil.which("loadchaos")
-    begin = [program] if program else [sys.executable, "-m", "loadchaos"]
-    words = [*begin, "soak", str(path), "--once", *order.options, "--out", str(order.home), "--no-live"]
+    prefix = [program] if program else [sys.executable, "-m", "loadchaos"]
+    command = [*prefix, "soak", str(path), "--once", *order.options, "--out", str(order.home), "--no-live"]
     if kind == "k8s":
-        words = [
+        command = [
             "loadchaos",
             "soak",
             f"/profile/{path.name}",
@@ -114,7 +119,7 @@ def _emitted(order: Order, kind: str) -> str:
         Job(
             name=order.name,
             schedule=order.schedule,
-            command=tuple(words),
+            command=tuple(command),
             folder=Path.cwd(),
             home=order.home,
             profile=path.read_text(encoding="utf-8"),
@@ -128,23 +133,25 @@ def _emitted(order: Order, kind: str) -> str:
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path), default=Path("runs"))
-@click.option("--profile", metavar="NAME", help="The profile whose nights are told; otherwise the one that ran last.")
-@click.option("--json", "as_json", is_flag=True, help="The same as JSON: seconds and rates.")
+@click.option("--profile", metavar="NAME", help="Name of the profile to show (default: the one that ran last).")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, in seconds and rates.")
 @click.option(
-    "--html", "page", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a page, too."
+    "--html", "page", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Also write an HTML page."
 )
 def trend(folder: Path, profile: str | None, page: Path | None, *, as_json: bool) -> None:
-    """Set the runs in FOLDER (runs/ here) side by side: what is unusual against the last seven good ones."""
-    import orjson
+    """Show how the figures of a profile change from run to run.
 
+    Each run in FOLDER (default: runs/) is compared with the seven good runs before it.
+    """
     from loadchaos.report.html import trend as t
     from loadchaos.report.html import trend_page
 
     if not folder.is_dir():
-        raise OptionError(f"{folder} is no folder of runs; name the one that the soak was given with --out")
+        raise OptionError(f"{folder} is not a folder; name the folder that `loadchaos soak` got with --out")
     found = t.read(folder, profile)
     if page is not None:
         write_page(page, trend_page.html(found))
-    click.echo(
-        orjson.dumps(found.to_json(), option=orjson.OPT_INDENT_2).decode() if as_json else trend_page.text(found)
-    )
+    if as_json:
+        print_json(found.to_json())
+    else:
+        click.echo(trend_page.text(found))

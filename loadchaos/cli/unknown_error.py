@@ -1,4 +1,4 @@
-"""An error answer that no signature knows: a refusal that some server words so is right, anything else is flagged."""
+"""Detect error responses that no signature and no known refusal explains."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NO_SUCH_ROUTE = frozenset({"Not Found", "Method Not Allowed"})  # FastAPI's own
 
 
 def unknown(text: str) -> Failure | None:
-    """The first error in a body (JSON, or the events of a stream) whose text is no known refusal; None if there is none."""
+    """Find the first unexplained error in a response body, JSON or a stream."""
     for line_no, error in _errors(text):
         if error.text in _NO_SUCH_ROUTE or any(
             matches((*d.validation, *d.shed), error.text) for d in DIALECTS.values()
@@ -25,17 +25,17 @@ def unknown(text: str) -> Failure | None:
         return Failure(
             id="unknown_error_answer",
             severity="request",
-            title=f"an error answer{code} that is no known refusal: {normalise(error.text)[:_TITLE]}",
+            title=f"error response{code} with an unknown text: {normalise(error.text)[:_TITLE]}",
             evidence={"source": "", "line": line_no, "text": error.text},
             layer="http",
-            remedy="look into the server's log of that moment for what it says of this request; a 4xx of this text is "
-            "the server's failure until somebody shows that the request was wrong",
+            remedy="look at the server log for the time of this request. Treat a 4xx with this text as a server "
+            "failure until the request is known to be wrong",
         )
     return None
 
 
 def _errors(text: str) -> Iterator[tuple[int, ErrorObject]]:
-    """The errors in a whole body, or in the `data:` lines of a stream, with the number of the line."""
+    """Yield (line number, error) of a JSON body or a stream."""
     whole = _error(text)
     if whole is not None:
         yield 1, whole
@@ -46,9 +46,9 @@ def _errors(text: str) -> Iterator[tuple[int, ErrorObject]]:
 
 
 def _error(text: str) -> ErrorObject | None:
-    if text.strip() == "Internal Server Error":  # all that Starlette says of an exception nobody handled
+    if text.strip() == "Internal Server Error":  # Starlette's whole answer to an unhandled exception
         return ErrorObject(text.strip(), 500, "")
     try:
         return error_object(json.loads(text))
-    except (ValueError, RecursionError):  # no JSON
+    except (ValueError, RecursionError):  # not JSON
         return None

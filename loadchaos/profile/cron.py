@@ -90,16 +90,16 @@ class Schedule(Part):
         """The jitter of one start: drawn by the profile's name and the time, so a restart does not draw anew."""
         return timedelta(seconds=round(random.Random(f"{name} {tick.isoformat()}").uniform(0, self.jitter), 3))
 
-    def times_in_words(self) -> str:
+    def describe_times(self) -> str:
         """`At 02:00 every day, Europe/Berlin, up to 10m later`."""
         explained = CronSim(self.cron, datetime(2027, 1, 1, tzinfo=UTC)).explain()
         return f"{explained}, {self.timezone}" + (
             f", up to {format_duration(self.jitter)} later" if self.jitter else ""
         )
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """`At 02:00 every day, Europe/Berlin, up to 10m later; ...`: the whole schedule for a person."""
-        parts = [self.times_in_words()]
+        parts = [self.describe_times()]
         over = {"skip": "it is left out", "queue": "it waits for the end of that run, one at most"}
         parts.append(f"where a run goes on already, {over[self.overlap]}")
         late = {
@@ -113,7 +113,7 @@ class Schedule(Part):
         parts.append(f"the newest {self.keep.runs} runs{days} are kept")
         return "; ".join(parts)
 
-    def next_in_words(self, now: datetime, name: str, count: int) -> list[str]:
+    def describe_next(self, now: datetime, name: str, count: int) -> list[str]:
         """The next starts, a line each: in the schedule's zone, in UTC, how long from now, and what the clocks do."""
         zone = ZoneInfo(self.timezone)
         lines = []

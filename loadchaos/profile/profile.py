@@ -155,7 +155,7 @@ class Profile(Part):
         yaml.dump(self.to_json(), out)
         return out.getvalue()
 
-    def launching(self, launch: Mapping[str, Any]) -> Profile:
+    def with_launch(self, launch: Mapping[str, Any]) -> Profile:
         """The same profile with a server to start: `command`, `env` and `url` as under target.launch."""
         kept = self.target.launch.model_dump(exclude_unset=True) if self.target.launch is not None else {}
         started = Launch.model_validate({**kept, **launch})

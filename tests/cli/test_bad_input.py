@@ -112,7 +112,7 @@ OPTIONS = [
     ("a log that is a folder", ["run", "PROFILE", "--server-log", "/tmp"], 2, r"is a folder"),
     ("an authorisation that names no address", ["run", "mtp_mm", "--target", "http://127.0.0.1:9", "--authorize", "it"], 2,
      r"HOST:PORT was expected"),
-    ("no such run", ["judge", "nothing"], 2, r"no run folder"),
+    ("no such run", ["judge", "nothing"], 2, r"not a run folder"),
     ("a defect nobody knows", ["sim", "--defect", "encoder"], 2, r"encoder"),
 ]  # fmt: skip
 

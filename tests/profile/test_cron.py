@@ -50,14 +50,14 @@ def test_jitter_is_bounded_and_the_same_when_asked_again() -> None:
 
 
 def test_the_next_starts_are_told_with_what_the_clocks_do() -> None:
-    lines = berlin("30 2 * * *").next_in_words(BEFORE_AUTUMN, "night", 3)
+    lines = berlin("30 2 * * *").describe_next(BEFORE_AUTUMN, "night", 3)
     assert lines[0] == "Sat 2026-10-24 02:30:00 CEST  (2026-10-24 00:30:00 UTC), in 12h30m"
     assert lines[1].endswith("the clocks go back that day (this hour comes twice; it starts in the first)")
     assert "clocks" not in lines[2]
 
 
 def test_the_schedule_is_told_in_words() -> None:
-    words = berlin("0 2 * * 1-5", jitter="5m", overlap="queue", catch_up="once", max_duration="4h").in_words()
+    words = berlin("0 2 * * 1-5", jitter="5m", overlap="queue", catch_up="once", max_duration="4h").describe()
     assert words.startswith("At 02:00 on Monday through Friday, Europe/Berlin, up to 5m later; ")
     assert "it waits for the end of that run" in words
     assert "made up for by one run" in words

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from loadchaos.cli.main import run
-from loadchaos.cli.resume import again, rest
+from loadchaos.cli.resume import called_again, remaining_duration
+from loadchaos.cli.run import run
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
@@ -143,8 +143,8 @@ def test_where_there_is_nothing_to_go_on_with_it_says_so(
 @pytest.mark.parametrize(
     ("argv", "text", "told"),
     [
-        (["p.yaml", "--header", "x=[redacted]"], "name: p", "--header held a secret"),
-        (["p.yaml"], "env: {HF_TOKEN: '[redacted]'}", "the profile held a secret"),
+        (["p.yaml", "--header", "x=[redacted]"], "name: p", "--header had a secret"),
+        (["p.yaml"], "env: {HF_TOKEN: '[redacted]'}", "the profile had a secret"),
     ],
 )
 def test_a_secret_that_is_not_recorded_is_asked_for_and_may_be_given_again(
@@ -154,9 +154,9 @@ def test_a_secret_that_is_not_recorded_is_asked_for_and_may_be_given_again(
     folder.profile.write_text(text)
     Writer(folder.events, "run").write({"row": "run", "what": "begin", "argv": ["loadchaos", "run", *argv]})
     with pytest.raises(OptionError, match=told):
-        again(run.make_context("run", ["--resume", str(tmp_path)]), tmp_path)
+        called_again(run.make_context("run", ["--resume", str(tmp_path)]), tmp_path)
     anew = run.make_context("run", ["q.yaml", "--resume", str(tmp_path), "--header", "x=y"])
-    profile_, _, options = again(anew, tmp_path)
+    profile_, _, options = called_again(anew, tmp_path)
     assert (profile_, options["headers"]) == ("q.yaml", ("x=y",))
 
 
@@ -173,17 +173,19 @@ def test_what_is_left_of_its_time_is_the_time_it_has(tmp_path: Path) -> None:
     found = point(RunFolder(called(tmp_path, "p.yaml")), profile({"users": 2, "for": "60s"}), 0)
     anew = run.make_context("run", ["--resume", str(tmp_path)])
     assert found.loaded_s == 5.0
-    assert rest(anew, tmp_path, 25.0, found.loaded_s) == 20.0
-    assert rest(anew, tmp_path, None, found.loaded_s) is None
-    with pytest.raises(OptionError, match="25 s that -t gave it are over"):
-        rest(anew, tmp_path, 25.0, 25.1)
-    assert rest(run.make_context("run", ["--resume", str(tmp_path), "-t", "9s"]), tmp_path, 9.0, 5.0) == 9.0
+    assert remaining_duration(anew, tmp_path, 25.0, found.loaded_s) == 20.0
+    assert remaining_duration(anew, tmp_path, None, found.loaded_s) is None
+    with pytest.raises(OptionError, match="used all of its 25 s"):
+        remaining_duration(anew, tmp_path, 25.0, 25.1)
+    assert (
+        remaining_duration(run.make_context("run", ["--resume", str(tmp_path), "-t", "9s"]), tmp_path, 9.0, 5.0) == 9.0
+    )
 
 
 def test_a_run_that_goes_on_twice_has_the_options_of_the_first_and_the_time_of_the_second(tmp_path: Path) -> None:
     first = called(tmp_path / "a", "p.yaml", "-t", "25s", "--target", "http://127.0.0.1:9", "--seed", "3")
     second = called(tmp_path / "b", "--resume", "a", "--seed", "4", resumes=str(first), duration_s=20.0)
-    _, _, options = again(run.make_context("run", ["--resume", str(second)]), second)
+    _, _, options = called_again(run.make_context("run", ["--resume", str(second)]), second)
     assert (options["target"], options["seed"], options["duration"]) == ("http://127.0.0.1:9", 4, 20.0)
 
 

@@ -88,7 +88,7 @@ class Soak:
 
     def forever(self) -> int:
         """Run the schedule until a signal comes; its exit code."""
-        self._say(f"{self._order.name}: {self._order.schedule.in_words()}")
+        self._say(f"{self._order.name}: {self._order.schedule.describe()}")
         self._tell_next()
         trouble = ""
         while self._ended_with is None:
@@ -274,7 +274,7 @@ class Soak:
             self._written = gist
 
     def _tell_next(self) -> None:
-        for line in self._order.schedule.next_in_words(self._clock.now(), self._order.name, 1):
+        for line in self._order.schedule.describe_next(self._clock.now(), self._order.name, 1):
             self._say(f"next: {line}")
 
 

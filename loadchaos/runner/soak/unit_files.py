@@ -124,7 +124,7 @@ TimeoutStopSec=180
 
 # ~/.config/systemd/user/{job.unit}.timer
 [Unit]
-Description=loadchaos run of {job.name}: {_specifiers(s.times_in_words())}
+Description=loadchaos run of {job.name}: {_specifiers(s.describe_times())}
 
 [Timer]
 {queue}{skips}{times}

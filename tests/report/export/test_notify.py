@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 import pytest
 
-from loadchaos.cli.main import _without
+from loadchaos.cli.run import _redacted_argv
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.report.export import notify
@@ -78,7 +78,7 @@ def test_an_address_may_stand_in_a_variable_and_is_never_recorded(monkeypatch: p
     with pytest.raises(OptionError, match="not set"):
         notify.address("env:NO_SUCH_VARIABLE")
     argv = ["loadchaos", "run", "p", "--notify=https://hooks.example/T1", "--notify", "env:HOOK"]
-    assert _without(argv, ["https://hooks.example/T1", "env:HOOK"]) == (
+    assert _redacted_argv(argv, ["https://hooks.example/T1", "env:HOOK"]) == (
         "loadchaos",
         "run",
         "p",

@@ -151,4 +151,4 @@ def test_runs_lists_those_with_and_without_a_verdict(make_run: Any, tmp_path: Pa
     assert any("killed" in line and "none yet" in line for line in lines)
     machine = json.loads(CliRunner().invoke(main, ["runs", str(tmp_path), "--json"]).output)
     assert {r["verdict"] for r in machine} == {None, "fail"}
-    assert "no runs here" in CliRunner().invoke(main, ["runs", str(tmp_path / "no run")]).output
+    assert ": no runs;" in CliRunner().invoke(main, ["runs", str(tmp_path / "no run")]).output

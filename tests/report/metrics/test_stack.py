@@ -100,7 +100,7 @@ def test_a_local_stack_starts_loads_the_rules_and_stops(
         assert "stack down" in again.output
         down = CliRunner().invoke(main, ["stack", "down", "--folder", str(folder)])
         assert down.exit_code == 0, down.output
-        assert "prometheus stopped" in down.output
+        assert "stopped prometheus" in down.output
         assert stack.running(folder) == {}
     finally:
         stack.stop_local(folder)
@@ -147,4 +147,4 @@ def test_a_pid_that_somebody_else_has_now_is_left_alone(tmp_path: Path) -> None:
 def test_down_in_a_folder_without_a_stack_is_told(tmp_path: Path) -> None:
     down = CliRunner().invoke(main, ["stack", "down", "--folder", str(tmp_path)])
     assert down.exit_code == 2
-    assert "no stack" in down.output
+    assert "no compose.yaml" in down.output

@@ -168,10 +168,10 @@ def test_the_shipped_profile_says_when_it_runs() -> None:
     ("args", "told"),
     [
         (["soak", "smoke"], "smoke has no schedule"),
-        (["soak", "soak_nightly", "--once", "--next", "3"], "one of --once, --next and --emit"),
+        (["soak", "soak_nightly", "--once", "--next", "3"], "--once, --next and --emit exclude each other"),
         (["soak", "soak_nightly", "--usres", "3"], "No such option '--usres'"),
         (["soak", "soak_nightly", "--set", "schedule.cron=x"], "minute, hour, day, month and weekday"),
-        (["soak", "soak_nightly", "--dry-run"], "--next says when"),
+        (["soak", "soak_nightly", "--dry-run"], "--next prints when"),
     ],
 )
 def test_mistakes_are_told_before_the_first_night(args: list[str], told: str) -> None:

@@ -1,0 +1,58 @@
+"""`loadchaos probe`: report what a server is and which profiles fit it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from loadchaos.cli.common import header_values, print_json, server_options
+from loadchaos.cli.profiles import profile_of
+
+
+@click.command()
+@click.argument("url")
+@server_options
+@click.option("--lengths", is_flag=True, help="Find the longest accepted prompt, with at most 40 generations.")
+@click.option(
+    "--authorize", multiple=True, metavar="HOST:PORT", help="Allow --lengths, which can harm this server. Repeatable."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def probe(url: str, lengths: bool, as_json: bool, **options: Any) -> None:
+    """Report what a server is, what it accepts and which profiles fit it.
+
+    Sends at most 20 reads and 3 small generations.
+    """
+    import asyncio
+
+    import httpx
+
+    from loadchaos.chaos import authorization
+    from loadchaos.core import resources
+    from loadchaos.core.tls import TlsSettings
+    from loadchaos.runner import probe as server_probe
+    from loadchaos.runner.options import Options, request_headers
+    from loadchaos.server.discovery.calibrate import CalibrationRequest, DiscoveryClient, parse_target
+
+    api_key_env = options["api_key_env"]
+    base = parse_target(url)
+    admin = parse_target(options["admin_url"]) if options["admin_url"] else base
+    headers = request_headers(Options(api_key_env=api_key_env, headers=header_values(options["headers"])))
+    tls = TlsSettings(options["ca"], options["insecure"]).context()
+    profiles = {name: profile_of(str(path), ()) for name, path in resources.profiles().items()}
+    if lengths:
+        authorization.check(admin, ["--lengths sends prompts at the edge of its context"], options["authorize"])
+
+    async def ask() -> server_probe.Probed:
+        async with httpx.AsyncClient(headers=headers, verify=tls, trust_env=False) as client:
+            request = CalibrationRequest(model=options["model"], api_key_env=api_key_env)
+            return await server_probe.probe(DiscoveryClient(client, base, admin), request, profiles, lengths=lengths)
+
+    probed = asyncio.run(ask())
+    if as_json:
+        print_json(probed.to_json())
+    else:
+        click.echo(server_probe.page(probed))
+    if probed.trouble:
+        sys.exit(4)

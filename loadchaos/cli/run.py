@@ -1,0 +1,287 @@
+"""`loadchaos run`: run a profile and exit with the code of its verdict."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loadchaos.cli.common import duration, echo, header_values, profile_names, server_options, terminal
+from loadchaos.cli.profiles import profile_of, set_option
+from loadchaos.cli.resume import called_again, remaining_duration, resume_point
+from loadchaos.cli.worker import master
+from loadchaos.core.errors import OptionError
+from loadchaos.core.redact import REDACTED
+
+if TYPE_CHECKING:
+    from loadchaos.profile.profile import Profile
+    from loadchaos.runner.options import Options
+    from loadchaos.runner.resume import Point
+    from loadchaos.runner.run import Result
+    from loadchaos.runner.web_runs import Address
+
+
+@click.command()
+@click.pass_context
+@set_option
+@click.argument("profile", required=False, shell_complete=profile_names)
+@click.option(
+    "--resume",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    metavar="RUN",
+    help="Continue an interrupted run with its profile, options and seed, at the next step of its plan.",
+)
+@click.option(
+    "-H", "--target", "--host", "--base-url", "target", metavar="URL", help="URL of the server, with or without /v1."
+)
+@click.option(
+    "--launch",
+    metavar="COMMAND",
+    help="Start this server, e.g. 'vllm serve MODEL --port 8000'. It listens at --target if given.",
+)
+@server_options
+@click.option(
+    "--tokenizer", metavar="DIR", help="Count tokens with tokenizer.json in this folder. Nothing is downloaded."
+)
+@click.option(
+    "--server-log",
+    multiple=True,
+    metavar="SOURCE",
+    help="Server log: PATH, docker:NAME, k8s:NS/POD[/CONTAINER], journal:UNIT, ssh:HOST:PATH or cmd:'...'. Repeatable.",
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Folder for run folders."
+)
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="The same profile and seed give the same requests."
+)
+@click.option(
+    "-t",
+    "--duration",
+    "--run-time",
+    "duration",
+    callback=duration,
+    metavar="TIME",
+    help="End the load after this time.",
+)
+@click.option(
+    "-u",
+    "--users",
+    "--concurrency",
+    "users",
+    type=click.IntRange(min=1),
+    help="Number of users in every phase that has users.",
+)
+@click.option("--authorize", multiple=True, metavar="HOST:PORT", help="Allow attacks on this server. Repeatable.")
+@click.option("--pid", type=click.IntRange(min=1), help="Process ID of a server on this machine, for signals.")
+@click.option(
+    "--toxiproxy", metavar="URL", help="Use the toxiproxy at this API for network attacks, not the built-in proxy."
+)
+@click.option("--shared", is_flag=True, help="Run even if other clients use the server.")
+@click.option("--wait-ready", callback=duration, metavar="TIME", help="Wait at most this long for a healthy server.")
+@click.option("--embedded", is_flag=True, help="Use the embedded server, also if CI=true.")
+@click.option(
+    "--exporter-port", type=click.IntRange(0, 65535), help="Prometheus port (default: 9646). 0 selects a free port."
+)
+@click.option(
+    "--processes", type=click.IntRange(min=1), default=1, show_default=True, help="Number of load-generating processes."
+)
+@click.option("--master", is_flag=True, help="Let workers on other machines send the load (`loadchaos worker`).")
+@click.option(
+    "--expect-workers", type=click.IntRange(min=1), metavar="N", help="Start the load when N workers are connected."
+)
+@click.option("--master-bind-host", default="*", metavar="HOST", help="Address for worker connections (default: all).")
+@click.option(
+    "--master-bind-port",
+    type=click.IntRange(1, 65535),
+    default=5557,
+    show_default=True,
+    help="Port for worker connections.",
+)
+@click.option(
+    "--wait-workers", callback=duration, metavar="TIME", help="Wait at most this long for workers (default: 5m)."
+)
+@click.option("--no-live", is_flag=True, help="Print plain lines, not the live view.")
+@click.option("--web", is_flag=True, help="Start Locust's web UI. Each Start...Stop in it is a run.")
+@click.option(
+    "--web-port", type=click.IntRange(0, 65535), help="Port of the web UI (default: 8089). 0 selects a free port."
+)
+@click.option(
+    "--web-host", metavar="HOST", help="Address of the web UI (default: 127.0.0.1). Any other address asks for a login."
+)
+@click.option(
+    "--headless", is_flag=True, hidden=True, help="Accepted for compatibility with Locust. This is the default."
+)
+@click.option("--dry-run", is_flag=True, help="Print what would be sent and when. Send nothing.")
+@click.option("--ci", type=click.Choice(["github"]), help="Write annotations and a step summary for GitHub Actions.")
+@click.option(
+    "--notify",
+    multiple=True,
+    metavar="URL",
+    help="Webhook for incidents and the verdict: a URL, env:VAR or an Apprise URL. Repeatable.",
+)
+def run(ctx: click.Context, /, profile: str | None, overrides: tuple[str, ...], **options: Any) -> None:
+    """Run a profile: send its load, watch the server, judge the result.
+
+    The server is --target, --launch, the one the profile launches, or the embedded one. PROFILE is a path or the name of a
+    shipped profile.
+    """
+    resumed = None
+    if (folder := options["resume"]) is not None:
+        profile, overrides, options = called_again(ctx, folder)
+    elif profile is None:
+        raise OptionError("a profile is missing: give a path or a shipped name; `loadchaos profiles` lists them")
+    users = options["users"]
+    loaded = profile_of(profile, [*overrides, *([f"load.*.users={users}"] if users else [])])
+    if options["launch"]:
+        loaded, options["target"] = _with_launch(loaded, options["launch"], options["target"]), None
+    if folder is not None:
+        resumed = resume_point(folder, loaded, options["seed"])
+        options["duration"] = remaining_duration(ctx, folder, options["duration"], resumed.loaded_s)
+    if options["dry_run"]:
+        from loadchaos.profile.explain import explain
+
+        click.echo(explain(loaded, seed=options["seed"]))
+        return
+    sys.exit(_run(loaded, profile, options, resumed))
+
+
+def _run(loaded: Profile, profile: str, options: Mapping[str, Any], resumed: Point | None) -> int:
+    """Run the profile, or every run of the web UI. Returns the exit code."""
+    import asyncio
+
+    from loadchaos.report.export import notify
+    from loadchaos.runner.run import run as run_once
+
+    addresses = [notify.address(a) for a in options["notify"]]
+    run_options = _run_options(options, resumed, notify.handing_over(addresses))
+
+    def print_result(result: Result) -> None:
+        _print_result(result, profile, options["ci"], addresses)
+
+    if options["web"]:
+        from loadchaos.runner.web_runs import cockpit
+
+        address = _web_address(options)
+        return asyncio.run(cockpit(loaded, run_options, address, lambda text: echo(text, err=True), print_result))
+    result = asyncio.run(run_once(loaded, run_options))
+    print_result(result)
+    return result.exit_code
+
+
+def _run_options(options: Mapping[str, Any], resumed: Point | None, variables: Mapping[str, str]) -> Options:
+    """The runner's options from the command line's."""
+    from loadchaos.core.tls import TlsSettings
+    from loadchaos.runner.options import Options
+
+    return Options(
+        target=options["target"],
+        admin_url=options["admin_url"],
+        model=options["model"],
+        api_key_env=options["api_key_env"],
+        headers=header_values(options["headers"]),
+        trust=TlsSettings(options["ca"], options["insecure"]),
+        tokenizer=options["tokenizer"],
+        server_log=options["server_log"],
+        out=options["out"],
+        seed=options["seed"],
+        duration_s=options["duration"],
+        authorize=options["authorize"],
+        shared=options["shared"],
+        pid=options["pid"],
+        toxiproxy=options["toxiproxy"],
+        wait_ready_s=options["wait_ready"],
+        embedded=options["embedded"],
+        exporter_port=_exporter_port(options["exporter_port"]),
+        live=not options["no_live"],
+        processes=options["processes"],
+        master=master(options),
+        resume=resumed,
+        argv=_redacted_argv(sys.argv, options["notify"]),
+        follower_variables=variables,
+    )
+
+
+def run_parameters(arguments: Sequence[str]) -> dict[str, Any]:
+    """Parse arguments as `loadchaos run` does, without running anything."""
+    return run.make_context("loadchaos run", list(arguments)).params
+
+
+def _web_address(options: Mapping[str, Any]) -> Address:
+    from loadchaos.runner.web_runs import Address
+
+    standard = Address()
+    port = options["web_port"]
+    return Address(options["web_host"] or standard.host, standard.port if port is None else port)
+
+
+def _print_result(result: Result, profile: str, ci: str | None, addresses: Sequence[str]) -> None:
+    """Print the report and send it to GitHub and the notification URLs."""
+    from loadchaos.report.export import github, notify
+    from loadchaos.report.terminal.summary import render
+
+    if result.verdict is not None:
+        verdict, home = dict(result.verdict), result.folder.path
+        color, width = terminal()
+        summary = render(verdict, home, color=color, width=width)
+        echo(summary if ci is None else github.fenced(summary))
+        if ci == "github":
+            _print_github(verdict, home, profile)
+        for trouble in filter(None, (notify.send(a, notify.message(verdict, home)) for a in addresses)):
+            echo(f"loadchaos: {trouble}", err=True)
+    if result.error:
+        echo(f"loadchaos: {result.error}", err=True)
+
+
+def _with_launch(profile: Profile, command: str, url: str | None) -> Profile:
+    """The profile with the server of --launch in place of its own."""
+    from loadchaos.server.discovery.client import parse_target
+    from loadchaos.server.process.launcher import typed
+
+    server = typed(command)
+    return profile.with_launch(
+        {"command": server.argv, "env": server.env, "url": parse_target(url) if url else server.url}
+    )
+
+
+def _print_github(verdict: Mapping[str, Any], home: Path, profile: str) -> None:
+    from loadchaos.core import resources
+    from loadchaos.report.export import github
+
+    echo("\n".join(github.annotate(verdict, os.path.relpath(resources.profile(profile)))))
+    try:
+        github.summarise(verdict, home)
+    except OSError as e:  # a summary that cannot be written must not change the run's exit code
+        echo(f"loadchaos: the step summary cannot be written: {e}", err=True)
+
+
+def _redacted_argv(argv: Sequence[str], secrets: Sequence[str]) -> tuple[str, ...]:
+    """Command line without notification URLs.
+
+    Anybody who has a webhook's URL can post to it.
+    """
+    for text in secrets:
+        if not text.startswith("env:"):
+            argv = [part.replace(text, REDACTED) for part in argv]
+    return tuple(argv)
+
+
+def _exporter_port(port: int | None) -> int:
+    """Check that the port is free. Default: 9646, or 0 if that is in use."""
+    import socket
+
+    with socket.socket() as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            s.bind(("127.0.0.1", 9646 if port is None else port))
+        except OSError as e:
+            if port is None:
+                return 0
+            raise OptionError(
+                f"--exporter-port {port} is in use ({e.strerror}); choose another, or 0 for a free port"
+            ) from None
+    return 9646 if port is None else port
