@@ -27,7 +27,7 @@ from loadchaos.server.monitor import Monitor, MonitoredReplica
 from loadchaos.server.monitor.exposition import PageParser
 from loadchaos.simulator.command import command
 
-PAGE = Path(__file__).parent.parent / "tests" / "watch" / "pages" / "vllm_0.32.txt"
+PAGE = Path(__file__).parent.parent / "tests" / "server" / "monitor" / "pages" / "vllm_0.32.txt"
 LINE = (
     b"(EngineCore_DP0 pid=4711) INFO 11-20 15:53:40 [metrics.py:101] Engine 000: Avg prompt throughput: 5321.8 tokens/s, "
     b"Avg generation throughput: 811.2 tokens/s, Running: 61 reqs, Waiting: 12 reqs, GPU KV cache usage: 81.2%\n"

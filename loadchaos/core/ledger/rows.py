@@ -639,7 +639,7 @@ class PageRow(TypedDict):
 class DeviceRow(_Row):
     """Metrics of one device of a machine under the server.
 
-    Written by server/monitor/device_exporters.py and server/monitor/nvml.py.
+    Written by server/monitor/device_exporters.py and server/nvml.py.
     """
 
     row: Literal["device"]

@@ -22,11 +22,11 @@ from loadchaos.server.monitor.log_alarms import LogAlarms
 from loadchaos.server.monitor.log_follower import LogFollower
 from loadchaos.server.monitor.logs import read_spec
 from loadchaos.server.monitor.logs.kernel import DEVICE
-from loadchaos.server.monitor.nvml import NvmlWatch
 from loadchaos.server.monitor.orchestrators import Supervisor
 from loadchaos.server.monitor.processes import ProcessWatch
 from loadchaos.server.monitor.scraper import RawPageWriter, Scrape
 from loadchaos.server.monitor.self_lag import EventLoopLag
+from loadchaos.server.nvml import NvmlWatch
 
 Part = Callable[[], Coroutine[Any, Any, None]]
 

@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.rows import Emit, LaunchDetail, LaunchEvent
+from loadchaos.server import nvml
 from loadchaos.server.dialects import DEFAULT_DIALECT, DIALECTS
-from loadchaos.server.process import gpu_memory
 
 HIDDEN_VARIABLE = "LOADCHAOS_HIDE_"
 """How the keeper is told what to hide: variables that it takes out of the environment before it starts the server."""
@@ -156,7 +156,7 @@ class Launched:
 
     async def start(self) -> None:
         """Start the keeper and the server; returns when the server's process exists or could not be started."""
-        self._gpus = await gpu_memory.used_mib()
+        self._gpus = await nvml.memory_used_mib()
         # We keep the reading end, too: a server whose keeper is killed must not break over its own log.
         self._output, output = os.pipe()
         hidden = {f"{HIDDEN_VARIABLE}{n}": value for n, value in enumerate(self._command.secrets)}
@@ -265,7 +265,7 @@ class Launched:
     async def _look_at_gpus(self) -> None:
         """Record whether what it used of them is free again: what it leaves behind there, the next server lacks."""
         before, self._gpus = self._gpus, None
-        found = await gpu_memory.freed(before, _FREED_WITHIN_S) if before else None
+        found = await nvml.wait_memory_freed(before, _FREED_WITHIN_S) if before else None
         if found is not None:
             self._row("end", time.monotonic_ns(), reason=found[1], gpu_memory_freed=found[0])
 

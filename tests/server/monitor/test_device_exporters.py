@@ -12,7 +12,7 @@ import pytest
 
 from loadchaos.server.monitor import device_exporters as looking
 from loadchaos.server.monitor.device_exporters import DCGM, NODE, DeviceWatch
-from loadchaos.server.monitor.nvml import NvmlWatch
+from loadchaos.server.nvml import NvmlWatch
 
 PAGES = Path(__file__).parent / "pages"
 MIB = 1024 * 1024

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from loadchaos.server.process import gpu_memory, launcher
+from loadchaos.server import nvml
+from loadchaos.server.process import launcher
 from loadchaos.server.process.launcher import Command, Launched
 
 
@@ -27,21 +28,21 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_memory_that_is_used_and_freed_is_told(smi: Path) -> None:
     smi.write_text("10\n2000\n")
-    assert asyncio.run(gpu_memory.used_mib()) == [10, 2000]
-    assert asyncio.run(gpu_memory.freed([0, 1990], 0.0)) == (True, "the memory of 2 GPUs is free again")
-    held = asyncio.run(gpu_memory.freed([0, 1000], 0.0))
-    assert held == (False, "more is used than before its start: 1000 MiB of GPU 1")
+    assert asyncio.run(nvml.memory_used_mib()) == [10, 2000]
+    assert asyncio.run(nvml.wait_memory_freed([0, 1990], 0.0)) == (True, "the memory of 2 GPUs is free again")
+    held = asyncio.run(nvml.wait_memory_freed([0, 1000], 0.0))
+    assert held == (False, "GPU memory is not free after its end: 1000 MiB of GPU 1")
 
 
 def test_what_is_no_figure_is_not_known(smi: Path) -> None:
     smi.write_text("[N/A]\n")
-    assert asyncio.run(gpu_memory.used_mib()) is None
-    assert asyncio.run(gpu_memory.freed([0], 0.0)) is None
+    assert asyncio.run(nvml.memory_used_mib()) is None
+    assert asyncio.run(nvml.wait_memory_freed([0], 0.0)) is None
 
 
 def test_without_a_gpu_nothing_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert asyncio.run(gpu_memory.used_mib()) is None
+    assert asyncio.run(nvml.memory_used_mib()) is None
 
 
 @pytest.mark.parametrize("left", [0, 3000])
