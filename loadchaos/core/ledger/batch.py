@@ -7,8 +7,9 @@ tokens of all of them together; it takes a thirteenth of the room. What a reques
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
+from loadchaos.core.ledger.rows import BeginRow, EndRow, WellRow
 from loadchaos.core.stats import LogHistogram
 
 ROW = "well"
@@ -22,11 +23,11 @@ _NUMBERS = (
 _SHARED = ("traffic", "phase", "round", "behaviour", "max_tokens", "finish_reason", "status")
 _OF_BEGIN = ("tokens", "round", "behaviour", "max_tokens")
 
-Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
+Pair = tuple[BeginRow, EndRow]
 """The begin and the end row of one request."""
 
 
-def went_well(begin: Mapping[str, Any], end: Mapping[str, Any]) -> bool:
+def went_well(begin: BeginRow, end: EndRow) -> bool:
     """Whether nothing about a request is worth rows of its own: all that was asked of it was an answer, and that came."""
     return (
         end["outcome"] == "ok"
@@ -39,7 +40,7 @@ def went_well(begin: Mapping[str, Any], end: Mapping[str, Any]) -> bool:
     )
 
 
-def folded(pairs: Sequence[Pair]) -> Iterator[dict[str, Any]]:
+def folded(pairs: Sequence[Pair]) -> Iterator[WellRow]:
     """`well` rows of requests that `went_well`, one for each kind of request among them."""
     kinds: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for begin, end in pairs:
@@ -51,7 +52,7 @@ def folded(pairs: Sequence[Pair]) -> Iterator[dict[str, Any]]:
         gaps = LogHistogram()
         for e in ends:
             gaps.merge(e["itl_hist"])
-        yield {
+        well = {
             "row": ROW,
             "at_ns": at_ns,
             "n": len(ends),
@@ -65,6 +66,7 @@ def folded(pairs: Sequence[Pair]) -> Iterator[dict[str, Any]]:
             "itl_hist": gaps.counts,
             "largest_gap_ns": max(e["largest_gap_ns"] for e in ends),
         }
+        yield cast("WellRow", well)  # its keys are computed
 
 
 def unfolded(well: Mapping[str, Any]) -> list[dict[str, Any]]:

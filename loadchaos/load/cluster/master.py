@@ -18,6 +18,7 @@ from loadchaos.core.errors import LedgerError, next_step
 from loadchaos.core.ledger import parquet
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
+from loadchaos.core.ledger.rows import MissedRow, WorkerEvent
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.load.cluster import messages
 from loadchaos.load.cluster.reassign import Begins, lost_share
@@ -114,7 +115,7 @@ class Gatherer:
         place.state = "given" if place.state == "free" else place.state
         self._send(msg.node_id, messages.WELCOME, {"place": place.number, **self._luggage})
 
-    def _stranger(self, token: str, what: str, host: str, why: str) -> None:
+    def _stranger(self, token: str, what: WorkerEvent, host: str, why: str) -> None:
         """Told once, and not again and again while it asks."""
         if token not in self._strangers and len(self._strangers) < _MOST_REFUSALS:
             self._note(what, None, host, why)
@@ -291,7 +292,7 @@ class Gatherer:
             self._close(place)
         self._over(failure)
 
-    def _undone(self, place: WorkerSlot) -> Iterator[dict[str, Any]]:
+    def _undone(self, place: WorkerSlot) -> Iterator[MissedRow]:
         path = self._folder.requests(place.number)
         counts = lost_share(self._folder.plan, place.number, path, self._begins)
         for (traffic, phase), count in sorted(counts.items()):
@@ -306,7 +307,7 @@ class Gatherer:
 
     # --- small --------------------------------------------------------------------------------------------------------
 
-    def _note(self, what: str, place: WorkerSlot | None, host: str | None = None, why: str = "") -> None:
+    def _note(self, what: WorkerEvent, place: WorkerSlot | None, host: str | None = None, why: str = "") -> None:
         self._writer.write(
             {
                 "row": "worker",

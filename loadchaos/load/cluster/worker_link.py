@@ -20,6 +20,7 @@ import orjson
 
 from loadchaos.core.ledger import parquet
 from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.rows import ClockRow
 from loadchaos.load.cluster import messages
 from loadchaos.load.worker.clock_sync import MasterClock
 from loadchaos.load.worker.greenlets import flag, sleep, spawn
@@ -63,7 +64,7 @@ class Link:
         self._noted_at = 0.0
         self._orders = 0
         self._acks = flag()
-        self._note: Callable[[dict[str, Any]], None] | None = None
+        self._note: Callable[[ClockRow], None] | None = None
         self._over = False
         for kind, listener in (
             (messages.ACK, self._on_ack),
@@ -74,7 +75,7 @@ class Link:
         spawn(self._pinging)
         spawn(self._shipping)
 
-    def noting(self, note: Callable[[dict[str, Any]], None]) -> None:
+    def noting(self, note: Callable[[ClockRow], None]) -> None:
         """Where rows about the clock go from now on."""
         self._note = note
         self._note_clock()
@@ -178,7 +179,8 @@ class Link:
     def _note_clock(self) -> None:
         if self._note is not None:
             self._noted_at = time.monotonic()
-            self._note({"row": "clock", "offset_ns": self.clock.offset_ns, "rtt_ns": self.clock.rtt_ns})
+            at_ns, offset_ns = time.monotonic_ns(), self.clock.offset_ns
+            self._note({"row": "clock", "at_ns": at_ns, "offset_ns": offset_ns, "rtt_ns": self.clock.rtt_ns})
 
     def _on_control(self, msg: Any, **_: Any) -> None:
         """What the run tells: it goes into the file that the load reads, as on the master's own machine."""

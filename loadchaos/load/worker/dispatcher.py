@@ -12,13 +12,13 @@ import gc
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
+from loadchaos.core.ledger.rows import ClockRow
 from loadchaos.core.model import Reply, Step
 from loadchaos.load.behaviours import BEHAVIOURS, pipeline
 from loadchaos.load.disk_space import DiskMonitor as Disk
@@ -98,7 +98,7 @@ class Dispatcher:
         gc.freeze()
         gc.set_threshold(*_GARBAGE)
         try:
-            self._record.write({"row": "load", "what": "begin"})
+            self._record.write({"row": "load", "at_ns": time.monotonic_ns(), "what": "begin"})
             beside = [spawn(self._beside, s, w) for s, w in self._chores()]
             try:
                 self._phases()
@@ -109,7 +109,7 @@ class Dispatcher:
                 self._hang_up("stopped")
             self._record.fold()
             self._record.heartbeat(len(self._users))
-            self._record.write({"row": "load", "what": "end", "why": self.control.why})
+            self._record.write({"row": "load", "at_ns": time.monotonic_ns(), "what": "end", "why": self.control.why})
             self._record.close()
         except Exception as e:  # noqa: BLE001 - whatever broke here, the run must hear of it by our exit code
             self._fail(e)
@@ -124,7 +124,7 @@ class Dispatcher:
         """End in order, as a `stop` of the run would; for signals and for Locust's own Stop."""
         self.control.obey("stop", grace_s)
 
-    def note(self, row: Mapping[str, Any]) -> None:
+    def note(self, row: ClockRow) -> None:
         """Write a row about the load beside those of its requests."""
         self._record.write(row)
 

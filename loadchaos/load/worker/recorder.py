@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger import batch
 from loadchaos.core.ledger.parquet import HOUR_S
+from loadchaos.core.ledger.rows import AnyRow, BeginOrEnd, BeginRow, ClockRow, DiskRow, LoadRow, MissReason
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.model import Reply, Step
 from loadchaos.load.wire.exchange import Exchange, Progress
@@ -43,9 +44,9 @@ class RequestRecorder:
         self.begun = 0
         self.ended = 0
         self.lag_ns = 0
-        self._missed: dict[tuple[str, int, str], int] = {}
+        self._missed: dict[tuple[str, int, MissReason], int] = {}
         self._brief = False
-        self._unsaid: dict[str, Mapping[str, Any]] = {}  # begin rows not written yet
+        self._unsaid: dict[str, BeginRow] = {}  # begin rows not written yet
         self._well: list[batch.Pair] = []
         self._waiting: list[Any] = []  # greenlets whose begin rows are held
         self._cpu_s = time.process_time()
@@ -112,7 +113,7 @@ class RequestRecorder:
         for greenlet in waiting:
             greenlet.switch()
 
-    def miss(self, step: Step, why: str) -> None:
+    def miss(self, step: Step, why: MissReason) -> None:
         """It was due and is not sent; written with others by `fold`."""
         key = (step.traffic, step.phase, why)
         self._missed[key] = self._missed.get(key, 0) + 1
@@ -126,13 +127,13 @@ class RequestRecorder:
         for (traffic, phase, why), count in missed.items():
             self._put(rows.missed(traffic, phase, why, count, time.monotonic_ns()))
 
-    def phase(self, phase: int, round_: int, what: str) -> None:
+    def phase(self, phase: int, round_: int, what: BeginOrEnd) -> None:
         """A round of a phase begins or ends."""
-        self.write({"row": "phase", "phase": phase, "round": round_, "what": what})
+        self._put({"row": "phase", "at_ns": time.monotonic_ns(), "phase": phase, "round": round_, "what": what})
 
-    def write(self, row: Mapping[str, Any]) -> None:
-        """Any other row, stamped now."""
-        self._put({**row, "at_ns": time.monotonic_ns()})
+    def write(self, row: LoadRow | ClockRow | DiskRow) -> None:
+        """Write a row that is not about a request."""
+        self._put(row)
 
     def late(self, lag_ns: int) -> None:
         """The dispatcher was this late."""
@@ -164,7 +165,7 @@ class RequestRecorder:
         self.progress.tokens = self.progress.bytes_in = self.lag_ns = 0
         self._cpu_s, self._beat_ns = cpu_s, now
 
-    def _put(self, row: Mapping[str, Any]) -> None:
+    def _put(self, row: AnyRow) -> None:
         self._writer.write(row if self._clock is None else self._clock.translated(row))
 
     def close(self) -> None:

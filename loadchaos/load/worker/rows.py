@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from typing import Any
 
-from loadchaos.core.model import Reply, Request
+from loadchaos.core.ledger.rows import BeginRow, EndRow, MissedRow, MissReason
+from loadchaos.core.model import Outcome, Reply, Request
 from loadchaos.load.wire.exchange import Exchange
 
 _OK = ("ok",)
-_ONLY_OK = ["ok"]
+_ONLY_OK: list[Outcome] = ["ok"]
 
 
-def expected(request: Request) -> list[str]:
+def expected(request: Request) -> list[Outcome]:
     """The outcomes that are right: what the payload knows better (a rung above the limit) stands over the step."""
     expect = request.step.expect if request.expect == _OK else request.expect
     return _ONLY_OK if expect == _OK else list(expect)
 
 
-def begin(exchange: Exchange) -> dict[str, Any]:
+def begin(exchange: Exchange) -> BeginRow:
     """Written before the first byte; `crc` and `hash` tell whether a body rebuilt later is the one that was sent."""
     step, request = exchange.step, exchange.wire.request
     return {
@@ -50,7 +50,7 @@ def begin(exchange: Exchange) -> dict[str, Any]:
     }
 
 
-def end(exchange: Exchange, reply: Reply) -> dict[str, Any]:
+def end(exchange: Exchange, reply: Reply) -> EndRow:
     """What it came to. `length_mismatch`: the server counted other prompt tokens than were planned."""
     step, request = exchange.step, exchange.wire.request
     mismatch = request.tokens is not None and reply.prompt_tokens is not None and request.tokens != reply.prompt_tokens
@@ -93,6 +93,6 @@ def end(exchange: Exchange, reply: Reply) -> dict[str, Any]:
     }
 
 
-def missed(traffic: str, phase: int, why: str, count: int, at_ns: int) -> dict[str, Any]:
+def missed(traffic: str, phase: int, why: MissReason, count: int, at_ns: int) -> MissedRow:
     """Requests that were due and never sent, many in one row."""
     return {"row": "missed", "at_ns": at_ns, "traffic": traffic, "phase": phase, "why": why, "count": count}

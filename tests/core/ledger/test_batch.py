@@ -6,13 +6,14 @@ import json
 import random
 import shutil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 
 from loadchaos.analysis.request_stats import RequestStats
 from loadchaos.core.ledger import batch
 from loadchaos.core.ledger.reader import Tail
+from loadchaos.core.ledger.rows import BeginRow, EndRow
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.load import disk_space
 
@@ -34,7 +35,7 @@ def request(n: int, **other: Any) -> batch.Pair:
     sent = due + rng.randrange(3) * MS
     first = sent + rng.randrange(20, 90) * MS
     last = first + rng.randrange(100, 900) * MS
-    begin = {
+    begin: BeginRow = {
         "row": "begin", "id": f"lc-abc-{n}", "step": n, "phase": 0, "round": 0, "traffic": ("text", "chat")[n % 2],
         "at_ns": sent, "due_ns": due, "conn": 1, "reused": True, "len": 200, "crc": 1, "hash": "ab", "tokens": 16,
         "images": 0, "image_tokens": 0, "max_tokens": 8, "behaviour": "plain", "expect": ["ok"], "edge": None, "seed": n,
@@ -49,7 +50,7 @@ def request(n: int, **other: Any) -> batch.Pair:
         "bytes_out": 300, "expect": ["ok"], "planned_tokens": 16, "length_mismatch": False, "images": 0, "image_tokens": 0,
         "edge": None, "exact_tokens": None, **other,
     }  # fmt: skip
-    return begin, end
+    return begin, cast("EndRow", end)
 
 
 def tally(rows: list[dict[str, Any]]) -> dict[str, Any]:
