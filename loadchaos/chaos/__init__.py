@@ -1,43 +1,35 @@
-"""SHELF: operations on the server and the way to it, each with begin, undo and the effects it lists.
+"""Attacks on the server and on the network path to it, each with begin, undo and the effects it may cause.
 
-    attacks = Attacks(specs, dialect, replicas, emit, redactor, headers, seed=7)
-    await attacks.preflight() ... await attacks.start() ... attacks.pause() ... await attacks.stop()
+`AttackInjector` runs the attacks of a profile on their timetable and writes their ledger rows. To add:
 
-A new kind of attack is one file with a class that fits the protocol Attack, and one entry in ATTACKS: the key under
-which a profile names it, and what makes it.
+- a network fault: toxics/NAME.py; a signal: signals/NAME.py; a host load: host/NAME.py; each with its name in
+  core/attack_names.py;
+- an admin operation: a row of the dialect's table in server/dialects/;
+- a new kind of attack: a file with a class that fits `Attack`, an entry in registry.py, and its
+  key in `AttackKind` (core/ledger/rows.py) and in the profile (profile/attack.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from loadchaos.chaos import admin, engine, host, network, process
 from loadchaos.chaos.admin import operation_named
-from loadchaos.chaos.base import ActResult, Attack, AttackedReplica, AttackFactory
-from loadchaos.chaos.injector import AttackInjector
+from loadchaos.chaos.base import ActResult, Attack, AttackedReplica
+from loadchaos.chaos.injector import AttackInjector, AttackTarget
 from loadchaos.chaos.manual import Offer, offers
-from loadchaos.chaos.network import ProxyPath, WholePath
-from loadchaos.chaos.toxiproxy import ToxiproxyPath
-from loadchaos.core.ledger.rows import AttackKind
+from loadchaos.chaos.network import LocalProxy, RunProxy
+from loadchaos.chaos.registry import ATTACKS
+from loadchaos.chaos.toxiproxy import ToxiproxyProxy
 
 __all__ = [
     "ATTACKS",
     "ActResult",
     "Attack",
     "AttackInjector",
+    "AttackTarget",
     "AttackedReplica",
+    "LocalProxy",
     "Offer",
-    "ProxyPath",
-    "ToxiproxyPath",
-    "WholePath",
+    "RunProxy",
+    "ToxiproxyProxy",
     "offers",
     "operation_named",
 ]
-
-ATTACKS: Mapping[AttackKind, AttackFactory] = {
-    "admin": admin.make,
-    "process": process.make,
-    "engine": engine.make,
-    "host": host.make,
-    "network": network.make,
-}

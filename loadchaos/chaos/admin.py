@@ -1,4 +1,7 @@
-"""Operations of the server's own admin endpoints: cache resets, sleep, pause, aborts. The answer is told as it is."""
+"""Admin attacks: calls to the server's own admin endpoints (cache resets, sleep, pause, aborts).
+
+The server's answer is recorded unchanged.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,9 @@ from typing import Any
 
 import httpx
 
-from loadchaos.chaos.base import ActResult, AttackedReplica
+from loadchaos.chaos.base import ActResult, AttackContext, AttackedReplica
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.rows import AttackDetail
-from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects import AdminOperation, Dialect, version_key
 
 _TEXT_CHARS = 300
@@ -22,33 +24,26 @@ _NO_SUCH_PATH = '"detail":"Not Found"'  # FastAPI's; a 404 of the operation itse
 
 
 def operation_named(name: str, dialect: Dialect) -> AdminOperation:
-    """The dialect's operation; OptionError that lists what there is (and the nearest name) where it has none."""
+    """Return the dialect's operation. OptionError with the nearest name and all there are, where there is none."""
     operation = dialect.admin.get(name)
     if operation is not None:
         return operation
     if not dialect.admin:
-        raise OptionError(f"attack {name}: loadchaos knows no admin operations of {dialect.title}: take it out")
+        raise OptionError(f"attack {name}: loadchaos knows no admin operations of {dialect.title}: remove this attack")
     near = difflib.get_close_matches(name, dialect.admin, 1)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    hint = f"; did you mean {near[0]}?" if near else "."
     known = ", ".join(n for n, o in dialect.admin.items() if o.destructive)
     raise OptionError(f"attack {name}: {dialect.title} has no such admin operation{hint} It has: {known}")
 
 
-def make(
-    spec: Any,
-    params: Mapping[str, Any],
-    dialect: Dialect,
-    client: httpx.AsyncClient,
-    redactor: Redactor,
-    version: str | None,
-) -> AdminAttack:
-    """The attack that a profile's `{admin: NAME, params: {...}}` means. OptionError where that is none."""
-    operation = operation_named(str(spec), dialect)
+def make(spec: Any, params: Mapping[str, Any], context: AttackContext) -> AdminAttack:
+    """Make the attack of an entry such as `{admin: NAME, params: {...}}`. Raises OptionError."""
+    operation = operation_named(str(spec), context.dialect)
     for name, allowed in operation.allowed.items():
         if name in params and str(params[name]) not in allowed:
             raise OptionError(f"attack {operation.name}: {name} is one of {', '.join(allowed)} (got {params[name]})")
-    undo = dialect.admin[operation.undo] if operation.undo else None
-    return AdminAttack(operation, undo, params, client, redactor, version)
+    undo = context.dialect.admin[operation.undo] if operation.undo else None
+    return AdminAttack(operation, undo, params, context)
 
 
 class AdminAttack:
@@ -59,49 +54,47 @@ class AdminAttack:
         operation: AdminOperation,
         undo: AdminOperation | None,
         params: Mapping[str, Any],
-        client: httpx.AsyncClient,
-        redactor: Redactor,
-        version: str | None = None,
+        context: AttackContext,
     ) -> None:
         self._operation, self._undo = operation, undo
         # Parameters the operation takes in its body go there, all others into the query.
         body = operation.body
-        self._params = {**operation.params, **{k: _text(v) for k, v in params.items() if body is None}}
+        self._params = {**operation.params, **{k: _query_value(v) for k, v in params.items() if body is None}}
         self._body = None if body is None else {**body, **params}
         if body is not None and "abort_all" in body and "request_ids" in params:
             self._body = dict(params)
-        self._client, self._redactor, self._version = client, redactor, version
+        self._context = context
 
     @property
     def name(self) -> str:
-        """See Attack."""
+        """The operation's name."""
         return self._operation.name
 
     @property
     def effects(self) -> Sequence[str]:
-        """See Attack."""
+        """Effects of the operation with these parameters."""
         return self._operation.effects_with(self._params)
 
     @property
     def holds(self) -> bool:
-        """See Attack."""
+        """True where another operation takes it back."""
         return self._undo is not None
 
     @property
     def undone_by(self) -> str | None:
-        """See Attack."""
+        """The operation that takes it back."""
         return self._undo.name if self._undo is not None else None
 
-    def about(self, replica: AttackedReplica) -> AttackDetail:  # noqa: ARG002 - the protocol's; an endpoint needs no aim
-        """See Attack."""
+    def row_fields(self, replica: AttackedReplica) -> AttackDetail:  # noqa: ARG002 - the protocol's; no replica matters
+        """Return no further fields."""
         return {}
 
     async def begin(self, replica: AttackedReplica) -> ActResult:
-        """See Attack."""
+        """Call the operation."""
         return await self._call(self._operation, replica, self._params, self._body)
 
     async def undo(self, replica: AttackedReplica) -> ActResult:
-        """See Attack."""
+        """Call the operation that takes it back."""
         if self._undo is None:
             return ActResult(ok=True, text="nothing to undo")
         body = self._undo.body
@@ -110,24 +103,24 @@ class AdminAttack:
         return await self._call(self._undo, replica, self._undo.params, body)
 
     async def preflight(self, replica: AttackedReplica) -> ActResult:
-        """Ask for the path with a method that does nothing: 405 means that it is there, 404 that it is not."""
+        """Check the path with a method that does nothing: 405 means that it exists, 404 that it does not."""
         operation = self._operation
         method = "OPTIONS" if operation.get_acts or operation.method == "GET" else "GET"
-        done = await self._send(method, operation.path, replica, _PREFLIGHT_S)
-        if done.status is None:
-            return ActResult(ok=None, text=f"{operation.path}: {done.text}")
-        if done.status == 404:
+        result = await self._send(method, operation.path, replica, _PREFLIGHT_S)
+        if result.status is None:
+            return ActResult(ok=None, text=f"{operation.path}: {result.text}")
+        if result.status == 404:
             return ActResult(ok=False, status=404, text=f"this server has no {operation.path}: {self._missing()}")
-        if done.status in (401, 403):
-            text = f"{operation.path} answers {done.status}: an API key is needed (--api-key-env)"
-            return ActResult(ok=False, status=done.status, text=text)
-        return ActResult(ok=True, status=done.status, text=f"{operation.path} is there")
+        if result.status in (401, 403):
+            text = f"{operation.path} answers {result.status}: it needs an API key (--api-key-env)"
+            return ActResult(ok=False, status=result.status, text=text)
+        return ActResult(ok=True, status=result.status, text=f"{operation.path} exists")
 
     def _missing(self) -> str:
-        since, version = version_key(self._operation.since), version_key(self._version)
+        since, version = version_key(self._operation.since), version_key(self._context.version)
         if since is not None and version is not None and version < since:
-            return f"it came with {self._operation.since}, this one is {self._version}"
-        return self._operation.gate or "nothing is known that turns it on"
+            return f"it exists from version {self._operation.since}, this server is {self._context.version}"
+        return self._operation.gate or "loadchaos knows no option that turns it on"
 
     async def _call(
         self,
@@ -136,11 +129,11 @@ class AdminAttack:
         params: Mapping[str, str],
         body: Mapping[str, Any] | None,
     ) -> ActResult:
-        done = await self._send(operation.method, operation.path, replica, operation.limit_s, params, body)
-        if done.status == 404 and operation.gate and _NO_SUCH_PATH in done.text:
-            text = f"{done.text} ({operation.gate})"
-            return ActResult(ok=False, status=404, text=text, took_ns=done.took_ns)
-        return done
+        result = await self._send(operation.method, operation.path, replica, operation.limit_s, params, body)
+        if result.status == 404 and operation.gate and _NO_SUCH_PATH in result.text:
+            text = f"{result.text} ({operation.gate})"
+            return ActResult(ok=False, status=404, text=text, took_ns=result.took_ns)
+        return result
 
     async def _send(
         self,
@@ -154,30 +147,35 @@ class AdminAttack:
         begin = time.monotonic_ns()
         url = replica.admin_url.rstrip("/") + path
         try:
-            answer = await self._client.request(method, url, params=params or None, json=body, timeout=limit_s)
+            response = await self._context.client.request(
+                method, url, params=params or None, json=body, timeout=limit_s
+            )
         except httpx.HTTPError as e:
-            text = self._redactor.text(f"{type(e).__name__}: {e}".rstrip(": "))
-            # A refused connection did nothing; an answer that did not come leaves open what was done.
+            text = self._context.redactor.text(f"{type(e).__name__}: {e}".rstrip(": "))
+            # A refused connection did nothing; after a missing answer the server may or may not have acted.
             return ActResult(
                 False if isinstance(e, httpx.ConnectError) else None, None, text, time.monotonic_ns() - begin
             )
-        text = self._redactor.text(answer.text)[:_TEXT_CHARS]
-        return ActResult(_went_well(answer), answer.status_code, text, time.monotonic_ns() - begin)
+        text = self._context.redactor.text(response.text)[:_TEXT_CHARS]
+        return ActResult(_succeeded(response), response.status_code, text, time.monotonic_ns() - begin)
 
 
-def _went_well(answer: httpx.Response) -> bool:
-    """A 2xx whose body does not say otherwise: /reset_prefix_cache says 200 `{"success":false}` while blocks are held."""
-    if not answer.is_success:
+def _succeeded(response: httpx.Response) -> bool:
+    """Return True for a 2xx, unless its body denies it.
+
+    /reset_prefix_cache says 200 `{"success":false}` while blocks are held.
+    """
+    if not response.is_success:
         return False
     try:
-        data = json.loads(answer.content)
+        data = json.loads(response.content)
     except ValueError:
         return True
     return not (isinstance(data, dict) and data.get("success") is False)
 
 
-def _text(value: Any) -> Any:
-    """As a query parameter: true, not True; several values of one name as a list."""
+def _query_value(value: Any) -> Any:
+    """Return a value as a query parameter: true, not True; several values of one name as a list."""
     if isinstance(value, list | tuple):
-        return [_text(part) for part in value]
+        return [_query_value(part) for part in value]
     return str(value).lower() if isinstance(value, bool) else str(value)

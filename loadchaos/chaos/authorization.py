@@ -1,8 +1,8 @@
-"""Whether we may harm this server: free are servers we started; any other needs the user's word for that very address.
+"""Authorization to harm a server: needed for every server that loadchaos did not start.
 
-Production looks local through a port-forward, so loopback alone proves nothing: its listener must be a process on this
-machine that is plainly a serving engine. A list of forwarders would always lack one (any proxy in any language), so what
-is not recognised as a server is asked for.
+A production server looks local through a port-forward, so a loopback address proves nothing: the listener must be a
+process on this machine that is recognised as a serving engine. A list of forwarders would always lack one (any proxy in
+any language), so every listener that is not recognised as a server needs authorization.
 """
 
 from __future__ import annotations
@@ -18,34 +18,42 @@ from loadchaos.core.errors import AuthorizationError, OptionError
 from loadchaos.server.dialects import command_words
 
 _SERVERS = re.compile("|".join([*command_words(), r"loadchaos\.sim"]), re.IGNORECASE)
-"""What stands in the command line of a server that runs here: the engines loadchaos knows, and its own embedded one."""
+"""Text in the command line of a local server: the engines that loadchaos knows, and its own embedded server."""
 _FORWARDERS = re.compile(
     r"(?:^|/)(?:ssh|sshd|autossh|kubectl|oc|tsh|docker-proxy|rootlessport|socat|nginx|haproxy|envoy)\b"
 )
-"""Commands that forward even though the name of an engine stands in their arguments (`kubectl port-forward svc/vllm`)."""
+"""Commands that forward even though their arguments name an engine (`kubectl port-forward svc/vllm`)."""
 
 
-def check(url: str, reasons: Sequence[str], authorized: Sequence[str], word: str = "--authorize ") -> None:
-    """Refuse (AuthorizationError) when `reasons`, the harmful things asked for, have no authorisation for this address.
+def check(url: str, reasons: Sequence[str], authorized: Sequence[str], option: str = "--authorize ") -> None:
+    """Refuse a harmful run against a server that is not authorized.
 
-    `word` is what the user says it with, as far as the address.
+    Args:
+        url: the server.
+        reasons: the harmful parts of the run.
+        authorized: the addresses that the user has authorized.
+        option: how the user authorizes, as far as the address.
+
+    Raises:
+        AuthorizationError: where there are reasons and this address is neither authorized nor plainly a local server.
+        OptionError: where an authorized address is no HOST:PORT.
     """
-    given = {_given(text) for text in authorized}  # a slip of the pen is told even where nothing is harmed
+    given = {_given(text) for text in authorized}  # a misspelt address is an error even where nothing is harmed
     asked = address(url)
     if not reasons or asked in given:
         return
-    owner = _why_not_local(url)
-    if owner is None:
+    problem = _why_not_local(url)
+    if problem is None:
         return
-    other = f" (authorised is {', '.join(authorized)})" if authorized else ""
+    other = f" (authorized so far: {', '.join(authorized)})" if authorized else ""
     raise AuthorizationError(
-        f"{asked} is not a server loadchaos started, and this run can harm it: {'; '.join(reasons)}. {owner} "
-        f"If it may be harmed, say so: {word}{asked}{other}"
+        f"{asked} is not a server loadchaos started, and this run can harm it: {'; '.join(reasons)}. {problem} "
+        f"To allow it: {option}{asked}{other}"
     )
 
 
 def _given(text: str) -> str:
-    """What one `--authorize` names; OptionError where it is no HOST:PORT (a URL will do)."""
+    """Return the address of one `--authorize`. OptionError where it is no HOST:PORT and no URL."""
     host, _, port = text.rpartition(":")
     if "://" not in text and not (host.strip("[]") and port.isdigit()):
         raise OptionError(f"--authorize {text!r}: HOST:PORT was expected, e.g. 127.0.0.1:8000")
@@ -53,7 +61,7 @@ def _given(text: str) -> str:
 
 
 def address(url: str) -> str:
-    """`HOST:PORT` of a URL with the default port filled in, as `--authorize` names it."""
+    """Return `HOST:PORT` of a URL with the default port filled in, as `--authorize` takes it."""
     parts = urlsplit(url)
     port = _port(url)
     host = (parts.hostname or "").lower()
@@ -61,7 +69,7 @@ def address(url: str) -> str:
 
 
 def _why_not_local(url: str) -> str | None:
-    """Why this is not plainly a server process on this machine; None when it is."""
+    """Explain why this is not plainly a server process on this machine; None when it is."""
     parts = urlsplit(url)
     port = _port(url)
     if not _is_loopback(parts.hostname or ""):
@@ -69,14 +77,17 @@ def _why_not_local(url: str) -> str | None:
     owners = _listeners(port)
     if not owners:
         if not _owners(port):
-            return "Nobody is seen to listen there: is it running, and is that its port? A forwarder can hide so, too."
-        return "Who listens there cannot be seen from here, so it may be a forwarder to another machine."
+            return (
+                "No process is visible that listens there: check the port, and that the server runs. "
+                "It may also be a forwarder."
+            )
+        return "The process that listens there is not visible from here, so it may forward to another machine."
     for command in owners:
         if _FORWARDERS.search(command.split(" ", 1)[0]):
-            return f"Its listener is {command[:80]!r}, which forwards to somewhere else."
+            return f"Its listener is {command[:80]!r}, which forwards to another address."
         if not _SERVERS.search(command):
             shown = repr(command[:80]) if command else "a process whose command line cannot be read"
-            return f"Its listener is {shown}, which is not known to be a server and may forward to one elsewhere."
+            return f"Its listener is {shown}, which is no known server and may forward to another machine."
     return None
 
 
@@ -90,13 +101,13 @@ def _is_loopback(host: str) -> bool:
 
 
 def _listeners(port: int) -> list[str]:
-    """Command lines of the processes that listen on a TCP port of this machine; empty where an owner cannot be seen."""
+    """Return the command lines of the processes that listen on a local TCP port; empty where one is not visible."""
     owners = _owners(port)
     return [] if any(pid is None for pid, _ in owners) else [command for _, command in owners]
 
 
 def _owners(port: int) -> list[tuple[int | None, str]]:
-    """(pid, command line) of each listener; pid None where another user's or another namespace's process has the port."""
+    """Return (pid, command line) of each listener; pid None for a process of another user or namespace."""
     try:
         connections = psutil.net_connections(kind="tcp")
     except (psutil.AccessDenied, OSError):
@@ -111,45 +122,47 @@ def _owners(port: int) -> list[tuple[int | None, str]]:
 def _command(pid: int | None) -> str:
     try:
         process = psutil.Process(pid) if pid is not None else None
-        # A title set by the server itself (`VLLM::EngineCore`) stands in the name where the command line is cut.
+        # A title that the server sets itself (`VLLM::EngineCore`) is in the name where the command line is cut.
         return " ".join([*process.cmdline(), process.name()]) if process is not None else ""
     except psutil.Error:
         return ""
 
 
 def listener_pid(url: str) -> int | None:
-    """The pid of the server process that listens on this loopback URL, None where it is not plainly one here."""
+    """Return the pid of the server process that listens on a loopback URL; None where it is not plainly local."""
     parts = urlsplit(url)
     if not _is_loopback(parts.hostname or ""):
         return None
     port = _port(url)
-    # Watching harms nobody: any process here that is no known forwarder will do.
+    # Monitoring harms no server: any process here that is no known forwarder will do.
     owners = _owners(port)
     pids = {pid for pid, command in owners if pid is not None and not _FORWARDERS.search(command.split(" ", 1)[0])}
     if len(pids) < len({pid for pid, _ in owners}):
         return None
-    # Several processes on one port (an API server's workers): their common parent is the one to watch.
+    # Several processes on one port (an API server's workers): their common parent is the one to monitor.
     if len(pids) > 1:
         children = {child.pid for pid in pids for child in _children(pid)}
         pids -= children
     return min(pids) if pids else None
 
 
-def refuse_stranger(pid: int, urls: Sequence[str]) -> None:
-    """OptionError unless the process `pid`, or one that it started, listens where the server is asked for."""
+def refuse_wrong_pid(pid: int, urls: Sequence[str]) -> None:
+    """Raise OptionError unless the process `pid`, or one that it started, listens on the port of one of the URLs."""
     if not psutil.pid_exists(pid):
         raise OptionError(
-            f"--pid {pid}: there is no such process on this machine: `ss -ltnp` tells who listens on the server's port"
+            f"--pid {pid}: there is no such process on this machine: `ss -ltnp` shows which process listens on the port"
         )
     tree = {pid, *(child.pid for child in _children(pid))}
     ports = {_port(url) for url in urls}
     owners = {owner: command for port in ports for owner, command in _owners(port)}
     if tree & set(owners):
         return
-    there = "; ".join(f"{owner or 'somebody who cannot be seen'}: {command[:80]}" for owner, command in owners.items())
+    listeners = "; ".join(
+        f"{owner or 'a process that is not visible'}: {command[:80]}" for owner, command in owners.items()
+    )
     raise OptionError(
-        f"--pid {pid} is not the server's: neither it nor a process it started listens on port "
-        f"{' or '.join(map(str, sorted(ports)))} (there listens {there or 'nobody on this machine'})"
+        f"--pid {pid} is not the server: neither it nor a process it started listens on port "
+        f"{' or '.join(map(str, sorted(ports)))} (listening there: {listeners or 'no process of this machine'})"
     )
 
 

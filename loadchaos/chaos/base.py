@@ -1,4 +1,4 @@
-"""The shape of an attack, and what one act of it came to."""
+"""The Attack protocol, the replica it acts on, and the result of one act."""
 
 from __future__ import annotations
 
@@ -15,38 +15,41 @@ from loadchaos.server.dialects import Dialect
 
 
 class TrafficProxy(Protocol):
-    """The way from our clients to the server, on which toxics are laid. OSError where that could not be done."""
+    """A proxy between our clients and the server, on which toxics are laid. Methods raise OSError where that fails."""
 
-    async def add(self, one: Toxic) -> tuple[int, int] | None:
-        """From now on; how many connections it hits now, of how many, where that is told."""
+    async def add(self, toxic: Toxic) -> tuple[int, int] | None:
+        """Lay a toxic. Returns how many open connections it hits, of how many; None where the proxy does not say."""
         ...
 
-    async def remove(self, name: str) -> None:
-        """No more."""
+    async def remove(self, toxic: Toxic) -> None:
+        """Remove a toxic."""
         ...
 
 
-def _elsewhere() -> int | None:
+def _not_local() -> int | None:
     return None
 
 
 @dataclass(frozen=True)
 class AttackedReplica:
-    """One server to act on: its name in the ledger and the root of its admin URLs (no /v1).
+    """One server to attack.
 
-    `pid` gives the root of its processes as of now (a restart changes it), None for a server that is not on this machine.
-    `path` is the proxy between our clients and it, where there is one.
+    Args:
+        name: its name in the ledger.
+        admin_url: the root of its admin URLs (no /v1).
+        pid: returns the root of its processes now (a restart changes it); None for a server that is not on this machine.
+        proxy: the proxy between our clients and it, where there is one.
     """
 
     name: str
     admin_url: str
-    pid: Callable[[], int | None] = _elsewhere
-    path: TrafficProxy | None = None
+    pid: Callable[[], int | None] = _not_local
+    proxy: TrafficProxy | None = None
 
 
 @dataclass(frozen=True)
 class ActResult:
-    """What one act came to, as the server told it. `ok` None: it is not known (no answer, or we were stopped)."""
+    """The result of one act. `ok` None: not known (no answer, or the run stopped before it came)."""
 
     ok: bool | None
     status: int | None = None
@@ -55,34 +58,34 @@ class ActResult:
 
 
 class Attack(Protocol):
-    """One kind of operation on a server. `effects` are failures and outcomes it may cause by itself.
+    """One kind of operation on a server, done by `begin` and taken back by `undo`.
 
-    `holds` says that `begin` leaves the server changed until `undo`: a pause, a sleep, a stopped process. `undo` may be
-    called without need and after a failed `begin`; it must then do no harm. Neither raises for what a server does.
+    No method raises for what a server does. `undo` may be called without need and after a failed `begin`; it must then
+    do no harm.
     """
 
     @property
     def name(self) -> str:
-        """As the ledger and the profile call it."""
+        """The name in the ledger and the report."""
         ...
 
     @property
     def effects(self) -> Sequence[str]:
-        """Failure ids and outcomes."""
+        """Failure ids and outcomes that the attack may cause by itself."""
         ...
 
     @property
     def holds(self) -> bool:
-        """Whether there is something to take back."""
+        """True where `begin` leaves the server changed until `undo`: a pause, a sleep, a stopped process."""
         ...
 
     @property
     def undone_by(self) -> str | None:
-        """The operation by which it is taken back, where that has a name of its own: wake_up."""
+        """The operation that takes it back, where that has a name of its own: wake_up."""
         ...
 
-    def about(self, replica: AttackedReplica) -> AttackDetail:
-        """What its rows say beside its name, asked once before each `begin`: the pid and signal of a process attack."""
+    def row_fields(self, replica: AttackedReplica) -> AttackDetail:
+        """Return further fields of its ledger rows, called once before each `begin`: pid and signal of a process."""
         ...
 
     async def begin(self, replica: AttackedReplica) -> ActResult:
@@ -94,22 +97,23 @@ class Attack(Protocol):
         ...
 
     async def preflight(self, replica: AttackedReplica) -> ActResult:
-        """Whether this server offers it, without doing it."""
+        """Check that it can be done on this server, without doing it."""
         ...
 
 
-class AttackFactory(Protocol):
-    """Makes an attack out of what a profile's entry says. OptionError where that is no such attack."""
+@dataclass(frozen=True)
+class AttackContext:
+    """What an attack may need beside its entry in the profile."""
 
-    def __call__(
-        self,
-        spec: Any,
-        params: Mapping[str, Any],
-        dialect: Dialect,
-        client: httpx.AsyncClient,
-        redactor: Redactor,
-        version: str | None,
-        /,
-    ) -> Attack:
+    dialect: Dialect
+    client: httpx.AsyncClient
+    redactor: Redactor
+    version: str | None = None
+
+
+class AttackFactory(Protocol):
+    """Make an attack from an entry of a profile. OptionError where the entry is not valid."""
+
+    def __call__(self, spec: Any, params: Mapping[str, Any], context: AttackContext, /) -> Attack:
         """`spec` is the value under the kind's key: `{admin: reset_mm_cache}` gives "reset_mm_cache"."""
         ...

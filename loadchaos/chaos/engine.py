@@ -1,4 +1,7 @@
-"""Faults inside a vLLM that runs with loadchaos-vllm (plugins/vllm): armed by its trigger file, disarmed by removing it."""
+"""Engine attacks: faults inside a vLLM that runs with loadchaos-vllm, armed by its trigger file.
+
+The plugin (plugins/vllm) implements the modes. Removing the trigger file disarms them.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +11,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psutil
 
-from loadchaos.chaos.base import ActResult, AttackedReplica
+from loadchaos.chaos.base import ActResult, AttackContext, AttackedReplica
 from loadchaos.chaos.undo_guard import guard
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.rows import AttackDetail
-from loadchaos.core.redact import Redactor
-from loadchaos.server.dialects import Dialect
 
 TRIGGER = "LOADCHAOS_SABOTAGE_TRIGGER"
-_MISS = ("encoder_cache_miss", "encoder_cache_miss_skipped")
+_ENCODER_MISS = ("encoder_cache_miss", "encoder_cache_miss_skipped")
 _STALLS = ("alive_but_hung", "stalled", "timeout", "shm_broadcast_stall", "rpc_timeout")
 _LOST = ("http_error", "stream_error", "finish_error", "truncated", "connect_error", "reset", "engine_dead_error",
          "engine_death_unexplained", "engine_core_proc_died", "worker_proc_died")  # fmt: skip
 MODES: Mapping[str, Sequence[str]] = {
-    "encoder_pop": _MISS,
-    "encoder_pop_draft": _MISS,
+    "encoder_pop": _ENCODER_MISS,
+    "encoder_pop_draft": _ENCODER_MISS,
     "step_raise": _LOST,
     "step_sleep": _STALLS,
     "step_hang": _STALLS,
@@ -35,19 +35,12 @@ MODES: Mapping[str, Sequence[str]] = {
     "preempt": ("preemption_storm", "async_placeholder_underflow"),
     "nan_logits": ("wrong_output", "empty"),
 }
-"""The plugin's modes, and what each may cause by itself."""
+"""The plugin's modes, each with the failure ids and outcomes it may cause by itself."""
 _OPTIONS = ("probability", "seed", "step", "times", "seconds", "factor")
 
 
-def make(
-    spec: Any,
-    params: Mapping[str, Any],
-    _dialect: Dialect,
-    _client: httpx.AsyncClient,
-    _redactor: Redactor,
-    _version: str | None,
-) -> EngineAttack:
-    """The attack that `{engine: encoder_pop, params: {probability: "0.3"}}` means. OptionError where that is none."""
+def make(spec: Any, params: Mapping[str, Any], _context: AttackContext) -> EngineAttack:
+    """Make the attack of an entry such as `{engine: encoder_pop, params: {probability: 0.3}}`. Raises OptionError."""
     if spec not in MODES:
         raise OptionError(f"attack engine: one of {', '.join(MODES)} was expected (got {spec})")
     unknown = [name for name in params if name not in _OPTIONS]
@@ -57,7 +50,7 @@ def make(
 
 
 class EngineAttack:
-    """One mode of the plugin with its options, in force while the trigger file says so."""
+    """One mode of the plugin with its options, in force while the trigger file holds its order."""
 
     holds = True
     undone_by: str | None = None
@@ -68,47 +61,50 @@ class EngineAttack:
         self._order = " ".join([mode, *(f"{name}={value}" for name, value in params.items())])
         self._armed: dict[str, tuple[Path, subprocess.Popen[bytes]]] = {}
 
-    def about(self, replica: AttackedReplica) -> AttackDetail:  # noqa: ARG002 - the protocol's; the file names the order
-        """See Attack."""
+    def row_fields(self, replica: AttackedReplica) -> AttackDetail:  # noqa: ARG002 - the protocol's; no replica matters
+        """Return the order as written into the trigger file."""
         return {"order": self._order}
 
     async def begin(self, replica: AttackedReplica) -> ActResult:
-        """See Attack."""
+        """Write the trigger file."""
         trigger = _trigger_of(replica)
         if trigger is None:
             return ActResult(ok=False, text=_missing(replica))
         begin = time.monotonic_ns()
-        watch = guard('rm -f -- "$1"', str(trigger))
+        undo = guard('rm -f -- "$1"', str(trigger))
         try:
-            with trigger.open("x") as f:  # never over an order that somebody else has given
+            with trigger.open("x") as f:  # never replaces an order of somebody else
                 f.write(self._order + "\n")
         except OSError as e:
-            watch.kill()
-            watch.communicate()
+            undo.kill()
+            undo.communicate()
             return ActResult(ok=False, text=f"{trigger}: {e.strerror}")
-        self._armed[replica.name] = (trigger, watch)
+        self._armed[replica.name] = (trigger, undo)
         return ActResult(ok=True, text=f"armed by {trigger}: {self._order}", took_ns=time.monotonic_ns() - begin)
 
     async def undo(self, replica: AttackedReplica) -> ActResult:
         """Remove the trigger file."""
-        trigger, watch = self._armed.pop(replica.name, (None, None))
-        if trigger is None or watch is None:
+        trigger, undo = self._armed.pop(replica.name, (None, None))
+        if trigger is None or undo is None:
             return ActResult(ok=True, text="nothing to undo")
-        watch.communicate(b"\n")  # it removes the file itself, and ends
-        return ActResult(ok=not trigger.exists(), text=f"disarmed: {trigger} is removed")
+        undo.communicate(b"\n")  # it removes the file itself, and ends
+        return ActResult(ok=not trigger.exists(), text=f"disarmed: {trigger} was removed")
 
     async def preflight(self, replica: AttackedReplica) -> ActResult:
-        """Whether the server was started with a trigger file, and nobody has armed it."""
+        """Check that the server was started with a trigger file, and that nobody has armed it."""
         trigger = _trigger_of(replica)
         if trigger is None:
             return ActResult(ok=False, text=_missing(replica))
         if trigger.exists():
-            return ActResult(ok=False, text=f"{trigger} is there already: the server is armed by somebody else")
-        return ActResult(ok=True, text=f"{trigger} will arm it")
+            return ActResult(
+                ok=False,
+                text=f"{trigger} exists already: somebody else has armed the server; remove the file to disarm it",
+            )
+        return ActResult(ok=True, text=f"{trigger} will arm the fault")
 
 
 def _trigger_of(replica: AttackedReplica) -> Path | None:
-    """The file that the server's own environment names; None where it names none or cannot be read from here."""
+    """Return the trigger file named by the server's environment; None where there is none or it cannot be read."""
     pid = replica.pid()
     if pid is None:
         return None
@@ -121,5 +117,5 @@ def _trigger_of(replica: AttackedReplica) -> Path | None:
 
 def _missing(replica: AttackedReplica) -> str:
     if replica.pid() is None:
-        return f"no process of {replica.admin_url} is seen on this machine"
-    return f"the server was not started with {TRIGGER} (install loadchaos-vllm into its environment; see plugins/vllm)"
+        return f"no process of {replica.admin_url} is visible on this machine"
+    return f"the server was not started with {TRIGGER} (install loadchaos-vllm into its environment, see plugins/vllm)"

@@ -1,4 +1,4 @@
-"""Runs a profile's attacks on their timetable, records each, and takes back whatever still holds when it ends."""
+"""Run a profile's attacks on their timetable, write their ledger rows, and undo whatever still holds at the end."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
-from loadchaos.chaos.base import ActResult, Attack, AttackedReplica
-from loadchaos.chaos.conditions import Condition, ServerFigures, conditions
+from loadchaos.chaos.base import ActResult, Attack, AttackContext, AttackedReplica
+from loadchaos.chaos.conditions import Condition, ServerFigures, parse_conditions
 from loadchaos.chaos.manual import Offer, offers
-from loadchaos.chaos.timetable import Timetable, timetable
+from loadchaos.chaos.registry import make_attack
+from loadchaos.chaos.timetable import Timetable, parse_timetable
 from loadchaos.chaos.triggers import PendingReplicas, Triggers
 from loadchaos.core.errors import LoadchaosError, OptionError
 from loadchaos.core.ledger.rows import AttackDetail, AttackEvent, AttackKind, Emit
@@ -25,73 +27,88 @@ _UNDO_S = 5.0
 _SKIPPED_EVERY_S = 1.0
 
 
-class AttackInjector:
-    """A profile's attacks. Each spec is a mapping or object: `admin` (the operation's name), `params`, and its times.
+@dataclass(frozen=True)
+class AttackTarget:
+    """The server to attack.
 
-    Rows of one act: `begin`; then, when it is over, `end` with the server's answer; for what holds (sleep, pause) an
-    `undo` before it, so that begin to end is the time in which its effects are ours. OptionError for a spec that the
-    dialect or the replicas do not have.
+    Args:
+        dialect: the kind of server.
+        replicas: its replicas.
+        headers: HTTP headers of admin calls.
+        version: the server's version, where it is known.
+        verify: TLS settings, as httpx takes them.
+    """
+
+    dialect: Dialect
+    replicas: Sequence[AttackedReplica]
+    headers: Mapping[str, str] = field(default_factory=dict)
+    version: str | None = None
+    verify: Any = True
+
+
+class AttackInjector:
+    """Run the attacks of a profile.
+
+    Each spec is a mapping or an object: the kind and name (`admin: reset_mm_cache`), `params`, and its times. An act
+    writes the row `begin`, and at its end the row `end` with the server's answer. An act that holds (sleep, pause) writes
+    `undo` before `end`, so that from begin to end its effects are ours.
     """
 
     def __init__(
-        self,
-        specs: Sequence[Any],
-        dialect: Dialect,
-        replicas: Sequence[AttackedReplica],
-        emit: Emit,
-        redactor: Redactor,
-        headers: Mapping[str, str] | None = None,
-        seed: int = 0,
-        version: str | None = None,
-        verify: Any = True,
+        self, specs: Sequence[Any], target: AttackTarget, emit: Emit, redactor: Redactor, seed: int = 0
     ) -> None:
+        """Prepare the attacks. OptionError for a spec that the dialect or the replicas do not have."""
         # Each call on a connection of its own: a server closes idle ones after 5 s, and a reset is not to be retried.
         limits = httpx.Limits(max_keepalive_connections=0)
         # No proxies out of the environment: attacks go where the probes go.
-        self._client = httpx.AsyncClient(headers=dict(headers or {}), limits=limits, verify=verify, trust_env=False)
-        self._replicas, self._emit, self._seed = list(replicas), emit, seed
-        self._known = (dialect, self._client, redactor, version)
+        self._client = httpx.AsyncClient(
+            headers=dict(target.headers), limits=limits, verify=target.verify, trust_env=False
+        )
+        self._replicas, self._emit, self._seed = list(target.replicas), emit, seed
+        self._context = AttackContext(target.dialect, self._client, redactor, target.version)
         self._planned: list[tuple[Attack, Timetable]] = []
-        self._fired: dict[tuple[str, str, str], int] = {}  # by what is fired: its place in `_planned`
-        self._acts_by_hand = 0
+        self._fired: dict[tuple[str, str, str], int] = {}  # acts fired by hand: their index in `_planned`
+        self._manual_acts = 0
         self._kinds: dict[int, AttackKind] = {}
         self._when: dict[int, list[Condition]] = {}
         self._figures = ServerFigures()
         self._triggers = Triggers()
         self._waits: dict[int, PendingReplicas] = {}
         for spec in specs:
-            times = timetable(spec)
-            kind, attack = _make(spec, times, *self._known)
-            if times.on not in ("each", "one", "random", *(r.name for r in self._replicas)):
-                names = ", ".join(r.name for r in self._replicas)
-                raise OptionError(
-                    f"attack {attack.name}: on is each, one, random or a replica ({names}): got {times.on}"
-                )
-            self._kinds[len(self._planned)] = kind
-            self._when[len(self._planned)] = conditions(times.when, dialect)
-            if times.trigger is not None:
-                self._waits[len(self._planned)] = self._triggers.wait_for(times.trigger)
-            self._planned.append((attack, times))
+            self._plan(spec)
         undone = (attack.undone_by for attack, _ in self._planned)
-        self._triggers.refuse_unheard(filter(None, (*self.names, *undone)))
+        self._triggers.refuse_unknown(filter(None, (*self.names, *undone)))
         self._tasks: list[asyncio.Task[None]] = []
         self._holding: dict[tuple[int, str], tuple[Attack, AttackedReplica, int]] = {}
-        self._about: dict[tuple[int, str], AttackDetail] = {}
+        self._row_fields: dict[tuple[int, str], AttackDetail] = {}
         self._running = asyncio.Event()
         self._running.set()
-        self._why_paused = ""
+        self._paused_because = ""
+
+    def _plan(self, spec: Any) -> None:
+        times = parse_timetable(spec)
+        kind, attack = make_attack(spec, times.params, self._context)
+        if times.on not in ("each", "one", "random", *(r.name for r in self._replicas)):
+            names = ", ".join(r.name for r in self._replicas)
+            raise OptionError(f"attack {attack.name}: on is each, one, random or a replica ({names}): got {times.on}")
+        index = len(self._planned)
+        self._kinds[index] = kind
+        self._when[index] = parse_conditions(times.when, self._context.dialect)
+        if times.trigger is not None:
+            self._waits[index] = self._triggers.wait_for(times.trigger)
+        self._planned.append((attack, times))
 
     @property
     def names(self) -> list[str]:
-        """The attacks, in the profile's order."""
+        """Names of the attacks, in the profile's order."""
         return [attack.name for attack, _ in self._planned]
 
     def offers(self) -> list[Offer]:
-        """What `fire` may be asked for here."""
-        return offers(self._known[0], self._replicas, self._known[3])
+        """Return the acts that `fire` accepts here."""
+        return offers(self._context.dialect, self._replicas, self._context.version)
 
     async def preflight(self, kind: str | None = None) -> list[tuple[str, ActResult]]:
-        """Each attack (of this kind) on each replica: name, and whether it can be done (`ok` None: no answer)."""
+        """Check each attack (of this kind) on each replica: name, and whether it can be done (`ok` None: no answer)."""
         return [
             (
                 attack.name if len(self._replicas) == 1 else f"{attack.name} on {replica.name}",
@@ -102,12 +119,12 @@ class AttackInjector:
             if times.on in ("each", "one", "random", replica.name) and kind in (None, self._kinds[index])
         ]
 
-    def see(self, row: Row) -> None:
-        """A row of the ledger: its figures are what `when:` waits for."""
-        self._figures.see(row)
+    def feed(self, row: Row) -> None:
+        """Fold a row of the ledger: `when` conditions wait for its figures."""
+        self._figures.feed(row)
 
     async def start(self) -> None:
-        """The load begins now; returns at once."""
+        """Start the timetables; the load begins now. Returns at once."""
         begin = time.monotonic()
         self._tasks = [
             asyncio.create_task(self._run(index, attack, times, begin))
@@ -115,39 +132,39 @@ class AttackInjector:
         ]
 
     def fire(self, kind: str, name: str, params: Mapping[str, Any]) -> None:
-        """Do one act now, on each replica, beside the timetable; its `n` is negative, unlike those of planned acts.
+        """Do one act now on each replica, by hand. Its `n` is negative, unlike those of planned acts.
 
-        OptionError for what the dialect does not have. While paused it is recorded as skipped, as a planned one is.
+        While paused it is recorded as skipped, like a planned act. OptionError for an act that the dialect does not have.
         """
         key = kind, name, repr(sorted(params.items()))
         if key not in self._fired:
             spec = {kind: name, "params": dict(params)}
-            times = timetable(spec)
-            kind, attack = _make(spec, times, *self._known)
+            times = parse_timetable(spec)
+            kind, attack = make_attack(spec, times.params, self._context)
             self._fired[key] = len(self._planned)
             self._kinds[len(self._planned)] = kind
             self._planned.append((attack, times))
         index = self._fired[key]
         attack, times = self._planned[index]
-        self._acts_by_hand += 1
+        self._manual_acts += 1
         for replica in self._replicas:
             if not self._running.is_set():
-                self._row(index, -self._acts_by_hand, "skipped", replica, ActResult(None, text=self._why_paused))
+                self._row(index, -self._manual_acts, "skipped", replica, ActResult(None, text=self._paused_because))
             else:
-                act = self._once(index, attack, times, replica, -self._acts_by_hand)
+                act = self._once(index, attack, times, replica, -self._manual_acts)
                 self._tasks.append(asyncio.create_task(act))
 
     def pause(self, why: str = "the server is down") -> None:
-        """Leave the server alone until `resume`; what would have been due is recorded as skipped."""
-        self._why_paused = why
+        """Begin no acts until `resume`; acts due meanwhile are recorded as skipped."""
+        self._paused_because = why
         self._running.clear()
 
     def resume(self) -> None:
-        """Go on with what is due from now on."""
+        """Begin acts again as they are due from now on."""
         self._running.set()
 
     async def stop(self) -> list[str]:
-        """End every attack and take back what still holds; each undo gets 5 s. Returns what could not be taken back."""
+        """End every attack and undo what still holds, 5 s for each. Returns what could not be undone."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -174,12 +191,12 @@ class AttackInjector:
             elif time.monotonic() - skipped >= _SKIPPED_EVERY_S:
                 skipped = time.monotonic()
                 for replica in chosen:
-                    self._row(index, n, "skipped", replica, ActResult(None, text=self._why_paused))
+                    self._row(index, n, "skipped", replica, ActResult(None, text=self._paused_because))
 
     async def _due(
         self, index: int, times: Timetable, rng: random.Random, begin: float
     ) -> AsyncIterator[list[str] | None]:
-        """Gives each time that it is due: the replicas on which another act calls for it, None where the clock does."""
+        """Yield whenever the attack is due: the replicas on which another act triggers it, None for the clock."""
         if index in self._waits:
             while True:
                 yield await self._waits[index].get()
@@ -201,45 +218,45 @@ class AttackInjector:
 
     async def _once(self, index: int, attack: Attack, times: Timetable, replica: AttackedReplica, n: int) -> None:
         if (index, replica.name) in self._holding:
-            self._row(index, n, "skipped", replica, ActResult(None, text="it is still in force"))
+            self._row(index, n, "skipped", replica, ActResult(None, text="the act before is still in force"))
             return
-        done = ActResult(ok=None, text="stopped before it was answered")
-        self._about[index, replica.name] = attack.about(replica)
+        result = ActResult(ok=None, text="the run stopped before the server answered")
+        self._row_fields[index, replica.name] = attack.row_fields(replica)
         self._row(index, n, "begin", replica, ActResult(ok=None))
         try:
             if attack.holds:
                 self._holding[index, replica.name] = (attack, replica, n)
-            done = await attack.begin(replica)
-            if attack.holds and done.ok is not False:
+            result = await attack.begin(replica)
+            if attack.holds and result.ok is not False:
                 self._triggers.fire(("during", attack.name), replica.name)
                 await asyncio.sleep(times.hold)
                 await self._undo(index, replica.name)
-            elif done.ok is False:
+            elif result.ok is False:
                 self._holding.pop((index, replica.name), None)
         except LoadchaosError:
-            raise  # the ledger takes no more rows: whoever owns it knows
-        except Exception as e:  # noqa: BLE001 - a mistake of ours must not end the attack unseen; the row tells it
-            done = ActResult(ok=None, text=f"loadchaos failed: {type(e).__name__}: {e}")
+            raise  # the ledger accepts no more rows: the run reports it
+        except Exception as e:  # noqa: BLE001 - a bug of ours must not end the attack unnoticed; the row reports it
+            result = ActResult(ok=None, text=f"loadchaos failed: {type(e).__name__}: {e}")
         finally:
-            self._row(index, n, "end", replica, done)
-            if done.ok:
+            self._row(index, n, "end", replica, result)
+            if result.ok:
                 self._triggers.fire(("after", attack.name), replica.name)
 
     async def _undo(self, index: int, name: str, limit_s: float | None = None) -> None:
-        """Take it back, in its own time or `limit_s`; what could not be is noted, and tried once more at the end."""
+        """Undo an act, within `limit_s` where that is given. A failed undo is recorded, and tried again at the end."""
         attack, replica, n = self._holding[index, name]
         try:
             async with asyncio.timeout(limit_s):
-                done = await attack.undo(replica)
+                result = await attack.undo(replica)
         except TimeoutError:
-            done = ActResult(ok=None, text=f"no answer within {limit_s:g} s")
-        if done.ok:
+            result = ActResult(ok=None, text=f"no answer within {limit_s:g} s")
+        if result.ok:
             self._holding.pop((index, name), None)
             if attack.undone_by is not None:
                 self._triggers.fire(("after", attack.undone_by), name)
-        self._row(index, n, "undo", replica, done)
+        self._row(index, n, "undo", replica, result)
 
-    def _row(self, index: int, n: int, what: AttackEvent, replica: AttackedReplica, done: ActResult) -> None:
+    def _row(self, index: int, n: int, what: AttackEvent, replica: AttackedReplica, result: ActResult) -> None:
         attack = self._planned[index][0]
         self._emit(
             {
@@ -250,24 +267,11 @@ class AttackInjector:
                 "n": n,
                 "what": what,
                 "replica": replica.name,
-                "ok": done.ok,
-                "status": done.status,
-                "text": done.text,
+                "ok": result.ok,
+                "status": result.status,
+                "text": result.text,
                 "effects": list(attack.effects),
-                "took_ns": done.took_ns,
-                **self._about.get((index, replica.name), {}),
+                "took_ns": result.took_ns,
+                **self._row_fields.get((index, replica.name), {}),
             }
         )
-
-
-def _make(
-    spec: Any, times: Timetable, dialect: Dialect, client: httpx.AsyncClient, redactor: Redactor, version: str | None
-) -> tuple[AttackKind, Attack]:
-    """The attack a spec names, and its kind. OptionError where there is no such kind or operation."""
-    from loadchaos.chaos import ATTACKS  # the shelf's table; at the top it would be a circle
-
-    for kind, make in ATTACKS.items():
-        name = spec.get(kind) if isinstance(spec, Mapping) else getattr(spec, kind, None)
-        if name:
-            return kind, make(name, times.params, dialect, client, redactor, version)
-    raise OptionError(f"an attack names what it is, as in {{admin: reset_mm_cache, every: 2s}} (got {spec!r})")

@@ -1,4 +1,4 @@
-"""What could be fired at a server by hand: the dialect's admin operations, and signals to processes that are here."""
+"""Attacks that a user may fire by hand from the web UI: admin operations, and signals to local processes."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loadchaos.chaos.base import AttackedReplica
-from loadchaos.chaos.process import SIGNALS
+from loadchaos.chaos.signals import SIGNALS
 from loadchaos.server.dialects import Dialect, version_key
 
-_AIM = "engine_core"
+_PREFERRED_ROLE = "engine_core"
 
 
 @dataclass(frozen=True)
 class Offer:
-    """One button: what Attacks.fire takes, how the ledger will call it, what it does, and what turns it on in the server."""
+    """One button of the web UI.
+
+    `kind`, `name` and `params` are the arguments of AttackInjector.fire, `title` is the name in the ledger, `about` says
+    what it does, and `needs` names the server option that turns it on.
+    """
 
     kind: str
     name: str
@@ -26,24 +30,24 @@ class Offer:
 
 
 def offers(dialect: Dialect, replicas: Sequence[AttackedReplica], version: str | None) -> list[Offer]:
-    """In the dialect's own order; nothing that came after the server's version."""
+    """Return the attacks for this server, in the dialect's order, without those newer than its version."""
     found = [
         Offer("admin", o.name, o.name, f"{o.method} {o.path}", o.gate)
         for o in dialect.admin.values()
-        if o.destructive and not _later(o.since, version)
+        if o.destructive and not _newer(o.since, version)
     ]
     return [*found, *_signals(dialect, replicas)]
 
 
-def _later(since: str, version: str | None) -> bool:
-    needed, there = version_key(since), version_key(version)
-    return needed is not None and there is not None and there < needed
+def _newer(since: str, version: str | None) -> bool:
+    needed, present = version_key(since), version_key(version)
+    return needed is not None and present is not None and present < needed
 
 
 def _signals(dialect: Dialect, replicas: Sequence[AttackedReplica]) -> Iterator[Offer]:
     if any(replica.pid() is None for replica in replicas):
         return
-    role = _AIM if any(r == _AIM for _, r in dialect.process_roles) else "api_server"
-    for name in SIGNALS:
-        about = f"{name.upper()} to the {role.replace('_', ' ')}" + (", for 5 s" if name == "sigstop" else "")
+    role = _PREFERRED_ROLE if any(r == _PREFERRED_ROLE for _, r in dialect.process_roles) else "api_server"
+    for name, kind in SIGNALS.items():
+        about = f"{name.upper()} to the {role.replace('_', ' ')}" + ("" if kind.undo_number is None else ", for 5 s")
         yield Offer("process", name, f"{name}_{role}", about, params={"role": role})

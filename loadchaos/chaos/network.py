@@ -1,4 +1,4 @@
-"""A network that is slow, narrow, torn or gone, between our clients and the server: toxics of a proxy in the path."""
+"""Network attacks: toxics on a proxy between our clients and the server, and our own such proxy."""
 
 from __future__ import annotations
 
@@ -16,77 +16,86 @@ from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 
-from loadchaos.chaos.base import ActResult, AttackedReplica, TrafficProxy
-from loadchaos.chaos.toxics import TYPES, Toxic, toxic
+from loadchaos.chaos.base import ActResult, AttackContext, AttackedReplica, TrafficProxy
+from loadchaos.chaos.toxics import TOXICS, Toxic, parse_toxic
 from loadchaos.core.errors import TargetError
 from loadchaos.core.ledger.rows import AttackDetail
-from loadchaos.core.redact import Redactor
-from loadchaos.server.dialects import Dialect
 
 _START_S = 10.0
 _ORDER_S = 5.0
 _MEASURED = 9
 
 
-class WholePath(TrafficProxy, Protocol):
-    """A path as the run has it: laid before the load, taken up at the end; `what` it is, in words.
+class RunProxy(TrafficProxy, Protocol):
+    """A traffic proxy that a run opens before the load and closes at the end.
 
-    Clients connect to `address` in place of the server's, and speak to the server all the same: by its name, in TLS, too.
+    Clients connect to `address` in place of the server's. They still name the server in Host and in TLS.
+    `description` names the proxy in messages.
     """
 
     address: tuple[str, int]
-    what: str
+    description: str
 
     async def open(self) -> None:
-        """Have clients pass it from now on; TargetError where it does not come up."""
+        """Start listening. TargetError where that fails."""
         ...
 
     async def added_delay_s(self, path: str, tls: ssl.SSLContext) -> float | None:
-        """What it adds by itself."""
+        """Measure the delay that the proxy adds to a request; None where no request was answered."""
         ...
 
     async def close(self) -> None:
-        """Take it away."""
+        """Remove the proxy; connections through it end."""
         ...
 
 
 def address_of(url: str) -> tuple[str, int]:
-    """Where a server listens."""
+    """Return host and port of a URL, with the default port filled in."""
     parts = urlsplit(url)
     return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
 
 
-async def added_delay_s(target: str, through: tuple[str, int], path: str, tls: ssl.SSLContext) -> float | None:
-    """What the proxy at `through` adds: medians of 9 requests through it and past it; None where none was answered."""
-    parts, (host, port) = urlsplit(target), through
-    there = urlunsplit((parts.scheme, f"[{host}]:{port}" if ":" in host else f"{host}:{port}", path, "", ""))
+async def added_delay_s(target: str, proxy: tuple[str, int], path: str, tls: ssl.SSLContext) -> float | None:
+    """Measure the delay that a proxy adds to a request.
+
+    Args:
+        target: URL of the server.
+        proxy: host and port of the proxy before it.
+        path: path to ask for.
+        tls: settings for https.
+
+    Returns:
+        The difference of the medians of 9 requests through the proxy and 9 directly; None where none was answered.
+    """
+    parts, (host, port) = urlsplit(target), proxy
+    proxied = urlunsplit((parts.scheme, f"[{host}]:{port}" if ":" in host else f"{host}:{port}", path, "", ""))
     direct = urlunsplit((parts.scheme, parts.netloc, path, "", ""))
-    took: dict[str, list[float]] = {direct: [], there: []}
+    durations: dict[str, list[float]] = {direct: [], proxied: []}
     async with httpx.AsyncClient(
         trust_env=False, verify=tls, headers={"Host": parts.netloc.rpartition("@")[2]}
     ) as client:
         for _ in range(_MEASURED + 1):
-            for url, times in took.items():
+            for url, times in durations.items():
                 begin = time.monotonic()
                 with contextlib.suppress(httpx.HTTPError):
                     await client.get(url, timeout=_ORDER_S, extensions={"sni_hostname": parts.hostname})
                     times.append(time.monotonic() - begin)
-    past, passed = (times[1:] for times in took.values())  # the first of each opens its connection
-    return max(0.0, statistics.median(passed) - statistics.median(past)) if past and passed else None
+    past, through = (times[1:] for times in durations.values())  # the first of each opens its connection
+    return max(0.0, statistics.median(through) - statistics.median(past)) if past and through else None
 
 
-class ProxyPath:
-    """Our own proxy as a child in the path: see WholePath."""
+class LocalProxy:
+    """Our own proxy (proxy.py) as a child process. See RunProxy for its interface."""
 
     def __init__(self, url: str) -> None:
         self._target = url
         self._child: asyncio.subprocess.Process | None = None
         self._order = asyncio.Lock()
         self.address = ("", 0)
-        self.what = "a proxy"
+        self.description = "a proxy"
 
     async def open(self) -> None:
-        """Start it; TargetError when it does not come up."""
+        """Start the child. TargetError where it does not listen within 10 s."""
         host, port = address_of(self._target)
         self._child = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -99,105 +108,108 @@ class ProxyPath:
             start_new_session=True,
         )
         try:
-            said = await asyncio.wait_for(self._answer(), _START_S)
+            answer = await asyncio.wait_for(self._answer(), _START_S)
         except (TimeoutError, ValueError):
-            raise TargetError("the network proxy did not start: has this machine processes and ports left?") from None
-        self.address = ("127.0.0.1", int(said["port"]))
+            raise TargetError(
+                "the network proxy did not start: check that this machine has free processes and ports"
+            ) from None
+        self.address = ("127.0.0.1", int(answer["port"]))
 
     async def added_delay_s(self, path: str, tls: ssl.SSLContext) -> float | None:
-        """See the function."""
+        """Measure the delay that the proxy adds."""
         return await added_delay_s(self._target, self.address, path, tls)
 
-    async def add(self, one: Toxic) -> tuple[int, int]:
-        """See Path (_attack.py)."""
-        said = await self._obey({"what": "add", "toxic": asdict(one)})
-        return said["hit"], said["there"]
+    async def add(self, toxic: Toxic) -> tuple[int, int]:
+        """Lay a toxic. Returns how many open connections it hits, of how many."""
+        answer = await self._obey({"what": "add", "toxic": asdict(toxic)})
+        return answer["hit"], answer["total"]
 
-    async def remove(self, name: str) -> None:
-        """See Path (_attack.py)."""
-        await self._obey({"what": "remove", "name": name})
+    async def remove(self, toxic: Toxic) -> None:
+        """Remove a toxic."""
+        await self._obey({"what": "remove", "name": toxic.name})
 
     async def close(self) -> None:
-        """End it; connections through it end with it."""
+        """End the child; connections through it end with it."""
         if self._child is None or self._child.returncode is not None:
             return
         self._child.kill()
         await self._child.wait()
 
     async def _obey(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        """Raises OSError when the proxy is gone or could not do it."""
+        """Send an order to the child. OSError when the child is gone or could not do it."""
         async with self._order:
             if self._child is None or self._child.stdin is None:
                 raise ConnectionError("the network proxy was not started")
             self._child.stdin.write(json.dumps(order).encode() + b"\n")
             await self._child.stdin.drain()
             try:
-                said = await asyncio.wait_for(self._answer(), _ORDER_S)
+                answer = await asyncio.wait_for(self._answer(), _ORDER_S)
             except ValueError:
                 raise ConnectionError("the network proxy is gone") from None
-        if said["what"] != "done":
-            raise OSError(said.get("why"))
-        return said
+        if answer["what"] != "done":
+            raise OSError(answer.get("why"))
+        return answer
 
     async def _answer(self) -> dict[str, Any]:
         assert self._child is not None
         assert self._child.stdout is not None
-        said: dict[str, Any] = json.loads(await self._child.stdout.readline())
-        return said
+        answer: dict[str, Any] = json.loads(await self._child.stdout.readline())
+        return answer
 
 
-def make(
-    spec: Any,
-    params: Mapping[str, Any],
-    _dialect: Dialect,
-    _client: httpx.AsyncClient,
-    _redactor: Redactor,
-    _version: str | None,
-) -> NetworkAttack:
-    """The attack that `{network: latency, params: {latency: 200}}` means. OptionError where that is none."""
-    return NetworkAttack(toxic(f"network_{spec}", spec, params))
+def make(spec: Any, params: Mapping[str, Any], _context: AttackContext) -> NetworkAttack:
+    """Make the attack of an entry such as `{network: latency, params: {latency: 200}}`. Raises OptionError."""
+    return NetworkAttack(parse_toxic(f"network_{spec}", spec, params))
 
 
 class NetworkAttack:
-    """One toxic, in force from begin to undo."""
+    """One toxic, in force from `begin` to `undo`."""
 
     holds = True
     undone_by: str | None = None
 
-    def __init__(self, one: Toxic) -> None:
-        self._toxic = one
-        self.name, self.effects = one.name, TYPES[one.type].effects
+    def __init__(self, toxic: Toxic) -> None:
+        self._toxic = toxic
+        self.name, self.effects = toxic.name, TOXICS[toxic.type].effects
 
-    def about(self, replica: AttackedReplica) -> AttackDetail:  # noqa: ARG002 - the protocol's; a path needs no aim
-        """See Attack."""
+    def row_fields(self, replica: AttackedReplica) -> AttackDetail:  # noqa: ARG002 - the protocol's; no replica matters
+        """Return the toxic as data."""
         return {"toxic": asdict(self._toxic)}
 
     async def begin(self, replica: AttackedReplica) -> ActResult:
-        """See Attack."""
-        if replica.path is None:
-            return ActResult(ok=False, text="there is no proxy in the path")
+        """Lay the toxic."""
+        if replica.proxy is None:
+            return ActResult(ok=False, text="there is no proxy between the clients and the server")
         begin = time.monotonic_ns()
         try:
-            hits = await replica.path.add(self._toxic)
+            hits = await replica.proxy.add(self._toxic)
         except OSError as e:
             return ActResult(ok=False, text=str(e))
-        share = f" for {self._toxic.share:.0%} of the connections" if self._toxic.share < 1 else ""
-        values = ", ".join(f"{k} {v:g}" for k, v in self._toxic.attributes.items())
-        hit = "" if hits is None else f"; {hits[0]} of {hits[1]} connections hit at once"
-        text = f"{self._toxic.stream}{share}{': ' if values else ''}{values}{hit}"
-        return ActResult(ok=True, text=text, took_ns=time.monotonic_ns() - begin)
+        return ActResult(ok=True, text=self._describe(hits), took_ns=time.monotonic_ns() - begin)
 
     async def undo(self, replica: AttackedReplica) -> ActResult:
-        """See Attack."""
-        if replica.path is None:
+        """Remove the toxic."""
+        if replica.proxy is None:
             return ActResult(ok=True, text="nothing to undo")
         try:
-            await replica.path.remove(self._toxic.name)
+            await replica.proxy.remove(self._toxic)
         except OSError as e:
             return ActResult(ok=False, text=str(e))
-        return ActResult(ok=True, text="the network is as it was")
+        return ActResult(ok=True, text="the network fault was removed")
 
     async def preflight(self, replica: AttackedReplica) -> ActResult:
-        """Whether there is a proxy in the path."""
-        there = replica.path is not None
-        return ActResult(ok=there, text="a proxy is in the path" if there else "there is no proxy in the path")
+        """Check that there is a proxy between the clients and the server."""
+        if replica.proxy is None:
+            return ActResult(ok=False, text="there is no proxy between the clients and the server")
+        return ActResult(ok=True, text="a proxy is between the clients and the server")
+
+    def _describe(self, hits: tuple[int, int] | None) -> str:
+        known = TOXICS[self._toxic.type].attributes
+        text = self._toxic.stream
+        if self._toxic.share < 1:
+            text += f", {self._toxic.share:.0%} of the connections"
+        if self._toxic.attributes:
+            text += ": " + ", ".join(f"{a.name} {self._toxic.attributes[a.name]:g} {a.unit}" for a in known)
+        if hits is not None:
+            text += f"; hit {hits[0]} of {hits[1]} open connection{'' if hits[1] == 1 else 's'}"
+        return text

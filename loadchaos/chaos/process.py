@@ -1,58 +1,23 @@
-"""Signals to one of the server's processes on this machine: killed, asked to end, or stopped for a while."""
+"""Process attacks: a signal to one of the server's processes on this machine."""
 
 from __future__ import annotations
 
 import re
-import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
 import psutil
 
-from loadchaos.chaos.base import ActResult, AttackedReplica
+from loadchaos.chaos.base import ActResult, AttackContext, AttackedReplica
+from loadchaos.chaos.signals import ROLES, SIGNALS
 from loadchaos.chaos.undo_guard import guard
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.rows import AttackDetail
-from loadchaos.core.redact import Redactor
-from loadchaos.server.dialects import Dialect
 
-SIGNALS = {"sigkill": signal.SIGKILL, "sigterm": signal.SIGTERM, "sigstop": signal.SIGSTOP}
-ROLES = ("engine_core", "api_server", "worker")
-_TITLE_CHARS = 160  # as watch/process.py reads titles, so that both give a process the same role
-
-# What clients and log show when a process is gone; each is ours only where that very process is the one that went.
-_LOST = ("http_error", "stream_error", "finish_error", "truncated", "connect_error", "reset", "engine_dead_error",
-         "engine_death_unexplained", "restart_unexplained")  # fmt: skip
-_FROZEN = ("alive_but_hung", "stalled", "timeout", "shm_broadcast_stall")
-_EFFECTS: Mapping[tuple[str, str], Sequence[str]] = {
-    ("sigkill", "engine_core"): (*_LOST, "engine_core_proc_died"),
-    # A worker's end takes the engine core with it, which says so in its own words.
-    ("sigkill", "worker"): (
-        *_LOST,
-        "worker_proc_died",
-        "executor_failed",
-        "engine_core_fatal",
-        "engine_core_proc_died",
-    ),
-    ("sigkill", "api_server"): _LOST,
-    ("sigterm", "engine_core"): (*_LOST, "engine_core_proc_died"),
-    ("sigterm", "worker"): (
-        *_LOST,
-        "worker_proc_died",
-        "executor_failed",
-        "engine_core_fatal",
-        "engine_core_proc_died",
-    ),
-    ("sigterm", "api_server"): (*_LOST, "server_terminated"),
-    ("sigstop", "engine_core"): _FROZEN,
-    ("sigstop", "worker"): _FROZEN,
-    # Who connects is not even accepted.
-    ("sigstop", "api_server"): (*_FROZEN, "server_unreachable", "connect_error"),
-}
+_TITLE_CHARS = 160  # as server/monitor/processes.py reads titles, so that both give a process the same role
 
 
 @dataclass(frozen=True)
@@ -64,99 +29,91 @@ class SignalTarget:
     title: str
 
 
-def make(
-    spec: Any,
-    params: Mapping[str, Any],
-    dialect: Dialect,
-    _client: httpx.AsyncClient,
-    _redactor: Redactor,
-    _version: str | None,
-) -> ProcessAttack:
-    """The attack that `{process: sigkill, role: engine_core}` means (role in `params`). OptionError where that is none."""
+def make(spec: Any, params: Mapping[str, Any], context: AttackContext) -> ProcessAttack:
+    """Make the attack of an entry such as `{process: sigkill, role: engine_core}` (role in `params`). Raises OptionError."""
     role = str(params.get("role", ROLES[0]))
     if spec not in SIGNALS:
         raise OptionError(f"attack process: one of {', '.join(SIGNALS)} was expected (got {spec})")
     if role not in ROLES:
         raise OptionError(f"attack {spec}: role is one of {', '.join(ROLES)} (got {role})")
-    return ProcessAttack(str(spec), role, dialect.process_roles)
+    return ProcessAttack(str(spec), role, context.dialect.process_roles)
 
 
 class ProcessAttack:
-    """One signal to the process of one role; of several workers the one with the lowest pid."""
+    """One signal to the process of one role; of several workers to the one with the lowest pid."""
 
     undone_by: str | None = None
 
-    def __init__(self, name: str, role: str, roles: Sequence[tuple[re.Pattern[str], str]]) -> None:
-        self.name, self.effects, self.holds = f"{name}_{role}", _EFFECTS[name, role], name == "sigstop"
-        self._signal, self._role, self._roles = name, role, roles
+    def __init__(self, name: str, role: str, role_patterns: Sequence[tuple[re.Pattern[str], str]]) -> None:
+        self._signal = SIGNALS[name]
+        self.name, self.effects = f"{name}_{role}", self._signal.effects[role]
+        self.holds = self._signal.undo_number is not None
+        self._role, self._role_patterns = role, role_patterns
         self._aimed: dict[str, SignalTarget | None] = {}
-        self._stopped: dict[str, tuple[psutil.Process, subprocess.Popen[bytes]]] = {}
+        self._held: dict[str, tuple[psutil.Process, subprocess.Popen[bytes]]] = {}
 
-    def about(self, replica: AttackedReplica) -> AttackDetail:
-        """Choose the process now; the rows of the act carry its pid and the signal, so that nothing else is blamed on us."""
+    def row_fields(self, replica: AttackedReplica) -> AttackDetail:
+        """Choose the process now. Rows carry its pid and the signal, so that nothing else is blamed on us."""
         target = next((t for t in self._processes(replica) if t.role == self._role), None)
         self._aimed[replica.name] = target
-        return {"pid": target.process.pid if target else None, "signal": int(SIGNALS[self._signal])}
+        return {"pid": target.process.pid if target else None, "signal": int(self._signal.number)}
 
     async def begin(self, replica: AttackedReplica) -> ActResult:
-        """See Attack."""
+        """Send the signal."""
         target = self._aimed.get(replica.name)
         if target is None:
             return ActResult(ok=False, text=self._missing(replica))
         begin = time.monotonic_ns()
+        named = f"{self._role} (pid {target.process.pid})"
         try:
-            if self._signal == "sigstop":
-                self._stopped[replica.name] = (
-                    target.process,
-                    guard('kill -CONT "$1" 2>/dev/null', str(target.process.pid)),
-                )
-            target.process.send_signal(SIGNALS[self._signal])  # raises where the pid is another process by now
+            if self.holds:
+                undo = guard(self._signal.undo_shell, str(target.process.pid))
+                self._held[replica.name] = (target.process, undo)
+            target.process.send_signal(self._signal.number)  # raises where the pid is another process by now
         except psutil.NoSuchProcess:
             self._release(replica)
-            return ActResult(ok=False, text=f"{self._role} (pid {target.process.pid}) was gone already")
+            return ActResult(ok=False, text=f"{named} had already ended")
         except (psutil.Error, OSError) as e:
             self._release(replica)
-            return ActResult(ok=False, text=f"{self._role} (pid {target.process.pid}): {e}")
-        text = f"{self._signal.upper()} to {self._role} (pid {target.process.pid})"
+            return ActResult(ok=False, text=f"{named}: {e}")
+        text = f"{self._signal.number.name} to {named}"
         return ActResult(ok=True, text=text, took_ns=time.monotonic_ns() - begin)
 
     async def undo(self, replica: AttackedReplica) -> ActResult:
-        """SIGCONT to what was stopped; a process that ended meanwhile needs none."""
+        """Send the signal that takes it back. A process that has ended meanwhile needs none."""
         process = self._release(replica)
-        if process is None:
+        if process is None or self._signal.undo_number is None:
             return ActResult(ok=True, text="nothing to undo")
+        named, signal_name = f"{self._role} (pid {process.pid})", self._signal.undo_number.name
         try:
-            process.send_signal(signal.SIGCONT)
+            process.send_signal(self._signal.undo_number)
         except psutil.NoSuchProcess:
-            return ActResult(ok=True, text=f"{self._role} (pid {process.pid}) has ended meanwhile")
+            return ActResult(ok=True, text=f"{named} has ended meanwhile")
         except (psutil.Error, OSError) as e:
-            return ActResult(ok=False, text=f"SIGCONT to {self._role} (pid {process.pid}): {e}")
-        return ActResult(ok=True, text=f"SIGCONT to {self._role} (pid {process.pid})")
+            return ActResult(ok=False, text=f"{signal_name} to {named}: {e}")
+        return ActResult(ok=True, text=f"{signal_name} to {named}")
 
     async def preflight(self, replica: AttackedReplica) -> ActResult:
-        """Whether such a process of this server is seen on this machine."""
-        found = any(t.role == self._role for t in self._processes(replica))
-        return (
-            ActResult(ok=True, text=f"{self._role} is there")
-            if found
-            else ActResult(ok=False, text=self._missing(replica))
-        )
+        """Check that the server has such a process on this machine."""
+        if any(t.role == self._role for t in self._processes(replica)):
+            return ActResult(ok=True, text=f"{self._role} was found")
+        return ActResult(ok=False, text=self._missing(replica))
 
     def _release(self, replica: AttackedReplica) -> psutil.Process | None:
-        process, watch = self._stopped.pop(replica.name, (None, None))
-        if watch is not None:
-            watch.communicate(b"\n")  # it continues the process itself, which does no harm, and ends
+        process, undo = self._held.pop(replica.name, (None, None))
+        if undo is not None:
+            undo.communicate(b"\n")  # it continues the process itself, which does no harm, and ends
         return process
 
     def _missing(self, replica: AttackedReplica) -> str:
         found = self._processes(replica)
         if not found:
-            return f"no process of {replica.admin_url} is seen on this machine, so none can be signalled"
-        seen = ", ".join(f"{t.role} (pid {t.process.pid})" for t in found if t.role != "other")
-        return f"{replica.admin_url} has no {self._role} process here; it has: {seen}"
+            return f"no process of {replica.admin_url} is visible on this machine, so none can be signalled"
+        others = ", ".join(f"{t.role} (pid {t.process.pid})" for t in found if t.role != "other")
+        return f"{replica.admin_url} has no {self._role} process here; it has: {others}"
 
     def _processes(self, replica: AttackedReplica) -> list[SignalTarget]:
-        """The server's processes, the lowest pid first; empty where it is not on this machine or gone."""
+        """Return the server's processes, the lowest pid first; empty where it is not on this machine or has ended."""
         root = replica.pid()
         if root is None:
             return []
@@ -171,8 +128,9 @@ class ProcessAttack:
                 if process.status() == psutil.STATUS_ZOMBIE:
                     continue
                 title = (" ".join(process.cmdline()).strip() or process.name())[:_TITLE_CHARS]
-            except psutil.Error:  # gone in between, or not ours to read
+            except psutil.Error:  # it ended in between, or we may not read it
                 continue
             default = "api_server" if process.pid == root else "other"
-            found.append(SignalTarget(process, next((r for p, r in self._roles if p.search(title)), default), title))
+            role = next((r for p, r in self._role_patterns if p.search(title)), default)
+            found.append(SignalTarget(process, role, title))
         return found

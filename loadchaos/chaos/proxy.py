@@ -1,7 +1,7 @@
-"""A TCP proxy in a process of its own, with toxics that come and go: `python -m loadchaos.chaos.proxy HOST PORT`.
+"""A TCP proxy with toxics, in a process of its own: `python -m loadchaos.chaos.proxy HOST PORT`.
 
-Says `{"what": "listening", "port": N}`, then obeys lines on standard input: `{"what": "add", "toxic": {...}}` and
-`{"what": "remove", "name": ...}`, each answered. Ends with its standard input, and so with whoever started it.
+It prints `{"what": "listening", "port": N}`, then obeys lines on standard input: `{"what": "add", "toxic": {...}}` and
+`{"what": "remove", "name": ...}`, and answers each. It ends when its standard input closes, so when its parent ends.
 """
 
 from __future__ import annotations
@@ -16,38 +16,39 @@ import sys
 import time
 from collections.abc import Iterator
 
-from loadchaos.chaos.toxics import Toxic
+from loadchaos.chaos.toxics import TOXICS, Toxic, ToxicType
+from loadchaos.chaos.toxics.base import Chunking
 
 _READ_BYTES = 16384
 _QUEUE = 64  # pieces that may wait in a delay, before the sender is made to wait
-_BLOCKED_LOOK_S = 0.05
+_BLOCKED_POLL_S = 0.05
 
 
-class _OverError(Exception):
-    """A toxic has ended this connection, in order."""
+class _ClosedByToxicError(Exception):
+    """A toxic has closed this connection in order, without a reset."""
 
 
 class _Link:
-    """One client's connection with the one to the server; pieces wait in a queue, each with its time of arrival."""
+    """A client's connection and the one to the server. Pieces wait in a queue, each with its time of arrival."""
 
     def __init__(self, proxy: Proxy, number: int, writers: dict[str, asyncio.StreamWriter]) -> None:
         self._proxy, self._number, self._writers = proxy, number, writers
         self._passed: dict[str, int] = {}
 
     def hits(self, toxic: Toxic) -> bool:
-        """Whether this connection is one of the toxic's share; the same for the same seed."""
+        """Return True if this connection belongs to the toxic's share; the same for the same seed."""
         return random.Random(f"{toxic.seed}/{toxic.name}/{self._number}").random() < toxic.share
 
-    def toxics(self, stream: str, *kinds: str) -> Iterator[Toxic]:
-        """Those in force now for this connection and direction."""
-        for toxic in list(self._proxy.toxics.values()):
-            if toxic.type in kinds and toxic.stream == stream and self.hits(toxic):
-                yield toxic
+    def toxics(self, stream: str) -> Iterator[ToxicType]:
+        """Yield the toxics in force now for this connection and direction."""
+        for one in list(self._proxy.toxics.values()):
+            if one.toxic.stream == stream and self.hits(one.toxic):
+                yield one
 
     async def pump(self, stream: str, reader: asyncio.StreamReader) -> None:
         """Pass one direction on until it ends."""
         queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_QUEUE)
-        feeding = asyncio.create_task(self._read(reader, queue))
+        reading = asyncio.create_task(self._read(reader, queue))
         try:
             while True:
                 arrived, data = await queue.get()
@@ -55,40 +56,40 @@ class _Link:
                 if not data:
                     await self._end(stream)
                     return
-                await self._blocked(stream)
+                await self._wait_while_blocked(stream)
                 await self._pass(stream, data)
-        except _OverError:
+        except _ClosedByToxicError:
             self.close()
         except (ConnectionError, OSError):
-            self.cut()
+            self.reset()
         finally:
-            feeding.cancel()
+            reading.cancel()
 
     async def _read(self, reader: asyncio.StreamReader, queue: asyncio.Queue[tuple[float, bytes]]) -> None:
         while True:
             try:
                 data = await reader.read(_READ_BYTES)
             except (ConnectionError, OSError):
-                self.cut()
+                self.reset()
                 return
             await queue.put((time.monotonic(), data))
             if not data:
                 return
 
     async def _delay(self, stream: str, arrived: float) -> None:
-        for toxic in self.toxics(stream, "latency"):
-            jitter = toxic.attributes["jitter"]
-            wait_ms = toxic.attributes["latency"] + random.uniform(-jitter, jitter)
-            await asyncio.sleep(max(0.0, arrived + wait_ms / 1000 - time.monotonic()))
+        for one in self.toxics(stream):
+            if delay_s := one.delay_s():
+                await asyncio.sleep(max(0.0, arrived + delay_s - time.monotonic()))
 
-    async def _blocked(self, stream: str) -> None:
-        """While nothing passes: wait for its end, or cut the connection when its time is over."""
+    async def _wait_while_blocked(self, stream: str) -> None:
+        """Wait while a toxic blocks data; close the connection when the toxic's time is over."""
         begin = time.monotonic()
-        while toxic := next(self.toxics(stream, "timeout"), None):
-            limit_ms = toxic.attributes["timeout"]
-            if limit_ms and (time.monotonic() - begin) * 1000 >= limit_ms:
-                raise _OverError
-            await asyncio.sleep(_BLOCKED_LOOK_S)
+        while blocking := [one for one in self.toxics(stream) if one.blocks]:
+            for one in blocking:
+                limit_s = one.close_after_s()
+                if limit_s is not None and time.monotonic() - begin >= limit_s:
+                    raise _ClosedByToxicError
+            await asyncio.sleep(_BLOCKED_POLL_S)
 
     async def _pass(self, stream: str, data: bytes) -> None:
         for piece, wait_s in self._pieces(stream, data):
@@ -97,41 +98,37 @@ class _Link:
             await self._writers[stream].drain()
             self._passed[stream] = self._passed.get(stream, 0) + allowed
             if allowed < len(piece):
-                raise _OverError
+                raise _ClosedByToxicError
             if wait_s:
                 await asyncio.sleep(wait_s)
 
     def _pieces(self, stream: str, data: bytes) -> Iterator[tuple[bytes, float]]:
-        """The data in the pieces that bandwidth and slicer make of it, each with the pause behind it in seconds."""
-        size, pause_s, rate = len(data), 0.0, 0.0
-        for toxic in self.toxics(stream, "slicer"):
-            spread = toxic.attributes["size_variation"]
-            size = max(1, int(toxic.attributes["average_size"] + random.uniform(-spread, spread)))
-            pause_s = toxic.attributes["delay"] / 1e6
-        for toxic in self.toxics(stream, "bandwidth"):
-            rate = max(toxic.attributes["rate"], 0.001) * 1024
-            size = max(1, min(size, int(rate / 10)))  # ten pieces a second, or more
-        for start in range(0, len(data), size):
-            piece = data[start : start + size]
-            yield piece, pause_s + (len(piece) / rate if rate else 0.0)
+        """Cut the data as the toxics ask for. Yields each piece with the pause after it in seconds."""
+        chunking = Chunking(len(data))
+        for one in self.toxics(stream):
+            chunking = one.chunk(chunking)
+        for start in range(0, len(data), chunking.size):
+            piece = data[start : start + chunking.size]
+            yield piece, chunking.pause_s + (len(piece) / chunking.rate if chunking.rate else 0.0)
 
     def _allowed(self, stream: str, size: int) -> int:
-        limits = [int(t.attributes["bytes"]) - self._passed.get(stream, 0) for t in self.toxics(stream, "limit_data")]
-        return max(0, min([size, *limits]))
+        limits = [one.bytes_left(self._passed.get(stream, 0)) for one in self.toxics(stream)]
+        return min([size, *(limit for limit in limits if limit is not None)])
 
     async def _end(self, stream: str) -> None:
-        for toxic in self.toxics(stream, "slow_close"):
-            await asyncio.sleep(toxic.attributes["delay"] / 1000)
+        for one in self.toxics(stream):
+            if delay_s := one.end_delay_s():
+                await asyncio.sleep(delay_s)
         with contextlib.suppress(OSError, RuntimeError):  # it is closed already
             self._writers[stream].write_eof()
 
     def close(self) -> None:
-        """End both connections in order."""
+        """Close both connections in order."""
         for writer in self._writers.values():
             writer.close()
 
-    def cut(self) -> None:
-        """End both connections with a reset."""
+    def reset(self) -> None:
+        """Reset both connections."""
         for writer in self._writers.values():
             handle = writer.get_extra_info("socket")
             with contextlib.suppress(OSError):  # it is closed already
@@ -140,72 +137,71 @@ class _Link:
 
 
 class Proxy:
-    """Listens on a free port of the loopback and passes connections on."""
+    """Listen on a free port of the loopback and pass connections on to the server."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
-        self.toxics: dict[str, Toxic] = {}
+        self.toxics: dict[str, ToxicType] = {}
         self._links: set[_Link] = set()
         self._count = 0
         self._server: asyncio.Server | None = None
         self.listening = 0
-        self._later: set[asyncio.Task[None]] = set()
+        self._resets: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        """Listen, on the same port as before where there was one."""
+        """Listen; on the same port as before where there was one."""
         self._server = await asyncio.start_server(
             self._serve, "127.0.0.1", self.listening, reuse_address=True, backlog=1024
         )
         self.listening = int(self._server.sockets[0].getsockname()[1])
 
     async def add(self, toxic: Toxic) -> tuple[int, int]:
-        """From now on, for the connections there are as for those that come: (how many it hits now, of how many)."""
-        self.toxics[toxic.name] = toxic
-        hit, there = sum(link.hits(toxic) for link in self._links), len(self._links)
-        if toxic.type == "down" and self._server is not None:
+        """Lay a toxic on open and new connections. Returns how many open ones it hits, of how many."""
+        one = self.toxics[toxic.name] = TOXICS[toxic.type](toxic)
+        hit, total = sum(link.hits(toxic) for link in self._links), len(self._links)
+        if one.refuses and self._server is not None:
             self._server.close()
             self._server = None
             for link in list(self._links):
-                link.cut()
-        elif toxic.type == "reset_peer":
-            for link in list(self._links):
-                self._reset_later(link, toxic)
-        return hit, there
+                link.reset()
+        for link in list(self._links):
+            self._reset_later(link, one)
+        return hit, total
 
     async def remove(self, name: str) -> None:
-        """The network is well again."""
-        toxic = self.toxics.pop(name, None)
-        down = any(t.type == "down" for t in self.toxics.values())
-        if toxic is not None and toxic.type == "down" and not down and self._server is None:
+        """Remove a toxic by its name, and listen again where only that toxic prevented it."""
+        one = self.toxics.pop(name, None)
+        refused = any(other.refuses for other in self.toxics.values())
+        if one is not None and one.refuses and not refused and self._server is None:
             await self.open()
 
-    def _reset_later(self, link: _Link, toxic: Toxic) -> None:
-        if link.hits(toxic):
-            task = asyncio.create_task(self._reset(link, toxic))
-            self._later.add(task)
-            task.add_done_callback(self._later.discard)
+    def _reset_later(self, link: _Link, one: ToxicType) -> None:
+        delay_s = one.reset_after_s()
+        if delay_s is not None and link.hits(one.toxic):
+            task = asyncio.create_task(self._reset(link, one.toxic, delay_s))
+            self._resets.add(task)
+            task.add_done_callback(self._resets.discard)
 
-    async def _reset(self, link: _Link, toxic: Toxic) -> None:
-        await asyncio.sleep(toxic.attributes["timeout"] / 1000)
+    async def _reset(self, link: _Link, toxic: Toxic, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
         if toxic.name in self.toxics:
-            link.cut()
+            link.reset()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._count += 1
         try:
-            back, forth = await asyncio.open_connection(self._host, self._port)
-        except OSError:  # nobody listens there: the client is to see just that
+            from_server, to_server = await asyncio.open_connection(self._host, self._port)
+        except OSError:  # the server does not listen: the client gets a closed connection too
             writer.transport.abort()
             return
-        link = _Link(self, self._count, {"upstream": forth, "downstream": writer})
+        link = _Link(self, self._count, {"upstream": to_server, "downstream": writer})
         self._links.add(link)
-        for toxic in self.toxics.values():
-            if toxic.type == "reset_peer":
-                self._reset_later(link, toxic)
+        for one in self.toxics.values():
+            self._reset_later(link, one)
         try:
-            await asyncio.gather(link.pump("upstream", reader), link.pump("downstream", back))
+            await asyncio.gather(link.pump("upstream", reader), link.pump("downstream", from_server))
         except asyncio.CancelledError:  # the loop ends; streams would report it as a mistake
-            link.cut()
+            link.reset()
         finally:
             self._links.discard(link)
             link.close()
@@ -214,26 +210,26 @@ class Proxy:
 async def _obey(host: str, port: int) -> None:
     proxy = Proxy(host, port)
     await proxy.open()
-    _say({"what": "listening", "port": proxy.listening})
+    _answer({"what": "listening", "port": proxy.listening})
     loop = asyncio.get_running_loop()
     orders = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
     while line := await orders.readline():
         order = json.loads(line)
-        hit = there = 0
+        hit = total = 0
         try:
             if order["what"] == "add":
-                hit, there = await proxy.add(Toxic(**order["toxic"]))
+                hit, total = await proxy.add(Toxic(**order["toxic"]))
             else:
                 await proxy.remove(order["name"])
         except OSError as e:  # its port was taken while it was down
-            _say({"what": "failed", "why": str(e)})
+            _answer({"what": "failed", "why": str(e)})
             continue
-        _say({"what": "done", "hit": hit, "there": there})
+        _answer({"what": "done", "hit": hit, "total": total})
 
 
-def _say(what: dict[str, object]) -> None:
-    sys.stdout.write(json.dumps(what) + "\n")
+def _answer(answer: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
 
 

@@ -1,4 +1,4 @@
-"""When an attack is due: every so often with seeded jitter, at given moments, or once; all seconds count from the load."""
+"""Times at which an attack is due, in seconds from the start of the load."""
 
 from __future__ import annotations
 
@@ -9,19 +9,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 DEFAULT_JITTER = 0.1
-_LONGEST_DEFAULT_HOLD_S = 5.0
+_MAX_DEFAULT_HOLD_S = 5.0
 
 
 @dataclass(frozen=True)
 class Timetable:
-    """What a profile's attack entry says about time and place.
+    """Time and place of an attack, from its entry in the profile.
 
-    `every_s` apart (from `after_s` on, default one interval), each moved by up to +-`jitter` of the interval; or at
-    each of `at_s`; without both, once at `after_s`. `during_s` is a window outside of which nothing begins. In place of
-    all these, `trigger` is what another act does: ("after", "wake_up"), ("during", "sleep").
-    `hold_s` is how long what holds is left before it is taken back. `on` is each, one, random, or a replica's name;
-    `times` at most so often. Once due, an act waits for `when`, the server's figures being such:
-    {"requests_running": ">= 8"}.
+    Args:
+        every_s: interval between acts.
+        after_s: time of the first act; by default one interval. Without `every_s` and `at_s`, the only act.
+        at_s: times of single acts.
+        during_s: window outside of which no act begins.
+        trigger: an act of another attack to follow, in place of all times: ("after", "wake_up"), ("during", "sleep").
+        jitter: share of the interval by which each act is moved at random, either way.
+        hold_s: time until an act that holds is taken back.
+        times: maximum number of acts.
+        on: each, one, random, or the name of a replica.
+        params: parameters of the attack.
+        when: figures of the server that an act waits for once it is due: {"requests_running": ">= 8"}.
     """
 
     every_s: float | None = None
@@ -37,17 +43,17 @@ class Timetable:
     when: Mapping[str, str] = field(default_factory=dict)
 
     def moments(self, rng: random.Random) -> Iterator[float]:
-        """Seconds after the begin of the load, rising."""
+        """Yield the times of the acts, rising."""
         begin, end = self.during_s or (0.0, math.inf)
         n = 0
-        for moment in self._all(rng):
+        for moment in self._unlimited(rng):
             if (self.times is not None and n >= self.times) or moment > end:
                 return
             if moment >= begin:
                 n += 1
                 yield moment
 
-    def _all(self, rng: random.Random) -> Iterator[float]:
+    def _unlimited(self, rng: random.Random) -> Iterator[float]:
         if self.at_s:
             yield from sorted(self.at_s)
         elif self.every_s is None:
@@ -61,14 +67,14 @@ class Timetable:
 
     @property
     def hold(self) -> float:
-        """How long to hold, by default half the interval and at most 5 s."""
+        """Return how long to hold in seconds; by default half the interval, at most 5 s."""
         if self.hold_s is not None:
             return self.hold_s
-        return min(self.every_s / 2, _LONGEST_DEFAULT_HOLD_S) if self.every_s else _LONGEST_DEFAULT_HOLD_S
+        return min(self.every_s / 2, _MAX_DEFAULT_HOLD_S) if self.every_s else _MAX_DEFAULT_HOLD_S
 
 
-def timetable(spec: Any) -> Timetable:
-    """Out of a mapping or an object with these names; None and what is missing mean the default."""
+def parse_timetable(spec: Any) -> Timetable:
+    """Read a timetable from a mapping or object. None and missing values mean the default."""
 
     def get(name: str) -> Any:
         return spec.get(name) if isinstance(spec, Mapping) else getattr(spec, name, None)

@@ -1,4 +1,4 @@
-"""A toxiproxy that somebody runs, driven through its HTTP API: a proxy of ours in it, with its own toxics, gone at the end.
+"""A proxy of ours in an existing toxiproxy, driven through toxiproxy's HTTP API and removed at the end.
 
 API as in Shopify/toxiproxy 2: POST /proxies, POST and DELETE /proxies/NAME/toxics, POST and DELETE /proxies/NAME.
 """
@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from loadchaos.chaos.network import added_delay_s, address_of
-from loadchaos.chaos.toxics import Toxic
+from loadchaos.chaos.toxics import TOXICS, Toxic
 from loadchaos.chaos.undo_guard import guard
 from loadchaos.core.errors import OptionError, TargetError
 
@@ -30,11 +30,11 @@ _DELETE = (
 )
 
 
-class ToxiproxyPath:
-    """One proxy in somebody's toxiproxy, in the path: see network.WholePath.
+class ToxiproxyProxy:
+    """A proxy of ours in somebody's toxiproxy. See network.RunProxy for its interface.
 
-    Where toxiproxy runs on this machine it listens on the loopback, elsewhere on all its addresses. It reaches the server
-    by the name that we reach it by.
+    A toxiproxy on this machine listens on the loopback, any other on all its addresses. It reaches the server by the
+    name that we reach it by.
     """
 
     def __init__(self, api: str, url: str) -> None:
@@ -44,16 +44,17 @@ class ToxiproxyPath:
         self._host = urlsplit(api).hostname or ""
         if self._host not in _LOOPBACK and self._upstream[0] in _LOOPBACK:
             raise OptionError(
-                f"{url} is on this machine's loopback: the toxiproxy at {api} cannot reach it: give an address both can"
+                f"{url} is on this machine's loopback, and the toxiproxy at {api} cannot reach it: "
+                "give the server's address as both can reach it"
             )
         self._name = f"loadchaos-{secrets.token_hex(4)}"  # a pid is 1 in each container that shares a toxiproxy
         self._client = httpx.AsyncClient(timeout=_CALL_S, trust_env=False, headers={"User-Agent": "loadchaos"})
         self._guard: subprocess.Popen[bytes] | None = None
         self.address = ("", 0)
-        self.what = "toxiproxy"
+        self.description = "toxiproxy"
 
     async def open(self) -> None:
-        """Have it listen; TargetError where it cannot be asked, or will not."""
+        """Create the proxy. TargetError where toxiproxy does not answer or refuses."""
         host, port = self._upstream
         upstream = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         listen = "127.0.0.1:0" if self._host in _LOOPBACK else "0.0.0.0:0"
@@ -63,54 +64,48 @@ class ToxiproxyPath:
             made = await self._call("POST", "/proxies", body)
         except OSError as e:
             await self._client.aclose()
-            raise TargetError(f"the toxiproxy at {self._api}: {e}; is it up, and is that its API's address?") from None
-        self.what = f"toxiproxy {version}"
+            raise TargetError(
+                f"the toxiproxy at {self._api}: {e}; check that it runs and that this is the address of its API"
+            ) from None
+        self.description = f"toxiproxy {version}"
         self._guard = guard('"$1" -c "$2" "$3" 2>/dev/null', sys.executable, _DELETE, self._proxy)
         self.address = (self._host, int(str(made.get("listen", "")).rpartition(":")[2] or 0))
 
     async def added_delay_s(self, path: str, tls: ssl.SSLContext) -> float | None:
-        """See network.added_delay_s."""
+        """Measure the delay that the proxy adds."""
         return await added_delay_s(self._target, self.address, path, tls)
 
-    async def add(self, one: Toxic) -> None:
-        """See Path (_attack.py); which connections it hits is toxiproxy's to choose, and it does not tell."""
-        if one.type == "down":
-            await self._call("POST", f"/proxies/{self._name}", {"enabled": False})
-            return
-        body = {
-            "name": one.name, "type": one.type, "stream": one.stream, "toxicity": one.share,
-            "attributes": {name: int(value) for name, value in one.attributes.items()},
-        }  # fmt: skip
-        await self._call("POST", f"/proxies/{self._name}/toxics", body)
+    async def add(self, toxic: Toxic) -> None:
+        """Lay a toxic. toxiproxy chooses the connections it hits, and does not report them."""
+        method, path, body = TOXICS[toxic.type](toxic).toxiproxy_add()
+        await self._call(method, f"/proxies/{self._name}{path}", body)
 
-    async def remove(self, name: str) -> None:
-        """See Path (_attack.py)."""
-        if name == "network_down":
-            await self._call("POST", f"/proxies/{self._name}", {"enabled": True})
-        else:
-            await self._call("DELETE", f"/proxies/{self._name}/toxics/{name}")
+    async def remove(self, toxic: Toxic) -> None:
+        """Remove a toxic."""
+        method, path, body = TOXICS[toxic.type](toxic).toxiproxy_remove()
+        await self._call(method, f"/proxies/{self._name}{path}", body)
 
     async def close(self) -> None:
-        """Take our proxy out; connections through it end with it."""
+        """Delete our proxy; connections through it end with it."""
         await self._client.aclose()
         if self._guard is not None:
-            await asyncio.to_thread(self._guard.communicate, b"\n")  # it takes it out itself, and ends
+            await asyncio.to_thread(self._guard.communicate, b"\n")  # it deletes the proxy itself, and ends
 
     @property
     def _proxy(self) -> str:
         return f"{self._api}/proxies/{self._name}"
 
     async def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Raises OSError with what it said, where that is no success."""
+        """Call the API. OSError with its answer's text where the call fails."""
         try:
-            answer = await self._client.request(method, self._api + path, json=body)
+            response = await self._client.request(method, self._api + path, json=body)
         except httpx.HTTPError as e:
             raise ConnectionError(f"no answer ({type(e).__name__}: {e})") from None
         try:
-            said = answer.json() if answer.content else {}
+            answer = response.json() if response.content else {}
         except ValueError:
-            said = {}
-        if not answer.is_success:
-            why = said.get("error") or said.get("title") if isinstance(said, dict) else None
-            raise OSError(f"{method} {path} was answered {answer.status_code}: {why or answer.text[:200]}")
-        return said if isinstance(said, dict) else {}
+            answer = {}
+        if not response.is_success:
+            why = answer.get("error") or answer.get("title") if isinstance(answer, dict) else None
+            raise OSError(f"{method} {path} was answered {response.status_code}: {why or response.text[:200]}")
+        return answer if isinstance(answer, dict) else {}

@@ -1,4 +1,4 @@
-"""What one act waits for another for: `after: wake_up` begins when that was done, `during: sleep` when it takes hold."""
+"""Triggers between attacks: `after: wake_up` follows when that act is done, `during: sleep` when it takes hold."""
 
 from __future__ import annotations
 
@@ -7,51 +7,51 @@ from collections.abc import Iterable
 
 from loadchaos.core.errors import OptionError
 
-Place = tuple[str, str]
+Trigger = tuple[str, str]
 """("after" or "during", the name of the act)."""
 
 
 class PendingReplicas:
-    """The replicas on which it has happened and that nobody has taken yet, each once."""
+    """Replicas on which a trigger has fired and whose act has not begun yet, each once."""
 
     def __init__(self) -> None:
         self._replicas: dict[str, None] = {}
         self._any = asyncio.Event()
 
-    def come(self, replica: str) -> None:
-        """It has happened there."""
+    def add(self, replica: str) -> None:
+        """Note that the trigger has fired on this replica."""
         self._replicas[replica] = None
         self._any.set()
 
     async def get(self) -> list[str]:
-        """All there are now, as soon as there is one."""
+        """Wait for at least one replica, and remove and return all there are."""
         await self._any.wait()
         self._any.clear()
-        taken, self._replicas = list(self._replicas), {}
-        return taken
+        replicas, self._replicas = list(self._replicas), {}
+        return replicas
 
 
 class Triggers:
-    """Who waits for what. What comes again while it is still waited upon on that replica is not queued: no piling up."""
+    """The waiting attacks by trigger. A trigger that fires again on a replica still pending there is not queued."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Place, list[PendingReplicas]] = {}
+        self._waiting: dict[Trigger, list[PendingReplicas]] = {}
 
-    def wait_for(self, place: Place) -> PendingReplicas:
-        """The replicas on which it happens, from now on."""
+    def wait_for(self, trigger: Trigger) -> PendingReplicas:
+        """Return a new list that collects the replicas on which the trigger fires."""
         waiting = PendingReplicas()
-        self._waiting.setdefault(place, []).append(waiting)
+        self._waiting.setdefault(trigger, []).append(waiting)
         return waiting
 
-    def fire(self, place: Place, replica: str) -> None:
-        """It has happened on this replica."""
-        for waiting in self._waiting.get(place, ()):
-            waiting.come(replica)
+    def fire(self, trigger: Trigger, replica: str) -> None:
+        """Fire a trigger on a replica."""
+        for waiting in self._waiting.get(trigger, ()):
+            waiting.add(replica)
 
-    def refuse_unheard(self, names: Iterable[str]) -> None:
-        """OptionError where somebody waits for an act that no attack of this profile does."""
+    def refuse_unknown(self, names: Iterable[str]) -> None:
+        """Raise OptionError where an attack waits for an act that is not among `names`."""
         known = set(names)
         for key, name in self._waiting:
             if name not in known:
-                there = ", ".join(sorted(known)) or "none"
-                raise OptionError(f"{key}: {name}: no attack of this profile does that; there are: {there}")
+                acts = ", ".join(sorted(known)) or "none"
+                raise OptionError(f"{key}: {name}: no attack of this profile does that; its acts are: {acts}")

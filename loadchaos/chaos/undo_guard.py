@@ -1,4 +1,4 @@
-"""A child that takes an attack back when we end in any way, SIGKILL included: then its pipe closes."""
+"""A child process that takes an attack back when loadchaos ends, even by SIGKILL: then its pipe closes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import subprocess
 
 
 def guard(undo: str, *arguments: str) -> subprocess.Popen[bytes]:
-    """Runs the shell text `undo` (its arguments as $1, $2, ...) as soon as its standard input has a line or is closed."""
+    """Start a child that runs the shell text `undo` when its standard input gets a line or is closed.
+
+    The arguments are $1, $2, ... in the shell text.
+    """
     return subprocess.Popen(
         ["/bin/sh", "-c", f"read -r _; {undo}", "sh", *arguments], stdin=subprocess.PIPE, start_new_session=True
     )

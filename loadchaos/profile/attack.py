@@ -8,31 +8,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
+from loadchaos.core.attack_names import EngineFault, HostLoad, NetworkFault, ProcessSignal
 from loadchaos.core.units import DurationS, Share, duration_s, format_duration
 from loadchaos.profile.base import Part
 
-EngineFault = Literal[
-    "encoder_pop",
-    "encoder_pop_draft",
-    "step_raise",
-    "step_sleep",
-    "step_hang",
-    "step_exit",
-    "step_segv",
-    "slow_steps",
-    "preempt",
-    "nan_logits",
-]
-NetworkFault = Literal[
-    "latency",
-    "bandwidth",
-    "slow_close",
-    "timeout",
-    "reset_peer",
-    "slicer",
-    "limit_data",
-    "down",
-]
 _KINDS = ("admin", "process", "engine", "network", "host")
 
 Scalar = bool | int | float | str
@@ -79,11 +58,11 @@ class AttackPlan(Part):
     """
 
     admin: str | None = None
-    process: Literal["sigkill", "sigterm", "sigstop"] | None = None
+    process: ProcessSignal | None = None
     role: Literal["engine_core", "api_server", "worker"] | None = None
     engine: EngineFault | None = None
     network: NetworkFault | None = None
-    host: Literal["cpu"] | None = None
+    host: HostLoad | None = None
     share: Share | None = None
     stream: Literal["upstream", "downstream"] | None = None
     every: DurationS | None = None

@@ -124,7 +124,7 @@ def _refuse_pid(profile: Profile, pid: int | None, urls: Sequence[str]) -> None:
         raise OptionError("--pid goes with --target: of a server that loadchaos starts it knows the pid")
     if profile.target.replicas:
         raise OptionError("--pid names one process, and the profile names several replicas: leave it out")
-    authorization.refuse_stranger(pid, urls)
+    authorization.refuse_wrong_pid(pid, urls)
 
 
 def _refuse_for_workers(options: Options) -> None:

@@ -13,7 +13,7 @@ from functools import partial
 
 import httpx
 
-from loadchaos.chaos import AttackedReplica, AttackInjector, WholePath
+from loadchaos.chaos import AttackedReplica, AttackInjector, AttackTarget, RunProxy
 from loadchaos.core.errors import TargetError
 from loadchaos.core.ledger.recorder import EventRecorder
 from loadchaos.core.model import Facts
@@ -167,19 +167,19 @@ class Preparation:
             }
         )
 
-    async def _lay_path(self, dialect: Dialect) -> WholePath | None:
+    async def _lay_path(self, dialect: Dialect) -> RunProxy | None:
         """The proxy that the profile's network attacks need; without such attacks there is none in the path."""
         if not any(a.network for a in self._profile.attacks):
             return None
         path = await self._patient.lay_path()
         added_s = await path.added_delay_s(dialect.health_path, self._place.trust.context())
         told = "its own delay is not known" if added_s is None else f"it adds {added_s * 1000:.1f} ms to an answer"
-        text = f"requests pass {path.what} for the network attacks ({told}); probes go past it"
+        text = f"requests pass {path.description} for the network attacks ({told}); probes go past it"
         self._say(f"note: {text}")
         self._record.event(preflight.row("network proxy", ok=True, text=text))
         return path
 
-    async def _aim(self, dialect: Dialect, facts: Facts, path: WholePath | None) -> AttackInjector:
+    async def _aim(self, dialect: Dialect, facts: Facts, path: RunProxy | None) -> AttackInjector:
         """The attacks, each of which can be done here: TargetError where one would signal a process nobody sees."""
         pid_of = self._patient.pid_of
         replicas = [
@@ -187,14 +187,10 @@ class Preparation:
         ]
         attacks = AttackInjector(
             [a.spec() for a in self._profile.attacks],
-            dialect,
-            replicas,
+            AttackTarget(dialect, replicas, self._place.headers, facts.version, self._place.trust.context()),
             self._record.event,
             self._redactor,
-            headers=self._place.headers,
-            seed=self._options.seed,
-            version=facts.version,
-            verify=self._place.trust.context(),
+            self._options.seed,
         )
         for name, found in [one for kind in ("process", "engine", "host") for one in await attacks.preflight(kind)]:
             if found.ok is False:

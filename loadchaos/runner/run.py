@@ -363,7 +363,7 @@ class _Run:
         if row.get("row") == "state":
             return
         if self._attacks is not None:
-            self._attacks.see(row)
+            self._attacks.feed(row)
         self._idle.feed(row)
         for change in self._patient.feed(row):
             self._record.event(change)

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from loadchaos.analysis.state.machine import StateMachine
-from loadchaos.chaos import ProxyPath, ToxiproxyPath, WholePath, authorization
+from loadchaos.chaos import LocalProxy, RunProxy, ToxiproxyProxy, authorization
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.recorder import EventRecorder
 from loadchaos.core.ledger.rows import StateRow
@@ -62,7 +62,7 @@ class ServerUnderTest:
         self.url = place.url or ""
         self._dialect = _guess(profile)
         self._machines = self._new_machines()
-        self._path: WholePath | None = None
+        self._path: RunProxy | None = None
 
     # --- start and end --------------------------------------------------------------------------------------------------
 
@@ -187,10 +187,10 @@ class ServerUnderTest:
         url = self.place.admin_url or self.url
         return [MonitoredReplica("server", url, logs=tuple(self.place.server_log), pid=pid, here=here)]
 
-    async def lay_path(self) -> WholePath:
+    async def lay_path(self) -> RunProxy:
         """Put a proxy between the clients and the server, ours or in somebody's toxiproxy; it ends with the watch."""
         api = self.place.toxiproxy
-        self._path = ProxyPath(self.url) if api is None else ToxiproxyPath(api, self.url)
+        self._path = LocalProxy(self.url) if api is None else ToxiproxyProxy(api, self.url)
         await self._path.open()
         return self._path
 

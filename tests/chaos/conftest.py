@@ -1,4 +1,4 @@
-"""A real server in a thread that records what it is asked, and a list that collects rows."""
+"""Helpers for tests of attacks: an admin server that records its calls, a list of ledger rows, an injector."""
 
 from __future__ import annotations
 
@@ -6,23 +6,30 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
+from loadchaos.chaos import AttackedReplica, AttackInjector, AttackTarget
+from loadchaos.core.ledger.rows import Emit
+from loadchaos.core.redact import Redactor
+from loadchaos.server.dialects import DIALECTS
+
 Row = dict[str, Any]
 
 
 class Rows(list[Row]):
-    """Rows as they were emitted; `until` waits for a condition on them."""
+    """Ledger rows in the order they were emitted."""
 
-    def of(self, **more: Any) -> list[Row]:
-        return [r for r in self if all(r.get(k) == v for k, v in more.items())]
+    def of(self, **fields: Any) -> list[Row]:
+        """Rows with these values."""
+        return [r for r in self if all(r.get(k) == v for k, v in fields.items())]
 
     async def until(self, condition: Callable[[], object], limit_s: float = 60.0) -> None:
+        """Wait until a condition is true."""
         deadline = time.monotonic() + limit_s
         while not condition():
             assert time.monotonic() < deadline, f"never came true; rows: {self[-20:]}"
@@ -30,7 +37,7 @@ class Rows(list[Row]):
 
 
 class AdminServer(ThreadingHTTPServer):
-    """Knows some POST paths; `answers` sets what they say, `slow_s` how long that takes."""
+    """Answer POST paths as `answers` says, after `slow_s` seconds; record all calls in `asked`."""
 
     daemon_threads = True
 
@@ -91,3 +98,8 @@ def server() -> Iterator[AdminServer]:
     one.shutdown()
     one.server_close()
     thread.join()
+
+
+def injector(specs: Sequence[Any], replica: AttackedReplica, emit: Emit = lambda _: None) -> AttackInjector:
+    """An injector of these attacks on one vLLM replica."""
+    return AttackInjector(specs, AttackTarget(DIALECTS["vllm"], [replica]), emit, Redactor())

@@ -1,4 +1,4 @@
-"""Nothing is harmed without the user's word for that very address, except a plain server process on this machine."""
+"""Authorization: only a plain local server may be harmed without `--authorize` for its address."""
 
 import os
 import subprocess
@@ -21,8 +21,8 @@ time.sleep(60)
 """
 
 
-def listening(*words: str) -> Iterator[int]:
-    process = subprocess.Popen([sys.executable, "-c", LISTENS, *words], stdout=subprocess.PIPE, text=True)
+def listening(*arguments: str) -> Iterator[int]:
+    process = subprocess.Popen([sys.executable, "-c", LISTENS, *arguments], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
         yield int(process.stdout.readline())
@@ -39,72 +39,76 @@ def local_port() -> Iterator[int]:
 
 @pytest.fixture
 def proxy_port() -> Iterator[int]:
-    """A listener nobody knows: a little proxy in Python, say."""
+    """A listener with an unknown command line, such as a small proxy in Python."""
     yield from listening("forward.py", "8000")
 
 
-def test_a_harmless_run_needs_no_word() -> None:
+def test_check_allows_a_harmless_run() -> None:
     authorization.check("http://llm.example.com", [], [])
 
 
-def test_a_remote_server_needs_its_address() -> None:
+def test_check_needs_the_address_of_a_remote_server() -> None:
     with pytest.raises(AuthorizationError, match=r"--authorize llm\.example\.com:443"):
         authorization.check("https://llm.example.com/prefix", HARM, [])
     authorization.check("https://llm.example.com/prefix", HARM, ["llm.example.com:443"])
 
 
-def test_authorisation_for_another_host_or_port_is_none() -> None:
+def test_check_refuses_authorization_for_another_host_or_port() -> None:
     for other in ("other.example.com:443", "llm.example.com:80"):
-        with pytest.raises(AuthorizationError, match="authorised is"):
+        with pytest.raises(AuthorizationError, match="authorized so far: "):
             authorization.check("https://llm.example.com", HARM, [other])
 
 
-def test_a_server_process_on_this_machine_is_free(local_port: int) -> None:
+def test_check_allows_a_local_server_process(local_port: int) -> None:
     authorization.check(f"http://127.0.0.1:{local_port}", HARM, [])
 
 
-def test_a_forwarder_on_loopback_is_not_local(local_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_refuses_a_forwarder_on_loopback(local_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     forward = "/usr/bin/kubectl port-forward svc/vllm 8000"
     monkeypatch.setattr(authorization, "_listeners", lambda port: [forward])
     with pytest.raises(AuthorizationError, match=r"kubectl port-forward .* which forwards"):
         authorization.check(f"http://localhost:{local_port}", HARM, [])
 
 
-@pytest.mark.parametrize(("owners", "told"), [([(None, "")], "cannot be seen"), ([], "Nobody is seen to listen there")])
-def test_a_loopback_port_without_a_visible_owner_is_not_local(
-    owners: list[tuple[None, str]], told: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("owners", "message"), [([(None, "")], "is not visible"), ([], "No process is visible")])
+def test_check_refuses_a_loopback_port_without_a_visible_owner(
+    owners: list[tuple[None, str]], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(authorization, "_owners", lambda port: owners)
-    with pytest.raises(AuthorizationError, match=told):
+    with pytest.raises(AuthorizationError, match=message):
         authorization.check("http://127.0.0.1:9", HARM, [])
     authorization.check("http://127.0.0.1:9", HARM, ["127.0.0.1:9"])
 
 
-def test_loopback_by_another_name_is_another_address(local_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_takes_localhost_and_127_0_0_1_for_two_addresses(
+    local_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(authorization, "_listeners", lambda port: [])
     with pytest.raises(AuthorizationError):
         authorization.check(f"http://localhost:{local_port}", HARM, [f"127.0.0.1:{local_port}"])
 
 
-def test_a_listener_that_is_not_known_to_be_a_server_is_asked_for(proxy_port: int) -> None:
-    with pytest.raises(AuthorizationError, match="not known to be a server"):
+def test_check_refuses_a_listener_that_is_no_known_server(proxy_port: int) -> None:
+    with pytest.raises(AuthorizationError, match="which is no known server"):
         authorization.check(f"http://127.0.0.1:{proxy_port}", HARM, [])
     authorization.check(f"http://127.0.0.1:{proxy_port}", HARM, [f"127.0.0.1:{proxy_port}"])
 
 
 @pytest.mark.parametrize("text", ["nonsense", "host", "host:", ":80", "host:x"])
-def test_an_authorisation_that_names_no_address_is_a_mistake(text: str) -> None:
+def test_check_refuses_an_authorization_without_host_and_port(text: str) -> None:
     with pytest.raises(OptionError, match="HOST:PORT"):
         authorization.check("http://llm.example.com", [], [text])
 
 
-def test_a_pid_must_be_that_of_the_server_or_of_who_started_it(local_port: int, proxy_port: int) -> None:
+def test_refuse_wrong_pid_accepts_the_server_and_its_parent_only(local_port: int, proxy_port: int) -> None:
     pid = authorization.listener_pid(f"http://127.0.0.1:{local_port}")
     assert pid is not None
-    authorization.refuse_stranger(pid, [f"http://127.0.0.1:{local_port}"])
-    authorization.refuse_stranger(os.getpid(), [f"http://127.0.0.1:{local_port}"])  # the test started it
-    authorization.refuse_stranger(pid, [f"http://127.0.0.1:{proxy_port}", f"http://127.0.0.1:{local_port}"])
-    with pytest.raises(OptionError, match=rf"--pid {pid} is not the server's.*port {proxy_port} \(there listens \d+: "):
-        authorization.refuse_stranger(pid, [f"http://127.0.0.1:{proxy_port}"])
+    authorization.refuse_wrong_pid(pid, [f"http://127.0.0.1:{local_port}"])
+    authorization.refuse_wrong_pid(os.getpid(), [f"http://127.0.0.1:{local_port}"])  # the test started it
+    authorization.refuse_wrong_pid(pid, [f"http://127.0.0.1:{proxy_port}", f"http://127.0.0.1:{local_port}"])
+    with pytest.raises(
+        OptionError, match=rf"--pid {pid} is not the server: .*port {proxy_port} \(listening there: \d+: "
+    ):
+        authorization.refuse_wrong_pid(pid, [f"http://127.0.0.1:{proxy_port}"])
     with pytest.raises(OptionError, match="no such process"):
-        authorization.refuse_stranger(1 << 30, [f"http://127.0.0.1:{local_port}"])
+        authorization.refuse_wrong_pid(1 << 30, [f"http://127.0.0.1:{local_port}"])

@@ -1,4 +1,4 @@
-"""Arming faults inside an engine by trigger file: found from the server's own environment, taken back whatever happens."""
+"""Engine attacks: the trigger file is found in the server's environment, written and always removed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from loadchaos_vllm.sabotage import parse
 
 from loadchaos.chaos import AttackedReplica, AttackInjector
 from loadchaos.chaos.engine import MODES
+from loadchaos.core.attack_names import EngineFault
 from loadchaos.core.errors import OptionError
-from loadchaos.core.redact import Redactor
-from loadchaos.profile.attack import EngineFault
-from loadchaos.server.dialects import DIALECTS
+from tests.chaos.conftest import injector
 
 
 @pytest.fixture
@@ -31,16 +30,16 @@ def server(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     one.wait()
 
 
-def attacks_on(pid: int | None, rows: Any, **more: Any) -> AttackInjector:
-    spec = {"engine": "encoder_pop", "params": {"probability": "0.3"}, "at_s": 0.0, "for_s": 60.0, **more}
+def attacks_on(pid: int | None, rows: Any, **fields: Any) -> AttackInjector:
+    spec = {"engine": "encoder_pop", "params": {"probability": "0.3"}, "at_s": 0.0, "for_s": 60.0, **fields}
     replica = AttackedReplica("a", "http://127.0.0.1:9", lambda: pid)
-    return AttackInjector([spec], DIALECTS["vllm"], [replica], rows.append, Redactor())
+    return injector([spec], replica, rows.append)
 
 
-def test_the_order_is_written_where_the_server_looks_and_removed_at_the_end(
+def test_engine_attack_writes_its_order_and_removes_it_at_the_end(
     server: subprocess.Popen[bytes], rows: Any, tmp_path: Path
 ) -> None:
-    async def story() -> None:
+    async def run() -> None:
         attacks = attacks_on(server.pid, rows)
         assert [done.ok for _, done in await attacks.preflight("engine")] == [True]
         await attacks.start()
@@ -49,44 +48,44 @@ def test_the_order_is_written_where_the_server_looks_and_removed_at_the_end(
         assert (order.mode, order.probability) == ("encoder_pop", 0.3)
         await attacks.stop()
 
-    asyncio.run(story())
+    asyncio.run(run())
     assert not (tmp_path / "trigger").exists()
     assert rows[0]["kind"] == "engine"
     assert "encoder_cache_miss" in rows[0]["effects"]
 
 
-def test_a_server_without_the_plugin_is_told_of_it_before_the_load(rows: Any) -> None:
-    async def story() -> None:
+def test_engine_attack_preflight_fails_without_the_plugin(rows: Any) -> None:
+    async def run() -> None:
         attacks = attacks_on(os.getpid(), rows)
         [(_, done)] = await attacks.preflight("engine")
         assert done.ok is False
         assert "loadchaos-vllm" in done.text
         await attacks.stop()
 
-    asyncio.run(story())
+    asyncio.run(run())
 
 
-def test_an_order_of_somebody_else_is_never_overwritten(
+def test_engine_attack_never_overwrites_another_order(
     server: subprocess.Popen[bytes], rows: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "trigger").write_text("step_exit")
 
-    async def story() -> None:
+    async def run() -> None:
         attacks = attacks_on(server.pid, rows)
         await attacks.start()
         await rows.until(lambda: rows.of(what="end"))
         await attacks.stop()
 
-    asyncio.run(story())
+    asyncio.run(run())
     assert rows.of(what="end")[0]["ok"] is False
     assert (tmp_path / "trigger").read_text() == "step_exit"
 
 
 @pytest.mark.parametrize("spec", [{"engine": "encoder_drop"}, {"params": {"chance": "1"}}])
-def test_a_fault_or_an_option_nobody_knows_is_our_users_mistake(rows: Any, spec: dict[str, Any]) -> None:
+def test_engine_attack_refuses_unknown_faults_and_options(rows: Any, spec: dict[str, Any]) -> None:
     with pytest.raises(OptionError):
         attacks_on(None, rows, **spec)
 
 
-def test_the_plugin_the_profile_and_we_know_the_same_faults() -> None:
+def test_engine_faults_are_the_same_in_plugin_profile_and_attack() -> None:
     assert set(MODES) == set(PLUGIN_MODES) == set(get_args(EngineFault))

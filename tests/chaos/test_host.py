@@ -1,4 +1,4 @@
-"""Processes beside the server that take its processors: there while it holds, gone afterwards, and with us."""
+"""Host load `cpu`: busy processes that run while the attack holds, and end with it and with us."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ import time
 import psutil
 import pytest
 
-from loadchaos.chaos import AttackedReplica, AttackInjector, host
-from loadchaos.chaos.host import _SPIN
+from loadchaos.chaos import AttackedReplica
+from loadchaos.chaos.host import cpu
+from loadchaos.chaos.host.cpu import _SPIN
 from loadchaos.core.errors import OptionError
-from loadchaos.core.redact import Redactor
-from loadchaos.server.dialects import DIALECTS
+from tests.chaos.conftest import injector
 
 
-def hogs() -> list[psutil.Process]:
+def busy_processes() -> list[psutil.Process]:
     return [p for p in psutil.Process().children() if p.is_running() and _SPIN in p.cmdline()]
 
 
-def test_a_hog_runs_while_it_holds_and_is_gone_afterwards() -> None:
-    async def story() -> None:
+def test_cpu_hog_runs_while_the_attack_holds() -> None:
+    async def run() -> None:
         rows: list[object] = []
         spec = {"host": "cpu", "for_s": 600.0, "params": {"processes": "2"}}
         here = AttackedReplica("a", "http://127.0.0.1:9", pid=os.getpid)
-        attacks = AttackInjector([spec], DIALECTS["vllm"], [here], rows.append, Redactor())
+        attacks = injector([spec], here, rows.append)
         await attacks.start()
         deadline = time.monotonic() + 60
-        while len(hogs()) < 2:
+        while len(busy_processes()) < 2:
             assert time.monotonic() < deadline
             await asyncio.sleep(0.02)
         assert await attacks.stop() == []
-        assert hogs() == []
+        assert busy_processes() == []
         assert [r["what"] for r in rows] == ["begin", "end", "undo"]  # type: ignore[index]  # rows of the ledger
 
-    asyncio.run(story())
+    asyncio.run(run())
 
 
-def test_hogs_of_which_not_all_could_be_started_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, started = host._spin, list[subprocess.Popen[bytes]]()
+def test_cpu_hog_ends_its_processes_when_not_all_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, started = cpu._spin, list[subprocess.Popen[bytes]]()
 
     def spin() -> subprocess.Popen[bytes]:
         if started:
@@ -51,13 +51,13 @@ def test_hogs_of_which_not_all_could_be_started_are_ended(monkeypatch: pytest.Mo
         started.append(real())
         return started[0]
 
-    monkeypatch.setattr(host, "_spin", spin)
-    done = asyncio.run(host.CpuHog(2).begin(AttackedReplica("a", "http://127.0.0.1:9", pid=os.getpid)))
+    monkeypatch.setattr(cpu, "_spin", spin)
+    done = asyncio.run(cpu.CpuHog(2).begin(AttackedReplica("a", "http://127.0.0.1:9", pid=os.getpid)))
     assert (done.ok, started[0].returncode) == (False, -signal.SIGKILL)
-    assert done.text.startswith("1 of 2 processes")
+    assert done.text.startswith("only 1 of 2 busy processes started")
 
 
-def test_a_hog_does_not_outlive_the_one_who_started_it() -> None:
+def test_cpu_hog_ends_with_its_parent() -> None:
     popen = f"subprocess.Popen([sys.executable, '-c', {_SPIN!r}, str(os.getpid())])"
     starts = f"import os, subprocess, sys\nprint({popen}.pid)"
     done = subprocess.run([sys.executable, "-c", starts], capture_output=True, text=True, check=True, timeout=60)
@@ -67,22 +67,20 @@ def test_a_hog_does_not_outlive_the_one_who_started_it() -> None:
         time.sleep(0.02)
 
 
-def test_beside_a_server_elsewhere_nothing_is_run() -> None:
-    async def story() -> None:
-        attacks = AttackInjector(
-            [{"host": "cpu"}], DIALECTS["vllm"], [AttackedReplica("a", "http://h:1")], lambda _: None, Redactor()
-        )
+def test_cpu_hog_is_refused_for_a_server_on_another_machine() -> None:
+    async def run() -> None:
+        attacks = injector([{"host": "cpu"}], AttackedReplica("a", "http://h:1"))
         ((name, found),) = await attacks.preflight("host")
         await attacks.stop()
         assert (name, found.ok) == ("host_cpu", False)
 
-    asyncio.run(story())
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("params", [{"processes": "0"}, {"processes": "many"}, {"threads": "2"}])
-def test_what_no_hog_can_be_is_refused(params: dict[str, str]) -> None:
-    async def story() -> None:
-        AttackInjector([{"host": "cpu", "params": params}], DIALECTS["vllm"], [], lambda _: None, Redactor())
+def test_cpu_hog_refuses_bad_params(params: dict[str, str]) -> None:
+    async def run() -> None:
+        injector([{"host": "cpu", "params": params}], AttackedReplica("a", ""))
 
     with pytest.raises(OptionError, match="processes"):
-        asyncio.run(story())
+        asyncio.run(run())

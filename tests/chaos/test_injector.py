@@ -1,4 +1,4 @@
-"""Attacks on a real server: what is sent, what is recorded, what is taken back."""
+"""AttackInjector with admin attacks: calls sent, rows recorded, acts undone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.chaos import AttackedReplica, AttackInjector
+from loadchaos.chaos import AttackedReplica, AttackInjector, AttackTarget
 from loadchaos.core.errors import OptionError
 from loadchaos.core.redact import Redactor
 from loadchaos.profile.attack import AttackPlan
@@ -20,19 +20,20 @@ OK = (200, b"")
 
 
 @contextlib.asynccontextmanager
-async def attacking(server: Any, rows: Any, *specs: Any, **more: Any) -> AsyncIterator[AttackInjector]:
-    dialect = DIALECTS[more.pop("dialect", "vllm")]
-    replicas = more.pop("replicas", [AttackedReplica("a", server.url)])
+async def attacking(server: Any, rows: Any, *specs: Any, **target: Any) -> AsyncIterator[AttackInjector]:
+    dialect = DIALECTS[target.pop("dialect", "vllm")]
+    replicas = target.pop("replicas", [AttackedReplica("a", server.url)])
     headers = {"Authorization": "Bearer planted-secret"}
-    attacks = AttackInjector(specs, dialect, replicas, rows.append, Redactor(["planted-secret"]), headers, **more)
+    attacked = AttackTarget(dialect, replicas, headers, **target)
+    attacks = AttackInjector(specs, attacked, rows.append, Redactor(["planted-secret"]))
     try:
         yield attacks
     finally:
         await attacks.stop()
 
 
-def test_an_attack_is_repeated_with_begin_and_end_rows(server: Any, rows: Any) -> None:
-    async def story() -> None:
+def test_injector_repeats_an_attack_with_begin_and_end_rows(server: Any, rows: Any) -> None:
+    async def run() -> None:
         server.answers["/reset_mm_cache"] = OK
         async with attacking(server, rows, {"admin": "reset_mm_cache", "every_s": 0.05}) as attacks:
             await attacks.start()
@@ -45,7 +46,7 @@ def test_an_attack_is_repeated_with_begin_and_end_rows(server: Any, rows: Any) -
         assert "encoder_cache_miss" not in begin["effects"]  # it leaves the encoder cache alone
         assert server.asked[0][4]["Authorization"] == "Bearer planted-secret"
 
-    asyncio.run(story())
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(
@@ -57,10 +58,10 @@ def test_an_attack_is_repeated_with_begin_and_end_rows(server: Any, rows: Any) -
         ((500, b"key planted-secret"), "key [redacted]"),
     ],
 )
-def test_an_answer_that_is_no_success_is_told_as_it_is(
+def test_admin_attack_records_a_failed_answer_unchanged(
     server: Any, rows: Any, answer: tuple[int, bytes], text: str
 ) -> None:
-    async def story() -> None:
+    async def run() -> None:
         server.answers["/reset_prefix_cache"] = answer
         async with attacking(server, rows, {"admin": "reset_prefix_cache"}) as attacks:
             await attacks.start()
@@ -70,24 +71,24 @@ def test_an_answer_that_is_no_success_is_told_as_it_is(
         assert end["status"] == answer[0]
         assert text in end["text"]
 
-    asyncio.run(story())
+    asyncio.run(run())
 
 
-def test_a_server_that_is_not_there_is_told_as_not_done(server: Any, rows: Any) -> None:
-    async def story() -> None:
-        nobody = [AttackedReplica("a", "http://127.0.0.1:9")]
-        async with attacking(server, rows, {"admin": "reset_mm_cache"}, replicas=nobody) as attacks:
+def test_admin_attack_on_a_closed_port_is_not_done(server: Any, rows: Any) -> None:
+    async def run() -> None:
+        closed = [AttackedReplica("a", "http://127.0.0.1:9")]
+        async with attacking(server, rows, {"admin": "reset_mm_cache"}, replicas=closed) as attacks:
             await attacks.start()
             await rows.until(lambda: rows.of(what="end"))
         end = rows.of(what="end")[0]
         assert (end["ok"], end["status"]) == (False, None)
         assert "Connect" in end["text"]
 
-    asyncio.run(story())
+    asyncio.run(run())
 
 
-def test_parameters_go_into_the_query_and_add_their_effects(server: Any, rows: Any) -> None:
-    async def story() -> None:
+def test_admin_attack_params_go_into_the_query_and_add_effects(server: Any, rows: Any) -> None:
+    async def run() -> None:
         server.answers["/reset_prefix_cache"] = (200, b'{"success":true}')
         spec = {"admin": "reset_prefix_cache", "params": {"reset_running_requests": True}}
         async with attacking(server, rows, spec) as attacks:
@@ -96,11 +97,11 @@ def test_parameters_go_into_the_query_and_add_their_effects(server: Any, rows: A
         assert server.asked[0][2] == {"reset_running_requests": "true"}
         assert "async_placeholder_underflow" in rows[0]["effects"]
 
-    asyncio.run(story())
+    asyncio.run(run())
 
 
-def test_parameters_of_an_operation_with_a_body_go_there(server: Any, rows: Any) -> None:
-    async def story() -> None:
+def test_admin_attack_params_go_into_the_body_where_there_is_one(server: Any, rows: Any) -> None:
+    async def run() -> None:
         server.answers["/abort_requests"] = (200, b'{"status":"aborted","aborted":2}')
         async with attacking(
             server, rows, {"admin": "abort_requests"}, {"admin": "abort_requests", "params": {"request_ids": ["x"]}}
@@ -110,14 +111,14 @@ def test_parameters_of_an_operation_with_a_body_go_there(server: Any, rows: Any)
         assert {"abort_all": True} in [asked[3] for asked in server.asked]
         assert {"request_ids": ["x"]} in [asked[3] for asked in server.asked]
 
-    asyncio.run(story())
+    asyncio.run(run())
 
 
-def test_a_profile_s_parameters_keep_their_kind_in_a_body_and_repeat_in_a_query(server: Any, rows: Any) -> None:
+def test_admin_attack_params_keep_their_type_in_a_body_and_repeat_in_a_query(server: Any, rows: Any) -> None:
     def planned(**entry: Any) -> dict[str, Any]:
         return AttackPlan.model_validate(entry).spec()
 
-    async def story() -> None:
+    async def run() -> None:
         server.answers |= {"/scale_elastic_ep": OK, "/wake_up": OK}
         specs = [
             planned(admin="scale_elastic_ep", params={"new_data_parallel_size": 2}),
@@ -129,22 +130,22 @@ def test_a_profile_s_parameters_keep_their_kind_in_a_body_and_repeat_in_a_query(
         assert {"new_data_parallel_size": 2} in [asked[3] for asked in server.asked]
         assert server.queries["/wake_up"] == "tags=weights&tags=kv_cache"
 
-    asyncio.run(story())
+    asyncio.run(run())
 
 
-def test_a_404_of_the_operation_itself_is_no_missing_endpoint(server: Any, rows: Any) -> None:
-    async def story() -> None:
+def test_admin_attack_404_of_the_operation_is_no_missing_endpoint(server: Any, rows: Any) -> None:
+    async def run() -> None:
         server.answers["/v1/load_lora_adapter"] = (404, b'{"error":{"message":"No adapter found for /nonexistent"}}')
         async with attacking(server, rows, {"admin": "load_lora_adapter", "params": {"lora_name": "x"}}) as attacks:
             await attacks.start()
             await rows.until(lambda: rows.of(what="end"))
         assert rows.of(what="end")[0]["text"] == '{"error":{"message":"No adapter found for /nonexistent"}}'
 
-    asyncio.run(story())
+    asyncio.run(run())
 
 
-def test_what_holds_is_taken_back_and_its_window_ends_then(server: Any, rows: Any) -> None:
-    async def story() -> None:
+def test_injector_undoes_an_act_that_holds_before_its_end_row(server: Any, rows: Any) -> None:
+    async def run() -> None:
         server.answers |= {"/pause": (200, b'{"status":"paused"}'), "/resume": (200, b'{"status":"resumed"}')}
         async with attacking(server, rows, {"admin": "pause", "params": {"mode": "keep"}, "hold_s": 0.1}) as attacks:
             await attacks.start()
@@ -156,11 +157,11 @@ def test_what_holds_is_taken_back_and_its_window_ends_then(server: Any, rows: An
         assert rows[2]["at_ns"] - rows[0]["at_ns"] >= 0.1e9
         assert "finish_abort" not in rows[0]["effects"]
 
-    asyncio.run(story())
+    asyncio.run(run())
 
 
-def test_what_still_holds_at_the_stop_is_taken_back(server: Any, rows: Any) -> None:
-    async def story() -> None:
+def test_injector_stop_undoes_acts_that_still_hold(server: Any, rows: Any) -> None:
+    async def run() -> None:
         server.answers |= {"/sleep": OK, "/wake_up": OK}
         async with attacking(server, rows, {"admin": "sleep", "hold_s": 3600}) as attacks:
             await attacks.start()
@@ -169,11 +170,11 @@ def test_what_still_holds_at_the_stop_is_taken_back(server: Any, rows: Any) -> N
         assert rows.of(what="undo")[0]["ok"] is True
         assert "finish_abort" in rows[0]["effects"]
 
-    asyncio.run(story())
+    asyncio.run(run())
 
 
-def test_an_act_follows_each_time_another_was_done_or_took_hold(server: Any, rows: Any) -> None:
-    async def story() -> None:
+def test_injector_triggers_follow_another_act(server: Any, rows: Any) -> None:
+    async def run() -> None:
         server.answers |= {"/sleep": OK, "/wake_up": OK, "/reset_mm_cache": OK, "/reset_encoder_cache": OK}
         specs = [
             {"admin": "sleep", "hold_s": 1.0},
@@ -195,24 +196,24 @@ def test_an_act_follows_each_time_another_was_done_or_took_hold(server: Any, row
             held.index(("sleep", "begin")) < held.index(("reset_encoder_cache", "begin")) < held.index(("sleep", "end"))
         )
 
-    asyncio.run(story())
+    asyncio.run(run())
 
 
-def test_waiting_for_an_act_that_nobody_does_is_refused(server: Any, rows: Any) -> None:
-    async def story() -> None:
+def test_injector_refuses_a_trigger_that_no_attack_fires(server: Any, rows: Any) -> None:
+    async def run() -> None:
         async with attacking(
             server, rows, {"admin": "pause"}, {"admin": "abort_requests", "trigger": ("after", "wake_up")}
         ):
             pass
 
     with pytest.raises(
-        OptionError, match="no attack of this profile does that; there are: abort_requests, pause, resume"
+        OptionError, match="no attack of this profile does that; its acts are: abort_requests, pause, resume"
     ):
-        asyncio.run(story())
+        asyncio.run(run())
 
 
-def test_a_random_replica_is_each_of_them_some_time(server: Any, rows: Any) -> None:
-    async def story() -> None:
+def test_injector_on_random_reaches_every_replica(server: Any, rows: Any) -> None:
+    async def run() -> None:
         server.answers["/reset_mm_cache"] = OK
         replicas = [AttackedReplica(name, server.url) for name in "abc"]
         spec = {"admin": "reset_mm_cache", "on": "random", "every_s": 0.02}
@@ -221,11 +222,11 @@ def test_a_random_replica_is_each_of_them_some_time(server: Any, rows: Any) -> N
             await rows.until(lambda: {r["replica"] for r in rows.of(what="end")} == {"a", "b", "c"})
         assert all(len({r["replica"] for r in rows.of(n=n)}) == 1 for n in {r["n"] for r in rows})
 
-    asyncio.run(story())
+    asyncio.run(run())
 
 
-def test_a_call_without_an_answer_is_taken_back_too(server: Any, rows: Any) -> None:
-    async def story() -> None:
+def test_injector_undoes_a_call_without_an_answer(server: Any, rows: Any) -> None:
+    async def run() -> None:
         server.answers |= {"/pause": OK, "/resume": OK}
         server.slow_s["/pause"] = 0.5
         async with attacking(server, rows, {"admin": "pause"}) as attacks:
@@ -234,21 +235,21 @@ def test_a_call_without_an_answer_is_taken_back_too(server: Any, rows: Any) -> N
         assert server.paths() == ["/pause", "/resume"]
         assert rows.of(what="end")[0]["ok"] is None
 
-    asyncio.run(story())
+    asyncio.run(run())
 
 
-def test_a_pause_that_was_refused_is_not_taken_back(server: Any, rows: Any) -> None:
-    async def story() -> None:
+def test_injector_does_not_undo_a_refused_act(server: Any, rows: Any) -> None:
+    async def run() -> None:
         async with attacking(server, rows, {"admin": "pause"}) as attacks:
             await attacks.start()
             await rows.until(lambda: rows.of(what="end"))
         assert server.paths() == ["/pause"]
 
-    asyncio.run(story())
+    asyncio.run(run())
 
 
-def test_while_the_server_is_down_nothing_is_sent_and_skipped_rows_are_few(server: Any, rows: Any) -> None:
-    async def story() -> None:
+def test_injector_pause_sends_nothing_and_writes_few_skipped_rows(server: Any, rows: Any) -> None:
+    async def run() -> None:
         server.answers["/reset_mm_cache"] = OK
         async with attacking(server, rows, {"admin": "reset_mm_cache", "every_s": 0.02}) as attacks:
             attacks.pause("the server is down")
@@ -261,24 +262,27 @@ def test_while_the_server_is_down_nothing_is_sent_and_skipped_rows_are_few(serve
             attacks.resume()
             await rows.until(lambda: rows.of(what="end"))
 
-    asyncio.run(story())
+    asyncio.run(run())
 
 
-def test_what_is_in_force_is_not_begun_a_second_time(server: Any, rows: Any) -> None:
-    async def story() -> None:
+def test_injector_skips_an_act_that_is_still_in_force(server: Any, rows: Any) -> None:
+    async def run() -> None:
         server.answers["/pause"] = server.answers["/resume"] = OK
         async with attacking(server, rows) as attacks:
             attacks.fire("admin", "pause", {})
             attacks.fire("admin", "pause", {})
             await rows.until(lambda: rows.of(what="skipped"))
-            assert (rows.of(what="skipped")[0]["text"], len(rows.of(what="begin"))) == ("it is still in force", 1)
+            assert (rows.of(what="skipped")[0]["text"], len(rows.of(what="begin"))) == (
+                "the act before is still in force",
+                1,
+            )
         assert sorted(r["what"] for r in rows if r["n"] == -1) == ["begin", "end", "undo"]
 
-    asyncio.run(story())
+    asyncio.run(run())
 
 
-def test_replicas_are_attacked_as_on_says(server: Any, rows: Any) -> None:
-    async def story() -> None:
+def test_injector_on_selects_the_replicas(server: Any, rows: Any) -> None:
+    async def run() -> None:
         server.answers["/reset_mm_cache"] = OK
         replicas = [AttackedReplica(name, server.url) for name in "abc"]
         for on, expected in (("each", {"a", "b", "c"}), ("one", {"a"}), ("b", {"b"})):
@@ -289,7 +293,7 @@ def test_replicas_are_attacked_as_on_says(server: Any, rows: Any) -> None:
                 await rows.until(lambda names=expected: len(rows.of(what="end")) == len(names))
             assert {r["replica"] for r in rows} == expected
 
-    asyncio.run(story())
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(
@@ -298,62 +302,62 @@ def test_replicas_are_attacked_as_on_says(server: Any, rows: Any) -> None:
         ({"admin": "reset_mm_cash"}, "did you mean reset_mm_cache"),
         ({"admin": "reset_mm_cache", "on": "z"}, "each, one, random or a replica"),
         ({"admin": "collective_rpc", "params": {"method": "__del__"}}, "method is one of check_health"),
-        ({"every_s": 2}, "an attack names what it is"),
+        ({"every_s": 2}, "an attack needs its kind"),
     ],
 )
-def test_a_spec_that_cannot_be_done_is_refused_with_what_can(server: Any, rows: Any, spec: Any, text: str) -> None:
-    async def story() -> None:
+def test_injector_refuses_a_bad_spec_and_names_valid_ones(server: Any, rows: Any, spec: Any, text: str) -> None:
+    async def run() -> None:
         async with attacking(server, rows, spec):
             pass
 
     with pytest.raises(OptionError, match=text):
-        asyncio.run(story())
+        asyncio.run(run())
 
 
-def test_a_dialect_without_admin_operations_says_so(server: Any, rows: Any) -> None:
-    async def story() -> None:
+def test_injector_refuses_admin_attacks_of_a_dialect_without_them(server: Any, rows: Any) -> None:
+    async def run() -> None:
         async with attacking(server, rows, {"admin": "reset_mm_cache"}, dialect="openai"):
             pass
 
     with pytest.raises(OptionError, match="knows no admin operations"):
-        asyncio.run(story())
+        asyncio.run(run())
 
 
-def test_the_preflight_finds_what_is_there_and_does_nothing(server: Any, rows: Any) -> None:
-    async def story() -> None:
+def test_preflight_finds_endpoints_without_calling_them(server: Any, rows: Any) -> None:
+    async def run() -> None:
         server.answers["/reset_mm_cache"] = OK
         specs = [{"admin": "reset_mm_cache"}, {"admin": "sleep"}]
         async with attacking(server, rows, *specs) as attacks:
-            (first, there), (second, missing) = await attacks.preflight()
-        assert (first, there.ok) == ("reset_mm_cache", True)
+            (first, found), (second, missing) = await attacks.preflight()
+        assert (first, found.ok) == ("reset_mm_cache", True)
         assert (second, missing.ok) == ("sleep", False)
         assert "VLLM_SERVER_DEV_MODE=1" in missing.text
         assert {method for method, *_ in server.asked} == {"GET"}
 
-    asyncio.run(story())
+    asyncio.run(run())
 
 
-def test_the_preflight_says_when_the_version_is_too_old(server: Any, rows: Any) -> None:
-    async def story() -> None:
+def test_preflight_names_the_version_that_an_operation_needs(server: Any, rows: Any) -> None:
+    async def run() -> None:
         async with attacking(server, rows, {"admin": "reset_mm_cache"}, version="0.11.0") as attacks:
             _, done = (await attacks.preflight())[0]
-        assert "it came with 0.11.2, this one is 0.11.0" in done.text
+        assert "it exists from version 0.11.2, this server is 0.11.0" in done.text
 
-    asyncio.run(story())
+    asyncio.run(run())
 
 
-def test_the_preflight_never_gets_a_path_whose_get_acts(server: Any, rows: Any) -> None:
-    async def story() -> None:
+def test_preflight_never_gets_a_path_whose_get_acts(server: Any, rows: Any) -> None:
+    async def run() -> None:
         server.answers["/flush_cache"] = OK
         async with attacking(server, rows, {"admin": "flush_cache"}, dialect="sglang") as attacks:
             _, done = (await attacks.preflight())[0]
         assert done.ok is True
         assert [method for method, *_ in server.asked] == ["OPTIONS"]
 
-    asyncio.run(story())
+    asyncio.run(run())
 
 
-def test_every_undo_is_an_operation_of_its_dialect() -> None:
+def test_dialect_undo_operations_exist() -> None:
     for dialect in DIALECTS.values():
         for name, operation in dialect.admin.items():
             assert name == operation.name

@@ -1,196 +1,154 @@
-"""The proxy and its toxics: what passes is what was sent, later, narrower, cut or not at all, and well again afterwards."""
+"""Our proxy and its toxics: data arrives unchanged, late, slowly, cut short or not at all, and normally afterwards."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
-from loadchaos.chaos import AttackedReplica, AttackInjector, ProxyPath
+from loadchaos.chaos import AttackedReplica, LocalProxy
 from loadchaos.chaos.proxy import Proxy
-from loadchaos.chaos.toxics import TYPES, Toxic, toxic
+from loadchaos.chaos.toxics import parse_toxic
 from loadchaos.core.errors import OptionError
-from loadchaos.core.redact import Redactor
-from loadchaos.profile.attack import NetworkFault
-from loadchaos.server.dialects import DIALECTS
-
-Client = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+from tests.chaos.conftest import injector
+from tests.chaos.toxic_proxy import Connect, echoed, run_proxied, toxic_of
 
 
-async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(ConnectionError):
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-    writer.close()
-
-
-@contextlib.asynccontextmanager
-async def proxied() -> AsyncIterator[tuple[Proxy, Callable[[], Awaitable[Client]]]]:
-    """A proxy before an echo, and how to connect through it."""
-    server = await asyncio.start_server(echo, "127.0.0.1", 0)
-    proxy = Proxy("127.0.0.1", server.sockets[0].getsockname()[1])
-    await proxy.open()
-    clients: list[asyncio.StreamWriter] = []
-
-    async def connect() -> Client:
-        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.listening)
-        clients.append(writer)
-        return reader, writer
-
-    try:
-        yield proxy, connect
-    finally:
-        for writer in clients:
-            writer.close()
-        if proxy._server is not None:
-            proxy._server.close()
-        server.close()
-        await asyncio.sleep(0.05)  # the links see their ends
-
-
-def lay(kind: str, **params: Any) -> Toxic:
-    return toxic(kind, kind, params)
-
-
-async def said(client: Client, text: bytes = b"hello") -> bytes:
-    client[1].write(text)
-    return await asyncio.wait_for(client[0].readexactly(len(text)), 5)
-
-
-def story(told: Callable[[Proxy, Callable[[], Awaitable[Client]]], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        async with proxied() as (proxy, connect):
-            await told(proxy, connect)
-
-    asyncio.run(whole())
-
-
-def test_without_toxics_everything_passes_unchanged_in_both_directions() -> None:
-    async def told(proxy: Proxy, connect: Any) -> None:
+def test_proxy_without_toxics_passes_everything_in_both_directions() -> None:
+    async def check(proxy: Proxy, connect: Connect) -> None:
         blob = bytes(range(256)) * 4096
-        assert await said(await connect(), blob) == blob
+        assert await echoed(await connect(), blob) == blob
         reader, writer = await connect()
         writer.write(b"x")
         writer.write_eof()
-        assert await reader.read() == b"x", "the end passes, too"
+        assert await reader.read() == b"x", "the end of the stream passes, too"
 
-    story(told)
+    run_proxied(check)
 
 
-def test_latency_delays_what_passes_and_removal_ends_it() -> None:
-    async def told(proxy: Proxy, connect: Any) -> None:
+def test_latency_delays_data_until_it_is_removed() -> None:
+    async def check(proxy: Proxy, connect: Connect) -> None:
         client = await connect()
-        await said(client)
-        await proxy.add(lay("latency", latency="300"))
+        await echoed(client)
+        await proxy.add(toxic_of("latency", latency="300"))
         begin = time.monotonic()
-        await said(client)
-        assert time.monotonic() - begin >= 0.3, "a connection there was before is hit, too"
+        await echoed(client)
+        assert time.monotonic() - begin >= 0.3, "an open connection is hit, too"
         await proxy.remove("latency")
         begin = time.monotonic()
-        await said(client)
+        await echoed(client)
         assert time.monotonic() - begin < 0.3
 
-    story(told)
+    run_proxied(check)
 
 
-def test_bandwidth_takes_its_time() -> None:
-    async def told(proxy: Proxy, connect: Any) -> None:
-        await proxy.add(lay("bandwidth", rate="50"))
+def test_bandwidth_limits_the_rate() -> None:
+    async def check(proxy: Proxy, connect: Connect) -> None:
+        await proxy.add(toxic_of("bandwidth", rate="50"))
         begin = time.monotonic()
-        await said(await connect(), b"x" * 20 * 1024)
+        await echoed(await connect(), b"x" * 20 * 1024)
         assert time.monotonic() - begin >= 0.3  # 20 KB at 50 KB/s
 
-    story(told)
+    run_proxied(check)
 
 
-def test_a_slicer_cuts_and_loses_nothing() -> None:
-    async def told(proxy: Proxy, connect: Any) -> None:
-        await proxy.add(lay("slicer", average_size="3", size_variation="2"))
+def test_slicer_cuts_data_and_loses_none() -> None:
+    async def check(proxy: Proxy, connect: Connect) -> None:
+        await proxy.add(toxic_of("slicer", average_size="3", size_variation="2"))
         blob = bytes(range(256))
-        assert await said(await connect(), blob) == blob
+        assert await echoed(await connect(), blob) == blob
 
-    story(told)
+    run_proxied(check)
 
 
-def test_a_timeout_passes_nothing_until_it_is_removed() -> None:
-    async def told(proxy: Proxy, connect: Any) -> None:
+def test_slow_close_delays_the_end_of_the_stream() -> None:
+    async def check(proxy: Proxy, connect: Connect) -> None:
+        await proxy.add(toxic_of("slow_close", delay="300"))
+        reader, writer = await connect()
+        writer.write_eof()
+        begin = time.monotonic()
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        assert time.monotonic() - begin >= 0.25
+
+    run_proxied(check)
+
+
+def test_timeout_passes_nothing_until_it_is_removed() -> None:
+    async def check(proxy: Proxy, connect: Connect) -> None:
         client = await connect()
-        await proxy.add(lay("timeout"))
+        await proxy.add(toxic_of("timeout"))
         client[1].write(b"hello")
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(client[0].readexactly(5), 0.2)
         await proxy.remove("timeout")
         assert await asyncio.wait_for(client[0].readexactly(5), 5) == b"hello"
 
-    story(told)
+    run_proxied(check)
 
 
-def test_a_timeout_with_a_limit_ends_the_connection() -> None:
-    async def told(proxy: Proxy, connect: Any) -> None:
+def test_timeout_with_a_limit_closes_the_connection() -> None:
+    async def check(proxy: Proxy, connect: Connect) -> None:
         reader, writer = await connect()
-        await proxy.add(lay("timeout", timeout="100"))
+        await proxy.add(toxic_of("timeout", timeout="100"))
         writer.write(b"hello")
         assert await asyncio.wait_for(reader.read(), 5) == b""
 
-    story(told)
+    run_proxied(check)
 
 
-def test_a_reset_is_a_reset() -> None:
-    async def told(proxy: Proxy, connect: Any) -> None:
+def test_reset_peer_resets_the_connection() -> None:
+    async def check(proxy: Proxy, connect: Connect) -> None:
         client = await connect()
-        await said(client)
-        await proxy.add(lay("reset_peer"))
+        await echoed(client)
+        await proxy.add(toxic_of("reset_peer"))
         with pytest.raises(ConnectionResetError):
             await asyncio.wait_for(client[0].read(), 5)
 
-    story(told)
+    run_proxied(check)
 
 
-def test_a_limit_of_data_ends_the_connection_behind_exactly_that_much() -> None:
-    async def told(proxy: Proxy, connect: Any) -> None:
-        await proxy.add(lay("limit_data", bytes="7"))
+def test_limit_data_closes_the_connection_after_exactly_that_much() -> None:
+    async def check(proxy: Proxy, connect: Connect) -> None:
+        await proxy.add(toxic_of("limit_data", bytes="7"))
         reader, writer = await connect()
         writer.write(b"0123456789")
         assert await asyncio.wait_for(reader.read(), 5) == b"0123456"
 
-    story(told)
+    run_proxied(check)
 
 
-def test_down_refuses_and_cuts_and_up_again_serves_on_the_same_port() -> None:
-    async def told(proxy: Proxy, connect: Any) -> None:
+def test_down_refuses_and_resets_and_serves_on_the_same_port_afterwards() -> None:
+    async def check(proxy: Proxy, connect: Connect) -> None:
         client = await connect()
-        await said(client)
-        await proxy.add(lay("down"))
+        await echoed(client)
+        await proxy.add(toxic_of("down"))
         with pytest.raises(ConnectionResetError):
             await asyncio.wait_for(client[0].read(), 5)
         with pytest.raises(ConnectionRefusedError):
             await connect()
         await proxy.remove("down")
-        assert await said(await connect()) == b"hello"
+        assert await echoed(await connect()) == b"hello"
 
-    story(told)
+    run_proxied(check)
 
 
-def test_a_share_hits_some_connections_and_always_the_same_ones() -> None:
-    async def told(proxy: Proxy, connect: Any) -> None:
-        one = lay("latency", share=0.4)
-        links = [link for _ in range(20) for link in [await connect()]]
-        await asyncio.gather(*(said(link) for link in links))
-        hit = [link.hits(one) for link in proxy._links]
+def test_share_hits_some_connections_and_always_the_same_ones() -> None:
+    async def check(proxy: Proxy, connect: Connect) -> None:
+        toxic = toxic_of("latency", share=0.4)
+        clients = [client for _ in range(20) for client in [await connect()]]
+        await asyncio.gather(*(echoed(client) for client in clients))
+        hit = [link.hits(toxic) for link in proxy._links]
         assert 0 < sum(hit) < 20
-        assert hit == [link.hits(one) for link in proxy._links]
+        assert hit == [link.hits(toxic) for link in proxy._links]
 
-    story(told)
+    run_proxied(check)
 
 
 @pytest.mark.parametrize(
-    ("kind", "params", "says"),
+    ("kind", "params", "message"),
     [
         ("lag", {}, "latency, bandwidth"),
         ("latency", {"delay": "1"}, "latency, jitter"),
@@ -198,53 +156,41 @@ def test_a_share_hits_some_connections_and_always_the_same_ones() -> None:
         ("bandwidth", {"rate": "-1"}, "below 0"),
     ],
 )
-def test_a_toxic_nobody_knows_is_our_users_mistake(kind: str, params: dict[str, str], says: str) -> None:
-    with pytest.raises(OptionError, match=says):
-        toxic("x", kind, params)
+def test_parse_toxic_refuses_unknown_types_and_attributes(kind: str, params: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        parse_toxic("x", kind, params)
 
 
-def test_attacks_lay_and_lift_toxics_on_the_child_in_the_path(server: Any, rows: Any) -> None:
+def test_network_attack_lays_and_removes_its_toxic_on_the_proxy(server: Any, rows: Any) -> None:
     server.answers["/health"] = (200, b"ok")
 
-    async def whole() -> None:
-        path = ProxyPath(f"{server.url}/prefix/v1")
-        await path.open()
-        assert await path.added_delay_s("/health", ssl.create_default_context()) is not None
+    async def run() -> None:
+        proxy = LocalProxy(f"{server.url}/prefix/v1")
+        await proxy.open()
+        assert await proxy.added_delay_s("/health", ssl.create_default_context()) is not None
         spec = {"network": "latency", "params": {"latency": "5", "share": 0.5}, "at_s": 0.0, "for_s": 0.1}
-        attacks = AttackInjector(
-            [spec], DIALECTS["vllm"], [AttackedReplica("a", server.url, path=path)], rows.append, Redactor()
-        )
+        attacks = injector([spec], AttackedReplica("a", server.url, proxy=proxy), rows.append)
         await attacks.start()
         await rows.until(lambda: rows.of(what="end"))
         await attacks.stop()
-        await path.close()
+        await proxy.close()
 
-    asyncio.run(whole())
+    asyncio.run(run())
     assert [(r["what"], r["ok"]) for r in rows] == [("begin", None), ("undo", True), ("end", True)]
     assert (rows[0]["attack"], rows[0]["kind"]) == ("network_latency", "network")
-    assert "50% of the connections" in rows[2]["text"]
+    assert rows[2]["text"].startswith("downstream, 50% of the connections: latency 5 ms, jitter 0 ms; hit 0 of ")
 
 
-def test_a_proxy_that_is_gone_is_told(server: Any, rows: Any) -> None:
-    async def whole() -> None:
-        path = ProxyPath(server.url)
-        await path.open()
-        await path.close()
+def test_network_attack_fails_when_the_proxy_is_gone(server: Any, rows: Any) -> None:
+    async def run() -> None:
+        proxy = LocalProxy(server.url)
+        await proxy.open()
+        await proxy.close()
         spec = {"network": "down", "at_s": 0.0, "for_s": 0.1}
-        attacks = AttackInjector(
-            [spec], DIALECTS["vllm"], [AttackedReplica("a", server.url, path=path)], rows.append, Redactor()
-        )
+        attacks = injector([spec], AttackedReplica("a", server.url, proxy=proxy), rows.append)
         await attacks.start()
         await rows.until(lambda: rows.of(what="end"))
         await attacks.stop()
 
-    asyncio.run(whole())
+    asyncio.run(run())
     assert rows.of(what="end")[0]["ok"] is False
-
-
-def test_the_profile_and_we_know_the_same_toxics() -> None:
-    assert set(TYPES) == set(get_args(NetworkFault))
-
-
-def test_no_toxic_excuses_a_server_error() -> None:
-    assert all("http_error" not in kind.effects for kind in TYPES.values())

@@ -1,4 +1,4 @@
-"""Signals to a server's processes: the right process, told with its pid, taken back whatever happens to us."""
+"""Process attacks: the signal goes to the right process, its pid is recorded, and a stop is always undone."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ import pytest
 
 from loadchaos.chaos import AttackedReplica, AttackInjector
 from loadchaos.core.errors import OptionError
-from loadchaos.core.redact import Redactor
-from loadchaos.server.dialects import DIALECTS
+from tests.chaos.conftest import injector
 
 # A server's tree: an API server whose child calls itself VLLM::EngineCore, as vLLM's do.
 _PARENT = """\
@@ -63,30 +62,30 @@ def tree() -> Iterator[Tree]:
 @contextlib.asynccontextmanager
 async def attacking(rows: Any, tree: Tree, *specs: Any) -> AsyncIterator[AttackInjector]:
     replica = AttackedReplica("a", "http://127.0.0.1:9", tree.pid)
-    attacks = AttackInjector(specs, DIALECTS["vllm"], [replica], rows.append, Redactor())
+    attacks = injector(specs, replica, rows.append)
     try:
         yield attacks
     finally:
         await attacks.stop()
 
 
-def kill(role: str, **more: Any) -> dict[str, Any]:
-    return {"process": "sigkill", "params": {"role": role}, "at_s": 0.0, **more}
+def kill(role: str, **fields: Any) -> dict[str, Any]:
+    return {"process": "sigkill", "params": {"role": role}, "at_s": 0.0, **fields}
 
 
 def stop(for_s: float) -> dict[str, Any]:
     return {"process": "sigstop", "params": {"role": "engine_core"}, "at_s": 0.0, "for_s": for_s}
 
 
-def test_the_engine_core_is_killed_and_the_rows_say_which_process_and_by_what(tree: Tree, rows: Any) -> None:
-    async def story() -> None:
+def test_sigkill_ends_the_engine_core_and_rows_carry_pid_and_signal(tree: Tree, rows: Any) -> None:
+    async def run() -> None:
         async with attacking(rows, tree, kill("engine_core")) as attacks:
             await attacks.start()
             await rows.until(lambda: rows.of(what="end"))
 
-    asyncio.run(story())
+    asyncio.run(run())
     until(lambda: tree.core.status() == psutil.STATUS_ZOMBIE)
-    assert tree.server.poll() is None, "nobody else was hit"
+    assert tree.server.poll() is None, "no other process was hit"
     for row in rows:
         assert (row["attack"], row["kind"], row["pid"], row["signal"]) == (
             "sigkill_engine_core",
@@ -99,42 +98,43 @@ def test_the_engine_core_is_killed_and_the_rows_say_which_process_and_by_what(tr
     assert "encoder_cache_miss" not in rows[0]["effects"]
 
 
-def test_a_stopped_process_goes_on_after_its_time(tree: Tree, rows: Any) -> None:
-    async def story() -> None:
+def test_sigstop_is_undone_after_its_time(tree: Tree, rows: Any) -> None:
+    async def run() -> None:
         async with attacking(rows, tree, stop(0.2)) as attacks:
             await attacks.start()
             await rows.until(lambda: tree.core.status() == psutil.STATUS_STOPPED)
             await rows.until(lambda: rows.of(what="end"))
 
-    asyncio.run(story())
+    asyncio.run(run())
     assert [r["what"] for r in rows] == ["begin", "undo", "end"]
     assert tree.core.status() != psutil.STATUS_STOPPED
 
 
-def test_a_stopped_process_goes_on_when_the_run_is_ended(tree: Tree, rows: Any) -> None:
-    async def story() -> None:
+def test_sigstop_is_undone_when_the_run_ends(tree: Tree, rows: Any) -> None:
+    async def run() -> None:
         async with attacking(rows, tree, stop(60)) as attacks:
             await attacks.start()
             await rows.until(lambda: tree.core.status() == psutil.STATUS_STOPPED)
 
-    asyncio.run(story())
+    asyncio.run(run())
     assert rows.of(what="undo")[0]["ok"] is True
     assert tree.core.status() != psutil.STATUS_STOPPED
 
 
-def test_a_stopped_process_goes_on_when_we_are_killed_ourselves(tree: Tree) -> None:
+def test_sigstop_is_undone_when_loadchaos_is_killed(tree: Tree) -> None:
     script = (
         "import asyncio, sys, time\n"
-        "from loadchaos.chaos import AttackedReplica, AttackInjector\n"
+        "from loadchaos.chaos import AttackedReplica, AttackInjector, AttackTarget\n"
         "from loadchaos.server.dialects import DIALECTS\n"
         "from loadchaos.core.redact import Redactor\n"
-        "async def go():\n"
+        "async def attack():\n"
         "    spec = {'process': 'sigstop', 'params': {'role': 'engine_core'}, 'at_s': 0.0, 'for_s': 60.0}\n"
         "    replica = AttackedReplica('a', 'http://127.0.0.1:9', lambda: int(sys.argv[1]))\n"
-        "    attacks = AttackInjector([spec], DIALECTS['vllm'], [replica], lambda row: None, Redactor())\n"
+        "    target = AttackTarget(DIALECTS['vllm'], [replica])\n"
+        "    attacks = AttackInjector([spec], target, lambda row: None, Redactor())\n"
         "    await attacks.start()\n"
         "    await asyncio.sleep(60)\n"
-        "asyncio.run(go())\n"
+        "asyncio.run(attack())\n"
     )
     us = subprocess.Popen([sys.executable, "-c", script, str(tree.server.pid)])
     until(lambda: tree.core.status() == psutil.STATUS_STOPPED)
@@ -143,8 +143,8 @@ def test_a_stopped_process_goes_on_when_we_are_killed_ourselves(tree: Tree) -> N
     until(lambda: tree.core.status() != psutil.STATUS_STOPPED)
 
 
-def test_a_role_that_the_server_does_not_have_is_told_and_nobody_is_hit(tree: Tree, rows: Any) -> None:
-    async def story() -> None:
+def test_process_attack_on_a_missing_role_hits_no_process(tree: Tree, rows: Any) -> None:
+    async def run() -> None:
         async with attacking(rows, tree, kill("worker")) as attacks:
             [(name, done)] = await attacks.preflight("process")
             assert (name, done.ok) == ("sigkill_worker", False)
@@ -152,20 +152,14 @@ def test_a_role_that_the_server_does_not_have_is_told_and_nobody_is_hit(tree: Tr
             await attacks.start()
             await rows.until(lambda: rows.of(what="end"))
 
-    asyncio.run(story())
+    asyncio.run(run())
     assert rows.of(what="end")[0]["ok"] is False
     assert tree.core.is_running()
 
 
-def test_a_server_elsewhere_is_never_signalled(rows: Any) -> None:
-    async def story() -> None:
-        attacks = AttackInjector(
-            [kill("engine_core")],
-            DIALECTS["vllm"],
-            [AttackedReplica("a", "http://10.0.0.1:8000")],
-            rows.append,
-            Redactor(),
-        )
+def test_process_attack_never_signals_a_server_on_another_machine(rows: Any) -> None:
+    async def run() -> None:
+        attacks = injector([kill("engine_core")], AttackedReplica("a", "http://10.0.0.1:8000"), rows.append)
         [(_, done)] = await attacks.preflight("process")
         assert done.ok is False
         assert "http://10.0.0.1:8000" in done.text
@@ -173,12 +167,12 @@ def test_a_server_elsewhere_is_never_signalled(rows: Any) -> None:
         await rows.until(lambda: rows.of(what="end"))
         await attacks.stop()
 
-    asyncio.run(story())
+    asyncio.run(run())
     assert (rows[-1]["ok"], rows[-1]["pid"]) == (False, None)
 
 
-def test_a_process_that_has_ended_meanwhile_is_not_mistaken_for_another(tree: Tree, rows: Any) -> None:
-    async def story() -> None:
+def test_sigstop_undo_of_an_ended_process_succeeds(tree: Tree, rows: Any) -> None:
+    async def run() -> None:
         async with attacking(rows, tree, stop(60)) as attacks:
             await attacks.start()
             await rows.until(lambda: tree.core.status() == psutil.STATUS_STOPPED)
@@ -186,17 +180,17 @@ def test_a_process_that_has_ended_meanwhile_is_not_mistaken_for_another(tree: Tr
             tree.server.kill()
             tree.server.wait()
 
-    asyncio.run(story())
+    asyncio.run(run())
     assert rows.of(what="undo")[0]["ok"] is True
 
 
 @pytest.mark.parametrize(
-    ("spec", "says"),
+    ("spec", "message"),
     [
         ({"process": "sigsegv"}, "sigkill, sigterm, sigstop"),
         ({"process": "sigkill", "params": {"role": "all"}}, "role"),
     ],
 )
-def test_a_signal_or_role_nobody_knows_is_our_users_mistake(spec: dict[str, Any], says: str) -> None:
-    with pytest.raises(OptionError, match=says):
-        AttackInjector([spec], DIALECTS["vllm"], [], lambda row: None, Redactor())
+def test_process_attack_refuses_unknown_signals_and_roles(spec: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        injector([spec], AttackedReplica("a", ""))

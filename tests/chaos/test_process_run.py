@@ -1,4 +1,4 @@
-"""Whole runs with signals in them: what we did is expected of us, what broke beside it is the server's."""
+"""Whole runs with process attacks: their effects are expected, every other failure is the server's."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(profile: str, tmp_path: Path) -> tuple[subprocess.CompletedProcess[str],
     return done, json.loads(next(tmp_path.glob("runs/*/verdict.json")).read_text())
 
 
-def test_a_killed_engine_core_is_expected_and_the_run_passes_when_it_recovers(tmp_path: Path) -> None:
+def test_run_passes_when_a_killed_engine_core_recovers(tmp_path: Path) -> None:
     done, verdict = run(KILL, tmp_path)
     [failure] = verdict["failures"]
     assert (failure["id"], failure["attribution"]) == ("engine_core_proc_died", "expected")
@@ -50,7 +50,7 @@ def test_a_killed_engine_core_is_expected_and_the_run_passes_when_it_recovers(tm
 
 
 @pytest.mark.slow
-def test_a_bug_that_bites_while_we_stop_processes_still_fails_the_run(tmp_path: Path) -> None:
+def test_run_fails_on_a_server_bug_during_sigstop(tmp_path: Path) -> None:
     done, verdict = run(BUG, tmp_path)
     death = verdict["failures"][0]
     assert (death["id"], death["attribution"]) == ("index_oob_indexkernel", "server")
@@ -58,7 +58,7 @@ def test_a_bug_that_bites_while_we_stop_processes_still_fails_the_run(tmp_path: 
     assert done.returncode == 1
 
 
-def test_a_signal_to_a_process_the_server_does_not_have_is_said_before_the_load(tmp_path: Path) -> None:
+def test_run_with_a_signal_to_a_missing_role_ends_before_the_load(tmp_path: Path) -> None:
     done, verdict = run(KILL.replace("role: engine_core", "role: worker"), tmp_path)
     assert done.returncode == 4
     assert "sigkill_worker cannot be done" in done.stderr

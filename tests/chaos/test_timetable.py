@@ -1,4 +1,4 @@
-"""When attacks are due: the same seed gives the same moments."""
+"""Timetables and conditions of attacks: the same seed gives the same times."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadchaos.chaos.conditions import ServerFigures, conditions
-from loadchaos.chaos.timetable import Timetable, timetable
+from loadchaos.chaos.conditions import ServerFigures, parse_conditions
+from loadchaos.chaos.timetable import Timetable, parse_timetable
 from loadchaos.core.errors import OptionError
 from loadchaos.server.dialects import DIALECTS
 
@@ -23,45 +23,47 @@ def first(times: Timetable, n: int, seed: int = 1) -> list[float]:
     return list(itertools.islice(times.moments(random.Random(seed)), n))
 
 
-def test_every_begins_one_interval_after_the_load() -> None:
+def test_timetable_every_begins_after_one_interval() -> None:
     assert first(Timetable(every_s=2, jitter=0), 3) == [2, 4, 6]
 
 
-def test_after_moves_the_first_one() -> None:
+def test_timetable_after_moves_the_first_act() -> None:
     assert first(Timetable(every_s=2, after_s=0.5, jitter=0), 3) == [0.5, 2.5, 4.5]
 
 
-def test_a_window_holds_all_moments() -> None:
+def test_timetable_window_contains_all_acts() -> None:
     assert list(Timetable(every_s=10, during_s=(30, 55), jitter=0).moments(random.Random(1))) == [30, 40, 50]
     assert list(Timetable(during_s=(30, 55)).moments(random.Random(1))) == [30]
 
 
-def test_given_moments_are_kept_and_sorted() -> None:
+def test_timetable_at_is_kept_and_sorted() -> None:
     assert first(Timetable(at_s=(9, 3)), 5) == [3, 9]
 
 
-def test_without_a_time_it_is_done_once_at_the_begin() -> None:
+def test_timetable_without_times_acts_once_at_the_start() -> None:
     assert first(Timetable(), 5) == [0]
 
 
-def test_times_ends_it() -> None:
+def test_timetable_times_limits_the_acts() -> None:
     assert len(first(Timetable(every_s=1, times=2), 5)) == 2
 
 
-def test_a_hold_is_half_the_interval_and_at_most_five_seconds() -> None:
+def test_timetable_hold_is_half_the_interval_and_at_most_five_seconds() -> None:
     assert Timetable(every_s=2).hold == 1
     assert Timetable(every_s=60).hold == 5
     assert Timetable(every_s=60, hold_s=20).hold == 20
 
 
-def test_a_spec_may_be_sparse_or_hold_none() -> None:
-    assert timetable({"admin": "x", "every_s": 2.0, "jitter": None, "on": None, "params": None}) == Timetable(
+def test_parse_timetable_accepts_missing_and_none_values() -> None:
+    assert parse_timetable({"admin": "x", "every_s": 2.0, "jitter": None, "on": None, "params": None}) == Timetable(
         every_s=2.0
     )
 
 
 @given(seed=st.integers(0, 1000), jitter=st.floats(0, 1), every=st.floats(0.01, 100))
-def test_jitter_stays_within_its_share_and_repeats_with_its_seed(seed: int, jitter: float, every: float) -> None:
+def test_timetable_jitter_stays_within_its_share_and_repeats_with_its_seed(
+    seed: int, jitter: float, every: float
+) -> None:
     times = Timetable(every_s=every, jitter=jitter)
     moments = first(times, 20, seed)
     assert moments == first(times, 20, seed)
@@ -69,7 +71,7 @@ def test_jitter_stays_within_its_share_and_repeats_with_its_seed(seed: int, jitt
         assert abs(moment - k * every) <= jitter * every * 1.0001 + 1e-6
 
 
-# --- when the server is as an attack wants it ---------------------------------------------------------------------------
+# --- conditions on the server's figures ---------------------------------------------------------------------------------
 
 
 def metrics(engine: str = "0", **values: float) -> dict[str, Any]:
@@ -77,7 +79,7 @@ def metrics(engine: str = "0", **values: float) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("seen", "holds"),
+    ("fed", "holds"),
     [
         ([], False),
         ([metrics(requests_running=7)], False),
@@ -87,49 +89,49 @@ def metrics(engine: str = "0", **values: float) -> dict[str, Any]:
         ([{**metrics(requests_running=9), "replica": "b"}], False),
     ],
 )
-def test_an_act_waits_for_the_figures_of_its_own_replica(seen: list[dict[str, Any]], holds: bool) -> None:
-    async def story() -> bool:
+def test_conditions_wait_for_the_figures_of_their_own_replica(fed: list[dict[str, Any]], holds: bool) -> None:
+    async def run() -> bool:
         figures = ServerFigures()
-        for row in seen:
-            figures.see(row)
-        waiting = asyncio.create_task(figures.until(conditions({"requests_running": ">= 8"}, VLLM), "a"))
+        for row in fed:
+            figures.feed(row)
+        waiting = asyncio.create_task(figures.until(parse_conditions({"requests_running": ">= 8"}, VLLM), "a"))
         await asyncio.sleep(0)
         done = waiting.done()
         waiting.cancel()
         return done
 
-    assert asyncio.run(story()) is holds
+    assert asyncio.run(run()) is holds
 
 
-def test_a_figure_that_comes_true_later_is_seen_at_once() -> None:
-    async def story() -> None:
+def test_conditions_that_become_true_end_the_wait() -> None:
+    async def run() -> None:
         figures = ServerFigures()
-        wanted = conditions({"kv_usage_ratio": "> 80%", "in_flight": ">= 2"}, VLLM)
-        waiting = asyncio.create_task(figures.until(wanted, "a"))
+        conditions = parse_conditions({"kv_usage_ratio": "> 80%", "in_flight": ">= 2"}, VLLM)
+        waiting = asyncio.create_task(figures.until(conditions, "a"))
         await asyncio.sleep(0)
-        figures.see(metrics(kv_usage_ratio=0.9))
+        figures.feed(metrics(kv_usage_ratio=0.9))
         await asyncio.sleep(0)
         assert not waiting.done()
-        figures.see({"row": "heartbeat", "file": "requests-0.jsonl", "in_flight": 1})
-        figures.see({"row": "heartbeat", "file": "requests-1.jsonl", "in_flight": 1})
+        figures.feed({"row": "heartbeat", "file": "requests-0.jsonl", "in_flight": 1})
+        figures.feed({"row": "heartbeat", "file": "requests-1.jsonl", "in_flight": 1})
         await asyncio.wait_for(waiting, 1)
 
-    asyncio.run(story())
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("when", [{"requests_runing": ">= 8"}, {"requests_running": "8"}])
-def test_a_condition_nobody_can_judge_is_our_users_mistake(when: dict[str, str]) -> None:
+def test_parse_conditions_refuses_unknown_figures_and_bad_comparisons(when: dict[str, str]) -> None:
     with pytest.raises(OptionError, match="requests_running"):
-        conditions(when, VLLM)
+        parse_conditions(when, VLLM)
 
 
-def test_our_own_figures_are_summed_over_workers_and_a_wave_of_aborts_lasts_a_second() -> None:
-    async def story() -> None:
+def test_worker_figures_are_summed_and_aborts_count_for_one_second() -> None:
+    async def run() -> None:
         figures = ServerFigures()
 
         def beat(file: str, at_s: float, pictured: int, aborted: int) -> None:
             row = {"row": "heartbeat", "file": file, "at_ns": int(at_s * 1e9), "in_flight": 9, "aborted": aborted}
-            figures.see({**row, "images_in_prefill": pictured})
+            figures.feed({**row, "images_in_prefill": pictured})
 
         beat("0", 1.0, 2, 0)
         beat("1", 1.0, 3, 5)
@@ -138,12 +140,12 @@ def test_our_own_figures_are_summed_over_workers_and_a_wave_of_aborts_lasts_a_se
         beat("0", 1.25, 1, 4)
         beat("1", 1.5, 0, 9)
         assert figures.value("aborts_per_s", "a") == 8
-        waiting = asyncio.create_task(figures.until(conditions({"images_in_prefill": ">= 4"}, VLLM), "a"))
+        waiting = asyncio.create_task(figures.until(parse_conditions({"images_in_prefill": ">= 4"}, VLLM), "a"))
         await asyncio.sleep(0)
         assert not waiting.done()
         for n in range(1, 6):
             beat("0", 1.25 + n * 0.25, 4, 4)
         await asyncio.wait_for(waiting, 5)
-        assert figures.value("aborts_per_s", "a") == 4  # worker 1 has said nothing since
+        assert figures.value("aborts_per_s", "a") == 4  # worker 1 has sent no heartbeat since
 
-    asyncio.run(story())
+    asyncio.run(run())

@@ -1,4 +1,4 @@
-"""A toxiproxy's API driven: against a stand-in that answers as Shopify/toxiproxy 2 does (its api.go, read)."""
+"""Our client of toxiproxy, against a fake that answers as api.go of Shopify/toxiproxy 2 does."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from loadchaos.chaos import ToxiproxyPath
+from loadchaos.chaos import ToxiproxyProxy
 from loadchaos.chaos.proxy import Proxy
-from loadchaos.chaos.toxics import TYPES, Toxic, toxic
+from loadchaos.chaos.toxics import TOXICS, Toxic, parse_toxic
 from loadchaos.core.errors import OptionError, TargetError
 
 
 class Toxiproxy:
-    """Its routes, statuses and words. Bytes pass through our own proxy, so that latency and an end can be felt."""
+    """A fake toxiproxy: its routes, statuses and messages. Data passes through our own proxy."""
 
     def __init__(self) -> None:
         self.proxies: dict[str, dict[str, Any]] = {}
@@ -54,7 +54,7 @@ class Toxiproxy:
                 del self.proxies[name]
                 return 204, None
             case ("POST", ["proxies", name, "toxics"]):
-                return await self.poison(name, body)
+                return await self.add_toxic(name, body)
             case ("DELETE", ["proxies", name, "toxics", which]):
                 left = [t for t in self.proxies[name]["toxics"] if t["name"] != which]
                 if len(left) == len(self.proxies[name]["toxics"]):
@@ -85,10 +85,10 @@ class Toxiproxy:
             await self.carriers[name].add(Toxic("off", "down", "downstream", 1.0, {}))
         return 200, self.proxies[name]
 
-    async def poison(self, name: str, body: Any) -> tuple[int, Any]:
+    async def add_toxic(self, name: str, body: Any) -> tuple[int, Any]:
         if body["stream"] not in ("upstream", "downstream"):
             return 400, {"error": "stream was invalid, can be either upstream or downstream", "status": 400}
-        if body["type"] not in TYPES or body["type"] == "down":
+        if body["type"] not in TOXICS or body["type"] == "down":
             return 400, {"error": "invalid toxic type", "status": 400}
         if not all(isinstance(v, int) for v in body["attributes"].values()):  # Go's int64 takes no 200.0
             return 400, {"error": "bad request body: json: cannot unmarshal number", "status": 400}
@@ -111,15 +111,15 @@ async def hello(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 @contextlib.asynccontextmanager
 async def toxiproxy() -> AsyncIterator[tuple[Toxiproxy, str]]:
-    """A toxiproxy, and the URL of a server to put it before."""
-    it = Toxiproxy()
-    api = await asyncio.start_server(it.serve, "127.0.0.1", 0)
+    """A fake toxiproxy, and the URL of a server to put it before."""
+    fake = Toxiproxy()
+    api = await asyncio.start_server(fake.serve, "127.0.0.1", 0)
     server = await asyncio.start_server(hello, "127.0.0.1", 0)
-    it.api = f"http://127.0.0.1:{api.sockets[0].getsockname()[1]}"
+    fake.api = f"http://127.0.0.1:{api.sockets[0].getsockname()[1]}"
     try:
-        yield it, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/team"
+        yield fake, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/team"
     finally:
-        for carrier in it.carriers.values():
+        for carrier in fake.carriers.values():
             if carrier._server is not None:
                 carrier._server.close()
         api.close()
@@ -127,8 +127,8 @@ async def toxiproxy() -> AsyncIterator[tuple[Toxiproxy, str]]:
         await asyncio.sleep(0.05)
 
 
-async def asked(address: tuple[str, int]) -> float:
-    """Seconds until an answer has come."""
+async def request_s(address: tuple[str, int]) -> float:
+    """Ask once, and return the seconds until the answer has come."""
     begin = time.monotonic()
     reader, writer = await asyncio.open_connection(*address)
     try:
@@ -139,58 +139,61 @@ async def asked(address: tuple[str, int]) -> float:
     return time.monotonic() - begin
 
 
-def test_a_proxy_of_ours_is_laid_poisoned_healed_and_taken_out() -> None:
-    async def story() -> None:
-        async with toxiproxy() as (it, url):
-            path = ToxiproxyPath(it.api, url)
-            await path.open()
-            assert path.what == "toxiproxy 2.12.0"
-            (ours,) = it.proxies
+def test_toxiproxy_proxy_is_created_given_toxics_and_deleted() -> None:
+    async def run() -> None:
+        async with toxiproxy() as (fake, url):
+            proxy = ToxiproxyProxy(fake.api, url)
+            await proxy.open()
+            assert proxy.description == "toxiproxy 2.12.0"
+            (ours,) = fake.proxies
             assert ours.startswith("loadchaos-")
-            assert await path.added_delay_s("/health", ssl.create_default_context()) is not None
-            for kind in TYPES:
+            assert await proxy.added_delay_s("/health", ssl.create_default_context()) is not None
+            for kind in TOXICS:
                 if kind != "down":
-                    await path.add(toxic(kind, kind, {"share": "0.25", "stream": "upstream"}))
-                    (laid,) = it.proxies[ours]["toxics"]
+                    toxic = parse_toxic(kind, kind, {"share": "0.25", "stream": "upstream"})
+                    await proxy.add(toxic)
+                    (laid,) = fake.proxies[ours]["toxics"]
                     assert (laid["type"], laid["toxicity"], laid["stream"]) == (kind, 0.25, "upstream")
-                    await path.remove(kind)
-            await path.add(toxic("network_latency", "latency", {"latency": "300"}))
-            assert await asked(path.address) >= 0.3
-            await path.remove("network_latency")
-            await path.add(toxic("network_down", "down", {}))
+                    await proxy.remove(toxic)
+            latency = parse_toxic("network_latency", "latency", {"latency": "300"})
+            await proxy.add(latency)
+            assert await request_s(proxy.address) >= 0.3
+            await proxy.remove(latency)
+            down = parse_toxic("network_down", "down", {})
+            await proxy.add(down)
             with pytest.raises(ConnectionError):
-                await asked(path.address)
-            await path.remove("network_down")
-            await asked(path.address)
-            await path.close()
-            assert it.proxies == {}
+                await request_s(proxy.address)
+            await proxy.remove(down)
+            await request_s(proxy.address)
+            await proxy.close()
+            assert fake.proxies == {}
 
-    asyncio.run(story())
+    asyncio.run(run())
 
 
-def test_what_it_refuses_is_told_in_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_toxiproxy_refusals_are_reported_with_its_own_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("secrets.token_hex", lambda _: "ours")
 
-    async def story() -> None:
-        async with toxiproxy() as (it, url):
-            path = ToxiproxyPath(it.api, url)
-            await path.open()
-            await path.add(toxic("network_latency", "latency", {}))
+    async def run() -> None:
+        async with toxiproxy() as (fake, url):
+            proxy = ToxiproxyProxy(fake.api, url)
+            await proxy.open()
+            await proxy.add(parse_toxic("network_latency", "latency", {}))
             with pytest.raises(OSError, match="409: toxic already exists"):
-                await path.add(toxic("network_latency", "latency", {}))
-            again = ToxiproxyPath(it.api, url)
+                await proxy.add(parse_toxic("network_latency", "latency", {}))
+            again = ToxiproxyProxy(fake.api, url)
             with pytest.raises(TargetError, match="proxy already exists"):
                 await again.open()
-            await path.close()
+            await proxy.close()
 
-    asyncio.run(story())
+    asyncio.run(run())
 
 
-def test_an_api_that_is_not_there_and_a_server_it_cannot_reach_are_told() -> None:
-    async def story() -> None:
+def test_toxiproxy_missing_api_or_unreachable_server_is_an_error() -> None:
+    async def run() -> None:
         with pytest.raises(TargetError, match="no answer"):
-            await ToxiproxyPath("http://127.0.0.1:9", "http://127.0.0.1:8000").open()
+            await ToxiproxyProxy("http://127.0.0.1:9", "http://127.0.0.1:8000").open()
 
-    asyncio.run(story())
+    asyncio.run(run())
     with pytest.raises(OptionError, match="cannot reach it"):
-        ToxiproxyPath("http://toxi.example.com:8474", "http://127.0.0.1:8000")
+        ToxiproxyProxy("http://toxi.example.com:8474", "http://127.0.0.1:8000")

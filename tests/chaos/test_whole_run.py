@@ -1,4 +1,4 @@
-"""A whole run against a server at an address, with a profile that names no target of its own."""
+"""A whole run against an external server, with a profile that has no target."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ attacks: [{network: latency, at: 0s, for: 30s, params: {latency: 20}}]
 """
 
 
-def test_a_profile_without_a_target_runs_through_its_proxy_against_a_server_at_an_address(tmp_path: Path) -> None:
+def test_run_without_a_target_in_the_profile_uses_the_proxy_to_an_external_server(tmp_path: Path) -> None:
     (tmp_path / "bare.yaml").write_text(PROFILE)
     server = subprocess.Popen(
         command(dialect="vllm", era="0.18", defects=(), flags={}, port=0),

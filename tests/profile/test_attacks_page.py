@@ -1,4 +1,4 @@
-"""The page about attacks shows entries that a profile takes."""
+"""The examples of docs/attacks.md are valid entries of a profile."""
 
 import textwrap
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from loadchaos.profile.profile import Profile
 PAGE = Path(__file__).parent.parent.parent / "docs/attacks.md"
 
 
-def test_the_attacks_on_the_page_are_attacks_a_profile_takes(write: Callable[..., Profile], good: str) -> None:
+def test_attacks_page_examples_are_valid(write: Callable[..., Profile], good: str) -> None:
     block = PAGE.read_text().split("\n\n    attacks:\n", 1)[1].split("\n\n", 1)[0]
     attacks = write(good + "attacks:\n" + textwrap.indent(textwrap.dedent(block), "  ") + "\n").attacks
     assert [a.operation for a in attacks] == [

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from loadchaos.chaos import AttackedReplica, AttackInjector
+from loadchaos.chaos import AttackedReplica, AttackInjector, AttackTarget
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects import DIALECTS
 from loadchaos.server.monitor import Monitor, MonitoredReplica
@@ -27,7 +27,8 @@ def test_a_killed_engine_core_is_seen_by_process_probe_and_log_within_two_second
         target = MonitoredReplica("a", server.url, logs=(str(log),), pid=api.pid)
         watch = Monitor([target], DIALECTS["vllm"], rows.append, rows.append, tmp_path / "run", Redactor())
         spec = {"admin": "reset_mm_cache", "every_s": 0.05}
-        attacks = AttackInjector([spec], DIALECTS["vllm"], [AttackedReplica("a", server.url)], rows.append, Redactor())
+        attacked = AttackTarget(DIALECTS["vllm"], [AttackedReplica("a", server.url)])
+        attacks = AttackInjector([spec], attacked, rows.append, Redactor())
         await watch.start()
         assert await watch.wait_healthy("a", 30)
         assert [done.ok for _, done in await attacks.preflight()] == [True]

@@ -1,0 +1,26 @@
+"""Load on the server's machine beside the server: one file per kind.
+
+HOST_LOADS maps each name of `HostLoad` (core/attack_names.py) to the function `make` of the file of that name.
+A new kind is a file with `make(params)`, which returns an Attack, and its name in `HostLoad`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, get_args
+
+from loadchaos.chaos.base import Attack, AttackContext
+from loadchaos.core.attack_names import HostLoad
+from loadchaos.core.errors import OptionError
+
+HOST_LOADS: dict[str, Callable[[Mapping[str, Any]], Attack]] = {
+    name: import_module(f"loadchaos.chaos.host.{name}").make for name in get_args(HostLoad)
+}
+
+
+def make(spec: Any, params: Mapping[str, Any], _context: AttackContext) -> Attack:
+    """Make the attack of an entry such as `{host: cpu, params: {processes: 4}}`. Raises OptionError."""
+    if spec not in HOST_LOADS:
+        raise OptionError(f"attack host: {' or '.join(HOST_LOADS)} was expected (got {spec})")
+    return HOST_LOADS[spec](params)

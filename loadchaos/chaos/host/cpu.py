@@ -1,0 +1,87 @@
+"""Host load `cpu`: busy processes beside the server. They end with loadchaos, however it ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from loadchaos.chaos.base import ActResult, AttackedReplica
+from loadchaos.core.errors import OptionError
+from loadchaos.core.ledger.rows import AttackDetail
+
+_MAX_PROCESSES = 1024
+# A busy process checks a few hundred times a second whether its parent is still the one that started it.
+_SPIN = "import os,sys\nwhile os.getppid() == int(sys.argv[1]):\n for _ in range(100000): pass"
+
+
+def make(params: Mapping[str, Any]) -> CpuHog:
+    """Make the attack from its params. OptionError for anything but a number of `processes`."""
+    unknown = [name for name in params if name != "processes"]
+    if unknown:
+        raise OptionError(f"attack host cpu: its param is processes (got {unknown[0]})")
+    wanted = str(params.get("processes", os.cpu_count() or 1))
+    if not wanted.isdigit() or not 0 < int(wanted) <= _MAX_PROCESSES:
+        raise OptionError(f"attack host cpu: processes is a number from 1 to {_MAX_PROCESSES} (got {wanted})")
+    return CpuHog(int(wanted))
+
+
+class CpuHog:
+    """Run busy processes on the server's machine; by default as many as it has processors."""
+
+    name = "host_cpu"
+    effects: Sequence[str] = ("stalled", "timeout", "alive_but_hung", "shm_broadcast_stall", "rpc_timeout")
+    holds = True
+    undone_by: str | None = None
+
+    def __init__(self, processes: int) -> None:
+        self._processes = processes
+        self._running: dict[str, list[subprocess.Popen[bytes]]] = {}
+
+    def row_fields(self, replica: AttackedReplica) -> AttackDetail:  # noqa: ARG002 - the protocol's; no replica matters
+        """Return the number of processes."""
+        return {"processes": self._processes}
+
+    async def begin(self, replica: AttackedReplica) -> ActResult:
+        """Start the processes; end all of them again where one cannot be started."""
+        if replica.pid() is None:
+            return ActResult(ok=False, text=_not_local(replica))
+        begin = time.monotonic_ns()
+        running = self._running.setdefault(replica.name, [])
+        try:
+            for _ in range(self._processes):
+                running.append(_spin())
+        except OSError as e:
+            text = f"only {len(running)} of {self._processes} busy processes started, and they were ended: {e.strerror}"
+            await self.undo(replica)
+            return ActResult(ok=False, text=text)
+        text = f"{_busy(self._processes)} started on {os.cpu_count()} processors"
+        return ActResult(ok=True, text=text, took_ns=time.monotonic_ns() - begin)
+
+    async def undo(self, replica: AttackedReplica) -> ActResult:
+        """End the processes."""
+        running = self._running.pop(replica.name, [])
+        for process in running:
+            process.kill()
+            process.wait()
+        return ActResult(ok=True, text=f"{_busy(len(running))} ended")
+
+    async def preflight(self, replica: AttackedReplica) -> ActResult:
+        """Check that the server runs on this machine."""
+        here = replica.pid() is not None
+        return ActResult(ok=here, text="the server runs on this machine" if here else _not_local(replica))
+
+
+def _busy(n: int) -> str:
+    return f"{n} busy process{'es' if n != 1 else ''}"
+
+
+def _spin() -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-S", "-E", "-c", _SPIN, str(os.getpid())], start_new_session=True)
+
+
+def _not_local(replica: AttackedReplica) -> str:
+    return f"no process of {replica.admin_url} is visible on this machine, so no load can run beside it"

@@ -1,0 +1,41 @@
+"""Type of the signals, and the effects that several of them share."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+ROLES = ("engine_core", "api_server", "worker")
+"""Processes of a server that a signal may be sent to; the first is the default."""
+
+PROCESS_GONE = (
+    "http_error",
+    "stream_error",
+    "finish_error",
+    "truncated",
+    "connect_error",
+    "reset",
+    "engine_dead_error",
+    "engine_death_unexplained",
+    "restart_unexplained",
+)
+"""Effects on clients and log of a process that has ended. Each is ours only where that very process has ended."""
+ENGINE_CORE_GONE = (*PROCESS_GONE, "engine_core_proc_died")
+# A worker's end takes the engine core with it, which says so in its own words.
+WORKER_GONE = (*PROCESS_GONE, "worker_proc_died", "executor_failed", "engine_core_fatal", "engine_core_proc_died")
+PROCESS_FROZEN = ("alive_but_hung", "stalled", "timeout", "shm_broadcast_stall")
+
+
+@dataclass(frozen=True)
+class SignalType:
+    """A signal: its number, its effects by role, and what undoes it.
+
+    `undo_number` is the signal that takes it back, None where nothing does. `undo_shell` does the same as shell text,
+    with the pid as $1, for the case that loadchaos itself is killed.
+    """
+
+    number: signal.Signals
+    effects: Mapping[str, Sequence[str]]
+    undo_number: signal.Signals | None = None
+    undo_shell: str = ""

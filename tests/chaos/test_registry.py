@@ -1,0 +1,138 @@
+"""Registries of attacks: each entry is one file, and a new one needs nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast, get_args
+
+import pytest
+
+from loadchaos.chaos import ActResult, AttackedReplica, ToxiproxyProxy, host, signals, toxics
+from loadchaos.chaos.base import AttackContext
+from loadchaos.chaos.host import HOST_LOADS
+from loadchaos.chaos.proxy import Proxy
+from loadchaos.chaos.registry import ATTACKS
+from loadchaos.chaos.signals import ROLES, SIGNALS
+from loadchaos.chaos.toxics import TOXICS, ToxicType
+from loadchaos.chaos.toxics.base import SLOW, Attribute, Chunking
+from loadchaos.core.attack_names import HostLoad, NetworkFault, ProcessSignal
+from loadchaos.core.ledger.rows import AttackDetail, AttackKind
+from tests.chaos.conftest import injector
+from tests.chaos.test_toxiproxy import toxiproxy
+from tests.chaos.toxic_proxy import Connect, echoed, run_proxied, toxic_of
+
+
+@pytest.mark.parametrize(
+    ("package", "names", "registry"),
+    [(toxics, NetworkFault, TOXICS), (signals, ProcessSignal, SIGNALS), (host, HostLoad, HOST_LOADS)],
+    ids=["toxics", "signals", "host"],
+)
+def test_registry_has_one_file_per_name(package: Any, names: Any, registry: Mapping[str, Any]) -> None:
+    files = {path.stem for path in Path(package.__file__).parent.glob("*.py")} - {"__init__", "base"}
+    assert files == set(get_args(names)) == set(registry)
+
+
+def test_toxic_types_are_registered_under_their_own_names() -> None:
+    assert all(name == kind.name for name, kind in TOXICS.items())
+
+
+def test_toxic_effects_excuse_no_server_error() -> None:
+    assert all("http_error" not in kind.effects for kind in TOXICS.values())
+
+
+def test_signals_declare_effects_for_every_role() -> None:
+    assert all(set(kind.effects) == set(ROLES) for kind in SIGNALS.values())
+
+
+class Stutter(ToxicType):
+    """A toxic that a contributor might add: pass data byte by byte."""
+
+    name = "stutter"
+    attributes = (Attribute("pause", 20, "ms"),)
+    effects = SLOW
+
+    def chunk(self, chunking: Chunking) -> Chunking:
+        return Chunking(1, self.values["pause"] / 1000, chunking.rate)
+
+
+def test_toxic_added_to_the_registry_works_in_our_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TOXICS, "stutter", Stutter)
+
+    async def check(proxy: Proxy, connect: Connect) -> None:
+        await proxy.add(toxic_of("stutter", pause="50"))
+        begin = time.monotonic()
+        assert await echoed(await connect(), b"hello") == b"hello"
+        assert time.monotonic() - begin >= 0.2  # four pauses of 50 ms before the last byte
+
+    run_proxied(check)
+
+
+def test_toxic_added_to_the_registry_is_sent_to_toxiproxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TOXICS, "stutter", Stutter)
+
+    async def run() -> None:
+        async with toxiproxy() as (fake, url):
+            proxy = ToxiproxyProxy(fake.api, url)
+            await proxy.open()
+            await proxy.add(toxic_of("stutter"))
+            (ours,) = fake.proxies.values()
+            assert [(t["type"], t["attributes"]) for t in ours["toxics"]] == [("stutter", {"pause": 20})]
+            await proxy.remove(toxic_of("stutter"))
+            assert ours["toxics"] == []
+            await proxy.close()
+
+    asyncio.run(run())
+
+
+class Flag:
+    """An attack that a contributor might add: it raises a flag until it is undone."""
+
+    name = "flag_red"
+    effects = ("stalled",)
+    holds = True
+    undone_by = None
+
+    def __init__(self) -> None:
+        self.raised = False
+
+    def row_fields(self, replica: AttackedReplica) -> AttackDetail:
+        return {"order": "red"}
+
+    async def begin(self, replica: AttackedReplica) -> ActResult:
+        self.raised = True
+        return ActResult(ok=True, text="raised")
+
+    async def undo(self, replica: AttackedReplica) -> ActResult:
+        self.raised = False
+        return ActResult(ok=True, text="lowered")
+
+    async def preflight(self, replica: AttackedReplica) -> ActResult:
+        return ActResult(ok=True)
+
+
+def test_attack_added_to_the_registry_is_run_and_undone(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    flag = Flag()
+
+    def make(spec: Any, params: Mapping[str, Any], context: AttackContext) -> Flag:
+        assert (spec, params) == ("red", {"size": 2})
+        return flag
+
+    monkeypatch.setitem(ATTACKS, cast("AttackKind", "flag"), make)
+
+    async def run() -> None:
+        attacks = injector(
+            [{"flag": "red", "params": {"size": 2}, "hold_s": 60.0}], AttackedReplica("a", ""), rows.append
+        )
+        await attacks.start()
+        await rows.until(lambda: flag.raised)
+        assert await attacks.stop() == []
+
+    asyncio.run(run())
+    assert not flag.raised
+    assert [(r["attack"], r["kind"], r["what"], r["order"]) for r in rows] == [
+        ("flag_red", "flag", what, "red") for what in ("begin", "end", "undo")
+    ]
+    assert rows[0]["effects"] == ["stalled"]
