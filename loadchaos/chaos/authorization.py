@@ -48,7 +48,7 @@ def check(url: str, reasons: Sequence[str], authorized: Sequence[str], option: s
     other = f" (authorized so far: {', '.join(authorized)})" if authorized else ""
     raise AuthorizationError(
         f"{asked} is not a server loadchaos started, and this run can harm it: {'; '.join(reasons)}. {problem} "
-        f"To allow it: {option}{asked}{other}"
+        f"To allow it, say so with {option}{asked}{other}"
     )
 
 

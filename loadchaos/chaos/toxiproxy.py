@@ -64,9 +64,7 @@ class ToxiproxyProxy:
             made = await self._call("POST", "/proxies", body)
         except OSError as e:
             await self._client.aclose()
-            raise TargetError(
-                f"the toxiproxy at {self._api}: {e}; check that it runs and that this is the address of its API"
-            ) from None
+            raise TargetError(f"the toxiproxy at {self._api}: {e}; start it, or give the address of its API") from None
         self.description = f"toxiproxy {version}"
         self._guard = guard('"$1" -c "$2" "$3" 2>/dev/null', sys.executable, _DELETE, self._proxy)
         self.address = (self._host, int(str(made.get("listen", "")).rpartition(":")[2] or 0))

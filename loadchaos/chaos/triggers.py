@@ -54,4 +54,4 @@ class Triggers:
         for key, name in self._waiting:
             if name not in known:
                 acts = ", ".join(sorted(known)) or "none"
-                raise OptionError(f"{key}: {name}: no attack of this profile does that; its acts are: {acts}")
+                raise OptionError(f"{key}: {name}: no attack of this profile does that; there are: {acts}")

@@ -207,7 +207,7 @@ def test_injector_refuses_a_trigger_that_no_attack_fires(server: Any, rows: Any)
             pass
 
     with pytest.raises(
-        OptionError, match="no attack of this profile does that; its acts are: abort_requests, pause, resume"
+        OptionError, match="no attack of this profile does that; there are: abort_requests, pause, resume"
     ):
         asyncio.run(run())
 

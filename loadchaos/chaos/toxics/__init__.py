@@ -44,9 +44,9 @@ def parse_toxic(name: str, kind: Any, params: Mapping[str, Any], seed: int = 0) 
         try:
             values[key] = float(value)
         except ValueError:
-            raise OptionError(f"attack network {kind}: {key} must be a number (got {value})") from None
+            raise OptionError(f"attack network {kind}: {key} is a number (got {value})") from None
         if values[key] < 0:
-            raise OptionError(f"attack network {kind}: {key} must not be below 0 (got {value})")
+            raise OptionError(f"attack network {kind}: {key} is a number not below 0 (got {value})")
     stream = params.get("stream") or "downstream"
     share = params.get("share")
     return Toxic(name, str(kind), str(stream), 1.0 if share is None else float(share), values, seed)
