@@ -30,7 +30,7 @@ def explain(profile: Profile, seed: int = 0) -> str:
     lines += [f"  {_traffic(profile, t, planned)}" for t in profile.traffic]
     lines += ["", "like this"]
     lines += [f"  {line}" for line in _phases([_phase(p) for p in profile.load])]
-    lines += [f"  note: {told}" for told in profile.doubts()]
+    lines += [f"  note: {told}" for told in profile.warnings()]
     lines += ["", *_cost(profile, planned, seed), *_attacks(profile), *_expectations(profile), *_first(profile, seed)]
     return "\n".join(lines)
 
@@ -80,8 +80,8 @@ def _lengths(profile: Profile) -> str:
 
 
 def _words(name: str, options: object) -> str:
-    words = getattr(options, "words", None)
-    return str(words()) if words is not None else name
+    describe = getattr(options, "describe", None)
+    return str(describe()) if describe is not None else name
 
 
 def _output(traffic: Traffic) -> str:
@@ -268,7 +268,7 @@ def _attacks(profile: Profile) -> Iterator[str]:
         held = f" for {format_duration(attack.for_)}" if attack.for_ is not None else ""
         state = "".join(f", once {name} {text.strip()}" for name, text in attack.when.items())
         yield f"Attack: {attack.operation}{held} {_when(attack)}{state}, on {attack.on}"
-    harms = profile.harms()
+    harms = profile.dangers()
     if harms:
         yield f"Against a server loadchaos did not start this needs --authorize HOST:PORT, for {'; '.join(harms)}"
 

@@ -66,7 +66,7 @@ class Measured(Protocol):
 class Doubtful(Protocol):
     """Payload options that mean something only under a load that fits."""
 
-    def doubt(self, in_flight: float, requests: float | None) -> str | None:
+    def warning(self, in_flight: float, requests: float | None) -> str | None:
         """What will not come to pass with so many at a time, and so many in the longest phase (None: not known)."""
 
 
@@ -161,7 +161,7 @@ class Profile(Part):
         started = Launch.model_validate({**kept, **launch})
         return self.model_copy(update={"target": self.target.model_copy(update={"launch": started})})
 
-    def harms(self) -> list[str]:
+    def dangers(self) -> list[str]:
         """What in this profile can harm a server, in words; empty where nothing can."""
         found = [f"the attack {a.operation}" for a in self.attacks]
         for traffic in self.traffic:
@@ -183,7 +183,7 @@ class Profile(Part):
         counts = [c.high for o in options if (c := getattr(o, "count", None)) is not None]
         return list(sizes), max(counts, default=0)
 
-    def looks_for_limit(self) -> bool:
+    def searches_context_limit(self) -> bool:
         """Whether a ladder is sent whose limit the profile does not tell."""
         options = [t.payload_options["near_limit"] for t in self.traffic if "near_limit" in t.payload_options]
         return any(getattr(o, "limit", None) is None for o in options)
@@ -193,7 +193,7 @@ class Profile(Part):
         every = [o for t in self.traffic for o in t.payload_options.values()]
         return list(dict.fromkeys(str(told) for o in every for told in getattr(o, "notes", tuple)()))
 
-    def doubts(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """What its payloads mean to do and will not under this load, as far as its users and requests are known."""
         closed = [phase for phase in self.load if phase.kind == "closed"]
         known = [phase.requests * phase.rounds for phase in closed if phase.requests is not None]
@@ -204,7 +204,7 @@ class Profile(Part):
             part = traffic.weight / weights
             for options in traffic.payload_options.values():
                 if isinstance(options, Doubtful):
-                    told = options.doubt(users * part, None if requests is None else requests * part)
+                    told = options.warning(users * part, None if requests is None else requests * part)
                     found += [f"traffic {traffic.name}: {told}"] if told else []
         return found
 

@@ -28,7 +28,7 @@ SentSteps = Sequence[Sequence[int]]
 class HasVariants(Protocol):
     """Payload options that are sent variant by variant in a fixed order, such as the rungs of a length ladder."""
 
-    def turns(self) -> Sequence[Any]:
+    def variants(self) -> Sequence[Any]:
         """Every variant in order, as options of the same kind."""
 
 
@@ -111,11 +111,11 @@ class _StepFactory:
 def _payload_variants(traffic: Traffic) -> list[dict[str, Any]]:
     """Payloads of a traffic: step n sends variant n modulo their number. Most traffic has one."""
     options = dict(traffic.payload_options)
-    # A protocol compares names only, and `turns` of a payload may also be a number.
-    name = next((n for n, o in options.items() if isinstance(o, HasVariants) and callable(o.turns)), None)
+    # A protocol compares names only, and `variants` of a payload may also be a number.
+    name = next((n for n, o in options.items() if isinstance(o, HasVariants) and callable(o.variants)), None)
     if name is None:
         return [options]
-    return [{**options, name: variant} for variant in cast("HasVariants", options[name]).turns()]
+    return [{**options, name: variant} for variant in cast("HasVariants", options[name]).variants()]
 
 
 def _fixed_output(output: OutputOptions) -> Output | None:

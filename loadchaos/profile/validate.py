@@ -33,7 +33,7 @@ def _payloads(data: Mapping[str, Any], shelves: Registry) -> Iterator[Mistake]:
         payload = entry.get("payload")
         for name, raw in payload.items() if isinstance(payload, Mapping) else ():
             yield from _shelf("payload", shelves.payloads, ("traffic", i, "payload", name), name, raw)
-            in_vain = getattr(shelves.payloads.get(name), "in_vain", None)
+            in_vain = getattr(shelves.payloads.get(name), "ignored_payloads", None)
             for other in in_vain(payload) if in_vain is not None else ():
                 text = f"is in vain beside {name}, which says by itself what is sent: leave one of the two out"
                 yield Mistake(("traffic", i, "payload", other), text, of_key=True)

@@ -51,7 +51,7 @@ async def learn(asked: Mapping[str, Any]) -> Facts:
 
 def _require_authority(profile: Profile, base: str) -> None:
     """For what is sent: the profile's attacks are not made here."""
-    harms = profile.model_copy(update={"attacks": ()}).harms()
+    harms = profile.model_copy(update={"attacks": ()}).dangers()
     given = [text.strip() for text in os.environ.get(AUTHORIZE, "").split(",") if text.strip()]
     authorization.check(base, harms, given, f"export {AUTHORIZE}=")
 

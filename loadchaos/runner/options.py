@@ -81,7 +81,7 @@ def place(profile: Profile, options: Options) -> TargetSpec:
     admin_url = parse_target(options.admin_url) if options.admin_url else None
     strangers = _strangers(profile, kind, url, admin_url)
     for stranger in strangers:
-        authorization.check(stranger, profile.harms(), options.authorize)
+        authorization.check(stranger, profile.dangers(), options.authorize)
     for spec in options.server_log:
         _refuse_unreadable(spec, may_come=options.wait_ready_s is not None)
     trust = options.trust

@@ -141,7 +141,7 @@ class Preparation:
         for told in notes:
             self._say(f"note: {told}")
             self._record.event(preflight.row("requires", ok=False, text=told))
-        for told in (*profile.notes(), *profile.doubts()):
+        for told in (*profile.notes(), *profile.warnings()):
             self._say(f"note: {told}")
             self._record.event(preflight.row("traffic", ok=True, text=told))
         self._record.event({"row": "facts", "at_ns": time.monotonic_ns(), "facts": facts.to_json()})

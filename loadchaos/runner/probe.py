@@ -218,7 +218,7 @@ def _notes(profile: Profile, facts: Facts) -> list[str]:
     ]
     if limit is not None and max(lengths, default=0) > limit:
         notes.append(f"its texts of up to {max(lengths)} tokens are cut to fit {limit}")
-    if harms := profile.harms():
+    if harms := profile.dangers():
         notes.append(f"needs --authorize HOST:PORT, for {'; '.join(harms)}")
     return notes
 

@@ -39,7 +39,7 @@ async def discover(
     preflight.require(facts, profile.requires, attacks, ())
     compatibility.require_models(asker, profile)
     facts = await calibrate.calibrate(asker, facts, asked)
-    if profile.looks_for_limit() and max_length.open_question(facts):
+    if profile.searches_context_limit() and max_length.open_question(facts):
         facts = await max_length.longest_prompt(asker, facts)
     turns, scripts = profile.text_needs()
     if turns or scripts:

@@ -84,8 +84,8 @@ def test_what_a_folder_has_beside_its_images_is_noted_before_the_load(write: Wri
     for name in ("a.png", "readme.md"):
         (tmp_path / "pictures" / name).write_bytes(b"x")
     profile = write(about("own", f"{{hostile_images: {{folder: {tmp_path}/pictures}}}}"))
-    assert profile.notes() == [f"{tmp_path}/pictures: left out, by name no images: readme.md"]
-    assert "(left out, by name no images: readme.md)" in explain(profile)
+    assert profile.notes() == [f"{tmp_path}/pictures: not sent, because their names are not those of images: readme.md"]
+    assert "(not sent, because their names are not those of images: readme.md)" in explain(profile)
 
 
 @pytest.fixture
@@ -142,10 +142,10 @@ load:
 
 
 def test_images_that_come_again_are_told_with_the_first_that_cannot(write: Write) -> None:
-    told = "1 image of 8x8 pixels, {}as 30 requests earlier (the first 30 have new ones)"
-    for dial, said in (("unique: 0%", "each "), ("unique: 60%", "60% never seen before, the rest ")):
+    expected = "1 image of 8x8 pixels, {} repeated from 30 requests earlier (the first 30 requests have new ones)"
+    for dial, which in (("unique: 0%", "each"), ("unique: 60%", "60% new, the others")):
         text = explain(write(about("again", f"{{images: {{size: 8x8, {dial}, reuse_distance: 30}}}}")))
-        assert told.format(said) in text
+        assert expected.format(which) in text
 
 
 @pytest.mark.parametrize(
@@ -153,12 +153,12 @@ def test_images_that_come_again_are_told_with_the_first_that_cannot(write: Write
     [
         (
             "{conversation: {turns: 2, tokens: 99, parallel: 1}}",
-            "up to 4 requests are in flight, and conversations go on 1 at a time: a turn may",
+            "up to 4 requests are in flight, but only 1 conversation runs at a time: a turn may",
         ),
         ("{conversation: {turns: 2, tokens: 99, parallel: 4}}", None),
         (
             "{images: {unique: 50%}}",
-            "images come again after 200 requests, and a phase has 12 of them: all will be new",
+            "images repeat after 200 requests, but a phase has only 12: no image repeats",
         ),
         ("{images: {unique: 50%, reuse_distance: 11}}", None),
         ("{images: {}}", None),
@@ -168,14 +168,14 @@ def test_what_will_not_come_to_pass_under_the_load_is_noted(payload: str, told: 
     profile = write(about("doubtful", payload))
     text = explain(profile)
     assert f"  note: traffic first: {told}" in text if told else "note:" not in text
-    assert len(profile.doubts()) == bool(told)
+    assert len(profile.warnings()) == bool(told)
 
 
 def test_where_the_number_of_requests_is_not_known_nothing_is_doubted(write: Write) -> None:
     text = about("long", "{images: {unique: 50%}}").replace("requests: 12", "for: 10m")
-    assert write(text).doubts() == []
+    assert write(text).warnings() == []
 
 
 @pytest.mark.parametrize("name", resources.profiles())
 def test_of_no_shipped_profile_there_is_a_doubt(name: str, shelves: Registry) -> None:
-    assert load(resources.profile(name), shelves).doubts() == []
+    assert load(resources.profile(name), shelves).warnings() == []

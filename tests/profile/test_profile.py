@@ -257,10 +257,10 @@ def test_terms_carry_the_plan_and_the_limits_in_seconds(write: Write, good: str)
 
 
 def test_what_a_server_must_bear_is_a_harm_and_plain_load_is_none(write: Write, good: str) -> None:
-    assert write(good).harms() == []
-    assert write(good + "attacks: [{admin: sleep, at: 3s}]\n").harms() == ["the attack sleep"]
+    assert write(good).dangers() == []
+    assert write(good + "attacks: [{admin: sleep, at: 3s}]\n").dangers() == ["the attack sleep"]
     near = write(good, "traffic.0.payload={near_limit: {}}")
-    assert near.harms() == ["the payload near_limit of traffic text"]
+    assert near.dangers() == ["the payload near_limit of traffic text"]
 
 
 SHIPPED = sorted(resources.profiles().items())

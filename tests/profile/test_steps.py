@@ -168,4 +168,4 @@ def test_explain_says_what_a_profile_will_do(name: str, shelves: Registry) -> No
     text = explain(load(resources.profile(name), shelves))
     assert text.startswith(f"{name}: ")
     assert "It passes if" in text
-    assert ("--authorize" in text) == bool(load(resources.profile(name), shelves).harms())
+    assert ("--authorize" in text) == bool(load(resources.profile(name), shelves).dangers())

@@ -1,9 +1,9 @@
 """SHELF: what is sent. Each payload is one file with its options and how it adds to a request.
 
 A new payload is one file with an `Options` model, an `ORDER` and `add`, and one entry in PAYLOADS; `text` is the one to
-copy. Options may also offer `words()` (for `explain`), `turns()` (variants sent one after the other), `in_vain(names)`
-(those of the traffic's payloads that would change nothing beside this one), `doubt(...)` (what will not come to pass under
-the load) and `can_kill`.
+copy. Options may also offer `describe()` (for `explain`), `variants()` (options sent one after the other),
+`ignored_payloads(names)` (payloads of the same traffic that have no effect beside this one), `warning(...)` (text if the
+options have no effect under the load) and `can_kill`.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Options(BaseModel):
         return self
 
     @classmethod
-    def in_vain(cls, names: Iterable[str]) -> list[str]:
+    def ignored_payloads(cls, names: Iterable[str]) -> list[str]:
         """What else would make the prompt."""
         return [name for name in names if name in ("text", "near_limit")]
 
@@ -62,16 +62,17 @@ class Options(BaseModel):
         group, within = divmod(ordinal, self.turns * self.parallel)
         return group * self.parallel + within % self.parallel, within // self.parallel
 
-    def doubt(self, in_flight: float, requests: float | None) -> str | None:  # noqa: ARG002 - it is a matter of users
-        """More requests at a time than conversations."""
+    def warning(self, in_flight: float, requests: float | None) -> str | None:  # noqa: ARG002 - it is a matter of users
+        """Warn if there are more requests in flight than conversations."""
         if in_flight <= self.parallel:
             return None
+        conversations = "1 conversation runs" if self.parallel == 1 else f"{self.parallel} conversations run"
         return (
-            f"up to {math.ceil(in_flight)} requests are in flight, and conversations go on {self.parallel} at a time: a "
-            f"turn may be sent before the one before it was answered; parallel: {math.ceil(in_flight)} keeps them in order"
+            f"up to {math.ceil(in_flight)} requests are in flight, but only {conversations} at a time: a "
+            f"turn may be sent before the previous one is answered; use parallel: {math.ceil(in_flight)}"
         )
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """For `explain`."""
         return f"conversations of {self.turns} turns that grow to {self.tokens} tokens, {self.parallel} at a time"
 

@@ -74,9 +74,13 @@ class Options(BaseModel):
     def _left_out(self) -> str:
         strange = () if self.only else _strange(self.folder)
         more = f" and {len(strange) - _NAMED} more" if len(strange) > _NAMED else ""
-        return f"left out, by name no images: {', '.join(strange[:_NAMED])}{more}" if strange else ""
+        return (
+            f"not sent, because their names are not those of images: {', '.join(strange[:_NAMED])}{more}"
+            if strange
+            else ""
+        )
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """For `explain`."""
         whose = f"of {self.folder}" if self.folder else "of the shipped corpus"
         left_out = f" ({told})" if (told := self._left_out()) else ""

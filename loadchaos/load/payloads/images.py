@@ -99,26 +99,29 @@ class Options(BaseModel):
         """Every size that is sent: one a shape."""
         return _sizes(self.size, self.aspect)
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """For `explain`."""
         kind = {"png": "", "jpeg": " JPEG", "photo": " photo-like JPEG"}[self.format]
         shapes = f" in the shapes {', '.join(f'{w}:{h}' for w, h in self.aspect)}" if self.aspect else ""
         what = f"{self.count}{kind} image{'s' if self.count.high > 1 else ''} of {self.size} pixels{shapes}"
         if self.new >= 1:
-            return f"{what}, each never seen before"
-        new = f", {self.new * 100:g}% never seen before" if self.new else ""
-        near = f", {self.near_duplicates * 100:g}% a pixel beside one" if self.near_duplicates else ""
-        rest = "the rest" if self.new or self.near_duplicates else "each"
+            return f"{what}, always new"
+        new = f", {self.new * 100:g}% new" if self.new else ""
+        near = (
+            f", {self.near_duplicates * 100:g}% one pixel different from an earlier one" if self.near_duplicates else ""
+        )
+        others = "the others" if self.new or self.near_duplicates else "each"
         distance = self.reuse_distance
-        return f"{what}{new}{near}, {rest} as {distance} requests earlier (the first {distance} have new ones)"
+        repeated = f"{others} repeated from {distance} requests earlier"
+        return f"{what}{new}{near}, {repeated} (the first {distance} requests have new ones)"
 
-    def doubt(self, in_flight: float, requests: float | None) -> str | None:  # noqa: ARG002 - it is a matter of requests
-        """Images that were to come again, in a phase that is over before they do."""
+    def warning(self, in_flight: float, requests: float | None) -> str | None:  # noqa: ARG002 - it is a matter of requests
+        """Warn if a phase ends before an image can repeat."""
         if self.new >= 1 or requests is None or requests > self.reuse_distance:
             return None
         return (
-            f"images come again after {self.reuse_distance} requests, and a phase has {requests:.0f} of them: all will be "
-            "new; a smaller reuse_distance lets them come again"
+            f"images repeat after {self.reuse_distance} requests, but a phase has only {requests:.0f}: no image repeats; "
+            "use a smaller reuse_distance"
         )
 
     def per_request(self) -> dict[str, float]:

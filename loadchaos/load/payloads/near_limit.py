@@ -60,7 +60,7 @@ class Options(BaseModel):
             raise ValueError(f"plus counts from the limit up (got {min(self.plus)})")
         return self
 
-    def turns(self) -> Sequence[Options]:
+    def variants(self) -> Sequence[Options]:
         """One a rung, from far below the limit to above it."""
         return [self.model_copy(update={"rung": rung}) for rung in self.rungs()]
 
@@ -80,12 +80,12 @@ class Options(BaseModel):
         """For `explain`: the most tokens of output that each rung asks for, in turn."""
         return [_most(rung) for rung in self.rungs()]
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """For `explain`."""
         above = f", then {', '.join(f'+{p}' for p in self.plus)}" if self.plus else ""
         return (
-            f"{len(self.rungs())} prompts near the context limit: {self.band} tokens from it in steps of "
-            f"{self.step}{above}; output {', '.join(self.output)}"
+            f"{len(self.rungs())} requests around the context limit: prompts of {self.band} tokens from it in steps of "
+            f"{self.step}{above}, with output {', '.join(self.output)}"
         )
 
 

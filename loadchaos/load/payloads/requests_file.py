@@ -50,7 +50,7 @@ class Options(BaseModel):
     keep_model: bool = False
 
     @classmethod
-    def in_vain(cls, names: Iterable[str]) -> list[str]:
+    def ignored_payloads(cls, names: Iterable[str]) -> list[str]:
         """A request of a file is sent as it is."""
         return [name for name in names if name != "requests"]
 
@@ -71,7 +71,7 @@ class Options(BaseModel):
         images = sum(g.images for g in found) / len(found)
         return {"bodies": 1.0, **({"images": images, "uncounted_images": images} if images else {})}
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """For `explain`."""
         return (
             f"the {len(read(self.file, self.turns))} requests of {Path(self.file).name}, {self.order.replace('_', ' ')}"

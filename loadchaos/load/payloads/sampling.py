@@ -58,10 +58,10 @@ class Options(BaseModel):
         """For `explain`: the mean number of answers a request asks for."""
         return (self.n.low + self.n.high) / 2 if self.n is not None else 1.0
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """For `explain`."""
         given = self.model_dump(mode="json", exclude_unset=True)
-        return "sampled with " + ", ".join(f"{k} {v}" for k, v in given.items()) if given else "sampled as usual"
+        return "sampled with " + ", ".join(f"{k} {v}" for k, v in given.items()) if given else "default sampling"
 
 
 def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - the server is not asked

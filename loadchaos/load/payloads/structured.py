@@ -34,11 +34,11 @@ class Options(BaseModel):
     variants: int = Field(default=1, gt=0)
     strict: bool = True
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """For `explain`."""
         kind = self.json_schema if isinstance(self.json_schema, str) else "given"
-        many = f", {self.variants} different ones" if self.variants > 1 else ""
-        return f"answers by a {kind} JSON schema{many}"
+        many = f" ({self.variants} different schemas)" if self.variants > 1 else ""
+        return f"answers in a {kind} JSON schema{many}"
 
 
 def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - the server is not asked

@@ -90,7 +90,7 @@ class Options(BaseModel):
             update={"tokens": Range(tokens, tokens), "blocks": tuple(blocks), "block_tokens": block_tokens}
         )
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """For `explain`."""
         prefix = self.shared_prefix
         shared = f", the first {prefix.tokens} shared within {prefix.groups} groups" if prefix else ""

@@ -36,7 +36,7 @@ class Options(BaseModel):
             raise ValueError(f"at least one tool was expected (got {value})")
         return value
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """For `explain`."""
         return f"{self.count} tools to choose from ({self.choice})"
 

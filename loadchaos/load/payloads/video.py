@@ -71,9 +71,9 @@ class Options(BaseModel):
         """A content part to measure with."""
         return _part(self, bytes(16))
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """For `explain`."""
-        new = "each never seen before" if self.unique >= 1 else f"{self.unique * 100:g}% never seen before"
+        new = "always new" if self.unique >= 1 else f"{self.unique * 100:g}% new"
         return f"{self.count} video{'s' if self.count.high > 1 else ''} of {self.frames} frames of {self.size}, {new}"
 
 

@@ -203,7 +203,7 @@ def test_qwen_counts_as_the_published_table(width: int, height: int, tokens: int
 
 def test_every_rung_has_its_length_its_output_and_its_expectation(facts: Facts, step: Steps, counted: Count) -> None:
     ladder = near_limit.Options()
-    for n, turn in enumerate(ladder.turns()):
+    for n, turn in enumerate(ladder.variants()):
         rung = turn.rung
         assert rung is not None
         request = build(step({"near_limit": turn}, n), facts)
@@ -222,14 +222,14 @@ def test_every_rung_has_its_length_its_output_and_its_expectation(facts: Facts, 
 
 def test_an_older_server_may_answer_nothing_above_its_limit(facts: Facts, step: Steps) -> None:
     old = replace(facts, dialect="lmdeploy", version="0.10.0")
-    above = near_limit.Options().turns()[-1]
+    above = near_limit.Options().variants()[-1]
     assert "empty" in build(step({"near_limit": above}), old).expect
 
 
 def test_the_smaller_limit_counts_and_one_given_where_none_is_known(facts: Facts, step: Steps) -> None:
-    first = near_limit.Options().turns()[0]
+    first = near_limit.Options().variants()[0]
     assert build(step({"near_limit": first}), replace(facts, input_limit=1999)).tokens == 900
-    given = near_limit.Options(limit=1344).turns()[0]
+    given = near_limit.Options(limit=1344).variants()[0]
     assert build(step({"near_limit": given}), replace(facts, max_model_len=None)).tokens == 244
     assert build(step({"near_limit": given}), facts).tokens == 2996
     blocks_untold = replace(facts, dialect="lmdeploy", version="0.6.0")

@@ -80,7 +80,7 @@ def test_without_a_known_template_later_turns_have_no_known_length(facts: Facts,
 def test_explain_says_what_a_conversation_costs() -> None:
     options = conversation.Options(turns=4, tokens=Range(400, 400))
     assert options.per_request() == {"tokens": 250}
-    assert "4 turns that grow to 400 tokens" in options.words()
+    assert "4 turns that grow to 400 tokens" in options.describe()
 
 
 # --- scripts ----------------------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ def test_sampling_fields_are_sent_and_what_is_not_given_is_not(facts: Facts, ste
     assert {b["n"] for b in bodies} == {2, 3}
     assert all((b["logprobs"], b["top_logprobs"], b["temperature"]) == (True, 5, 0.7) for b in bodies)
     assert not {"top_p", "prompt_logprobs"} & bodies[0].keys()
-    assert "n 2..3" in options.words()
+    assert "n 2..3" in options.describe()
 
 
 def test_several_answers_are_asked_for_with_a_temperature(facts: Facts, step: Steps) -> None:

@@ -91,7 +91,7 @@ def test_a_folder_of_ones_own_is_sent_too(tmp_path: Path, facts: Facts, step: St
     one = step({"hostile_images": options})
     assert url_of(one, facts) == "data:image/jpeg;base64," + base64.b64encode(b"meow").decode()
     assert set(build(one, facts).expect) == {"ok", "rejected"}
-    assert "in turn" in options.words()
+    assert "in turn" in options.describe()
 
 
 def test_of_a_folder_of_ones_own_only_images_are_sent_and_the_rest_is_told(
@@ -102,8 +102,8 @@ def test_of_a_folder_of_ones_own_only_images_are_sent_and_the_rest_is_told(
     options = hostile_images.Options(folder=str(tmp_path))
     assert [(e.file, e.mime) for e in options.chosen()] == [("a.PNG", "image/png"), ("b.avif", "image/avif")]
     (told,) = options.notes()
-    assert told == f"{tmp_path}: left out, by name no images: readme.md, run.sh"
-    assert "readme.md, run.sh" in options.words()
+    assert told == f"{tmp_path}: not sent, because their names are not those of images: readme.md, run.sh"
+    assert "readme.md, run.sh" in options.describe()
     asked_for = hostile_images.Options(folder=str(tmp_path), only=("readme.md",))
     assert base64.b64encode(b"x").decode() in url_of(step({"hostile_images": asked_for}), facts)
     assert not asked_for.notes()
@@ -112,7 +112,9 @@ def test_of_a_folder_of_ones_own_only_images_are_sent_and_the_rest_is_told(
 
 def test_a_folder_without_an_image_is_told(tmp_path: Path) -> None:
     (tmp_path / "readme.md").write_text("hello")
-    with pytest.raises(ValidationError, match=r"holds no image \(left out, by name no images: readme\.md\)"):
+    with pytest.raises(
+        ValidationError, match=r"holds no image \(not sent, because their names are not those of images: readme\.md\)"
+    ):
         hostile_images.Options(folder=str(tmp_path))
 
 
