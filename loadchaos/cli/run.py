@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from loadchaos.profile.profile import Profile
     from loadchaos.runner.options import Options
     from loadchaos.runner.resume import Point
-    from loadchaos.runner.run import Result
-    from loadchaos.runner.web_runs import Address
+    from loadchaos.runner.finalize import Result
+    from loadchaos.runner.web_runs import WebAddress
 
 
 @click.command()
@@ -164,10 +164,10 @@ def _run(loaded: Profile, profile: str, options: Mapping[str, Any], resumed: Poi
         _print_result(result, profile, options["ci"], addresses)
 
     if options["web"]:
-        from loadchaos.runner.web_runs import cockpit
+        from loadchaos.runner.web_runs import serve_web_ui
 
         address = _web_address(options)
-        return asyncio.run(cockpit(loaded, run_options, address, lambda text: echo(text, err=True), print_result))
+        return asyncio.run(serve_web_ui(loaded, run_options, address, lambda text: echo(text, err=True), print_result))
     result = asyncio.run(run_once(loaded, run_options))
     print_result(result)
     return result.exit_code
@@ -184,7 +184,7 @@ def _run_options(options: Mapping[str, Any], resumed: Point | None, variables: M
         model=options["model"],
         api_key_env=options["api_key_env"],
         headers=header_values(options["headers"]),
-        trust=TlsSettings(options["ca"], options["insecure"]),
+        tls=TlsSettings(options["ca"], options["insecure"]),
         tokenizer=options["tokenizer"],
         server_log=options["server_log"],
         out=options["out"],
@@ -211,12 +211,12 @@ def run_parameters(arguments: Sequence[str]) -> dict[str, Any]:
     return run.make_context("loadchaos run", list(arguments)).params
 
 
-def _web_address(options: Mapping[str, Any]) -> Address:
-    from loadchaos.runner.web_runs import Address
+def _web_address(options: Mapping[str, Any]) -> WebAddress:
+    from loadchaos.runner.web_runs import WebAddress
 
-    standard = Address()
+    standard = WebAddress()
     port = options["web_port"]
-    return Address(options["web_host"] or standard.host, standard.port if port is None else port)
+    return WebAddress(options["web_host"] or standard.host, standard.port if port is None else port)
 
 
 def _print_result(result: Result, profile: str, ci: str | None, addresses: Sequence[str]) -> None:

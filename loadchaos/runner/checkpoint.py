@@ -1,4 +1,4 @@
-"""Each hour of a load: what has become of its requests so far, and where it is in its plan, as one row of the ledger."""
+"""Hourly checkpoint of a load: outcomes so far, position in the plan, our own memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from loadchaos.core.model import Row
 
 
 class Checkpoint:
-    """Folds the workers' rows; `due` gives the row's figures once an hour, the first an hour after it was first asked."""
+    """Counter of the workers' rows; `due` returns its figures once an hour."""
 
     def __init__(self, every_s: float = HOUR_S) -> None:
         self._every_s = every_s
@@ -25,7 +25,7 @@ class Checkpoint:
         self._step = -1
 
     def feed(self, row: Row) -> None:
-        """Count one row of a worker."""
+        """Fold one row of a worker."""
         kind = row.get("row")
         if kind == "begin":
             self._begun += 1
@@ -36,7 +36,10 @@ class Checkpoint:
             self._outcomes["missed"] += int(row.get("count") or 0)
 
     def due(self, now_s: float) -> dict[str, Any] | None:
-        """`{n, begun, outcomes, step, rss_bytes}`: of the whole load so far, and our own memory; None in between."""
+        """Figures `{n, begun, outcomes, step, rss_bytes}` of the load so far; None between the hours.
+
+        The first hour begins with the first call.
+        """
         if self._next is None:
             self._next = now_s + self._every_s
         if now_s < self._next:
@@ -51,8 +54,9 @@ class Checkpoint:
             "rss_bytes": rss,
         }
 
-    def words(self, told: Mapping[str, Any]) -> str:
-        """For the terminal."""
-        outcomes = ", ".join(f"{n:,} {outcome}" for outcome, n in sorted(told["outcomes"].items(), key=lambda i: -i[1]))
-        hours = told["n"] * self._every_s / 3600
-        return f"checkpoint {told['n']}, after {hours:.3g} h: {outcomes or 'no request has ended'}"
+    def describe(self, figures: Mapping[str, Any]) -> str:
+        """Describe a checkpoint's figures in one line."""
+        counts = sorted(figures["outcomes"].items(), key=lambda i: -i[1])
+        outcomes = ", ".join(f"{n:,} {outcome}" for outcome, n in counts)
+        hours = figures["n"] * self._every_s / 3600
+        return f"checkpoint {figures['n']} after {hours:.3g} h: {outcomes or 'no request has ended'}"

@@ -1,4 +1,4 @@
-"""The children of a run that may die without harm to it: Locust, the follower, and who makes finished parts Parquet."""
+"""Child processes of a run: Locust, the follower, Parquet compaction. The run survives the loss of each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ _LOOK_S = 0.2
 
 
 class ChildProcess:
-    """A process in a session of its own: a Ctrl-C on the terminal is for `run`, which then ends its children in order."""
+    """A process in a session of its own.
+
+    A Ctrl-C on the terminal reaches only the run, which then ends its children in order.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -32,21 +35,30 @@ class ChildProcess:
 
     @property
     def pid(self) -> int | None:
-        """Its pid, None before the start."""
+        """Process id; None before the start."""
         return self._process.pid if self._process else None
 
     @property
-    def code(self) -> int | None:
-        """Its exit code (negative: signal), None while it runs."""
+    def exit_code(self) -> int | None:
+        """Exit code (negative: signal); None while it runs."""
         return self._process.returncode if self._process else None
 
     @property
     def alive(self) -> bool:
-        """Whether it was started and has not ended."""
+        """True when it was started and has not exited."""
         return self._process is not None and self._process.returncode is None
 
     async def start(self, argv: Sequence[str], env: Mapping[str, str], output: Path | None) -> None:
-        """Start it; its output goes to a file (LedgerError when there can be none), or to our terminal."""
+        """Start the process.
+
+        Args:
+            argv: command line.
+            env: variables added to our own.
+            output: file for stdout and stderr; None: our terminal.
+
+        Raises:
+            LedgerError: the output file cannot be written.
+        """
         try:
             stream = output.open("ab") if output else None
         except OSError as e:
@@ -57,7 +69,7 @@ class ChildProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,
-                # By the time it can ask who its parent is, that may have been killed.
+                # Given to it, as the parent may have been killed by the time the child asks for its parent.
                 env={**os.environ, **env, "LOADCHAOS_PARENT": str(os.getpid())},
                 start_new_session=True,
             )
@@ -66,7 +78,7 @@ class ChildProcess:
                 stream.close()
 
     async def wait(self, limit_s: float | None = None) -> int | None:
-        """Its exit code, or None when it still runs after `limit_s`."""
+        """Wait for its exit code; None when it still runs after `limit_s`."""
         if self._process is None:
             return None
         try:
@@ -75,7 +87,7 @@ class ChildProcess:
             return None
 
     async def end(self, grace_s: float) -> None:
-        """SIGTERM, after `grace_s` SIGKILL to its whole session."""
+        """Send SIGTERM, and SIGKILL to its whole session after `grace_s` seconds."""
         if self._process is None or self._process.returncode is not None:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -84,58 +96,58 @@ class ChildProcess:
             self.kill()
             await self.wait(5.0)
 
-    def sweep(self) -> None:
-        """SIGKILL to what one that was killed has left behind, and of one that has ended to what stands still."""
-        if self.pid is None or self.code is None:
+    def kill_leftovers(self) -> None:
+        """Kill the rest of its process group: all after a crash, only stopped processes after a normal exit."""
+        if self.pid is None or self.exit_code is None:
             return
-        if self.code == 0:
-            _end_what_stands_still(self.pid)
+        if self.exit_code == 0:
+            _kill_stopped(self.pid)
             return
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
     def kill(self) -> None:
-        """SIGKILL to its whole session; a stopped follower would not hear a SIGTERM."""
+        """Send SIGKILL to its whole session; a stopped process does not react to SIGTERM."""
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
 
 class LoadProcess(Protocol):
-    """Who drives the load of one run: a Locust process of its own, or the web UI's."""
+    """The process that drives the load of one run: a Locust process of its own, or that of the web UI."""
 
     @property
     def alive(self) -> bool:
-        """Whether the load goes on."""
+        """True while it drives the load."""
         ...
 
     async def begin(self, argv: Sequence[str] = (), variables: Mapping[str, str] | None = None) -> None:
         """Start the load."""
         ...
 
-    def see(self, row: Row) -> None:
-        """A row of a worker's."""
+    def feed(self, row: Row) -> None:
+        """Fold one row that a worker has written."""
         ...
 
-    def lost(self) -> str | None:
-        """Why what is left of it has to stop, None while nothing is missing."""
+    def lost_reason(self) -> str | None:
+        """Why the load has to stop because a part of the process was lost; None to continue."""
         ...
 
     async def end(self, grace_s: float) -> None:
-        """End it by force; it was told to stop before."""
+        """End it by force where it has not obeyed the stop command."""
         ...
 
-    def ended(self) -> None:
-        """Record that it is over."""
+    def record_exit(self) -> None:
+        """Write the row of its exit."""
         ...
 
-    def how_it_failed(self) -> str | None:
-        """In words, None when it did what it should."""
+    def failure(self) -> str | None:
+        """Describe how it failed; None when it did not."""
         ...
 
 
 class Locust(ChildProcess):
-    """python -m locust with our locustfile; reads plan.json and facts.json of the run folder."""
+    """`python -m locust` with our locustfile; reads plan.json and facts.json of the run folder."""
 
     def __init__(self, folder: RunFolder, emit: Emit) -> None:
         super().__init__("locust")
@@ -143,66 +155,77 @@ class Locust(ChildProcess):
         self._emit = emit
 
     async def begin(self, argv: Sequence[str] = (), variables: Mapping[str, str] | None = None) -> None:
-        """Start the load; `argv`: more of Locust's options; `variables` hold what plan.json only names."""
+        """Start Locust with further options; `variables` hold values that plan.json only names."""
         argv = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--headless", "--only-summary", *argv]
         argv += ["--loglevel", "WARNING"]
         env = {**(variables or {}), "LOADCHAOS_PLAN": str(self._folder.plan)}
         await self.start(argv, env, self._folder.path / "locust.log")
         self._emit({"row": "locust", "at_ns": time.monotonic_ns(), "what": "start", "pid": self.pid, "code": None})
 
-    def see(self, row: Row) -> None:
-        """Its process ends with its load: no row tells more."""
+    def feed(self, row: Row) -> None:
+        """Ignore the row: the process ends with its load, so its exit says enough."""
 
-    def lost(self) -> str | None:
-        """Locust itself notes what a lost worker leaves undone, and goes on."""
+    def lost_reason(self) -> str | None:
+        """None: Locust itself records what a lost worker leaves undone, and continues."""
         return None
 
-    def ended(self) -> None:
-        """Record its exit, and end what a killed one has left behind: nobody would watch workers without a master."""
-        self.sweep()
-        self._emit({"row": "locust", "at_ns": time.monotonic_ns(), "what": "exit", "pid": self.pid, "code": self.code})
+    def record_exit(self) -> None:
+        """Write the row of its exit and kill leftovers: workers without a master would go on unwatched."""
+        self.kill_leftovers()
+        self._emit(
+            {"row": "locust", "at_ns": time.monotonic_ns(), "what": "exit", "pid": self.pid, "code": self.exit_code}
+        )
 
-    def how_it_failed(self) -> str | None:
-        """In words, None when it did what it should or never ran."""
-        if self.code in (None, 0):
+    def failure(self) -> str | None:
+        """Describe how it failed; None when it succeeded or never ran."""
+        if self.exit_code in (None, 0):
             return None
         log = self._folder.path / "locust.log"
-        how = f"was killed by signal {-self.code}" if self.code < 0 else f"ended with code {self.code}"
-        words = _last_words(log)
-        if not words and self.code == LedgerError.exit_code:  # it could not even write why
-            words = ": its part of the ledger could not be written"
-        return f"the load process {how} before the load was over ({log}){words}"
+        code = self.exit_code
+        ended = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
+        error = _last_error(log)
+        if not error and code == LedgerError.exit_code:  # it could not even write why
+            error = ": its part of the ledger could not be written"
+        return f"the load process {ended} before the load was complete ({log}){error}"
 
 
-def _end_what_stands_still(group: int) -> None:
-    """A worker that was stopped (SIGSTOP) does not see that its master has ended; all others do, and end by themselves."""
+def _kill_stopped(group: int) -> None:
+    """Kill stopped (SIGSTOP) workers: they do not notice that their master has exited; all others do, and exit."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, ProcessLookupError, PermissionError):
             if os.getpgid(process.pid) == group and process.status() == psutil.STATUS_STOPPED:
                 process.kill()
 
 
-def _last_words(log: Path) -> str:
+def _last_error(log: Path) -> str:
+    """The last line of loadchaos in a log, else its last line, as the end of a sentence."""
     try:
         lines = [line.strip() for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
     except OSError:
         return ""
-    told = [line for line in lines if line.startswith("loadchaos:")] or lines
-    return f": {told[-1][:200]}" if told else ""
+    errors = [line for line in lines if line.startswith("loadchaos:")] or lines
+    return f": {errors[-1][:200]}" if errors else ""
 
 
 class FollowerProcess(ChildProcess):
-    """python -m loadchaos.runner.follower: live view, exporter, incidents."""
+    """`python -m loadchaos.runner.follower`: live view, exporter, incidents."""
 
     def __init__(self, folder: RunFolder) -> None:
         super().__init__("follower")
         self._folder = folder
-        self._told_lost = False
+        self._exit_noticed = False
 
     async def begin(
         self, exporter_port: int | None, variables: Mapping[str, str], *, live: bool, cockpit: bool
     ) -> None:
-        """Start telling; the live view gets our terminal, the web UI its pages; `variables` hold what is secret."""
+        """Start the follower.
+
+        Args:
+            exporter_port: port of /metrics; 0: a free one; None: no exporter.
+            variables: secrets, given in the environment.
+            live: show the live view on our terminal.
+            cockpit: make the pages of the web UI's tabs.
+        """
         argv = [sys.executable, "-m", "loadchaos.runner.follower", str(self._folder.path)]
         if exporter_port is not None:
             argv += ["--exporter-port", str(exporter_port)]
@@ -213,12 +236,12 @@ class FollowerProcess(ChildProcess):
         await self.start(argv, variables, None)
 
     async def finish(self, limit_s: float) -> None:
-        """Let it tell the end; one that is stopped (a stopped terminal, Ctrl-Z) or slow is killed, nothing is lost."""
+        """Let it read to the end; a stopped (Ctrl-Z) or slow one is killed, which loses nothing."""
         deadline = time.monotonic() + limit_s
         while self.alive and time.monotonic() < deadline and not self._stopped():
             await self.wait(_LOOK_S)
         if self._stopped():
-            self.kill()  # it would not hear a SIGTERM
+            self.kill()  # it would not react to SIGTERM
         await self.end(1.0)
 
     def _stopped(self) -> bool:
@@ -227,18 +250,19 @@ class FollowerProcess(ChildProcess):
         except psutil.Error:
             return False
 
-    def lost(self) -> str | None:
-        """What to say, once, when it has ended in the middle of a run."""
-        if self._told_lost or self.code is None:
+    def exit_notice(self) -> str | None:
+        """Notice to print, once, when it has exited in the middle of a run."""
+        if self._exit_noticed or self.exit_code is None:
             return None
-        self._told_lost = True
+        self._exit_noticed = True
+        command = f"loadchaos follow {self._folder.path}"
         return (
-            f"note: the live view has ended (code {self.code}), the run goes on: loadchaos follow {self._folder.path}"
+            f"note: the live view has ended (exit code {self.exit_code}) and the run continues; show it with {command}"
         )
 
 
 class Compaction(ChildProcess):
-    """Now and then makes finished parts of the ledger Parquet; a kill at any moment loses nothing."""
+    """`python -m loadchaos.core.ledger.parquet`: makes finished parts Parquet; killing it loses nothing."""
 
     def __init__(self, folder: RunFolder) -> None:
         super().__init__("compaction")
@@ -246,11 +270,11 @@ class Compaction(ChildProcess):
         self._starting: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Begin soon, unless the last one still goes on; what hinders it is raised at the `end`."""
+        """Start it unless it still runs; an error of the start is raised by `end`."""
         self._starting = asyncio.create_task(self._begin())
 
     async def end(self, grace_s: float = 1.0) -> None:
-        """See Child."""
+        """Send SIGTERM, and SIGKILL after `grace_s`. Raises the error of a failed start."""
         if self._starting is not None:
             await self._starting
         await super().end(grace_s)

@@ -1,7 +1,7 @@
-"""Before the load: does the server take what only some servers take? Models by name, tools, schemas, ways of sampling.
+"""Check before the load that the server accepts the profile's models, tools, schemas and sampling options.
 
-A server that refuses these is right, and the profile does not fit it: a TargetError (exit 4) that says what to change.
-Profiles without them ask nothing.
+A server that rejects these is correct and the profile does not fit it: a TargetError (exit 4) says what to change.
+Profiles without them send nothing.
 """
 
 from __future__ import annotations
@@ -25,51 +25,52 @@ from loadchaos.server.discovery.client import DiscoveryClient, DiscoveryResponse
 _TRIED = ("sampling", "structured", "tools")
 _SHORT = 16
 _NOT_FOUND = frozenset({404})
-"""Before the load a 404 means a model that the server does not serve. During the load it has lost what it had."""
+"""Before the load a 404 means a model that the server does not serve; during the load it means a lost resource."""
 _LOADS_MODELS = "load_lora_adapter"
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
 
 
-def require_models(asker: DiscoveryClient, profile: Profile) -> None:
-    """Every model that the profile names is one that /v1/models has; TargetError otherwise."""
+def require_models(client: DiscoveryClient, profile: Profile) -> None:
+    """Check that /v1/models has every model that the profile names. TargetError otherwise."""
     if any(a.admin == _LOADS_MODELS for a in profile.attacks):
-        return  # they come and go
-    data = asker.pages["/v1/models"].json()
+        return  # attacks load and unload models during the run
+    data = client.pages["/v1/models"].json()
     served = [str(m.get("id")) for m in (data or {}).get("data") or () if isinstance(m, dict)]
-    for number, traffic in _sent(profile):
+    for number, traffic in _active_traffic(profile):
         named: Mapping[str, float] = getattr(traffic.payload_options.get("sampling"), "models", {})
         if missing := [name for name, weight in named.items() if weight and name not in served]:
             raise TargetError(
                 f"traffic.{number}.payload.sampling.models (traffic {traffic.name}): the server does not serve "
-                f"{', '.join(missing)}; it has: {', '.join(served) or 'none'}. Load it there, or change the names with --set"
+                f"{', '.join(missing)} (it serves: {', '.join(served) or 'none'}). Load the model there, or change the "
+                "names with --set"
             )
 
 
-async def require_payloads(asker: DiscoveryClient, profile: Profile, facts: Facts) -> None:
-    """One small real request for each such kind that the profile sends; a refusal is a TargetError."""
+async def require_payloads(client: DiscoveryClient, profile: Profile, facts: Facts) -> None:
+    """Send one small request for each such payload of the profile. TargetError where the server rejects one."""
     dialect = DIALECTS[facts.dialect].at(facts.version)
     tried: set[str] = set()
-    for number, traffic in _sent(profile):
+    for number, traffic in _active_traffic(profile):
         options = {name: o for name, o in traffic.payload_options.items() if name in _TRIED}
         kind = f"{traffic.stream} {sorted((name, o.model_dump_json()) for name, o in options.items())}"
         if not options or kind in tried or "rejected" in traffic.expect:
             continue
         tried.add(kind)
         request = payloads.build(_step(traffic, options), facts)
-        answer = await asker.post(request.path, orjson.loads(request.body))
-        if (said := refusal(answer, dialect)) is not None:
+        answer = await client.post(request.path, orjson.loads(request.body))
+        if (error := rejection(answer, dialect)) is not None:
             names = " and ".join(f"traffic.{number}.payload.{name}" for name in options)
             raise TargetError(
-                f"{names} (traffic {traffic.name}): the server refuses such requests: {_hint(said, number)}"
+                f"{names} (traffic {traffic.name}): the server rejects such requests: {_hint(error, number)}"
             )
 
 
-def _sent(profile: Profile) -> list[tuple[int, Traffic]]:
+def _active_traffic(profile: Profile) -> list[tuple[int, Traffic]]:
     return [(number, traffic) for number, traffic in enumerate(profile.traffic) if traffic.weight]
 
 
 def _step(traffic: Traffic, options: Mapping[str, Any]) -> Step:
-    """Streamed answers are cut short; whole ones are as long as in the load, as half a tool call may be an error."""
+    """Make a small request: streams end early, other answers keep their length, as half a tool call may be an error."""
     cap = traffic.output.max or traffic.output.exact
     longest = int(cap.low) if cap is not None else _SHORT
     return Step(
@@ -87,13 +88,13 @@ def _step(traffic: Traffic, options: Mapping[str, Any]) -> Step:
     )
 
 
-def refusal(answer: DiscoveryResponse, dialect: Dialect) -> str | None:
-    """What the server said where it refused the request as such; None for an answer, and for any other trouble."""
+def rejection(answer: DiscoveryResponse, dialect: Dialect) -> str | None:
+    """Error text of a server that rejected the request itself; None for an answer and for any other error."""
     plain = dialect.refusal_statuses and dialect.refusal_statuses | _NOT_FOUND
     rules = OutcomeRules(dialect.validation, dialect.shed, dialect.engine_failure, plain)
     if answer.status >= 400:
-        decisive = error_response_event(answer.status, "", answer.headers, answer.text.encode(), rules)
-        return f"{answer.status} {decisive.text}" if decisive.outcome == "rejected" else None
+        event = error_response_event(answer.status, "", answer.headers, answer.text.encode(), rules)
+        return f"{answer.status} {event.text}" if event.outcome == "rejected" else None
     first = next((line[5:].strip() for line in answer.text.splitlines() if line.startswith("data:")), "")
     error = error_object(replace(answer, text=first).json())
     if error is None or error_event_outcome(error, after_token=False, rules=rules) != "rejected":
@@ -101,10 +102,9 @@ def refusal(answer: DiscoveryResponse, dialect: Dialect) -> str | None:
     return error.text
 
 
-def _hint(said: str, number: int) -> str:
-    text = " ".join(said.split())[:300].rstrip(". ")
+def _hint(error: str, number: int) -> str:
+    text = " ".join(error.split())[:300].rstrip(". ")
     options = list(dict.fromkeys(_OPTION.findall(text)))
-    start = f"start it with {' and '.join(options)}" if options else "change what is sent"
-    return (
-        f"{text}. The profile does not fit it: {start}, or leave this traffic out with --set traffic.{number}.weight=0"
-    )
+    start = f"start the server with {' and '.join(options)}" if options else "change the payload"
+    leave_out = f"leave this traffic out with --set traffic.{number}.weight=0"
+    return f"{text}. The profile does not fit the server: {start}, or {leave_out}"

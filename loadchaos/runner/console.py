@@ -1,4 +1,4 @@
-"""Lines for the person who waits, told by a thread of its own: a stopped terminal must never stop the run."""
+"""Print lines on the terminal from a thread, so that a stopped terminal never stops the run."""
 
 from __future__ import annotations
 
@@ -6,31 +6,41 @@ import os
 import queue
 import textwrap
 import threading
+from typing import Self
 
 _STDERR = 2
 
 
 class Console:
-    """`say` returns at once; lines that a stopped or lost terminal does not take are dropped when the run is over."""
+    """Line printer for the person who started the run; `print` never blocks.
+
+    Lines that a stopped or closed terminal does not accept are dropped at the end of the run.
+    """
 
     def __init__(self, fd: int = _STDERR) -> None:
         self._fd = fd
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._speak, name="voice", daemon=True)
+        self._thread = threading.Thread(target=self._write_lines, name="console", daemon=True)
         self._thread.start()
 
-    def say(self, text: str) -> None:
-        """One line, before or after the live view."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def print(self, text: str) -> None:
+        """Queue one line; it appears before or after the live view."""
         self._lines.put(text)
 
     def close(self, limit_s: float = 1.0) -> None:
-        """Have all lines told, waiting for a terminal that takes none no longer than `limit_s`."""
+        """Write the queued lines, waiting at most `limit_s` seconds for a terminal that accepts none."""
         self._lines.put(None)
         self._thread.join(limit_s)
 
-    def _speak(self) -> None:
+    def _write_lines(self) -> None:
         while (text := self._lines.get()) is not None:
-            # Past Python's own buffer, whose lock a thread that hangs in a write would keep for ever.
+            # Not through Python's own buffer: a thread that hangs in a write would keep its lock for ever.
             data = f"{self._wrapped(text)}\n".encode("utf-8", "replace")
             try:
                 while data:
@@ -39,7 +49,7 @@ class Console:
                 return
 
     def _wrapped(self, text: str) -> str:
-        """Broken between words where a terminal would break within one."""
+        """Wrap text between words, where a terminal would break within one."""
         try:
             width = os.get_terminal_size(self._fd).columns
         except OSError:  # it is no terminal

@@ -1,7 +1,7 @@
-"""`python -m loadchaos.runner.discover`: asks a server what a run asks before its load, for a Locust that is the user's own.
+"""`python -m loadchaos.runner.discover`: server discovery for a Locust that the user runs.
 
-Reads `{"base_url", "model", "api_key_env", "headers", "tls", "profile"}` (a profile as JSON) from its input and prints the
-Facts as JSON. A process of its own because Locust's is patched by gevent, in which asyncio has no place.
+Reads `{"base_url", "model", "api_key_env", "headers", "tls", "profile"}` (a profile as JSON) from stdin and prints the
+Facts as JSON. It is a process of its own because gevent has patched Locust's, and asyncio does not work there.
 """
 
 from __future__ import annotations
@@ -26,40 +26,42 @@ from loadchaos.server.discovery import calibrate
 from loadchaos.server.discovery.local_tokenizer import Folder
 
 AUTHORIZE = "LOADCHAOS_AUTHORIZE"
-"""HOST:PORT of servers that may be harmed, with commas between them: Locust's command line has no --authorize."""
+"""Comma-separated HOST:PORT of servers that may be attacked: Locust's command line has no --authorize."""
 
 
-async def learn(asked: Mapping[str, Any]) -> Facts:
-    """What the server is and how it counts what the profile sends, its limit where a ladder needs it.
+async def discover_server(request: Mapping[str, Any]) -> Facts:
+    """Identify the server of a request and measure how it counts tokens.
 
-    Raises TargetError where it cannot be asked or the profile does not fit it, AuthorizationError where it can be harmed
-    and nobody said that it may, OptionError for a `ca` that holds no certificate.
+    Raises:
+        TargetError: the server does not answer, or the profile does not fit it.
+        AuthorizationError: the profile's requests can harm the server, and LOADCHAOS_AUTHORIZE does not name it.
+        OptionError: `ca` holds no certificate.
     """
-    profile = from_mapping(asked["profile"], registry.of_traffic())
-    folder = Folder.load(profile.target.tokenizer) if profile.target.tokenizer else None
-    wanted = requirements.calibration_request(profile, asked.get("model"), asked.get("api_key_env"), folder)
-    base = calibrate.parse_target(asked["base_url"])
-    _require_authority(profile, base)
-    tls = TlsSettings.from_json(asked.get("tls")).context()
-    async with httpx.AsyncClient(headers=asked.get("headers") or {}, verify=tls, trust_env=False) as client:
-        asker = calibrate.DiscoveryClient(client, base, base)
+    profile = from_mapping(request["profile"], registry.of_traffic())
+    tokenizer = Folder.load(profile.target.tokenizer) if profile.target.tokenizer else None
+    calibration = requirements.calibration_request(profile, request.get("model"), request.get("api_key_env"), tokenizer)
+    base = calibrate.parse_target(request["base_url"])
+    _require_authorization(profile, base)
+    tls = TlsSettings.from_json(request.get("tls")).context()
+    async with httpx.AsyncClient(headers=request.get("headers") or {}, verify=tls, trust_env=False) as http:
+        client = calibrate.DiscoveryClient(http, base, base)
         facts, _ = await requirements.discover(
-            asker, profile, await calibrate.identify_server(asker, wanted), wanted, ()
+            client, profile, await calibrate.identify_server(client, calibration), calibration, ()
         )
         return facts
 
 
-def _require_authority(profile: Profile, base: str) -> None:
-    """For what is sent: the profile's attacks are not made here."""
+def _require_authorization(profile: Profile, base: str) -> None:
+    """Check the authorization for requests only: attacks do not run in the user's Locust."""
     harms = profile.model_copy(update={"attacks": ()}).dangers()
     given = [text.strip() for text in os.environ.get(AUTHORIZE, "").split(",") if text.strip()]
     authorization.check(base, harms, given, f"export {AUTHORIZE}=")
 
 
 def main() -> int:
-    """The exit code of what went wrong, 0 when nothing did."""
+    """Answer the request on stdin. Returns the exit code."""
     try:
-        print(json.dumps(asyncio.run(learn(json.load(sys.stdin))).to_json()))
+        print(json.dumps(asyncio.run(discover_server(json.load(sys.stdin))).to_json()))
     except LoadchaosError as e:
         print(f"loadchaos: {e}", file=sys.stderr)
         return e.exit_code

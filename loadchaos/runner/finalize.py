@@ -1,11 +1,13 @@
-"""Judges a run's whole ledger once, finished or killed, and writes what it comes to; that verdict counts."""
+"""Judge the ledger of a finished or killed run and write verdict, incidents and reports."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -16,51 +18,74 @@ from loadchaos.core import progress
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader, Tail
+from loadchaos.load import rebuild
 from loadchaos.report.export import junit
 from loadchaos.report.html import page
 from loadchaos.report.incident import folder as incident
 from loadchaos.report.incident.page import replay_command
 from loadchaos.report.live_stats.series import Series
+from loadchaos.runner.interrupts import Interrupts
 
 Bodies = Callable[[RunFolder, Sequence[Mapping[str, Any]]], Mapping[int, Sequence[Mapping[str, Any]]]]
-"""Keeps the bodies of incidents' requests (bodies.store): handed in, because to make them takes the plan and payloads."""
+"""Stores the bodies of incidents' requests (`rebuild.store`)."""
 
-_LOOK_S = 0.1
-_HURRY_S = 2.0
+_POLL_S = 0.1
+_IMMEDIATE_S = 2.0
+_BODIES_S = 5.0  # bodies not made in this time are listed; `loadchaos judge` makes them without a limit
 
 
-async def conclude_interruptible(
-    folder: RunFolder, bodies: Bodies, say: progress.Say, interrupts: Sequence[int]
-) -> dict[str, Any]:
-    """As `conclude`, beside a user who may lose patience: `interrupts` grows with each signal.
+@dataclass(frozen=True)
+class Result:
+    """Result of a run for the command line: exit code, verdict (None: not judged), run folder, error text."""
 
-    One more of them than there were ends this process, and so do two seconds where there were two: the ledger is closed
-    and can be judged at any time.
+    exit_code: int
+    verdict: Mapping[str, Any] | None
+    folder: RunFolder
+    error: str | None = None
+
+
+async def conclude_interruptible(folder: RunFolder, print_line: progress.Say, interrupts: Interrupts) -> dict[str, Any]:
+    """Run `conclude` in a thread until the user interrupts again.
+
+    One more interrupt than before the end (the second at least) exits this process, and so do two seconds after two
+    interrupts: the ledger is closed and can be judged at any time.
     """
-    work = asyncio.create_task(asyncio.to_thread(conclude, folder, bodies, progress.on_terminal(say)))
-    begin, asked = time.monotonic(), len(interrupts)
+    bodies = functools.partial(rebuild.store, budget_s=_BODIES_S)
+    work = asyncio.create_task(asyncio.to_thread(conclude, folder, bodies, progress.on_terminal(print_line)))
+    begin_s, before = time.monotonic(), interrupts.count
     while not work.done():
-        await asyncio.wait([work], timeout=_LOOK_S)
-        again = len(interrupts) > max(asked, 1)
-        if again or (asked > 1 and time.monotonic() - begin > _HURRY_S):
-            _leave(folder, say, 128 + interrupts[0])
+        await asyncio.wait([work], timeout=_POLL_S)
+        again = interrupts.count > max(before, 1)
+        if again or (before > 1 and time.monotonic() - begin_s > _IMMEDIATE_S):
+            _exit_unjudged(folder, print_line, interrupts.exit_code)
     return work.result()
 
 
-def _leave(folder: RunFolder, say: progress.Say, code: int) -> None:
-    say(f"not judged yet: loadchaos judge {folder.path}")
-    time.sleep(_LOOK_S)  # the voice is a thread: let it speak
+def _exit_unjudged(folder: RunFolder, print_line: progress.Say, code: int) -> None:
+    print_line(f"the run was not judged; judge it with: loadchaos judge {folder.path}")
+    time.sleep(_POLL_S)  # the console is a thread: let it print
     os._exit(code)
 
 
 def conclude(folder: RunFolder, bodies: Bodies | None = None, say: progress.Say | None = None) -> dict[str, Any]:
-    """Judge the whole ledger once and write verdict.json, incidents, report.html and junit.xml. Returns the verdict.
+    """Judge the whole ledger and write verdict.json, incidents, report.html and junit.xml.
 
-    What cannot be made is told in its `notes`; a pass that cannot be written down is unknown, for nobody could show
-    it. `say` is told how far it is. LedgerError when there is no ledger.
+    Args:
+        folder: the run folder.
+        bodies: stores the bodies of incidents' requests; None: they are not stored.
+        say: prints progress.
+
+    Returns:
+        The verdict. Its `notes` list the files that could not be made. A pass that cannot be written is unknown, as
+        nothing would prove it.
+
+    Raises:
+        LedgerError: the folder has no ledger.
     """
     if not folder.events.exists():
-        raise LedgerError(f"{folder.path} is no run folder: it has no events.jsonl; `loadchaos runs` lists those here")
+        raise LedgerError(
+            f"{folder.path} is not a run folder (it has no events.jsonl); `loadchaos runs` lists the runs here"
+        )
     reader, judge, series = Reader(folder), Judge(), Series()
     for row in progress.rows(reader.new(final=True), "judging", say):
         judge.feed(row)
@@ -74,17 +99,17 @@ def conclude(folder: RunFolder, bodies: Bodies | None = None, say: progress.Say 
         ("report.html", lambda: page.write(folder, verdict, series)),
         ("junit.xml", lambda: junit.write(folder, verdict)),
     ):
-        _made(what, make, notes)
+        _try(what, make, notes)
     _write_verdict(folder, verdict)
     if bodies is not None and judge.incidents:
-        told = len(notes)
-        _made("the bodies of the incidents' requests", lambda: _bodies(folder, judge, bodies), notes)
-        if len(notes) > told:
+        notes_before = len(notes)
+        _try("the bodies of the incidents' requests", lambda: _bodies(folder, judge, bodies), notes)
+        if len(notes) > notes_before:
             _write_verdict(folder, verdict)
     return verdict
 
 
-def _made(what: str, make: Callable[[], object], notes: list[str]) -> None:
+def _try(what: str, make: Callable[[], object], notes: list[str]) -> None:
     try:
         make()
     except Exception as e:  # noqa: BLE001  # a page that cannot be drawn must never cost the verdict
@@ -98,7 +123,7 @@ def _incidents(folder: RunFolder, judge: Judge) -> None:
 
 
 def _bodies(folder: RunFolder, judge: Judge, bodies: Bodies) -> None:
-    """Last of all, since it may take seconds: the verdict is safe by then."""
+    """Store request bodies last, as it may take seconds: the verdict is on disk by then."""
     incidents = [i.to_json() for i in islice(judge.incidents, incident.MOST_INCIDENTS)]
     kept = bodies(folder, incidents)
     for i in incidents:

@@ -1,4 +1,4 @@
-"""What the command line adds to a profile, and what follows from both: which server, with which headers."""
+"""Options of `loadchaos run`, and what follows from them and a profile: target, headers, Locust arguments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HEADER_VARIABLE = "LOADCHAOS_HEADER_"
 
 @dataclass(frozen=True)
 class Master:
-    """The load is driven by workers on other machines: how many, where they connect, how long they may take to come."""
+    """Settings for workers on other machines: how many, where they connect, seconds to wait for them."""
 
     workers: int
     bind_host: str = "*"
@@ -33,14 +33,14 @@ class Master:
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line adds to a profile; texts are as the user gave them."""
+    """Options of the command line; texts are as the user gave them."""
 
     target: str | None = None
     admin_url: str | None = None
     model: str | None = None
     api_key_env: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
-    trust: TlsSettings = field(default_factory=TlsSettings)
+    tls: TlsSettings = field(default_factory=TlsSettings)
     tokenizer: str | None = None
     server_log: Sequence[str] = ()
     out: Path = Path("runs")
@@ -61,33 +61,38 @@ class Options:
     follower_variables: Mapping[str, str] = field(default_factory=dict, repr=False)  # notify.handing_over: secrets
 
 
-def drivers(options: Options) -> int:
-    """How many workers share the plan."""
+def worker_count(options: Options) -> int:
+    """Number of workers that share the plan."""
     return options.processes if options.master is None else options.master.workers
 
 
-def terms(profile: Profile, options: Options) -> Terms:
-    """What the verdict is judged by; a run that goes on with another one has only the rest of its requests to send."""
-    whole = profile.terms(options.seed)
-    return whole if options.resume is None else replace(whole, planned_requests=options.resume.left)
+def verdict_terms(profile: Profile, options: Options) -> Terms:
+    """Terms the verdict is judged by; a resumed run plans only the requests that are left."""
+    terms = profile.terms(options.seed)
+    return terms if options.resume is None else replace(terms, planned_requests=options.resume.left)
 
 
-def place(profile: Profile, options: Options) -> TargetSpec:
-    """The server that is meant, authorised where it can be harmed. OptionError or AuthorizationError, before anything."""
+def target_spec(profile: Profile, options: Options) -> TargetSpec:
+    """Find the server to test and check that the run may attack it.
+
+    Raises:
+        OptionError: an option cannot be used.
+        AuthorizationError: the profile attacks a server that --authorize does not name.
+    """
     kind = target_kind(profile, options)
     if options.master is not None:
         _refuse_for_workers(options)
     url = parse_target(options.target) if options.target is not None else None
     admin_url = parse_target(options.admin_url) if options.admin_url else None
-    strangers = _strangers(profile, kind, url, admin_url)
-    for stranger in strangers:
-        authorization.check(stranger, profile.dangers(), options.authorize)
+    external_urls = _external_urls(profile, kind, url, admin_url)
+    for external_url in external_urls:
+        authorization.check(external_url, profile.dangers(), options.authorize)
     for spec in options.server_log:
-        _refuse_unreadable(spec, may_come=options.wait_ready_s is not None)
-    trust = options.trust
-    if trust == TlsSettings():
-        trust = TlsSettings(profile.target.ca, profile.target.insecure)
-    trust.context()  # a file that is none is told before anything exists
+        _refuse_unreadable(spec, may_appear=options.wait_ready_s is not None)
+    tls = options.tls
+    if tls == TlsSettings():
+        tls = TlsSettings(profile.target.ca, profile.target.insecure)
+    tls.context()  # a bad certificate file is an error before anything exists
     local_tokenizer(profile, options)
     _refuse_pid(profile, options.pid, [u for u in (url, admin_url) if u is not None])
     toxiproxy = options.toxiproxy or profile.target.toxiproxy
@@ -97,83 +102,90 @@ def place(profile: Profile, options: Options) -> TargetSpec:
         admin_url,
         options.server_log,
         request_headers(options),
-        trust,
+        tls,
         options.pid,
         parse_target(toxiproxy) if toxiproxy else None,
-        strangers,
+        external_urls,
     )
 
 
 def local_tokenizer(profile: Profile, options: Options) -> Folder | None:
-    """The folder to count words by, where one is named. OptionError where it is none."""
+    """Load the local tokenizer, where one is named. OptionError where its folder is unusable."""
     path = options.tokenizer or profile.target.tokenizer
     return Folder.load(path) if path else None
 
 
-def _strangers(profile: Profile, kind: str, url: str | None, admin_url: str | None) -> tuple[str, ...]:
-    """Every URL that load or attacks reach of a server that loadchaos does not start: each needs a word of its own."""
+def _external_urls(profile: Profile, kind: str, url: str | None, admin_url: str | None) -> tuple[str, ...]:
+    """URLs of servers that load or attacks reach and the run does not start: each needs --authorize."""
     replicas = [parse_target(r.url) for r in profile.target.replicas] if kind == "external" else []
     return tuple(dict.fromkeys(u for u in (admin_url, url, *replicas) if u is not None))
 
 
 def _refuse_pid(profile: Profile, pid: int | None, urls: Sequence[str]) -> None:
-    """A pid that is not the server's would have another program signalled in its place."""
+    """Refuse a --pid that is not the server's: process attacks would signal another program."""
     if pid is None:
         return
     if not urls:
-        raise OptionError("--pid goes with --target: of a server that loadchaos starts it knows the pid")
+        raise OptionError("--pid needs --target: loadchaos knows the pid of a server that it starts; leave --pid out")
     if profile.target.replicas:
-        raise OptionError("--pid names one process, and the profile names several replicas: leave it out")
+        raise OptionError("--pid names one process but the profile has several replicas: leave it out")
     authorization.refuse_wrong_pid(pid, urls)
 
 
 def _refuse_for_workers(options: Options) -> None:
-    """What cannot be with workers on other machines, said before anything exists."""
+    """Refuse options that do not work with workers on other machines."""
     if options.processes > 1:
-        raise OptionError("--processes is for this machine alone; with --master each `loadchaos worker` is a process")
+        raise OptionError(
+            "--processes and --master exclude each other: with --master, start one `loadchaos worker` for each process"
+        )
     texts = [name for name, value in options.headers.items() if not value.startswith("env:")]
     if texts:
         raise OptionError(
-            f"--header {texts[0]}: its value would travel to the workers in the open; write {texts[0]}=env:VAR and set VAR "
-            "for each worker"
+            f"--header {texts[0]}: the value would be sent to the workers unencrypted; write {texts[0]}=env:VAR and set "
+            "VAR for each worker"
         )
 
 
-def _refuse_unreadable(spec: str, *, may_come: bool) -> None:
-    """A log that cannot be read would leave causes unnamed without a word. `may_come`: the server is still to start."""
+def _refuse_unreadable(spec: str, *, may_appear: bool) -> None:
+    """Refuse a log file that cannot be read; `may_appear`: it may not exist yet, as the server still has to start."""
     kind, rest = read_spec(spec)
     if kind != "file":
         return
     path = Path(rest).expanduser()
     if path.is_dir():
-        raise OptionError(f"--server-log {spec} is a folder; the server's log is a file")
+        raise OptionError(f"--server-log {spec} is a folder; give the path of the log file")
     if not path.exists():
-        if may_come:
+        if may_appear:
             return
-        raise OptionError(f"--server-log {spec}: no such file (with --wait-ready it may come later)")
+        raise OptionError(f"--server-log {spec}: no such file (with --wait-ready it may appear later)")
     if not os.access(path, os.R_OK):
         raise OptionError(
-            f"--server-log {spec}: this user may not read it: give it the right to (chmod, a group), or run as who may"
+            f"--server-log {spec}: permission denied; give this user read access (chmod, a group) or run as another user"
         )
 
 
 def target_kind(profile: Profile, options: Options) -> str:
-    """embedded, launched or external; the embedded server only where neither a target nor a command is given."""
+    """Kind of target: `embedded`, `launched` or `external`.
+
+    The embedded server is used only where neither a target nor a launch command is given.
+    """
     if options.target is not None and options.embedded:
-        raise OptionError("--target and --embedded exclude each other: which server is meant?")
+        raise OptionError("--target and --embedded exclude each other: give one of them")
     if options.target is not None:
         return "external"
     if profile.target.launch is not None and not options.embedded:
         return "launched"
     if profile.target.embedded is None:
-        raise OptionError(f"{profile.name} needs a server: give --target URL (the profile has no embedded one)")
+        raise OptionError(f"{profile.name} needs a server: give --target URL (the profile has no embedded server)")
     if os.environ.get("CI") == "true" and not options.embedded:
-        raise OptionError("under CI=true the embedded server runs only when asked for: --embedded, or --target URL")
+        raise OptionError(
+            "under CI=true the embedded server runs only with --embedded; give --embedded or --target URL"
+        )
     return "embedded"
 
 
 def request_headers(options: Options) -> dict[str, str]:
-    """Headers with their values from the environment; a variable that is missing is said before anything exists."""
+    """Request headers with values from the environment. OptionError for a variable that is not set."""
     headers = {}
     for name, value in options.headers.items():
         headers[name] = _variable(value[4:], f"--header {name}={value}") if value.startswith("env:") else value
@@ -184,7 +196,7 @@ def request_headers(options: Options) -> dict[str, str]:
 
 
 def planned_headers(options: Options) -> dict[str, str]:
-    """Headers as plan.json may hold them: values only by the name of their variable, those given as text too."""
+    """Headers for plan.json: values only by the names of their variables, as it is no place for secrets."""
     return {
         name: value if value.startswith("env:") else f"env:{_HEADER_VARIABLE}{n}"
         for n, (name, value) in enumerate(options.headers.items())
@@ -192,7 +204,7 @@ def planned_headers(options: Options) -> dict[str, str]:
 
 
 def locust_arguments(options: Options) -> tuple[list[str], dict[str, str]]:
-    """What of Locust's own options, and which variables, its child gets."""
+    """Locust's own options and the environment variables for its process."""
     variables = header_variables(options)
     if (master := options.master) is not None:
         argv = ["--master", "--expect-workers", str(master.workers), "--master-bind-host", master.bind_host]
@@ -200,7 +212,7 @@ def locust_arguments(options: Options) -> tuple[list[str], dict[str, str]]:
         return argv, {**variables, "LOADCHAOS_WAIT_FOR_WORKERS_S": str(master.wait_s)}
     if options.processes == 1:
         return [], variables
-    port = str(free_port())  # Locust's own is taken where two runs go on at a time
+    port = str(free_port())  # Locust's default port is taken when two runs go on at a time
     here = [
         "--master-bind-host",
         "127.0.0.1",
@@ -215,7 +227,7 @@ def locust_arguments(options: Options) -> tuple[list[str], dict[str, str]]:
 
 
 def header_variables(options: Options) -> dict[str, str]:
-    """The variables that `planned_headers` names, for the workers' environment."""
+    """Environment variables that `planned_headers` names."""
     texts = enumerate(options.headers.values())
     return {f"{_HEADER_VARIABLE}{n}": value for n, value in texts if not value.startswith("env:")}
 
@@ -223,5 +235,5 @@ def header_variables(options: Options) -> dict[str, str]:
 def _variable(name: str, option: str) -> str:
     value = os.environ.get(name)
     if not value:
-        raise OptionError(f"{option}: the variable {name} is not set: export it")
+        raise OptionError(f"{option}: the environment variable {name} is not set; export it")
     return value

@@ -1,4 +1,4 @@
-"""What a profile has to know of a server before its load, and what the server must take of it: asked in this order."""
+"""Discover what a profile needs to know of a server, and check that the server accepts its requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from loadchaos.server.discovery.local_tokenizer import Folder
 def calibration_request(
     profile: Profile, model: str | None, api_key_env: str | None, tokenizer: Folder | None
 ) -> CalibrationRequest:
-    """What is measured for this profile."""
+    """Select what is measured on the server for this profile."""
     sizes, most_images = profile.image_sizes()
     return CalibrationRequest(
         image_sizes=sizes,
@@ -29,23 +29,28 @@ def calibration_request(
 
 
 async def discover(
-    asker: DiscoveryClient, profile: Profile, facts: Facts, asked: CalibrationRequest, attacks: Sequence[str]
+    client: DiscoveryClient, profile: Profile, facts: Facts, request: CalibrationRequest, admin_attacks: Sequence[str]
 ) -> tuple[Facts, list[str]]:
-    """How the server counts what the profile sends, its limit where a ladder needs it, and what else is to be told.
+    """Measure how the server counts tokens, and search its longest prompt where a payload needs it.
 
-    Raises TargetError where the profile does not fit it. The search of a limit is an attack: the caller has the
-    authorisation for what the profile sends.
+    The search of the longest prompt is an attack: the caller has checked the authorization.
+
+    Returns:
+        The completed facts, and notes for the user.
+
+    Raises:
+        TargetError: the profile does not fit the server.
     """
-    preflight.require(facts, profile.requires, attacks, ())
-    compatibility.require_models(asker, profile)
-    facts = await calibrate.calibrate(asker, facts, asked)
+    preflight.require(facts, profile.requires, admin_attacks, ())
+    compatibility.require_models(client, profile)
+    facts = await calibrate.calibrate(client, facts, request)
     if profile.searches_context_limit() and max_length.open_question(facts):
-        facts = await max_length.longest_prompt(asker, facts)
+        facts = await max_length.longest_prompt(client, facts)
     turns, scripts = profile.text_needs()
     if turns or scripts:
         facts = await chat_tokens.with_chat_tokens(
-            asker, facts, turns=turns, scripts=scripts, tokenizer=asked.tokenizer
+            client, facts, turns=turns, scripts=scripts, tokenizer=request.tokenizer
         )
-    await compatibility.require_payloads(asker, profile, facts)
+    await compatibility.require_payloads(client, profile, facts)
     image_traffic = [t.name for t in profile.traffic if "images" in t.payload]
-    return facts, preflight.require(facts, profile.requires, attacks, image_traffic)
+    return facts, preflight.require(facts, profile.requires, admin_attacks, image_traffic)

@@ -1,10 +1,10 @@
-"""What goes wrong on our side in a run: told in its last row, and to the person at the terminal."""
+"""Collect our own errors during a run, for the run's last row and for the terminal."""
 
 from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,32 +13,42 @@ from loadchaos.core.redact import Redactor
 
 
 class RunErrors:
-    """Of one run: the first `error` that ended it, a mistake of our own, and attacks `left_over` that still hold."""
+    """Errors of one run: the first `error` that ended it, the first bug of loadchaos, attacks `not_undone`."""
 
     def __init__(self, folder: Path, redactor: Redactor) -> None:
         self._folder, self._redactor = folder, redactor
-        self._mistake: str | None = None
+        self._bug: str | None = None
         self.error: LoadchaosError | None = None
-        self.left_over: Sequence[str] = ()
+        self.not_undone: Sequence[str] = ()
 
-    def mistook(self, e: Exception) -> None:
-        """Keep the trace of an exception that is a mistake of ours; the run goes on to its end."""
+    @contextlib.contextmanager
+    def collect(self) -> Iterator[None]:
+        """Run a step and keep its exception, so that the steps after it run too."""
+        try:
+            yield
+        except LoadchaosError as e:
+            self.error = self.error or e
+        except Exception as e:  # noqa: BLE001 - a bug of ours must cost neither the record nor the steps that follow
+            self.record_bug(e)
+
+    def record_bug(self, e: Exception) -> None:
+        """Append the traceback of an exception that is a bug of loadchaos to loadchaos-error.txt."""
         trace = self._folder / "loadchaos-error.txt"
         text = self._redactor.text("".join(traceback.format_exception(e)))
         with contextlib.suppress(OSError), trace.open("a") as f:
             f.write(text + "\n")
-        what = f"a mistake of loadchaos itself, please report it with {trace}: {type(e).__name__}: {e}"
-        self._mistake = self._mistake or what
+        self._bug = self._bug or f"a bug in loadchaos; please report it with {trace}: {type(e).__name__}: {e}"
 
-    def why(self) -> dict[str, Any]:
-        """What the run's last row says of it; empty where nothing went wrong."""
+    def exit_reason(self) -> dict[str, Any]:
+        """`{exit_code, why}` for the run's last row; empty without errors."""
         if self.error is not None:
             return {"exit_code": self.error.exit_code, "why": str(self.error)}
-        return {} if self._mistake is None else {"exit_code": LedgerError.exit_code, "why": self._mistake}
+        return {} if self._bug is None else {"exit_code": LedgerError.exit_code, "why": self._bug}
 
-    def in_words(self, lost: str | None, load_failed: str | None, also: str | None) -> str | None:
-        """For the person at the terminal. `lost`: why the ledger cannot be written; None where all is well."""
-        unwritten = lost and f"the ledger could not be written, so nothing more is proved: {lost}"
-        left = f"NOT taken back, do it by hand: {', '.join(self.left_over)}" if self.left_over else None
-        texts = [self.error and str(self.error), self._mistake, unwritten, load_failed, left, also]
+    def summary(self, *others: str | None) -> str | None:
+        """Describe all errors, and the `others`, for the terminal; None without any."""
+        not_undone = None
+        if self.not_undone:
+            not_undone = f"these attacks were NOT undone, undo them by hand: {', '.join(self.not_undone)}"
+        texts = [self.error and str(self.error), self._bug, not_undone, *others]
         return "; ".join(dict.fromkeys(t for t in texts if t)) or None

@@ -1,4 +1,4 @@
-"""The server under test as a run holds it: started where we start it, watched, and its state followed row by row."""
+"""The server under test: launch it, monitor it, follow its state row by row, stop it."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from loadchaos.core.model import Facts, Row
 from loadchaos.core.redact import Redactor
 from loadchaos.core.tls import TlsSettings
 from loadchaos.profile.profile import Profile
+from loadchaos.runner.wait_idle import IdleWait
 from loadchaos.server.dialects import DEFAULT_DIALECT, DIALECTS, Dialect
 from loadchaos.server.discovery.client import parse_target
 from loadchaos.server.monitor import DCGM, NODE, Canary, DeviceExporter, Monitor, MonitoredReplica
@@ -33,10 +34,18 @@ _DEFAULT_ERA = {"vllm": "0.18", "lmdeploy": "0.18"}
 
 @dataclass(frozen=True)
 class TargetSpec:
-    """Where the server is and what is known by hand: URLs, logs, headers, certificates; embedded, launched or external.
+    """Address of a server and what the user says about it.
 
-    `pid` is its process as the user gave it, `toxiproxy` the API of one that is to stand in the path of network attacks,
-    `strangers` are the URLs of all that is no server of ours: none may be harmed without the user's word.
+    Args:
+        kind: embedded, launched or external.
+        url: where requests go; None until an embedded or launched server has a port.
+        admin_url: where /health, /metrics and admin endpoints are, if elsewhere.
+        server_log: log sources as given with --server-log.
+        headers: request headers with their values.
+        tls: certificates to trust.
+        pid: root process, as given with --pid.
+        toxiproxy: API of a Toxiproxy that network attacks use in place of the built-in proxy.
+        external_urls: URLs of servers that the run does not start; attacks on each need --authorize.
     """
 
     kind: str
@@ -44,38 +53,40 @@ class TargetSpec:
     admin_url: str | None
     server_log: Sequence[str]
     headers: Mapping[str, str]
-    trust: TlsSettings = field(default_factory=TlsSettings)
+    tls: TlsSettings = field(default_factory=TlsSettings)
     pid: int | None = None
     toxiproxy: str | None = None
-    strangers: Sequence[str] = ()
+    external_urls: Sequence[str] = ()
 
 
 class ServerUnderTest:
-    """One server (or the replicas of one): launch, watch, state machines. Rows go through `record`."""
+    """One server, or the replicas of one: its process, monitor, canary, proxy and state machines."""
 
-    def __init__(self, profile: Profile, place: TargetSpec, folder: Path, redactor: Redactor) -> None:
-        self._profile, self.place = profile, place
-        self._folder, self._redactor = folder, redactor
-        self._watch: Monitor | None = None
+    def __init__(self, profile: Profile, target: TargetSpec, record: EventRecorder, redactor: Redactor) -> None:
+        self._profile, self.target = profile, target
+        self._record, self._redactor = record, redactor
+        self._log = record.folder.server_log
+        self._monitor: Monitor | None = None
         self._canary: Canary | None = None
         self.launched: Launched | None = None
-        self.url = place.url or ""
-        self._dialect = _guess(profile)
+        self.url = target.url or ""
+        self._dialect = _assumed_dialect(profile)
         self._machines = self._new_machines()
-        self._path: RunProxy | None = None
+        self._idle = IdleWait()
+        self._proxy: RunProxy | None = None
 
     # --- start and end --------------------------------------------------------------------------------------------------
 
-    async def launch(self, record: EventRecorder) -> str:
-        """Start the embedded server or the profile's command (again, too); says in words what was started.
+    async def launch(self) -> str:
+        """Start, or start again, the embedded server or the profile's command. Returns a line that says which.
 
-        OptionError when its port is served by somebody else.
+        OptionError when another server has its port.
         """
         if self.launched is not None:  # server.log has one writer at a time
-            why = "it hung" if self.state == "hung" else "its engine was dead, and it did not end"
+            why = "it hung" if self.state == "hung" else "its engine was dead and the server did not exit"
             await (self.launched.over() if self.launched.exit.done() else self.launched.kill(why))
-        if self.place.kind == "embedded":
-            command, words = self._embedded()
+        if self.target.kind == "embedded":
+            command, description = self._embedded()
         else:
             launch = self._profile.target.launch
             assert launch is not None
@@ -83,13 +94,13 @@ class ServerUnderTest:
             refuse_taken_port(self.url)
             limits = launch.limits.model_dump(exclude_none=True)
             command = Command(launch.command, launch.env, "server", secrets=self._secrets(), limits=limits)
-            words = f"starting {launch.command[0]} for {self.url}"
+            description = f"starting {launch.command[0]} at {self.url}"
         shown = self._redactor.argv(list(command.argv))
-        self.launched = Launched(command, self._folder, record.event, shown)
+        self.launched = Launched(command, self._record.folder.path, self._record.event, shown)
         await self.launched.start()
-        if self._watch is not None:
-            self._watch.set_process("server", self.launched.pid)
-        return words
+        if self._monitor is not None:
+            self._monitor.set_process("server", self.launched.pid)
+        return description
 
     def _embedded(self) -> tuple[Command, str]:
         embedded = self._profile.target.embedded
@@ -111,201 +122,210 @@ class ServerUnderTest:
             )
         except ValueError as e:
             raise OptionError(f"target.embedded: {e}") from e
-        planted = f"planted: {', '.join(embedded.defects)}" if embedded.defects else "nothing planted"
-        words = f"EMBEDDED SERVER: a model of {embedded.dialect} {era} at {self.url}, not a real one; {planted}"
-        return Command(argv, {}, "server", secrets=self._secrets()), words
+        defects = f"planted defects: {', '.join(embedded.defects)}" if embedded.defects else "no planted defects"
+        description = f"starting the EMBEDDED SERVER (simulates {embedded.dialect} {era}) at {self.url}; {defects}"
+        return Command(argv, {}, "server", secrets=self._secrets()), description
 
     def _secrets(self) -> list[str]:
-        """Values of our headers, with and without `Bearer`: a server may log what it was sent."""
-        return [part for value in self.place.headers.values() for part in dict.fromkeys((value, value.split(" ")[-1]))]
+        """Values of request headers, with and without `Bearer`: a server may log them."""
+        return [part for value in self.target.headers.values() for part in dict.fromkeys((value, value.split(" ")[-1]))]
 
-    async def watch(self, record: EventRecorder, dialect: Dialect | None = None) -> None:
-        """Open the eyes; called again when the server turned out to speak another dialect than was guessed."""
+    async def start_monitor(self, dialect: Dialect | None = None) -> None:
+        """Start the monitor, or restart it for the dialect that the server turned out to speak."""
         if dialect is not None:
-            if self._watch is not None and dialect == self._dialect:
+            if self._monitor is not None and dialect == self._dialect:
                 return
             if dialect.health_knows_death != self._dialect.health_knows_death:
                 self._machines = self._new_machines(dialect)
             self._dialect = dialect
-        if self._watch is not None:
-            await self._watch.stop()
-        self._watch = Monitor(
-            self._targets(),
+        if self._monitor is not None:
+            await self._monitor.stop()
+        self._monitor = Monitor(
+            self._monitored_replicas(),
             self._dialect,
-            record.event,
-            record.metric,
-            self._folder,
+            self._record.event,
+            self._record.metric,
+            self._record.folder.path,
             self._redactor,
-            headers=self.place.headers,
-            tls=self.place.trust.context(),
-            devices=self._devices(),
+            headers=self.target.headers,
+            tls=self.target.tls.context(),
+            devices=self._device_exporters(),
         )
-        await self._watch.start()
+        await self._monitor.start()
         if self.launched is not None:
-            self._watch.set_process("server", self.launched.pid)
-            self._watch.listen("server", self._folder / "server.log")
+            self._monitor.set_process("server", self.launched.pid)
+            self._monitor.listen("server", self._log)
 
-    def _devices(self) -> list[tuple[DeviceExporter, str]]:
+    def _device_exporters(self) -> list[tuple[DeviceExporter, str]]:
         watch = self._profile.watch
         return [(DCGM, url) for url in watch.dcgm] + [(NODE, url) for url in watch.node]
 
-    async def learn(self, record: EventRecorder, facts: Facts) -> None:
-        """Where the profile wants a canary: hear what it is answered while nobody else asks. It passes no proxy of ours."""
-        wanted = self._profile.watch.canary
-        if wanted is not None:
+    async def learn_canary(self, facts: Facts) -> None:
+        """Record the canary's answers on the idle server, where the profile has a canary; it bypasses our proxy."""
+        canary = self._profile.watch.canary
+        if canary is not None:
             self._canary = Canary(
                 self.url,
                 facts.model,
-                record.event,
+                self._record.event,
                 self._redactor,
-                every_s=wanted.every,
-                headers=self.place.headers,
-                tls=self.place.trust.context(),
+                every_s=canary.every,
+                headers=self.target.headers,
+                tls=self.target.tls.context(),
             )
             await self._canary.learn()
 
-    def ask_on(self) -> None:
-        """The load begins: the canary asks beside it, but nobody who is down."""
+    def start_canary(self) -> None:
+        """Send canary requests beside the load, except while the server is down."""
         if self._canary is not None:
             self._canary.start(lambda: self.down)
 
-    async def ask_no_more(self) -> None:
-        """The load is over, or nearly so: a server at rest has no canary either."""
+    async def stop_canary(self) -> None:
+        """Send no more canary requests: after the load the server has to become idle."""
         if self._canary is not None:
             await self._canary.stop()
 
-    def _targets(self) -> list[MonitoredReplica]:
-        if self._profile.target.replicas and self.place.kind == "external":
+    def _monitored_replicas(self) -> list[MonitoredReplica]:
+        if self._profile.target.replicas and self.target.kind == "external":
             return [
                 MonitoredReplica(
                     r.name, parse_target(r.url), logs=[r.log] if r.log else [], pid=authorization.listener_pid(r.url)
                 )
                 for r in self._profile.target.replicas
             ]
-        pid = self.pid_of("server") if self.place.kind == "external" else None
-        here = self.place.kind == "launched"
-        url = self.place.admin_url or self.url
-        return [MonitoredReplica("server", url, logs=tuple(self.place.server_log), pid=pid, here=here)]
+        pid = self.pid_of("server") if self.target.kind == "external" else None
+        here = self.target.kind == "launched"
+        url = self.target.admin_url or self.url
+        return [MonitoredReplica("server", url, logs=tuple(self.target.server_log), pid=pid, here=here)]
 
-    async def lay_path(self) -> RunProxy:
-        """Put a proxy between the clients and the server, ours or in somebody's toxiproxy; it ends with the watch."""
-        api = self.place.toxiproxy
-        self._path = LocalProxy(self.url) if api is None else ToxiproxyProxy(api, self.url)
-        await self._path.open()
-        return self._path
+    async def open_proxy(self) -> RunProxy:
+        """Open a proxy between clients and server, built-in or Toxiproxy; `stop` closes it."""
+        api = self.target.toxiproxy
+        self._proxy = LocalProxy(self.url) if api is None else ToxiproxyProxy(api, self.url)
+        await self._proxy.open()
+        return self._proxy
 
-    async def read_head(self) -> str:
-        """The head of the server's log, where there is one: version and flags stand there."""
+    async def read_log_head(self) -> str:
+        """First 64 KiB of the server's log, which show version and flags; empty without a log."""
         if self.launched is not None:
-            with contextlib.suppress(OSError), (self._folder / "server.log").open("rb") as log:
+            with contextlib.suppress(OSError), self._log.open("rb") as log:
                 return log.read(_HEAD_BYTES).decode("utf-8", "replace")
-        if self._watch is None:
+        if self._monitor is None:
             return ""
-        return "".join([await self._watch.read_head(name) for name in self._machines])
+        return "".join([await self._monitor.read_head(name) for name in self._machines])
 
     async def stop(self, *, grace_s: float) -> None:
-        """Close the eyes, then end what we started: that end is ours, and nobody should see a death in it."""
-        if self._path is not None:
-            await self._path.close()
-            self._path = None
-        if self._watch is not None:
-            await self._watch.stop()
-            self._watch = None
+        """Stop the monitor, then the server that we started: an exit that we cause is no death."""
+        if self._proxy is not None:
+            await self._proxy.close()
+            self._proxy = None
+        if self._monitor is not None:
+            await self._monitor.stop()
+            self._monitor = None
         if self.launched is not None:
             await (self.launched.stop(grace_s) if grace_s else self.launched.kill())
 
     # --- its state --------------------------------------------------------------------------------------------------------
 
     def _new_machines(self, dialect: Dialect | None = None) -> dict[str, StateMachine]:
-        knows = (dialect or self._dialect).health_knows_death
-        replicas = self._profile.target.replicas if self.place.kind == "external" else ()
+        health_knows_death = (dialect or self._dialect).health_knows_death
+        replicas = self._profile.target.replicas if self.target.kind == "external" else ()
         names = [r.name for r in replicas] or ["server"]
-        launched = self.place.kind != "external"
-        return {name: StateMachine(name, launched, knows, sole=len(names) == 1) for name in names}
+        launched = self.target.kind != "external"
+        return {name: StateMachine(name, launched, health_knows_death, sole=len(names) == 1) for name in names}
 
-    def feed(self, row: Row) -> list[StateRow]:
-        """Fold one row of the ledger; the state rows it gives are the caller's to write."""
-        if self._watch is not None and _speaks_of_an_end(row):
-            self._watch.hear()  # what the log says of it comes first: told to end, or dead
-        return self._told([change for machine in self._machines.values() for change in machine.feed(row)])
+    def feed(self, row: Row) -> None:
+        """Fold one row of the ledger and record the state changes that follow from it."""
+        self._idle.feed(row)
+        if self._monitor is not None and _may_mean_death(row):
+            self._monitor.hear()  # the log comes first: it says whether the server was told to end, or died
+        self._record_changes([change for machine in self._machines.values() for change in machine.feed(row)])
 
-    def tick(self) -> list[StateRow]:
-        """Let time pass without a row."""
-        if self._watch is not None:
-            self._watch.hear()
+    def tick(self) -> None:
+        """Let time pass without a row and record the state changes that follow."""
+        if self._monitor is not None:
+            self._monitor.hear()
         now_ns = time.monotonic_ns()
-        return self._told([change for machine in self._machines.values() for change in machine.tick(now_ns)])
+        self._record_changes([change for machine in self._machines.values() for change in machine.tick(now_ns)])
 
-    def _told(self, changes: list[StateRow]) -> list[StateRow]:
-        """A server of others that came back is another process: that one is watched from now on."""
+    def _record_changes(self, changes: Sequence[StateRow]) -> None:
         for change in changes:
-            back = change["from"] == "restarting" and change["to"] == "healthy"
-            if back and self._watch is not None and self.place.kind == "external":
-                self._watch.set_process(change["replica"], self.pid_of(change["replica"]))
-        return changes
+            recovered = change["from"] == "restarting" and change["to"] == "healthy"
+            if recovered and self._monitor is not None and self.target.kind == "external":
+                # An external server that came back is a new process: monitor that one.
+                self._monitor.set_process(change["replica"], self.pid_of(change["replica"]))
+            self._record.event(change)
 
     @property
     def state(self) -> str:
-        """The state that decides whether load makes sense: the best of the replicas."""
+        """Best state of the replicas: load makes sense as long as one is up."""
         states = [machine.state for machine in self._machines.values()]
         return next((s for s in states if s not in DOWN), states[0])
 
     @property
     def down(self) -> bool:
-        """Whether no replica can answer."""
+        """True when no replica can answer."""
         return self.state in DOWN
+
+    @property
+    def dying(self) -> bool:
+        """True when the server is down and its process has not exited."""
+        return self.down and self.exit_reason() is None
+
+    def idle_since(self, begin_ns: int) -> bool:
+        """True when the server's gauges, read after `begin_ns`, show no requests, or are not worth waiting for."""
+        return self._idle.idle_since(begin_ns)
 
     @property
     def replicas(self) -> dict[str, str]:
         """URLs of the replicas by name, for attacks on each."""
-        if self._profile.target.replicas and self.place.kind == "external":
+        if self._profile.target.replicas and self.target.kind == "external":
             return {r.name: parse_target(r.url) for r in self._profile.target.replicas}
-        return {"server": self.place.admin_url or self.url}
+        return {"server": self.target.admin_url or self.url}
 
     def pid_of(self, name: str) -> int | None:
-        """The root of a replica's processes as of now; None where it is gone, or not plainly a process on this machine."""
-        if self.place.kind != "external":
+        """Root process of a replica now; None where it has exited or is not on this machine."""
+        if self.target.kind != "external":
             return None if self.launched is None or self.launched.exit.done() else self.launched.pid
-        if self.place.pid is not None and psutil.pid_exists(self.place.pid):
-            return self.place.pid
+        if self.target.pid is not None and psutil.pid_exists(self.target.pid):
+            return self.target.pid
         return authorization.listener_pid(self.replicas[name])
 
-    def gone(self) -> str | None:
-        """Why the server we launched is gone, None while it lives or is not ours."""
+    def exit_reason(self) -> str | None:
+        """Why the launched server exited, as the end of a sentence; None while it lives or is external."""
         if self.launched is None or not self.launched.exit.done():
             return None
-        log = self._folder / "server.log"
         if self.launched.pid is None:
             return f"it {self.launched.exit.result().reason}"
-        return f"it {self.launched.exit.result().reason}{_last_words(log)}; its log is {log}"
+        return f"it {self.launched.exit.result().reason}{_last_line(self._log)}; its log is {self._log}"
 
     @property
-    def lost(self) -> bool:
-        """Whether the keeper of the server is gone, so that neither its log nor its end is known."""
+    def supervisor_lost(self) -> bool:
+        """True when the server's supervisor process is gone, so neither log nor exit can be read."""
         return self.launched is not None and self.launched.lost
 
 
-def _speaks_of_an_end(row: Row) -> bool:
-    """Whether a row may be a sign of death."""
+def _may_mean_death(row: Row) -> bool:
+    """True for a row that may be a sign of death."""
     kind, what = row.get("row"), row.get("what")
     return (kind == "process" and what == "gone") or (kind == "launch" and what == "exit") or row.get("ok") is False
 
 
-def _last_words(log: Path) -> str:
-    """What a server that ended said last, in words for a sentence."""
+def _last_line(log: Path) -> str:
+    """The last line of a server's log, as part of a sentence."""
     line = last_line(log)
-    return f" and said last: {line!r}" if line else " without a word"
+    return f"; its last log line is {line!r}" if line else " without a log line"
 
 
-def _guess(profile: Profile) -> Dialect:
-    """The dialect to watch with until the server itself has told: the profile's, the embedded server's, or vLLM's."""
+def _assumed_dialect(profile: Profile) -> Dialect:
+    """Dialect to monitor with until the server is identified: the profile's, the embedded server's or vLLM."""
     if profile.target.dialect != "auto":
         return DIALECTS[profile.target.dialect]
     return DIALECTS[profile.target.embedded.dialect] if profile.target.embedded else DEFAULT_DIALECT
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on now."""
+    """A TCP port of this machine on which nothing listens now."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return int(s.getsockname()[1])

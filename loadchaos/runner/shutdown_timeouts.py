@@ -1,4 +1,4 @@
-"""How long the parts of a run's end may take: a run that nobody waits for, one that was interrupted, and once more."""
+"""Shutdown timeouts per phase: normal end, after one Ctrl-C, after two."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ShutdownTimeouts:
-    """Limits in seconds; `drain_s` None: as long as the load itself takes for its requests in flight."""
+    """Limits in seconds for each phase of a run's end.
+
+    Args:
+        drain_s: for requests in flight; None: as long as the load itself allows them.
+        locust_s: from the stop command until Locust is ended by a signal.
+        locust_term_s: from SIGTERM to SIGKILL for Locust.
+        settle_s: for a dying server to write its last log lines and exit.
+        server_s: from SIGTERM to SIGKILL for a server that the run started.
+        follower_s: for the follower to read the ledger to its end.
+    """
 
     drain_s: float | None
     locust_s: float
@@ -17,10 +26,9 @@ class ShutdownTimeouts:
     follower_s: float
 
 
-_IN_PEACE = ShutdownTimeouts(
-    None, 8.0, 3.0, 6.0, 3.0, 10.0
-)  # a dead vLLM's API server takes up to 5 s to exit, and says why meanwhile
+# A dead vLLM's API server takes up to 5 s to exit, and logs the reason meanwhile.
+_NORMAL = ShutdownTimeouts(None, 8.0, 3.0, 6.0, 3.0, 10.0)
 _INTERRUPTED = ShutdownTimeouts(1.0, 2.5, 1.0, 1.0, 2.0, 2.0)  # together under 10 s, with the verdict and the report
-_AT_ONCE = ShutdownTimeouts(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-SHUTDOWN_TIMEOUTS = (_IN_PEACE, _INTERRUPTED, _AT_ONCE)
-"""By how often the user has interrupted."""
+_IMMEDIATE = ShutdownTimeouts(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+SHUTDOWN_TIMEOUTS = (_NORMAL, _INTERRUPTED, _IMMEDIATE)
+"""Indexed by the number of interrupts: 0, 1, 2 or more."""

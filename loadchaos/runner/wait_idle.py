@@ -1,4 +1,4 @@
-"""Whether a server's gauges say that it has nothing to do any more."""
+"""Wait until a server's gauges show no running and no waiting requests."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import time
 from loadchaos.core.model import Row
 from loadchaos.server.dialects import SLOWEST_GAUGES_S
 
-_FORGOTTEN_NS = 2_000_000_000  # a right server forgets a closed connection in a tenth of this
-_LONGEST_NS = _FORGOTTEN_NS + int(SLOWEST_GAUGES_S * 1e9)  # by then every gauge was renewed
+_FORGOTTEN_NS = 2_000_000_000  # a correct server drops an aborted request in a tenth of this
+_LONGEST_NS = _FORGOTTEN_NS + int(SLOWEST_GAUGES_S * 1e9)  # by then every gauge was updated
 
 
 class IdleWait:
-    """Reads `metrics` rows; `seen_since` ends the wait for a server that should be idle."""
+    """Reader of `metrics` rows that knows when a server has become idle."""
 
     def __init__(self) -> None:
-        self._busy: dict[str, tuple[int, float]] = {}  # by engine: when it told what it has to do, and how much
+        self._busy: dict[str, tuple[int, float]] = {}  # by engine: time of the gauges, requests
 
     def feed(self, row: Row) -> None:
         """Fold one row of the ledger."""
@@ -24,8 +24,8 @@ class IdleWait:
             busy = values["requests_running"] + values.get("requests_waiting", 0)
             self._busy[f"{row['replica']} {row['engine']}"] = (row["at_ns"], busy)
 
-    def seen_since(self, begin_ns: int) -> bool:
-        """Whether each engine told so after `begin_ns`, or need not be waited for: it tells nothing, or never will."""
+    def idle_since(self, begin_ns: int) -> bool:
+        """True when each engine was idle after `begin_ns`, has no gauges, or took longer than 12 s."""
         if not self._busy or time.monotonic_ns() - begin_ns >= _LONGEST_NS:
             return True
         newest = [busy for at_ns, busy in self._busy.values() if at_ns > begin_ns + _FORGOTTEN_NS]

@@ -1,6 +1,6 @@
-"""What was pressed in the web UI, read from commands.jsonl: obeyed by the rules every run has, and answered in events.
+"""Commands of the web UI, read from commands.jsonl: check them, carry them out, record the answer.
 
-Whatever a hand changed (users, attacks, the end) is a row of kind `command`, so that the verdict can say so.
+Every manual change (users, attacks, stop) is a row of kind `command`, so that the verdict can mention it.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from loadchaos.core.model import Row
 from loadchaos.runner.server_under_test import TargetSpec
 
 
-class Commands:
-    """One run's commands. `start` is what Start was pressed with; `stop_asked` is for the run's loop to obey."""
+class WebCommands:
+    """Commands for one run. `start` is the row of the Start button; `stop_asked` is set by Stop."""
 
-    def __init__(self, record: EventRecorder, place: TargetSpec, authorized: Sequence[str], start: Row) -> None:
-        self._record, self._place, self._authorized, self._start = record, place, authorized, start
+    def __init__(self, record: EventRecorder, target: TargetSpec, authorized: Sequence[str], start: Row) -> None:
+        self._record, self._target, self._authorized, self._start = record, target, authorized, start
         self._tail = Tail(record.folder.commands)
         self._attacks: AttackInjector | None = None
-        self._by_hand = False
+        self._manual = False
         self.stop_asked = False
 
     def load_begins(self, attacks: AttackInjector) -> None:
-        """From now on there is a load to edit and a server to attack: say what is offered, obey what Start said."""
+        """Offer the attacks and apply the number of users that Start was pressed with."""
         self._attacks = attacks
         self._record.event(
             {
                 "row": "offers",
                 "at_ns": time.monotonic_ns(),
-                "refused": self._why_refused("an attack fired by hand"),
+                "refused": self._refusal("a manual attack"),
                 "offers": [dataclasses.asdict(offer) for offer in attacks.offers()],
             }
         )
         if self._start.get("edited"):
             self._users(self._start)
 
-    def turn(self) -> None:
-        """Obey what came since the last turn; never waits."""
+    def poll(self) -> None:
+        """Carry out the commands that came since the last call; never waits."""
         for row in self._tail.rows():
             if row.get("row") != "command":
                 continue
@@ -59,16 +59,16 @@ class Commands:
 
     def _users(self, row: Row) -> None:
         users, planned = int(row.get("users") or 0), int(row.get("planned") or 0)
-        if not self._by_hand:
-            self._by_hand = True
-            self._record.control("by_hand", f"{users} users asked for in the web UI")
+        if not self._manual:
+            self._manual = True
+            self._record.control("by_hand", f"{users} users set in the web UI")
         self._answer(
             row, ok=True, text=f"{users} users at {float(row.get('rate') or 0):g} a second (planned: {planned})"
         )
 
     def _fire(self, attacks: AttackInjector, row: Row) -> None:
         name, params = str(row.get("name")), row.get("params")
-        why = self._why_refused(f"the attack {name}, fired by hand")
+        why = self._refusal(f"the manual attack {name}")
         kind = str(row.get("kind"))
         if why is None and (kind, name) not in {(offer.kind, offer.name) for offer in attacks.offers()}:
             why = f"{kind} {name} was not offered"
@@ -79,11 +79,11 @@ class Commands:
             why = str(e)
         self._answer(row, ok=why is None, text=why or f"{row.get('title') or name} fired")
 
-    def _why_refused(self, reason: str) -> str | None:
-        """A server that nobody authorised to be harmed is not harmed by a button either."""
+    def _refusal(self, reason: str) -> str | None:
+        """Why an attack is refused: a button needs the same --authorize as a profile; None where it may run."""
         try:
-            for stranger in self._place.strangers:
-                authorization.check(stranger, [reason], self._authorized)
+            for url in self._target.external_urls:
+                authorization.check(url, [reason], self._authorized)
         except LoadchaosError as e:
             return str(e)
         return None

@@ -1,4 +1,4 @@
-"""`loadchaos run --web`: Locust's web UI goes on until Ctrl-C, and each Start...Stop in it is a run of its own."""
+"""`loadchaos run --web`: serve Locust's web UI until Ctrl-C; each Start in it is a run of its own."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from pathlib import Path
 
 from loadchaos.core.errors import LedgerError, OptionError
 from loadchaos.profile.profile import Profile
-from loadchaos.runner.options import Options, locust_arguments, place
-from loadchaos.runner.run import Pressed, Result, run
-from loadchaos.runner.web_session import Ui, Web
+from loadchaos.runner.finalize import Result
+from loadchaos.runner.load_session import WebStart
+from loadchaos.runner.options import Options, locust_arguments, target_spec
+from loadchaos.runner.run import run
+from loadchaos.runner.web_session import WebUi, WebUiSettings
 
-_LOOK_S = 0.05
+_POLL_S = 0.05
 _READY_S = 30.0
 _END_S = 5.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -27,41 +29,49 @@ _PASSWORD_BYTES = 12
 
 
 @dataclass(frozen=True)
-class Address:
-    """Where the web UI shall listen."""
+class WebAddress:
+    """Address that the web UI listens on."""
 
     host: str = "127.0.0.1"
     port: int = 8089
 
 
-async def cockpit(
-    profile: Profile, options: Options, at: Address, say: Callable[[str], None], told: Callable[[Result], None]
+async def serve_web_ui(
+    profile: Profile,
+    options: Options,
+    address: WebAddress,
+    print_line: Callable[[str], None],
+    print_result: Callable[[Result], None],
 ) -> int:
-    """Serve the web UI and run what Start asks for; `told` gets each run's result. Returns the last run's exit code.
+    """Serve the web UI and run the profile at each Start.
 
-    LoadchaosError for what is wrong before anything is started.
+    Returns:
+        The exit code of the last run.
+
+    Raises:
+        LoadchaosError: an option cannot be used, or the web UI does not start.
     """
     if options.master is not None:
         raise OptionError(
-            "--web and --master exclude each other, as workers on other machines come for one run and not for each Start: "
-            "leave --web out (loadchaos follow RUN and Grafana show such a run live), or take --processes N for --master"
+            "--web and --master exclude each other: workers on other machines connect for one run, not for each Start. "
+            "Leave --web out (`loadchaos follow RUN` and Grafana show such a run live), or use --processes N for --master"
         )
-    where = place(profile, options)
-    target = where.url or ("http://embedded-server" if where.kind == "embedded" else "http://launched-server")
-    web = Web(
-        at.host,
-        _free(at),
+    target = target_spec(profile, options)
+    url = target.url or ("http://embedded-server" if target.kind == "embedded" else "http://launched-server")
+    settings = WebUiSettings(
+        address.host,
+        _free_port(address),
         profile.name,
         profile.about,
-        target,
+        url,
         max(phase.slots for phase in profile.load),
         options.processes,
-        None if at.host in _LOOPBACK else secrets.token_urlsafe(_PASSWORD_BYTES),
+        None if address.host in _LOOPBACK else secrets.token_urlsafe(_PASSWORD_BYTES),
     )
     home = Path(tempfile.mkdtemp(prefix="loadchaos-web-"))
-    ui = Ui(home, web)
+    ui = WebUi(home, settings)
     try:
-        code = await _serve(ui, profile, options, say, told)
+        code = await _serve(ui, profile, options, print_line, print_result)
     finally:
         await ui.end(_END_S)
         ui.close()
@@ -70,86 +80,90 @@ async def cockpit(
 
 
 async def _serve(
-    ui: Ui, profile: Profile, options: Options, say: Callable[[str], None], told: Callable[[Result], None]
+    ui: WebUi,
+    profile: Profile,
+    options: Options,
+    print_line: Callable[[str], None],
+    print_result: Callable[[Result], None],
 ) -> int:
-    over = asyncio.Event()
-    _hear(over)
+    ended = asyncio.Event()
+    _end_on_signals(ended)
     await ui.begin(*locust_arguments(options))
-    await _until_up(ui, over)
-    say(_words(ui.web))
+    await _wait_until_up(ui, ended)
+    print_line(_start_lines(ui.web))
     code = 0
-    while not over.is_set():
-        if lost := ui.lost():
-            raise LedgerError(f"the session ends, start it again with the same command: {lost}")
-        # A Stop that comes after a Start nobody has seen yet takes it back.
+    while not ended.is_set():
+        if lost := ui.lost_reason():
+            raise LedgerError(f"the web session has ended ({lost}); start it again with the same command")
+        # A Stop that comes after a Start which was not read yet cancels that Start.
         start = None
         for row in ui.commands():
             start = row if row.get("what") == "start" else None
         if start is None:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
             continue
-        result = await run(profile, options, Pressed(ui, start))
-        _hear(over)
+        result = await run(profile, options, WebStart(ui, start))
+        _end_on_signals(ended)
         code = result.exit_code
         if code in (130, 143):
-            over.set()
-        ui.tell(
+            ended.set()
+        ui.write(
             "over",
             folder=str(result.folder.path.resolve()),
             exit_code=code,
             error=result.error,
             verdict=(result.verdict or {}).get("verdict"),
         )
-        await asyncio.to_thread(told, result)
+        await asyncio.to_thread(print_result, result)
     return code
 
 
-def _hear(over: asyncio.Event) -> None:
-    """Between runs a signal ends the session; a run hears them itself."""
+def _end_on_signals(ended: asyncio.Event) -> None:
+    """End the session on a signal between runs; during a run the run handles signals."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, over.set)
+        loop.add_signal_handler(number, ended.set)
 
 
-async def _until_up(ui: Ui, over: asyncio.Event) -> None:
+async def _wait_until_up(ui: WebUi, ended: asyncio.Event) -> None:
     deadline = asyncio.get_running_loop().time() + _READY_S
-    while not over.is_set():
+    while not ended.is_set():
         with contextlib.suppress(OSError):
-            _, writer = await asyncio.open_connection(_reach(ui.web.host), ui.web.port)
+            _, writer = await asyncio.open_connection(_connect_host(ui.web.host), ui.web.port)
             writer.close()
             return
         if not ui.alive:
-            said = ui.log.read_text("utf-8", "replace").strip().splitlines()[-1:]
-            raise LedgerError(f"the web UI could not be started (code {ui.code}): {' '.join(said)}; see {ui.log}")
+            error = ui.log.read_text("utf-8", "replace").strip().splitlines()[-1:]
+            raise LedgerError(
+                f"the web UI could not be started (exit code {ui.exit_code}): {' '.join(error)}; see {ui.log}"
+            )
         if asyncio.get_running_loop().time() > deadline:
             raise LedgerError(f"the web UI did not listen within {_READY_S:g} s: see {ui.log}")
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_POLL_S)
 
 
-def _reach(host: str) -> str:
-    """Where to knock for a server that listens everywhere."""
+def _connect_host(host: str) -> str:
+    """Host to connect to; loopback for a server that listens on all addresses."""
     return "127.0.0.1" if host in ("", "*", "0.0.0.0") else host
 
 
-def _free(at: Address) -> int:
-    """The port, or a free one for 0; OptionError where it is taken."""
-    family = socket.AF_INET6 if ":" in at.host else socket.AF_INET
+def _free_port(address: WebAddress) -> int:
+    """The port of the address, or a free one for 0. OptionError where it is taken."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.socket(family) as s:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            s.bind(("" if at.host == "*" else at.host, at.port))
+            s.bind(("" if address.host == "*" else address.host, address.port))
         except OSError as e:
             raise OptionError(
-                f"--web-port {at.port} on {at.host} cannot be listened on ({e.strerror}): choose another, or 0"
+                f"--web-port {address.port} on {address.host} cannot be used ({e.strerror}): choose another port, or 0"
             ) from None
         return int(s.getsockname()[1])
 
 
-def _words(web: Web) -> str:
+def _start_lines(web: WebUiSettings) -> str:
     host = web.host if ":" not in web.host else f"[{web.host}]"
-    words = f"web UI: http://{host}:{web.port}/ - Start begins a run of {web.profile}; Ctrl-C here ends the session"
+    lines = f"web UI: http://{host}:{web.port}/ (Start begins a run of {web.profile}; Ctrl-C here ends the session)"
     if web.password is not None:
-        words += (
-            f"\nlogin: loadchaos, password: {web.password} (this once; it travels unencrypted: better an SSH tunnel)"
-        )
-    return words
+        lines += f"\nlogin: loadchaos, password: {web.password} (for this session; sent unencrypted: use an SSH tunnel)"
+    return lines

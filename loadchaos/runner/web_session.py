@@ -1,6 +1,6 @@
-"""The web UI's process as a run sees it. It outlives runs: each Start...Stop is one load in it, told by session.jsonl.
+"""The web UI's process. It outlives runs: each Start and Stop is one load in it, directed by session.jsonl.
 
-The UI writes what was pressed: Start into the session's commands.jsonl, everything else into that of the run that goes on.
+The UI writes button presses: Start into the session's commands.jsonl, all others into that of the current run.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from loadchaos.core.model import Row
 from loadchaos.runner.children import LOCUSTFILE, ChildProcess
 
 SESSION_VARIABLE = "LOADCHAOS_SESSION"
-_LOOK_S = 0.5
+_POLL_S = 0.5
 PASSWORD_VARIABLE = "LOADCHAOS_WEB_PASSWORD"  # noqa: S105 - the name of a variable
 
 
 @dataclass(frozen=True)
-class Web:
-    """Where the UI listens, and what it shows before the first run. `users` are the profile's own."""
+class WebUiSettings:
+    """Address of the UI and what it shows before the first run; `users` is the number in the profile."""
 
     host: str
     port: int
@@ -41,27 +41,27 @@ class Web:
     password: str | None = None
 
 
-class Ui(ChildProcess):
+class WebUi(ChildProcess):
     """The Locust process with its web UI."""
 
-    def __init__(self, home: Path, web: Web) -> None:
+    def __init__(self, home: Path, web: WebUiSettings) -> None:
         super().__init__("web UI")
         self.home, self.web = home, web
         self._workers: list[psutil.Process] = []
         self._gone: set[int] = set()
-        self._looked = 0.0
+        self._polled_s = 0.0
         self._writer = Writer(home / "session.jsonl", "run")
         self._commands = Tail(home / "commands.jsonl")
 
-    async def begin(self, more: Sequence[str], variables: Mapping[str, str]) -> None:
-        """Start it with `more` of Locust's options; `variables` hold header values that no file may hold."""
+    async def begin(self, arguments: Sequence[str], variables: Mapping[str, str]) -> None:
+        """Start it with further options of Locust; `variables` hold header values, which no file may hold."""
         web = self.web
-        self.tell(
+        self.write(
             "web", profile=web.profile, about=web.about, target=web.target, users=web.users, processes=web.processes
         )
         argv = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--loglevel", "WARNING"]
         argv += ["--web-host", web.host, "--web-port", str(web.port), "--host", web.target]
-        argv += ["--users", str(web.users), "--spawn-rate", str(web.users), *more]
+        argv += ["--users", str(web.users), "--spawn-rate", str(web.users), *arguments]
         env = {**variables, SESSION_VARIABLE: str(self.home)}
         if web.password is not None:
             argv.append("--web-login")
@@ -69,40 +69,40 @@ class Ui(ChildProcess):
         await self.start(argv, env, self.log)
 
     def gone(self) -> set[int]:
-        """The pids of its load processes that have ended while it goes on: Locust goes on with those that are left."""
-        if self.web.processes > 1 and self.pid is not None and time.monotonic() - self._looked > _LOOK_S:
-            self._looked = time.monotonic()
+        """Pids of load processes that have exited early; Locust continues with the others."""
+        if self.web.processes > 1 and self.pid is not None and time.monotonic() - self._polled_s > _POLL_S:
+            self._polled_s = time.monotonic()
             with contextlib.suppress(psutil.Error):
                 if len(self._workers) < self.web.processes:
                     self._workers = psutil.Process(self.pid).children()
             self._gone.update(w.pid for w in self._workers if not _lives(w))
         return self._gone
 
-    def lost(self) -> str | None:
-        """In words, None while all its processes are there."""
+    def lost_reason(self) -> str | None:
+        """Describe the processes that have exited early; None while all live."""
         if not self.alive:
-            return f"the web UI's process ended (code {self.code}); what it said is in {self.log}"
+            return f"the web UI's process exited with code {self.exit_code}; see {self.log}"
         if not (gone := self.gone()):
             return None
-        n, several = len(gone), self.web.processes
-        return f"{n} of {several} load processes ended in the middle (pid {', '.join(map(str, gone))}); see {self.log}"
+        n, processes = len(gone), self.web.processes
+        return f"{n} of {processes} load processes exited early (pid {', '.join(map(str, gone))}); see {self.log}"
 
     @property
     def log(self) -> Path:
-        """What it printed."""
+        """File with its output."""
         return self.home / "locust.log"
 
-    def tell(self, what: SessionEvent, **detail: Unpack[SessionDetail]) -> None:
-        """One row of session.jsonl: web, run, load, load_over, over."""
+    def write(self, what: SessionEvent, **detail: Unpack[SessionDetail]) -> None:
+        """Write one row of session.jsonl."""
         row: SessionRow = {"row": "session", "at_ns": time.monotonic_ns(), "what": what, **detail}
         self._writer.write(row)
 
     def commands(self) -> Iterator[dict[str, Any]]:
-        """What was pressed since the last call, outside of any run."""
+        """Commands given since the last call, outside of any run."""
         return (row for row in self._commands.rows() if row.get("row") == "command")
 
     def close(self) -> None:
-        """No more rows."""
+        """Close session.jsonl."""
         self._writer.close()
 
 
@@ -113,10 +113,10 @@ def _lives(process: psutil.Process) -> bool:
         return False
 
 
-class UiLoad:
-    """One run's load in the UI's process; see children.Load. It is over when each worker's load has ended."""
+class WebLoad:
+    """LoadProcess of one run in the UI's process; it ends when each worker's load has ended."""
 
-    def __init__(self, ui: Ui, folder: RunFolder, emit: Emit) -> None:
+    def __init__(self, ui: WebUi, folder: RunFolder, emit: Emit) -> None:
         self._ui, self._folder, self._emit = ui, folder, emit
         self._ended: set[str] = set()
         self._pids: dict[str, int] = {}
@@ -124,45 +124,45 @@ class UiLoad:
 
     @property
     def pid(self) -> int | None:
-        """The UI's."""
+        """Process id of the UI."""
         return self._ui.pid
 
     @property
     def alive(self) -> bool:
-        """Whether the load goes on, and somebody drives it."""
+        """True while a worker drives the load."""
         gone = self._ui.gone()
-        over = len(self._ended | {f for f, pid in self._pids.items() if pid in gone})
-        over += len(gone - set(self._pids.values()))  # before their first row
-        return self._begun and self._ui.alive and over < self._ui.web.processes
+        ended = len(self._ended | {f for f, pid in self._pids.items() if pid in gone})
+        ended += len(gone - set(self._pids.values()))  # before their first row
+        return self._begun and self._ui.alive and ended < self._ui.web.processes
 
     async def begin(self, argv: Sequence[str] = (), variables: Mapping[str, str] | None = None) -> None:  # noqa: ARG002 - both were given to the UI's process when it was started
-        """plan.json is there: drive."""
+        """Tell the workers that plan.json is written and the load begins."""
         self._begun = True
-        self._ui.tell("load", folder=str(self._folder.path.resolve()))
+        self._ui.write("load", folder=str(self._folder.path.resolve()))
         self._emit({"row": "locust", "at_ns": time.monotonic_ns(), "what": "start", "pid": self.pid, "code": None})
 
-    def see(self, row: Row) -> None:
-        """A row of a worker."""
+    def feed(self, row: Row) -> None:
+        """Fold one row of a worker."""
         if row.get("row") == "header":
             self._pids[str(row.get("file"))] = int(row["pid"])
         if row.get("row") == "load" and row.get("what") == "end":
             self._ended.add(str(row.get("file")))
 
-    def lost(self) -> str | None:
-        """Locust would go on with those that are left, and nobody would drive the share of the others."""
-        return self._ui.lost() if self._begun and self._ui.gone() else None
+    def lost_reason(self) -> str | None:
+        """Describe lost load processes: Locust would continue without their share of the load."""
+        return self._ui.lost_reason() if self._begun and self._ui.gone() else None
 
     async def end(self, grace_s: float) -> None:
-        """The load did not hear its `stop`: nothing but the end of its process ends it."""
+        """End the UI's process, as the load did not obey its stop command."""
         await self._ui.end(grace_s)
 
-    def ended(self) -> None:
-        """Record that it is over; the process goes on and may drive the next run."""
-        self._ui.sweep()
-        self._ui.tell("load_over")
-        code = 0 if self._ui.alive else self._ui.code
+    def record_exit(self) -> None:
+        """Write the row of the load's end; the process lives on and may drive the next run."""
+        self._ui.kill_leftovers()
+        self._ui.write("load_over")
+        code = 0 if self._ui.alive else self._ui.exit_code
         self._emit({"row": "locust", "at_ns": time.monotonic_ns(), "what": "exit", "pid": self.pid, "code": code})
 
-    def how_it_failed(self) -> str | None:
-        """In words, None while its processes live."""
-        return f"the load broke off: {lost}" if self._begun and (lost := self._ui.lost()) else None
+    def failure(self) -> str | None:
+        """Describe lost processes; None while all live."""
+        return f"the load was cut short: {lost}" if self._begun and (lost := self._ui.lost_reason()) else None

@@ -1,4 +1,4 @@
-"""Workers on other machines, as the person at the master's terminal hears of them."""
+"""Print what happens to workers on other machines on the master's terminal."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ from loadchaos.runner.options import Master
 
 
 class WorkerNotices:
-    """Says what the master's `worker` rows tell, and the workers' rows of their disks.
+    """Printer for `worker` and `disk` rows; `load_begun` is set when the workers begin the load."""
 
-    `begun`: the load begins with those who came.
-    """
+    def __init__(self, print_line: Callable[[str], None]) -> None:
+        self._print = print_line
+        self.load_begun = False
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
-        self.begun = False
+    def waiting(self, master: Master, local_url: str | None) -> None:
+        """Print where workers are expected to connect.
 
-    def call(self, master: Master, ours: str | None) -> None:
-        """They are waited for. `ours`: the URL of a server that we started, which they will hardly reach."""
-        where = f"{'every address here' if master.bind_host == '*' else master.bind_host}, port {master.bind_port}"
-        self._say(
-            f"waiting for {master.workers} workers on {where} (nothing protects that port: docs/how-to/many-machines.md)"
+        `local_url` is the URL of a server that this run started, which other machines can hardly reach.
+        """
+        host = "all addresses of this machine" if master.bind_host == "*" else master.bind_host
+        workers = "1 worker" if master.workers == 1 else f"{master.workers} workers"
+        self._print(
+            f"waiting for {workers} on {host}, port {master.bind_port} (the port is unprotected: docs/scale.md)"
         )
-        if ours is not None:
-            self._say(f"note: workers on other machines cannot reach {ours}")
+        if local_url is not None:
+            self._print(f"note: workers on other machines cannot reach {local_url}")
 
-    def see(self, row: Row) -> None:
-        """A row of requests-*.jsonl."""
+    def feed(self, row: Row) -> None:
+        """Print one row of requests-*.jsonl where it is about a worker."""
         if row.get("row") == "disk":
-            self._say(f"note: {row['text']}")
+            self._print(f"note: {row['text']}")
         if row.get("row") != "worker":
             return
-        self.begun = self.begun or row["what"] == "begin"
+        self.load_begun = self.load_begun or row["what"] == "begin"
         if row["what"] != "awaited":
-            who = "" if row["worker"] is None else f"worker {row['worker']} "
+            worker = "" if row["worker"] is None else f"worker {row['worker']} "
             host = f"({row['host']}) " if row["host"] else ""
-            self._say(f"{who}{host}{row['what']}{': ' + row['why'] if row['why'] else ''}")
+            self._print(f"{worker}{host}{row['what']}{': ' + row['why'] if row['why'] else ''}")

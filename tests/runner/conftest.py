@@ -33,6 +33,7 @@ SMALL: Row = {
     "load": [{"rate": "10/s", "law": "constant", "for": "2s", "max_in_flight": 32}],
     "limits": {"first_byte": "10s", "between_bytes": "5s", "total": "20s"},
 }
+CHILD_MODULES = {"follower": "loadchaos.runner.follower", "supervisor": "loadchaos.server.process.supervisor"}
 FOR_LONG = [{"rate": "10/s", "law": "constant", "for": "5m", "max_in_flight": 64}]
 """A load that somebody has to end."""
 
@@ -107,7 +108,7 @@ class Run:
         return self
 
     def note_pids(self) -> None:
-        """The pids of the server, of Locust, of the follower and of the keeper, as far as they are there."""
+        """The pids of the server, of Locust, of the follower and of the supervisor, as far as they are there."""
         launched = self.rows(row="launch", what="start")
         self.pids |= {"server": launched[-1]["pid"]} if launched else {}
         locust = self.rows(row="locust", what="start")
@@ -115,8 +116,8 @@ class Run:
         for child in psutil.Process(self.process.pid).children():
             with contextlib.suppress(psutil.Error):
                 line = " ".join(child.cmdline())
-                for name in ("follow", "keeper"):
-                    if f"loadchaos.{name}" in line:
+                for name, module in CHILD_MODULES.items():
+                    if module in line:
                         self.pids[name] = child.pid
 
     def signal(self, number: int, to: str | None = None) -> None:
@@ -152,7 +153,7 @@ class Run:
         )
 
     def is_gone(self, name: str) -> bool:
-        """Whether the server, locust, follow or the keeper has ended."""
+        """Whether the server, locust, the follower or the supervisor has ended."""
         return gone(self.pids[name])
 
     def wait(self, condition: Callable[[], Any], what: str, limit_s: float = 60.0) -> Any:

@@ -101,7 +101,7 @@ def test_a_network_attack_stands_in_the_path_and_the_certificate_is_still_the_se
     assert run.ends() == 0, run.told
     assert run.verdict()["outcomes"] == {"ok": 20}
     assert run.verdict()["attacks"]["network_latency"]["ok"] == 1
-    assert "requests pass a proxy for the network attacks (it adds" in run.told
+    assert "requests go through a proxy for network attacks (added delay" in run.told
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def test_a_checkpoint_an_hour_with_all_counts_so_far() -> None:
         "step": 2,
     }
     assert told["rss_bytes"] > 1_000_000
-    assert it.words(told) == "checkpoint 1, after 1 h: 4 missed, 3 ok"
+    assert it.describe(told) == "checkpoint 1 after 1 h: 4 missed, 3 ok"
     assert it.due(3701.0) is None
     later = it.due(7300.0)
     assert later is not None

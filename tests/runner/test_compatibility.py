@@ -120,5 +120,5 @@ def test_an_answer_that_is_read_whole_is_as_long_as_in_the_load() -> None:
 
 def test_a_model_without_images_is_said_to_take_none_where_some_are_to_be_sent() -> None:
     facts = Facts("http://x", "http://x", "vllm", "m", "0.18.0", images=False)
-    assert "takes no images" in facts_line(facts)
+    assert "no image input" in facts_line(facts)
     assert "images" not in facts_line(replace(facts, images=None))

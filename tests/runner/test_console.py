@@ -24,7 +24,7 @@ def test_while_the_server_is_down_it_says_that_it_waits_and_how_to_end_it(start:
     run = start("--target", server.url, **for_long, expect=["recovers_within <= 5m"]).loaded()
     server.process.kill()
     run.wait_for(row="gate", open=False)
-    words = "waiting for the server, 300 s at most; Ctrl-C ends the run"
+    words = "waiting for the server, 300 s at most (Ctrl-C ends the run)"
     run.wait(lambda: words in run.told, "the words", 25)
     run.signal(signal.SIGINT)
     assert run.ends() == 130

@@ -19,7 +19,7 @@ ELSEWHERE = "http://198.51.100.7:8000"  # RFC 5737: nobody's
 
 def learned(url: str, *traffic: dict[str, Any], **more: Any) -> Facts:
     profile = {"name": "learning", "load": FOR_EVER, "traffic": list(traffic), **more}
-    return asyncio.run(discover.learn({"base_url": url, "profile": profile}))
+    return asyncio.run(discover.discover_server({"base_url": url, "profile": profile}))
 
 
 def test_a_ladder_has_its_limit_searched_where_the_server_does_not_tell_it(sim: Any) -> None:

@@ -42,7 +42,7 @@ def test_a_killed_load_process_does_not_hide_a_failure(start: Any, for_long: Any
 @pytest.mark.slow
 def test_a_killed_follower_harms_nothing(start: Any) -> None:
     run = start(load=[{"rate": "10/s", "for": "2s"}]).loaded()
-    run.signal(signal.SIGKILL, "follow")
+    run.signal(signal.SIGKILL, "follower")
     assert run.ends() == 0
     assert run.verdict()["outcomes"] == {"ok": 20}
     assert "the live view has ended" in run.told
@@ -52,7 +52,7 @@ def test_a_killed_follower_harms_nothing(start: Any) -> None:
 @pytest.mark.slow
 def test_a_stopped_follower_delays_nothing(start: Any) -> None:
     run = start(load=[{"rate": "10/s", "for": "2s"}]).loaded()
-    run.signal(signal.SIGSTOP, "follow")
+    run.signal(signal.SIGSTOP, "follower")
     assert run.ends() == 0
     load_s = (
         run.rows(row="run", what="load_end")[0]["at_ns"]
@@ -60,7 +60,7 @@ def test_a_stopped_follower_delays_nothing(start: Any) -> None:
     ) / 1e9
     assert load_s < 5
     assert run.verdict()["outcomes"] == {"ok": 20}
-    assert run.is_gone("follow")
+    assert run.is_gone("follower")
 
 
 def test_after_a_kill_of_the_run_nothing_is_left_and_its_folder_can_be_judged(start: Any, slow_answers: Any) -> None:

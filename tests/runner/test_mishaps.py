@@ -1,4 +1,4 @@
-"""Mistakes of our own, a keeper or terminal that is lost, a load process that hangs: nothing is lost, nobody passes."""
+"""Bugs of our own, a lost supervisor or terminal, a load process that hangs: the run still ends in order."""
 
 import asyncio
 import json
@@ -31,8 +31,8 @@ PROFILE = {
     "load": [{"rate": "10/s", "law": "constant", "for": "5m"}],
 }
 PLACES: list[Any] = [
-    pytest.param(PauseGate, "turn", id="in the middle of the load"),
-    pytest.param(Preparation, "_aim", id="before the load", marks=pytest.mark.slow),
+    pytest.param(PauseGate, "tick", id="in the middle of the load"),
+    pytest.param(Preparation, "_attack_injector", id="before the load", marks=pytest.mark.slow),
     pytest.param(ServerUnderTest, "stop", id="at the end", marks=pytest.mark.slow),
 ]
 
@@ -69,9 +69,9 @@ async def _run_and_clean_up(options: Options, stop: Any, broken: list[Any]) -> A
 
 
 @pytest.mark.slow
-def test_a_killed_keeper_is_no_death_of_the_server(start: Any, for_long: Any) -> None:
+def test_killed_supervisor_is_no_death_of_the_server(start: Any, for_long: Any) -> None:
     run = start(**for_long).loaded()
-    run.signal(signal.SIGKILL, "keeper")
+    run.signal(signal.SIGKILL, "supervisor")
     assert run.ends() == 3
     assert run.verdict()["failures"] == []
     assert run.check("watching")["verdict"] == "unknown"
@@ -83,7 +83,7 @@ def test_a_load_process_that_hangs_is_ended(start: Any, slow_answers: Any) -> No
     run = start(**slow_answers).loaded()
     run.signal(signal.SIGSTOP, "locust")
     assert run.ends(90) == 3
-    assert "was silent for 30 s and was ended" in " ".join(run.told.split())
+    assert "wrote nothing for 30 s and was ended" in " ".join(run.told.split())
     assert run.verdict()["verdict"] == "unknown"
     assert run.verdict()["outcomes"]["unfinished"] > 0
     run.all_gone()
@@ -152,11 +152,11 @@ def test_a_judge_that_takes_long_can_be_left_by_ctrl_c_twice(tmp_path: Path) -> 
         events = _until(lambda: next(iter(tmp_path.glob("runs/*/events.jsonl")), None))
         _until(lambda: b'"what":"end","' in events.read_bytes() or b'"what":"end"}' in events.read_bytes())
         process.send_signal(signal.SIGINT)
-        _until(lambda: b"again to end at once" in (tmp_path / "told").read_bytes())
+        _until(lambda: b"Ctrl-C again ends it at once" in (tmp_path / "told").read_bytes())
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
-        assert b"not judged yet: loadchaos judge runs/small-" in (tmp_path / "told").read_bytes()
+        assert b"the run was not judged; judge it with: loadchaos judge runs/small-" in (tmp_path / "told").read_bytes()
     finally:
         process.kill()
         process.wait()

@@ -7,7 +7,7 @@ import pytest
 from loadchaos.core.errors import AuthorizationError
 from loadchaos.load.registry import whole
 from loadchaos.profile.profile import Profile, from_mapping
-from loadchaos.runner.options import Options, place
+from loadchaos.runner.options import Options, target_spec
 
 TARGET, ADMIN, REPLICA = "http://10.1.2.3:8000", "http://10.1.2.4:9000", "http://10.1.2.5:8000"
 
@@ -41,9 +41,9 @@ def test_each_address_needs_a_word_of_its_own(
     for missing in words:
         given = [word for word in words if word != missing]
         with pytest.raises(AuthorizationError, match=f"--authorize {missing}"):
-            place(harmful(target), Options(**options, authorize=given))
-    assert sorted(place(harmful(target), Options(**options, authorize=words)).strangers) == sorted(asked)
+            target_spec(harmful(target), Options(**options, authorize=given))
+    assert sorted(target_spec(harmful(target), Options(**options, authorize=words)).external_urls) == sorted(asked)
 
 
 def test_a_server_of_ours_needs_none() -> None:
-    assert place(harmful({"embedded": {"dialect": "vllm"}}), Options(embedded=True)).strangers == ()
+    assert target_spec(harmful({"embedded": {"dialect": "vllm"}}), Options(embedded=True)).external_urls == ()

@@ -12,18 +12,19 @@ from loadchaos.core.ledger.recorder import EventRecorder
 from loadchaos.profile.profile import Profile
 from loadchaos.profile.target import Target
 from loadchaos.runner.pause_gate import PauseGate
+from loadchaos.runner.run_attacks import RunAttacks
 
 
 class Dead:
     """A server that has ended, and ends again at once however often it is started."""
 
-    down, state, lost, launches = True, "dead", False, 0
+    down, state, supervisor_lost, launches = True, "dead", False, 0
     error: Exception | None = None
 
-    def gone(self) -> str | None:
+    def exit_reason(self) -> str | None:
         return "it exited"
 
-    async def launch(self, _record: Any) -> str:
+    async def launch(self) -> str:
         self.launches += 1
         if self.error is not None:
             raise self.error
@@ -34,12 +35,14 @@ def gate_of(policy: Any, server: Dead, rows: list[Any], within_s: float = 0.0, *
     target["on_death"] = policy
     profile = SimpleNamespace(target=Target.model_validate(target), recovers_within_s=lambda: within_s)
     record = SimpleNamespace(event=rows.append, control=lambda what, why: rows.append((what, why)))
-    return PauseGate(cast("Profile", profile), cast("Any", server), cast("EventRecorder", record), rows.append)
+    return PauseGate(
+        cast("Profile", profile), cast("Any", server), RunAttacks(), cast("EventRecorder", record), rows.append
+    )
 
 
 async def turns(it: PauseGate, n: int = 200) -> None:
     for _ in range(n):
-        it.turn()
+        it.tick()
         await asyncio.sleep(0)
 
 
@@ -48,7 +51,7 @@ def test_a_server_that_dies_at_once_is_started_again_so_often_and_no_more() -> N
     it = gate_of({"restart": {"at_most": 3}}, server, rows)
     asyncio.run(turns(it))
     assert server.launches == 3
-    assert it.why_give_up() == "the server died again after 3 restarts"
+    assert it.stop_reason() == "the server died again after 3 restarts"
 
 
 @pytest.mark.parametrize(("state", "down", "did"), [("hung", False, "hung"), ("dead", True, "died")])
@@ -57,7 +60,7 @@ def test_a_server_that_hangs_or_is_dead_and_does_not_end_is_ended_and_started_ag
 ) -> None:
     server = Dead()
     server.down, server.state = down, state
-    server.gone = lambda: None  # type: ignore[method-assign]  # it lives
+    server.exit_reason = lambda: None  # type: ignore[method-assign]  # it lives
     it, waiting = gate_of({"restart": {"at_most": 1}}, server, []), gate_of("wait", server, [])
     asyncio.run(turns(it))
     asyncio.run(turns(waiting))
@@ -66,7 +69,7 @@ def test_a_server_that_hangs_or_is_dead_and_does_not_end_is_ended_and_started_ag
     monkeypatch.setattr(time, "monotonic", lambda: now + 61)
     asyncio.run(turns(it))
     asyncio.run(turns(waiting))
-    assert (server.launches, it.why_give_up()) == (1, f"the server {did} again after 1 restarts")
+    assert (server.launches, it.stop_reason()) == (1, f"the server {did} again after 1 restart")
     assert server.launches == 1, "only where the profile wants it"
 
 
@@ -76,37 +79,37 @@ def test_a_server_that_is_started_again_has_the_time_that_it_had_at_first(monkey
     asyncio.run(turns(it, 1))
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + 1190)
-    assert it.why_give_up() is None
+    assert it.stop_reason() is None
     monkeypatch.setattr(time, "monotonic", lambda: now + 1210)
-    assert "did not come back within" in str(it.why_give_up())
+    assert "did not come back within" in str(it.stop_reason())
 
 
 def test_an_external_server_that_has_died_often_enough_is_waited_for_no_longer() -> None:
     server = Dead()
-    server.gone = lambda: None  # type: ignore[method-assign]  # somebody else starts it again
+    server.exit_reason = lambda: None  # type: ignore[method-assign]  # somebody else starts it again
     it = gate_of({"wait": {"deaths": 2}}, server, [])
-    it.turn()
-    assert it.why_give_up() is None
+    it.tick()
+    assert it.stop_reason() is None
     server.down, server.state = False, "healthy"
-    it.turn()
+    it.tick()
     server.down, server.state = True, "unreachable"
-    it.turn()
-    assert it.why_give_up() is None  # a network that is lost is no death
+    it.tick()
+    assert it.stop_reason() is None  # a network that is lost is no death
     server.state = "dead"
-    it.turn()
-    assert str(it.why_give_up()).startswith("the server died 2 times")
+    it.tick()
+    assert str(it.stop_reason()).startswith("the server died 2 times")
 
 
 def test_a_server_is_waited_for_as_long_as_the_profile_says(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Dead()
-    server.gone = lambda: None  # type: ignore[method-assign]  # somebody else may start it again
+    server.exit_reason = lambda: None  # type: ignore[method-assign]  # somebody else may start it again
     it = gate_of({"wait": {"at_most": "5m"}}, server, [], within_s=900)
-    it.turn()
+    it.tick()
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + 299)
-    assert it.why_give_up() is None
+    assert it.stop_reason() is None
     monkeypatch.setattr(time, "monotonic", lambda: now + 302)
-    assert "did not come back within" in str(it.why_give_up())
+    assert "did not come back within" in str(it.stop_reason())
 
 
 def test_a_port_that_was_taken_meanwhile_ends_the_load() -> None:
@@ -115,39 +118,40 @@ def test_a_port_that_was_taken_meanwhile_ends_the_load() -> None:
     it = gate_of("restart", server, [])
     asyncio.run(turns(it))
     assert server.launches == 1
-    assert "could not be started again: http://127.0.0.1:1 is served already" in str(it.why_give_up())
+    assert "could not be restarted: http://127.0.0.1:1 is served already" in str(it.stop_reason())
 
 
 def test_nothing_is_started_any_more_when_the_run_ends() -> None:
     server = Dead()
     it = gate_of("restart", server, [])
-    it.ending = True
+    it.closing = True
     asyncio.run(turns(it))
     assert server.launches == 0
 
 
 @pytest.mark.parametrize(
-    ("policy", "says"), [("stop", "the server died"), ("wait", "the server died, and nobody starts it again")]
+    ("policy", "says"),
+    [("stop", "the server died"), ("wait", "the server died, and the profile does not restart it (target.on_death)")],
 )
 def test_a_dead_server_that_nobody_starts_again_is_not_waited_for(policy: str, says: str) -> None:
     it = gate_of(policy, Dead(), [])
     asyncio.run(turns(it))
-    assert it.why_give_up() == says
+    assert it.stop_reason() == says
 
 
 def test_a_server_of_somebody_else_is_waited_for_as_long_as_the_profile_says(monkeypatch: pytest.MonkeyPatch) -> None:
     server, rows = Dead(), list[Any]()
-    monkeypatch.setattr(server, "gone", lambda: None)
+    monkeypatch.setattr(server, "exit_reason", lambda: None)
     it = gate_of("wait", server, rows, within_s=300)
     asyncio.run(turns(it))
-    assert it.why_give_up() is None
-    assert ("pause", "waiting for the server, 300 s at most; Ctrl-C ends the run") in rows
+    assert it.stop_reason() is None
+    assert ("pause", "waiting for the server, 300 s at most (Ctrl-C ends the run)") in rows
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + 301)
-    assert it.why_give_up() == "the server did not come back within 301 s"
+    assert it.stop_reason() == "the server did not come back within 301 s"
 
 
-def test_a_lost_keeper_ends_the_load() -> None:
+def test_pause_gate_ends_the_load_when_the_supervisor_is_lost() -> None:
     server = Dead()
-    server.lost = True
-    assert "keeper of the server was lost" in str(gate_of("wait", server, []).why_give_up())
+    server.supervisor_lost = True
+    assert "supervisor process of the server was lost" in str(gate_of("wait", server, []).stop_reason())

@@ -121,5 +121,5 @@ def test_a_server_that_dies_three_times_is_started_again_each_time(start: Any) -
     assert (back["name"], back["verdict"]) == ("recovers_within", "unknown" if once_more else "pass")
     assert deaths["actual"] == str(len(verdict["incidents"]))
     assert verdict["outcomes"]["ok"] > 3
-    assert "restart 3: EMBEDDED SERVER" in run.told
+    assert "restart 3: starting the EMBEDDED SERVER" in run.told
     run.all_gone()

@@ -14,7 +14,7 @@ from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.recorder import EventRecorder
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.runner.server_under_test import TargetSpec
-from loadchaos.runner.web_commands import Commands
+from loadchaos.runner.web_commands import WebCommands
 
 Row = dict[str, Any]
 
@@ -37,8 +37,8 @@ class Bench:
         self.folder = RunFolder(home)
         self.record = EventRecorder(self.folder, lambda row: None)
         url = "http://10.1.2.3:8000" if kind == "external" else None
-        place = TargetSpec(kind, url, None, (), {}, strangers=() if url is None else (url, "http://10.1.2.4:8000"))
-        self.commands = Commands(self.record, place, authorized, start)
+        place = TargetSpec(kind, url, None, (), {}, external_urls=() if url is None else (url, "http://10.1.2.4:8000"))
+        self.commands = WebCommands(self.record, place, authorized, start)
         self.writer = Writer(self.folder.commands, "web")
         self.attacks = FakeAttacks()
 
@@ -47,7 +47,7 @@ class Bench:
 
     def press(self, what: str, **more: Any) -> None:
         self.writer.write({"row": "command", "at_ns": time.monotonic_ns(), "what": what, "n": 1, **more})
-        self.commands.turn()
+        self.commands.poll()
 
     def rows(self, kind: str) -> list[Row]:
         return [row for row in Tail(self.folder.events).rows() if row["row"] == kind]

@@ -1,0 +1,171 @@
+"""The load of one run: start its process, read its rows, stop it in time, and pause it while the server is down."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from loadchaos.core.errors import LedgerError
+from loadchaos.core.ledger.reader import Tail
+from loadchaos.core.model import Row
+from loadchaos.runner.children import LoadProcess, Locust
+from loadchaos.runner.options import locust_arguments
+from loadchaos.runner.pause_gate import PauseGate
+from loadchaos.runner.run_attacks import RunAttacks
+from loadchaos.runner.run_context import RunContext
+from loadchaos.runner.server_under_test import ServerUnderTest
+from loadchaos.runner.web_commands import WebCommands
+from loadchaos.runner.web_session import WebLoad, WebUi
+from loadchaos.runner.worker_notices import WorkerNotices
+
+Tick = Callable[[], Awaitable[None]]
+"""Lets 0.1 s pass and polls all parts of the run."""
+_TICK_S = 0.1
+_SILENT_S = 30.0  # heartbeats come every 250 ms; before the first one Locust needs a second or two to start
+
+
+@dataclass(frozen=True)
+class WebStart:
+    """The Start button, pressed in `ui`; `command` is its row with the number of users."""
+
+    ui: WebUi
+    command: Row
+
+
+class LoadSession:
+    """The load process of one run, with its pause gate and the commands of the web UI.
+
+    `begun` stays set once the load process was started, `running` only while it drives, `shortened` when the load was
+    ended before its plan.
+    """
+
+    def __init__(
+        self, context: RunContext, server: ServerUnderTest, attacks: RunAttacks, web_start: WebStart | None
+    ) -> None:
+        self._context, self._server, self._attacks = context, server, attacks
+        self._record, self._interrupts = context.record, context.interrupts
+        self._gate = PauseGate(context.profile, server, attacks, context.record, context.print_line)
+        self._notices = WorkerNotices(context.print_line)
+        self._tails: dict[str, Tail] = {}
+        self._silent_ticks = 0  # ticks and not time: a run that was stopped (SIGSTOP) has received nothing either
+        self.begun = self.running = self.shortened = False
+        folder = context.record.folder
+        self._process: LoadProcess = Locust(folder, self._record.event)
+        self._commands: WebCommands | None = None
+        if web_start is not None:
+            self._process = WebLoad(web_start.ui, folder, self._record.event)
+            self._commands = WebCommands(self._record, context.target, context.options.authorize, web_start.command)
+
+    # --- steps ----------------------------------------------------------------------------------------------------------
+
+    async def start(self, tick: Tick) -> None:
+        """Start the load process and wait for workers on other machines."""
+        self.begun = self.running = True
+        self._silent_ticks = 0
+        if self._commands is not None:
+            self._commands.load_begins(self._attacks.injector)
+        await self._process.begin(*locust_arguments(self._context.options))
+        if (master := self._context.options.master) is not None:
+            self._notices.waiting(master, None if self._context.target.kind == "external" else self._server.url)
+            # The load process knows how long to wait for them.
+            while self._process.alive and not self._interrupts and not self._notices.load_begun:
+                await tick()
+
+    async def drive(self, tick: Tick) -> None:
+        """Tick until the load process is done, or stop it. LedgerError when it is silent."""
+        begin_s = time.monotonic()
+        stopped_s: float | None = None
+        while self._process.alive:
+            await tick()
+            if self._silent_ticks * _TICK_S > _SILENT_S:
+                raise LedgerError(
+                    f"the load process wrote nothing for {_SILENT_S:g} s and was ended: see locust.log and run it again"
+                )
+            now_s = time.monotonic()
+            if stopped_s is None and (why := self._stop_reason(now_s - begin_s)):
+                stopped_s = now_s
+                self._gate.closing = True
+                self._record.control("stop", why, grace_s=self._interrupts.timeouts.drain_s)
+                self._attacks.begin_undo()
+            # A Locust that does not read its control file is ended by signal; its begin rows stay as `unfinished`.
+            if stopped_s is not None and now_s - stopped_s > self._interrupts.timeouts.locust_s:
+                await self._process.end(self._interrupts.timeouts.locust_term_s)
+        self._process.record_exit()
+        self.running = False
+
+    def close(self) -> None:
+        """Neither pause, resume nor restart anything from now on."""
+        self.running = False
+        self._gate.closing = True
+
+    async def end(self) -> None:
+        """End the load process where it is still alive."""
+        if self._process.alive:
+            self._record.control("stop", "the run ends", grace_s=1.0)
+            await self._process.end(self._interrupts.timeouts.locust_term_s + 2.0)
+            self._process.record_exit()
+
+    async def record_end(self) -> None:
+        """Write the row `load_end`."""
+        if self.begun:
+            self._record.run("load_end", shortened=self.shortened)
+
+    async def cancel_restart(self) -> None:
+        """Cancel a restart of the server that is under way."""
+        await self._gate.close()
+
+    # --- called on each tick --------------------------------------------------------------------------------------------
+
+    def poll(self) -> None:
+        """Read new rows of the workers and new commands of the web UI."""
+        self.read_rows()
+        if self._commands is not None:
+            self._commands.poll()
+
+    def tick(self) -> None:
+        """Pause, resume or restart as the server's state asks for."""
+        if self.running:
+            self._gate.tick()
+
+    def read_rows(self) -> None:
+        """Read the workers' newest rows; the first sign of the server's progress is tokens arriving."""
+        self._silent_ticks += 1
+        for path in self._record.folder.request_files():
+            for row in self._tails.setdefault(path.name, Tail(path)).rows():
+                self._silent_ticks = 0
+                row["file"] = path.name  # heartbeats are of one worker: the file tells which
+                self._process.feed(row)
+                self._notices.feed(row)
+                self._record.feed(row)
+
+    # --- state ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def has_web_ui(self) -> bool:
+        """Whether a web UI controls this load."""
+        return self._commands is not None
+
+    @property
+    def stop_pressed(self) -> bool:
+        """Whether Stop was pressed in the web UI."""
+        return self._commands is not None and self._commands.stop_asked
+
+    def failure(self) -> str | None:
+        """Why the load process failed; None when it did not."""
+        return self._process.failure()
+
+    def _stop_reason(self, loaded_s: float) -> str | None:
+        """Reason to stop the load now; None to continue."""
+        duration_s = self._context.options.duration_s
+        if self._interrupts:
+            return "interrupted"
+        if self._record.lost:
+            return f"the ledger cannot be written: {self._record.lost}"
+        if duration_s is not None and loaded_s > duration_s:
+            self.shortened = True
+            return "the duration given by --duration has passed"
+        if self.stop_pressed:
+            self.shortened = True
+            return "Stop was pressed"
+        return self._process.lost_reason() or self._gate.stop_reason()

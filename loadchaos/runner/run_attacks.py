@@ -1,0 +1,55 @@
+"""The attacks of one run: started with the load, undone once, before the run ends."""
+
+from __future__ import annotations
+
+import asyncio
+
+from loadchaos.chaos import AttackInjector
+from loadchaos.core.model import Row
+
+
+class RunAttacks:
+    """Holder of the attack injector; does nothing until `prepared` has one."""
+
+    def __init__(self) -> None:
+        self._injector: AttackInjector | None = None
+        self._undo: asyncio.Task[list[str]] | None = None
+
+    def prepared(self, injector: AttackInjector) -> None:
+        """Set the injector whose attacks have passed their preflight."""
+        self._injector = injector
+
+    @property
+    def injector(self) -> AttackInjector:
+        """The prepared injector."""
+        assert self._injector is not None
+        return self._injector
+
+    def feed(self, row: Row) -> None:
+        """Pass a ledger row to the triggers and conditions of attacks."""
+        if self._injector is not None:
+            self._injector.feed(row)
+
+    async def start(self) -> None:
+        """Start the attacks' timetables."""
+        await self.injector.start()
+
+    def pause(self) -> None:
+        """Hold attacks back while the server is down."""
+        if self._injector is not None:
+            self._injector.pause()
+
+    def resume(self) -> None:
+        """Continue after `pause`."""
+        if self._injector is not None:
+            self._injector.resume()
+
+    def begin_undo(self) -> None:
+        """Start undoing beside the drain of the load, which a paused server would never finish."""
+        if self._undo is None and self._injector is not None:
+            self._undo = asyncio.create_task(self._injector.stop())
+
+    async def undo(self) -> list[str]:
+        """Undo all attacks. Returns those that could not be undone."""
+        self.begin_undo()
+        return [] if self._undo is None else await self._undo

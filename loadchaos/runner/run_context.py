@@ -1,0 +1,47 @@
+"""What all parts of one run share: profile, options, target, record, interrupts, terminal."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from loadchaos.core.ledger.recorder import create_folder
+from loadchaos.core.redact import Redactor
+from loadchaos.profile.profile import Profile
+from loadchaos.runner.interrupts import Interrupts
+from loadchaos.runner.options import Options, target_spec
+from loadchaos.runner.run_record import RunRecord
+from loadchaos.runner.server_under_test import TargetSpec
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """The inputs of one run, its record and its terminal; `print_line` prints one line and never blocks."""
+
+    profile: Profile
+    options: Options
+    target: TargetSpec
+    record: RunRecord
+    interrupts: Interrupts
+    print_line: Callable[[str], None]
+
+    @classmethod
+    def create(cls, profile: Profile, options: Options, print_line: Callable[[str], None]) -> RunContext:
+        """Check the options and create the run folder. Raises LoadchaosError before anything exists."""
+        target = target_spec(profile, options)
+        folder = create_folder(options.out, profile.name)
+        record = RunRecord(folder, _redactor(profile, target), print_line)
+        return cls(profile, options, target, record, Interrupts(record, print_line), print_line)
+
+
+def _redactor(profile: Profile, target: TargetSpec) -> Redactor:
+    """Redactor that knows the secrets of the environment, of request headers and of the launch command."""
+    redactor = Redactor.from_environment(os.environ)
+    for value in target.headers.values():
+        redactor.add(value)
+        redactor.add(value.split(" ")[-1])  # without `Bearer`
+    if profile.target.launch is not None:
+        redactor.mapping(profile.target.launch.env)
+        redactor.argv(list(profile.target.launch.command))
+    return redactor
