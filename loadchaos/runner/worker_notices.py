@@ -22,9 +22,8 @@ class WorkerNotices:
         """
         host = "all addresses of this machine" if master.bind_host == "*" else master.bind_host
         workers = "1 worker" if master.workers == 1 else f"{master.workers} workers"
-        self._print(
-            f"waiting for {workers} on {host}, port {master.bind_port} (the port is unprotected: docs/scale.md)"
-        )
+        port = f"port {master.bind_port} (unprotected: docs/how-to/many-machines.md)"
+        self._print(f"waiting for {workers} on {host}, {port}")
         if local_url is not None:
             self._print(f"note: workers on other machines cannot reach {local_url}")
 
