@@ -59,7 +59,7 @@ def test_a_model_that_is_not_served_is_named_with_its_key_and_with_what_is() -> 
     wanted = profile({"text": {}}, {"sampling": {"models": {"one": 1, "other": 2, "third": 1}}})
     with pytest.raises(
         TargetError,
-        match=r"traffic\.1\.payload\.sampling\.models \(traffic t1\).*serve other, third; it has: base, one",
+        match=r"traffic\.1\.payload\.sampling\.models \(traffic t1\).*serve other, third \(it serves: base, one\)",
     ):
         tried(wanted, httpx.Response(200, text=CHUNK))
 
@@ -78,9 +78,9 @@ IN_STREAM = httpx.Response(200, text=f"data: {json.dumps({'error': {'message': N
 @pytest.mark.parametrize(
     ("dialect", "answer", "wants"),
     [
-        ("vllm", refused(NO_PARSER), r"400 .*start it with --enable-auto-tool-choice and --tool-call-parser, or leave"),
-        ("lmdeploy", refused(LMDEPLOY_NO_PARSER), r"start it with --tool-call-parser, or .* --set traffic\.0\.weight=0"),
-        ("openai", refused("no tools here", 422), r"422 no tools here\. The profile does not fit it: change what is sent"),
+        ("vllm", refused(NO_PARSER), r"400 .*start the server with --enable-auto-tool-choice and --tool-call-parser, or leave"),
+        ("lmdeploy", refused(LMDEPLOY_NO_PARSER), r"start the server with --tool-call-parser, or .* --set traffic\.0\.weight=0"),
+        ("openai", refused("no tools here", 422), r"422 no tools here\. The profile does not fit the server: change the payload"),
         ("vllm", IN_STREAM, "--enable-auto"),
     ],
 )  # fmt: skip

@@ -33,7 +33,7 @@ def test_a_ladder_has_its_limit_searched_where_the_server_does_not_tell_it(sim: 
 def test_a_profile_that_does_not_fit_says_what_to_change(sim: Any) -> None:
     server = sim("--no-images")
     tools = {**TEXT, "payload": {"text": {"tokens": 64}, "tools": {"count": 1}}}
-    with pytest.raises(TargetError, match="start it with --enable-auto-tool-choice"):
+    with pytest.raises(TargetError, match="start the server with --enable-auto-tool-choice"):
         learned(server.url, tools)
     lora = {**TEXT, "payload": {"text": {"tokens": 64}, "sampling": {"models": {"none_such": 1}}}}
     with pytest.raises(TargetError, match="the server does not serve none_such"):
