@@ -19,9 +19,9 @@ from loadchaos.core.redact import REDACTED
 
 if TYPE_CHECKING:
     from loadchaos.profile.profile import Profile
+    from loadchaos.runner.finalize import Result
     from loadchaos.runner.options import Options
     from loadchaos.runner.resume import Point
-    from loadchaos.runner.finalize import Result
     from loadchaos.runner.web_runs import WebAddress
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from loadchaos import __version__
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.recorder import EventRecorder
-from loadchaos.core.model import Emit, Row
+from loadchaos.core.model import Row
 from loadchaos.core.redact import Redactor
 from loadchaos.load.disk_space import DiskMonitor
 from loadchaos.profile.profile import Profile
@@ -27,13 +27,13 @@ class RunRecord(EventRecorder):
         super().__init__(folder, self._notify)
         self.redactor = redactor
         self._print = print_line
-        self._listeners: list[Emit] = []
+        self._listeners: list[Callable[[Row], None]] = []
         self._checkpoint = Checkpoint()
         self._disk = DiskMonitor(folder.path)
         self._compaction = Compaction(folder)
         self._synced_s = 0.0
 
-    def listen(self, listener: Emit) -> None:
+    def listen(self, listener: Callable[[Row], None]) -> None:
         """Call `listener` with each row of the run and of its workers, state rows excepted."""
         self._listeners.append(listener)
 

@@ -78,9 +78,9 @@ IN_STREAM = httpx.Response(200, text=f"data: {json.dumps({'error': {'message': N
 @pytest.mark.parametrize(
     ("dialect", "answer", "wants"),
     [
-        ("vllm", refused(NO_PARSER), r"400 .*start the server with --enable-auto-tool-choice and --tool-call-parser, or leave"),
-        ("lmdeploy", refused(LMDEPLOY_NO_PARSER), r"start the server with --tool-call-parser, or .* --set traffic\.0\.weight=0"),
-        ("openai", refused("no tools here", 422), r"422 no tools here\. The profile does not fit the server: change the payload"),
+        ("vllm", refused(NO_PARSER), r"400 .*server with --enable-auto-tool-choice and --tool-call-parser, or leave"),
+        ("lmdeploy", refused(LMDEPLOY_NO_PARSER), r"the server with --tool-call-parser, or .* --set traffic\.0\.weight=0"),
+        ("openai", refused("no tools here", 422), r"422 no tools here\. The profile .* fit the server: change the payload"),
         ("vllm", IN_STREAM, "--enable-auto"),
     ],
 )  # fmt: skip
