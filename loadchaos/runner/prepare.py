@@ -173,7 +173,9 @@ class Preparation:
         proxy = await self._server.open_proxy()
         delay_s = await proxy.added_delay_s(dialect.health_path, self._target.tls.context())
         delay = "added delay unknown" if delay_s is None else f"added delay {delay_s * 1000:.1f} ms"
-        self._note("network proxy", f"requests go through {proxy.description} for network attacks ({delay}); probes bypass it")
+        self._note(
+            "network proxy", f"requests go through {proxy.description} for network attacks ({delay}); probes bypass it"
+        )
         return proxy
 
     async def _attack_injector(self, dialect: Dialect, facts: Facts, proxy: RunProxy | None) -> AttackInjector:
