@@ -1,6 +1,7 @@
-"""Charts as values: paths on a 1000 x 100 plane that the page stretches, ticks in per cent. No library.
+"""Draw charts as static SVG paths on a 1000 x 100 plane that the page stretches; ticks are in per cent.
 
-The shapes are SVG and the words are HTML, because an SVG that shrinks to a phone's width takes its letters with it.
+The shapes are SVG and the labels are HTML, because an SVG that shrinks to the width of a phone shrinks its letters too.
+plots.py says why report.html has this renderer and an interactive one.
 """
 
 from __future__ import annotations
@@ -9,19 +10,25 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from loadchaos.report.formatting import clean, duration
+from loadchaos.report.formatting import clean, duration, percent
 from loadchaos.report.html.plots import Plot, Value, plots
 from loadchaos.report.live_stats.series import Series, Span
 
 WIDTH, HEIGHT = 1000.0, 100.0
 _MAX_LANE_SPANS = 400
 _LAST_TICK = 0.05  # of the width: a label there would stick out
-_SHADES_APART = 0.05  # per cent of the width: what is closer is one stretch
+_SHADES_APART = 0.05  # per cent of the width: closer spans become one
 
 
 @dataclass(frozen=True)
 class ChartLine:
-    """One path with a name; `kind`: `line`, `area` or `heat`, `css` its colour class; `dots`: points without neighbours."""
+    """One named path.
+
+    Attributes:
+        css: Class of its colour.
+        kind: `line`, `area` or `heat`.
+        dots: Path of the points without neighbours.
+    """
 
     label: str
     css: str
@@ -32,7 +39,7 @@ class ChartLine:
 
 @dataclass(frozen=True)
 class Tick:
-    """A label at a place in per cent, from the left or from the bottom."""
+    """A label at a position in per cent, from the left or from the bottom."""
 
     at: float
     label: str
@@ -40,9 +47,13 @@ class Tick:
 
 @dataclass(frozen=True)
 class Chart:
-    """One plot under the common time axis; `empty` says why there is nothing to see.
+    """One chart on the common time axis.
 
-    `css` is the figure's class, `text` what it shows in words; `transform` brings paths of another plane to this one.
+    Attributes:
+        empty: Why there is nothing to draw.
+        css: Class of the figure.
+        text: Description for screen readers.
+        transform: SVG transform from the plane of the paths to this one.
     """
 
     title: str
@@ -56,7 +67,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Bar:
-    """A stretch of a timeline lane, in per cent of the width."""
+    """A bar of a timeline lane, in per cent of the width."""
 
     left: float
     width: float
@@ -74,7 +85,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class Shade:
-    """What holds behind all charts, an attack or a state of the server: stretches in seconds, and their path."""
+    """Shaded time spans behind all charts (attacks or a server state), in seconds, and their path."""
 
     css: str
     spans: tuple[tuple[float, float], ...]
@@ -83,9 +94,13 @@ class Shade:
 
 @dataclass(frozen=True)
 class ChartSet:
-    """Everything drawn: lanes above charts, the time axis, and the moments marked through all of them.
+    """All drawings of a run: timeline lanes, charts, the time axis and marked moments.
 
-    `plots` and `starts` (when each point begins) are the numbers behind the charts, one plot a chart.
+    Attributes:
+        plots: The numbers behind the charts, one plot per chart.
+        starts: Second at which each point begins.
+        width_s: Seconds that one point covers.
+        note: Why there is nothing to draw.
     """
 
     lanes: tuple[Lane, ...] = ()
@@ -103,19 +118,19 @@ class ChartSet:
 
 @dataclass(frozen=True)
 class Axis:
-    """Seconds to per cent of the width."""
+    """Convert seconds to per cent of the width."""
 
     from_s: float
     to_s: float
 
     def percent(self, at_s: float) -> float:
-        """0 to 100, cut at both ends."""
+        """Position from 0 to 100, limited at both ends."""
         span = max(self.to_s - self.from_s, 1e-9)
         return round(min(100.0, max(0.0, 100 * (at_s - self.from_s) / span)), 3)
 
 
 def picture(series: Series, incidents: Sequence[tuple[float, str]] = ()) -> ChartSet:
-    """The whole run; `incidents` are (seconds since the load began, label)."""
+    """Draw a whole run; `incidents` are (seconds since the load began, label)."""
     points = series.points()
     spans = series.spans()
     if not points:
@@ -137,8 +152,8 @@ def picture(series: Series, incidents: Sequence[tuple[float, str]] = ()) -> Char
     )
 
 
-# What a gap in one watcher means: the others saw on.
-_BLIND = {"scrape": "no metrics", "log": "no log", "probe": "no probes", "kernel": "no kernel log"}
+# What a gap of one monitor means: the others kept recording.
+_GAP_LABELS = {"scrape": "no metrics", "log": "no log", "probe": "no probes", "kernel": "no kernel log"}
 
 
 # -- lanes ---------------------------------------------------------------------------------------------------------
@@ -160,10 +175,10 @@ def _lanes(axis: Axis, every: Sequence[Span], incidents: Sequence[tuple[float, s
         lanes.append(Lane(clean(name.removeprefix("attack:"), 24), bars))
     if "load" in by_lane:
         lanes.append(Lane("load", tuple(_bar(axis, s, "ours") for s in by_lane["load"])))
-    blind: dict[str, list[Span]] = {}
+    gaps: dict[str, list[Span]] = {}
     for span in by_lane.get("gap", ()):
-        blind.setdefault(_BLIND.get(span.name, "not watched"), []).append(span)
-    lanes += [Lane(label, _joined(axis, spans, "none")) for label, spans in blind.items()]
+        gaps.setdefault(_GAP_LABELS.get(span.name, "not monitored"), []).append(span)
+    lanes += [Lane(label, _joined(axis, spans, "none")) for label, spans in gaps.items()]
     return lanes
 
 
@@ -175,7 +190,7 @@ def _bar(axis: Axis, span: Span, css: str) -> Bar:
 
 
 def _joined(axis: Axis, spans: Sequence[Span], css: str) -> tuple[Bar, ...]:
-    """At most some hundred bars: of a thousand attacks on a lane neighbours are drawn as one."""
+    """Draw at most some hundred bars: of a thousand attacks in a lane, neighbours become one bar."""
     step = math.ceil(len(spans) / _MAX_LANE_SPANS)
     bars = []
     for i in range(0, len(spans), step):
@@ -190,11 +205,11 @@ def _named(span: Span, n: int) -> tuple[str, str, float, float]:
     return span.lane, f"{n} x {span.name}", span.from_s, span.to_s
 
 
-# -- what holds behind the charts ----------------------------------------------------------------------------------
+# -- shades behind the charts ----------------------------------------------------------------------------------
 
 
 def _shades(axis: Axis, every: Sequence[Span]) -> list[Shade]:
-    """States that are not healthy, then attacks; stretches that overlap are one."""
+    """Shades of states other than healthy, then of attacks; overlapping spans become one."""
     kinds: dict[str, list[tuple[float, float]]] = {}
     for span in sorted(every, key=lambda s: not s.lane.startswith("state:")):
         if span.lane.startswith("attack:"):
@@ -240,7 +255,7 @@ def _chart(axis: Axis, plot: Plot, starts: Sequence[float], width_s: int) -> Cha
 
 
 Place = Callable[[float], float]
-"""A value's share of the chart's height."""
+"""Maps a value to its share of the chart's height."""
 
 
 def _linear(plot: Plot, label: Callable[[float], str]) -> tuple[Place, tuple[Tick, ...]]:
@@ -275,7 +290,7 @@ def _stacked(axis: Axis, plot: Plot, starts: Sequence[float], width_s: int, labe
 def _columns(
     axis: Axis, starts: Sequence[float], width_s: int, below: Sequence[float], above: Sequence[float], top: float
 ) -> str:
-    """A filled band of steps; stretches where it is empty are left out."""
+    """Path of a filled band of steps; parts without height are left out."""
     parts: list[str] = []
     run: list[int] = []
     for i in range(len(starts) + 1):
@@ -293,7 +308,10 @@ def _columns(
 
 
 def _path(axis: Axis, times: Sequence[float], shares: Sequence[Value]) -> tuple[str, str, str]:
-    """Line through shares of the height (0 to 1), its kind, and dots: a gap stays a gap, a lone point becomes a dot."""
+    """Path through shares of the height (0 to 1), its kind, and dots.
+
+    A gap stays a gap, and a single point becomes a dot.
+    """
     parts, dots, pen = [], [], False
     for i, (t, v) in enumerate(zip(times, shares, strict=True)):
         if v is None:
@@ -317,7 +335,7 @@ def _y(value: float, top: float) -> str:
 
 
 def _scale(highest: float, label: Callable[[float], str]) -> tuple[float, tuple[Tick, ...]]:
-    """A round top at or above the highest value, and two or so ticks."""
+    """Choose a round top at or above the highest value, and its ticks."""
     if highest <= 0:
         return 1.0, (Tick(100, label(1.0)),)
     power = 10.0 ** math.floor(math.log10(highest))
@@ -329,11 +347,7 @@ def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 or float(value).is_integer() else f"{value:.2g}"
 
 
-def _percent(value: float) -> str:
-    return f"{value:.0%}"
-
-
-_LABELS: dict[str, Callable[[float], str]] = {"": _short, "s": duration, "%": _percent}
+_LABELS: dict[str, Callable[[float], str]] = {"": _short, "s": duration, "%": percent}
 
 _STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400)
 
@@ -347,7 +361,7 @@ def _time_ticks(axis: Axis) -> list[Tick]:
 
 
 def _clock(at_s: float) -> str:
-    """`-5 s`, `0:42`, `1:02:03` since the load began."""
+    """Format seconds since the load began as `-5 s`, `0:42` or `1:02:03`."""
     if at_s < 0:
         return f"-{-at_s:g} s" if at_s == int(at_s) else f"-{duration(-at_s)}"
     whole = int(at_s)

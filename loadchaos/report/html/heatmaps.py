@@ -1,6 +1,6 @@
-"""Where all latencies of a run lay over time: cells of a stretch of time by a range of latency, coloured by how many.
+"""Draw latency heatmaps: cells of time by latency, coloured by the number of samples.
 
-Quantiles hide that some answers were slow while most were not; here a second band, a step and a lone outlier are seen.
+Quantiles hide that some answers were slow while most were not. A heatmap shows a second band, a step and an outlier.
 """
 
 from __future__ import annotations
@@ -18,19 +18,23 @@ from loadchaos.report.live_stats.distributions import log_ticks
 from loadchaos.report.live_stats.series import Series
 
 COLUMNS, ROWS, COLOURS = 240, 40, 5
-"""At most. A cell costs 7 characters at worst, as a stroke one row thick: a heatmap is under 70 kB whatever it shows."""
+"""Limits. A cell costs 7 characters at worst, as a stroke one row thick, so a heatmap is always under 70 kB."""
 
 _ROWS_AN_OCTAVE = 12  # histograms have 64 buckets an octave: more rows would show their bounds as stripes
 _TICKS_APART = 9  # per cent of the height
 _NS = 1_000_000_000
 _KINDS = {
-    "ttft": ("Time to first token, of every answer", "answers"),
-    "itl": ("Gaps between chunks, every one", "gaps"),
+    "ttft": ("Time to first token, every answer", "answers"),
+    "itl": ("Gaps between chunks, every gap", "gaps"),
 }  # fmt: skip
 
 
 def heatmaps(series: Series, drawn: ChartSet) -> tuple[str, list[Chart]]:
-    """How long a column is, in words, and TTFT and ITL under the time axis of `drawn`, where anything was measured."""
+    """Draw TTFT and ITL heatmaps on the time axis of `drawn`.
+
+    Returns:
+        The time that a column covers as text, and the charts that have data.
+    """
     points = series.points()
     step = max(1, math.ceil(len(points) / COLUMNS))
     axis, width_s = Axis(drawn.from_s, drawn.to_s), step * series.width_s
@@ -39,7 +43,7 @@ def heatmaps(series: Series, drawn: ChartSet) -> tuple[str, list[Chart]]:
 
 
 def _columns(points: Points, kind: str, step: int) -> list[Counter[int]]:
-    """How many latencies each column has, by their histogram's bucket."""
+    """Count the latencies of each column by histogram bucket."""
     columns = [Counter[int]() for _ in range(math.ceil(len(points) / step))]
     for i, (_, bucket) in enumerate(points):
         if bucket is not None:
@@ -54,11 +58,11 @@ def _heatmap(axis: Axis, kind: str, columns: Sequence[Mapping[int, int]], start_
     if not total:
         return None
     title, noun = _KINDS[kind]
-    # What is below the clock's grain lies in the lowest row: a logarithmic axis has no place for 0.
+    # Values below the clock's resolution lie in the lowest row: a logarithmic axis has no place for 0.
     low = math.log10(bucket_middle(min((i for i in total if i > 0), default=1)))
     high = math.log10(max(bucket_middle(max(total)), 1.0))
-    room = max((high - low) / ROWS, (math.log10(2) - (high - low)) / 2)
-    low, high = low - room, high + room
+    margin = max((high - low) / ROWS, (math.log10(2) - (high - low)) / 2)
+    low, high = low - margin, high + margin
     rows = min(ROWS, math.ceil((high - low) / math.log10(2) * _ROWS_AN_OCTAVE))
     row_of = {
         i: min(rows - 1, max(0, int((math.log10(max(bucket_middle(i), 1.0)) - low) / (high - low) * rows)))
@@ -81,7 +85,7 @@ def _heatmap(axis: Axis, kind: str, columns: Sequence[Mapping[int, int]], start_
 
 
 def _cells(column: Mapping[int, int], row_of: Mapping[int, int]) -> Counter[int]:
-    """How many latencies a column has in each of its rows, counted from below."""
+    """Count the latencies of a column in each row, from below."""
     cells: Counter[int] = Counter()
     for index, n in column.items():
         cells[row_of[index]] += n
@@ -89,12 +93,12 @@ def _cells(column: Mapping[int, int], row_of: Mapping[int, int]) -> Counter[int]
 
 
 def _bounds(most: int) -> list[int]:
-    """The least count of each colour, growing by a factor: a gap in a busy second is one of thousands, an outlier is one."""
+    """Smallest count of each colour. They grow by a factor: a busy second has thousands of gaps, an outlier is one."""
     return sorted({round(most ** (i / COLOURS)) for i in range(COLOURS)})
 
 
 def _colours(n: int) -> list[str]:
-    """The classes of n colours, far apart; the palest only where all are needed."""
+    """Classes of n colours far apart; the palest one only if all are needed."""
     first = 1 if n == COLOURS else 2
     return [f"heat{first + round(i * (COLOURS - first) / max(1, n - 1))}" for i in range(n)]
 
@@ -106,7 +110,10 @@ def _labels(bounds: Sequence[int], most: int, noun: str) -> list[str]:
 
 
 def _paths(cells: Sequence[Mapping[int, int]], bounds: Sequence[int], rows: int) -> list[str]:
-    """A path a colour on a plane of one unit a cell, 0 is the middle of the highest row; equal neighbours are one stroke."""
+    """One path per colour on a plane of one unit per cell; equal neighbours become one stroke.
+
+    y = 0 is the middle of the highest row.
+    """
     paths: list[list[str]] = [[] for _ in bounds]
     for y in range(rows):
         row = [bisect_right(bounds, column.get(rows - 1 - y, 0)) for column in cells]

@@ -1,6 +1,6 @@
-// Puts uPlot in the place of report.html's drawn charts: a line under the pointer through all of them, with the values
-// there; dragging enlarges a stretch of time in all, the timeline and the heatmaps included. Without this script nothing
-// is missing but that; printed are the drawn ones.
+// Replaces report.html's static charts by interactive ones (uPlot): a cursor line through all charts with the values
+// under it; dragging zooms all charts, the timeline and the heatmaps. Without this script only cursor and zoom are
+// missing. The static charts are printed.
 (() => {
   "use strict";
   const home = document.querySelector(".times");
@@ -12,9 +12,9 @@
   const all = (css, within = home) => [...within.querySelectorAll(css)];
   const times = Array.from({ length: points }, (_, i) => start + (i + 0.5) * width);
   const now = document.getElementById("now"), whole = document.getElementById("whole");
-  let low = from, high = to, held = null, colours = {};
+  let low = from, high = to, pointed = null, colours = {};
 
-  const made = (tag, css, parent) => {
+  const addElement = (tag, css, parent) => {
     const e = document.createElement(tag);
     e.className = css;
     parent.append(e);
@@ -31,11 +31,11 @@
     return `${two(d.getUTCHours())}:${two(d.getUTCMinutes())}:${two(d.getUTCSeconds())} UTC`;
   };
   const short = (v) => (v >= 100 ? Math.round(v).toLocaleString("en-US") : String(Number(v.toPrecision(3))));
-  const words = (v, unit) => {
+  const format = (v, unit) => {
     if (v === null || v === undefined) return "–";
     if (unit === "%") return `${short(v * 100)} %`;
     if (unit !== "s" || v === 0) return short(v);
-    return v < 0.001 ? `${short(v * 1e6)} µs` : v < 1 ? `${short(v * 1000)} ms` : v < 120 ? `${short(v)} s` : `${short(v / 60)} min`;
+    return v < 0.001 ? `${short(v * 1e6)} µs` : v < 1 ? `${short(v * 1000)} ms` : v < 120 ? `${v >= 100 ? Math.round(v) : v.toFixed(1)} s` : `${short(v / 60)} min`;
   };
 
   const ticks = () => {
@@ -44,8 +44,8 @@
     return Array.from({ length: last - first + 1 }, (_, i) => (first + i) * step);
   };
 
-  // The page's own colours, of its classes and by its names, which change with day and night.
-  const probe = made("span", "", home);
+  // Colours of the page by class and variable name; they change with light and dark mode.
+  const probe = addElement("span", "", home);
   probe.hidden = true;
   const colour = (name, css = "") => {
     probe.className = css;
@@ -53,27 +53,27 @@
   };
   const of = (css) => () => colour("--c", css);
 
-  // Each curve of a stack as its top; the highest is drawn first, and the lower ones over it.
+  // The top of each curve of a stack; the highest is drawn first, the lower ones over it.
   const stacked = (curves) => {
     const sum = new Array(points).fill(0);
     return curves.map((c) => c.values.map((v, i) => (sum[i] += v || 0)));
   };
-  // A logarithmic scale has no place for 0: it stands where the lowest value does.
-  const above = (curves) => {
+  // A logarithmic scale has no place for 0: draw it at the lowest value.
+  const clampToLeast = (curves) => {
     const least = curves.reduce((low, c) => c.values.reduce((a, v) => (v > 0 && v < a ? v : a), low), Infinity);
     return curves.map((c) => c.values.map((v) => (v === null ? null : Math.max(v, least))));
   };
-  const alone = (values) => values.flatMap((v, i) => (v !== null && (values[i - 1] ?? null) === null && (values[i + 1] ?? null) === null ? [i] : []));
+  const isolated = (values) => values.flatMap((v, i) => (v !== null && (values[i - 1] ?? null) === null && (values[i + 1] ?? null) === null ? [i] : []));
 
   function series(chart, curve, values) {
     if (chart.stacked) {
       return { fill: of(curve.css), width: 0, paths: uPlot.paths.bars({ size: [1, Infinity], gap: 0 }), points: { show: false } };
     }
-    const lone = alone(values);
+    const lone = isolated(values);
     return { stroke: of(curve.css), width: 1.6, spanGaps: false, points: { show: true, size: 5, width: 0, fill: of(curve.css), filter: () => lone } };
   }
 
-  function behind(u) {
+  function drawShades(u) {
     const { ctx, bbox } = u;
     const x = (s) => Math.min(bbox.left + bbox.width, Math.max(bbox.left, u.valToPos(s, "x", true)));
     ctx.save();
@@ -93,9 +93,9 @@
     const chart = charts[i], place = figure.querySelector(".plot");
     if (!place) return null;
     const left = parseFloat(getComputedStyle(figure).paddingLeft);
-    const tops = chart.stacked ? stacked(chart.curves) : chart.log ? above(chart.curves) : chart.curves.map((c) => c.values);
+    const tops = chart.stacked ? stacked(chart.curves) : chart.log ? clampToLeast(chart.curves) : chart.curves.map((c) => c.values);
     const order = tops.map((_, k) => (chart.stacked ? tops.length - 1 - k : k));
-    const keys = all(".key", figure).map((e, k) => ({ e: made("b", "value", e), values: chart.curves[k].values }));
+    const keys = all(".key", figure).map((e, k) => ({ e: addElement("b", "value", e), values: chart.curves[k].values }));
     const axis = { stroke: () => colour("--dim"), font: "11px system-ui", ticks: { show: false } };
     const decade = (v) => (Math.abs(Math.log10(v) - Math.round(Math.log10(v))) < 1e-9 ? v : null);
     const grid = { stroke: () => colour("--edge"), width: 1, ...(chart.log && { filter: (_, splits) => splits.map(decade) }) };
@@ -108,20 +108,20 @@
         series: [{}, ...order.map((k) => series(chart, chart.curves[k], tops[k]))],
         axes: [
           { ...axis, size: AXIS, splits: ticks, grid: { show: false }, values: (_, splits) => splits.map(clock) },
-          { ...axis, size: left, space: 34, grid, values: (_, splits) => splits.map((v) => (v === null ? "" : words(v, chart.unit))) },
+          { ...axis, size: left, space: 34, grid, values: (_, splits) => splits.map((v) => (v === null ? "" : format(v, chart.unit))) },
         ],
         cursor: {
           sync: { key: "run", scales: ["x", null] }, drag: { x: true, y: false, setScale: false, dist: 6 }, y: false,
-          points: chart.stacked ? { show: false } : { size: 7 }, bind: { dblclick: () => () => choose(from, to) },
+          points: chart.stacked ? { show: false } : { size: 7 }, bind: { dblclick: () => () => zoom(from, to) },
         },
         hooks: {
-          drawClear: [behind],
-          setCursor: [(u) => { for (const k of keys) k.e.textContent = u.cursor.idx === null ? "" : words(k.values[u.cursor.idx], chart.unit); read(u); }],
-          // Of all charts whose stretch is marked, the one under the pointer says which it is.
+          drawClear: [drawShades],
+          setCursor: [(u) => { for (const k of keys) k.e.textContent = u.cursor.idx === null ? "" : format(k.values[u.cursor.idx], chart.unit); showCursor(u); }],
+          // All charts show the selection; only the one under the pointer zooms.
           setSelect: [(u) => {
             const { left, width } = u.select;
             u.setSelect({ left: 0, width: 0 }, false);
-            if (held === u && width > 0) choose(u.posToVal(left, "x"), u.posToVal(left + width, "x"));
+            if (pointed === u && width > 0) zoom(u.posToVal(left, "x"), u.posToVal(left + width, "x"));
           }],
         },
       },
@@ -130,18 +130,18 @@
     );
     u.root.style.marginLeft = `${-left}px`;
     for (const mark of all(".mark", place)) u.over.append(mark.cloneNode()); // the drawn charts are printed
-    by_hand(u);
+    bindTouchAndKeys(u);
     return u;
   }
 
-  // What else than a mouse can do: fingers as a mouse, but up and down they move the page; arrows move the line.
-  function by_hand(u) {
+  // Touch acts as a mouse, except that vertical moves scroll the page; arrow keys move the cursor line.
+  function bindTouchAndKeys(u) {
     const { over } = u;
     const as = { pointerdown: "mousedown", pointermove: "mousemove", pointerup: "mouseup", pointercancel: "mouseup" };
     for (const [kind, mouse] of Object.entries(as)) {
       over.addEventListener(kind, (e) => {
-        if (kind === "pointerdown") held = u;
-        if (kind === "pointercancel") held = null;
+        if (kind === "pointerdown") pointed = u;
+        if (kind === "pointercancel") pointed = null;
         if (e.pointerType === "mouse") return;
         over.dispatchEvent(new MouseEvent(mouse, { clientX: e.clientX, clientY: e.clientY, button: 0, bubbles: true }));
       });
@@ -149,7 +149,7 @@
     over.tabIndex = 0;
     over.addEventListener("keydown", (e) => {
       const by = { ArrowLeft: -1, ArrowRight: 1 }[e.key];
-      if (e.key === "Escape") choose(from, to);
+      if (e.key === "Escape") zoom(from, to);
       if (!by) return;
       e.preventDefault();
       const i = u.cursor.idx ?? u.valToIdx((low + high) / 2);
@@ -158,15 +158,15 @@
     });
   }
 
-  // The timeline and the heatmaps follow the charts.
+  // Timeline and heatmaps follow the zoom and the cursor of the charts.
   const placed = [...all(".bar"), ...all(".mark")].map((e) => ({ e, left: parseFloat(e.style.left), width: parseFloat(e.style.width) || 0 }));
-  const crosses = all(".lane, .heat .plot").map((p) => made("span", "cross", p));
+  const cursors = all(".lane, .heat .plot").map((p) => addElement("span", "cross", p));
   const share = (s) => ((s - from) / (to - from)) * 100;
   const axes = all(".lanes .axis, .heat .axis"), heat = all(".heat svg");
 
-  function read(u) {
+  function showCursor(u) {
     const i = u.cursor.idx;
-    for (const e of crosses) {
+    for (const e of cursors) {
       e.style.display = i === null ? "none" : "block";
       if (i !== null) e.style.left = `${(u.cursor.left / u.over.clientWidth) * 100}%`;
     }
@@ -174,7 +174,7 @@
     now.textContent = at === null ? "" : `at ${clock(at)}${utc === null ? "" : `, ${utcClock(at)}`}`;
   }
 
-  function choose(a, b) {
+  function zoom(a, b) {
     const [s, e] = [Math.max(from, Math.min(a, b)), Math.min(to, Math.max(a, b))];
     if (e - s < 2 * width && e - s < to - from) return;
     [low, high] = [s, e];
@@ -190,7 +190,7 @@
     for (const axis of axes) {
       axis.replaceChildren();
       for (const t of ticks()) {
-        const e = made("span", "", axis);
+        const e = addElement("span", "", axis);
         e.textContent = clock(t);
         e.style.left = `${(share(t) - first) * k}%`;
       }
@@ -201,8 +201,8 @@
   const figures = all(".wide:not(.heat)");
   const live = figures.map(plotted).filter(Boolean);
   document.getElementById("hint").hidden = live.length === 0;
-  whole.addEventListener("click", () => choose(from, to));
-  addEventListener("beforeprint", () => choose(from, to));
+  whole.addEventListener("click", () => zoom(from, to));
+  addEventListener("beforeprint", () => zoom(from, to));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
     colours = {};
     for (const u of live) u.redraw();

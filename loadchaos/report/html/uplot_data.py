@@ -1,6 +1,7 @@
-"""The charts of report.html where scripts run: uPlot (uplot/: 1.6.32 as npm has it, MIT), our report.js, their numbers.
+"""Provide the interactive charts of report.html: uPlot 1.6.32 (MIT, in uplot/), report.js and their numbers.
 
-Numbers come as one block of JSON, which no browser runs, so the page allows itself this one script by its hash.
+The numbers are one block of JSON, which no browser executes; the page allows only this one script, by its hash.
+plots.py says why report.html has this renderer and a static one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _HERE = Path(__file__).parent
 
 @cache
 def script() -> tuple[str, str]:
-    """uPlot under its licence and report.js, and the hash of both as a Content-Security-Policy names it."""
+    """Return uPlot with its licence and report.js as one text, and its Content-Security-Policy hash."""
     licence, library = _read("uplot/LICENSE"), _read("uplot/uPlot.iife.min.js")
     text = f"/*\n{licence.strip()}\n*/\n{library}\n{_read('report.js')}"
     return text, "sha256-" + b64encode(hashlib.sha256(text.encode()).digest()).decode()
@@ -29,20 +30,20 @@ def script() -> tuple[str, str]:
 
 @cache
 def style() -> str:
-    """uPlot's own."""
+    """Return uPlot's stylesheet."""
     return _read("uplot/uPlot.min.css")
 
 
 def numbers(picture: ChartSet, utc_s: float | None) -> str:
-    """The picture's values as JSON for a script element; `utc_s` is the Unix time of 0 s. Nulls are gaps."""
-    told = {
+    """Encode the charts' values as JSON for a script element; `utc_s` is the Unix time of 0 s. Nulls are gaps."""
+    data = {
         "from": picture.from_s, "to": picture.to_s, "width": picture.width_s, "utc": utc_s,
         "start": picture.starts[0] if picture.starts else None, "points": len(picture.starts),
         "shades": [{"css": s.css, "spans": [[_short(a), _short(b)] for a, b in s.spans]} for s in picture.shades],
         "charts": [_chart(p) for p in picture.plots],
     }  # fmt: skip
-    # Nothing in it may end the element, whatever a foreign name holds.
-    return orjson.dumps(told).decode().replace("<", "\\u003c")
+    # No foreign name may end the element.
+    return orjson.dumps(data).decode().replace("<", "\\u003c")
 
 
 def _chart(plot: Plot) -> dict[str, Any]:
@@ -56,7 +57,7 @@ def _chart(plot: Plot) -> dict[str, Any]:
 
 
 def _digits(value: Value) -> Value:
-    """Four digits are more than a chart shows."""
+    """Round to four digits, more than a chart shows."""
     return None if value is None else _whole(float(f"{value:.4g}"))
 
 

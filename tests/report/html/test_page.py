@@ -223,4 +223,4 @@ def test_a_watcher_that_saw_nothing_has_a_lane_that_says_which() -> None:
     series.feed({"row": "end", "at_ns": 9 * S, "due_ns": 1, "outcome": "ok"})
     for source in ("scrape", "probe", "other"):
         series.feed({"row": "gap", "at_ns": 5 * S, "source": source, "seconds": 2.0, "why": "x"})
-    assert [lane.label for lane in picture(series).lanes] == ["no metrics", "no probes", "not watched"]
+    assert [lane.label for lane in picture(series).lanes] == ["no metrics", "no probes", "not monitored"]
