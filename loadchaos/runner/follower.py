@@ -85,7 +85,7 @@ class Follower:
             if over:
                 self._finish()
             if self._pages:
-                self._pages.renew(self._fold.snapshot(), now=True)
+                self._pages.write(self._fold.snapshot(), now=True)
             return self._screen.close(self._fold.snapshot())
         finally:
             if self._exporter:
@@ -120,7 +120,7 @@ class Follower:
         snapshot = self._fold.snapshot(now_ns)
         self._screen.show(snapshot)
         if self._pages:
-            self._pages.renew(snapshot)
+            self._pages.write(snapshot)
 
     def _tell(self, findings: list[Row]) -> None:
         """Findings to their file, incidents to their folders, both to the live numbers.

@@ -1,8 +1,8 @@
-"""Two runs side by side: what became slower or faster and what fails more often, each difference with its interval.
+"""Compare two runs: differences of latency and failure rates, each with its interval.
 
 Latency quantiles are compared by a bootstrap over the runs' histograms (fixed seed, so the same runs give the same text),
-shares by Newcombe's interval for a difference of two proportions (Newcombe 1998, method 10, out of Wilson's). Both take
-answers for independent: a run in which one stall hits hundreds of requests varies more than its interval says.
+shares by Newcombe's interval for a difference of two proportions (Newcombe 1998, method 10, from Wilson's). Both assume
+independent answers: a run in which one stall hits hundreds of requests varies more than its interval shows.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from loadchaos.report.live_stats.distributions import RunTotals
 QUANTILES = (0.5, 0.9, 0.99)
 _DRAWS = 1000
 _FEWEST = 10
-"""Answers below which a median says nothing; the p99 needs a hundred times its tail."""
+"""Answers below which a median is not compared; a p99 needs 200."""
 _NS = 1_000_000_000
 Says = Literal["higher", "lower", "no clear difference", "too few"]
 
 
 @dataclass(frozen=True)
 class Side:
-    """One run as the comparison needs it."""
+    """One of the two runs."""
 
     name: str
     verdict: str
@@ -47,12 +47,12 @@ class Side:
     failed: int
     failures: Mapping[str, int]
     limited: bool
-    whole: RunTotals = field(repr=False)
+    totals: RunTotals = field(repr=False)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One figure in both runs. `low` and `high` bound b - a at 95 %; `unit` is `s` or `share`."""
+    """One figure in both runs; `low` and `high` bound b - a at 95 %."""
 
     what: str
     unit: Literal["s", "share"]
@@ -67,7 +67,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Everything `loadchaos compare` tells; `caveats` are reasons to doubt it."""
+    """Result of `loadchaos compare`; `caveats` are reasons to doubt it."""
 
     a: Side
     b: Side
@@ -76,8 +76,8 @@ class Comparison:
     caveats: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """For machines: seconds and shares."""
-        sides = {k: {f: v for f, v in vars(s).items() if f != "whole"} for k, s in (("a", self.a), ("b", self.b))}
+        """Mapping for `--json`: seconds and shares."""
+        sides = {k: {f: v for f, v in vars(s).items() if f != "totals"} for k, s in (("a", self.a), ("b", self.b))}
         return {
             "schema": 1,
             **sides,
@@ -88,19 +88,23 @@ class Comparison:
 
 
 def side(path: Path, say: progress.Say | None = None) -> Side:
-    """Read a run: its ledger for latencies and counts, verdict.json for what broke. OptionError where it has none."""
+    """Read a run: latencies and counts from its ledger, failures from verdict.json.
+
+    Raises:
+        OptionError: The run has no verdict.
+    """
     folder = RunFolder(path)
     try:
         verdict = orjson.loads(folder.verdict.read_bytes())
     except (OSError, orjson.JSONDecodeError) as e:
         raise OptionError(f"{path} has no verdict to compare ({type(e).__name__}): loadchaos judge {path}") from e
-    whole, sent, failed, begin = RunTotals(), 0, 0, dict[str, Any]()
+    totals, sent, failed, begin = RunTotals(), 0, 0, dict[str, Any]()
     for row in progress.rows(Reader(folder).new(final=True), f"reading {path.name}", say):
         kind = row.get("row")
         if kind == "begin":
             sent += 1
         elif kind == "end":
-            whole.feed(row)
+            totals.feed(row)
             failed += row.get("outcome") not in BLAMELESS
         elif kind == "run" and row.get("what") == "begin":
             begin = row
@@ -114,18 +118,18 @@ def side(path: Path, say: progress.Say | None = None) -> Side:
         sent=sent,
         failed=failed,
         limited=bool((verdict.get("generator") or {}).get("limited")),
-        whole=whole,
+        totals=totals,
         failures={str(f.get("id")): int(f.get("count") or 1) for f in verdict.get("failures") or []},
     )
 
 
 def compare(a: Side, b: Side) -> Comparison:
-    """`b` against `a`: positive differences are b's more."""
+    """Compare `b` with `a`; a positive difference means that b has more."""
     random = np.random.default_rng(0)
     latency = [
         _latency(f"{traffic} {label(kind, quantile_label(q))}", _Sample(in_a, kind), _Sample(in_b, kind), q, random)
-        for traffic in sorted(set(a.whole.latency) & set(b.whole.latency))
-        for in_a, in_b in [(a.whole.latency[traffic], b.whole.latency[traffic])]
+        for traffic in sorted(set(a.totals.latency) & set(b.totals.latency))
+        for in_a, in_b in [(a.totals.latency[traffic], b.totals.latency[traffic])]
         for kind in ("ttft", "itl", "e2e")
         if in_a[kind].n and in_b[kind].n
         for q in QUANTILES
@@ -139,36 +143,36 @@ def compare(a: Side, b: Side) -> Comparison:
 
 
 def _caveats(a: Side, b: Side) -> list[str]:
-    said = [
+    caveats = [
         f"the {what} differs: {x} and {y}"
         for what, x, y in (("profile", a.profile, b.profile), ("seed", a.seed, b.seed), ("target", a.target, b.target))
         if x != y
     ]
-    only = set(a.whole.lengths) ^ set(b.whole.lengths)
+    only = set(a.totals.lengths) ^ set(b.totals.lengths)
     if only:
-        said.append(f"in one of the runs only: {', '.join(sorted(only))}")
+        caveats.append(f"traffic in one run only: {', '.join(sorted(only))}")
     for s in (a, b):
         if s.limited:
-            said.append(f"{s.name}: the load generator was the limit, its latencies are partly its own")
+            caveats.append(f"{s.name}: the load generator was the limit, so its latencies include its own delay")
         if s.verdict == "unknown":
-            said.append(f"{s.name}: its verdict is unknown, it may not have done what it should")
+            caveats.append(f"{s.name}: the verdict is unknown, so the run may be incomplete")
     if min(a.sent, b.sent) * 2 < max(a.sent, b.sent):
-        said.append(f"one sent far more than the other: {a.sent:,} and {b.sent:,} requests")
-    return said
+        caveats.append(f"the number of requests differs: {a.sent:,} and {b.sent:,}")
+    return caveats
 
 
 # -- intervals -----------------------------------------------------------------------------------------------------
 
 
 class _Sample:
-    """A histogram and how many independent values stand behind it: the gaps of one answer are not independent."""
+    """A histogram and its number of independent values (gaps of one answer are not)."""
 
     def __init__(self, of: Latencies, kind: str) -> None:
         self.hist = of[kind]
         self.n = min(of[kind].n, of["e2e"].n or of[kind].n) if kind == "itl" else of[kind].n
 
     def drawn(self, q: float, random: np.random.Generator) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """The quantile of _DRAWS runs like this one, in nanoseconds."""
+        """Bootstrap a quantile `_DRAWS` times, in nanoseconds."""
         indices = sorted(self.hist.counts)
         counts = np.array([self.hist.counts[i] for i in indices], dtype=float)
         middles = np.array([bucket_middle(i) for i in indices])
@@ -179,14 +183,14 @@ class _Sample:
 
 def _latency(what: str, a: _Sample, b: _Sample, q: float, random: np.random.Generator) -> Difference:
     quantile_a, quantile_b = a.hist.quantile(q), b.hist.quantile(q)
-    # Below that the quantile is the extreme of a handful: resampling it only repeats that handful.
+    # With fewer answers the quantile is the extreme of a few values, and resampling only repeats them.
     if min(a.n, b.n) < max(_FEWEST, 2 / (1 - q)) or quantile_a is None or quantile_b is None:
         low = high = None
         says: Says = "too few"
     else:
         drawn = b.drawn(q, random) - a.drawn(q, random)
         low, high = (float(x) / _NS for x in np.quantile(drawn, (0.025, 0.975)))
-        # A histogram's bucket is 1.6 % wide: less than that is nobody's difference.
+        # A bucket of the histogram is 1.6 % wide: a smaller difference cannot be measured.
         says = _says(low, high, 0.016 * quantile_a / _NS)
     return Difference(what, "s", _s(quantile_a), _s(quantile_b), a.n, b.n, low, high, says)
 
@@ -194,7 +198,7 @@ def _latency(what: str, a: _Sample, b: _Sample, q: float, random: np.random.Gene
 def _share(what: str, a: int, n_a: int, b: int, n_b: int) -> Difference:
     if not n_a or not n_b:
         return Difference(what, "share", None, None, n_a, n_b, None, None, "too few")
-    # A failure may count more often than once a request: then it is as many as there were.
+    # A failure can occur more than once per request: limit it to one per request.
     a, b = min(a, n_a), min(b, n_b)
     p_a, p_b = a / n_a, b / n_b
     (low_a, high_a), (low_b, high_b) = wilson(a, n_a), wilson(b, n_b)

@@ -1,4 +1,4 @@
-"""A comparison of two runs as text for a terminal and as one HTML page that opens offline."""
+"""Render a comparison of two runs as text and as one HTML page."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from loadchaos.report.formatting import clean, duration, number
+from loadchaos.report.formatting import clean, duration, number, percent
 from loadchaos.report.html.compare import Comparison, Difference
 
-_WORDS = {"higher": "worse", "lower": "better", "no clear difference": "=", "too few": "too few"}
+_JUDGEMENT = {"higher": "worse", "lower": "better", "no clear difference": "=", "too few": "too few"}
 
 
 def text(found: Comparison) -> str:
-    """For a terminal: what changed first, then the tables."""
+    """Render for a terminal: the changes first, then the tables."""
     lines = [
         f"A  {found.a.name}: {found.a.verdict}, {clean(found.a.target, 60)}, {number(found.a.sent)} requests",
         f"B  {found.b.name}: {found.b.verdict}, {clean(found.b.target, 60)}, {number(found.b.sent)} requests",
@@ -22,14 +22,14 @@ def text(found: Comparison) -> str:
     ]  # fmt: skip
     lines += [f"  ! {clean(c, 200)}" for c in found.caveats]
     lines += ["", "Latency of answered requests, B against A (95 % interval)", *_table(found.latency)]
-    lines += ["", "Failures, share of the requests sent", *_table(found.rates)]
+    lines += ["", "Failures per request sent", *_table(found.rates)]
     if chance := by_chance(found):
         lines += ["", chance]
     return "\n".join(lines)
 
 
 def headline(found: Comparison) -> str:
-    """One sentence."""
+    """Summarise the comparison in one sentence."""
     both = [*found.latency, *found.rates]
     worse = [d.what for d in both if d.says == "higher"]
     better = [d.what for d in both if d.says == "lower"]
@@ -42,9 +42,9 @@ def headline(found: Comparison) -> str:
 
 
 def by_chance(found: Comparison) -> str:
-    """How many of so many comparisons look different although nothing is: each has a chance of 5 %."""
+    """Say how many comparisons would differ by chance: each has a chance of 5 %."""
     n = sum(d.says != "too few" for d in (*found.latency, *found.rates))
-    return f"Of {n} comparisons about {max(1, round(n * 0.05))} would look different by chance alone." if n > 4 else ""
+    return f"Of {n} comparisons about {max(1, round(n * 0.05))} would differ by chance alone." if n > 4 else ""
 
 
 def _few(names: Sequence[str]) -> str:
@@ -56,13 +56,13 @@ def _cells(d: Difference) -> tuple[str, ...]:
     show = duration if d.unit == "s" else _percent
     a, b = show(d.a), show(d.b)
     if d.low is None or d.high is None or d.a is None or d.b is None:
-        return clean(d.what, 44), a, b, "", "", _WORDS[d.says]
-    change = f"{100 * (d.b - d.a) / d.a:+.1f}%" if d.unit == "s" and d.a else _signed(d.b - d.a, d.unit)
-    return clean(d.what, 44), a, b, change, f"{_signed(d.low, d.unit)} to {_signed(d.high, d.unit)}", _WORDS[d.says]
+        return clean(d.what, 44), a, b, "", "", _JUDGEMENT[d.says]
+    change = f"{100 * (d.b - d.a) / d.a:+.1f} %" if d.unit == "s" and d.a else _signed(d.b - d.a, d.unit)
+    return clean(d.what, 44), a, b, change, f"{_signed(d.low, d.unit)} to {_signed(d.high, d.unit)}", _JUDGEMENT[d.says]
 
 
 def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.2f}%"
+    return "–" if share is None else percent(share, 2)
 
 
 def _signed(value: float, unit: str) -> str:
@@ -76,7 +76,7 @@ _HEAD = ("", "A", "B", "change", "interval", "B is")
 
 def _table(rows: Sequence[Difference]) -> list[str]:
     if not rows:
-        return ["  nothing that both runs measured"]
+        return ["  no figure that both runs have"]
     cells = [_HEAD, *map(_cells, rows)]
     widths = [max(len(c[i]) for c in cells) for i in range(len(_HEAD))]
     lines = (
@@ -87,13 +87,13 @@ def _table(rows: Sequence[Difference]) -> list[str]:
 
 
 def html(found: Comparison) -> str:
-    """One page, without scripts and requests; every difference with its interval drawn around zero."""
+    """Render one page without scripts and requests, with each interval drawn around zero."""
     env = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     tables = [
         ("Latency of answered requests", found.latency),
-        ("Failures, as share of the requests sent", found.rates),
+        ("Failures per request sent", found.rates),
     ]
     return env.get_template("compare.html.j2").render(
         a=found.a,
@@ -103,16 +103,19 @@ def html(found: Comparison) -> str:
         caveats=[clean(c, 300) for c in found.caveats],
         head=_HEAD[1:],
         tables=[
-            (title, [{"cells": _cells(d), "css": d.says.split()[0], **_drawn(d)} for d in rows])
+            (title, [{"cells": _cells(d), "css": d.says.split()[0], **_interval_bar(d)} for d in rows])
             for title, rows in tables
         ],
     )
 
 
-def _drawn(d: Difference) -> dict[str, float | None]:
-    """The interval on a scale from -100 % to +100 % of A (of the larger bound where A is 0), in per cent of the width."""
+def _interval_bar(d: Difference) -> dict[str, float | None]:
+    """Place an interval on a scale from -100 % to +100 % of A, in per cent of the width.
+
+    Where A is 0 the scale is the larger bound.
+    """
     if d.low is None or d.high is None or d.a is None:
         return {"left": None, "width": None}
-    whole = d.a if d.unit == "s" and d.a else max(abs(d.low), abs(d.high), 1e-9)
-    left, right = (min(1.0, max(-1.0, x / whole)) for x in (d.low, d.high))
+    scale = d.a if d.unit == "s" and d.a else max(abs(d.low), abs(d.high), 1e-9)
+    left, right = (min(1.0, max(-1.0, x / scale)) for x in (d.low, d.high))
     return {"left": round(50 + 50 * left, 2), "width": round(max(0.8, 50 * (right - left)), 2)}

@@ -1,6 +1,6 @@
-"""The pages of the web UI's own tabs: what the live view knows, drawn as the report draws, made anew each second.
+"""Write the pages of the web UI's tabs (server, charts, attacks), once a second.
 
-They lie in the run folder (cockpit/), each written whole: the web process shows them and does not think.
+They are files in the run folder (cockpit/), each written whole; the web process only serves them.
 """
 
 from __future__ import annotations
@@ -18,23 +18,25 @@ import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from loadchaos.core.ledger.folder import RunFolder
-from loadchaos.report.formatting import clean, duration, number, plural
+from loadchaos.report.formatting import clean, duration, number, percent, plural
 from loadchaos.report.html.charts import picture
 from loadchaos.report.html.page import excerpt
 from loadchaos.report.live_stats.series import Series
 from loadchaos.report.live_stats.snapshot import Percentiles, Snapshot
 from loadchaos.report.phrases import (
-    CAUSE,
-    SEVERITY,
+    cause_text,
     evidence_text,
     incident_paths,
+    is_server_fault,
     known_text,
     remedy_text,
+    severity_text,
+    state_text,
     worst_first,
 )
 
 _EVERY_S = 1.0
-_POINTS = 600  # all of them are drawn anew each time
+_POINTS = 600  # all of them are drawn each time
 _MOST_DONE = 200
 _MOST_ANSWERS = 20
 _MOST_FAILURES = 50
@@ -50,8 +52,8 @@ def _template() -> Template:
 
 
 @dataclass
-class _Seen:
-    """How often a failure was met, first and last when, on the wall clock."""
+class _Occurrences:
+    """Count of a failure and its first and last time (Unix seconds)."""
 
     count: int
     first_s: float
@@ -59,7 +61,7 @@ class _Seen:
 
 
 class PanelPages:
-    """Feed it every row, then `renew` as often as you like: pages that changed are written, once a second at most."""
+    """Folds every row and writes the pages, once a second at most."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder, self._home = folder, folder.cockpit
@@ -68,12 +70,12 @@ class PanelPages:
         self._answers: deque[Mapping[str, Any]] = deque(maxlen=_MOST_ANSWERS)
         self._done: deque[Mapping[str, Any]] = deque(maxlen=_MOST_DONE)
         self._planned: list[str] | None = None
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, _Occurrences] = {}
         self._next = 0.0
         self._home.mkdir(exist_ok=True)
 
     def feed(self, row: Mapping[str, Any]) -> None:
-        """Take one row."""
+        """Fold one row."""
         self._series.feed(row)
         kind = row.get("row")
         if kind == "offers":
@@ -83,16 +85,16 @@ class PanelPages:
         elif kind == "attack" and row.get("what") in ("end", "skipped"):
             self._done.append(row)
 
-    def renew(self, s: Snapshot, *, now: bool = False) -> None:
-        """Write what the snapshot shows; `now`: even if a second has not passed."""
+    def write(self, s: Snapshot, *, now: bool = False) -> None:
+        """Write the pages of a snapshot; `now`: even if a second has not passed."""
         if not now and time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _EVERY_S
         failures = sorted(s.failures, key=worst_first)[:_MOST_FAILURES]
         drawn = picture(self._series, self._marks(s))
-        told = {"picture": drawn, "width": plural(drawn.width_s, "second"), "run": self._folder.path.name}
-        self._write("server.html", _template().render(panel="server", **told, **self._server(s, failures)))
-        self._write("charts.html", _template().render(panel="charts", **told))
+        shared = {"picture": drawn, "width": plural(drawn.width_s, "second"), "run": self._folder.path.name}
+        self._write("server.html", _template().render(panel="server", **shared, **self._server(s, failures)))
+        self._write("charts.html", _template().render(panel="charts", **shared))
         self._write("attacks.html", _template().render(panel="attacks", **self._attacks(s)))
         self._write("failures.json", orjson.dumps([self._failure_row(f) for f in failures]).decode())
 
@@ -115,7 +117,8 @@ class PanelPages:
             "states": [
                 {
                     "replica": clean(st.replica, 40),
-                    "state": clean(st.state, 20),
+                    "css": clean(st.state, 20),
+                    "state": state_text(st.state),
                     "since": duration(max(0.0, (s.now_ns - st.at_ns) / _NS)),
                     "signs": "; ".join(clean(x, 200) for x in st.signs),
                 }
@@ -127,15 +130,14 @@ class PanelPages:
         }
 
     def _failure(self, f: Mapping[str, Any]) -> dict[str, Any]:
-        blame = str(f.get("attribution") or "server")
         found = incident_paths(f) or ([str(f["folder"])] if f.get("folder") else [])
         return {
             "id": clean(f.get("id"), 80),
-            "severity": SEVERITY.get(str(f.get("severity")), clean(f.get("severity"), 30)),
+            "severity": severity_text(f),
             "times": f"{number(f['count'])} times" if (f.get("count") or 0) > 1 else "",
             "title": clean(f.get("title") or "", 600),
-            "blamed": blame == "server",
-            "blame": CAUSE.get(blame, clean(blame, 60)),
+            "blamed": is_server_fault(f),
+            "cause": cause_text(f),
             "remedy": remedy_text(f.get("remedy")),
             "evidence": evidence_text(f.get("evidence")),
             "known": "; ".join(known_text(k) for k in f.get("known") or []),
@@ -144,15 +146,15 @@ class PanelPages:
         }
 
     def _failure_row(self, f: Mapping[str, Any]) -> dict[str, Any]:
-        """A row of Locust's failures table: ours by id, in place of every raw text."""
+        """Build a row of Locust's failures table: by failure id instead of raw error text."""
         name, count, now_s = clean(f.get("id"), 80), int(f.get("count") or 1), time.time()
-        seen = self._seen.setdefault(name, _Seen(0, now_s, now_s))
+        seen = self._seen.setdefault(name, _Occurrences(0, now_s, now_s))
         if count > seen.count:
             seen.count, seen.last_s = count, now_s
         known = "; ".join(known_text(k) for k in f.get("known") or [])
         return {
             "occurrences": count,
-            "method": SEVERITY.get(str(f.get("severity")), clean(f.get("severity"), 30)),
+            "method": severity_text(f),
             "name": name,
             "error": clean(f.get("title") or "", 300) + (f" ({known})" if known else ""),
             "first_seen": seen.first_s,
@@ -164,7 +166,7 @@ class PanelPages:
     def _attacks(self, s: Snapshot) -> dict[str, Any]:
         return {
             "refused": clean(self._offers.get("refused") or "", 600),
-            "over": s.load_over,
+            "load_over": s.load_over,
             "offers": [
                 {"title": o["title"], "about": o["about"], "needs": o["needs"], "asked": json.dumps(o)}
                 for o in self._offers.get("offers") or ()
@@ -187,14 +189,14 @@ class PanelPages:
 
     def _act(self, d: Mapping[str, Any]) -> dict[str, str]:
         ok, skipped, took = d.get("ok"), d.get("what") == "skipped", d.get("took_ns")
-        word = "skipped" if skipped else "no answer" if ok is None else "worked" if ok else "failed"
+        result = "skipped" if skipped else "no answer" if ok is None else "worked" if ok else "failed"
         css = "pass" if ok else "unknown" if ok is None else "fail"
         return {
             "when": self._when(d),
             "name": clean(d.get("attack"), 60),
             "replica": clean(d.get("replica"), 40),
             "by": "hand" if int(d.get("n") or 0) < 0 else "plan",
-            "word": word,
+            "result": result,
             "css": css,
             "took": duration(took / _NS) if isinstance(took, int) else "",
             "text": clean(d.get("text"), 200),
@@ -222,12 +224,20 @@ def _facts(s: Snapshot) -> list[tuple[str, str]]:
 
     kv = [v["kv_usage_ratio"] for v in s.server.values() if "kv_usage_ratio" in v]
     ttft, itl = s.recent.get("ttft", _NOTHING), s.recent.get("itl", _NOTHING)
-    told = [
-        ("running in the server", total("requests_running")), ("waiting in the server", total("requests_waiting")),
-        ("KV cache", f"{max(kv):.0%}" if kv else None), ("preemptions", total("preemptions_total")),
-        ("in flight", number(s.in_flight)), ("users", number(s.users)), ("requests/s", f"{s.begun_per_s:.1f}"),
-        ("tokens/s", f"{s.tokens_per_s:.0f}"), ("TTFT p50", duration(ttft.p50)), ("TTFT p99", duration(ttft.p99)),
-        ("ITL p50", duration(itl.p50)), ("ITL p99", duration(itl.p99)), ("oldest silence", duration(s.oldest_silence_s)),
-        ("generator late", duration(s.lag_s)),
-    ]  # fmt: skip
-    return [(name, value) for name, value in told if value is not None]
+    shown = [
+        ("running in the server", total("requests_running")),
+        ("waiting in the server", total("requests_waiting")),
+        ("KV cache", percent(max(kv)) if kv else None),
+        ("preemptions", total("preemptions_total")),
+        ("in flight", number(s.in_flight)),
+        ("users", number(s.users)),
+        ("requests/s", f"{s.begun_per_s:.1f}"),
+        ("tokens/s", f"{s.tokens_per_s:.0f}"),
+        ("TTFT p50", duration(ttft.p50)),
+        ("TTFT p99", duration(ttft.p99)),
+        ("ITL p50", duration(itl.p50)),
+        ("ITL p99", duration(itl.p99)),
+        ("longest wait for a token", duration(s.oldest_silence_s)),
+        ("generator delay", duration(s.lag_s)),
+    ]
+    return [(name, value) for name, value in shown if value is not None]

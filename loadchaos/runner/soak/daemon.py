@@ -261,8 +261,8 @@ class Soak:
                 retention.delete(home, night)
                 self._save()
                 self._say(f"{night.folder}: deleted (keep: {self._order.schedule.keep.runs} runs)")
-            found = trend.write(home, self._order.name)
-            if found.nights and found.nights[-1].folder == newest and found.nights[-1].unusual:
+            found = trend_page.write(home, self._order.name)
+            if found.runs and found.runs[-1].folder == newest and found.runs[-1].unusual:
                 self._say(trend_page.headline(found))
         except Exception as e:  # noqa: BLE001 - an upgrade under a soak may break the page's template: no night ends of it
             self._say(f"{home} could not be cleaned up: {e}; delete its oldest runs yourself")

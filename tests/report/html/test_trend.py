@@ -57,13 +57,13 @@ def test_fifty_healthy_histories_raise_no_alarm(tmp_path: Path, block: int) -> N
     for seed in range(block * 10, block * 10 + 10):
         nights(tmp_path / str(seed), 14, seed)
         found = read(tmp_path / str(seed))
-        assert [n.folder for n in found.nights if n.unusual] == []
+        assert [n.folder for n in found.runs if n.unusual] == []
 
 
 def test_a_night_that_is_half_slower_is_found(home: Path) -> None:
     nights(home, 10)
     night(home, 10, ttft=0.3)
-    last = read(home).nights[-1]
+    last = read(home).runs[-1]
     assert last.unusual == ["text TTFT p50", "text TTFT p99"]
     figure = last.figures["text TTFT p50"]
     assert figure.of_nights == 7
@@ -75,19 +75,19 @@ def test_bad_nights_and_limited_ones_make_no_baseline(home: Path) -> None:
     nights(home, 5)
     for day in range(5, 10):
         night(home, day, ttft=0.9, verdict="fail" if day % 2 else "pass", limited=not day % 2)
-    assert read(home).nights[-1].figures["text TTFT p50"].says == "higher"
+    assert read(home).runs[-1].figures["text TTFT p50"].says == "higher"
 
 
 def test_the_first_nights_have_no_baseline(home: Path) -> None:
     nights(home, 3)
     found = read(home)
-    assert {f.says for n in found.nights for f in n.figures.values()} == {"no baseline"}
-    assert "3 make a baseline" in text(found)
+    assert {f.says for n in found.runs for f in n.figures.values()} == {"no baseline"}
+    assert "3 needed" in text(found)
 
 
 def test_a_quantile_of_too_few_answers_is_not_told(home: Path) -> None:
     nights(home, 1, sent=900)
-    assert list(read(home).nights[0].figures) == ["text TTFT p50"]
+    assert list(read(home).runs[0].figures) == ["text TTFT p50"]
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,8 @@ def test_rates_are_pooled_since_the_server_changed(home: Path) -> None:
     night(home, 5, sent=10_000, version="0.19.0", deaths=1)
     night(home, 6, sent=10_000, version="0.19.0")
     found = read(home)
-    assert [n.marks for n in found.nights if n.marks] == [["version: 0.18.0 → 0.19.0"]]
-    assert found.changed == found.nights[4].started
+    assert [n.marks for n in found.runs if n.marks] == [["version: 0.18.0 → 0.19.0"]]
+    assert found.changed == found.runs[4].started
     deaths = found.since_change["engine deaths by requests"]
     assert (deaths.count, deaths.of) == (1, 30_000)
     miss = found.since_change["encoder_cache_miss by requests"]
@@ -120,7 +120,7 @@ def test_rates_are_pooled_since_the_server_changed(home: Path) -> None:
 def test_a_changed_flag_is_a_mark(home: Path) -> None:
     night(home, 0, flags={"max_num_seqs": 8})
     night(home, 1, flags={"max_num_seqs": 16})
-    assert read(home).nights[1].marks == ["--max_num_seqs: 8 → 16"]
+    assert read(home).runs[1].marks == ["--max_num_seqs: 8 → 16"]
 
 
 def test_failures_more_often_than_before_are_found_and_a_single_one_is_not(home: Path) -> None:
@@ -128,8 +128,8 @@ def test_failures_more_often_than_before_are_found_and_a_single_one_is_not(home:
     night(home, 7, sent=1000, failed=1)
     night(home, 8, sent=1000, failed=30)
     found = read(home)
-    assert found.nights[7].unusual == []
-    assert found.nights[8].unusual == ["failed requests"]
+    assert found.runs[7].unusual == []
+    assert found.runs[8].unusual == ["failed requests"]
 
 
 def test_a_folder_with_other_profiles_and_broken_runs_is_read(home: Path) -> None:
@@ -138,8 +138,8 @@ def test_a_folder_with_other_profiles_and_broken_runs_is_read(home: Path) -> Non
     (home / "torn").mkdir()
     (home / "torn" / "verdict.json").write_text("{")
     found = read(home)
-    assert (found.profile, len(found.nights), found.others) == ("night", 1, ("other",))
-    assert len(read(home, "other").nights) == 3
+    assert (found.profile, len(found.runs), found.others) == ("night", 1, ("other",))
+    assert len(read(home, "other").runs) == 3
     assert "no judged run of" in text(read(home, "none"))
     assert "no judged run of" in html(read(home, "none"))
 
@@ -159,7 +159,7 @@ def test_the_command_prints_text_and_json_and_writes_a_page(home: Path) -> None:
     nights(home, 8)
     done = CliRunner().invoke(main, ["trend", str(home), "--html", str(home / "t.html")])
     assert done.exit_code == 0, done.output
-    assert "night: 8 nights; the last one PASS, as the 7 good nights before" in done.output
+    assert "night: 8 runs; last run PASS, as the 7 good runs before" in done.output
     assert "0 in 8,000: below 1 in 2,671 at 95 %" in done.output
     assert (home / "t.html").read_text().startswith("<!doctype html>")
     told = json.loads(CliRunner().invoke(main, ["trend", str(home), "--json"]).output)

@@ -234,4 +234,4 @@ def test_a_run_outlives_its_killed_soak_and_the_next_one_notes_both(tmp_path: Pa
     assert header["pid"] == running["pid"]
     trend = json.loads((tmp_path / "runs" / "trend.json").read_text())
     assert [n["verdict"] for n in trend["nights"]] == ["pass", "pass"]
-    assert "short: 2 nights" in (tmp_path / "runs" / "trend.html").read_text()
+    assert "short: 2 runs" in (tmp_path / "runs" / "trend.html").read_text()

@@ -30,7 +30,7 @@ def test_an_unusual_night_is_told_and_ends_as_any_other(world: Make) -> None:
     assert not any("higher than" in line for line in w.said_lines)
     assert night(w, soak, 0.4) == 0
     (told,) = [line for line in w.said_lines if "higher than" in line]
-    assert "higher than the 5 good nights before: text TTFT p50, text TTFT p99" in told
+    assert "higher than in the 5 good runs before: text TTFT p50, text TTFT p99" in told
 
 
 def test_a_trend_that_cannot_be_made_ends_no_soak(world: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,13 +48,13 @@ def test_deleted_nights_stay_in_the_baseline_and_in_the_bounds(world: Make) -> N
     soak = w.soak(keep={"runs": 2})
     for ttft_s in (0.2, 0.21, 0.2, 0.19, 0.2):
         night(w, soak, ttft_s)
-    assert [n.deleted for n in read(w.home).nights] == [True] * 3 + [False] * 2
+    assert [n.deleted for n in read(w.home).runs] == [True] * 3 + [False] * 2
     with (w.home / PAST).open("a") as f:
         f.write('{"profile": "night", "ni')  # a kill
     night(w, soak, 0.4)
     night(w, soak, 0.2)
     found = read(w.home)
-    assert [n.unusual for n in found.nights] == [[]] * 5 + [["text TTFT p50", "text TTFT p99"], []]
-    assert found.nights[-1].figures["text TTFT p50"].of_nights == 6
+    assert [n.unusual for n in found.runs] == [[]] * 5 + [["text TTFT p50", "text TTFT p99"], []]
+    assert found.runs[-1].figures["text TTFT p50"].of_nights == 6
     assert found.since_change["failed requests"].of == 7 * 2000
     assert "night-101, deleted" in html(found)
