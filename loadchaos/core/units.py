@@ -47,6 +47,16 @@ def format_duration(seconds: float) -> str:
     return "".join(parts)
 
 
+_SPACED_UNITS = {"m": "min"}
+
+
+def describe_duration(seconds: float) -> str:
+    """Format a duration of a profile for people: `90.0` as `1 min 30 s`, without rounding."""
+    return " ".join(
+        f"{n} {_SPACED_UNITS.get(unit, unit)}" for n, unit in _DURATION_PART.findall(format_duration(seconds))
+    )
+
+
 _SIZES = {"B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 

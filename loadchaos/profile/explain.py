@@ -1,4 +1,4 @@
-"""A profile in plain words: what will be sent, how much of it, what is done to the server, and what would be a pass."""
+"""Description of a profile for people: server, traffic, load, cost, attacks, expectations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from loadchaos.core.model import DEFAULT_EXPECT
-from loadchaos.core.units import format_duration
+from loadchaos.core.units import describe_duration
 from loadchaos.profile import expectation, trace
 from loadchaos.profile.attack import AttackPlan
 from loadchaos.profile.load import Phase
@@ -17,173 +17,185 @@ from loadchaos.profile.steps import steps
 from loadchaos.profile.target import OnDeath
 from loadchaos.profile.traffic import OutputOptions, Traffic
 
-_GUESSED_SECONDS_A_TOKEN = 0.02
-_FIRST_TOKEN_S = 0.5
-_TIMETABLE_STEPS = 5
+_ASSUMED_SECONDS_PER_TOKEN = 0.02
+_ASSUMED_FIRST_TOKEN_S = 0.5
+_LISTED_STEPS = 5
 _LONGEST_CYCLE = 20
+_EXPOSURES = {
+    "requests": "requests",
+    "image_requests": "requests with images",
+    "image_requests_while_drafting": "requests with images during speculative decoding",
+    "near_limit_requests": "requests near the context limit",
+    "attacks": "attacks",
+}
 
 
 def explain(profile: Profile, seed: int = 0) -> str:
-    """Several lines, wrapped by nobody: for a terminal."""
+    """Describe a profile in several lines of unlimited width."""
     planned = planned_requests(profile.load, seed)
-    lines = [f"{profile.name}: {profile.about}".rstrip(": "), "", *_target(profile), "", "It sends"]
-    lines += [f"  {_traffic(profile, t, planned)}" for t in profile.traffic]
-    lines += ["", "like this"]
-    lines += [f"  {line}" for line in _phases([_phase(p) for p in profile.load])]
-    lines += [f"  note: {told}" for told in profile.warnings()]
-    lines += ["", *_cost(profile, planned, seed), *_attacks(profile), *_expectations(profile), *_first(profile, seed)]
+    lines = [f"{profile.name}: {profile.about}".rstrip(": "), "", *_server(profile), "", "Traffic"]
+    for traffic in profile.traffic:
+        lines += _traffic(profile, traffic, planned)
+    lines += ["", "Load"]
+    lines += [f"  {line}" for line in _numbered([_phase(p) for p in profile.load])]
+    lines += [f"  note: {warning}" for warning in profile.warnings()]
+    lines += ["", *_cost(profile, planned, seed), "", *_attacks(profile)]
+    lines += ["", *_expectations(profile), "", *_first_requests(profile, seed)]
     return "\n".join(lines)
 
 
-def _target(profile: Profile) -> Iterator[str]:
+def _server(profile: Profile) -> Iterator[str]:
     embedded, launch = profile.target.embedded, profile.target.launch
-    yield "Against the server given by --target; without one,"
+    yield "Server"
     if launch is not None:
-        yield f"  it starts: {' '.join(launch.command)}"
+        yield f"  default: loadchaos starts it with: {' '.join(launch.command)}"
     elif embedded is not None:
-        planted = f"with planted: {', '.join(embedded.defects)}" if embedded.defects else "with nothing planted"
-        era = f" {embedded.era}" if embedded.era else ""
-        yield f"  against the embedded server, a model of {embedded.dialect}{era}, {planted}"
+        version = f" {embedded.era}" if embedded.era else ""
+        bugs = f"with the planted bug {' and '.join(embedded.defects)}" if embedded.defects else "without planted bugs"
+        yield f"  default: the embedded server, which simulates {embedded.dialect}{version} {bugs}"
     else:
-        yield "  it does not run: the profile brings no server"
+        yield "  default: none, so --target URL is required"
+    if launch is not None or embedded is not None:
+        yield "  your own: --target URL"
     if profile.requires:
-        yield f"  The server must have: {', '.join(profile.requires)} (else a pass proves nothing, or the run is refused)"
-    yield f"  If it dies, {_on_death(profile.target.on_death)}"
+        yield f"  it must have: {', '.join(profile.requires)}"
+    yield f"  if it dies: {_on_death(profile.target.on_death)}"
 
 
 def _on_death(on_death: OnDeath) -> str:
     if on_death.restart is not None:
-        return f"it is started again, at most {on_death.restart.at_most} times"
+        return f"loadchaos starts it again, at most {_times(on_death.restart.at_most)}"
     if on_death.wait is None:
         return "the run ends"
-    most = f", {format_duration(on_death.wait.at_most)} at most" if on_death.wait.at_most is not None else ""
-    deaths = f"; after {on_death.wait.deaths} deaths the run ends" if on_death.wait.deaths else ""
-    return f"the load waits for its return{most}{deaths}"
+    most = f", at most {describe_duration(on_death.wait.at_most)}" if on_death.wait.at_most is not None else ""
+    deaths = f". After {_count(on_death.wait.deaths, 'death')} the run ends" if on_death.wait.deaths else ""
+    return f"the load waits until it is healthy again{most}{deaths}"
 
 
-def _traffic(profile: Profile, traffic: Traffic, planned: int | None) -> str:
+def _traffic(profile: Profile, traffic: Traffic, planned: int | None) -> Iterator[str]:
     part = traffic.weight / sum(t.weight for t in profile.traffic)
-    share = f"{part:.0%} of requests" + (f" (about {round(part * planned):,})" if planned is not None else "")
-    what = " and ".join(_words(name, options) for name, options in traffic.payload_options.items())
-    behaviours = "".join(f"; {b.share * 100:g}% {b.name}" for b in traffic.behaviours)
-    expect = "" if tuple(traffic.expect) == ("ok",) else f"; right is {' or '.join(traffic.expect)}"
-    stream = "" if traffic.stream else ", not streamed"
-    return f"{traffic.name}: {share}: {what}, {_output(traffic)}{_lengths(profile)}{stream}{behaviours}{expect}"
+    number = f" (about {round(part * planned):,})" if planned is not None else ""
+    yield f"  {traffic.name}: {part:.0%} of the requests{number}"
+    for i, (name, options) in enumerate(traffic.payload_options.items()):
+        yield f"    {'prompt:' if i == 0 else '       '} {_payload(name, options)}"
+    yield f"    output: {_output(traffic)}{_lengths(profile)}{'' if traffic.stream else ', not streamed'}"
+    if traffic.behaviours:
+        yield f"    clients: {', '.join(f'{b.share * 100:g}% {b.name}' for b in traffic.behaviours)}"
+    if tuple(traffic.expect) != ("ok",):
+        yield f"    accepted outcomes: {' or '.join(traffic.expect)}"
 
 
 def _lengths(profile: Profile) -> str:
-    """Lengths of a profile do not hold where a trace has its own."""
+    """Note that a trace has lengths of its own."""
     traces = [phase.trace is not None for phase in profile.load]
     if all(traces):
-        return " (in place of these lengths those of the trace)"
-    return " (where a trace is replayed, its lengths in place of these)" if any(traces) else ""
+        return " (the lengths of the trace replace these)"
+    return " (in a phase with a trace, the lengths of the trace replace these)" if any(traces) else ""
 
 
-def _words(name: str, options: object) -> str:
+def _payload(name: str, options: object) -> str:
     describe = getattr(options, "describe", None)
     return str(describe()) if describe is not None else name
 
 
 def _output(traffic: Traffic) -> str:
-    asked, output = _asked(traffic), traffic.output
-    several = " in each answer" if _answers(traffic) > 1 else ""
-    if asked is None:
-        return (
-            f"exactly {output.exact} tokens out{several}"
-            if output.exact
-            else f"at most {output.max} tokens out{several}"
-        )
-    bounds = [n for n in asked if n is not None]
-    if len(bounds) < len(asked):
-        share = f" in {len(asked) - len(bounds)} of {len(asked)}" if bounds else ""
-        return f"output not bounded by the profile{share}"
-    return f"at most {max(bounds):g} tokens out{several}"
+    bounds, output = _output_bounds(traffic), traffic.output
+    several = " per answer" if _answers(traffic) > 1 else ""
+    if bounds is None:
+        if output.exact:
+            return f"exactly {output.exact} tokens{several}"
+        return f"at most {output.max} tokens{several}"
+    known = [n for n in bounds if n is not None]
+    if len(known) < len(bounds):
+        share = f" for {len(bounds) - len(known)} of {len(bounds)} requests" if known else ""
+        return f"no limit in the profile{share}"
+    return f"at most {max(known):g} tokens{several}"
 
 
-def _asked(traffic: Traffic) -> Sequence[float | None] | None:
-    """The most tokens of output each request asks for, in turn, where a payload says so itself; None: not bounded."""
+def _output_bounds(traffic: Traffic) -> Sequence[float | None] | None:
+    """Most output tokens of each request in order, if a payload sets them. An entry is None without a limit."""
     given = [options for options in traffic.payload_options.values() if hasattr(options, "outputs")]
     return given[0].outputs(_mean(traffic.output)) if given else None
 
 
 def _mean(output: OutputOptions) -> float:
-    wanted = output.exact or output.max
-    return (wanted.low + wanted.high) / 2 if wanted else 0.0
+    bounds = output.exact or output.max
+    return (bounds.low + bounds.high) / 2 if bounds else 0.0
 
 
 def _answers(traffic: Traffic) -> float:
-    """How many answers a request asks for."""
+    """Number of answers that a request asks for."""
     given = [options.answers() for options in traffic.payload_options.values() if hasattr(options, "answers")]
     return float(given[0]) if given else 1.0
 
 
-def _tokens_out(traffic: Traffic, counts: Sequence[float] | None) -> float:
-    """The most tokens of output that so many requests in each phase ask for, as far as bounded; None: one on average."""
-    asked = [n or 0.0 for n in _asked(traffic) or (_mean(traffic.output),)]
+def _output_tokens(traffic: Traffic, counts: Sequence[float] | None) -> float:
+    """Most output tokens of `counts` requests, one count for each phase. Without counts: of an average request.
+
+    A request without a limit counts 0.
+    """
+    bounds = [n or 0.0 for n in _output_bounds(traffic) or (_mean(traffic.output),)]
     if counts is None:
-        return sum(asked) / len(asked) * _answers(traffic)
-    turns = [divmod(round(n), len(asked)) for n in counts]  # each phase begins with the first
-    return sum(times * sum(asked) + sum(asked[:more]) for times, more in turns) * _answers(traffic)
+        return sum(bounds) / len(bounds) * _answers(traffic)
+    cycles = [divmod(round(n), len(bounds)) for n in counts]  # each phase begins with the first variant
+    return sum(whole * sum(bounds) + sum(bounds[:rest]) for whole, rest in cycles) * _answers(traffic)
 
 
-def _phases(told: Sequence[str]) -> Iterator[str]:
-    """Phase by phase; those that come again and again are told once."""
+def _numbered(phases: Sequence[str]) -> Iterator[str]:
+    """Number the phases, and list phases that repeat only once."""
     number = 0
-    while number < len(told):
-        lengths = range(1, min(_LONGEST_CYCLE, (len(told) - number) // 2) + 1)
-        found = [(length * times, -length) for length in lengths if (times := _times(told, number, length)) > 1]
+    while number < len(phases):
+        lengths = range(1, min(_LONGEST_CYCLE, (len(phases) - number) // 2) + 1)
+        found = [(length * n, -length) for length in lengths if (n := _repeats(phases, number, length)) > 1]
         covered, shortest = max(found, default=(1, -1))
-        length, times = -shortest, covered // -shortest
-        if times > 1:
-            yield f"{number + 1} to {number + covered}. {times} times:"
-            yield from (f"     {line}" for line in told[number : number + length])
+        length, repeats = -shortest, covered // -shortest
+        if repeats > 1:
+            yield f"{number + 1} to {number + covered}. {_times(repeats)}:"
+            yield from (f"     {line}" for line in phases[number : number + length])
         else:
-            yield f"{number + 1}. {told[number]}"
+            yield f"{number + 1}. {phases[number]}"
         number += covered
 
 
-def _times(told: Sequence[str], number: int, length: int) -> int:
-    """How often the next `length` phases come one after the other."""
-    block, times = told[number : number + length], 1
-    while told[number + times * length : number + (times + 1) * length] == block:
-        times += 1
-    return times
+def _repeats(phases: Sequence[str], number: int, length: int) -> int:
+    """Number of times the next `length` phases come one after the other."""
+    block, repeats = phases[number : number + length], 1
+    while phases[number + repeats * length : number + (repeats + 1) * length] == block:
+        repeats += 1
+    return repeats
 
 
 def _phase(phase: Phase) -> str:
     if phase.burst is not None:
-        again = f", {phase.repeat} times, every {format_duration(phase.every or 0)}" if phase.repeat > 1 else ""
-        return f"{phase.burst} requests at once{again}"
+        size = "1 request" if phase.burst == 1 else f"{phase.burst} requests at once"
+        again = f", {_times(phase.repeat)}, {describe_duration(phase.every or 0)} apart" if phase.repeat > 1 else ""
+        return f"{size}{again}"
     if phase.trace is not None:
-        pace = "" if phase.speed == 1 else f" at {phase.speed:g} times its pace"
-        return f"the requests of {Path(phase.trace).name} as they were recorded{pace}, at most {phase.slots} in flight"
+        pace = "at its own pace" if phase.speed == 1 else f"at {phase.speed:g} times its pace"
+        return f"the recorded requests of {Path(phase.trace).name} {pace}, at most {phase.slots} in flight"
     if phase.rate is not None:
-        to = f" to {phase.to:g}/s" if phase.to else ""
-        return (
-            f"{phase.rate:g} requests a second{to} ({_law(phase)}) for {format_duration(phase.for_ or 0)}, "
-            f"at most {phase.slots} in flight"
-        )
-    users = (
-        f"{phase.slots} user{'s' if phase.slots > 1 else ''}, each with its next request as soon as the last is done"
-    )
+        to = f" to {phase.to:g}" if phase.to else ""
+        length = describe_duration(phase.for_ or 0)
+        return f"{phase.rate:g}{to} requests/s ({_law(phase)}) for {length}, at most {phase.slots} in flight"
+    users = f"{_count(phase.slots, 'user')} in a closed loop"
     if phase.for_ is not None:
-        return f"{users}, for {format_duration(phase.for_)}"
+        return f"{users} for {describe_duration(phase.for_)}"
     if phase.rounds == 1:
-        return f"{users}: {phase.requests} requests in all"
-    drain = "; every round begins with an idle server" if phase.between == "drain" else ""
-    return f"{users}: {phase.rounds} rounds of {phase.requests} requests{drain}"
+        return f"{users}, {_count(phase.requests or 0, 'request')} in total"
+    drain = ", each round starts on an idle server" if phase.between == "drain" else ""
+    return f"{users}, {phase.rounds} rounds of {_count(phase.requests or 0, 'request')}{drain}"
 
 
 def _law(phase: Phase) -> str:
     if phase.law == "gamma":
-        return f"gamma with burstiness {phase.burstiness:g}"
+        return f"gamma arrivals with burstiness {phase.burstiness:g}"
     if phase.law == "step":
-        return f"step, {phase.steps} levels"
+        return f"{phase.steps} steps"
     if phase.law == "spike":
-        return f"spike after {format_duration(phase.at or 0)} for {format_duration(phase.width or 0)}"
+        return f"spike after {describe_duration(phase.at or 0)} for {describe_duration(phase.width or 0)}"
     if phase.law == "day":
-        return f"day of {format_duration(phase.period)}, its peak after {format_duration(phase.at or 0)}"
-    return phase.law
+        return f"daily curve of {describe_duration(phase.period)}, peak after {describe_duration(phase.at or 0)}"
+    return {"poisson": "Poisson arrivals", "constant": "evenly spaced"}.get(phase.law, phase.law)
 
 
 def _cost(profile: Profile, planned: int | None, seed: int) -> Iterator[str]:
@@ -191,61 +203,68 @@ def _cost(profile: Profile, planned: int | None, seed: int) -> Iterator[str]:
     counts = None
     if planned is not None:
         counts = [0 if p.trace is not None else phase_requests(p, seed, i) or 0 for i, p in enumerate(profile.load)]
-    sums: dict[str, float] = {}
+    sums = _means(profile)
     output = 0.0
+    for traffic, part in _parts(profile):
+        if counts is None:
+            output += part * _output_tokens(traffic, None)
+        else:
+            output += _output_tokens(traffic, [part * c for c in counts])
+            output += part * _answers(traffic) * sum(a.output_tokens for a in played)
+    n = 1 if planned is None else planned
+    yield f"Total: {_count(planned, 'request')}" if planned is not None else "Average request"
+    if "tokens" in sums:
+        text = sums["tokens"] * n
+        if counts is not None:
+            text = sums["tokens"] * sum(counts) + sum(a.input_tokens for a in played)
+        yield f"  about {_amount(text)} tokens of text"
+    if "whole_contexts" in sums:
+        yield f"  about {_amount(sums['whole_contexts'] * n)} prompts as long as the context of the model"
+    if "images" in sums:
+        yield f"  about {_amount(sums['images'] * n)} images{_image_tokens(sums, n)}"
+    if "bodies" in sums:
+        yield f"  about {_amount(sums['bodies'] * n)} requests from a file, with unknown numbers of tokens"
+    unbounded = [t.name for t in profile.traffic if None in (_output_bounds(t) or ())]
+    if len(unbounded) < len(profile.traffic):
+        yield f"  at most {_amount(output)} output tokens"
+    if unbounded:
+        yield f"  output of {' and '.join(unbounded)}: no limit in the profile"
+    yield f"  {_run_time(profile, output / n, bounded=not unbounded)}"
+
+
+def _parts(profile: Profile) -> list[tuple[Traffic, float]]:
+    """Each traffic with its share of the requests."""
     weights = sum(t.weight for t in profile.traffic)
-    for traffic in profile.traffic:
-        part = traffic.weight / weights
+    return [(traffic, traffic.weight / weights) for traffic in profile.traffic]
+
+
+def _means(profile: Profile) -> dict[str, float]:
+    """Mean tokens, images and so on of one request."""
+    sums: dict[str, float] = {}
+    for traffic, part in _parts(profile):
         for options in traffic.payload_options.values():
             for name, value in getattr(options, "per_request", dict)().items():
                 sums[name] = sums.get(name, 0.0) + part * value
-        output += (
-            part * _tokens_out(traffic, None) if counts is None else _tokens_out(traffic, [part * c for c in counts])
-        )
-        if counts is not None:
-            output += part * _answers(traffic) * sum(a.output_tokens for a in played)
-    n = 1 if planned is None else planned
-    yield f"That is {planned:,} requests, and about" if planned is not None else "A request has on average about"
-    sent = []
-    if "tokens" in sums:
-        ours = (
-            sums["tokens"] * n if counts is None else sums["tokens"] * sum(counts) + sum(a.input_tokens for a in played)
-        )
-        sent.append(f"{_amount(ours)} tokens of text")
-    if "whole_contexts" in sums:
-        sent.append(f"{_amount(sums['whole_contexts'] * n)} times the whole context of the model")
-    if "images" in sums:
-        sent.append(f"{_amount(sums['images'] * n)} images{_image_tokens(sums, n)}")
-    if "bodies" in sums:
-        sent.append(f"{_amount(sums['bodies'] * n)} requests of a file, whose tokens are not counted beforehand")
-    unbounded = [t.name for t in profile.traffic if None in (_asked(t) or ())]
-    if len(unbounded) < len(profile.traffic):
-        sent.append(f"at most {_amount(output)} tokens of output")
-    if unbounded:
-        sent.append(f"the output of {' and '.join(unbounded)}, which the profile does not bound")
-    yield f"  {', '.join(sent)}"
-    yield f"  {_duration(profile, output / n, bounded=not unbounded)}"
+    return sums
 
 
 def _image_tokens(sums: Mapping[str, float], n: int) -> str:
     counted = sums["images"] - sums.get("uncounted_images", 0.0)
     if counted <= 0:
         return ""
-    which = f"{_amount(counted * n)} of them " if "uncounted_images" in sums else ""
+    which = f"{_amount(counted * n)} of them have " if "uncounted_images" in sums else ""
     return f" ({which}{_amount(sums['image_tokens'] * n)} tokens)"
 
 
 def _amount(value: float) -> str:
-    """Whole numbers, but a share of one as such: 0.2 images a request are not 0."""
+    """A whole number from 10 on, else two digits: 0.2 images per request are not 0."""
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
-def _duration(profile: Profile, output: float, *, bounded: bool) -> str:
+def _run_time(profile: Profile, output: float, *, bounded: bool) -> str:
     if not bounded and any(phase.for_ is None and phase.trace is None for phase in profile.load):
-        return (
-            "How long it takes is not known: what the profile does not bound, the server may make as long as it likes"
-        )
-    each = _FIRST_TOKEN_S + output * _GUESSED_SECONDS_A_TOKEN
+        return "run time: unknown, because the profile does not limit the output"
+    each = _ASSUMED_FIRST_TOKEN_S + output * _ASSUMED_SECONDS_PER_TOKEN
     seconds = 0.0
     for phase in profile.load:
         if phase.trace is not None:
@@ -257,55 +276,63 @@ def _duration(profile: Profile, output: float, *, bounded: bool) -> str:
             seconds += (phase.repeat - 1) * (phase.every or 0) + each
         else:
             seconds += phase.rounds * -(-(phase.requests or 0) // phase.slots) * each
-    return f"It takes about {format_duration(max(1.0, round(seconds)))}, if a token takes 20 ms"
+    return f"run time: about {describe_duration(max(1.0, round(seconds)))} (assuming 20 ms per output token)"
 
 
 def _attacks(profile: Profile) -> Iterator[str]:
-    yield ""
-    if not profile.attacks:
-        yield "Nothing is done to the server beside the load"
+    yield "Attacks" if profile.attacks else "Attacks: none"
     for attack in profile.attacks:
-        held = f" for {format_duration(attack.for_)}" if attack.for_ is not None else ""
-        state = "".join(f", once {name} {text.strip()}" for name, text in attack.when.items())
-        yield f"Attack: {attack.operation}{held} {_when(attack)}{state}, on {attack.on}"
-    harms = profile.dangers()
-    if harms:
-        yield f"Against a server loadchaos did not start this needs --authorize HOST:PORT, for {'; '.join(harms)}"
+        held = f" for {describe_duration(attack.for_)}" if attack.for_ is not None else ""
+        state = "".join(f", when {name} {text.strip()}" for name, text in attack.when.items())
+        where = "each replica" if attack.on == "each" else attack.on
+        yield f"  {attack.operation}{held}: {_when(attack)}{state}, on {where}"
+    dangers = profile.dangers()
+    if dangers:
+        yield f"Needs --authorize HOST:PORT for a server that loadchaos did not start, because of: {'; '.join(dangers)}"
 
 
 def _when(attack: AttackPlan) -> str:
-    times = f", {attack.times} times" if attack.times else ""
+    times = f", {_times(attack.times)}" if attack.times else ""
     if attack.trigger is not None:
         key, act = attack.trigger
-        return f"each time {act} {'is done' if key == 'after' else 'takes hold'}{times}"
+        return f"{key} each {act}{times}"
     if isinstance(attack.during, tuple):
-        begin, end = map(format_duration, attack.during)
+        begin, end = map(describe_duration, attack.during)
         window = f" from {begin} to {end}"
     else:
-        window = f" from {format_duration(attack.after)} on" if isinstance(attack.after, float) and attack.after else ""
+        delay_s = attack.after if isinstance(attack.after, float) else 0.0
+        window = f", starting {describe_duration(delay_s)} after the load begins" if delay_s else ""
     if attack.every is not None:
-        return f"every {format_duration(attack.every)}{window}{times}"
+        return f"every {describe_duration(attack.every)}{window}{times}"
     if isinstance(attack.during, tuple):
-        return f"once, {format_duration(attack.during[0])} after the load begins"
+        return f"once, {describe_duration(attack.during[0])} after the load begins"
     after = attack.after if isinstance(attack.after, float) else 0.0
-    return f"once, {format_duration(attack.at if attack.at is not None else after)} after the load begins"
+    return f"once, {describe_duration(attack.at if attack.at is not None else after)} after the load begins"
 
 
 def _expectations(profile: Profile) -> Iterator[str]:
-    yield ""
-    yield "It passes if" if profile.expect else "It passes if (the profile says nothing, so the usual)"
+    yield "The run passes if" if profile.expect else "The run passes if (default expectations)"
     for text in profile.expect or DEFAULT_EXPECT:
         yield f"  {text:28} {expectation.parse(text, profile.traffic_names()).meaning()}"
     if profile.exposure is not None:
-        yield f"and the mechanism was met: {profile.exposure.count} at least {profile.exposure.at_least}"
+        exposure = profile.exposure
+        yield f"  {_EXPOSURES[exposure.count]}: at least {exposure.at_least} (else the verdict is unknown)"
     for accepted in profile.accept:
-        most = f", at most {accepted.at_most} times" if accepted.at_most else ""
-        yield f"Accepted until {accepted.until}{most}: {accepted.id}, because {accepted.because}"
+        most = f", at most {_times(accepted.at_most)}" if accepted.at_most else ""
+        yield f"  accepted until {accepted.until}{most}: {accepted.id}, because {accepted.because}"
 
 
-def _first(profile: Profile, seed: int) -> Iterator[str]:
-    yield ""
-    yield f"The first steps with seed {seed}"
-    for step in islice(steps(profile, seed), _TIMETABLE_STEPS):
+def _first_requests(profile: Profile, seed: int) -> Iterator[str]:
+    yield f"First requests with seed {seed}"
+    for step in islice(steps(profile, seed), _LISTED_STEPS):
         due = "when a user is free" if step.due_s is None else f"at {step.due_s:.3f} s"
-        yield f"  {step.index}: {step.traffic}, {due}, {step.behaviour}"
+        behaviour = "" if step.behaviour == "plain" else f", behaviour {step.behaviour}"
+        yield f"  {step.index}: {step.traffic}, {due}{behaviour}"
+
+
+def _times(n: int) -> str:
+    return "once" if n == 1 else f"{n} times"
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"

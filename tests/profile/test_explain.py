@@ -41,8 +41,8 @@ def test_a_ladder_is_told_with_the_output_that_its_rungs_ask_for(shelves: Regist
     asked = [build(step, facts).max_tokens or 0 for step in steps(profile, 0)]
     assert len(asked) == 225
     text = explain(profile)
-    assert f"at most {sum(asked):,} tokens of output" in text
-    assert f"at most {max(asked)} tokens out" in text
+    assert f"at most {sum(asked):,} output tokens" in text
+    assert f"at most {max(asked)} tokens" in text
 
 
 @pytest.fixture
@@ -55,28 +55,28 @@ def bodies(tmp_path: Path) -> Path:
 
 def test_bodies_without_a_limit_are_said_to_be_unbounded(write: Write, bodies: Path) -> None:
     text = explain(write(about("open", f"{{requests: {{file: {bodies}}}}}")))
-    assert "output not bounded by the profile in 1 of 2" in text
-    assert "12 requests of a file, whose tokens are not counted beforehand" in text
-    assert "the output of first, which the profile does not bound" in text
-    assert "How long it takes is not known" in text
-    assert "tokens of output" not in text
+    assert "output: no limit in the profile for 1 of 2 requests" in text
+    assert "12 requests from a file, with unknown numbers of tokens" in text
+    assert "output of first: no limit in the profile" in text
+    assert "run time: unknown" in text
+    assert "output tokens" not in text
     beside = "  - {name: beside, payload: {text: {tokens: 10}}, output: {max: 5}}"
     mixed = explain(write(about("mixed", f"{{requests: {{file: {bodies}}}}}", beside)))
-    assert "the output of first, which" in mixed
-    assert "at most 210 tokens of output" in mixed  # three times 2 answers of 30 tokens, and six of 5
+    assert "output of first: no limit" in mixed
+    assert "at most 210 output tokens" in mixed  # three times 2 answers of 30 tokens, and six of 5
 
 
 def test_several_answers_cost_so_many_times_the_output(write: Write) -> None:
     text = explain(write(about("several", "{text: {tokens: 10}, sampling: {n: 3}}")))
-    assert "at most 8 tokens out in each answer" in text
-    assert "at most 288 tokens of output" in text
+    assert "at most 8 tokens per answer" in text
+    assert "at most 288 output tokens" in text
 
 
 def test_what_hostile_images_cost_is_not_said_to_be_nothing(write: Write) -> None:
-    assert "12 images, at most 96 tokens of output" in explain(write(about("hostile", "{hostile_images: {}}")))
+    assert "12 images\n  at most 96 output tokens" in explain(write(about("hostile", "{hostile_images: {}}")))
     beside = "  - {name: beside, payload: {images: {size: 64x64}}}"
     mixed = explain(write(about("mixed", "{hostile_images: {}}", beside)))
-    assert "12 images (6 of them " in mixed.replace("6.0 of", "6 of")
+    assert "12 images (6 of them have " in mixed.replace("6.0 of", "6 of")
 
 
 def test_what_a_folder_has_beside_its_images_is_noted_before_the_load(write: Write, tmp_path: Path) -> None:
@@ -105,8 +105,8 @@ load:
   - {{trace: {recorded}, for: 1s}}
 """)
     )
-    assert "at most 8 tokens out (in place of these lengths those of the trace)" in text
-    assert "That is 3 requests, and about\n  3,000 tokens of text, at most 21 tokens of output" in text
+    assert "at most 8 tokens (the lengths of the trace replace these)" in text
+    assert "Total: 3 requests\n  about 3,000 tokens of text\n  at most 21 output tokens\n" in text
 
 
 def test_a_trace_beside_other_phases_is_told_apart(write: Write, recorded: Path) -> None:
@@ -120,8 +120,8 @@ load:
   - {{trace: {recorded}}}
 """)
     )
-    assert "(where a trace is replayed, its lengths in place of these)" in text
-    assert "4,640 tokens of text, at most 108 tokens of output" in text
+    assert "(in a phase with a trace, the lengths of the trace replace these)" in text
+    assert "4,640 tokens of text\n  at most 108 output tokens\n" in text
 
 
 def test_a_law_is_told_with_all_that_shapes_it(write: Write) -> None:
@@ -136,9 +136,9 @@ load:
   - {rate: 2/s, law: day, to: 8/s, at: 14h, for: 48h}
 """)
     )
-    assert "2 requests a second to 20/s (spike after 1s for 500ms) for 4s" in text
-    assert "2 requests a second to 20/s (step, 3 levels) for 4s" in text
-    assert "2 requests a second to 8/s (day of 1d, its peak after 14h) for 2d" in text
+    assert "2 to 20 requests/s (spike after 1 s for 500 ms) for 4 s" in text
+    assert "2 to 20 requests/s (3 steps) for 4 s" in text
+    assert "2 to 8 requests/s (daily curve of 1 d, peak after 14 h) for 2 d" in text
 
 
 def test_images_that_come_again_are_told_with_the_first_that_cannot(write: Write) -> None:

@@ -239,8 +239,8 @@ def test_phases_that_repeat_are_as_many_phases(write: Write, good: str, shelves:
     assert {p.for_ for p in profile.load if p.kind == "open"} == {120.0}
     assert from_mapping(profile.to_json(), shelves).load == profile.load
     told = [line.strip() for line in explain(profile).splitlines()]
-    at = told.index("like this")
-    assert [told[at + 1][:3], *told[at + 2 : at + 4]] == ["1. ", "2 to 15. 2 times:", "1 requests at once"]
+    at = told.index("Load")
+    assert [told[at + 1][:3], *told[at + 2 : at + 4]] == ["1. ", "2 to 15. 2 times:", "1 request"]
 
 
 # --- what a profile is ------------------------------------------------------------------------------------------------

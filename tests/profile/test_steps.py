@@ -167,5 +167,5 @@ def test_every_rung_of_a_ladder_has_its_turn(shelves: Registry) -> None:
 def test_explain_says_what_a_profile_will_do(name: str, shelves: Registry) -> None:
     text = explain(load(resources.profile(name), shelves))
     assert text.startswith(f"{name}: ")
-    assert "It passes if" in text
+    assert "The run passes if" in text
     assert ("--authorize" in text) == bool(load(resources.profile(name), shelves).dangers())

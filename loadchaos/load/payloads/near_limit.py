@@ -84,8 +84,8 @@ class Options(BaseModel):
         """For `explain`."""
         above = f", then {', '.join(f'+{p}' for p in self.plus)}" if self.plus else ""
         return (
-            f"{len(self.rungs())} requests around the context limit: prompts of {self.band} tokens from it in steps of "
-            f"{self.step}{above}, with output {', '.join(self.output)}"
+            f"{len(self.rungs())} cases around the context limit: {self.band} tokens from it in steps of "
+            f"{self.step}{above}; output {', '.join(self.output)}"
         )
 
 
