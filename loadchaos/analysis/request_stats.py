@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from loadchaos.core.latency import LatencyHistograms
 from loadchaos.core.model import BLAMELESS, Row
 from loadchaos.core.stats import LogHistogram
 
 S = 1_000_000_000
 _NOT_DUE_TO_SUCCEED = frozenset({"aborted", "missed", "shed", "unfinished"})
-_LOWER_BOUNDS = frozenset({"timeout", "stalled"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,55 +40,6 @@ class Sent:
         }
 
 
-class Latency:
-    """TTFT, TTFO, ITL and E2E of one traffic; all but ITL count from when the request was due."""
-
-    __slots__ = ("e2e", "itl", "lower_bounds", "ttfo", "ttft")
-
-    def __init__(self) -> None:
-        self.ttft, self.ttfo, self.itl, self.e2e = LogHistogram(), LogHistogram(), LogHistogram(), LogHistogram()
-        self.lower_bounds = 0
-
-    def add(self, row: Row) -> None:
-        """Fold an end row: answers that came, and those that timed out as what they took at least."""
-        due_ns = row.get("due_ns") or row.get("sent_ns")
-        if due_ns is None or (row.get("detail") or {}).get("slowed"):  # a client slow on purpose measures itself
-            return
-        outcome = row.get("outcome")
-        if outcome == "ok":
-            if row.get("first_token_ns"):
-                self.ttft.add(row["first_token_ns"] - due_ns)
-            if row.get("first_answer_ns"):
-                self.ttfo.add(row["first_answer_ns"] - due_ns)
-            self.e2e.add((row.get("last_byte_ns") or row["at_ns"]) - due_ns)
-            if row.get("itl_hist"):
-                self.itl.merge(row["itl_hist"])
-        elif outcome in _LOWER_BOUNDS:
-            self.lower_bounds += 1
-            self.ttft.add((row.get("first_token_ns") or row["at_ns"]) - due_ns)
-            self.e2e.add(row["at_ns"] - due_ns)
-
-    def merge(self, other: Latency) -> None:
-        """Add another's, exactly."""
-        self.ttft.merge(other.ttft)
-        self.ttfo.merge(other.ttfo)
-        self.itl.merge(other.itl)
-        self.e2e.merge(other.e2e)
-        self.lower_bounds += other.lower_bounds
-
-    def to_json(self) -> dict[str, Any]:
-        """`{"ttft_s": {"p50", "p90", "p99", "n"}, "itl_s": ..., "e2e_s": ..., "lower_bounds": n}`."""
-        found: dict[str, Any] = {
-            name: {f"p{q}": _seconds(hist.quantile(q / 100)) for q in (50, 90, 99)} | {"n": hist.n}
-            for name, hist in (("ttft_s", self.ttft), ("ttfo_s", self.ttfo), ("itl_s", self.itl), ("e2e_s", self.e2e))
-        }
-        return {**found, "lower_bounds": self.lower_bounds}
-
-
-def _seconds(ns: float | None) -> float | None:
-    return None if ns is None else float(f"{ns / S:.5g}")
-
-
 class PhaseStats:
     """What one phase says of the generator itself: how late it sent, how many it missed for want of users."""
 
@@ -114,7 +65,7 @@ class RequestStats:
 
     def __init__(self) -> None:
         self.outcomes: dict[str, Counter[str]] = {}
-        self.latency: dict[str, Latency] = {}
+        self.latency: dict[str, LatencyHistograms] = {}
         self.phases: dict[int, PhaseStats] = {}
         self.in_flight: dict[str, Sent] = {}
         self.admitted: deque[Sent] = deque(maxlen=200)
@@ -164,7 +115,7 @@ class RequestStats:
         phase.ended += 1
         if outcome == "ok":
             phase.e2e.add(row["at_ns"] - (row.get("sent_ns") or row["at_ns"]))
-        self.latency.setdefault(traffic, Latency()).add(row)
+        self.latency.setdefault(traffic, LatencyHistograms()).feed(row)
         expect = row.get("expect") or ("ok",)
         if "ok" in expect and outcome not in _NOT_DUE_TO_SUCCEED:
             self.due_ok[traffic] += 1
@@ -208,9 +159,9 @@ class RequestStats:
         """`{traffic: {"begun": n, "ok": n}}` up to now."""
         return {t: {"begun": n, "ok": self.outcomes.get(t, Counter())["ok"]} for t, n in self.begun_by.items()}
 
-    def all_latency(self) -> Latency:
+    def all_latency(self) -> LatencyHistograms:
         """Latency of all traffic together."""
-        found = Latency()
+        found = LatencyHistograms()
         for latency in self.latency.values():
             found.merge(latency)
         return found

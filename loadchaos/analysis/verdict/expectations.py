@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from loadchaos.analysis.detectors.growth_limits import FIGURES, Growth
-from loadchaos.analysis.request_stats import Latency
 from loadchaos.core import latency_names
+from loadchaos.core.latency import LatencyHistograms
 from loadchaos.core.model import OUTCOMES, Decision
 from loadchaos.core.stats import LogHistogram
 from loadchaos.core.units import duration_s, format_duration, growth, share
@@ -36,7 +36,7 @@ class ExpectationInputs:
     counts: Mapping[str, int]
     ok_share: Mapping[str, float | None]
     outcomes: Mapping[str, Mapping[str, int]]
-    latency: Mapping[str, Latency]
+    latency: Mapping[str, LatencyHistograms]
     recoveries_s: Sequence[float | None]
     away_s: float | None = None
     void: str | None = None
@@ -143,7 +143,7 @@ def _outcome(traffic: str, outcome: str, figures: ExpectationInputs) -> _Figure:
 
 def _latency(traffic: str, name: latency_names.LatencyName, figures: ExpectationInputs) -> _Figure:
     latency = figures.latency.get(traffic)
-    histogram: LogHistogram | None = getattr(latency, name.latency) if latency is not None else None
+    histogram: LogHistogram | None = latency[name.latency] if latency is not None else None
     if latency is None or histogram is None or histogram.n == 0:
         return _Figure(None, "nothing was measured", "duration")
     ns = histogram.mean() if name.quantile is None else histogram.quantile(name.quantile)

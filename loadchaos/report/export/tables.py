@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import orjson
 
 from loadchaos.core.errors import OptionError
+from loadchaos.core.latency import e2e_ns, ttft_ns
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
-from loadchaos.report.live_stats.buckets import e2e_ns, ttft_ns
 
 _NS = 1_000_000_000
 

@@ -18,12 +18,12 @@ import orjson
 
 from loadchaos.core import progress
 from loadchaos.core.errors import OptionError
+from loadchaos.core.latency import LatencyHistograms
 from loadchaos.core.latency_names import label, quantile_label
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.model import BLAMELESS
 from loadchaos.core.stats import bucket_middle, wilson
-from loadchaos.report.live_stats.buckets import Latencies
 from loadchaos.report.live_stats.distributions import RunTotals
 
 QUANTILES = (0.5, 0.9, 0.99)
@@ -167,7 +167,7 @@ def _caveats(a: Side, b: Side) -> list[str]:
 class _Sample:
     """A histogram and its number of independent values (gaps of one answer are not)."""
 
-    def __init__(self, of: Latencies, kind: str) -> None:
+    def __init__(self, of: LatencyHistograms, kind: str) -> None:
         self.hist = of[kind]
         self.n = min(of[kind].n, of["e2e"].n or of[kind].n) if kind == "itl" else of[kind].n
 

@@ -6,33 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from loadchaos.core.latency import LatencyHistograms
 from loadchaos.core.model import GPU_SLOWED
-from loadchaos.core.stats import LogHistogram
-
-Latencies = dict[str, LogHistogram]
-"""`ttft`, `itl` and `e2e` in nanoseconds."""
-
-
-def latencies() -> Latencies:
-    """Three empty histograms."""
-    return {"ttft": LogHistogram(), "itl": LogHistogram(), "e2e": LogHistogram()}
-
-
-def ttft_ns(end: Mapping[str, Any]) -> int | None:
-    """Time to first token of an end row, counted from the time it was due; None where no token came."""
-    first, due = end.get("first_token_ns"), end.get("due_ns")
-    return max(0, first - due) if first and due is not None and not _slowed(end) else None
-
-
-def e2e_ns(end: Mapping[str, Any]) -> int | None:
-    """Time to the last byte of an end row, counted from the time it was due."""
-    last, due = end.get("last_byte_ns") or end.get("at_ns"), end.get("due_ns")
-    return max(0, last - due) if last and due is not None and not _slowed(end) else None
-
-
-def _slowed(end: Mapping[str, Any]) -> bool:
-    """Whether our client was slow on purpose: then its times say nothing of the server."""
-    return bool((end.get("detail") or {}).get("slowed"))
 
 
 class Bucket:
@@ -44,7 +19,7 @@ class Bucket:
         self.begun = 0
         self.tokens = 0
         self.outcomes: Counter[str] = Counter()
-        self.latency = latencies()
+        self.latency = LatencyHistograms()
         self.in_flight: dict[str, int] = {}  # by worker
         self.users: dict[str, int] = {}  # by worker
         self.lag_ns = 0
@@ -56,8 +31,7 @@ class Bucket:
         self.begun += later.begun
         self.tokens += later.tokens
         self.outcomes.update(later.outcomes)
-        for kind, hist in later.latency.items():
-            self.latency[kind].merge(hist)
+        self.latency.merge(later.latency)
         self.in_flight.update(later.in_flight)
         self.users.update(later.users)
         self.lag_ns = max(self.lag_ns, later.lag_ns)

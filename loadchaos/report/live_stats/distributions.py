@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from loadchaos.core.latency import LatencyHistograms, sample_of
 from loadchaos.core.latency_names import quantile_label
 from loadchaos.core.stats import LogHistogram, bucket_middle
 from loadchaos.report.formatting import clean, duration, number, percent, plural
-from loadchaos.report.live_stats.buckets import Latencies, e2e_ns, latencies, ttft_ns
 
 FEWEST_BINS, MOST_BINS = 20, 80
 MOST = 24
@@ -62,20 +62,15 @@ class LengthDistribution:
 class RunTotals:
     """Latencies and lengths of all answers of a run, by traffic."""
 
-    latency: dict[str, Latencies] = field(default_factory=dict)
+    latency: dict[str, LatencyHistograms] = field(default_factory=dict)
     lengths: dict[str, LengthDistribution] = field(default_factory=dict)
 
     def feed(self, end: Mapping[str, Any]) -> None:
-        """Add an end row; only answers (outcome ok) have latencies."""
+        """Add an end row: answers, and timeouts as lower bounds."""
         traffic = str(end.get("traffic"))
         self.lengths.setdefault(traffic, LengthDistribution()).add(end)
-        if end.get("outcome") != "ok":
-            return
-        kinds = self.latency.setdefault(traffic, latencies())
-        for kind, value in (("ttft", ttft_ns(end)), ("e2e", e2e_ns(end))):
-            if value is not None:
-                kinds[kind].add(value)
-        kinds["itl"].merge(end.get("itl_hist") or {})
+        if (sample := sample_of(end)) is not None:
+            self.latency.setdefault(traffic, LatencyHistograms()).add(sample)
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from loadchaos.core.latency import LatencyHistograms, sample_of
 from loadchaos.core.model import OUTCOMES
 from loadchaos.core.stats import LogHistogram, bucket_middle
-from loadchaos.report.live_stats.buckets import Bucket, Latencies, e2e_ns, latencies, ttft_ns
+from loadchaos.report.live_stats.buckets import Bucket
 from loadchaos.report.live_stats.snapshot import AttackInForce, Percentiles, ReplicaState, Snapshot, TrafficLine
 
 WINDOW_S = 10
@@ -77,7 +78,7 @@ class TrafficStats:
         self.tokens_in = 0  # prompt tokens sent, as planned
         self.tokens_counted = 0  # prompt tokens, as the server counted them
         self.tokens_out = 0  # completion tokens, as the server counted them
-        self.latency: Latencies = latencies()
+        self.latency = LatencyHistograms()
         self.bounded = {kind: Bounded(bounds) for kind, bounds in _BOUNDS.items()}
 
 
@@ -163,20 +164,18 @@ class Fold:
             self.missed[str((row.get("detail") or {}).get("why"))] += 1
         if outcome == "ok":
             traffic.images_answered += int(row.get("images") or 0)
-            self._latency(traffic, bucket, row)
+        self._latency(traffic, bucket, row)
 
     def _latency(self, traffic: TrafficStats, bucket: Bucket, row: Mapping[str, Any]) -> None:
+        if (sample := sample_of(row)) is None:
+            return
+        traffic.latency.add(sample)
+        bucket.latency.add(sample)
         request = str(row.get("request_id") or row.get("id") or "")[:64]
-        for kind, value in (("ttft", ttft_ns(row)), ("e2e", e2e_ns(row))):
-            if value is None:
-                continue
-            traffic.latency[kind].add(value)
-            bucket.latency[kind].add(value)
-            traffic.bounded[kind].add(value / _NS, request_id=request)
-        gaps = row.get("itl_hist") or {}
-        traffic.latency["itl"].merge(gaps)
-        bucket.latency["itl"].merge(gaps)
-        for index, count in gaps.items():
+        for kind, value in (("ttft", sample.ttft_ns), ("e2e", sample.e2e_ns)):
+            if value is not None:
+                traffic.bounded[kind].add(value / _NS, request_id=request)
+        for index, count in sample.gaps.items():
             traffic.bounded["itl"].add(bucket_middle(int(index)) / _NS, int(count))
 
     def _on_missed(self, row: Mapping[str, Any]) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from loadchaos.report.live_stats.buckets import Bucket, e2e_ns, ttft_ns
+from loadchaos.core.latency import sample_of
+from loadchaos.report.live_stats.buckets import Bucket
 from loadchaos.report.live_stats.distributions import RunTotals
 
 POINTS = 4000
@@ -70,14 +71,11 @@ class Series:
     def _on_end(self, row: Mapping[str, Any], at: int) -> None:
         self._bucket(at).outcomes[str(row.get("outcome"))] += 1
         self.totals.feed(row)
-        if row.get("outcome") != "ok":
+        if (sample := sample_of(row)) is None:
             return
-        ttft, e2e = ttft_ns(row), e2e_ns(row)
-        if ttft is not None:
-            self._bucket(row["first_token_ns"]).latency["ttft"].add(ttft)
-        if e2e is not None:
-            self._bucket(at).latency["e2e"].add(e2e)
-        self._bucket(at).latency["itl"].merge(row.get("itl_hist") or {})
+        if sample.ttft_ns is not None:  # it belongs where the token came
+            self._bucket(row.get("first_token_ns") or at).latency.ttft.add(sample.ttft_ns)
+        self._bucket(at).latency.add(replace(sample, ttft_ns=None))
 
     def _on_missed(self, row: Mapping[str, Any], at: int) -> None:
         self._bucket(at).outcomes["missed"] += int(row.get("count") or 1)

@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadchaos.analysis.mechanisms import Check
-from loadchaos.analysis.request_stats import Latency
 from loadchaos.analysis.verdict import verdict as rules
 from loadchaos.analysis.verdict.expectations import CheckResult, ExpectationInputs, judge
+from loadchaos.core.latency import LatencyHistograms
 from loadchaos.core.model import Terms
 
 S = 1_000_000_000
 
 
-def latency(*ttfts_s: float, bounds: int = 0) -> Latency:
-    found = Latency()
+def latency(*ttfts_s: float, bounds: int = 0) -> LatencyHistograms:
+    found = LatencyHistograms()
     for s in ttfts_s:
         found.ttft.add(s * S)
         found.e2e.add(s * S * 2)

@@ -1,0 +1,131 @@
+"""Latency of requests, folded from `end` rows: TTFT, TTFO, ITL and E2E. Verdict and reports use the same fold.
+
+TTFT, TTFO and E2E count from the time a request was due, so that a server that delays the load itself does not look fast.
+A request that got no answer in time counts as a lower bound: it took at least until it was given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from loadchaos.core.model import Row
+from loadchaos.core.stats import LogHistogram
+
+_NS = 1_000_000_000
+_LOWER_BOUNDS = frozenset({"timeout", "stalled"})
+
+
+@dataclass(frozen=True, slots=True)
+class LatencySample:
+    """Latencies of one request in nanoseconds, None where there was no such event; `gaps` by `stats.bucket`.
+
+    With `lower_bound` the request had no answer in time, and TTFT and E2E are what it took at least.
+    """
+
+    ttft_ns: int | None = None
+    ttfo_ns: int | None = None
+    e2e_ns: int | None = None
+    gaps: Mapping[Any, int] = field(default_factory=dict)
+    lower_bound: bool = False
+
+
+def sample_of(end: Row) -> LatencySample | None:
+    """Measure the request of an `end` row. Returns None where its times say nothing about the server.
+
+    That is any outcome other than an answer or a timeout, and every request of a client that is slow on purpose.
+    """
+    due_ns = _due_ns(end)
+    if due_ns is None:
+        return None
+    if end.get("outcome") == "ok":
+        return LatencySample(
+            _since(due_ns, end.get("first_token_ns")),
+            _since(due_ns, end.get("first_answer_ns")),
+            _since(due_ns, end.get("last_byte_ns") or end["at_ns"]),
+            end.get("itl_hist") or {},
+        )
+    if end.get("outcome") in _LOWER_BOUNDS:
+        ended_ns = end["at_ns"]
+        ttft_ns = _since(due_ns, end.get("first_token_ns") or ended_ns)
+        return LatencySample(ttft_ns, None, _since(due_ns, ended_ns), lower_bound=True)
+    return None
+
+
+def ttft_ns(end: Row) -> int | None:
+    """Time to first token of an `end` row with any outcome; None where no token came."""
+    due_ns = _due_ns(end)
+    return None if due_ns is None else _since(due_ns, end.get("first_token_ns"))
+
+
+def e2e_ns(end: Row) -> int | None:
+    """Time to the last byte, or to its end, of an `end` row with any outcome."""
+    due_ns = _due_ns(end)
+    return None if due_ns is None else _since(due_ns, end.get("last_byte_ns") or end.get("at_ns"))
+
+
+def _due_ns(end: Row) -> int | None:
+    if (end.get("detail") or {}).get("slowed"):  # a client slow on purpose measures itself
+        return None
+    due_ns = end.get("due_ns")
+    return end.get("sent_ns") if due_ns is None else due_ns
+
+
+def _since(due_ns: int, at_ns: int | None) -> int | None:
+    return max(0, at_ns - due_ns) if at_ns else None
+
+
+class LatencyHistograms:
+    """Latencies of many requests in nanoseconds, one histogram each; all but ITL count from the time they were due."""
+
+    __slots__ = ("e2e", "itl", "lower_bounds", "ttfo", "ttft")
+
+    def __init__(self) -> None:
+        self.ttft, self.ttfo, self.itl, self.e2e = LogHistogram(), LogHistogram(), LogHistogram(), LogHistogram()
+        self.lower_bounds = 0
+
+    def feed(self, end: Row) -> LatencySample | None:
+        """Fold an `end` row; returns what was counted, None where nothing was."""
+        sample = sample_of(end)
+        if sample is not None:
+            self.add(sample)
+        return sample
+
+    def add(self, sample: LatencySample) -> None:
+        """Count the latencies of one request."""
+        for histogram, value in (
+            (self.ttft, sample.ttft_ns),
+            (self.ttfo, sample.ttfo_ns),
+            (self.e2e, sample.e2e_ns),
+        ):
+            if value is not None:
+                histogram.add(value)
+        self.itl.merge(sample.gaps)
+        self.lower_bounds += sample.lower_bound
+
+    def merge(self, other: LatencyHistograms) -> None:
+        """Add another's counts, exactly."""
+        for name, histogram in other.items():
+            self[name].merge(histogram)
+        self.lower_bounds += other.lower_bounds
+
+    def __getitem__(self, name: str) -> LogHistogram:
+        """Give the histogram of `ttft`, `ttfo`, `itl` or `e2e`."""
+        return {"ttft": self.ttft, "ttfo": self.ttfo, "itl": self.itl, "e2e": self.e2e}[name]
+
+    def items(self) -> Iterator[tuple[str, LogHistogram]]:
+        """Give each histogram with its name."""
+        return ((name, self[name]) for name in ("ttft", "ttfo", "itl", "e2e"))
+
+    def to_json(self) -> dict[str, Any]:
+        """`{"ttft_s": {"p50", "p90", "p99", "n"}, "ttfo_s": ..., "itl_s": ..., "e2e_s": ..., "lower_bounds": n}`."""
+        found: dict[str, Any] = {
+            f"{name}_s": {f"p{q}": _seconds(histogram.quantile(q / 100)) for q in (50, 90, 99)} | {"n": histogram.n}
+            for name, histogram in self.items()
+        }
+        return {**found, "lower_bounds": self.lower_bounds}
+
+
+def _seconds(ns: float | None) -> float | None:
+    return None if ns is None else float(f"{ns / _NS:.5g}")

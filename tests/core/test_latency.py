@@ -1,0 +1,96 @@
+"""The latency fold: timeouts are lower bounds, and verdict and reports give the same numbers for the same rows."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadchaos.analysis.request_stats import RequestStats
+from loadchaos.core.latency import LatencyHistograms, LatencySample, e2e_ns, sample_of, ttft_ns
+from loadchaos.core.model import OUTCOMES
+from loadchaos.core.stats import bucket
+from loadchaos.report.live_stats.distributions import RunTotals
+from loadchaos.report.live_stats.fold import Fold
+from loadchaos.report.live_stats.series import Series
+
+S = 1_000_000_000
+MS = 1_000_000
+
+
+def end(outcome: str = "ok", **other: Any) -> dict[str, Any]:
+    """Make the end row of a request due at 10 s whose first token came after 100 ms and whose end after 2 s."""
+    row = {
+        "row": "end", "id": "r", "traffic": "text", "outcome": outcome, "at_ns": 12 * S, "due_ns": 10 * S,
+        "sent_ns": 10 * S + MS, "first_token_ns": 10 * S + 100 * MS, "first_answer_ns": None,
+        "last_byte_ns": 11 * S, "itl_hist": {bucket(20 * MS): 7}, "detail": {},
+    }  # fmt: skip
+    return {**row, **other}
+
+
+ROWS = st.lists(
+    st.builds(
+        end,
+        outcome=st.sampled_from(OUTCOMES),
+        first_token_ns=st.none() | st.integers(10 * S, 12 * S),
+        first_answer_ns=st.none() | st.integers(10 * S, 12 * S),
+        last_byte_ns=st.none() | st.integers(10 * S, 12 * S),
+        detail=st.sampled_from([{}, {"slowed": True}]),
+    ),
+    max_size=20,
+)
+
+
+def test_latency_of_an_answer_counts_from_due() -> None:
+    assert sample_of(end()) == LatencySample(100 * MS, None, S, {bucket(20 * MS): 7})
+    assert sample_of(end(first_answer_ns=10 * S + 5)) == LatencySample(100 * MS, 5, S, {bucket(20 * MS): 7})
+
+
+def test_latency_without_due_counts_from_sent() -> None:
+    row = end(due_ns=None)
+    assert (ttft_ns(row), e2e_ns(row)) == (99 * MS, S - MS)
+
+
+@pytest.mark.parametrize("outcome", ["timeout", "stalled"])
+def test_latency_of_a_timeout_is_a_lower_bound(outcome: str) -> None:
+    assert sample_of(end(outcome, first_token_ns=None)) == LatencySample(2 * S, None, 2 * S, lower_bound=True)
+    assert sample_of(end(outcome)) == LatencySample(100 * MS, None, 2 * S, lower_bound=True)
+
+
+@pytest.mark.parametrize("outcome", sorted(set(OUTCOMES) - {"ok", "timeout", "stalled"}))
+def test_latency_of_any_other_outcome_is_not_counted(outcome: str) -> None:
+    assert sample_of(end(outcome)) is None
+
+
+def test_latency_of_a_client_slow_on_purpose_is_not_counted() -> None:
+    assert sample_of(end(detail={"slowed": True})) is None
+    assert sample_of(end("timeout", detail={"slowed": True})) is None
+
+
+def test_latency_histograms_merge_exactly() -> None:
+    parts = [LatencyHistograms(), LatencyHistograms()]
+    whole = LatencyHistograms()
+    for n, row in enumerate([end(), end("timeout"), end(last_byte_ns=13 * S)]):
+        parts[n % 2].feed(row)
+        whole.feed(row)
+    parts[0].merge(parts[1])
+    assert parts[0].to_json() == whole.to_json()
+    assert whole.to_json()["lower_bounds"] == 1
+
+
+@given(rows=ROWS)
+def test_latency_is_equal_in_verdict_and_reports(rows: list[dict[str, Any]]) -> None:
+    verdict, totals, series, live = RequestStats(), RunTotals(), Series(), Fold()
+    for row in rows:
+        verdict.end(row)
+        totals.feed(row)
+        series.feed(row)
+        live.feed(row)
+    over_time = LatencyHistograms()
+    for one in (stretch for _, stretch in series.points() if stretch is not None):
+        over_time.merge(one.latency)
+    nothing = LatencyHistograms()
+    expected = verdict.latency.get("text", nothing).to_json()
+    assert totals.latency.get("text", nothing).to_json() == expected
+    assert over_time.to_json() == expected
+    assert (live.traffic["text"].latency if rows else nothing).to_json() == expected
