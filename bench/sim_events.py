@@ -137,9 +137,10 @@ def whole(seconds: float) -> None:
     import psutil
 
     from loadchaos.simulator.command import command
+    from loadchaos.simulator.options import SimulatorSpec
 
     flags = {"num_speculative_tokens": 0, "max_num_seqs": 256, "num_gpu_blocks": 32768, "quiet": True, "speed": 0.8}
-    argv = command(dialect="vllm", era="0.32", defects=[], flags=flags, port=0)
+    argv = command(SimulatorSpec(era="0.32", flags=flags), port=0)
     began = time.monotonic()
     server = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None

@@ -26,6 +26,7 @@ from loadchaos.server.dialects import DIALECTS
 from loadchaos.server.monitor import Monitor, MonitoredReplica
 from loadchaos.server.monitor.exposition import PageParser
 from loadchaos.simulator.command import command
+from loadchaos.simulator.options import SimulatorSpec
 
 PAGE = Path(__file__).parent.parent / "tests" / "server" / "monitor" / "pages" / "vllm_0.32.txt"
 LINE = (
@@ -78,7 +79,7 @@ async def burst(megabytes: int) -> None:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     server = subprocess.Popen(  # noqa: ASYNC220 - before anything is measured
-        command(dialect="vllm", era="0.18", defects=[], flags={}, port=port, images=False, dev_mode=False),
+        command(SimulatorSpec(era="0.18", images=False, dev_mode=False), port),
         stdout=subprocess.DEVNULL,
     )
     rows: list[dict[str, Any]] = []

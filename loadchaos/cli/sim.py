@@ -20,12 +20,14 @@ from loadchaos.core.errors import OptionError
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port to listen on.")
 @click.option("--no-images", is_flag=True, help="Serve a text-only model.")
 @click.option("--no-dev-mode", is_flag=True, help="Disable the development endpoints.")
-def sim(flags: tuple[str, ...], no_images: bool, no_dev_mode: bool, **options: Any) -> None:
+def sim(flags: tuple[str, ...], no_images: bool, no_dev_mode: bool, port: int, **options: Any) -> None:
     """Run the embedded server in the foreground, optionally with planted bugs."""
     from loadchaos.simulator.command import command
+    from loadchaos.simulator.options import SimulatorSpec
 
     try:
-        argv = command(flags=_flag_values(flags), images=not no_images, dev_mode=not no_dev_mode, **options)
+        spec = SimulatorSpec(flags=_flag_values(flags), images=not no_images, dev_mode=not no_dev_mode, **options)
+        argv = command(spec, port)
     except ValueError as e:
         raise OptionError(str(e)) from e
     os.execv(argv[0], argv)  # noqa: S606 - the server takes this process's place, so Ctrl-C and signals are its own

@@ -26,6 +26,7 @@ from loadchaos.server.discovery.client import parse_target
 from loadchaos.server.monitor import DCGM, NODE, Canary, DeviceExporter, Monitor, MonitoredReplica
 from loadchaos.server.process.launcher import Command, Launched, last_line, refuse_taken_port
 from loadchaos.simulator.command import command as embedded_command
+from loadchaos.simulator.options import SimulatorSpec
 
 _HEAD_BYTES = 1 << 16
 DOWN = frozenset({"dying", "dead", "restarting", "unreachable", "terminated"})
@@ -111,15 +112,10 @@ class ServerUnderTest:
         flags = dict(embedded.flags)
         images, dev_mode = flags.pop("images", True), flags.pop("dev_mode", True)
         try:
-            argv = embedded_command(
-                dialect=embedded.dialect,
-                era=era,
-                defects=list(embedded.defects),
-                flags=flags,
-                port=port,
-                images=bool(images),
-                dev_mode=bool(dev_mode),
+            spec = SimulatorSpec(
+                embedded.dialect, era, embedded.defects, flags, images=bool(images), dev_mode=bool(dev_mode)
             )
+            argv = embedded_command(spec, port)
         except ValueError as e:
             raise OptionError(f"target.embedded: {e}") from e
         defects = f"planted defects: {', '.join(embedded.defects)}" if embedded.defects else "no planted defects"

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 
 from loadchaos.simulator.defects import DEFECTS
-from loadchaos.simulator.engine.limits import resolved
+from loadchaos.simulator.engine.limits import with_kv_blocks
 from loadchaos.simulator.engine.types import EngineConfig
 
 DIALECTS = ("vllm", "lmdeploy")
@@ -100,42 +100,54 @@ def full_version(era: str) -> str:
     return era if era.count(".") > 1 else f"{era}.0"
 
 
-def nearest(word: str, words: Iterable[str], what: str) -> ValueError:
+def unknown_name_error(name: str, names: Iterable[str], what: str) -> ValueError:
     """The error that names the right word nearest to a wrong one."""
-    known = sorted(words)
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.4)
+    known = sorted(names)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
     hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known) or 'none'}"
-    return ValueError(f"unknown {what} {word!r}: {hint}")
+    return ValueError(f"unknown {what} {name!r}: {hint}")
 
 
-def make_options(
-    *,
-    dialect: str = "vllm",
-    era: str | None = None,
-    defects: Iterable[str] = (),
-    flags: Mapping[str, object] | None = None,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    images: bool = True,
-    dev_mode: bool = True,
-) -> Options:
+@dataclass(frozen=True)
+class SimulatorSpec:
+    """An embedded server as a user asks for it, before any check.
+
+    Args:
+        dialect: the server to imitate, one of DIALECTS.
+        era: its release, such as 0.18; None: the dialect's default.
+        defects: names of planted bugs.
+        flags: flags of the real server, by name.
+        images: False: the model takes text only.
+        dev_mode: False: there are no development endpoints.
+    """
+
+    dialect: str = "vllm"
+    era: str | None = None
+    defects: Iterable[str] = ()
+    flags: Mapping[str, object] = field(default_factory=dict)
+    images: bool = True
+    dev_mode: bool = True
+
+
+def make_options(spec: SimulatorSpec, *, host: str = "127.0.0.1", port: int = 0) -> Options:
     """Judge and assemble the options. Raises ValueError for an unknown dialect, era, defect or flag, or a bad value."""
+    dialect = spec.dialect
     if dialect not in DIALECTS:
-        raise nearest(dialect, DIALECTS, "dialect")
-    chosen_era = _checked_era(dialect, era or DEFAULT_ERA[dialect])
-    wanted = frozenset(defects)
-    for name in sorted(wanted):
+        raise unknown_name_error(dialect, DIALECTS, "dialect")
+    chosen_era = _checked_era(dialect, spec.era or DEFAULT_ERA[dialect])
+    expected = frozenset(spec.defects)
+    for name in sorted(expected):
         if name not in DEFECTS:
-            raise nearest(name, DEFECTS, "defect")
+            raise unknown_name_error(name, DEFECTS, "defect")
         if DEFECTS[name].dialect != dialect:
             raise ValueError(f"defect {name!r} is one of {DEFECTS[name].dialect}, not of {dialect}")
     engine: dict[str, object] = dict(_DEFAULTS[dialect])
-    server: dict[str, object] = {"images": images, "dev_mode": dev_mode}
-    for name, value in (flags or {}).items():
-        _set(name, value, engine, server)
-    config = replace(EngineConfig(), dialect=dialect, era=chosen_era, defects=wanted, **engine)  # type: ignore[arg-type]  # values were checked against the fields' types
-    config = resolved(config)
-    return Options(config, replace(ServerConfig(), **server), host, port, dict(flags or {}))  # type: ignore[arg-type]  # as above
+    server: dict[str, object] = {"images": spec.images, "dev_mode": spec.dev_mode}
+    for name, value in spec.flags.items():
+        _apply_flag(name, value, engine, server)
+    config = replace(EngineConfig(), dialect=dialect, era=chosen_era, defects=expected, **engine)  # type: ignore[arg-type]  # values were checked against the fields' types
+    config = with_kv_blocks(config)
+    return Options(config, replace(ServerConfig(), **server), host, port, dict(spec.flags))  # type: ignore[arg-type]  # as above
 
 
 def _checked_era(dialect: str, era: str) -> str:
@@ -146,47 +158,47 @@ def _checked_era(dialect: str, era: str) -> str:
     raise ValueError(f"unknown era {era!r} of {dialect}: did you mean '{near[0]}.{near[1]}'?")
 
 
-def _set(name: str, value: object, engine: dict[str, object], server: dict[str, object]) -> None:
+def _apply_flag(name: str, value: object, engine: dict[str, object], server: dict[str, object]) -> None:
     key, given = name.lstrip("-").replace("-", "_"), value
     if key.startswith(("no_enable_", "no_async_")):
         key, given = key.removeprefix("no_"), False
     key = _ALIASES.get(key, key)
     if isinstance(given, Mapping):  # limit_mm_per_prompt's own form
-        for part, most in given.items():
-            _set(f"{key}.{part}", most, engine, server)
+        for part, limit in given.items():
+            _apply_flag(f"{key}.{part}", limit, engine, server)
         return
     of_engine = {f.name: f for f in fields(EngineConfig) if f.name not in _NOT_FLAGS}
     of_server = {f.name: f for f in fields(ServerConfig)}
     if key in of_engine:
-        engine[key] = _typed(key, given, str(of_engine[key].type))
+        engine[key] = _parse_value(key, given, str(of_engine[key].type))
     elif key in of_server:
-        server[key] = _typed(key, given, str(of_server[key].type))
+        server[key] = _parse_value(key, given, str(of_server[key].type))
     else:
-        raise nearest(key, [*of_engine, *of_server, *_ALIASES], "flag")
+        raise unknown_name_error(key, [*of_engine, *of_server, *_ALIASES], "flag")
 
 
-def _typed(name: str, value: object, kind: str) -> object:
+def _parse_value(name: str, value: object, kind: str) -> object:
     """A value as the field's type, from what YAML or a command line gives."""
     if kind.endswith("| None") and value in (None, "none", "None", ""):
         return None
-    wanted = kind.removesuffix(" | None")
-    if wanted == "bool":
+    expected = kind.removesuffix(" | None")
+    if expected == "bool":
         if isinstance(value, bool):
             return value
         if str(value).lower() in {"true", "1", "yes", "on", ""}:
             return True
         if str(value).lower() in {"false", "0", "no", "off"}:
             return False
-    elif wanted == "int" and not isinstance(value, bool):
+    elif expected == "int" and not isinstance(value, bool):
         try:
             return int(str(value).replace("_", ""))
         except ValueError:
             pass  # told below
-    elif wanted == "float" and not isinstance(value, bool):
+    elif expected == "float" and not isinstance(value, bool):
         try:
             return float(str(value))
         except ValueError:
             pass  # told below
-    elif wanted == "str":
+    elif expected == "str":
         return str(value)
-    raise ValueError(f"flag {name} must be {wanted} (got {value!r})")
+    raise ValueError(f"flag {name} must be {expected} (got {value!r})")

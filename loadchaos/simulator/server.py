@@ -21,7 +21,7 @@ from loadchaos.simulator.engine.process import TITLES
 from loadchaos.simulator.http.server import Exchange, HttpServer
 from loadchaos.simulator.lmdeploy.api import LmdeployApi
 from loadchaos.simulator.lmdeploy.lifecycle_log import LmdeployLifecycleLog
-from loadchaos.simulator.options import DIALECTS, Options, make_options
+from loadchaos.simulator.options import DIALECTS, Options, SimulatorSpec, make_options
 from loadchaos.simulator.vllm.api import VllmApi
 from loadchaos.simulator.vllm.lifecycle_log import VllmLifecycleLog
 
@@ -53,16 +53,10 @@ def config_from_args(argv: Sequence[str]) -> Options:
         flags[key] = value if equals else True
     if args.speed is not None:
         flags["speed"] = args.speed
-    return make_options(
-        dialect=args.dialect,
-        era=args.era,
-        defects=args.defect,
-        flags=flags,
-        host=args.host,
-        port=args.port,
-        images=not args.no_images,
-        dev_mode=not args.no_dev_mode,
+    spec = SimulatorSpec(
+        args.dialect, args.era, args.defect, flags, images=not args.no_images, dev_mode=not args.no_dev_mode
     )
+    return make_options(spec, host=args.host, port=args.port)
 
 
 class Api(Protocol):
@@ -101,7 +95,7 @@ class LifecycleLog(Protocol):
     def shutting_down(self) -> None:
         """The listener closes."""
 
-    def over(self) -> None:
+    def stopped(self) -> None:
         """All connections are closed."""
 
 
@@ -113,42 +107,42 @@ class ApiServer:
         self._engine = engine
         self._pipe = pipe
         vllm = options.engine.dialect == "vllm"
-        self._tale: LifecycleLog = VllmLifecycleLog(options) if vllm else LmdeployLifecycleLog(options)
-        self._face: Api = VllmApi(options, engine) if vllm else LmdeployApi(options, engine)
-        self._code = 0
-        self._over = asyncio.Event()
+        self._lifecycle: LifecycleLog = VllmLifecycleLog(options) if vllm else LmdeployLifecycleLog(options)
+        self._api: Api = VllmApi(options, engine) if vllm else LmdeployApi(options, engine)
+        self._exit_code = 0
+        self._finished = asyncio.Event()
         self._stopping = False
 
     async def run(self) -> int:
         """Serve until the engine dies or a signal comes. Returns the exit code."""
-        self._tale.start()
+        self._lifecycle.start()
         try:
             await self._engine.start(self._pipe)
         except EngineDiedEarlyError:
-            self._tale.failed_start()
+            self._lifecycle.failed_start()
             return 1
-        http = HttpServer(self._face.handle, self._options.server.quiet)
+        http = HttpServer(self._api.handle, self._options.server.quiet)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._terminate, http)
         self._engine.on_death = lambda: self._engine_died(http)
         port = await http.listen(self._options.host, self._options.port)
-        self._tale.listening(port, self._face.routes)
-        self._face.warm_up()
-        await self._over.wait()
+        self._lifecycle.listening(port, self._api.routes)
+        self._api.warm_up()
+        await self._finished.wait()
         await self._shut_down(http)
-        return self._code
+        return self._exit_code
 
     def _engine_died(self, http: HttpServer) -> None:
         """The pipe's other end is gone: answer everybody, then close after the short window real servers have."""
         if self._stopping:
             return
-        self._tale.death()
-        self._engine.fail_all()
-        after = self._face.exit_code_on_death
+        self._lifecycle.death()
+        self._engine.fail_all_requests()
+        after = self._api.exit_code_on_death
         if after is None:
             return
-        self._code = after
+        self._exit_code = after
         asyncio.get_running_loop().call_later(_DEATH_WINDOW_S, self._close, http)
 
     def _terminate(self, http: HttpServer) -> None:
@@ -156,26 +150,26 @@ class ApiServer:
         if self._stopping:
             return
         self._stopping = True
-        self._tale.shutting_down()
+        self._lifecycle.shutting_down()
         http.close_listener()
-        self._engine.fail_all()
-        self._over.set()
+        self._engine.fail_all_requests()
+        self._finished.set()
 
     def _close(self, http: HttpServer) -> None:
         if not self._stopping:
             self._stopping = True
-            self._tale.shutting_down()
+            self._lifecycle.shutting_down()
             http.close_listener()
-            self._over.set()
+            self._finished.set()
 
     async def _shut_down(self, http: HttpServer) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + _DRAIN_S
         while http.connections and loop.time() < until:  # noqa: ASYNC110 - once in a life, and bounded
             await asyncio.sleep(0.02)
-        http.drop()
+        http.close_all()
         self._engine.stop()
-        self._tale.over()
+        self._lifecycle.stopped()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 
 from loadchaos.simulator.command import command
+from loadchaos.simulator.options import SimulatorSpec
 
 PROFILE = """\
 name: bare
@@ -23,7 +24,7 @@ attacks: [{network: latency, at: 0s, for: 30s, params: {latency: 20}}]
 def test_run_without_a_target_in_the_profile_uses_the_proxy_to_an_external_server(tmp_path: Path) -> None:
     (tmp_path / "bare.yaml").write_text(PROFILE)
     server = subprocess.Popen(
-        command(dialect="vllm", era="0.18", defects=(), flags={}, port=0),
+        command(SimulatorSpec(era="0.18"), port=0),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

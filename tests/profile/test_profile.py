@@ -13,7 +13,7 @@ from loadchaos.profile.explain import explain
 from loadchaos.profile.pacing import planned_requests
 from loadchaos.profile.profile import Profile, Registry, from_mapping, load
 from loadchaos.profile.schema import schema
-from loadchaos.simulator.options import make_options
+from loadchaos.simulator.options import SimulatorSpec, make_options
 
 Write = Callable[..., Profile]
 TRAFFIC = "traffic: [{name: t, payload: {text: {tokens: 8}}}]\n"
@@ -279,7 +279,7 @@ def test_a_shipped_profile_is_good_and_reads_back_the_same(name: str, path: Path
 def test_a_shipped_profile_asks_the_embedded_server_for_what_it_has(name: str, path: Path, shelves: Registry) -> None:
     embedded = load(path, shelves).target.embedded
     assert embedded is not None
-    make_options(dialect=embedded.dialect, era=embedded.era, defects=embedded.defects, flags=embedded.flags)
+    make_options(SimulatorSpec(embedded.dialect, embedded.era, embedded.defects, embedded.flags))
 
 
 def test_the_profile_written_as_resolved_is_a_profile(tmp_path: Path, shelves: Registry) -> None:

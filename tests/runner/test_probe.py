@@ -15,6 +15,7 @@ import pytest
 
 from loadchaos.runner.probe import MOST_GENERATIONS, MOST_READS
 from loadchaos.simulator.command import command
+from loadchaos.simulator.options import SimulatorSpec
 
 
 def probe(*args: str) -> subprocess.CompletedProcess[str]:
@@ -34,7 +35,7 @@ def embedded() -> Iterator[Callable[..., str]]:
     started: list[tuple[subprocess.Popen[str], threading.Thread]] = []
 
     def start(dialect: str, era: str, flags: dict[str, object], **more: bool) -> str:
-        argv = command(dialect=dialect, era=era, defects=(), flags=flags, port=0, **more)
+        argv = command(SimulatorSpec(dialect, era, (), flags, **more), port=0)
         server = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert server.stdout is not None
         for line in server.stdout:

@@ -17,6 +17,7 @@ import pytest
 from PIL import Image
 
 from loadchaos.simulator.command import command
+from loadchaos.simulator.options import SimulatorSpec
 
 CAPTURES = Path(__file__).parent / "captures"
 
@@ -110,7 +111,7 @@ def start() -> Iterator[Start]:
         env: dict[str, str] | None = None,
         **flags: object,
     ) -> Server:
-        argv = command(dialect=dialect, era=era, defects=defects, flags=flags, port=0, images=images, dev_mode=dev_mode)
+        argv = command(SimulatorSpec(dialect, era, defects, flags, images=images, dev_mode=dev_mode), port=0)
         servers.append(Server(argv, env))
         return servers[-1]
 

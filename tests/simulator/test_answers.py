@@ -1,12 +1,12 @@
 """What the embedded model says: the same for the same prompt, a repeated word where it was told to, wrong once derailed."""
 
 from loadchaos.simulator.engine import tokenizer
-from loadchaos.simulator.engine.answers import AnswerText, obeyed
+from loadchaos.simulator.engine.answers import AnswerText, ordered_opening
 
 
 def test_an_answer_taken_in_pieces_is_the_same_text() -> None:
     whole, pieces = AnswerText(7), AnswerText(7)
-    assert whole.take(10) == pieces.take(3) + pieces.take(7)
+    assert whole.next_text(10) == pieces.next_text(3) + pieces.next_text(7)
 
 
 def test_a_word_that_it_is_told_to_repeat_opens_the_answer_whatever_the_pieces() -> None:
@@ -14,19 +14,19 @@ def test_a_word_that_it_is_told_to_repeat_opens_the_answer_whatever_the_pieces()
         "<|im_start|>user\nRepeat this word 3 times, with blanks between: canary-0123456789<|im_end|>\n"
     )
     for size in (1, 4, 60):
-        answer = AnswerText(7, obeyed(ids))
-        text = "".join(answer.take(size) for _ in range(60 // size))
+        answer = AnswerText(7, ordered_opening(ids))
+        text = "".join(answer.next_text(size) for _ in range(60 // size))
         assert text.startswith("canary-0123456789 canary-0123456789 canary-0123456789 ")
 
 
 def test_other_prompts_order_nothing() -> None:
-    assert obeyed(tokenizer.encode("Describe this picture")) == ()
-    assert obeyed(tokenizer.encode("Repeat this word 3 times: yes " + "and so on " * 100)) == ()
+    assert ordered_opening(tokenizer.encode("Describe this picture")) == ()
+    assert ordered_opening(tokenizer.encode("Repeat this word 3 times: yes " + "and so on " * 100)) == ()
 
 
 def test_a_derailed_answer_is_right_up_to_that_token_and_wrong_behind_it() -> None:
     right, wrong = AnswerText(7), AnswerText(7)
     wrong.derail(after=4)
-    assert wrong.take(2) == right.take(2)
-    assert wrong.take(2) == right.take(2)
-    assert wrong.take(6) != right.take(6)
+    assert wrong.next_text(2) == right.next_text(2)
+    assert wrong.next_text(2) == right.next_text(2)
+    assert wrong.next_text(6) != right.next_text(6)

@@ -8,7 +8,7 @@ from loadchaos.simulator.defects import DEFECTS
 from loadchaos.simulator.engine.engine import Engine
 from loadchaos.simulator.engine.rules import REDO_AFTER_REJECTIONS
 from loadchaos.simulator.engine.types import EngineConfig, EngineFault, EngineRequest, MMItem
-from loadchaos.simulator.engine.virtual_time import Played, closed_loop, mixed_traffic
+from loadchaos.simulator.engine.virtual_time import LoopResult, closed_loop, mixed_traffic
 
 THREE = ("encoder_pop_before_draft", "encoder_free_on_speculated", "encoder_free_on_scheduled")
 SMALL = EngineConfig(max_num_batched_tokens=2048)
@@ -18,7 +18,7 @@ def with_defect(name: str, config: EngineConfig = SMALL) -> EngineConfig:
     return replace(config, defects=frozenset([name]))
 
 
-def demo(config: EngineConfig, seed: int, requests: int = 600) -> Played:
+def demo(config: EngineConfig, seed: int, requests: int = 600) -> LoopResult:
     return closed_loop(Engine(config), mixed_traffic(requests, seed=seed), users=80)
 
 
@@ -77,10 +77,10 @@ def picture(name: str) -> MMItem:
 ONE_PICTURE = EngineConfig(encoder_cache_size=1000, draft_acceptance=0.0)
 
 
-def meet(config: EngineConfig, b_comes_at_step: int) -> Played:
+def meet(config: EngineConfig, b_comes_at_step: int) -> LoopResult:
     """`a` and its picture from step 0, `b` with another picture some steps later, in a cache that holds one."""
     engine = Engine(config)
-    played = Played()
+    played = LoopResult()
     engine.add(EngineRequest("a", 1100, 20, mm_items=(picture("of_a"),)))
     for step in range(100):
         if step == b_comes_at_step:

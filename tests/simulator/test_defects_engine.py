@@ -10,10 +10,10 @@ import pytest
 from loadchaos.simulator.engine.engine import Engine
 from loadchaos.simulator.engine.limits import input_limit
 from loadchaos.simulator.engine.types import EngineConfig, EngineFault, EngineRequest, MMItem
-from loadchaos.simulator.engine.virtual_time import Played, closed_loop, mixed_traffic
+from loadchaos.simulator.engine.virtual_time import LoopResult, closed_loop, mixed_traffic
 
 
-def play(config: EngineConfig, requests: list[EngineRequest]) -> Played:
+def play(config: EngineConfig, requests: list[EngineRequest]) -> LoopResult:
     return closed_loop(Engine(config), iter(requests), users=len(requests))
 
 

@@ -7,12 +7,12 @@ import pytest
 from loadchaos.simulator.engine.engine import Engine
 from loadchaos.simulator.engine.limits import input_limit, lmdeploy_blocks
 from loadchaos.simulator.engine.types import EngineConfig, EngineFault, EngineRequest, MMItem, RequestOutput
-from loadchaos.simulator.engine.virtual_time import Played, closed_loop, mixed_traffic
+from loadchaos.simulator.engine.virtual_time import LoopResult, closed_loop, mixed_traffic
 
 PLAIN = EngineConfig(num_speculative_tokens=0, async_scheduling=False)
 
 
-def play(config: EngineConfig, *requests: EngineRequest) -> Played:
+def play(config: EngineConfig, *requests: EngineRequest) -> LoopResult:
     return closed_loop(Engine(config), iter(requests), users=len(requests))
 
 

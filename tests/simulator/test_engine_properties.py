@@ -59,7 +59,7 @@ def test_every_request_gets_its_tokens_and_the_engine_is_empty_afterwards(
     config: EngineConfig, asked: list[EngineRequest]
 ) -> None:
     engine = Engine(config)
-    played = closed_loop(engine, iter(asked), users=5, most_steps=20_000)
+    played = closed_loop(engine, iter(asked), users=5, max_steps=20_000)
     assert played.fault is None
     assert played.tokens == {request.id: request.max_tokens for request in asked}
     stats = engine.stats()

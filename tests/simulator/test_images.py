@@ -11,7 +11,8 @@ from loadchaos.simulator.engine import tokenizer
 from loadchaos.simulator.engine.processor_cache import ReceiverCache
 from loadchaos.simulator.engine.types import MMItem
 from loadchaos.simulator.http.metrics_page import number
-from loadchaos.simulator.media.images import AspectRatioError, ImageReader, Processor
+from loadchaos.simulator.media.images import ImageReader
+from loadchaos.simulator.media.processor import AspectRatioError, Processor
 from loadchaos.simulator.media.sender_cache import SenderCache
 
 QWEN2 = Processor(patch=14, min_pixels=3136, max_pixels=12845056)

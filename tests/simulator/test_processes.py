@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from loadchaos.simulator.command import command
+from loadchaos.simulator.options import SimulatorSpec
 from loadchaos.simulator.server import config_from_args
 
 DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
@@ -169,16 +170,14 @@ def test_a_flag_reaches_the_engine_under_the_servers_own_name(start: Any) -> Non
     ],
 )
 def test_a_wrong_option_names_the_right_one(wrong: dict[str, Any], message: str) -> None:
-    right: dict[str, Any] = {"dialect": "vllm", "era": "0.18", "defects": [], "flags": {}, "port": 0}
     with pytest.raises(ValueError, match=re.escape(message)):
-        command(**{**right, **wrong})
+        command(SimulatorSpec(**{"era": "0.18", **wrong}), port=0)
 
 
 def test_a_command_line_comes_back_as_the_options_it_was_made_from() -> None:
     flags = {"max_num_batched_tokens": 1024, "encoder_cache_size": None, "async_scheduling": False}
-    argv = command(
-        dialect="vllm", era="0.18", defects=["mm_chunk_split"], flags=flags, port=8000, images=False, dev_mode=False
-    )
+    spec = SimulatorSpec("vllm", "0.18", ["mm_chunk_split"], flags, images=False, dev_mode=False)
+    argv = command(spec, port=8000)
     options = config_from_args(argv[3:])
     assert options.engine.max_num_batched_tokens == 1024
     assert options.engine.encoder_cache_size is None

@@ -40,7 +40,7 @@ class Defect:
     plant: Callable[[EngineRules], None]
 
 
-class Module(Protocol):
+class DefectModule(Protocol):
     """What a file of the shelf holds."""
 
     NAME: str
@@ -52,7 +52,7 @@ class Module(Protocol):
         """Change what the bug changes."""
 
 
-def _defect(dialect: str, module: Module) -> Defect:
+def _defect(dialect: str, module: DefectModule) -> Defect:
     return Defect(module.NAME, dialect, module.ABOUT, module.UPSTREAM, module.REMEDIES, module.plant)
 
 

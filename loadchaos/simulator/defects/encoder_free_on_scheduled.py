@@ -12,7 +12,7 @@ REMEDIES: dict[str, object] = {"num_speculative_tokens": 0}
 def plant(rules: EngineRules) -> None:
     """Free once more when the prompt chunk that reads an image was counted, as if it had already run."""
 
-    def passed_after(request: ScheduledRequest) -> int:
+    def read_position_after_planning(request: ScheduledRequest) -> int:
         return min(request.computed, request.target)
 
-    rules.passed_after = passed_after
+    rules.read_position_after_planning = read_position_after_planning

@@ -15,11 +15,11 @@ def plant(rules: EngineRules) -> None:
     Without async scheduling no step is in flight while the next is planned, so the two counts are the same.
     """
 
-    def passed(request: ScheduledRequest) -> int:
+    def read_position(request: ScheduledRequest) -> int:
         if request.computed < request.target:
             return request.computed
         if request.computed >= request.target + REDO_AFTER_REJECTIONS:
             return request.target
         return request.chunk_start
 
-    rules.passed = passed
+    rules.read_position = read_position

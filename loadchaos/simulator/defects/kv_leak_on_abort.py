@@ -10,4 +10,4 @@ REMEDIES: dict[str, object] = {}
 
 def plant(rules: EngineRules) -> None:
     """One block an abort: kill nothing, and after enough clients that left the cache is full of what nobody needs."""
-    rules.left_behind_on_abort = 1
+    rules.blocks_leaked_on_abort = 1

@@ -10,4 +10,4 @@ REMEDIES: dict[str, object] = {}
 
 def plant(rules: EngineRules) -> None:
     """It takes an abort while at least two younger requests run; who sends and reads to the end meets no mix-up."""
-    rules.rows_slip_on_abort = True
+    rules.swap_rows_on_abort = True

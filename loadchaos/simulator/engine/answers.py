@@ -17,7 +17,7 @@ _SHORT_PROMPT = 96
 _ORDER = re.compile(r"Repeat this word (\d\d?) times[^:<]*: ([\w-]+)")
 
 
-def obeyed(ids: Sequence[int]) -> tuple[int, ...]:
+def ordered_opening(ids: Sequence[int]) -> tuple[int, ...]:
     """The tokens that an answer begins with because the prompt ordered so; only a short prompt is looked at."""
     order = _ORDER.search(tokenizer.decode(ids)) if len(ids) <= _SHORT_PROMPT else None
     return tuple(tokenizer.encode(" ".join([order[2]] * int(order[1])))) if order is not None else ()
@@ -26,21 +26,21 @@ def obeyed(ids: Sequence[int]) -> tuple[int, ...]:
 class AnswerText:
     """An endless text; `take(n)` gives the next n tokens of it. `opening` are the tokens it begins with."""
 
-    __slots__ = ("_first", "_opening", "_right", "_state", "seed")
+    __slots__ = ("_first", "_opening", "_right_tokens", "_state", "seed")
 
     def __init__(self, seed: int, opening: tuple[int, ...] = ()) -> None:
         self.seed = seed
         self._opening = opening
-        self._right: int | None = None
+        self._right_tokens: int | None = None
         self._state = (seed ^ 0x5DEECE66D) & 0x7FFFFFFF
         self._first = True
 
-    def take(self, tokens: int) -> str:
+    def next_text(self, tokens: int) -> str:
         """The next `tokens` tokens as text; the first word of all has no blank before it."""
-        if self._right is not None:
-            return self._turn(self._right, tokens)
+        if self._right_tokens is not None:
+            return self._derailed_text(self._right_tokens, tokens)
         if self._opening:
-            return self._open(tokens)
+            return self._opening_text(tokens)
         words = []
         state = self._state
         for _ in range(tokens):
@@ -55,21 +55,21 @@ class AnswerText:
 
     def derail(self, after: int) -> None:
         """After so many tokens more go on with something else, as a model does whose context was taken away."""
-        self._right = after
+        self._right_tokens = after
 
-    def _turn(self, right: int, tokens: int) -> str:
+    def _derailed_text(self, right_tokens: int, tokens: int) -> str:
         """The last `right` tokens that are as they should be, and what comes then."""
-        self._right = None
-        if tokens <= right:
-            text, self._right = self.take(tokens), right - tokens
+        self._right_tokens = None
+        if tokens <= right_tokens:
+            text, self._right_tokens = self.next_text(tokens), right_tokens - tokens
             return text
-        text = self.take(right) if right else ""
+        text = self.next_text(right_tokens) if right_tokens else ""
         self._opening = ()
         self._state ^= 0x2545F491
-        return text + self.take(tokens - right)
+        return text + self.next_text(tokens - right_tokens)
 
-    def _open(self, tokens: int) -> str:
+    def _opening_text(self, tokens: int) -> str:
         ids, self._opening = self._opening[:tokens], self._opening[tokens:]
         self._first = False
         rest = tokens - len(ids)
-        return tokenizer.decode(ids) + (self.take(rest) if rest else "")
+        return tokenizer.decode(ids) + (self.next_text(rest) if rest else "")

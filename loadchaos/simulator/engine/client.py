@@ -15,7 +15,7 @@ from loadchaos.simulator.engine.answers import AnswerText
 from loadchaos.simulator.engine.types import EngineConfig, EngineRequest, EngineStats, RequestOutput
 
 
-class Sink(Protocol):
+class OutputSink(Protocol):
     """Who waits for one request's outputs, and the text that they are tokens of."""
 
     answer: AnswerText
@@ -42,11 +42,11 @@ class EngineClient:
         self.on_step: Callable[[int], None] = lambda _: None
         self.on_death: Callable[[], None] = lambda: None
         self._title = title
-        self._sinks: dict[str, Sink] = {}
+        self._sinks: dict[str, OutputSink] = {}
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._next_call = 0
         self._ready: asyncio.Future[int] | None = None
-        self._link = frames.EngineLink(self._received, self._lost)
+        self._link = frames.EngineLink(self._received, self._engine_lost)
         self._process: subprocess.Popen[bytes] | None = None
 
     def spawn(self) -> socket.socket:
@@ -66,7 +66,7 @@ class EngineClient:
         self._link.send(["config", {**asdict(self.config), "defects": sorted(self.config.defects)}])
         await self._ready
 
-    def add(self, request: EngineRequest, sink: Sink) -> None:
+    def add(self, request: EngineRequest, sink: OutputSink) -> None:
         """Hand over a request; its outputs go to `sink`. A dead engine tells the sink at once."""
         if self.dead:
             sink.engine_died()
@@ -115,7 +115,7 @@ class EngineClient:
         if self._process is not None:
             self._process.wait()
 
-    def fail_all(self) -> None:
+    def fail_all_requests(self) -> None:
         """Tell everybody that the engine is gone (also what SIGTERM does to requests in flight)."""
         self.dead = True
         sinks, self._sinks = self._sinks, {}
@@ -132,7 +132,7 @@ class EngineClient:
             self.stats = frames.stats_from_list(message[3])
             self.on_step(message[2])
             for values in message[1]:
-                self._give(frames.output_from_list(values))
+                self._deliver(frames.output_from_list(values))
         elif kind == "stats":
             self.stats = frames.stats_from_list(message[1])
         elif kind == "reply":
@@ -142,7 +142,7 @@ class EngineClient:
         elif kind == "ready" and self._ready is not None:
             self._ready.set_result(message[1])
 
-    def _give(self, output: RequestOutput) -> None:
+    def _deliver(self, output: RequestOutput) -> None:
         sink = self._sinks.get(output.request_id)
         if sink is None:
             return
@@ -155,7 +155,7 @@ class EngineClient:
             del self._sinks[output.request_id]
         sink.output(output)
 
-    def _lost(self) -> None:
+    def _engine_lost(self) -> None:
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(EngineDiedEarlyError())
             return

@@ -26,13 +26,13 @@ class EncoderCache:
     def __contains__(self, mm_hash: str) -> bool:
         return mm_hash in self._tokens
 
-    def make_size_for(self, item: MMItem) -> bool:
+    def grow_for(self, item: MMItem) -> bool:
         """Whether an item can ever be held; grows the cache for it where the size was left to us."""
         if item.tokens > self.size and self._grows:
             self.size = item.tokens
         return item.tokens <= self.size
 
-    def is_read_by(self, mm_hash: str, request_id: str) -> bool:
+    def has_reader(self, mm_hash: str, request_id: str) -> bool:
         """Whether this request already holds the entry."""
         return request_id in self._readers.get(mm_hash, ())
 
@@ -67,11 +67,11 @@ class EncoderCache:
             self._unread[mm_hash] = self._tokens[mm_hash]
             self.unread_tokens += self._tokens[mm_hash]
 
-    def take_evicted(self) -> list[str]:
+    def pop_evicted(self) -> list[str]:
         """Hashes evicted since the last call, which the runner must forget; those encoded anew meanwhile stay."""
-        gone = [h for h in self._evicted if h not in self._tokens]
+        evicted = [h for h in self._evicted if h not in self._tokens]
         self._evicted.clear()
-        return gone
+        return evicted
 
     def reset(self) -> None:
         """Forget everything, readers included: what vLLM warns about when requests are in progress."""

@@ -8,7 +8,7 @@ from typing import Literal
 
 from loadchaos.simulator.defects import plant
 from loadchaos.simulator.engine import crash_text
-from loadchaos.simulator.engine.limits import input_limit, resolved
+from loadchaos.simulator.engine.limits import input_limit, with_kv_blocks
 from loadchaos.simulator.engine.processor_cache import ExpectedCachedItemError, ReceiverCache
 from loadchaos.simulator.engine.request import Batch, ScheduledRequest
 from loadchaos.simulator.engine.rules import EngineRules
@@ -27,7 +27,7 @@ class Engine:
     """
 
     def __init__(self, config: EngineConfig) -> None:
-        self.config = config = resolved(config)
+        self.config = config = with_kv_blocks(config)
         rules = EngineRules(config)
         plant(config.defects, rules)
         self._rules = rules
@@ -68,16 +68,16 @@ class Engine:
         """Queue a request. What is wrong with it comes out of the next step as an output with an error."""
         if self.input_thread_dead:
             return
-        trouble = self._receive_images(request)
-        if trouble and crash_text.era_of(self.config) < (0, 14):
+        error = self._receive_images(request)
+        if error and crash_text.era_of(self.config) < (0, 14):
             self.input_thread_dead = True
-            self._log += crash_text.input_thread_death(trouble)
+            self._log += crash_text.input_thread_death(error)
             return
-        if trouble:
-            self._log += crash_text.preprocessing_error(request.id, trouble)
-        trouble = trouble or self._misfit(request)
-        if trouble:
-            self._end(request.id, "error", trouble)
+        if error:
+            self._log += crash_text.preprocessing_error(request.id, error)
+        error = error or self._reason_to_refuse(request)
+        if error:
+            self._end(request.id, "error", error)
             return
         state = ScheduledRequest(request, self.config)
         self._requests[request.id] = state
@@ -90,11 +90,11 @@ class Engine:
         for request_id in request_ids:
             request = self._requests.get(request_id)
             if request is not None:
-                if self._rules.rows_slip_on_abort:
-                    self._slip(request)
-                if left := min(self._rules.left_behind_on_abort, len(request.blocks)):
+                if self._rules.swap_rows_on_abort:
+                    self._swap_rows(request)
+                if left := min(self._rules.blocks_leaked_on_abort, len(request.blocks)):
                     del request.blocks[-left:]
-                self._take_out(request)
+                self._remove(request)
                 self._end(request_id, "abort")
 
     def step(self) -> StepResult:
@@ -103,10 +103,10 @@ class Engine:
             self._receiver.clear()
             self._clear_receiver_later = False
         batch = self._next_batch()
-        for request in self._scheduler.cut:
-            self._take_out(request)
+        for request in self._scheduler.out_of_blocks:
+            self._remove(request)
             self._end(request.id, "length")
-        self._scheduler.cut.clear()
+        self._scheduler.out_of_blocks.clear()
         duration_s = FIXED_S / self.config.speed
         if batch is not None:
             self._account(batch)
@@ -206,24 +206,24 @@ class Engine:
 
     def _account(self, batch: Batch) -> None:
         self._iterations += 1
-        for request, drafts, rejected, given in self._runner.run(batch, self._log):
+        for request, drafts, rejected, new_tokens in self._runner.run(batch, self._log):
             first, preempted = request.outputs == 0, request.epoch > 0
-            self._scheduler.give_back(request, drafts, rejected, given)
-            if not given:
+            self._scheduler.record_outcome(request, drafts, rejected, new_tokens)
+            if not new_tokens:
                 continue
             if first:
                 self._prompt_tokens += request.prompt
-            self._generation_tokens += given
+            self._generation_tokens += new_tokens
             reason = None
             if request.outputs >= request.length:
                 reason = request.stop_reason
                 self._finished[reason] += 1
-                self._take_out(request)
+                self._remove(request)
             cached = request.cached_tokens if first else 0
             derailed = self._rules.stale_after_preemption and preempted
-            self._outputs.append(RequestOutput(request.id, given, reason, None, cached, derailed))
+            self._outputs.append(RequestOutput(request.id, new_tokens, reason, None, cached, derailed))
 
-    def _take_out(self, request: ScheduledRequest) -> None:
+    def _remove(self, request: ScheduledRequest) -> None:
         self._scheduler.finish(request)
         request.epoch += 1  # what is planned for it is void
         del self._requests[request.id]
@@ -232,9 +232,9 @@ class Engine:
         self._finished[reason] += 1
         self._outputs.append(RequestOutput(request_id, 0, reason, error))
 
-    def _slip(self, gone: ScheduledRequest) -> None:
+    def _swap_rows(self, aborted: ScheduledRequest) -> None:
         running = self._scheduler.running
-        behind = running[running.index(gone) + 1 :][:2] if gone in running else []
+        behind = running[running.index(aborted) + 1 :][:2] if aborted in running else []
         if len(behind) == 2:
             self._outputs.append(RequestOutput(behind[0].id, 0, swapped_with=behind[1].id))
 
@@ -242,11 +242,11 @@ class Engine:
         try:
             for item in request.mm_items:
                 self._receiver.receive(item)
-        except ExpectedCachedItemError as missing:
-            return str(missing)
+        except ExpectedCachedItemError as error:
+            return str(error)
         return None
 
-    def _misfit(self, request: EngineRequest) -> str | None:
+    def _reason_to_refuse(self, request: EngineRequest) -> str | None:
         """Why the engine can never serve it, or None. The API server refuses most of this before."""
         config = self.config
         if config.dialect == "lmdeploy" and request.prompt_tokens > input_limit(config):
@@ -255,7 +255,7 @@ class Engine:
         if request.prompt_tokens > longest:
             return f"prompt of {request.prompt_tokens} tokens exceeds the {longest} that fit"
         for item in request.mm_items:
-            if not self._scheduler.encoder.make_size_for(item):
+            if not self._scheduler.encoder.grow_for(item):
                 return f"image of {item.tokens} tokens exceeds the encoder cache of {self._scheduler.encoder.size}"
             if config.disable_chunked_mm_input and item.tokens > config.max_num_batched_tokens:
                 return f"image of {item.tokens} tokens exceeds max_num_batched_tokens {config.max_num_batched_tokens}"

@@ -17,7 +17,7 @@ def lmdeploy_blocks(cache_max_entry_count: float) -> int:
     return int(LMDEPLOY_CACHE_MEMORY_BYTES * cache_max_entry_count / LMDEPLOY_BLOCK_BYTES)
 
 
-def resolved(config: EngineConfig) -> EngineConfig:
+def with_kv_blocks(config: EngineConfig) -> EngineConfig:
     """The config with its KV blocks worked out: LMDeploy's `num_gpu_blocks` 0 means "from cache_max_entry_count"."""
     if config.dialect == "lmdeploy" and config.num_gpu_blocks == 0:
         return replace(config, num_gpu_blocks=lmdeploy_blocks(config.cache_max_entry_count))
@@ -35,7 +35,7 @@ def input_limit(config: EngineConfig) -> int:
     if config.dialect != "lmdeploy":
         return longest - 1
     era = tuple(int(part) for part in config.era.split(".") if part.isdigit())
-    capacity = resolved(config).num_gpu_blocks * size
+    capacity = with_kv_blocks(config).num_gpu_blocks * size
     if era >= (0, 12):
         return min(capacity - 2 * size, longest)
     if era >= (0, 10):

@@ -21,7 +21,7 @@ def encode(message: list[Any]) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
-class Splitter:
+class FrameSplitter:
     """Cuts a byte stream into messages; keeps what is incomplete."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class EngineLink(asyncio.Protocol):
     def __init__(self, received: Callable[[list[Any]], None], lost: Callable[[], None]) -> None:
         self._received = received
         self._lost = lost
-        self._splitter = Splitter()
+        self._splitter = FrameSplitter()
         self._transport: asyncio.Transport | None = None
 
     async def connect(self, end: socket.socket) -> None:

@@ -27,21 +27,21 @@ _LEAST_STEP_S = 0.0005  # a step that schedules nothing must not spin a core of 
 _TERM_GRACE_S = 0.2  # a group-wide SIGTERM reaches the API server too: let it say it is a shutdown and no death
 
 
-class _Gone(Exception):  # noqa: N818 - a signal in our own flow, never seen by a user
+class _PipeClosed(Exception):  # noqa: N818 - a signal in our own flow, never seen by a user
     """The API server's end of the pipe is closed."""
 
 
-class Core:
+class EngineCore:
     """Owns the engine and the pipe."""
 
     def __init__(self, pipe: socket.socket) -> None:
         self._pipe = pipe
-        self._splitter = frames.Splitter()
+        self._splitter = frames.FrameSplitter()
         self._pending: list[list[Any]] = []
-        config = self._first()
+        config = self._receive_config()
         self._config = config
         self._log = Log(config.dialect, config.era, "EngineCore")
-        self._announce()
+        self._log_start()
         self._engine = Engine(config)
         self._send(["ready", os.getpid()])
 
@@ -49,7 +49,7 @@ class Core:
         """Step while there is work, wait while there is none. Returns never; raises _Gone or EngineFault."""
         due = time.monotonic()
         while True:
-            self._apply()
+            self._apply_messages()
             if not self._engine.has_work:
                 self._receive(None)
                 due = time.monotonic()
@@ -82,7 +82,7 @@ class Core:
         log.error(where, ["EngineCore encountered a fatal error.", *traceback])
         log.raw(f"{log.tag}{line}" for line in ("Process EngineCore:", *traceback))
 
-    def _announce(self) -> None:
+    def _log_start(self) -> None:
         config = self._config
         if config.dialect == "vllm":
             text = (
@@ -94,14 +94,14 @@ class Core:
             )
             self._log.line("INFO", "core.py:102", text)
 
-    def _first(self) -> EngineConfig:
+    def _receive_config(self) -> EngineConfig:
         while not self._pending:
             self._receive(None)
         _, values = self._pending.pop(0)
         values["defects"] = frozenset(values["defects"])
         return EngineConfig(**values)
 
-    def _apply(self) -> None:
+    def _apply_messages(self) -> None:
         pending, self._pending = self._pending, []
         for message in pending:
             kind = message[0]
@@ -111,15 +111,15 @@ class Core:
                 self._engine.abort(message[1])
                 self._send(["stats", frames.stats_to_list(self._engine.stats())])
             else:
-                self._send(["reply", message[1], self._call(message[2], message[3])])
+                self._send(["reply", message[1], self._admin_call(message[2], message[3])])
 
-    def _call(self, method: str, arguments: list[Any]) -> Any:
+    def _admin_call(self, method: str, arguments: list[Any]) -> Any:
         """What the admin endpoints ask for. Resets log their warnings, the rest answers by its value."""
         engine = self._engine
         if method == "reset_mm_cache":
-            self._warn(engine.reset_mm_cache())
+            self._log_warnings(engine.reset_mm_cache())
         elif method == "reset_encoder_cache":
-            self._warn(engine.reset_encoder_cache())
+            self._log_warnings(engine.reset_encoder_cache())
         elif method == "reset_prefix_cache":
             return engine.reset_prefix_cache(*arguments)
         elif method == "pause":
@@ -132,7 +132,7 @@ class Core:
             engine.wake_up()
         return True
 
-    def _warn(self, lines: list[str]) -> None:
+    def _log_warnings(self, lines: list[str]) -> None:
         for line in lines:
             self._log.line("WARNING", "core.py:557", line)
 
@@ -159,16 +159,16 @@ class Core:
         try:
             data = self._pipe.recv(1 << 20)
         except ConnectionError as broken:  # the API server was killed with something of ours unread
-            raise _Gone from broken
+            raise _PipeClosed from broken
         if not data:
-            raise _Gone
+            raise _PipeClosed
         self._pending.extend(self._splitter.feed(data))
 
     def _send(self, message: list[Any]) -> None:
         try:
             self._pipe.sendall(frames.encode(message))
         except OSError as broken:
-            raise _Gone from broken
+            raise _PipeClosed from broken
 
 
 def _speculation(config: EngineConfig) -> str:
@@ -196,11 +196,11 @@ def main(argv: list[str]) -> int:
     _name_process(title)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the API server, which then ends us
     signal.signal(signal.SIGTERM, _terminated)
-    core: Core | None = None
+    core: EngineCore | None = None
     try:
-        core = Core(socket.socket(fileno=int(fd)))
+        core = EngineCore(socket.socket(fileno=int(fd)))
         core.run()
-    except _Gone:
+    except _PipeClosed:
         return 0
     except EngineFault as fault:
         assert core is not None, "only a step raises an EngineFault"

@@ -18,22 +18,22 @@ class ScheduledRequest:
     """
 
     __slots__ = (
-        "all_rejected", "asked", "blocks", "cached_tokens", "capacity", "chunk_start", "computed", "decode_steps",
-        "epoch", "held", "id", "items", "length", "outputs", "pending_outputs", "prompt", "remembered", "rng_state",
+        "all_rejected", "blocks", "cached_tokens", "capacity", "chunk_start", "computed", "decode_steps", "epoch",
+        "held", "id", "items", "length", "original", "outputs", "pending_outputs", "prompt", "remembered", "rng_state",
         "run_chunk_start", "started", "stop_reason", "target", "unverified", "verified",
     )  # fmt: skip
 
-    def __init__(self, asked: EngineRequest, config: EngineConfig) -> None:
-        self.asked = asked
-        self.id = asked.id
-        self.prompt = asked.prompt_tokens
-        self.items: tuple[MMItem, ...] = tuple(sorted(asked.mm_items, key=lambda item: item.offset))
-        self.length, self.stop_reason = answer_length(asked, config)
+    def __init__(self, original: EngineRequest, config: EngineConfig) -> None:
+        self.original = original
+        self.id = original.id
+        self.prompt = original.prompt_tokens
+        self.items: tuple[MMItem, ...] = tuple(sorted(original.mm_items, key=lambda item: item.offset))
+        self.length, self.stop_reason = answer_length(original, config)
         self.outputs = 0
         self.epoch = 0  # grows with each preemption: what is in flight from before counts no more
         self.cached_tokens = 0
         self.started = False
-        self.rng_state = (asked.seed * 0xD1342543DE82EF95 + config.seed * 0xDA942042E4DD58B5 + 1) & _MASK
+        self.rng_state = (original.seed * 0xD1342543DE82EF95 + config.seed * 0xDA942042E4DD58B5 + 1) & _MASK
         self.blocks: list[int] = []
         self.held: dict[str, int] = {}  # encoder cache entries this request reads: hash -> position after the item
         self.restart()
@@ -60,15 +60,15 @@ class ScheduledRequest:
         return ((state ^ (state >> 31)) >> 11) / 9007199254740992.0
 
 
-def answer_length(asked: EngineRequest, config: EngineConfig) -> tuple[int, str]:
+def answer_length(original: EngineRequest, config: EngineConfig) -> tuple[int, str]:
     """How many tokens the answer will have, and why it ends there. At least one; seeded, so any run repeats."""
-    most = max(1, min(asked.max_tokens, config.max_model_len - asked.prompt_tokens))
-    least = max(1, asked.min_tokens)
-    if config.stop_share > 0 and least < most:
-        rng = random.Random(asked.seed * 1_000_003 + config.seed)
+    longest = max(1, min(original.max_tokens, config.max_model_len - original.prompt_tokens))
+    shortest = max(1, original.min_tokens)
+    if config.stop_share > 0 and shortest < longest:
+        rng = random.Random(original.seed * 1_000_003 + config.seed)
         if rng.random() < config.stop_share:
-            return rng.randint(least, most - 1), "stop"
-    return most, "length"
+            return rng.randint(shortest, longest - 1), "stop"
+    return longest, "length"
 
 
 # request, its epoch when planned, first position, tokens, how many of them are drafts

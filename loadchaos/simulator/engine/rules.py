@@ -18,7 +18,7 @@ another request takes the room in the few steps between.
 """
 
 
-def passed_by_all_readers(request: ScheduledRequest) -> int:
+def position_read_by_all(request: ScheduledRequest) -> int:
     """The position before which neither the target nor the drafter reads in any step after the one now being planned.
 
     A prompt chunk is planned from `computed`: what ends before it was read. After the prompt the last chunk is kept until
@@ -37,19 +37,19 @@ class EngineRules:
 
     config: EngineConfig
     # encoder cache: which entries a request gives up when it is planned, before it asks for new ones ...
-    passed: Callable[[ScheduledRequest], int] = passed_by_all_readers
+    read_position: Callable[[ScheduledRequest], int] = position_read_by_all
     # ... and once more when its tokens are planned and `computed` has moved: nothing more in the healthy engine
-    passed_after: Callable[[ScheduledRequest], int] | None = None
+    read_position_after_planning: Callable[[ScheduledRequest], int] | None = None
     # the runner forgets evicted entries when the step's drafter is done, not when the step's plan arrives
     drop_before_draft: bool = False
     # the receiver's side of the processor cache
     refresh_on_hit: bool = True
     reset_in_order: bool = True
     # how many blocks of the KV cache stay behind, held by nobody, when a running request is aborted
-    left_behind_on_abort: int = 0
+    blocks_leaked_on_abort: int = 0
     # a request that was preempted and comes back reads KV blocks that are somebody else's by now
     stale_after_preemption: bool = False
     # the row of an aborted request is taken out of the batch, and the two rows behind it come back in each other's place
-    rows_slip_on_abort: bool = False
+    swap_rows_on_abort: bool = False
     # what may kill a step before it runs: raises EngineFault
     before_step: list[Callable[[Batch, EngineConfig], None]] = field(default_factory=list)

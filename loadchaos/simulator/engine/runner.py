@@ -46,14 +46,14 @@ class ModelRunner:
             if request.epoch != epoch:
                 continue  # finished, aborted or preempted since it was planned
             if start < request.target:
-                given = self._compute_chunk(request, start, count)
+                new_tokens = self._compute_chunk(request, start, count)
                 first, last = start + 1, start + count
                 rejected = 0
             else:
                 rejected = self._verify(request, drafts)
-                given = min(1 + drafts - rejected, request.length - request.outputs)
-                first, last = self._starts_over(request)
-            outcome.append((request, drafts, rejected, given))
+                new_tokens = min(1 + drafts - rejected, request.length - request.outputs)
+                first, last = self._drafter_restart(request)
+            outcome.append((request, drafts, rejected, new_tokens))
             if drafting and request.items and first < last:
                 self._drafter_reads(batch, request, first, last, log)
         self.embeddings.difference_update(batch.evicted)
@@ -79,7 +79,7 @@ class ModelRunner:
             request.all_rejected = False
         return drafts - accepted
 
-    def _starts_over(self, request: ScheduledRequest) -> tuple[int, int]:
+    def _drafter_restart(self, request: ScheduledRequest) -> tuple[int, int]:
         """The prompt positions a drafter reads again after the prompt: only when its first drafts were all rejected."""
         if request.decode_steps == REDO_AFTER_REJECTIONS + 1 and request.all_rejected:
             return request.run_chunk_start, request.target

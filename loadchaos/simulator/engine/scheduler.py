@@ -26,7 +26,7 @@ class Scheduler:
         self.encoder = EncoderCache(config.encoder_cache_size, config.max_num_batched_tokens)
         self.waiting: deque[ScheduledRequest] = deque()
         self.running: list[ScheduledRequest] = []
-        self.cut: list[ScheduledRequest] = []  # alone and out of blocks: they end with what they have
+        self.out_of_blocks: list[ScheduledRequest] = []  # alone and out of blocks: they end with what they have
         self.admitting = True
         self.preemptions = 0
         self.prefix_queries = 0
@@ -43,19 +43,19 @@ class Scheduler:
         budget = self._plan_running(batch, self._budget)
         if self.admitting and preemptions == self.preemptions:
             self._plan_waiting(batch, budget)
-        batch.evicted = self.encoder.take_evicted()
+        batch.evicted = self.encoder.pop_evicted()
         return batch
 
-    def give_back(self, request: ScheduledRequest, drafts: int, rejected: int, given: int) -> None:
+    def record_outcome(self, request: ScheduledRequest, drafts: int, rejected: int, given: int) -> None:
         """A step of the request is done: `drafts` are verified, `rejected` of them did not hold, `given` tokens came."""
         request.unverified -= drafts
         request.computed -= rejected
         request.outputs += given
         if given:
             request.pending_outputs -= 1
-        full = min(request.verified // self.config.block_size, len(request.asked.prefix_hashes))
+        full = min(request.verified // self.config.block_size, len(request.original.prefix_hashes))
         while request.remembered < full:
-            self.pool.remember(request.blocks[request.remembered], request.asked.prefix_hashes[request.remembered])
+            self.pool.remember(request.blocks[request.remembered], request.original.prefix_hashes[request.remembered])
             request.remembered += 1
 
     def finish(self, request: ScheduledRequest) -> None:
@@ -64,7 +64,7 @@ class Scheduler:
             self.running.remove(request)
         elif request in self.waiting:
             self.waiting.remove(request)
-        self._let_go(request)
+        self._release_resources(request)
 
     def preempt_all(self) -> None:
         """Send every running request back to the queue, as /reset_prefix_cache with reset_running_requests does."""
@@ -84,7 +84,7 @@ class Scheduler:
                 if used < 0:
                     break  # it gave its own place up: nobody behind it can do better
                 budget -= used
-                index = self._place_after(request, index)
+                index = self._next_index(request, index)
                 continue
             if request.pending_outputs and request.outputs + request.pending_outputs >= request.length:
                 index += 1
@@ -93,32 +93,32 @@ class Scheduler:
             if computed + 1 + drafts > request.capacity and not self._make_room(request, computed + 1 + drafts):
                 break
             if request.held:
-                self._release(request, self._rules.passed)
+                self._release(request, self._rules.read_position)
             planned.append((request, request.epoch, computed, 1 + drafts, drafts))
             request.computed = computed + 1 + drafts
             request.unverified += drafts
             request.pending_outputs += 1
             if request.held:
-                self._release(request, self._rules.passed_after)
+                self._release(request, self._rules.read_position_after_planning)
             budget -= 1 + drafts
             batch.tokens += 1 + drafts
             index += 1
         return budget
 
-    def _place_after(self, request: ScheduledRequest, index: int) -> int:
+    def _next_index(self, request: ScheduledRequest, index: int) -> int:
         # making room may have preempted requests, always from the end, so the place is still ours
         return index + 1 if index < len(self.running) and self.running[index] is request else index
 
     def _plan_waiting(self, batch: Batch, budget: int) -> None:
         while self.waiting and budget > 0 and len(self.running) < self.config.max_num_seqs:
             request = self.waiting[0]
-            matched = self.pool.match(request.asked.prefix_hashes, (request.target - 1) // self.config.block_size)
+            matched = self.pool.match(request.original.prefix_hashes, (request.target - 1) // self.config.block_size)
             start = len(matched) * self.config.block_size
             room = self.pool.room_beside(matched) * self.config.block_size + start
             count = min(request.target - start, budget)
             if not self.config.enable_chunked_prefill and count < request.target - start:
                 break
-            count, items = self._with_images(request, start, count)
+            count, items = self._fit_images(request, start, count)
             if count <= 0 or start + count > room:
                 break
             self.waiting.popleft()
@@ -140,16 +140,16 @@ class Scheduler:
     def _plan_chunk(self, batch: Batch, request: ScheduledRequest, budget: int) -> int:
         """Tokens planned for the next prompt chunk; 0 when its image has no room yet; -1 when it was preempted."""
         if request.held:
-            self._release(request, self._rules.passed)
+            self._release(request, self._rules.read_position)
         count = min(request.target - request.computed, budget)
-        count, items = self._with_images(request, request.computed, count)
+        count, items = self._fit_images(request, request.computed, count)
         if count <= 0:
             return 0
         if request.computed + count > request.capacity:
             if not self._make_room(request, request.computed + count):
                 return -1
             # requests preempted for us may have let go what we counted on
-            count, items = self._with_images(request, request.computed, count)
+            count, items = self._fit_images(request, request.computed, count)
             if count <= 0:
                 return 0
         self._commit_chunk(batch, request, count, items)
@@ -170,9 +170,9 @@ class Scheduler:
         if request.computed >= request.target:
             request.pending_outputs += 1
         if request.held:
-            self._release(request, self._rules.passed_after)
+            self._release(request, self._rules.read_position_after_planning)
 
-    def _with_images(self, request: ScheduledRequest, start: int, count: int) -> tuple[int, list[MMItem]]:
+    def _fit_images(self, request: ScheduledRequest, start: int, count: int) -> tuple[int, list[MMItem]]:
         """How much of a chunk can run given the encoder cache, and the images it must take hold of.
 
         With a drafter the chunk needs one position more than it computes: the drafter reads one ahead.
@@ -182,7 +182,7 @@ class Scheduler:
         ahead = self._look_ahead
         items: list[MMItem] = []
         wanted = pinned = 0
-        seen: set[str] = set()
+        counted: set[str] = set()
         for item in request.items:
             end = item.offset + item.tokens
             if item.offset >= start + count + ahead:
@@ -191,22 +191,22 @@ class Scheduler:
                 continue
             if self.config.disable_chunked_mm_input and start <= item.offset and start + count < end:
                 return item.offset - start, items
-            if item.hash in seen or self.encoder.is_read_by(item.hash, request.id):
+            if item.hash in counted or self.encoder.has_reader(item.hash, request.id):
                 request.held[item.hash] = max(request.held.get(item.hash, 0), end)
                 continue
             if item.hash in self.encoder:
-                more, pin = 0, self.encoder.unread_size(item.hash)
+                new_tokens, pin = 0, self.encoder.unread_size(item.hash)
             else:
-                more, pin = item.tokens, 0
-            if wanted + more > self._encode_room or not self.encoder.room_for(wanted + more, pinned + pin):
-                return self._before(item, start, alone=not (request.held or items)), items
-            wanted += more
+                new_tokens, pin = item.tokens, 0
+            if wanted + new_tokens > self._encode_room or not self.encoder.room_for(wanted + new_tokens, pinned + pin):
+                return self._tokens_before(item, start, alone=not (request.held or items)), items
+            wanted += new_tokens
             pinned += pin
-            seen.add(item.hash)
+            counted.add(item.hash)
             items.append(item)
         return count, items
 
-    def _before(self, item: MMItem, start: int, *, alone: bool) -> int:
+    def _tokens_before(self, item: MMItem, start: int, *, alone: bool) -> int:
         """Tokens from `start` to before an image that cannot run yet, kept out of the drafter's sight as well.
 
         A request that takes or holds the image just before goes right up to it: to wait, holding, for room that it takes
@@ -215,12 +215,12 @@ class Scheduler:
         count = max(0, item.offset - start - self._look_ahead)
         return count if count or alone else max(0, item.offset - start)
 
-    def _release(self, request: ScheduledRequest, passed: Callable[[ScheduledRequest], int] | None) -> None:
-        if passed is None:
+    def _release(self, request: ScheduledRequest, read_position: Callable[[ScheduledRequest], int] | None) -> None:
+        if read_position is None:
             return
-        position = passed(request)
-        gone = [mm_hash for mm_hash, end in request.held.items() if end <= position]
-        for mm_hash in gone:
+        position = read_position(request)
+        released = [mm_hash for mm_hash, end in request.held.items() if end <= position]
+        for mm_hash in released:
             del request.held[mm_hash]
             self.encoder.release(mm_hash, request.id)
 
@@ -229,8 +229,8 @@ class Scheduler:
         while not self._grow(request, tokens):
             victim = self.running[-1]
             if victim is request and len(self.running) == 1:
-                if not request.pending_outputs and request not in self.cut:
-                    self.cut.append(request)
+                if not request.pending_outputs and request not in self.out_of_blocks:
+                    self.out_of_blocks.append(request)
                 return False
             self._preempt(victim)
             if victim is request:
@@ -238,25 +238,25 @@ class Scheduler:
         return True
 
     def _grow(self, request: ScheduledRequest, tokens: int) -> bool:
-        missing = -(-(tokens - request.capacity) // self.config.block_size)
-        if missing <= 0:
+        blocks_needed = -(-(tokens - request.capacity) // self.config.block_size)
+        if blocks_needed <= 0:
             return True
-        fresh = self.pool.allocate(missing)
-        if fresh is None:
+        allocated = self.pool.allocate(blocks_needed)
+        if allocated is None:
             return False
-        request.blocks += fresh
-        request.capacity += missing * self.config.block_size
+        request.blocks += allocated
+        request.capacity += blocks_needed * self.config.block_size
         return True
 
     def _preempt(self, request: ScheduledRequest) -> None:
         self.running.remove(request)
-        self._let_go(request)
+        self._release_resources(request)
         request.epoch += 1
         request.restart()
         self.waiting.appendleft(request)
         self.preemptions += 1
 
-    def _let_go(self, request: ScheduledRequest) -> None:
+    def _release_resources(self, request: ScheduledRequest) -> None:
         for mm_hash in request.held:
             self.encoder.release(mm_hash, request.id)
         request.held.clear()

@@ -12,7 +12,7 @@ from loadchaos.simulator.engine.types import EngineFault, EngineRequest, MMItem,
 
 
 @dataclass
-class Played:
+class LoopResult:
     """How a closed loop went: steps, virtual seconds, what each request got, and the death if there was one."""
 
     steps: int = 0
@@ -23,32 +23,32 @@ class Played:
     fault: EngineFault | None = None
 
 
-def closed_loop(engine: Engine, requests: Iterator[EngineRequest], users: int, most_steps: int = 200_000) -> Played:
+def closed_loop(engine: Engine, requests: Iterator[EngineRequest], users: int, max_steps: int = 200_000) -> LoopResult:
     """Keep `users` requests in the engine until `requests` is used up and all have ended, or the engine died.
 
     Raises RuntimeError when that takes more than `most_steps` steps: the engine makes no progress.
     """
-    played = Played()
+    loop = LoopResult()
     for request in islice(requests, users):
         engine.add(request)
     while engine.has_work:
-        played.steps += 1
-        if played.steps > most_steps:
-            raise RuntimeError(f"no end after {most_steps} steps: {engine.stats()}")
+        loop.steps += 1
+        if loop.steps > max_steps:
+            raise RuntimeError(f"no end after {max_steps} steps: {engine.stats()}")
         try:
             result = engine.step()
         except EngineFault as fault:
-            played.fault = fault
-            return played
-        played.seconds += result.duration_s
-        played.log += result.log
+            loop.fault = fault
+            return loop
+        loop.seconds += result.duration_s
+        loop.log += result.log
         for output in result.outputs:
-            played.tokens[output.request_id] = played.tokens.get(output.request_id, 0) + output.new_tokens
+            loop.tokens[output.request_id] = loop.tokens.get(output.request_id, 0) + output.new_tokens
             if output.finish_reason:
-                played.ended[output.request_id] = output
+                loop.ended[output.request_id] = output
                 for request in islice(requests, 1):
                     engine.add(request)
-    return played
+    return loop
 
 
 def mixed_traffic(

@@ -61,7 +61,7 @@ class Log:
         return [f"{self.tag}{level} {stamp} [{where}] {line}" for line in lines]
 
 
-def uvicorn_is_up(host: str, port: int) -> list[str]:
+def uvicorn_startup_lines(host: str, port: int) -> list[str]:
     """What uvicorn says when it serves; its own logger writes it, in no engine's form."""
     return [
         f"INFO:     Started server process [{os.getpid()}]",

@@ -24,7 +24,7 @@ class Routes(Generic[R]):
         self._refusal, self._refuse = refusal, refuse
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def told(self) -> list[tuple[str, str]]:
+    def endpoints(self) -> list[tuple[str, str]]:
         """(path, method) of all endpoints, for the log."""
         return sorted((path, method) for method, path in self._table)
 
@@ -32,9 +32,9 @@ class Routes(Generic[R]):
         """Answer one request, now or in a task."""
         route = self._table.get((exchange.method, path))
         if route is None:
-            known = exchange.path in self._paths
+            known_path = exchange.path in self._paths
             exchange.send(
-                405 if known else 404, b'{"detail":"%b"}' % (b"Method Not Allowed" if known else b"Not Found")
+                405 if known_path else 404, b'{"detail":"%b"}' % (b"Method Not Allowed" if known_path else b"Not Found")
             )
             return
         try:

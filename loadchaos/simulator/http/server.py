@@ -224,7 +224,7 @@ class ClientConnection(asyncio.Protocol):
 
     def log(self, exchange: Exchange, reason: str) -> None:
         """uvicorn's access line."""
-        self._server.access(self._peer, exchange, reason)
+        self._server.log_access(self._peer, exchange, reason)
 
     def finished(self, exchange: Exchange, close: bool) -> None:
         """The exchange is answered: take the next request, or wait for one."""
@@ -282,7 +282,7 @@ class HttpServer:
         self.port = int(self._server.sockets[0].getsockname()[1])
         return self.port
 
-    def access(self, peer: str, exchange: Exchange, reason: str) -> None:
+    def log_access(self, peer: str, exchange: Exchange, reason: str) -> None:
         """One access line, as uvicorn writes it."""
         if not self._quiet:
             text = f'INFO:     {peer} - "{exchange.method} {exchange.target} HTTP/1.1" {exchange.status} {reason}\n'
@@ -298,7 +298,7 @@ class HttpServer:
             if not connection.busy:
                 connection.close()
 
-    def drop(self) -> None:
+    def close_all(self) -> None:
         """Close every connection that is left."""
         for connection in list(self.connections):
             connection.close()

@@ -22,8 +22,9 @@ from loadchaos.simulator.http.server import Exchange
 from loadchaos.simulator.lmdeploy import errors
 from loadchaos.simulator.lmdeploy.errors import LmdeployRefusal
 from loadchaos.simulator.lmdeploy.metrics import LmdeployMetrics
-from loadchaos.simulator.lmdeploy.streams import LmdeployGeneration
-from loadchaos.simulator.media.images import DecodedImage, ImageError, ImageReader, Processor
+from loadchaos.simulator.lmdeploy.streams import GenerationRequest, LmdeployGeneration
+from loadchaos.simulator.media.images import ImageReader
+from loadchaos.simulator.media.processor import DecodedImage, ImageError, Processor
 from loadchaos.simulator.media.sender_cache import SenderCache
 from loadchaos.simulator.options import Options, release
 
@@ -39,8 +40,12 @@ class LmdeployApi:
         self.engine = engine
         self.release = release(options.engine.era)
         self.model = options.server.model
-        self.hidden = "kv_capacity_as_500" in options.engine.defects
-        self.clean = self.release < (0, 7, 0)  # the era of the planted bug, healthy: as today's versions refuse
+        self.hides_kv_error = "kv_capacity_as_500" in options.engine.defects
+        self.refuses_cleanly = self.release < (
+            0,
+            7,
+            0,
+        )  # the era of the planted bug, healthy: as today's versions refuse
         self.metrics = LmdeployMetrics(options)
         self.log = Log("lmdeploy", options.engine.era, "APIServer")
         server = options.server
@@ -49,12 +54,12 @@ class LmdeployApi:
         self._sessions = itertools.count(1)
         self._random = random.Random()
         self._routes = Routes(self._table(), LmdeployRefusal, errors.send)
-        engine.on_step = self._stepped
+        engine.on_step = self._record_step
 
     @property
     def routes(self) -> list[tuple[str, str]]:
         """(path, method) of all endpoints."""
-        return self._routes.told()
+        return self._routes.endpoints()
 
     @property
     def exit_code_on_death(self) -> int | None:
@@ -70,12 +75,12 @@ class LmdeployApi:
         """Answer one request, now or in a task."""
         self._routes.answer(exchange, exchange.path.rstrip("/") or "/")
 
-    def ended(self, generation: LmdeployGeneration, drop: bool) -> None:
+    def generation_ended(self, generation: LmdeployGeneration, drop: bool) -> None:
         """A generation is answered; `drop` when its client has gone."""
         if drop:
             self.engine.abort([str(generation.session)])
 
-    def _stepped(self, tokens: int) -> None:
+    def _record_step(self, tokens: int) -> None:
         if tokens:
             self.metrics.iteration_tokens.observe(tokens)
 
@@ -175,7 +180,7 @@ class LmdeployApi:
                 raise LmdeployRefusal("Multimodal input is not supported by this model.")
             urls, text = [], text.replace(_MARK, "")  # dropped silently
         if urls:
-            return self._with_images(exchange, data, text, urls)
+            return self._fit_images(exchange, data, text, urls)
         self._submit(exchange, data, tokenizer.encode(text), (), chat=True)
         return None
 
@@ -202,16 +207,16 @@ class LmdeployApi:
         if new and most is not None and (not isinstance(most, int) or most < 1):
             raise LmdeployRefusal(f"The max_tokens {most!r} must be a positive integer.")
 
-    async def _with_images(self, exchange: Exchange, data: dict[str, Any], text: str, urls: Sequence[str]) -> None:
-        left = False
+    async def _fit_images(self, exchange: Exchange, data: dict[str, Any], text: str, urls: Sequence[str]) -> None:
+        client_left = False
 
-        def leave() -> None:
-            nonlocal left
-            left = True
+        def note_disconnect() -> None:
+            nonlocal client_left
+            client_left = True
 
-        exchange.on_disconnect = leave
+        exchange.on_disconnect = note_disconnect
         results = await asyncio.gather(*(self._reader.read(url) for url in urls), return_exceptions=True)
-        pictures = [self._taken(result) for result in results]
+        pictures = [self._decoded_or_black(result) for result in results]
         ids: list[int] = []
         images = []
         first, *rest = text.split(_MARK)
@@ -220,10 +225,10 @@ class LmdeployApi:
             images.append((len(ids), picture))
             ids.extend([tokenizer.IMAGE_PAD] * picture.tokens)
             ids.extend(tokenizer.encode(piece))
-        if not left:
+        if not client_left:
             self._submit(exchange, data, ids, images, chat=True)
 
-    def _taken(self, result: DecodedImage | BaseException) -> DecodedImage:
+    def _decoded_or_black(self, result: DecodedImage | BaseException) -> DecodedImage:
         if isinstance(result, DecodedImage):
             return result
         if not isinstance(result, ImageError):
@@ -250,9 +255,7 @@ class LmdeployApi:
         session = next(self._sessions)
         shown = f"chatcmpl-{uuid.uuid4().hex[:22]}" if chat and self.release >= (0, 14, 0) else str(session)
         options = data.get("stream_options")
-        generation = LmdeployGeneration(
-            self,
-            exchange,
+        request = GenerationRequest(
             session,
             shown,
             count,
@@ -261,6 +264,7 @@ class LmdeployApi:
             stream=bool(data.get("stream")),
             include_usage=isinstance(options, Mapping) and bool(options.get("include_usage")),
         )
+        generation = LmdeployGeneration(self, exchange, request)
         if count >= longest:
             self.log.line("ERROR", "async_engine.py:602", f"run out of tokens. session_id={session}.")
             generation.finish("length")  # up to 0.15: 200, empty, length

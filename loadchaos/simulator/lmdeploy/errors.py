@@ -59,11 +59,11 @@ class Outcome(Enum):
     REFUSAL = "400 or 500 as an error object"
 
 
-def outcome(release: Release, chat: bool, stream: bool, hidden: bool, clean: bool) -> Outcome:
+def outcome(release: Release, chat: bool, stream: bool, hides_kv_error: bool, refuses_cleanly: bool) -> Outcome:
     """Which era says what. `hidden` is the planted bug of 0.6, whatever the era; `clean` is that era without it."""
-    if hidden:
+    if hides_kv_error:
         return Outcome.HTTP_500
-    if clean or release >= (0, 16, 0):
+    if refuses_cleanly or release >= (0, 16, 0):
         return Outcome.REFUSAL
     # finish_reason error was accepted for whole chat answers from 0.7.0, elsewhere from 0.7.2.
     if release < (0, 7, 0) or (release < (0, 7, 2) and (stream or not chat)):
@@ -71,7 +71,7 @@ def outcome(release: Release, chat: bool, stream: bool, hidden: bool, clean: boo
     return Outcome.TEXT
 
 
-def words(error: str, release: Release) -> str:
+def error_text(error: str, release: Release) -> str:
     """The text that 0.7 to 0.15 answer with."""
     return "internal error happened" if release < (0, 10, 0) else f"internal error happened, status code {error}"
 

@@ -11,7 +11,7 @@ from loadchaos.simulator.engine.limits import (
     input_limit,
     lmdeploy_blocks,
 )
-from loadchaos.simulator.http.logs import Log, uvicorn_is_up
+from loadchaos.simulator.http.logs import Log, uvicorn_startup_lines
 from loadchaos.simulator.options import Options, release
 
 _MB = 1024 * 1024
@@ -48,7 +48,7 @@ class LmdeployLifecycleLog:
         self._capacity()
         url = f"\x1b[93m\x1b[1mhttp://{options.host}:{port}\x1b[0m"
         hint = f"HINT:    Please open {url} in a browser for detailed api usage!!!"
-        log.raw([*[hint] * 3, *uvicorn_is_up(options.host, port)])
+        log.raw([*[hint] * 3, *uvicorn_startup_lines(options.host, port)])
 
     def death(self) -> None:
         """The engine process is gone."""
@@ -61,7 +61,7 @@ class LmdeployLifecycleLog:
         """The listener closes."""
         self._log.raw(["INFO:     Shutting down"])
 
-    def over(self) -> None:
+    def stopped(self) -> None:
         """All connections are closed."""
         lines = ["Waiting for application shutdown.", "Application shutdown complete."]
         self._log.raw([*(f"INFO:     {line}" for line in lines), f"INFO:     Finished server process [{os.getpid()}]"])

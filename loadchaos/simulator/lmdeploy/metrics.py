@@ -9,8 +9,8 @@ from loadchaos.simulator.http.metrics_page import Histogram, MetricsPage
 from loadchaos.simulator.options import Options, release
 
 _REFRESH_S = 10.0
-_FIRST = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
-_WHOLE = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0)
+_TTFT_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
+_LATENCY_S = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0)
 _RESPONSES = ("SUCCESS", "FINISH", "ENGINE_STOP_ERROR", "INPUT_LENGTH_ERROR", "INTERNAL_ENGINE_ERROR", "CANCEL")
 
 
@@ -36,9 +36,9 @@ class LmdeployMetrics:
         self.iteration_tokens = Histogram(
             (1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0)
         )
-        self.first_token = Histogram(_FIRST)
-        self.per_token = Histogram(_FIRST)
-        self.whole = Histogram(_WHOLE)
+        self.ttft = Histogram(_TTFT_S)
+        self.tpot = Histogram(_TTFT_S)
+        self.latency = Histogram(_LATENCY_S)
 
     def page(self, stats: EngineStats) -> bytes:
         """The page as it stands."""
@@ -87,7 +87,7 @@ class LmdeployMetrics:
             "request_prompt_tokens": self.request_prompt,
             "request_generation_tokens": self.request_generation,
             "iteration_tokens_total": self.iteration_tokens,
-            "time_to_first_token_seconds": self.first_token,
-            "time_per_output_token_seconds": self.per_token,
-            "e2e_request_latency_seconds": self.whole,
+            "time_to_first_token_seconds": self.ttft,
+            "time_per_output_token_seconds": self.tpot,
+            "e2e_request_latency_seconds": self.latency,
         }

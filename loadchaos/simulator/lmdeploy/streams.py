@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import Protocol
 
 import orjson
@@ -25,11 +26,24 @@ class LmdeployContext(Protocol):
     release: Release
     model: str
     log: Log
-    hidden: bool
-    clean: bool
+    hides_kv_error: bool
+    refuses_cleanly: bool
 
-    def ended(self, generation: LmdeployGeneration, drop: bool) -> None:
+    def generation_ended(self, generation: LmdeployGeneration, drop: bool) -> None:
         """The generation is answered; `drop` takes it out of the engine."""
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """A checked request; `shown_id` is its id in the answer."""
+
+    session: int
+    shown_id: str
+    prompt_tokens: int
+    seed: int
+    chat: bool
+    stream: bool
+    include_usage: bool
 
 
 class LmdeployGeneration:
@@ -39,37 +53,35 @@ class LmdeployGeneration:
         self,
         server: LmdeployContext,
         exchange: Exchange,
-        session: int,
-        shown_id: str,
-        prompt_tokens: int,
-        seed: int,
-        *,
-        chat: bool,
-        stream: bool,
-        include_usage: bool,
+        request: GenerationRequest,
     ) -> None:
         self._server = server
         self._exchange = exchange
-        self.session = session
-        self._prompt_tokens = prompt_tokens
-        self._chat = chat
-        self._stream = stream
-        self._include_usage = include_usage
-        self.answer = AnswerText(seed)
-        self._began = self._last = time.monotonic()
+        self.session = request.session
+        self._prompt_tokens = request.prompt_tokens
+        self._chat = request.chat
+        self._stream = request.stream
+        self._include_usage = request.include_usage
+        self.answer = AnswerText(request.seed)
+        self._started_at = self._last_at = time.monotonic()
         self._tokens = self._pending = self._cached = 0
-        self.over = False
-        self._base = {"id": shown_id, "object": self._kind(), "created": int(time.time()), "model": server.model}
+        self.finished = False
+        self._base = {
+            "id": request.shown_id,
+            "object": self._kind(),
+            "created": int(time.time()),
+            "model": server.model,
+        }
         self._head = orjson.dumps(self._base)[:-1]
         server.metrics.in_flight += 1
         exchange.on_disconnect = self._disconnected
         exchange.on_resume = self._flush
-        if stream:
+        if request.stream:
             exchange.start()  # before admission: the first byte comes while the request still queues
 
     def output(self, output: RequestOutput) -> None:
         """What one step gave."""
-        if self.over:
+        if self.finished:
             return
         if output.error is not None:
             self._engine_error(output.error)
@@ -84,7 +96,7 @@ class LmdeployGeneration:
 
     def engine_died(self) -> None:
         """The engine process is gone: cut text without a finish_reason up to 0.15, a clean error after, broken in 0.6."""
-        if self.over:
+        if self.finished:
             return
         release = self._server.release
         if release >= (0, 16, 0):
@@ -105,7 +117,7 @@ class LmdeployGeneration:
 
     def finish(self, reason: str, text: str | None = None) -> None:
         """End with a finish_reason; `text` replaces the answer's where the server answers with an error's words."""
-        self.over = True
+        self.finished = True
         if not self._stream:
             shown = self._text() if text is None else text
             self._exchange.send(200, self._body(shown, reason))
@@ -120,7 +132,7 @@ class LmdeployGeneration:
 
     def _engine_error(self, error: str) -> None:
         server, log = self._server, self._server.log
-        how = errors.outcome(server.release, self._chat, self._stream, server.hidden, server.clean)
+        how = errors.outcome(server.release, self._chat, self._stream, server.hides_kv_error, server.refuses_cleanly)
         status = f"{error}, " if server.release >= (0, 12, 0) else ""
         if server.release >= (0, 7, 1):
             log.line("ERROR", "async_engine.py:731", f'session {self.session} finished, {status}reason "error"')
@@ -129,7 +141,7 @@ class LmdeployGeneration:
             self._exchange.cut() if self._stream else errors.send_plain_500(self._exchange)
             self._end(failed=True)
         elif how is Outcome.TEXT:
-            self.finish("error", errors.words(error, server.release))
+            self.finish("error", errors.error_text(error, server.release))
         else:
             self._refuse(errors.refusal_for(error))
 
@@ -143,36 +155,36 @@ class LmdeployGeneration:
         self._end(failed=True)
 
     def _end(self, failed: bool) -> None:
-        self.over = True
+        self.finished = True
         metrics = self._server.metrics
         if failed:
             metrics.failed += 1
         else:
             metrics.succeeded += 1
-            metrics.whole.observe(time.monotonic() - self._began)
+            metrics.latency.observe(time.monotonic() - self._started_at)
             metrics.request_prompt.observe(self._prompt_tokens)
             metrics.request_generation.observe(self._tokens)
         metrics.in_flight -= 1
-        self._server.ended(self, drop=False)
+        self._server.generation_ended(self, drop=False)
 
     def _measure(self, output: RequestOutput) -> None:
         metrics, now = self._server.metrics, time.monotonic()
         metrics.generation_tokens += output.new_tokens
         if self._tokens:
-            metrics.per_token.observe((now - self._last) / max(1, output.new_tokens))
+            metrics.tpot.observe((now - self._last_at) / max(1, output.new_tokens))
         else:
             self._cached = output.cached_tokens
             metrics.prompt_tokens += self._prompt_tokens
             metrics.cached_tokens += output.cached_tokens
-            metrics.first_token.observe(now - self._began)
-        self._last = now
+            metrics.ttft.observe(now - self._started_at)
+        self._last_at = now
 
     def _text(self) -> str:
         tokens, self._pending = self._pending, 0
-        return self.answer.take(tokens) if tokens else ""
+        return self.answer.next_text(tokens) if tokens else ""
 
     def _flush(self) -> None:
-        if self._stream and self._pending and not self.over:
+        if self._stream and self._pending and not self.finished:
             self._write(self._text(), None)
 
     def _write(self, text: str, reason: str | None) -> None:
@@ -206,8 +218,8 @@ class LmdeployGeneration:
         return orjson.dumps({**self._base, "choices": [choice], "usage": self._usage()})
 
     def _disconnected(self) -> None:
-        if not self.over:
-            self.over = True
+        if not self.finished:
+            self.finished = True
             self._server.metrics.failed += 1
             self._server.metrics.in_flight -= 1
-            self._server.ended(self, drop=True)
+            self._server.generation_ended(self, drop=True)

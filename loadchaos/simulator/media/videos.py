@@ -9,7 +9,7 @@ import io
 import struct
 
 from loadchaos.simulator.engine import tokenizer
-from loadchaos.simulator.media.images import VIDEO, DecodedImage, ImageError, Processor
+from loadchaos.simulator.media.processor import VIDEO, DecodedImage, ImageError, Processor
 
 _FRAMES_A_PATCH = 2
 

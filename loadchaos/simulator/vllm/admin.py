@@ -29,7 +29,7 @@ class AdminContext(Protocol):
     sender: SenderCache
     metrics: VllmMetrics
 
-    def hold(self, held: bool) -> None:
+    def set_holding(self, held: bool) -> None:
         """Let new requests wait, or go on."""
 
     def abort_all(self, ids: list[str] | None = None) -> int:
@@ -42,8 +42,8 @@ class AdminContext(Protocol):
 class Admin:
     """The endpoints; `paused` and `sleeping` are what they report."""
 
-    def __init__(self, face: AdminContext) -> None:
-        self._face = face
+    def __init__(self, api: AdminContext) -> None:
+        self._api = api
         self.paused = False
         self.sleeping = False
 
@@ -62,32 +62,32 @@ class Admin:
             ((0, 8, 0), "GET", "/is_sleeping", self._is_sleeping),
             ((0, 19, 0), "POST", "/abort_requests", self._abort_requests),
         )
-        return {(method, path): handler for since, method, path, handler in known if self._face.release >= since}
+        return {(method, path): handler for since, method, path, handler in known if self._api.release >= since}
 
-    async def _call(self, exchange: Exchange, method: str, *arguments: object) -> object:
+    async def _call_engine(self, exchange: Exchange, method: str, *arguments: object) -> object:
         """Ask the engine core; on its death the exchange is answered and None returned."""
         try:
-            return await self._face.engine.call(method, *arguments)
+            return await self._api.engine.call(method, *arguments)
         except EngineDiedEarlyError:
-            errors.send(exchange, errors.dead(), self._face.release)
+            errors.send(exchange, errors.dead(), self._api.release)
             return None
 
     async def _reset_mm_cache(self, exchange: Exchange) -> None:
         # One ordered step: nothing is sent between our forgetting and the message that makes the engine forget.
-        self._face.sender.clear()
-        if await self._call(exchange, "reset_mm_cache") is not None:
+        self._api.sender.clear()
+        if await self._call_engine(exchange, "reset_mm_cache") is not None:
             exchange.send(200, b"", None)
 
     async def _reset_encoder_cache(self, exchange: Exchange) -> None:
-        if await self._call(exchange, "reset_encoder_cache") is not None:
+        if await self._call_engine(exchange, "reset_encoder_cache") is not None:
             exchange.send(200, b"", None)
 
     async def _reset_prefix_cache(self, exchange: Exchange) -> None:
         running = exchange.query.get("reset_running_requests", ["false"])[-1].lower() == "true"
-        done = await self._call(exchange, "reset_prefix_cache", running)
+        done = await self._call_engine(exchange, "reset_prefix_cache", running)
         if done is None:
             return
-        if self._face.release >= (0, 32, 0):
+        if self._api.release >= (0, 32, 0):
             exchange.send(200, orjson.dumps({"success": bool(done)}))
         else:
             exchange.send(200, b"", None)
@@ -96,24 +96,24 @@ class Admin:
         mode = exchange.query.get("mode", ["abort"])[-1]
         if mode not in _MODES:
             text = f"Invalid pause mode: {mode}. Must be one of {', '.join(_MODES)}."
-            errors.send(exchange, VllmRefusal(text), self._face.release)
+            errors.send(exchange, VllmRefusal(text), self._api.release)
             return
-        await self._stop(mode)
-        if await self._call(exchange, "pause", mode) is not None:
+        await self._stop_serving(mode)
+        if await self._call_engine(exchange, "pause", mode) is not None:
             self.paused = True
             exchange.send(200, b'{"status":"paused"}')
 
-    async def _stop(self, mode: str) -> None:
-        self._face.hold(True)
+    async def _stop_serving(self, mode: str) -> None:
+        self._api.set_holding(True)
         if mode == "abort":
-            self._face.abort_all()
+            self._api.abort_all()
         elif mode == "wait":
-            await self._face.idle()
+            await self._api.idle()
 
     async def _resume(self, exchange: Exchange) -> None:
-        if await self._call(exchange, "resume") is not None:
+        if await self._call_engine(exchange, "resume") is not None:
             self.paused = False
-            self._face.hold(self.sleeping)
+            self._api.set_holding(self.sleeping)
             exchange.send(200, b'{"status":"resumed"}')
 
     async def _is_paused(self, exchange: Exchange) -> None:
@@ -122,22 +122,22 @@ class Admin:
     async def _sleep(self, exchange: Exchange) -> None:
         level = int(exchange.query.get("level", ["1"])[-1] or 1)
         mode = exchange.query.get("mode", ["abort"])[-1]
-        await self._stop(mode)
-        if await self._call(exchange, "sleep", level, mode) is not None:
+        await self._stop_serving(mode)
+        if await self._call_engine(exchange, "sleep", level, mode) is not None:
             self.sleeping = True
-            self._face.metrics.sleep_level = level
+            self._api.metrics.sleep_level = level
             exchange.send(200, orjson.dumps({"status": "sleeping", "level": level}))
 
     async def _wake_up(self, exchange: Exchange) -> None:
-        if await self._call(exchange, "wake_up") is not None:
+        if await self._call_engine(exchange, "wake_up") is not None:
             self.sleeping = self.paused = False
-            self._face.metrics.sleep_level = 0
-            self._face.hold(False)
+            self._api.metrics.sleep_level = 0
+            self._api.set_holding(False)
             exchange.send(200, orjson.dumps({"status": "awake", "tags": exchange.query.get("tags")}))
 
     async def _is_sleeping(self, exchange: Exchange) -> None:
         # Asks the engine, so it hangs with it: the hang probe of the real server, too.
-        if await self._call(exchange, "ping") is not None:
+        if await self._call_engine(exchange, "ping") is not None:
             exchange.send(200, orjson.dumps({"is_sleeping": self.sleeping}))
 
     async def _abort_requests(self, exchange: Exchange) -> None:
@@ -147,12 +147,12 @@ class Admin:
         chosen = None
         if ids and not everything:
             chosen = [ids] if isinstance(ids, str) else [str(i) for i in ids]
-        count = self._face.abort_all(chosen)
+        count = self._api.abort_all(chosen)
         # An unknown id counts as aborted, too (measured).
         exchange.send(200, orjson.dumps({"status": "aborted", "aborted": count if everything else len(chosen or ())}))
 
     async def _server_info(self, exchange: Exchange) -> None:
-        options = self._face.options
+        options = self._api.options
         config = {
             **{key: value for key, value in asdict(options.engine).items() if key not in {"defects", "dialect", "era"}},
             "model": options.server.model,
@@ -165,6 +165,6 @@ class Admin:
         as_json = exchange.query.get("config_format", ["text"])[-1] == "json"
         shown: object = config if as_json else ", ".join(f"{key}={value!r}" for key, value in config.items())
         body = {"vllm_config": shown, "vllm_env": environment}
-        if self._face.release >= (0, 19, 0):
+        if self._api.release >= (0, 19, 0):
             body["system_env"] = {}
         exchange.send(200, orjson.dumps(body))

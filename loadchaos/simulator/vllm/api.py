@@ -20,14 +20,15 @@ from loadchaos.simulator.engine.types import EngineRequest, MMItem
 from loadchaos.simulator.http import metrics_page
 from loadchaos.simulator.http.routes import Route, Routes
 from loadchaos.simulator.http.server import Exchange
-from loadchaos.simulator.media.images import AspectRatioError, DecodedImage, ImageError, ImageReader, Processor
+from loadchaos.simulator.media.images import ImageReader
+from loadchaos.simulator.media.processor import AspectRatioError, DecodedImage, ImageError, Processor
 from loadchaos.simulator.media.sender_cache import SenderCache
 from loadchaos.simulator.options import Options, release
 from loadchaos.simulator.vllm import errors, render, requests
 from loadchaos.simulator.vllm.admin import Admin
 from loadchaos.simulator.vllm.errors import VllmRefusal
 from loadchaos.simulator.vllm.metrics import VllmMetrics
-from loadchaos.simulator.vllm.requests import Asked
+from loadchaos.simulator.vllm.requests import CheckedRequest
 from loadchaos.simulator.vllm.streams import VllmGeneration, new_id, seeds_for
 
 
@@ -43,7 +44,6 @@ class VllmApi:
         self.token_details = options.server.enable_prompt_tokens_details
         self.metrics = VllmMetrics(options)
         self.sender = SenderCache(options.engine.mm_processor_cache_items)
-        self.stopping = False
         server = options.server
         self._reader = ImageReader(
             Processor(
@@ -57,14 +57,12 @@ class VllmApi:
         self._admin = Admin(self)
         self._random = random.Random()
         self._generations: dict[str, VllmGeneration] = {}
-        self._open = asyncio.Event()
-        self._open.set()
-        self._quiet = asyncio.Event()
-        self._quiet.set()
-        self._load = 0
-        self._created = int(time.time())
+        self._admitting = asyncio.Event()
+        self._admitting.set()
+        self._all_answered = asyncio.Event()
+        self._all_answered.set()
         self._routes = Routes(self._table(), VllmRefusal, self._refuse)
-        engine.on_step = self._stepped
+        engine.on_step = self._record_step
 
     def warm_up(self) -> None:
         """What can wait until the server listens."""
@@ -74,7 +72,7 @@ class VllmApi:
     @property
     def routes(self) -> list[tuple[str, str]]:
         """(path, method) of all endpoints, for the log."""
-        return self._routes.told()
+        return self._routes.endpoints()
 
     @property
     def exit_code_on_death(self) -> int | None:
@@ -85,23 +83,23 @@ class VllmApi:
         """Answer one request, now or in a task."""
         self._routes.answer(exchange, exchange.path)
 
-    def drop(self, ids: list[str]) -> None:
+    def abort_in_engine(self, ids: list[str]) -> None:
         """Take engine requests out."""
         self.engine.abort(ids)
 
-    def ended(self, generation: VllmGeneration) -> None:
+    def generation_ended(self, generation: VllmGeneration) -> None:
         """A generation is answered, or its client has gone."""
         for choice in generation.choices:
             self._generations.pop(choice.id, None)
         if not self._generations:
-            self._quiet.set()
+            self._all_answered.set()
 
-    def hold(self, held: bool) -> None:
+    def set_holding(self, held: bool) -> None:
         """Let new requests wait without a byte, or go on."""
         if held:
-            self._open.clear()
+            self._admitting.clear()
         else:
-            self._open.set()
+            self._admitting.set()
 
     def abort_all(self, ids: list[str] | None = None) -> int:
         """End running generations with finish_reason abort; None means all. Returns how many."""
@@ -113,9 +111,9 @@ class VllmApi:
 
     async def idle(self) -> None:
         """Wait until no generation runs."""
-        await self._quiet.wait()
+        await self._all_answered.wait()
 
-    def _stepped(self, tokens: int) -> None:
+    def _record_step(self, tokens: int) -> None:
         if tokens:
             self.metrics.step_tokens.observe(tokens)
 
@@ -214,8 +212,8 @@ class VllmApi:
         found = []
         for prompt in requests.prompts(data, self.options, chat=chat):
             ids, images = requests.assemble(prompt, await self._pictures(prompt.sources))
-            asked = Asked(prompt, sampling, chat, new_id(chat, None), ids, images)
-            found.append(render.rendered(requests.fit(asked, self.options), data, self.model))
+            checked = CheckedRequest(prompt, sampling, chat, new_id(chat, None), ids, images)
+            found.append(render.rendered(requests.fit(checked, self.options), data, self.model))
         exchange.send(200, orjson.dumps(found[0] if chat else found))
 
     # generation
@@ -235,25 +233,25 @@ class VllmApi:
             raise errors.dead()
         sampling = requests.sampling(data, chat, self.options)
         prompt = (requests.chat_prompt if chat else requests.completion_prompt)(data, self.options)
-        asked = Asked(prompt, sampling, chat, new_id(chat, exchange.headers.get("x-request-id")))
-        if prompt.sources or not self._open.is_set():
-            return self._submit_later(exchange, asked)
-        self._submit(exchange, asked, ())
+        checked = CheckedRequest(prompt, sampling, chat, new_id(chat, exchange.headers.get("x-request-id")))
+        if prompt.sources or not self._admitting.is_set():
+            return self._submit_later(exchange, checked)
+        self._submit(exchange, checked, ())
         return None
 
-    async def _submit_later(self, exchange: Exchange, asked: Asked) -> None:
-        left = False
+    async def _submit_later(self, exchange: Exchange, checked: CheckedRequest) -> None:
+        client_left = False
 
-        def leave() -> None:
-            nonlocal left
-            left = True
+        def note_disconnect() -> None:
+            nonlocal client_left
+            client_left = True
 
-        exchange.on_disconnect = leave
-        pictures = await self._pictures(asked.prompt.sources)
-        while not self._open.is_set():
-            await self._open.wait()
-        if not left:
-            self._submit(exchange, asked, pictures)
+        exchange.on_disconnect = note_disconnect
+        pictures = await self._pictures(checked.prompt.sources)
+        while not self._admitting.is_set():
+            await self._admitting.wait()
+        if not client_left:
+            self._submit(exchange, checked, pictures)
 
     async def _pictures(self, sources: Sequence[requests.MediaSource]) -> list[DecodedImage]:
         """Decode all images. Raises Refusal in vLLM's words for the first that cannot be taken."""
@@ -269,28 +267,28 @@ class VllmApi:
             pictures.append(result if source.uuid is None else result.named(source.uuid))
         return pictures
 
-    def _submit(self, exchange: Exchange, asked: Asked, pictures: Sequence[DecodedImage]) -> None:
+    def _submit(self, exchange: Exchange, checked: CheckedRequest, pictures: Sequence[DecodedImage]) -> None:
         """Hand a checked request to the engine; from here on the generation answers it."""
-        ids, images = requests.assemble(asked.prompt, pictures)
-        asked = requests.fit(replace(asked, ids=ids, images=images), self.options)
-        engine_id = asked.request_id
+        ids, images = requests.assemble(checked.prompt, pictures)
+        checked = requests.fit(replace(checked, ids=ids, images=images), self.options)
+        engine_id = checked.request_id
         while engine_id in self._generations or f"0_{engine_id}" in self._generations:
             engine_id += "-1"  # two clients may send the same X-Request-Id; both are served
         generation = VllmGeneration(
-            self, exchange, asked, engine_id, seeds_for(asked, lambda: self._random.getrandbits(31))
+            self, exchange, checked, engine_id, seeds_for(checked, lambda: self._random.getrandbits(31))
         )
         if self._full():
             self.metrics.rejected += 1
             generation.fail(VllmRefusal(errors.BUSY, "Service Unavailable", None, 503))
             return
-        prefix = self._prefix(asked)
-        self._quiet.clear()
+        prefix = self._prefix(checked)
+        self._all_answered.clear()
         for choice in generation.choices:
             self._generations[choice.id] = generation
         for choice in generation.choices:
             # Each image's hash is looked up as the request is sent: both sides of the cache see the same order.
-            items = [MMItem(p.hash, p.tokens, offset, self.sender.must_send(p.hash)) for offset, p in asked.images]
-            most, least = asked.sampling.max_tokens or 1, asked.sampling.min_tokens
+            items = [MMItem(p.hash, p.tokens, offset, self.sender.must_send(p.hash)) for offset, p in checked.images]
+            most, least = checked.sampling.max_tokens or 1, checked.sampling.min_tokens
             seed = choice.answer.seed
             request = EngineRequest(choice.id, len(ids), most, least, items, prefix, seed)
             self.engine.add(request, choice)
@@ -299,9 +297,9 @@ class VllmApi:
         limit = self.options.server.max_num_queued_reqs
         return bool(limit) and self.engine.in_flight - self.options.engine.max_num_seqs >= limit
 
-    def _prefix(self, asked: Asked) -> Sequence[int]:
+    def _prefix(self, checked: CheckedRequest) -> Sequence[int]:
         engine = self.options.engine
         if not engine.enable_prefix_caching:
             return ()
-        images = [(offset, picture.tokens, int(picture.hash[:12], 16)) for offset, picture in asked.images]
-        return tokenizer.block_hashes(asked.ids, engine.block_size, images)
+        images = [(offset, picture.tokens, int(picture.hash[:12], 16)) for offset, picture in checked.images]
+        return tokenizer.block_hashes(checked.ids, engine.block_size, images)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from loadchaos.simulator.http.logs import Log, uvicorn_is_up
+from loadchaos.simulator.http.logs import Log, uvicorn_startup_lines
 from loadchaos.simulator.options import Options, release
 
 
@@ -51,7 +51,7 @@ class VllmLifecycleLog:
         log.line("INFO", "launcher.py:186", "Available routes are:")
         for path, method in routes:
             log.line("INFO", "launcher.py:195", f"Route: {path}, Methods: {method}")
-        log.raw(uvicorn_is_up(options.host, port))
+        log.raw(uvicorn_startup_lines(options.host, port))
 
     def death(self) -> None:
         """The engine core is gone."""
@@ -72,7 +72,7 @@ class VllmLifecycleLog:
         """The listener closes."""
         self._log.raw(["INFO:     Shutting down"])
 
-    def over(self) -> None:
+    def stopped(self) -> None:
         """All connections are closed."""
         self._log.raw(
             [

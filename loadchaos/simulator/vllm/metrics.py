@@ -27,14 +27,14 @@ _TOKENS = (
     100000.0,
 )
 _STEP_TOKENS = (1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
-_FIRST = (
+_TTFT_S = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
     640.0, 2560.0,
 )  # fmt: skip
-_BETWEEN = (
+_ITL_S = (
     0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
 )  # fmt: skip
-_WHOLE = (
+_LATENCY_S = (
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0,
     7680.0,
 )  # fmt: skip
@@ -60,21 +60,15 @@ class VllmMetrics:
         self.mm_hits = 0
         self.sleep_level = 0
         self.step_tokens = Histogram(_upto(_STEP_TOKENS, max(16384, limit)))
-        self.first_token = Histogram(_FIRST)
-        self.between_tokens = Histogram(_BETWEEN)
-        self.per_token = Histogram(_BETWEEN)
-        self.whole = Histogram(_WHOLE)
-        self.decode = Histogram(_WHOLE)
+        self.ttft = Histogram(_TTFT_S)
+        self.itl = Histogram(_ITL_S)
+        self.tpot = Histogram(_ITL_S)
+        self.latency = Histogram(_LATENCY_S)
+        self.decode = Histogram(_LATENCY_S)
         self.request_prompt = Histogram(_upto(_TOKENS, limit))
         self.request_generation = Histogram(_upto(_TOKENS, limit))
         self.request_max = Histogram(_upto(_TOKENS, limit))
         self.request_n = Histogram((1.0, 2.0, 5.0, 10.0, 20.0))
-        self.http: dict[tuple[str, str, str], int] = {}
-
-    def count_http(self, path: str, method: str, status: int) -> None:
-        """One answered request, by handler and class of status."""
-        key = (path, method, f"{status // 100}xx")
-        self.http[key] = self.http.get(key, 0) + 1
 
     def page(self, stats: EngineStats) -> bytes:
         """The page as it stands."""
@@ -87,10 +81,7 @@ class VllmMetrics:
         self._counters(page, stats, labels)
         self._histograms(page, labels)
         self._config(page)
-        requests = [({"handler": h, "method": m, "status": s}, float(n)) for (h, m, s), n in self.http.items()]
-        page.family(
-            "http_requests_total", "counter", "Total number of requests by method, status and handler.", requests
-        )
+        page.family("http_requests_total", "counter", "Total number of requests by method, status and handler.", [])
         return page.render()
 
     def _gauges(self, page: MetricsPage, stats: EngineStats, labels: Mapping[str, str]) -> None:
@@ -155,21 +146,21 @@ class VllmMetrics:
         return FINISH_REASONS[: 3 if self._release < (0, 13, 0) else 4 if self._release < (0, 18, 0) else 5]
 
     def _histograms(self, page: MetricsPage, labels: Mapping[str, str]) -> None:
-        between = "inter_token_latency_seconds" if self._release >= (0, 10, 2) else "time_per_output_token_seconds"
+        itl_name = "inter_token_latency_seconds" if self._release >= (0, 10, 2) else "time_per_output_token_seconds"
         rows = [
             ("request_prompt_tokens", "Number of prefill tokens processed.", self.request_prompt),
             ("request_generation_tokens", "Number of generation tokens processed.", self.request_generation),
             ("iteration_tokens_total", "Histogram of number of tokens per engine_step.", self.step_tokens),
             ("request_params_n", "Histogram of the n request parameter.", self.request_n),
             ("request_params_max_tokens", "Histogram of the max_tokens request parameter.", self.request_max),
-            ("time_to_first_token_seconds", "Histogram of time to first token in seconds.", self.first_token),
-            (between, "Histogram of inter-token latency in seconds.", self.between_tokens),
-            ("e2e_request_latency_seconds", "Histogram of e2e request latency in seconds.", self.whole),
+            ("time_to_first_token_seconds", "Histogram of time to first token in seconds.", self.ttft),
+            (itl_name, "Histogram of inter-token latency in seconds.", self.itl),
+            ("e2e_request_latency_seconds", "Histogram of e2e request latency in seconds.", self.latency),
             ("request_decode_time_seconds", "Histogram of time spent in DECODE phase for request.", self.decode),
         ]
         if self._release >= (0, 11, 0):
             text = "Histogram of time_per_output_token_seconds per request."
-            rows.append(("request_time_per_output_token_seconds", text, self.per_token))
+            rows.append(("request_time_per_output_token_seconds", text, self.tpot))
         for name, text, histogram in rows:
             page.histogram(f"vllm:{name}", text, labels, histogram)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loadchaos.simulator.media.images import DecodedImage
+from loadchaos.simulator.media.processor import DecodedImage
 from loadchaos.simulator.vllm.errors import VllmRefusal
-from loadchaos.simulator.vllm.requests import Asked
+from loadchaos.simulator.vllm.requests import CheckedRequest
 
 PATHS = {"/v1/chat/completions/render": True, "/v1/completions/render": False}
 """Each with whether it renders a chat."""
@@ -25,13 +25,13 @@ def disabled() -> VllmRefusal:
     return VllmRefusal(_OFF, "PermissionDeniedError", None, 403)
 
 
-def rendered(asked: Asked, data: Mapping[str, Any], model: str) -> dict[str, Any]:
+def rendered(checked: CheckedRequest, data: Mapping[str, Any], model: str) -> dict[str, Any]:
     """One request. The processed images themselves (`kwargs_data`) are not modelled: null, as with mm_payload none."""
-    sampling = asked.sampling
+    sampling = checked.sampling
     return {
-        "request_id": asked.request_id,
-        "token_ids": asked.ids,
-        "features": _features(asked.images),
+        "request_id": checked.request_id,
+        "token_ids": checked.ids,
+        "features": _features(checked.images),
         "sampling_params": {
             "temperature": sampling.temperature,
             "seed": sampling.seed,

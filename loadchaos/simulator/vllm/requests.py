@@ -11,7 +11,7 @@ import orjson
 
 from loadchaos.simulator.engine import tokenizer
 from loadchaos.simulator.http.server import Exchange
-from loadchaos.simulator.media.images import VIDEO, DecodedImage
+from loadchaos.simulator.media.processor import VIDEO, DecodedImage
 from loadchaos.simulator.options import Options, release
 from loadchaos.simulator.vllm import errors
 from loadchaos.simulator.vllm.errors import VllmRefusal, bad_parameter, validation
@@ -51,7 +51,7 @@ class Prompt:
 
 
 @dataclass(frozen=True)
-class Asked:
+class CheckedRequest:
     """A checked request."""
 
     prompt: Prompt
@@ -90,10 +90,10 @@ def parse_body(exchange: Exchange) -> dict[str, Any]:
 
 def check_model(data: Mapping[str, Any], model: str) -> None:
     """A model named in the request must be the one served; none named is fine."""
-    wanted = data.get("model")
-    if wanted and wanted != model:
+    requested = data.get("model")
+    if requested and requested != model:
         raise VllmRefusal(
-            f"The model `{wanted}` does not exist. Valid aliases: {model}.", "NotFoundError", "model", 404
+            f"The model `{requested}` does not exist. Valid aliases: {model}.", "NotFoundError", "model", 404
         )
 
 
@@ -125,12 +125,12 @@ def _number(data: Mapping[str, Any], name: str, default: float) -> float:
 def sampling(data: Mapping[str, Any], chat: bool, options: Options) -> Sampling:
     """The sampling parameters, checked as far as vLLM checks them. Raises Refusal."""
     limit = options.engine.max_model_len
-    most = _integer(data, "max_completion_tokens") if chat else None
-    most = _integer(data, "max_tokens") if most is None else most
-    if most is None and not chat:
-        most = 16  # the completions API's default
+    max_tokens = _integer(data, "max_completion_tokens") if chat else None
+    max_tokens = _integer(data, "max_tokens") if max_tokens is None else max_tokens
+    if max_tokens is None and not chat:
+        max_tokens = 16  # the completions API's default
     seed = _integer(data, "seed")
-    least = _integer(data, "min_tokens") or 0
+    min_tokens = _integer(data, "min_tokens") or 0
     count = _integer(data, "n")
     temperature = _number(data, "temperature", 1.0)
     top_p = _number(data, "top_p", 1.0)
@@ -143,17 +143,19 @@ def sampling(data: Mapping[str, Any], chat: bool, options: Options) -> Sampling:
     if chat and data.get("tools"):
         _check_tools(data.get("tool_choice") or "auto", options)
     _check_ranges(data, temperature, top_p, 1 if count is None else count)
-    if most is not None and most < 1:
-        raise bad_parameter(f"max_tokens must be at least 1, got {most}.", "max_tokens", most)
-    if most is not None and most > limit and release(options.engine.era) >= (0, 19, 0):
-        text = f"max_tokens={most} cannot be greater than max_model_len={limit}. Please request fewer output tokens."
-        raise bad_parameter(text, "max_tokens", most)
-    if most is not None and least > most:
-        raise VllmRefusal(f"min_tokens must be less than or equal to max_tokens={most}, got {least}.")
+    if max_tokens is not None and max_tokens < 1:
+        raise bad_parameter(f"max_tokens must be at least 1, got {max_tokens}.", "max_tokens", max_tokens)
+    if max_tokens is not None and max_tokens > limit and release(options.engine.era) >= (0, 19, 0):
+        text = (
+            f"max_tokens={max_tokens} cannot be greater than max_model_len={limit}. Please request fewer output tokens."
+        )
+        raise bad_parameter(text, "max_tokens", max_tokens)
+    if max_tokens is not None and min_tokens > max_tokens:
+        raise VllmRefusal(f"min_tokens must be less than or equal to max_tokens={max_tokens}, got {min_tokens}.")
     stop = data.get("stop") or ()
     return Sampling(
-        most,
-        least,
+        max_tokens,
+        min_tokens,
         bool(data.get("ignore_eos")),
         temperature,
         seed,
@@ -189,10 +191,10 @@ def _check_ranges(data: Mapping[str, Any], temperature: float, top_p: float, cou
         raise VllmRefusal(f"n must be at least 1, got {count}.")
     if count > 1 and temperature < _GREEDY_BELOW:
         raise VllmRefusal(f"n must be 1 when using greedy sampling, got {count}.")
-    most = int(os.environ.get("VLLM_MAX_N_SEQUENCES", "16384"))
-    if count > most:
+    max_n = int(os.environ.get("VLLM_MAX_N_SEQUENCES", "16384"))
+    if count > max_n:
         raise VllmRefusal(
-            f"n must be at most {most}, got {count}. To increase this limit, set the VLLM_MAX_N_SEQUENCES environment "
+            f"n must be at most {max_n}, got {count}. To increase this limit, set the VLLM_MAX_N_SEQUENCES environment "
             "variable."
         )
     for name in ("presence_penalty", "frequency_penalty"):
@@ -263,9 +265,9 @@ def _part(part: Any, sources: list[MediaSource], options: Options) -> str:
 
 def _check_count(what: str, sources: Sequence[MediaSource], options: Options) -> None:
     videos = sum(source.url.startswith(VIDEO) for source in sources)
-    most = options.server.limit_mm_videos if what == "video" else options.server.limit_mm_per_prompt
-    if (videos if what == "video" else len(sources) - videos) + 1 > most:
-        raise bad_parameter(f"At most {most} {what}(s) may be provided in one prompt.", what)
+    limit = options.server.limit_mm_videos if what == "video" else options.server.limit_mm_per_prompt
+    if (videos if what == "video" else len(sources) - videos) + 1 > limit:
+        raise bad_parameter(f"At most {limit} {what}(s) may be provided in one prompt.", what)
 
 
 _PYDANTIC = "    For further information visit https://errors.pydantic.dev/2.14/v/"
@@ -356,26 +358,26 @@ def assemble(
     return tuple(ids), tuple(placed)
 
 
-def fit(asked: Asked, options: Options) -> Asked:
+def fit(checked: CheckedRequest, options: Options) -> CheckedRequest:
     """Check the prompt against the context and settle how much may be answered. Raises Refusal."""
-    limit, count = options.engine.max_model_len, len(asked.ids)
+    limit, count = options.engine.max_model_len, len(checked.ids)
     era = release(options.engine.era)
-    text_tokens = sum(len(piece) for piece in asked.prompt.pieces)
+    text_tokens = sum(len(piece) for piece in checked.prompt.pieces)
     if text_tokens > limit:
         raise errors.too_long(count, limit, era)
     if count > limit:
         raise errors.too_long_with_images(count, limit)
-    room, wanted = limit - count, asked.sampling.max_tokens
-    if wanted is not None and wanted > room and era < (0, 19, 0):
+    remaining, requested = limit - count, checked.sampling.max_tokens
+    if requested is not None and requested > remaining and era < (0, 19, 0):
         text = (
-            f"'max_tokens' or 'max_completion_tokens' is too large: {wanted}. This model's maximum context length is "
-            f"{limit} tokens and your request has {count} input tokens ({wanted} > {limit} - {count})."
+            f"'max_tokens' or 'max_completion_tokens' is too large: {requested}. This model's maximum context length is "
+            f"{limit} tokens and your request has {count} input tokens ({requested} > {limit} - {count})."
         )
-        raise bad_parameter(text, "max_tokens", wanted) if era >= (0, 16, 0) else VllmRefusal(text)
-    if room < 1:
-        raise bad_parameter(f"max_tokens must be at least 1, got {room}.", "max_tokens", room)
-    granted = room if wanted is None else min(wanted, room)
-    least = min(asked.sampling.min_tokens, granted)
-    if asked.sampling.ignore_eos:
-        least = granted
-    return replace(asked, sampling=replace(asked.sampling, max_tokens=granted, min_tokens=least))
+        raise bad_parameter(text, "max_tokens", requested) if era >= (0, 16, 0) else VllmRefusal(text)
+    if remaining < 1:
+        raise bad_parameter(f"max_tokens must be at least 1, got {remaining}.", "max_tokens", remaining)
+    granted = remaining if requested is None else min(requested, remaining)
+    min_tokens = min(checked.sampling.min_tokens, granted)
+    if checked.sampling.ignore_eos:
+        min_tokens = granted
+    return replace(checked, sampling=replace(checked.sampling, max_tokens=granted, min_tokens=min_tokens))

@@ -9,13 +9,13 @@ from typing import Protocol
 
 import orjson
 
-from loadchaos.simulator.engine.answers import AnswerText, obeyed
+from loadchaos.simulator.engine.answers import AnswerText, ordered_opening
 from loadchaos.simulator.engine.types import RequestOutput
 from loadchaos.simulator.http.server import Exchange
 from loadchaos.simulator.vllm import errors
 from loadchaos.simulator.vllm.errors import DONE, Release, VllmRefusal
 from loadchaos.simulator.vllm.metrics import VllmMetrics
-from loadchaos.simulator.vllm.requests import Asked
+from loadchaos.simulator.vllm.requests import CheckedRequest
 
 
 class VllmContext(Protocol):
@@ -27,10 +27,10 @@ class VllmContext(Protocol):
     fingerprint: str | None
     token_details: bool
 
-    def drop(self, ids: list[str]) -> None:
+    def abort_in_engine(self, ids: list[str]) -> None:
         """Take engine requests out."""
 
-    def ended(self, generation: VllmGeneration) -> None:
+    def generation_ended(self, generation: VllmGeneration) -> None:
         """The generation is answered."""
 
 
@@ -78,22 +78,24 @@ class Choice:
 class VllmGeneration:
     """One HTTP request being answered. `output`, `fail` and `abort` come from the engine's side, the rest is writing."""
 
-    def __init__(self, server: VllmContext, exchange: Exchange, asked: Asked, engine_id: str, seeds: list[int]) -> None:
+    def __init__(
+        self, server: VllmContext, exchange: Exchange, checked: CheckedRequest, engine_id: str, seeds: list[int]
+    ) -> None:
         self._server = server
         self._exchange = exchange
-        self._asked = asked
-        self._began = time.monotonic()
-        self._last = self._began
+        self._checked = checked
+        self._started_at = time.monotonic()
+        self._last_at = self._started_at
         self._first_at: float | None = None
         self._created = int(time.time())
         self._cached = 0
-        self.over = False
-        wanted = asked.sampling
+        self.finished = False
+        wanted = checked.sampling
         ids = [engine_id] if wanted.n == 1 else [f"{i}_{engine_id}" for i in range(wanted.n)]
-        opening = obeyed(asked.ids)
+        opening = ordered_opening(checked.ids)
         self.choices = [Choice(self, i, ids[i], seeds[i], opening) for i in range(wanted.n)]
-        kind = "chat.completion.chunk" if asked.chat else "text_completion"
-        head = {"id": asked.request_id, "object": kind, "created": self._created, "model": server.model}
+        kind = "chat.completion.chunk" if checked.chat else "text_completion"
+        head = {"id": checked.request_id, "object": kind, "created": self._created, "model": server.model}
         self._head = orjson.dumps(head)[:-1]
         exchange.on_disconnect = self._disconnected
         exchange.on_resume = self._flush
@@ -108,11 +110,11 @@ class VllmGeneration:
     @property
     def prompt_tokens(self) -> int:
         """Tokens of the prompt, images included."""
-        return len(self._asked.ids)
+        return len(self._checked.ids)
 
     def output(self, choice: Choice, output: RequestOutput) -> None:
         """What one step gave to one choice."""
-        if self.over:
+        if self.finished:
             return
         if output.error is not None:
             self._server.metrics.finished["error"] += 1
@@ -125,39 +127,39 @@ class VllmGeneration:
         choice.tokens += output.new_tokens
         choice.pending += output.new_tokens
         choice.finish = output.finish_reason
-        if self._asked.sampling.stop:
+        if self._checked.sampling.stop:
             self._stop_at_text(choice)
         if choice.finish is not None:
             self._server.metrics.finished[choice.finish] += 1
-        if self._asked.sampling.stream and not self._exchange.paused:
+        if self._checked.sampling.stream and not self._exchange.paused:
             self._write(choice)
         if all(c.finish is not None for c in self.choices):
             self._finish()
 
     def fail(self, refusal: VllmRefusal) -> None:
         """End with an error: inside the stream, or as the answer."""
-        if self.over:
+        if self.finished:
             return
-        self.over = True
-        self._server.drop(self.ids)
-        if self._asked.sampling.stream:
+        self.finished = True
+        self._server.abort_in_engine(self.ids)
+        if self._checked.sampling.stream:
             self._exchange.write(errors.stream_event(refusal, self._server.release))
             self._exchange.write(DONE)
             self._exchange.end()
         else:
             errors.send(self._exchange, refusal, self._server.release)
-        self._server.ended(self)
+        self._server.generation_ended(self)
 
     def abort(self) -> None:
         """End with finish_reason abort and what there is, as after /abort_requests, /pause or /sleep."""
-        if self.over:
+        if self.finished:
             return
-        self._server.drop(self.ids)
+        self._server.abort_in_engine(self.ids)
         for choice in self.choices:
             if choice.finish is None:
                 choice.finish = "abort"
                 self._server.metrics.finished["abort"] += 1
-                if self._asked.sampling.stream:
+                if self._checked.sampling.stream:
                     self._write(choice)
         self._finish()
 
@@ -168,37 +170,37 @@ class VllmGeneration:
             self._first_at = now
             self._cached = output.cached_tokens
             metrics.prompt_tokens += self.prompt_tokens
-            metrics.first_token.observe(now - self._began)
+            metrics.ttft.observe(now - self._started_at)
         else:
-            metrics.between_tokens.observe(now - self._last)
-        self._last = now
+            metrics.itl.observe(now - self._last_at)
+        self._last_at = now
 
     def _stop_at_text(self, choice: Choice) -> None:
         """End at the first stop text; vLLM leaves it out of the answer. Stopped choices are not merged or held back."""
-        choice.parts.append(choice.answer.take(choice.pending))
+        choice.parts.append(choice.answer.next_text(choice.pending))
         choice.pending = 0
         text = "".join(choice.parts)
-        found = [(text.find(stop), stop) for stop in self._asked.sampling.stop if stop in text]
+        found = [(text.find(stop), stop) for stop in self._checked.sampling.stop if stop in text]
         if found:
             position, stop = min(found)
             choice.parts = [text[:position]]
             choice.stop_text = stop
             if choice.finish is None:
-                self._server.drop([choice.id])
+                self._server.abort_in_engine([choice.id])
             choice.finish = "stop"
 
-    def _take(self, choice: Choice) -> str:
+    def _unwritten_text(self, choice: Choice) -> str:
         """Text not written yet."""
-        if self._asked.sampling.stop:
-            text, choice.parts = "".join(choice.parts), choice.parts if not self._asked.sampling.stream else []
+        if self._checked.sampling.stop:
+            text, choice.parts = "".join(choice.parts), choice.parts if not self._checked.sampling.stream else []
             return text
         tokens, choice.pending = choice.pending, 0
-        return choice.answer.take(tokens) if tokens else ""
+        return choice.answer.next_text(tokens) if tokens else ""
 
     def _write(self, choice: Choice) -> None:
         """One chunk for all tokens since the last, and the role before the first of all."""
-        text = orjson.dumps(self._take(choice))
-        chat = self._asked.chat
+        text = orjson.dumps(self._unwritten_text(choice))
+        chat = self._checked.chat
         if chat and not choice.written:
             role = b'{"role":"assistant","content":""}'
             self._chunk(b'{"index":%d,"delta":%b,"logprobs":null,"finish_reason":null}' % (choice.index, role))
@@ -206,40 +208,40 @@ class VllmGeneration:
         finish = orjson.dumps(choice.finish)
         tail = b'"stop_reason":%b,' % orjson.dumps(choice.stop_text) if choice.finish is not None else b""
         content = b'"delta":{"content":%b}' % text if chat else b'"text":%b' % text
-        last = b""
+        fingerprint = b""
         if choice.finish is not None and self._server.fingerprint:
-            last = b',"system_fingerprint":%b' % orjson.dumps(self._server.fingerprint)
+            fingerprint = b',"system_fingerprint":%b' % orjson.dumps(self._server.fingerprint)
         choices = b'{"index":%d,%b,"logprobs":null,"finish_reason":%b,%b"token_ids":null}' % (
             choice.index,
             content,
             finish,
             tail,
         )
-        self._chunk(choices, last)
+        self._chunk(choices, fingerprint)
 
-    def _chunk(self, choice: bytes, last: bytes = b"") -> None:
-        self._exchange.write(b'data: %b,"choices":[%b]%b}\n\n' % (self._head, choice, last))
+    def _chunk(self, choice: bytes, fingerprint: bytes = b"") -> None:
+        self._exchange.write(b'data: %b,"choices":[%b]%b}\n\n' % (self._head, choice, fingerprint))
 
     def _flush(self) -> None:
         """A slow reader takes bytes again: send what came meanwhile in one chunk."""
         for choice in self.choices:
-            if choice.pending and not self.over:
+            if choice.pending and not self.finished:
                 self._write(choice)
 
     def _finish(self) -> None:
-        self.over = True
+        self.finished = True
         self._account()
-        if self._asked.sampling.stream:
+        if self._checked.sampling.stream:
             self._end_stream()
         else:
             self._exchange.send(200, self._body())
-        self._server.ended(self)
+        self._server.generation_ended(self)
 
     def _end_stream(self) -> None:
         for choice in self.choices:
             if choice.pending or not choice.written:
                 self._write(choice)
-        if self._asked.sampling.include_usage:
+        if self._checked.sampling.include_usage:
             usage = orjson.dumps(self._usage(whole=False))
             self._exchange.write(b'data: %b,"choices":[],"usage":%b}\n\n' % (self._head, usage))
         self._exchange.write(DONE)
@@ -247,15 +249,15 @@ class VllmGeneration:
 
     def _account(self) -> None:
         metrics, now, tokens = self._server.metrics, time.monotonic(), sum(c.tokens for c in self.choices)
-        metrics.whole.observe(now - self._began)
+        metrics.latency.observe(now - self._started_at)
         metrics.request_prompt.observe(self.prompt_tokens)
         metrics.request_generation.observe(tokens)
-        metrics.request_max.observe(self._asked.sampling.max_tokens or 0)
-        metrics.request_n.observe(self._asked.sampling.n)
+        metrics.request_max.observe(self._checked.sampling.max_tokens or 0)
+        metrics.request_n.observe(self._checked.sampling.n)
         if self._first_at is not None:
             metrics.decode.observe(now - self._first_at)
             if tokens > 1:
-                metrics.per_token.observe((now - self._first_at) / (tokens - 1))
+                metrics.tpot.observe((now - self._first_at) / (tokens - 1))
 
     def _usage(self, whole: bool) -> dict[str, object]:
         done = sum(c.tokens for c in self.choices)
@@ -265,7 +267,7 @@ class VllmGeneration:
             "completion_tokens": done,
         }
         if self._server.token_details:
-            images = sum(picture.tokens for _, picture in self._asked.images)
+            images = sum(picture.tokens for _, picture in self._checked.images)
             usage["prompt_tokens_details"] = {"cached_tokens": self._cached, "multimodal_tokens": {"image": images}}
         elif whole:
             usage["prompt_tokens_details"] = None
@@ -275,20 +277,20 @@ class VllmGeneration:
 
     def _body(self) -> bytes:
         choices = [self._whole_choice(choice) for choice in self.choices]
-        kind = "chat.completion" if self._asked.chat else "text_completion"
+        kind = "chat.completion" if self._checked.chat else "text_completion"
         body: dict[str, object] = {
-            "id": self._asked.request_id, "object": kind, "created": self._created, "model": self._server.model,
+            "id": self._checked.request_id, "object": kind, "created": self._created, "model": self._server.model,
             "choices": choices, "service_tier": None, "system_fingerprint": self._server.fingerprint,
             "usage": self._usage(whole=True),
         }  # fmt: skip
-        if self._asked.chat:
+        if self._checked.chat:
             body |= {"prompt_logprobs": None, "prompt_token_ids": None}
         return orjson.dumps({**body, "kv_transfer_params": None})
 
     def _whole_choice(self, choice: Choice) -> dict[str, object]:
-        text = self._take(choice)
+        text = self._unwritten_text(choice)
         rest = {"finish_reason": choice.finish, "stop_reason": choice.stop_text, "token_ids": None}
-        if not self._asked.chat:
+        if not self._checked.chat:
             return {"index": choice.index, "text": text, "logprobs": None, **rest, "prompt_logprobs": None}
         message = {
             "role": "assistant", "content": text, "refusal": None, "annotations": None, "audio": None,
@@ -298,10 +300,10 @@ class VllmGeneration:
 
     def _disconnected(self) -> None:
         """The client has gone: such requests are counted in no finished_reason (measured on 0.32)."""
-        if not self.over:
-            self.over = True
-            self._server.drop(self.ids)
-            self._server.ended(self)
+        if not self.finished:
+            self.finished = True
+            self._server.abort_in_engine(self.ids)
+            self._server.generation_ended(self)
 
 
 def new_id(chat: bool, wanted: str | None) -> str:
@@ -309,11 +311,11 @@ def new_id(chat: bool, wanted: str | None) -> str:
     return f"{'chatcmpl' if chat else 'cmpl'}-{wanted or uuid.uuid4().hex[:16]}"
 
 
-def seeds_for(asked: Asked, random_seed: Callable[[], int]) -> list[int]:
+def seeds_for(checked: CheckedRequest, random_seed: Callable[[], int]) -> list[int]:
     """A seed for each answer: greedy answers depend on the prompt alone, seeded ones on the seed too, others on chance."""
     # Hashes of integers are the same in every process, those of text are not.
-    base = hash((asked.ids, tuple(int(picture.hash[:15], 16) for _, picture in asked.images))) & 0x7FFFFFFF
-    wanted = asked.sampling
+    base = hash((checked.ids, tuple(int(picture.hash[:15], 16) for _, picture in checked.images))) & 0x7FFFFFFF
+    wanted = checked.sampling
     if wanted.temperature > 0:
         base = random_seed() if wanted.seed is None else base ^ (wanted.seed * 2654435761 & 0x7FFFFFFF)
     return [base + i for i in range(wanted.n)]

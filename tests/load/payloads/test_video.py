@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from loadchaos.core.model import Facts, Step
 from loadchaos.load.payloads import PAYLOADS, avi, build, jpeg, video
 from loadchaos.simulator.media import videos
-from loadchaos.simulator.media.images import ImageError, Processor
+from loadchaos.simulator.media.processor import ImageError, Processor
 
 Steps = Callable[..., Step]
 TEXT = PAYLOADS["text"].Options.model_validate({"tokens": 40})

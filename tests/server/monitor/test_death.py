@@ -14,6 +14,7 @@ from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects import DIALECTS
 from loadchaos.server.monitor import Monitor, MonitoredReplica
 from loadchaos.simulator.command import command
+from loadchaos.simulator.options import SimulatorSpec
 
 
 def test_a_killed_engine_core_is_seen_by_process_probe_and_log_within_two_seconds(
@@ -21,7 +22,7 @@ def test_a_killed_engine_core_is_seen_by_process_probe_and_log_within_two_second
 ) -> None:
     """`server` only lends its free port here."""
     log = tmp_path / "server.log"
-    argv = command(dialect="vllm", era=None, defects=[], flags={}, port=server.port)
+    argv = command(SimulatorSpec(), server.port)
 
     async def story(api: subprocess.Popen[bytes]) -> None:
         target = MonitoredReplica("a", server.url, logs=(str(log),), pid=api.pid)

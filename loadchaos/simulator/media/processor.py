@@ -1,0 +1,72 @@
+"""Decoded images, the processor that counts their tokens, and the errors of a bad image."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass, replace
+
+VIDEO = "data:video/"
+
+
+class ImageError(Exception):
+    """An image the server does not take. `status` and `kind` are the answer's HTTP status and error type."""
+
+    def __init__(self, message: str, status: int = 400, kind: str = "BadRequestError") -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+
+
+class AspectRatioError(ImageError):
+    """Longer than 200 times its width; the face words it, because it quotes the whole prompt."""
+
+    def __init__(self, width: int, height: int) -> None:
+        ratio = max(width, height) / min(width, height)
+        super().__init__(f"absolute aspect ratio must be smaller than 200, got {ratio}")
+        self.width = width
+        self.height = height
+
+
+@dataclass(frozen=True)
+class DecodedImage:
+    """A decoded image: the key of all caches, its size in pixels and in prompt tokens."""
+
+    hash: str
+    width: int
+    height: int
+    tokens: int
+
+    def named(self, name: str) -> DecodedImage:
+        """The same under a client's own name (`uuid` of a content part): its bytes are not hashed then."""
+        return replace(self, hash=hashlib.blake2b(name.encode(), digest_size=32).hexdigest())
+
+
+@dataclass(frozen=True)
+class Processor:
+    """The image processor's figures. `patch` 16 is Qwen3-VL, 14 Qwen2-VL; two by two patches are one token."""
+
+    patch: int = 16
+    min_pixels: int = 65536
+    max_pixels: int = 16777216
+    hash_pixels: bool = False
+    strict_load: bool = True
+
+    def tokens(self, width: int, height: int) -> int:
+        """Prompt tokens of an image, without the two around it. Raises AspectRatioError beyond 200 to 1.
+
+        Source: smart_resize of transformers' Qwen2-VL image processor; tokens are (height / factor) x (width / factor).
+        """
+        factor = self.patch * 2
+        if max(width, height) / min(width, height) > 200:
+            raise AspectRatioError(width, height)
+        high, wide = round(height / factor) * factor, round(width / factor) * factor
+        if high * wide > self.max_pixels:
+            beta = math.sqrt(height * width / self.max_pixels)
+            high = max(factor, math.floor(height / beta / factor) * factor)
+            wide = max(factor, math.floor(width / beta / factor) * factor)
+        elif high * wide < self.min_pixels:
+            beta = math.sqrt(self.min_pixels / (height * width))
+            high = math.ceil(height * beta / factor) * factor
+            wide = math.ceil(width * beta / factor) * factor
+        return (high // factor) * (wide // factor)
