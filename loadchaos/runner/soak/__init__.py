@@ -1,1 +1,6 @@
-"""Runs on a schedule, each its own child process: what is due, what was missed, what is kept, and who is asked to do it."""
+"""Runs on a schedule: `loadchaos soak` starts each run as a process of its own and keeps the folder small.
+
+`daemon.Soak` is the loop, `due` decides what to start, `state` is soak.json, `child` the run's process, `retention`
+deletes old runs, `unit_files` writes systemd units, crontab lines and CronJobs. A new kind of unit file is one function and
+one entry in `unit_files._KINDS`.
+"""

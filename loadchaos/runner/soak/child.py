@@ -1,7 +1,7 @@
-"""The run as a child of its own: started, looked after, and found again by a soak that was killed and started anew.
+"""The run as a child process: start it, watch it, find it again after the soak was killed.
 
-The child holds a lock file open. As long as it lives the lock is taken, whoever started it and whether or not its pid
-was written down in time; when it dies, however it dies, the lock is free.
+The child holds a lock file open. The lock is taken as long as the child lives, whoever started it and whether or not its
+pid was recorded in time; it is free as soon as the child has exited, for whatever reason.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TAIL_BYTES = 2000
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """The folder of a run: its name, its process, and its verdict, exit code and end once it was judged."""
+    """Folder of a run: name, pid, and once judged verdict, exit code and end."""
 
     name: str
     pid: int | None
@@ -40,39 +40,49 @@ class FinishedRun:
 
 
 class SoakChild(Protocol):
-    """The one run of a soak's folder, begun by us or by a soak before us."""
+    """The current run of a soak's folder, started by this soak or an earlier one."""
 
     def start(self, arguments: Sequence[str], *, quiet: bool) -> int:
-        """Begin `loadchaos run ARGUMENTS` and give its pid. Its output goes to soak-run.log when quiet."""
+        """Start `loadchaos run ARGUMENTS`, with output to soak-run.log when quiet.
+
+        Returns its pid. Raises LedgerError when it cannot be started.
+        """
 
     def alive(self) -> bool:
-        """Whether a run goes on."""
+        """True while a run is going on."""
 
     def exit_code(self) -> int | None:
-        """Of a run that we began ourselves and that ended; None when it is another's or was killed."""
+        """Exit code of the run; None while it runs, when it was killed, or when another soak started it."""
 
     def end(self, pid: int | None, number: int) -> None:
-        """Send a signal to the run that goes on."""
+        """Send a signal to the current run."""
 
     def find(self, pid: int | None, started: str, name: str, known: Collection[str]) -> FinishedRun | None:
-        """The folder it made, if it came so far; `known` are folders of other nights."""
+        """Find the run's folder; None where it made none.
+
+        Args:
+            pid: process of the run, where known.
+            started: start time, ISO 8601.
+            name: name of the profile.
+            known: folders of earlier runs.
+        """
 
     def judge(self, folder: str) -> FinishedRun | None:
-        """Judge what a killed run left."""
+        """Judge the folder of a killed run."""
 
-    def said(self) -> str:
-        """The last line of its output."""
+    def last_line(self) -> str:
+        """Last line of the run's output."""
 
 
-class Process:
-    """Child processes as they really are."""
+class ChildRun:
+    """SoakChild that starts real processes."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, arguments: Sequence[str], *, quiet: bool) -> int:
-        """As in Child. LedgerError when it cannot be begun."""
+        """Start `loadchaos run ARGUMENTS`. Raises LedgerError when it cannot be started."""
         command = [sys.executable, "-m", "loadchaos", "run", *arguments]
         self._process = None
         try:
@@ -83,7 +93,7 @@ class Process:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with contextlib.ExitStack() as stack:
                 out = stack.enter_context((self._home / _OUTPUT).open("wb")) if quiet else None
-                # A session of its own: what ends the soak or its terminal does not end the night's work.
+                # A session of its own: a signal to the soak or its terminal does not end the run.
                 self._process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
@@ -94,14 +104,14 @@ class Process:
                 )
         except OSError as e:
             raise LedgerError(
-                f"the run could not be begun: {e.strerror}; has this machine memory and processes left?"
+                f"the run could not be started: {e.strerror}; is this machine out of memory or processes?"
             ) from e
         finally:
             os.close(lock)
         return self._process.pid
 
     def alive(self) -> bool:
-        """As in Child; reaps what we began."""
+        """True while a run is going on; reaps a child that has exited."""
         if self._process is not None:
             return self._process.poll() is None
         try:
@@ -117,19 +127,19 @@ class Process:
         return False
 
     def exit_code(self) -> int | None:
-        """As in Child."""
+        """Exit code of the child; None while it runs, when killed, or when started by another soak."""
         if self._process is None or self._process.poll() is None or self._process.returncode < 0:
             return None
         return self._process.returncode
 
     def end(self, pid: int | None, number: int) -> None:
-        """As in Child: only while it is alive, so the pid is still its own."""
+        """Send a signal while the run is alive, as the pid is certain to be its own only then."""
         if pid is not None and self.alive():
-            with contextlib.suppress(ProcessLookupError):  # it ended by itself meanwhile
+            with contextlib.suppress(ProcessLookupError):  # it has exited meanwhile
                 os.kill(pid, signal.Signals(number))
 
     def find(self, pid: int | None, started: str, name: str, known: Collection[str]) -> FinishedRun | None:
-        """As in Child: by the pid in the first row of its ledger, else by name and time."""
+        """Find the run's folder by the pid in its first ledger row, else by name and time."""
         candidates = []
         for path in self._home.iterdir():
             if path.name in known or path.name.startswith(".") or not path.name.startswith(name):
@@ -139,19 +149,19 @@ class Process:
                 candidates.append((header[1], path, header[0]))
         if not candidates:
             return None
-        # With a pid the newest: numbers come again. Without one the first since we meant to begin it.
+        # With a pid the newest, as pids are reused; without one the first after the start was recorded.
         chosen = max(candidates) if pid else min(candidates)
-        return _found(chosen[1], chosen[2])
+        return _finished(chosen[1], chosen[2])
 
     def judge(self, folder: str) -> FinishedRun | None:
-        """As in Child."""
+        """Run `loadchaos judge` on the folder of a killed run."""
         command = [sys.executable, "-m", "loadchaos", "judge", str(self._home / folder)]
         with contextlib.suppress(subprocess.TimeoutExpired):  # it can still be judged by hand
             subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=_JUDGE_S)
-        return _found(self._home / folder, None)
+        return _finished(self._home / folder, None)
 
-    def said(self) -> str:
-        """As in Child."""
+    def last_line(self) -> str:
+        """Last line of soak-run.log."""
         try:
             with (self._home / _OUTPUT).open("rb") as f:
                 f.seek(max(0, f.seek(0, os.SEEK_END) - _TAIL_BYTES))
@@ -162,7 +172,7 @@ class Process:
 
 
 def _header(events: Path) -> tuple[int, int] | None:
-    """(pid, UTC in ns) of the first row of a ledger."""
+    """(pid, UTC in ns) of a ledger's first row; None where it has none."""
     try:
         with events.open("rb") as f:
             row = orjson.loads(f.readline())
@@ -175,7 +185,7 @@ def _utc_ns(text: str) -> int:
     return int(datetime.fromisoformat(text).timestamp() * 1e9)
 
 
-def _found(path: Path, pid: int | None) -> FinishedRun:
+def _finished(path: Path, pid: int | None) -> FinishedRun:
     try:
         verdict = orjson.loads((path / "verdict.json").read_bytes())
     except (OSError, orjson.JSONDecodeError):

@@ -1,6 +1,6 @@
-"""The soak itself: wait for what is due, begin it as a child, look after it, note what became of it, keep the folder small.
+"""The soak loop: start due runs, watch the current one, note its result, delete old runs.
 
-Told in `Soak.turn`, which is called each second and writes soak.json before it does anything that could be lost.
+`Soak.poll` is called each second and saves soak.json before every action that a kill could interrupt.
 """
 
 from __future__ import annotations
@@ -20,40 +20,61 @@ from loadchaos.profile.cron import Schedule
 from loadchaos.report.formatting import duration
 from loadchaos.report.html import trend, trend_page
 from loadchaos.runner.soak import due, retention
-from loadchaos.runner.soak.child import FinishedRun, Process, SoakChild
-from loadchaos.runner.soak.state import Lock, Running, SoakRun, State, What, Why, iso, load, save, told, when
+from loadchaos.runner.soak.child import ChildRun, FinishedRun, SoakChild
+from loadchaos.runner.soak.state import (
+    Lock,
+    Running,
+    SoakRun,
+    State,
+    What,
+    Why,
+    format_time,
+    iso,
+    load,
+    parse_time,
+    save,
+)
 
 _POLL_S = 1.0
 _OVERTIME_S = 600.0
-"""How long after its load should have ended a run is asked to end: drain, undo and verdict belong to it."""
+"""Time for drain, undo and verdict beyond `max_duration`; then the run gets SIGTERM."""
 _KILL_AFTER_S = 120.0
 
 
 class SoakClock(Protocol):
-    """Wall clock and waiting, so that nights pass in tests."""
+    """Wall clock that tests can replace."""
 
     def now(self) -> datetime:
-        """The time, in UTC."""
+        """Return the current time in UTC."""
 
     def sleep(self, seconds: float) -> None:
-        """Wait; the machine may sleep longer."""
+        """Wait; a suspended machine waits longer."""
 
 
 class WallClock:
-    """The machine's own."""
+    """SoakClock of this machine."""
 
     def now(self) -> datetime:
-        """As in Clock."""
+        """Return the current time in UTC."""
         return datetime.now(UTC)
 
     def sleep(self, seconds: float) -> None:
-        """As in Clock."""
+        """Wait; a suspended machine waits longer."""
         time.sleep(seconds)
 
 
 @dataclass(frozen=True)
 class Order:
-    """What is soaked: the profile as the user named it, its name and schedule, the folder, further options of `run`."""
+    """Settings of a soak.
+
+    Args:
+        profile: profile as the user named it.
+        name: name of the profile.
+        schedule: when runs start and which are kept.
+        home: folder of the soak.
+        options: further options of `loadchaos run`.
+        duration_s: duration given with the options.
+    """
 
     profile: str
     name: str
@@ -64,154 +85,160 @@ class Order:
 
 
 class Soak:
-    """One soak of one folder. Raises OptionError when another holds the folder, LedgerError when state cannot be written."""
+    """The soak of one folder.
 
-    def __init__(self, order: Order, clock: SoakClock, child: SoakChild, say: Callable[[str], None]) -> None:
-        self._order, self._clock, self._child, self._say = order, clock, child, say
+    Raises OptionError when another soak uses the folder, LedgerError when the state cannot be written.
+    """
+
+    def __init__(self, order: Order, clock: SoakClock, child: SoakChild, print_line: Callable[[str], None]) -> None:
+        self._order, self._clock, self._child, self._print = order, clock, child, print_line
         self._lock = Lock(order.home, order.profile, clock.now())
         self.state = load(order.home, order.profile, order.name, clock.now())
-        self._asked_to_end: int | None = None
-        self._ended_with: int | None = None
-        self._written = _gist(self.state)
+        self._signal_sent: int | None = None
+        self._stop_signal: int | None = None
+        self._saved = _fingerprint(self.state)
         save(order.home, self.state)
         retention.sweep(order.home)
 
     def close(self) -> None:
-        """Give the folder free."""
+        """Release the folder."""
         self._lock.close()
 
     def stop(self, number: int) -> None:
-        """A signal came: end the run that goes on, in order, then leave."""
-        self._ended_with = number
+        """Stop after a signal: end the current run in order, then leave."""
+        self._stop_signal = number
 
-    # --- the two ways to use it -------------------------------------------------------------------------------------
+    # --- the two modes --------------------------------------------------------------------------------------------------
 
     def forever(self) -> int:
-        """Run the schedule until a signal comes; its exit code."""
-        self._say(f"{self._order.name}: {self._order.schedule.describe()}")
-        self._tell_next()
-        trouble = ""
-        while self._ended_with is None:
+        """Run the schedule until a signal comes. Returns the exit code."""
+        self._print(f"{self._order.name}: {self._order.schedule.describe()}")
+        self._print_next()
+        error = ""
+        while self._stop_signal is None:
             try:
-                self.turn()
-                trouble = ""
-            except (
-                LedgerError
-            ) as e:  # a full disk may have room again before the next night; until then the run goes on
-                if str(e) != trouble:
-                    trouble = str(e)
-                    self._say(trouble)
+                self.poll()
+                error = ""
+            except LedgerError as e:  # a full disk may have space again before the next run
+                if str(e) != error:
+                    error = str(e)
+                    self._print(error)
             self._clock.sleep(_POLL_S)
         self._end_run()
-        return 128 + self._ended_with
+        return 128 + self._stop_signal
 
     def once(self) -> int:
-        """One run now, noted as any other; its exit code."""
-        wait = self._order.schedule.overlap == "queue"
+        """Run once now. Returns the exit code of the run."""
+        queue = self._order.schedule.overlap == "queue"
         while self._busy():
-            if not wait or self._ended_with is not None:
-                running = self.state.running
-                pid = f"pid {running.pid}, " if running and running.pid else ""
-                self._say(
-                    f"a run goes on already ({pid}since {_told(running.started if running else None)}): overlap is skip"
-                )
-                return 2 if self._ended_with is None else 128 + self._ended_with
+            if not queue or self._stop_signal is not None:
+                self._print(f"not started: {self._describe_running()} (overlap: skip)")
+                return 2 if self._stop_signal is None else 128 + self._stop_signal
             self._clock.sleep(_POLL_S)
-        due.answered(self.state, self._clock.now())
-        self._begin(None, "once", quiet=False)
-        while self._busy() and self._ended_with is None:
+        due.mark_handled(self.state, self._clock.now())
+        self._start(None, "once", quiet=False)
+        while self._busy() and self._stop_signal is None:
             self._clock.sleep(_POLL_S)
         self._end_run()
-        if not wait:  # starts that met this run were left out, as the lock leaves out those of systemd and cron
-            due.answered(self.state, self._clock.now())
+        if not queue:  # starts during this run are skipped, as the lock skips those of systemd and cron
+            due.mark_handled(self.state, self._clock.now())
             self._save()
-        if self.state.running is not None:  # it did not end in the time it had; the next start notes what becomes of it
-            return 128 + (self._ended_with or 0)
-        code = self.state.nights[-1].exit_code
+        if self.state.running is not None:  # it did not end in its time; the next start notes its result
+            return 128 + (self._stop_signal or 0)
+        code = self.state.runs[-1].exit_code
         return LedgerError.exit_code if code is None else code
 
-    def turn(self) -> None:
-        """One look at the clock and at the run that goes on."""
-        went_on = self.state.running is not None
+    def poll(self) -> None:
+        """Check the clock and the current run once."""
+        was_running = self.state.running is not None
         busy = self._busy()
-        if went_on and not busy:
-            self._tell_next()
-        seen = len(self.state.nights)
-        start = due.turn(self.state, self._order.schedule, self._clock.now(), busy=busy)
-        for night in self.state.nights[seen:]:
-            starts = f" {night.times} starts up to" if night.times > 1 else ""
-            self._say(f"{night.what}{starts} {_told(night.planned)}: {night.text}")
+        if was_running and not busy:
+            self._print_next()
+        known = len(self.state.runs)
+        start = due.poll(self.state, self._order.schedule, self._clock.now(), busy=busy)
+        for run in self.state.runs[known:]:
+            planned = format_time(parse_time(run.planned)) if run.planned else "an unknown time"
+            starts = f"{run.times} starts until {planned}" if run.times > 1 else f"the start at {planned}"
+            self._print(f"{run.what} {starts}: {run.text}")
         if start is not None:
-            self._begin(start.planned, start.why, quiet=True)
+            self._start(start.planned, start.why, quiet=True)
         self._save()
 
-    # --- a run ----------------------------------------------------------------------------------------------------------
+    # --- the current run ------------------------------------------------------------------------------------------------
 
-    def _begin(self, planned: datetime | None, why: Why, *, quiet: bool) -> None:
-        """Written down first: killed between the two, the next start finds a run that was meant and never began."""
+    def _start(self, planned: datetime | None, why: Why, *, quiet: bool) -> None:
+        """Record the start, then start the run: killed in between, the next soak finds the record."""
         now = self._clock.now()
         running = Running(iso(planned) if planned else None, why, iso(now))
-        self.state.running, self._asked_to_end = running, None
+        self.state.running, self._signal_sent = running, None
         try:
             self._save()
         except LedgerError:
-            self.state.running, self.state.queued = None, running.planned  # it waits until there is room
+            self.state.running, self.state.queued = None, running.planned  # queued until there is disk space
             raise
         running.pid = self._child.start(self._arguments(quiet=quiet), quiet=quiet)
         self._save()
         if quiet:
-            self._say(f"{told(now)}: run begun, pid {running.pid} ({why.replace('_', ' ')})")
+            self._print(f"{format_time(now)}: run started, pid {running.pid} ({why.replace('_', ' ')})")
 
     def _arguments(self, *, quiet: bool) -> list[str]:
         limits = [d for d in (self._order.duration_s, self._order.schedule.max_duration) if d is not None]
-        duration = ["--duration", format_duration(min(limits))] if limits else []
+        duration_option = ["--duration", format_duration(min(limits))] if limits else []
         live = ["--no-live"] if quiet else []
-        return [self._order.profile, *self._order.options, "--out", str(self._order.home), *duration, *live]
+        return [self._order.profile, *self._order.options, "--out", str(self._order.home), *duration_option, *live]
 
     def _busy(self) -> bool:
-        """Whether a run goes on; one that ended is noted first."""
+        """True while a run is going on; notes the result of one that has ended."""
         running = self.state.running
         if running is None:
             return False
         if not self._child.alive():
             self._finish(running)
             return False
-        if running.pid is None:  # begun by a soak that was killed before it could write the pid down
+        if running.pid is None:  # started by a soak that was killed before it could record the pid
             found = self._find(running)
             running.pid = found.pid if found else None
-        self._watch_duration(running)
+        self._limit_duration(running)
         return True
 
-    def _watch_duration(self, running: Running) -> None:
-        most = self._order.schedule.max_duration
-        if most is None:
-            return
-        over = (self._clock.now() - when(running.started)).total_seconds() - most - _OVERTIME_S
-        if over > _KILL_AFTER_S and self._asked_to_end == signal.SIGTERM:
-            self._ask_to_end(running, signal.SIGKILL)
-        elif over > 0 and self._asked_to_end is None:
-            self._ask_to_end(running, signal.SIGTERM)
+    def _describe_running(self) -> str:
+        running = self.state.running
+        if running is None:
+            return "a run is going on"
+        pid = f"pid {running.pid}, " if running.pid else ""
+        return f"a run is going on ({pid}since {format_time(parse_time(running.started))})"
 
-    def _ask_to_end(self, running: Running, number: int) -> None:
-        self._asked_to_end = number
-        self._say(f"the run goes on too long: {signal.Signals(number).name} to pid {running.pid}")
+    def _limit_duration(self, running: Running) -> None:
+        """Send SIGTERM to a run that exceeds `max_duration`, and SIGKILL if that does not end it."""
+        limit_s = self._order.schedule.max_duration
+        if limit_s is None:
+            return
+        over_s = (self._clock.now() - parse_time(running.started)).total_seconds() - limit_s - _OVERTIME_S
+        if over_s > _KILL_AFTER_S and self._signal_sent == signal.SIGTERM:
+            self._send(running, signal.SIGKILL)
+        elif over_s > 0 and self._signal_sent is None:
+            self._send(running, signal.SIGTERM)
+
+    def _send(self, running: Running, number: int) -> None:
+        self._signal_sent = number
+        self._print(f"the run exceeds max_duration: {signal.Signals(number).name} sent to pid {running.pid}")
         self._child.end(running.pid, number)
 
     def _end_run(self) -> None:
-        """The soak is ended by a signal: the run gets it, and has the time it needs for verdict and report."""
-        if self._ended_with is not None and self.state.running is not None:
-            self._child.end(self.state.running.pid, self._ended_with)
+        """Pass the soak's stop signal to the run and wait for its verdict and report."""
+        if self._stop_signal is not None and self.state.running is not None:
+            self._child.end(self.state.running.pid, self._stop_signal)
             for _ in range(int(_KILL_AFTER_S / _POLL_S)):
                 if not self._busy():
                     return
                 self._clock.sleep(_POLL_S)
 
     def _find(self, running: Running) -> FinishedRun | None:
-        known = {n.folder for n in self.state.nights if n.folder}
+        known = {r.folder for r in self.state.runs if r.folder}
         return self._child.find(running.pid, running.started, self._order.name, known)
 
     def _finish(self, running: Running) -> None:
-        """Note what became of a run, once, and only then clean up: all of that may be done again after a kill."""
+        """Note the result of a run once, then clean up; a kill in between repeats both."""
         found = self._find(running)
         code = self._child.exit_code()
         if found is not None and found.verdict is None:
@@ -221,13 +248,13 @@ class Soak:
         what: What = "ran"
         text = ""
         if found is None:
-            what, text = "not_begun", self._child.said() if code is not None else "it was killed before it began"
+            what, text = "not_begun", self._child.last_line() if code is not None else "it was killed before it began"
         elif found.verdict is None:
-            what, text = "cut_short", "it was killed, and cannot be judged"
+            what, text = "cut_short", "it was killed and cannot be judged"
         now = self._clock.now()
-        # Nobody may have looked when it ended: its verdict knows.
-        ended = min(now, when(found.ended)) if found is not None and found.ended else now
-        night = SoakRun(
+        # The verdict knows when the run ended, even if no soak was running then.
+        ended = min(now, parse_time(found.ended)) if found is not None and found.ended else now
+        run = SoakRun(
             running.planned,
             running.why,
             what,
@@ -238,64 +265,64 @@ class Soak:
             found.name if found else None,
             text=text,
         )
-        self.state.note(night)
+        self.state.add(run)
         self.state.running = None
-        # Tried once more and not again: what kills it before it begins may do so each time.
+        # Retried once only: the cause that killed it before it began may do so each time.
         again = found is None and code is None and running.why in ("schedule", "catch_up")
         if again and self._order.schedule.catch_up == "once":
             self.state.queued = self.state.queued or running.planned
         self._save()
-        took = duration((ended - when(running.started)).total_seconds())
-        became = night.verdict or what.replace("_", " ")
+        took = duration((ended - parse_time(running.started)).total_seconds())
+        result = run.verdict or what.replace("_", " ")
+        exit_code = "no exit code" if code is None else f"exit code {code}"
         why = f": {text}" if text else ""
-        self._say(f"{told(ended)}: {night.folder or 'no run'}: {became}, exit code {code}, {took}{why}")
-        self._clean_up(night.folder)
+        self._print(f"{format_time(ended)}: {run.folder or 'run without a folder'}: {result}, {exit_code}, {took}{why}")
+        self._clean_up(run.folder)
 
     def _clean_up(self, newest: str | None) -> None:
-        """Old runs go; the trend page is made anew, and what is unusual in it told. What fails here costs no night."""
-        home = self._order.home
+        """Delete old runs, update the trend page and print unusual figures; an error here ends no soak."""
+        home, keep = self._order.home, self._order.schedule.keep
         try:
-            for night in retention.too_many(home, self.state.nights, self._order.schedule.keep, self._clock.now()):
-                with suppress(OSError):  # a disk that is full needs the room more than the trend its past
-                    trend.remember(home, str(night.folder))
-                retention.delete(home, night)
+            for run in retention.expired(home, self.state.runs, keep, self._clock.now()):
+                with suppress(OSError):  # on a full disk, space matters more than the trend's past
+                    trend.remember(home, str(run.folder))
+                retention.delete(home, run)
                 self._save()
-                self._say(f"{night.folder}: deleted (keep: {self._order.schedule.keep.runs} runs)")
+                self._print(f"{run.folder}: deleted (schedule.keep)")
             found = trend_page.write(home, self._order.name)
             if found.runs and found.runs[-1].folder == newest and found.runs[-1].unusual:
-                self._say(trend_page.headline(found))
-        except Exception as e:  # noqa: BLE001 - an upgrade under a soak may break the page's template: no night ends of it
-            self._say(f"{home} could not be cleaned up: {e}; delete its oldest runs yourself")
+                self._print(trend_page.headline(found))
+        except Exception as e:  # noqa: BLE001 - an upgrade during a soak may break the page's template
+            self._print(f"{home} could not be cleaned up: {e}; delete its oldest runs yourself")
 
     def _save(self) -> None:
-        gist = _gist(self.state)
-        if gist != self._written:
+        fingerprint = _fingerprint(self.state)
+        if fingerprint != self._saved:
             save(self._order.home, self.state)
-            self._written = gist
+            self._saved = fingerprint
 
-    def _tell_next(self) -> None:
+    def _print_next(self) -> None:
         for line in self._order.schedule.describe_next(self._clock.now(), self._order.name, 1):
-            self._say(f"next: {line}")
+            self._print(f"next: {line}")
 
 
-def _told(time: str | None) -> str:
-    return told(when(time)) if time else "?"
-
-
-def _gist(state: State) -> tuple[object, ...]:
-    """What tells one state from another, quick enough for each second."""
+def _fingerprint(state: State) -> tuple[object, ...]:
+    """Fields that change whenever the state changes, cheap enough for each second."""
     running = astuple(state.running) if state.running else None
-    gone = sum(n.deleted for n in state.nights)
-    return state.handled_to, state.queued, running, len(state.nights), gone
+    deleted = sum(r.deleted for r in state.runs)
+    return state.handled_to, state.queued, running, len(state.runs), deleted
 
 
-def soak(order: Order, say: Callable[[str], None], *, once: bool) -> int:
-    """Run the schedule, or once; the exit code. SIGINT, SIGTERM and SIGHUP end the run that goes on and then us."""
-    it = Soak(order, WallClock(), Process(order.home), say)
+def soak(order: Order, print_line: Callable[[str], None], *, once: bool) -> int:
+    """Run the schedule, or once. Returns the exit code.
+
+    SIGINT, SIGTERM and SIGHUP end the current run and then the soak.
+    """
+    one = Soak(order, WallClock(), ChildRun(order.home), print_line)
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup means: go on without a terminal
-                signal.signal(number, lambda n, _: it.stop(signal.SIGTERM if n == signal.SIGHUP else n))
-        return it.once() if once else it.forever()
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup means: continue without a terminal
+                signal.signal(number, lambda n, _: one.stop(signal.SIGTERM if n == signal.SIGHUP else n))
+        return one.once() if once else one.forever()
     finally:
-        it.close()
+        one.close()

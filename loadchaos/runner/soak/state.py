@@ -1,6 +1,6 @@
-"""What a soak remembers between its starts: soak.json, written whole or not at all, and the lock that makes it the only one.
+"""State of a soak: soak.json, replaced in one step, and the lock of its folder.
 
-Everything that is about to be done is written down before it is done, so a kill -9 leaves either the old or the new truth.
+Each action is recorded before it is done, so that a kill -9 leaves either the old or the new state.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from loadchaos.core.errors import LedgerError, OptionError, next_step
 SCHEMA = 1
 FILE = "soak.json"
 _LOCK = ".soak.lock"
-_MOST_NIGHTS = 1000
+_RUNS_KEY = "nights"  # the key in soak.json, which stays so that old files can be read
+_MOST_RUNS = 1000
 Why = Literal["schedule", "catch_up", "queued", "once"]
 What = Literal["ran", "skipped", "missed", "not_begun", "cut_short"]
 
 
 @dataclass
 class SoakRun:
-    """One start that was due and what became of it. Times are ISO 8601 in UTC; `folder` is a name in the soak's folder."""
+    """A planned start and its result; times are ISO 8601 in UTC, `folder` is a name in the soak's folder."""
 
     planned: str | None
     why: Why
@@ -44,7 +45,7 @@ class SoakRun:
 
 @dataclass
 class Running:
-    """The run that was begun and is not yet recorded as ended; without `pid` we were killed while starting it."""
+    """The current run; without `pid` the soak was killed while it started the run."""
 
     planned: str | None
     why: Why
@@ -54,7 +55,10 @@ class Running:
 
 @dataclass
 class State:
-    """`handled_to`: every start planned until then has been run, queued, or noted as skipped or missed."""
+    """Contents of soak.json.
+
+    Every start planned until `handled_to` was run, queued, or noted as skipped or missed.
+    """
 
     profile: str
     name: str
@@ -62,55 +66,58 @@ class State:
     handled_to: str
     queued: str | None = None
     running: Running | None = None
-    nights: list[SoakRun] = field(default_factory=list)
+    runs: list[SoakRun] = field(default_factory=list)
 
-    def note(self, night: SoakRun) -> None:
-        """Remember what became of a start; what is older than the last thousand and has no folder is forgotten."""
-        self.nights.append(night)
-        for old in [n for n in self.nights[:-_MOST_NIGHTS] if not n.folder or n.deleted]:
-            self.nights.remove(old)
-
-
-def iso(when: datetime) -> str:
-    """A time as it stands in soak.json."""
-    return when.astimezone(UTC).isoformat()
+    def add(self, run: SoakRun) -> None:
+        """Add the result of a start, and drop old ones without a folder beyond the last thousand."""
+        self.runs.append(run)
+        for old in [r for r in self.runs[:-_MOST_RUNS] if not r.folder or r.deleted]:
+            self.runs.remove(old)
 
 
-def told(at: datetime) -> str:
-    """A time as a person reads it."""
-    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+def iso(time: datetime) -> str:
+    """Format a time for soak.json."""
+    return time.astimezone(UTC).isoformat()
 
 
-def when(text: str) -> datetime:
-    """A time out of soak.json."""
+def format_time(time: datetime) -> str:
+    """Format a time for people."""
+    return f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def parse_time(text: str) -> datetime:
+    """Parse a time of soak.json."""
     return datetime.fromisoformat(text)
 
 
 def load(home: Path, profile: str, name: str, now: datetime) -> State:
-    """The state in a folder, or a new one whose schedule begins now. OptionError for what is another soak's."""
+    """Load the state of a folder, or make one whose schedule begins now.
+
+    Raises OptionError for an unreadable state and for that of another profile.
+    """
     path = home / FILE
     try:
         data = orjson.loads(path.read_bytes())
         if data["schema"] != SCHEMA:
             raise OptionError(
-                f"{path} was written by another version of loadchaos (schema {data['schema']}); move it away to begin anew"
+                f"{path} was written by another version of loadchaos (schema {data['schema']}); move it away to start over"
             )
         state = State(
             **{
                 **_known(State, data),
                 "running": _made(Running, data.get("running")),
-                "nights": [SoakRun(**_known(SoakRun, n)) for n in data.get("nights") or []],
+                "runs": [SoakRun(**_known(SoakRun, r)) for r in data.get(_RUNS_KEY) or []],
             }
         )
-        when(state.handled_to)
+        parse_time(state.handled_to)
     except FileNotFoundError:
         return State(profile, name, iso(now), iso(now))
     except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError) as e:
-        raise OptionError(f"{path} cannot be read ({type(e).__name__}); move it away to begin anew") from e
+        raise OptionError(f"{path} cannot be read ({type(e).__name__}); move it away to start over") from e
     except OSError as e:
-        raise OptionError(f"{path} cannot be read: {e.strerror}; --out gives this soak a folder of its own") from e
+        raise OptionError(f"{path} cannot be read: {e.strerror}; give this soak another folder with --out") from e
     if state.name != name:
-        raise OptionError(f"{home} holds the soak of {state.name}; --out gives {name} a folder of its own")
+        raise OptionError(f"{home} has the soak of {state.name}; give {name} another folder with --out")
     state.profile = profile
     return state
 
@@ -128,13 +135,18 @@ def _made(kind: type[T], data: dict[str, Any] | None) -> T | None:
 
 
 def save(home: Path, state: State) -> None:
-    """Write soak.json so that a kill or a power cut leaves the old one or the new one. LedgerError when it cannot be."""
-    data = orjson.dumps({"schema": SCHEMA, **asdict(state)}, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    """Write soak.json so that a kill or a power cut leaves the old or the new one.
+
+    Raises LedgerError when it cannot be written.
+    """
+    fields_ = asdict(state)
+    fields_[_RUNS_KEY] = fields_.pop("runs")
+    data = orjson.dumps({"schema": SCHEMA, **fields_}, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
     write_whole(home / FILE, data)
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Replace a file in one step, on disk when this returns. LedgerError when it cannot be written."""
+    """Replace a file in one step and sync it to disk. Raises LedgerError when that fails."""
     part = path.with_name(f".{path.name}.part")
     try:
         with part.open("wb") as f:
@@ -152,9 +164,9 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 class Lock:
-    """One soak a folder: held while this object lives, and free at once when its process is killed."""
+    """Lock of a folder: one soak at a time; free at once when its process is killed."""
 
-    def __init__(self, home: Path, what: str, now: datetime) -> None:
+    def __init__(self, home: Path, profile: str, now: datetime) -> None:
         path = home / _LOCK
         try:
             home.mkdir(parents=True, exist_ok=True)
@@ -164,12 +176,14 @@ class Lock:
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.read(self._fd, 1000).decode("utf-8", "replace").strip() or "somebody who has not said who"
+            holder = os.read(self._fd, 1000).decode("utf-8", "replace").strip() or "an unknown process"
             os.close(self._fd)
-            raise OptionError(f"{home}: soaked already by {holder}; --out gives this one a folder of its own") from None
+            raise OptionError(
+                f"{home} is in use by the soak of {holder}; give this one another folder with --out"
+            ) from None
         os.ftruncate(self._fd, 0)
-        os.write(self._fd, f"pid {os.getpid()} on {socket.gethostname()} since {iso(now)} ({what})\n".encode())
+        os.write(self._fd, f"pid {os.getpid()} on {socket.gethostname()} since {iso(now)} ({profile})\n".encode())
 
     def close(self) -> None:
-        """Give it free."""
+        """Release the lock."""
         os.close(self._fd)

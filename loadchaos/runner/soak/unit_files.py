@@ -1,7 +1,7 @@
-"""A schedule for those who start things already: systemd units, a crontab line, a Kubernetes CronJob.
+"""Write a schedule as systemd units, a crontab line or a Kubernetes CronJob.
 
-Each starts `loadchaos soak PROFILE --once`, which takes the folder's lock, notes the night and deletes what is too old.
-What one of them cannot do is said in a comment of the text, and refused where it would change when runs start.
+Each starts `loadchaos soak PROFILE --once`, which locks the folder, notes the run and deletes old ones. A comment names
+options of the schedule that one of them does not have; an option that would change start times is an error.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _YEARS = 5
 _SECRET = "loadchaos-keys"  # noqa: S105 - a name
 _USER = 10001
 _END_S = 900
-"""What a run may take beyond its load: start of a server, drain, verdict, report."""
+"""Time of a run beyond its load: start of a server, drain, verdict, report."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be started: its name and schedule, the command, the folder it is started in, and the profile's text."""
+    """A scheduled command: name, schedule, working folder, the soak's folder and the text of the profile."""
 
     name: str
     schedule: Schedule
@@ -44,28 +44,28 @@ class Job:
     profile_file: str
     version: str
     variables: tuple[str, ...] = ()
-    """Names of the environment's variables that hold keys."""
+    """Names of environment variables that hold keys."""
 
     @property
     def unit(self) -> str:
-        """A name that systemd and Kubernetes take."""
+        """Name that systemd and Kubernetes accept."""
         return "loadchaos-" + (re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")[:40] or "soak")
 
 
 def emit(job: Job, kind: str) -> str:
-    """The text for `systemd`, `cron` or `k8s`. OptionError where it cannot say what the schedule says."""
+    """Return the text for `systemd`, `cron` or `k8s`. OptionError where it cannot express the schedule."""
     return _KINDS[kind](job)
 
 
 def _plain(schedule: Schedule, who: str, way_out: str) -> None:
-    """Refuse what only cronsim knows: the last day, the last or second Monday."""
+    """Refuse syntax that only cronsim has: the last day, the last or second Monday."""
     day, _, weekday = schedule.cron.upper().split()[2:]
     if re.search(r"[L#W]", day + weekday.replace("WED", "")):
-        raise OptionError(f"{who} has no {schedule.cron!r} (L, W or #): {way_out}")
+        raise OptionError(f"{who} cannot express {schedule.cron!r} (L, W or #): {way_out}")
 
 
 def _moved(schedule: Schedule, now: datetime) -> datetime | None:
-    """The next start of ours that stands for a time which the clocks leave out that day: others skip it."""
+    """Next start at a local time that a clock change skips; None within five years."""
     zone = ZoneInfo(schedule.timezone)
     for days in range(_YEARS * 366):
         begin = datetime.combine(now.astimezone(zone).date() + timedelta(days), time(), zone)
@@ -82,13 +82,13 @@ def _moved(schedule: Schedule, now: datetime) -> datetime | None:
 
 
 def _skips(schedule: Schedule, who: str) -> str:
-    """A comment where it leaves a night out that we would not."""
+    """Comment that names the next start skipped because of a clock change; empty without one."""
     moved = _moved(schedule, datetime.now(UTC))
     if moved is None:
         return ""
     return (
-        f"# On {moved:%Y-%m-%d} the clocks leave out the time of a start: {who} skips it, "
-        f"`loadchaos soak` begins it at {moved:%H:%M}.\n"
+        f"# On {moved:%Y-%m-%d} a clock change skips the time of a start: {who} skips the run, "
+        f"`loadchaos soak` starts it at {moved:%H:%M}.\n"
     )
 
 
@@ -100,10 +100,8 @@ def _systemd(job: Job) -> str:
     times = "\n".join(f"OnCalendar={t}" for t in on_calendar(s))
     jitter = f"RandomizedDelaySec={s.jitter:g}\nFixedRandomDelay=true\n" if s.jitter else ""
     most = f"TimeoutStartSec={s.max_duration + _END_S:g}" if s.max_duration else "TimeoutStartSec=infinity"
-    queue = (
-        "# overlap: queue cannot be said here: a start that meets a run is left out.\n" if s.overlap == "queue" else ""
-    )
-    keys = "".join(f"# {v}=... belongs into this file, which only you may read:\n" for v in job.variables)
+    queue = "# systemd has no overlap: queue: it skips a start during a run.\n" if s.overlap == "queue" else ""
+    keys = "".join(f"# Write {v}=... into this file, readable only by you:\n" for v in job.variables)
     if keys:
         keys += f"EnvironmentFile=-%h/.config/{job.unit}.env\n"
     skips = _skips(s, "systemd")
@@ -143,7 +141,7 @@ def _specifiers(text: str) -> str:
 
 
 def _unit_word(word: str) -> str:
-    """A word of ExecStart: quoted where it has to be, with systemd's % and $ doubled."""
+    """Quote a word of ExecStart where needed, with systemd's % and $ doubled."""
     safe = _specifiers(word).replace("$", "$$")
     if re.fullmatch(r"[A-Za-z0-9_@%+=:,./$-]+", safe):
         return safe
@@ -151,8 +149,11 @@ def _unit_word(word: str) -> str:
 
 
 def on_calendar(schedule: Schedule) -> list[str]:
-    """The cron line in systemd's words: two where cron means "this day of the month or that weekday"."""
-    _plain(schedule, "systemd", "let `loadchaos soak` keep the time itself")
+    """Translate a cron line into OnCalendar lines.
+
+    There are two where cron means "this day of the month or that weekday".
+    """
+    _plain(schedule, "systemd", "run `loadchaos soak` without --emit")
     minute, hour, day, month, weekday = schedule.cron.upper().split()
     clock = f"{_field(hour, 0, 23)}:{_field(minute, 0, 59)}:00"
     zone = schedule.timezone
@@ -176,7 +177,7 @@ def _numbers(field: str, names: Mapping[str, str]) -> str:
 
 
 def _values(field: str, low: int, high: int) -> list[int]:
-    """Every number a cron field names."""
+    """List the numbers that a cron field names."""
     found: set[int] = set()
     for term in field.split(","):
         span, _, step = term.partition("/")
@@ -201,9 +202,9 @@ def _weekdays(field: str) -> str:
 
 def _cron(job: Job) -> str:
     s = job.schedule
-    _plain(s, "cron", "let `loadchaos soak` keep the time itself")
+    _plain(s, "cron", "run `loadchaos soak` without --emit")
     lock = shlex.quote(str(job.home / ".soak.cron"))
-    # Beside our own lock: so that a start that meets a run is left out in silence, or waits for it.
+    # In addition to our own lock, so that a start during a run is skipped without an error, or waits.
     flock = f"flock {lock}" if s.overlap == "queue" else f"flock -n -E 0 {lock}"
     jitter = f"sleep $(shuf -i 0-{int(s.jitter)} -n 1) && " if s.jitter >= 1 else ""
     most = f"timeout -k 120 {int(s.max_duration) + _END_S} " if s.max_duration else ""
@@ -211,12 +212,10 @@ def _cron(job: Job) -> str:
     command = f"{there} && {jitter}{flock} {most}{shlex.join(job.command)}"
     lines = ["# crontab -e, then:"]
     if s.timezone != "UTC":
-        lines.append("# cronie obeys CRON_TZ; Debian's cron does not: there the machine's own zone counts.")
+        lines.append("# cronie uses CRON_TZ; Debian's cron ignores it and uses the machine's time zone.")
     if s.catch_up == "once":
-        lines.append(
-            "# catch_up: once cannot be said here: cron forgets what it missed; systemd and `loadchaos soak` do not."
-        )
-    lines += [f"# {v}=... has to stand above the line: cron does not know your shell's." for v in job.variables]
+        lines.append("# cron has no catch_up: once: it forgets missed starts; systemd and `loadchaos soak` do not.")
+    lines += [f"# Write {v}=... above the line: cron does not use the variables of your shell." for v in job.variables]
     lines += [f"CRON_TZ={s.timezone}", f"{s.cron} {command.replace('%', chr(92) + '%')}"]
     return "\n".join(lines) + "\n"
 
@@ -228,7 +227,7 @@ def _k8s(job: Job) -> str:
     s = job.schedule
     _plain(s, "a CronJob", "run `loadchaos soak` in a Deployment")
     minute, hour, day, month, weekday = s.cron.split()
-    # A CronJob knows Sunday as 0 only; a missed start, or one that met a run, is made up for until its deadline.
+    # A CronJob has Sunday as 0 only; it repeats missed and skipped starts until their deadline.
     weekday = (
         re.sub(r"\b7\b", "0", weekday)
         if not re.search(r"-7\b", weekday)
@@ -274,20 +273,18 @@ def _k8s(job: Job) -> str:
     ]  # fmt: skip
     both = ""
     if (s.overlap == "queue") != (s.catch_up == "once"):
-        both = (
-            "# A CronJob has one deadline for starts that met a run and those that were missed: both are made up for.\n"
-        )
+        both = "# A CronJob has one deadline for skipped and for missed starts: it repeats both.\n"
     keys = ""
     if job.variables:
         literals = " ".join(f'--from-literal={v}="${v}"' for v in job.variables)
-        keys = f"# The keys are a Secret of yours: kubectl create secret generic {_SECRET} {literals}\n"
+        keys = f"# Create the Secret with the keys: kubectl create secret generic {_SECRET} {literals}\n"
     skips = _skips(s, "a CronJob")
-    return f"# The image is yours to name and push.\n{keys}{both}{skips}" + _documents(documents)
+    return f"# Build and push the image yourself, and adapt its name.\n{keys}{both}{skips}" + _documents(documents)
 
 
 def _documents(documents: Sequence[Mapping[str, object]]) -> str:
     yaml = YAML()
-    yaml.representer.ignore_aliases = lambda *_: True  # labels stand where a person looks for them
+    yaml.representer.ignore_aliases = lambda *_: True  # write labels in each place: anchors are hard to read
     yaml.explicit_start = True
     yaml.width = 4096
     yaml.indent(mapping=2, sequence=4, offset=2)

@@ -41,7 +41,7 @@ class World:
         self.pid, self.code = 100, None
         self.begun: list[tuple[str, list[str]]] = []
         self.signals: list[int] = []
-        self.said_lines: list[str] = []
+        self.lines: list[str] = []
         self.soaks: list[Soak] = []
         self.judged: list[str] = []
 
@@ -89,7 +89,7 @@ class World:
         self.judged.append(folder)
         return FinishedRun(folder, None, "unknown", 3)
 
-    def said(self) -> str:
+    def last_line(self) -> str:
         return "its last line"
 
     # --- what tests do --------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ class World:
     def soak(self, cron: str = "0 2 * * *", **more: object) -> Soak:
         schedule = Schedule.model_validate({"cron": cron, "timezone": "Europe/Berlin", **more})
         order = Order("night.yaml", "night", schedule, self.home)
-        soak = Soak(order, self.clock, self, self.said_lines.append)
+        soak = Soak(order, self.clock, self, self.lines.append)
         self.soaks.append(soak)
         return soak
 
@@ -109,7 +109,7 @@ class World:
         """Time in which the soak looks at the clock as it does."""
         end = self.clock.time + timedelta(**span)
         while self.clock.time < end:
-            soak.turn()
+            soak.poll()
             self.clock.sleep(step_s)
 
     def when_begun(self) -> list[str]:

@@ -20,7 +20,7 @@ Make = Callable[..., Any]  # World, of this folder's conftest
 
 
 def whats(soak: Any) -> list[tuple[str, str, int]]:
-    return [(n.what, n.why, n.times) for n in soak.state.nights]
+    return [(n.what, n.why, n.times) for n in soak.state.runs]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_what_was_before_the_first_start_is_not_missed(world: Make) -> None:
     w = world()
     soak = w.soak(catch_up="once")
     w.pass_time(soak, hours=12)
-    assert soak.state.nights == []
+    assert soak.state.runs == []
 
 
 def test_a_laptop_that_sleeps_past_the_start_catches_up_when_it_wakes(world: Make) -> None:
@@ -104,7 +104,7 @@ def test_a_laptop_that_sleeps_past_the_start_catches_up_when_it_wakes(world: Mak
     w.clock.sleep(14 * 3600)  # the lid was closed from 16:00 to 06:00
     w.pass_time(soak, hours=3)
     assert w.when_begun() == ["11-21 06:00"]
-    assert [n.why for n in soak.state.nights if n.what == "ran"] == ["catch_up"]
+    assert [n.why for n in soak.state.runs if n.what == "ran"] == ["catch_up"]
 
 
 def test_a_laptop_that_sleeps_during_a_run_starts_no_second_one(world: Make) -> None:
@@ -116,7 +116,7 @@ def test_a_laptop_that_sleeps_during_a_run_starts_no_second_one(world: Make) -> 
     w.pass_time(soak, hours=0.4)
     assert len(w.begun) == 1
     assert ("missed", "schedule", 5) in whats(soak)
-    assert any(n.what == "skipped" and "still going on" in n.text for n in soak.state.nights)
+    assert any(n.what == "skipped" and "a run was going on" in n.text for n in soak.state.runs)
 
 
 def test_a_start_that_meets_a_run_is_left_out(world: Make) -> None:
@@ -125,7 +125,7 @@ def test_a_start_that_meets_a_run_is_left_out(world: Make) -> None:
     soak = w.soak("0 * * * *", overlap="skip")
     w.pass_time(soak, hours=5)
     assert w.when_begun() == ["11-20 13:00", "11-20 15:00"]
-    assert Counter(n.what for n in soak.state.nights) == {"skipped": 2, "ran": 2}
+    assert Counter(n.what for n in soak.state.runs) == {"skipped": 2, "ran": 2}
 
 
 def test_or_waits_for_its_end_one_at_most(world: Make) -> None:
@@ -134,8 +134,8 @@ def test_or_waits_for_its_end_one_at_most(world: Make) -> None:
     soak = w.soak("0 * * * *", overlap="queue")
     w.pass_time(soak, hours=7)
     assert w.when_begun() == ["11-20 13:00", "11-20 15:30", "11-20 18:00"]
-    assert [n.why for n in soak.state.nights if n.what == "ran"] == ["schedule", "queued"]
-    assert any("one was waiting already" in n.text for n in soak.state.nights)
+    assert [n.why for n in soak.state.runs if n.what == "ran"] == ["schedule", "queued"]
+    assert any("another was queued" in n.text for n in soak.state.runs)
 
 
 def test_a_killed_soak_finds_its_run_again_and_notes_its_end(world: Make) -> None:
@@ -148,7 +148,7 @@ def test_a_killed_soak_finds_its_run_again_and_notes_its_end(world: Make) -> Non
     soak = w.soak()
     w.pass_time(soak, hours=2)
     assert len(w.begun) == 1
-    (night,) = soak.state.nights
+    (night,) = soak.state.runs
     assert (night.what, night.verdict, night.exit_code, night.folder) == ("ran", "pass", 0, "night-101")
     assert night.ended is not None
     assert datetime.fromisoformat(night.ended) == ends, "not when it was found"
@@ -196,7 +196,7 @@ def test_a_kill_at_any_write_of_the_state_loses_no_night_and_runs_none_twice(
         w.kill()
         soak = w.soak(catch_up="once")
     w.pass_time(soak, hours=6)
-    ran = [n for n in soak.state.nights if n.what == "ran"]
+    ran = [n for n in soak.state.runs if n.what == "ran"]
     assert len(ran) == len(w.begun) == 1
     assert json.loads((w.home / "soak.json").read_text())["running"] is None
 
@@ -207,7 +207,7 @@ def test_a_run_that_was_killed_is_judged_and_noted(world: Make) -> None:
     soak = w.soak()
     w.pass_time(soak, hours=16)
     assert w.judged == ["night-101"]
-    assert soak.state.nights[0].verdict == "unknown"
+    assert soak.state.runs[0].verdict == "unknown"
 
 
 def test_a_run_that_never_makes_its_folder_is_not_tried_for_ever(world: Make) -> None:
@@ -217,7 +217,7 @@ def test_a_run_that_never_makes_its_folder_is_not_tried_for_ever(world: Make) ->
     soak = w.soak(catch_up="once")
     w.pass_time(soak, hours=20)
     assert len(w.begun) == 2
-    assert [n.what for n in soak.state.nights] == ["not_begun"] * 2
+    assert [n.what for n in soak.state.runs] == ["not_begun"] * 2
 
 
 def test_a_run_that_does_not_end_is_asked_to_and_then_killed(world: Make) -> None:
@@ -252,8 +252,8 @@ def test_a_full_disk_ends_neither_the_soak_nor_its_memory(world: Make, monkeypat
 
     w.clock.sleep = until_noon
     assert soak.forever() == 143
-    assert sum("No space left" in line for line in w.said_lines) >= 1
-    assert [n.what for n in soak.state.nights].count("ran") == 1
+    assert sum("No space left" in line for line in w.lines) >= 1
+    assert [n.what for n in soak.state.runs].count("ran") == 1
     assert json.loads((w.home / "soak.json").read_text())["nights"][-1]["what"] == "ran"
 
 
@@ -280,7 +280,7 @@ def test_a_clock_set_back_an_hour_starts_nothing_twice(world: Make) -> None:
 def test_a_second_soak_says_who_holds_the_folder(world: Make) -> None:
     w = world()
     w.soak()
-    with pytest.raises(OptionError, match=rf"soaked already by pid {os.getpid()} on .* \(night.yaml\)"):
+    with pytest.raises(OptionError, match=rf"in use by the soak of pid {os.getpid()} on .* \(night.yaml\)"):
         w.soak()
     w.kill()
     w.soak()
@@ -293,7 +293,7 @@ def test_another_profiles_folder_is_refused(world: Make) -> None:
     soak.state.queued = "2026-11-20T12:00:00+00:00"
     soak._save()
     w.kill()
-    with pytest.raises(OptionError, match="holds the soak of other"):
+    with pytest.raises(OptionError, match="has the soak of other"):
         w.soak()
 
 
@@ -302,6 +302,6 @@ def test_a_state_that_cannot_be_read_is_told_and_left_alone(world: Make, text: s
     w = world()
     w.home.mkdir(parents=True)
     (w.home / "soak.json").write_text(text)
-    with pytest.raises(OptionError, match="move it away to begin anew"):
+    with pytest.raises(OptionError, match="move it away to start over"):
         w.soak()
     assert (w.home / "soak.json").read_text() == text

@@ -20,7 +20,7 @@ def test_the_oldest_runs_go_whole(world: Make) -> None:
     soak = w.soak(keep={"runs": 3})
     w.pass_time(soak, step_s=600, days=6)
     assert there(w) == ["night-104", "night-105", "night-106"]
-    assert [n.deleted for n in soak.state.nights] == [True] * 3 + [False] * 3
+    assert [n.deleted for n in soak.state.runs] == [True] * 3 + [False] * 3
 
 
 def test_days_are_obeyed_too(world: Make) -> None:

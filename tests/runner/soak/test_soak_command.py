@@ -90,7 +90,7 @@ def test_what_cannot_be_said_is_refused(kind: str, cron: str) -> None:
 )
 def test_a_night_that_others_skip_when_the_clocks_go_on_is_told(cron: str, zone: str, skips: bool) -> None:
     for kind in ("systemd", "k8s"):
-        assert ("skips it, `loadchaos soak` begins it at 0" in emit(job(cron, timezone=zone), kind)) == skips
+        assert ("skips the run, `loadchaos soak` starts it at 0" in emit(job(cron, timezone=zone), kind)) == skips
 
 
 def test_units_are_what_systemd_accepts(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_crontab_line_skips_or_queues_and_hides_its_percent_signs() -> None:
     assert "flock -n -E 0 /home/me/runs/.soak.cron loadchaos" in skip
     assert r"X=5\%" in skip
     assert " flock /home/me/runs" in emit(job(overlap="queue"), "cron")
-    assert "cron forgets what it missed" in emit(job(catch_up="once"), "cron")
+    assert "it forgets missed starts" in emit(job(catch_up="once"), "cron")
 
 
 def test_a_cronjob_is_what_kubernetes_reads() -> None:
@@ -142,8 +142,8 @@ def test_a_cronjob_is_what_kubernetes_reads() -> None:
 @pytest.mark.parametrize(
     ("kind", "told"),
     [
-        ("systemd", "# KEY=... belongs into this file"),
-        ("cron", "# KEY=... has to stand above the line"),
+        ("systemd", "# Write KEY=... into this file"),
+        ("cron", "# Write KEY=... above the line"),
         ("k8s", 'kubectl create secret generic loadchaos-keys --from-literal=KEY="$KEY" --from-literal=HOOK'),
     ],
 )
@@ -219,7 +219,7 @@ def test_a_run_outlives_its_killed_soak_and_the_next_one_notes_both(tmp_path: Pa
     wait_for(lambda: list(tmp_path.glob("runs/short-*/requests-*.jsonl")))
     running = json.loads((tmp_path / "runs" / "soak.json").read_text())["running"]
     refused = begin(tmp_path)
-    assert f"soaked already by pid {first.pid} on " in refused.communicate(timeout=60)[0]
+    assert f"in use by the soak of pid {first.pid} on " in refused.communicate(timeout=60)[0]
     assert refused.returncode == 2
     os.kill(first.pid, signal.SIGKILL)
     first.communicate()

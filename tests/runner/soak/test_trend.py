@@ -27,9 +27,9 @@ def test_an_unusual_night_is_told_and_ends_as_any_other(world: Make) -> None:
     w = world()
     soak = w.soak()
     assert [night(w, soak, ttft_s) for ttft_s in (0.2, 0.21, 0.2, 0.19, 0.2)] == [0] * 5
-    assert not any("higher than" in line for line in w.said_lines)
+    assert not any("higher than" in line for line in w.lines)
     assert night(w, soak, 0.4) == 0
-    (told,) = [line for line in w.said_lines if "higher than" in line]
+    (told,) = [line for line in w.lines if "higher than" in line]
     assert "higher than in the 5 good runs before: text TTFT p50, text TTFT p99" in told
 
 
@@ -40,7 +40,7 @@ def test_a_trend_that_cannot_be_made_ends_no_soak(world: Make, monkeypatch: pyte
         "loadchaos.report.html.trend_page.html", None
     )  # as a package that was replaced under it may fail
     assert night(w, soak, 0.2) == 0
-    assert any("could not be cleaned up" in line for line in w.said_lines)
+    assert any("could not be cleaned up" in line for line in w.lines)
 
 
 def test_deleted_nights_stay_in_the_baseline_and_in_the_bounds(world: Make) -> None:
