@@ -40,13 +40,14 @@ _MOST_STATES = 10_000
 
 
 class Judge:
-    """Folds rows in the order of their arrival. `terms` None: those of the run's first row; `facts` None: of its facts row.
+    """Folds rows in the order of their arrival. `terms` None: those of the run's first row.
 
     Memory is bounded by what is in flight and by the kinds of failure, not by the length of the run.
     """
 
-    def __init__(self, terms: Terms | None = None, facts: Facts | None = None) -> None:
-        self._terms, self._facts = terms, facts
+    def __init__(self, terms: Terms | None = None) -> None:
+        self._terms = terms
+        self._facts: Facts | None = None
         self._run, self._tally, self._attacks = RunHealth(), RequestStats(), AttackLog()
         self._mechanisms, self._lines, self._answers = Mechanisms(), LiveClassifier(), BadAnswerQueue()
         self._episodes, self._book = IncidentTracker(self._tally, self._attacks), FailureRegistry()
@@ -61,8 +62,7 @@ class Judge:
         self._unfinished: int | None = None
         self._episodes.environment = self._environment
         self._explainer = Explainer(self._episodes, self._record)
-        self._unsaid = DetectorSuite(self._episodes, self._record)
-        self._explainer.facts = facts
+        self._detectors = DetectorSuite(self._episodes, self._record)
 
     # --- rows in --------------------------------------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ class Judge:
         handler = getattr(self, f"_on_{row.get('row')}", None)
         if handler is not None:
             handler(row)
-        self._unsaid.feed(row)
+        self._detectors.feed(row)
         self._drifts.feed(row)
         self._images.feed(row)
         if self._run.newest_ns - self._settled_ns > S // 4:
@@ -193,7 +193,7 @@ class Judge:
         for bad in self._answers.ripe(now_ns):
             self._explainer.take(bad)
         newest_ns = self._run.newest_ns
-        self._unsaid.settle(newest_ns, self._run.load_begin_ns or newest_ns, self._facts, final=now_ns is None)
+        self._detectors.poll(newest_ns, self._run.load_begin_ns or newest_ns, final=now_ns is None)
 
     def _logged(self, failure: Failure) -> None:
         source = str(failure.evidence.get("source") or "")
@@ -266,7 +266,7 @@ class Judge:
         exposure = str((terms.exposure or {}).get("count") or "requests")
         if not self._mechanisms.exposures.get(exposure):
             exposure = "requests"
-        totals, notes = self._tally.total(), [*self._run.notes, *self._unsaid.notes()]
+        totals, notes = self._tally.total(), [*self._run.notes, *self._detectors.notes]
         return {
             "schema": rules.SCHEMA,
             "profile": terms.profile,
@@ -301,13 +301,10 @@ class Judge:
 
     def _finish(self) -> None:
         self._settle(None)
-        self._unsaid.finish(self._run.newest_ns, self._dialect())
+        self._detectors.finish(self._run.newest_ns)
         self._episodes.finish(self._run.newest_ns)
         if self._unfinished is None or self._tally.in_flight:
             self._unfinished = (self._unfinished or 0) + self._tally.finish()
-
-    def _dialect(self) -> str:
-        return self._facts.dialect if self._facts is not None else ""
 
     def failures(self) -> list[dict[str, Any]]:
         """All failures so far with their counts, as in verdict.json but for acceptance; folding goes on unchanged."""
@@ -358,7 +355,7 @@ class Judge:
         checks += [c for c in (self._mechanisms.exposed(terms.exposure), ladder) if c]
         checks += self._exactness.checks(terms.expect)
         images = self._images.check(required="mm_cache" in terms.requires)
-        checks += [*([images] if images is not None else []), *self._unsaid.checks(self._dialect())]
+        checks += [*([images] if images is not None else []), *self._detectors.checks]
         idle = dict(self._attacks.without_effect(terms.attacks))
         for name in dict.fromkeys(terms.attacks):  # one that the profile names twice is one in the ledger
             fared = self._attacks.fared.get(name, {})
@@ -379,7 +376,7 @@ class Judge:
             recoveries_s=[i.recovered_after_s() for i in down],
             away_s=max(((self._run.newest_ns - i.opened_ns) / S for i in down if i.back_ns is None), default=None),
             void=f"we were too slow ourselves: {why[0]}" if why else None,
-            drifts=self._drifts.found(),
+            drifts=self._drifts.growths(),
         )
 
     def _target(self) -> dict[str, Any]:

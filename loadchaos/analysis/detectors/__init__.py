@@ -1,1 +1,5 @@
-"""Faults that no log line reports."""
+"""Detectors: find faults that no log line reports, from figures, answers and device readings.
+
+Main type: `Detector` (base.py): `feed` every row, `poll` now and then, `finish` at the end. To add one, write a file with
+a `Detector` and add it to the `DETECTORS` table in suite.py.
+"""

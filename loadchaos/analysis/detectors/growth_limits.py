@@ -1,9 +1,8 @@
-"""What a profile may say of growth within a run: `drift.rss <= 1%/h`. Robust slopes, told only where they are certain.
+"""Measure growth within a run for expectations like `drift.rss <= 1%/h`, with robust slopes.
 
-A figure is judged from five minutes on. It grows where Mann-Kendall's test leaves less than one chance in a hundred for
-noise, also for one that is slow (trends.inertia), and the second half still rises; a warm-up that levels off does not.
-Memory must also rise by more than the server may keep of the images it was sent, and not ever more slowly. Otherwise it
-grows by nothing.
+A figure is judged from five minutes on. It grows when Mann-Kendall's test (corrected for autocorrelation) leaves less than
+one chance in a hundred for noise, and the second half still rises; a warm-up that levels off does not count. Memory must
+also rise by more than the image cache of the server may hold, and not ever more slowly. Otherwise its growth is 0.
 """
 
 from __future__ import annotations
@@ -13,7 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loadchaos.analysis.detectors.image_cache import ImageCacheBudget
-from loadchaos.analysis.detectors.trend_tests import Point, Samples, certainty, inertia, levels_off, slope
+from loadchaos.analysis.detectors.trend_tests import (
+    Point,
+    Samples,
+    autocorrelation_factor,
+    levels_off,
+    mann_kendall_z,
+    slope,
+)
 from loadchaos.analysis.request_stats import S
 from loadchaos.core.model import Row
 
@@ -26,7 +32,7 @@ FIGURES = {
     "ttft": "time to first token",
     "error_rate": "share of requests that end badly, in points",
 }
-"""What may drift. Points are of the whole (from 3 % to 4 % is one), all else is a part of where it began."""
+"""Figures that may drift. Points are of the whole (from 3 % to 4 % is one); all else is relative to the begin."""
 
 _POINTS = ("kv", "error_rate")
 _MEMORY = ("rss", "gpu_memory")
@@ -40,12 +46,12 @@ _BLAMELESS = ("ok", "aborted", "rejected", "missed", "shed")
 
 
 _UNITS = {"rss": (2**20, "MB"), "gpu_memory": (2**20, "MB"), "ttft": (0.001, "ms"), "threads": (1, ""), "fds": (1, "")}
-"""In what the growth of an hour is told beside its share."""
+"""(scale, unit) of the absolute growth per hour that is shown beside the relative one."""
 
 
 @dataclass(frozen=True)
 class Growth:
-    """By how much a figure grows in an hour (a part of where it began, or points), over how long it was seen.
+    """Growth of a figure per hour (relative to its begin, or points), observed for `span_s` seconds.
 
     `absolute`: the same in the figure's own unit.
     """
@@ -54,7 +60,7 @@ class Growth:
     span_s: float
     absolute: float = 0.0
 
-    def told(self, figure: str) -> str:
+    def describe(self, figure: str) -> str:
         """`+1.20%/h (38 MB/h), p < 0.01, over 600 s`."""
         if not self.per_hour:
             return f"none over {self.span_s:.0f} s"
@@ -66,11 +72,11 @@ class Growth:
 
 @dataclass
 class _Life:
-    """What is seen of one life of the server: a new process begins anew."""
+    """Samples of one life of the server: a new process starts again."""
 
     samples: dict[str, Samples] = field(default_factory=lambda: {name: Samples() for name in FIGURES})
     processes: dict[int, Row] = field(default_factory=dict)
-    holders: int = 0  # of them, how many may keep images
+    cache_holders: int = 0  # processes that may keep images
     devices: dict[str, float] = field(default_factory=dict)
     wrong: int = 0
     ended: int = 0
@@ -78,51 +84,58 @@ class _Life:
 
 
 class GrowthTracker:
-    """Folds end, process, metrics, device and state rows; `found` gives each figure's worst drift, None: too little seen."""
+    """Growth of each figure of a run. Folds end, process, metrics, device, configuration and state rows."""
 
     def __init__(self) -> None:
         self._life = _Life()
         self._past: dict[str, Growth] = {}
-        self._held = ImageCacheBudget()
+        self._image_cache = ImageCacheBudget()
 
     def feed(self, row: Row) -> None:
         """Fold one row; other kinds change nothing."""
-        self._held.feed(row)
+        self._image_cache.feed(row)
         for name, at_s, value in _values(self._life, row):
             self._life.samples[name].add(at_s, value)
         if row.get("row") == "state" and row.get("to") in ("dead", "restarting", "terminated"):
-            self._past, self._life = {k: v for k, v in self.found().items() if v is not None}, _Life()
+            self._past, self._life = {k: v for k, v in self.growths().items() if v is not None}, _Life()
 
-    def found(self) -> dict[str, Growth | None]:
-        """By figure; of several lives of the server the worst."""
-        may_hold = {"rss": self._held.bytes * self._life.holders}
+    def growths(self) -> dict[str, Growth | None]:
+        """Growth by figure, None where the data is too short; of several lives of the server the worst."""
+        cache_bytes = {"rss": self._image_cache.bytes * self._life.cache_holders}
         now = {
-            name: drift(
-                s.points(), points_of_whole=name in _POINTS, settles=name in _MEMORY, may_hold=may_hold.get(name, 0.0)
+            name: growth(
+                s.points(),
+                points_of_whole=name in _POINTS,
+                settles=name in _MEMORY,
+                cache_bytes=cache_bytes.get(name, 0.0),
             )
             for name, s in self._life.samples.items()
         }
-        both = {name: [d for d in (now[name], self._past.get(name)) if d is not None] for name in FIGURES}
-        return {name: max(seen, key=lambda d: d.per_hour) if seen else None for name, seen in both.items()}
+        lives = {name: [g for g in (now[name], self._past.get(name)) if g is not None] for name in FIGURES}
+        return {name: max(found, key=lambda g: g.per_hour) if found else None for name, found in lives.items()}
 
 
-def drift(
-    points: list[Point], *, points_of_whole: bool = False, settles: bool = False, may_hold: float = 0.0
+def growth(
+    points: list[Point], *, points_of_whole: bool = False, settles: bool = False, cache_bytes: float = 0.0
 ) -> Growth | None:
-    """The growth an hour; 0 where it is not certain, None where too little was seen.
+    """Growth per hour; 0 where it is not certain, None where the data is too short.
 
-    `settles`: what rises ever more slowly does not count; `may_hold`: nor does what rises by no more than this.
+    Args:
+        points: (second, value), oldest first.
+        points_of_whole: the values are shares, and their growth is in points.
+        settles: growth that slows down does not count.
+        cache_bytes: nor does growth up to this.
     """
     if len(points) < _FEWEST or (span_s := points[-1][0] - points[0][0]) < _SPAN_S:
         return None
     rate = slope(points)
     half = points[len(points) // 2 :]
     if (
-        certainty([v for _, v in points]) < _SURE * inertia(points)
+        mann_kendall_z([v for _, v in points]) < _SURE * autocorrelation_factor(points)
         or slope(half) * (half[-1][0] - half[0][0]) < _STILL * rate * span_s
     ):
         return Growth(0.0, span_s)
-    if rate * span_s <= may_hold or (settles and levels_off(points, sure=_SURE)):
+    if rate * span_s <= cache_bytes or (settles and levels_off(points, z=_SURE)):
         return Growth(0.0, span_s)
     values = sorted(v - rate * (t - points[0][0]) for t, v in points)
     begin = values[len(values) // 2]
@@ -149,17 +162,17 @@ def _values(life: _Life, row: Row) -> Iterator[tuple[str, float, float]]:
 
 
 def _processes(life: _Life, row: Row, at_s: float) -> Iterator[tuple[str, float, float]]:
-    """Sums over the server's processes, once a round: told when the first of them comes again."""
+    """Sums over the server's processes, once a round: given when the first of them comes again."""
     pid = int(row.get("pid") or 0)
     if row.get("what") == "gone":
         life.processes.clear()
         return
     if pid in life.processes:
-        life.holders = sum(r.get("role") in _HOLDERS for r in life.processes.values())
+        life.cache_holders = sum(r.get("role") in _HOLDERS for r in life.processes.values())
         for name, key in (("rss", "rss_bytes"), ("threads", "threads"), ("fds", "fds")):
-            seen = [float(r[key]) for r in life.processes.values() if r.get(key) is not None]
-            if seen:
-                yield name, at_s, sum(seen)
+            known = [float(r[key]) for r in life.processes.values() if r.get(key) is not None]
+            if known:
+                yield name, at_s, sum(known)
         life.processes.clear()
     life.processes[pid] = row
 

@@ -1,4 +1,4 @@
-"""What a server's processes may rightly keep of the images it was sent: that much growth is a cache that fills."""
+"""Upper bound on the processor-cache growth that the images sent explain."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ _BYTES_PER_IMAGE_TOKEN = 24 * 1024
 
 
 class ImageCacheBudget:
-    """Folds end and configuration rows; other kinds change nothing."""
+    """Bytes that a server process may keep of the images it was sent. Folds end and configuration rows."""
 
     def __init__(self) -> None:
         self._image_tokens = 0
         self._cache_bytes = _CACHE_GB * 2**30
 
     def feed(self, row: Row) -> None:
-        """Fold one row."""
+        """Fold one row; other kinds change nothing."""
         if row.get("row") == "end":
             self._image_tokens += int(row.get("image_tokens") or 0)
         elif row.get("row") == "configuration":
-            told = (row.get("settings") or {}).get("mm_processor_cache_gb")
-            self._cache_bytes = float(_CACHE_GB if told is None else told) * 2**30
+            configured_gb = (row.get("settings") or {}).get("mm_processor_cache_gb")
+            self._cache_bytes = float(_CACHE_GB if configured_gb is None else configured_gb) * 2**30
 
     @property
     def bytes(self) -> float:
-        """How many at most, in each process."""
+        """Upper bound in each process."""
         return min(self._cache_bytes, self._image_tokens * _BYTES_PER_IMAGE_TOKEN)

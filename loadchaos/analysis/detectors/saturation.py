@@ -1,35 +1,44 @@
-"""What strains a machine or a process before it breaks: a GPU that slows itself down, a full disk, no more files to open.
+"""Detect exhausted machines: throttled GPUs, full disks, open-file limits, and GPU memory that leaks.
 
-Pure functions over readings, oldest first. What was so before the run is not its doing.
+What was exhausted before the run is not reported. None of it explains a death by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from loadchaos.core.model import GPU_SLOWED
+from loadchaos.analysis.detectors.base import Detector
+from loadchaos.analysis.detectors.memory_leak import leak_trend
+from loadchaos.analysis.detectors.trend_tests import Samples
+from loadchaos.analysis.failure import Failure, evidence
+from loadchaos.analysis.request_stats import S
+from loadchaos.core.model import GPU_SLOWED, Row, Severity
 
-SLOWED_S = 30.0
+THROTTLED_S = 30.0
 _FEWEST = 3
 _FULL_SHARE, _FULL_BYTES = 0.01, 1 << 30
 _OPEN_SHARE = 0.95
+_MOST_DEVICES = 64
+_MOST_THROTTLE_READINGS = 120
+_Key = tuple[str, str, str]
 
 
-def slowed(readings: Sequence[tuple[float, int]]) -> tuple[float, str] | None:
-    """(seconds, why) of a slowdown that lasts until the newest of the (seconds, reasons), if it has lasted 30 s or more."""
+def throttled(readings: Sequence[tuple[float, int]]) -> tuple[float, str] | None:
+    """(seconds, reasons) of a GPU throttled for 30 s or more up to the newest of the (second, reason bits) readings."""
     stretch: list[tuple[float, int]] = []
     for at_s, reasons in reversed(readings):
         if not reasons & sum(GPU_SLOWED):
             break
         stretch.append((at_s, reasons))
-    if len(stretch) < _FEWEST or stretch[0][0] - stretch[-1][0] < SLOWED_S:
+    if len(stretch) < _FEWEST or stretch[0][0] - stretch[-1][0] < THROTTLED_S:
         return None
-    why = ", ".join(words for bit, words in GPU_SLOWED.items() if any(reasons & bit for _, reasons in stretch))
+    why = ", ".join(text for bit, text in GPU_SLOWED.items() if any(reasons & bit for _, reasons in stretch))
     return stretch[0][0] - stretch[-1][0], why
 
 
-def filled(readings: Sequence[tuple[float, float]]) -> bool:
-    """Whether a disk of (free, size) bytes became full: under 1 % and 1 GiB now, and not so at first."""
+def disk_filled(readings: Sequence[tuple[float, float]]) -> bool:
+    """True when a disk of (free, size) bytes became full: under 1 % and 1 GiB now, and not so at first."""
 
     def full(free: float, size: float) -> bool:
         return size > 0 and free < min(_FULL_SHARE * size, _FULL_BYTES)
@@ -37,10 +46,94 @@ def filled(readings: Sequence[tuple[float, float]]) -> bool:
     return len(readings) > 1 and full(*readings[-1]) and not full(*readings[0])
 
 
-def exhausted(readings: Sequence[tuple[float, float]]) -> bool:
-    """Whether of (open, most) files 95 % came to be open, and were not at first."""
+def files_exhausted(readings: Sequence[tuple[float, float]]) -> bool:
+    """True when 95 % of the open-file limit is reached in (open, limit) readings, and was not at first."""
 
-    def near(now: float, most: float) -> bool:
-        return most > 0 and now >= _OPEN_SHARE * most
+    def near(n: float, limit: float) -> bool:
+        return limit > 0 and n >= _OPEN_SHARE * limit
 
     return len(readings) > 1 and near(*readings[-1]) and not near(*readings[0])
+
+
+@dataclass
+class _Device:
+    memory: Samples = field(default_factory=Samples)
+    throttle: list[tuple[float, int]] = field(default_factory=list)
+    first: dict[str, tuple[float, float]] = field(default_factory=dict)  # the first (used or free, size) readings
+
+
+class SaturationDetector(Detector):
+    """Folds `device` rows, and `process` rows for their open files. Reports each problem once per device."""
+
+    def __init__(self) -> None:
+        self._devices: dict[_Key, _Device] = {}
+        self._reported: set[tuple[str, ...]] = set()
+        self._pending: list[Failure] = []
+
+    def _device(self, key: _Key) -> _Device | None:
+        if key not in self._devices and len(self._devices) >= _MOST_DEVICES:
+            return None
+        return self._devices.setdefault(key, _Device())
+
+    def _on_process(self, row: Row) -> None:
+        if row.get("fds") and row.get("fd_limit"):
+            key = "process", str(row.get("replica")), f"{row.get('role')} (pid {row.get('pid')})"
+            if (device := self._device(key)) is not None:
+                self._files(key, device, row["fds"], row["fd_limit"], int(row["at_ns"]))
+
+    def _on_device(self, row: Row) -> None:
+        key = str(row.get("source")), str(row.get("host")), str(row.get("device"))
+        values: Mapping[str, float] = row.get("values") or {}
+        if (device := self._device(key)) is None:
+            return
+        at_ns = int(row["at_ns"])
+        if "gpu_throttle_reasons" in values:
+            self._throttle(key, device, int(values["gpu_throttle_reasons"]), at_ns)
+        if "disk_free_bytes" in values and values.get("disk_size_bytes"):
+            self._disk(key, device, (values["disk_free_bytes"], values["disk_size_bytes"]), at_ns)
+        if "host_files_open" in values and values.get("host_files_limit"):
+            self._files(key, device, values["host_files_open"], values["host_files_limit"], at_ns)
+        if values.get("gpu_memory_used_bytes"):
+            device.memory.add(at_ns / S, values["gpu_memory_used_bytes"])
+
+    def _throttle(self, key: _Key, device: _Device, reasons: int, at_ns: int) -> None:
+        device.throttle = [*device.throttle[-_MOST_THROTTLE_READINGS:], (at_ns / S, reasons)]
+        if (found := throttled(device.throttle)) is not None:
+            title = f"{key[2]} on {key[1]} throttled for {found[0]:.0f} s: {found[1]}"
+            remedy = "Check cooling, power supply and the neighbours of that GPU."
+            self._add("gpu_throttled", title, remedy, key, at_ns)
+
+    def _disk(self, key: _Key, device: _Device, now: tuple[float, float], at_ns: int) -> None:
+        if disk_filled([device.first.setdefault("disk", now), now]):
+            title = f"{key[2]} on {key[1]} is full: {now[0] / 2**20:.0f} MB of {now[1] / 2**30:.0f} GB free"
+            remedy = "Free disk space: model caches, torch.compile and Triton caches, logs."
+            self._add("no_space_left", title, remedy, key, at_ns)
+
+    def _files(self, key: _Key, device: _Device, n: float, limit: float, at_ns: int) -> None:
+        if files_exhausted([device.first.setdefault("files", (n, limit)), (n, limit)]):
+            title = f"{key[2]} of {key[1]} has {n:.0f} of {limit:.0f} files open"
+            remedy = "Raise ulimit -n (LimitNOFILE, fs.file-max), or find what is never closed in /proc/PID/fd."
+            self._add("fd_exhausted", title, remedy, key, at_ns)
+
+    def _add(self, name: str, title: str, remedy: str, key: _Key, at_ns: int) -> None:
+        if (name, *key) in self._reported:
+            return
+        self._reported.add((name, *key))
+        severity: Severity = "degraded" if name == "gpu_memory_leak" else "node"
+        shown = evidence(f"{key[0]} {key[1]}", title)
+        self._pending.append(Failure(name, severity, title, shown, at_ns, process=key[2], remedy=remedy))
+
+    def poll(self, now_ns: int) -> list[Failure]:
+        """New problems: first GPUs whose memory leaks, then what else is exhausted."""
+        exhausted, self._pending = self._pending, []
+        for key, device in self._devices.items():
+            if ("gpu_memory_leak", *key) in self._reported or (trend := leak_trend(device.memory.points())) is None:
+                continue
+            begin, end = trend.begin / 2**20, trend.end / 2**20
+            title = (
+                f"Memory of {key[2]} on {key[1]} grows steadily: {begin:.0f} MB to {end:.0f} MB in {trend.span_s:.0f} s"
+            )
+            remedy = "vLLM and LMDeploy take GPU memory at start: later growth is workspace, CUDA graphs or a leak."
+            self._add("gpu_memory_leak", title, remedy, key, now_ns)
+        leaks, self._pending = self._pending, []
+        return [*leaks, *exhausted]

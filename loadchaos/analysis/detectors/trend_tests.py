@@ -1,6 +1,9 @@
-"""Whether a figure creeps up and goes on creeping: robust slope (Theil-Sen), Mann-Kendall test, and a test for a plateau.
+"""Trend tests: robust slope (Theil-Sen), Mann-Kendall test, and a test for a plateau.
 
-Pure arithmetic on (seconds, value) pairs. A warm-up that levels off, a jump to a new level and noise are no creeping.
+Pure arithmetic on (seconds, value) pairs. A warm-up that levels off, a jump to a new level and noise are no trend.
+
+pymannkendall is not used: it needs scipy.stats, whose import takes 1.2 s, and what is needed of it is the five lines
+of `mann_kendall_z`.
 """
 
 from __future__ import annotations
@@ -16,13 +19,13 @@ Point = tuple[float, float]
 _MOST_POINTS = 240
 _IN_A_BUCKET = 15
 _FEWEST = 20
-_MOST_INERT = 0.98
-_SURE = 4.0  # standard deviations of Mann-Kendall's S: 1 in 30,000 by chance
+_MOST_AUTOCORRELATION = 0.98
+_CERTAIN_Z = 4.0  # standard deviations of Mann-Kendall's S: 1 in 30,000 by chance
 
 
 @dataclass
 class Samples:
-    """Values over time in at most 240 buckets of equal width, each told by its median; widths double when it is full."""
+    """Medians of values over time, in at most 240 buckets of equal width; the width doubles when they are full."""
 
     width_s: float = 1.0
     _buckets: dict[int, list[float]] = field(default_factory=dict)
@@ -36,7 +39,7 @@ class Samples:
             self._halve()
 
     def points(self) -> list[Point]:
-        """The medians, oldest first, at the middle of their buckets."""
+        """(second, median) of each bucket, oldest first, at the middle of its bucket."""
         return [((n + 0.5) * self.width_s, median(values)) for n, values in sorted(self._buckets.items())]
 
     def clear(self) -> None:
@@ -61,7 +64,7 @@ class RisingTrend:
 
     @property
     def per_s(self) -> float:
-        """How fast it rises."""
+        """Rise per second."""
         return (self.end - self.begin) / self.span_s if self.span_s else 0.0
 
 
@@ -71,8 +74,8 @@ def slope(points: Sequence[Point]) -> float:
     return median(slopes) if slopes else 0.0
 
 
-def certainty(values: Sequence[float]) -> float:
-    """Mann-Kendall's z: how many standard deviations the rises outnumber the falls among all pairs."""
+def mann_kendall_z(values: Sequence[float]) -> float:
+    """Mann-Kendall's z: standard deviations by which the rises outnumber the falls among all pairs."""
     n = len(values)
     if n < 3:
         return 0.0
@@ -80,11 +83,11 @@ def certainty(values: Sequence[float]) -> float:
     return s / math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
 
 
-def inertia(points: Sequence[Point]) -> float:
-    """By how much neighbours that resemble each other inflate the deviation of Mann-Kendall's S: 1 where they do not.
+def autocorrelation_factor(points: Sequence[Point]) -> float:
+    """Factor by which autocorrelation inflates the deviation of Mann-Kendall's S; 1 without autocorrelation.
 
-    What is left of the trend is taken for an AR(1): sqrt((1 + r) / (1 - r)), r its first autocorrelation, corrected for its
-    bias in a short series (von Storch 1995; Kendall 1954). A random walk is nearly all inertia, and no trend.
+    The residual of the trend is taken for an AR(1): sqrt((1 + r) / (1 - r)), r its first autocorrelation, corrected for its
+    bias in a short series (von Storch 1995; Kendall 1954). A random walk is nearly all autocorrelation, and no trend.
     """
     n = len(points)
     if n < _FEWEST:
@@ -97,25 +100,25 @@ def inertia(points: Sequence[Point]) -> float:
     if whole <= 0:
         return 1.0
     r = sum(a * b for a, b in pairwise(around)) / whole
-    r = min(max((n * r + 1) / (n - 4), 0.0), _MOST_INERT)
+    r = min(max((n * r + 1) / (n - 4), 0.0), _MOST_AUTOCORRELATION)
     return math.sqrt((1 + r) / (1 - r))
 
 
-def levels_off(points: Sequence[Point], *, sure: float) -> bool:
-    """Whether it rises ever more slowly: less its trend, the first half rises and the second falls, `sure` of both."""
+def levels_off(points: Sequence[Point], *, z: float) -> bool:
+    """True when it rises ever more slowly: less its trend, the first half rises and the second falls, both by `z`."""
     rate = slope(points)
     rest = [v - rate * t for t, v in points]
     half = len(rest) // 2
-    return certainty(rest[:half]) > sure and certainty(rest[half:]) < -sure
+    return mann_kendall_z(rest[:half]) > z and mann_kendall_z(rest[half:]) < -z
 
 
-def creeping(points: Sequence[Point], *, at_least: float, by: float) -> RisingTrend | None:
+def rising_trend(points: Sequence[Point], *, at_least: float, by: float) -> RisingTrend | None:
     """The trend where values rose by `at_least`, and by the part `by` of where they began, and still rise at the end.
 
     It still rises where the second half has at least a third of the whole rise (a line has a half of it, a logarithm
     a quarter), and where no two neighbours hold half of it (a jump).
     """
-    if len(points) < _FEWEST or certainty([v for _, v in points]) < _SURE:
+    if len(points) < _FEWEST or mann_kendall_z([v for _, v in points]) < _CERTAIN_Z:
         return None
     rate, span_s = slope(points), points[-1][0] - points[0][0]
     begin = median(v - rate * (t - points[0][0]) for t, v in points)
@@ -125,7 +128,7 @@ def creeping(points: Sequence[Point], *, at_least: float, by: float) -> RisingTr
     half, edge = points[len(points) // 2 :], max(2, len(points) // 10)
     # A curve that bends rises more between its edges than its median slope says.
     whole = max(rise, median(v for _, v in points[-edge:]) - median(v for _, v in points[:edge]))
-    if slope(half) * (half[-1][0] - half[0][0]) < whole / 3 or certainty([v for _, v in half]) < _SURE / 2:
+    if slope(half) * (half[-1][0] - half[0][0]) < whole / 3 or mann_kendall_z([v for _, v in half]) < _CERTAIN_Z / 2:
         return None
     smooth = [median(v for _, v in points[max(0, i - 1) : i + 2]) for i in range(len(points))]
     if max(b - a for a, b in pairwise(smooth)) > rise / 2:

@@ -16,7 +16,7 @@ from loadchaos.core.model import BLAMELESS, Row
 
 WAIT_NS = 15 * S
 """How long a bad answer waits for the state and the log to catch up before it is a failure of its own."""
-MIXED_UP = "Another request's words are in an answer: the server mixes requests up"
+MIXED_UP = "An answer contains text of another request: the server mixes up requests"
 _MOST_TEXT = 2_000
 _TITLE = 160
 _MEANT = {

@@ -90,10 +90,10 @@ def _figure(name: str, figures: ExpectationInputs) -> _Figure:
     """Raises KeyError when there is no such figure."""
     traffic, dot, rest = name.partition(".")
     if traffic == "drift" and rest in FIGURES:
-        seen = figures.drifts.get(rest)
-        if seen is None:
-            return _Figure(None, "too little was seen of it", "growth")
-        return _Figure(seen.per_hour, seen.told(rest), "growth")
+        grown = figures.drifts.get(rest)
+        if grown is None:
+            return _Figure(None, "not enough data", "growth")
+        return _Figure(grown.per_hour, grown.describe(rest), "growth")
     if not dot or traffic == "outcomes":
         traffic, rest = "", name
     if rest in _COUNTS:

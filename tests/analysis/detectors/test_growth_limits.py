@@ -1,4 +1,4 @@
-"""What a profile says of growth: planted growth of one per cent an hour is found and told, noise and warm-ups are not."""
+"""GrowthTracker: planted growth of one percent per hour is found; noise and warm-ups are not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.analysis.detectors.growth_limits import GrowthTracker, drift
+from loadchaos.analysis.detectors.growth_limits import GrowthTracker, growth
 from loadchaos.analysis.detectors.trend_tests import Point
 from loadchaos.analysis.verdict.expectations import ExpectationInputs, judge
 from loadchaos.profile.expectation import parse
@@ -62,7 +62,7 @@ def history(seed: int, *, images: int = 0, **grow: Any) -> GrowthTracker:
 
 
 def verdict(drifts: GrowthTracker, text: str) -> tuple[str, str]:
-    judged = judge(text, ExpectationInputs({}, {}, {}, {}, (), drifts=drifts.found()))
+    judged = judge(text, ExpectationInputs({}, {}, {}, {}, (), drifts=drifts.growths()))
     return judged.verdict, judged.actual
 
 
@@ -77,7 +77,7 @@ def verdict(drifts: GrowthTracker, text: str) -> tuple[str, str]:
         ("error_rate", "0.5%/h", {"errors": lambda h: 0.01 * (1 + h)}),
     ],
 )
-def test_growth_beyond_what_is_expected_fails_and_less_passes(figure: str, limit: str, grow: Any) -> None:
+def test_growth_beyond_the_limit_fails_and_less_passes(figure: str, limit: str, grow: Any) -> None:
     drifts = history(1, **grow)
     assert verdict(drifts, f"drift.{figure} <= {limit}")[0] == "fail"
     assert verdict(drifts, f"drift.{figure} <= 10%/h")[0] == "pass"
@@ -85,7 +85,7 @@ def test_growth_beyond_what_is_expected_fails_and_less_passes(figure: str, limit
 
 
 @pytest.mark.parametrize("minutes", [10, 60, 240])
-def test_noise_that_is_slow_is_hardly_ever_taken_for_growth(minutes: int) -> None:
+def test_growth_is_hardly_ever_found_in_slow_noise(minutes: int) -> None:
     """TTFT that wanders about its mean and forgets in so many minutes: 4 in 100 is what may be, white noise has none."""
 
     def wandering(seed: int) -> list[Point]:
@@ -96,18 +96,18 @@ def test_noise_that_is_slow_is_hardly_ever_taken_for_growth(minutes: int) -> Non
             at = keep * at + rng.gauss(0, 0.05 * math.sqrt(1 - keep * keep))
         return points
 
-    found = [drift(wandering(seed)) for seed in range(100)]
+    found = [growth(wandering(seed)) for seed in range(100)]
     assert sum(one is not None and one.per_hour > 0 for one in found) <= 8
 
 
-def test_what_grows_is_told_with_its_rate() -> None:
+def test_growth_is_described_with_its_rate() -> None:
     _, actual = verdict(history(3, rss=lambda h: 4e9 * (1 + 0.01 * h)), "drift.rss <= 0.5%/h")
     assert actual.startswith("+1.0"), actual
     assert re.search(r"%/h \((3[789]|4[01])(\.\d)? MB/h\), p < 0\.01, over 28672 s$", actual), actual
 
 
 @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(n, marks=pytest.mark.slow) for n in range(3, 50))])
-def test_noise_and_a_warm_up_that_levels_off_are_no_growth(seed: int) -> None:
+def test_growth_is_not_found_in_noise_and_warm_ups(seed: int) -> None:
     healthy = history(seed, rss=lambda h: 4e9 * (1.1 - 0.1 * math.exp(-2 * h)))
     for figure in ("rss", "fds", "kv", "gpu_memory", "ttft", "error_rate"):
         assert verdict(healthy, f"drift.{figure} <= 0.5%/h")[0] == "pass", figure
@@ -123,29 +123,29 @@ def test_noise_and_a_warm_up_that_levels_off_are_no_growth(seed: int) -> None:
     ],
     ids=["slow", "root", "logarithm", "full after six hours"],
 )
-def test_a_cache_that_fills_ever_more_slowly_is_no_growth_of_memory(curve: Any) -> None:
+def test_growth_of_memory_that_slows_down_does_not_count(curve: Any) -> None:
     drifts = history(6, rss=curve, gpu=lambda h: 17 * curve(h))
     for figure in ("rss", "gpu_memory"):
         assert verdict(drifts, f"drift.{figure} <= 0.5%/h")[0] == "pass", figure
 
 
-def test_a_cache_of_images_may_fill_in_a_straight_line_up_to_its_size_and_no_further() -> None:
-    for growth, expected in ((0.08, "pass"), (0.15, "fail")):  # 2.6 GB and 4.8 GB of at most 4
-        drifts = history(5, images=400, rss=lambda h, growth=growth: 4e9 * (1 + growth * h))
+def test_growth_of_an_image_cache_up_to_its_size_does_not_count() -> None:
+    for rate, expected in ((0.08, "pass"), (0.15, "fail")):  # 2.6 GB and 4.8 GB of at most 4
+        drifts = history(5, images=400, rss=lambda h, rate=rate: 4e9 * (1 + rate * h))
         assert verdict(drifts, "drift.rss <= 1%/h")[0] == expected
 
 
-def test_of_two_lives_the_worse_counts() -> None:
+def test_growth_of_two_lives_is_the_worse_one() -> None:
     drifts = history(4, rss=lambda h: 4e9 * (1 + 0.01 * h))
     drifts.feed({"row": "state", "to": "restarting"})
     assert verdict(drifts, "drift.rss <= 0.5%/h")[0] == "fail"
 
 
-def test_too_little_seen_is_unknown() -> None:
-    assert verdict(GrowthTracker(), "drift.rss <= 1%/h") == ("unknown", "too little was seen of it")
+def test_growth_without_enough_data_is_unknown() -> None:
+    assert verdict(GrowthTracker(), "drift.rss <= 1%/h") == ("unknown", "not enough data")
 
 
-def test_a_profile_says_it_so() -> None:
+def test_growth_limits_are_parsed_in_profiles() -> None:
     assert parse("drift.rss <= 1 %/h").value == pytest.approx(0.01)
     with pytest.raises(ValueError, match="a growth such as 1%/h"):
         parse("drift.rss <= 1%")

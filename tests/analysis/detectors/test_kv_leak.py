@@ -1,4 +1,4 @@
-"""A server that keeps what its clients have left is told so; one that forgot, or was not looked at, is not."""
+"""KvLeakDetector: requests and KV cache held after the load are reported; servers that were not observed are noted."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from loadchaos.analysis.detectors.kv_leak import KvLeakDetector
+from loadchaos.analysis.failure import Failure
 from loadchaos.analysis.judge import Judge
-from loadchaos.core.model import Facts, Terms
+from loadchaos.analysis.mechanisms import Check
+from loadchaos.core.model import Terms
 
 S = 1_000_000_000
 
@@ -33,53 +35,67 @@ def rows(
     return [*before, metrics(at_s, running, kv)]
 
 
-def folded(given: list[Mapping[str, Any]]) -> KvLeakDetector:
-    idle = KvLeakDetector()
-    for row in given:
-        idle.feed(row)
-    return idle
+def facts_row(dialect: str, **more: Any) -> Mapping[str, Any]:
+    facts = {"base_url": "http://x", "admin_url": "http://x", "dialect": dialect, **more}
+    return {"row": "facts", "at_ns": 0, "facts": facts}
 
 
-def test_a_server_at_rest_passes() -> None:
-    idle = folded(rows())
-    assert idle.leaks("vllm") == {}
-    check = idle.check("vllm")
-    assert check is not None
-    assert (check.verdict, check.actual) == ("pass", "0 requests")
+def detector(given: list[Mapping[str, Any]], dialect: str = "vllm", **facts: Any) -> KvLeakDetector:
+    """A detector that was fed these rows of a server."""
+    found = KvLeakDetector()
+    for row in [facts_row(dialect, **facts), *given]:
+        found.feed(row)
+    return found
+
+
+def check(fed: KvLeakDetector) -> Check | None:
+    return next((found for found in fed.finish() if isinstance(found, Check)), None)
+
+
+def notes(fed: KvLeakDetector) -> list[str]:
+    return [found for found in fed.finish() if isinstance(found, str)]
+
+
+def test_kv_leak_check_passes_for_an_idle_server() -> None:
+    fed = detector(rows())
+    assert fed.leaks() == {}
+    found = check(fed)
+    assert found is not None
+    assert (found.verdict, found.actual) == ("pass", "0 requests")
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "held"),
     [
-        ({"running": 2}, ("lost_requests_held", "2 requests are still there")),
-        ({"kv": 0.2}, ("kv_leak", "19.0% of the KV cache is held by no request")),
+        ({"running": 2}, ("lost_requests_held", "2 requests still in the server")),
+        ({"kv": 0.2}, ("kv_leak", "19.0% of the KV cache held by no request")),
     ],
 )
-def test_what_is_kept_is_told(given: dict[str, Any], told: tuple[str, str]) -> None:
-    idle = folded(rows(**given))
-    assert idle.leaks("vllm") == {"server": told}
-    check = idle.check("vllm")
-    assert check is not None
-    assert check.verdict == "fail"
+def test_kv_leak_reports_held_requests_and_blocks(given: dict[str, Any], held: tuple[str, str]) -> None:
+    fed = detector(rows(**given))
+    assert fed.leaks() == {"server": held}
+    assert [found.id for found in fed.finish() if isinstance(found, Failure)] == [held[0]]
+    found = check(fed)
+    assert found is not None
+    assert found.verdict == "fail"
 
 
-def test_nothing_is_said_without_hang_ups_among_others_or_too_soon() -> None:
-    assert folded(rows(outcome="ok", running=2)).check("vllm") is None
+def test_kv_leak_is_not_judged_without_aborts_or_too_soon() -> None:
+    assert check(detector(rows(outcome="ok", running=2))) is None
     others = {"row": "preflight", "at_ns": 0, "name": "others", "ok": False, "text": ""}
-    assert folded([others, *rows(running=2)]).leaks("vllm") == {}
-    assert folded(rows(running=2, at_s=11)).leaks("vllm") == {}
-    assert folded(rows(running=2)).leaks("lmdeploy") == {}, "its gauges may be ten seconds old"
-    assert folded(rows(running=2, at_s=22)).leaks("lmdeploy") != {}
-    assert folded(rows(kv=0.5, at_s=22)).leaks("lmdeploy") == {}, "its gauge may count what a cache keeps"
+    assert detector([others, *rows(running=2)]).leaks() == {}
+    assert detector(rows(running=2, at_s=11)).leaks() == {}
+    assert detector(rows(running=2), "lmdeploy").leaks() == {}, "its gauges may be ten seconds old"
+    assert detector(rows(running=2, at_s=22), "lmdeploy").leaks() != {}
+    assert detector(rows(kv=0.5, at_s=22), "lmdeploy").leaks() == {}, "its gauge may count what a cache keeps"
 
 
 def knowing(*known: Mapping[str, Any], kv: float, dialect: str) -> tuple[dict[str, tuple[str, str]], str]:
-    """What leaks, and what the check says, of a server of 1,000 blocks that told this of itself before the load."""
-    facts = {"row": "facts", "at_ns": 0, "facts": {"kv_blocks": 1000}}
-    idle = folded([*known, facts, *rows(kv=kv, at_s=22)])
-    check = idle.check(dialect)
-    assert check is not None
-    return idle.leaks(dialect), check.actual
+    """Leaks and the check's text of a server with 1,000 blocks of which `known` is known before the load."""
+    fed = detector([*known, *rows(kv=kv, at_s=22)], dialect, kv_blocks=1000)
+    found = check(fed)
+    assert found is not None
+    return fed.leaks(), found.actual
 
 
 def flags(text: str) -> Mapping[str, Any]:
@@ -87,15 +103,15 @@ def flags(text: str) -> Mapping[str, Any]:
 
 
 @pytest.mark.parametrize(("blocks", "leaks"), [(0, False), (2, False), (3, True), (19, True)])
-def test_a_few_blocks_are_a_leak_however_large_the_cache(blocks: int, leaks: bool) -> None:
-    found, told = knowing(kv=0.01 + blocks / 1000, dialect="vllm")
+def test_kv_leak_of_a_few_blocks_is_found_in_any_cache(blocks: int, leaks: bool) -> None:
+    found, actual = knowing(kv=0.01 + blocks / 1000, dialect="vllm")
     assert ("server" in found) == leaks
     if leaks:
         assert found["server"] == (
             "kv_leak",
-            f"{blocks / 1000:.1%} of the KV cache ({blocks} blocks) is held by no request",
+            f"{blocks / 1000:.1%} of the KV cache ({blocks} blocks) held by no request",
         )
-    assert told == (f"server: {found['server'][1]}" if leaks else "0 requests")
+    assert actual == (f"server: {found['server'][1]}" if leaks else "0 requests")
 
 
 UNCACHED = flags("PytorchEngineConfig(block_size=64, enable_prefix_caching=False, device_type='cuda')")
@@ -108,82 +124,82 @@ def started(*command: str) -> Mapping[str, Any]:
 
 
 @pytest.mark.parametrize("known", [[UNCACHED], [started(*COMMAND)], [started("bash", "serve.sh"), UNCACHED]])
-def test_the_kv_of_an_lmdeploy_without_a_prefix_cache_is_looked_at(known: list[Mapping[str, Any]]) -> None:
+def test_kv_leak_is_judged_for_an_lmdeploy_without_prefix_cache(known: list[Mapping[str, Any]]) -> None:
     assert knowing(*known, kv=0.01, dialect="lmdeploy") == ({}, "0 requests")
     found, _ = knowing(*known, kv=0.05, dialect="lmdeploy")
-    assert found == {"server": ("kv_leak", "4.0% of the KV cache (40 blocks) is held by no request")}
+    assert found == {"server": ("kv_leak", "4.0% of the KV cache (40 blocks) held by no request")}
 
 
 @pytest.mark.parametrize(
     ("dialect", "known", "why"),
     [
-        ("lmdeploy", [CACHED], "its prefix cache keeps blocks, and its gauge counts them"),
-        ("lmdeploy", [started(*COMMAND, "--enable-prefix-caching")], "its prefix cache keeps blocks"),
-        ("lmdeploy", [started("bash", "serve.sh")], "whether a prefix cache keeps blocks is not known"),
-        ("sglang", [], "no gauge of it that goes back at rest"),
+        ("lmdeploy", [CACHED], "a prefix cache keeps blocks, and the gauge counts them"),
+        ("lmdeploy", [started(*COMMAND, "--enable-prefix-caching")], "a prefix cache keeps blocks"),
+        ("lmdeploy", [started("bash", "serve.sh")], "a prefix cache may keep blocks"),
+        ("sglang", [], "no gauge that drops when the server is idle"),
     ],
 )
-def test_kv_that_was_not_looked_at_is_said(dialect: str, known: list[Mapping[str, Any]], why: str) -> None:
-    found, told = knowing(*known, kv=0.5, dialect=dialect)
+def test_kv_leak_check_says_why_kv_use_was_not_checked(dialect: str, known: list[Mapping[str, Any]], why: str) -> None:
+    found, actual = knowing(*known, kv=0.5, dialect=dialect)
     assert found == {}
-    assert told.startswith(f"0 requests; KV use not looked at: {why}")
+    assert actual.startswith(f"0 requests; KV use not checked: {why}")
 
 
-def test_rest_is_what_was_held_with_nothing_running_and_else_the_least_that_was_seen() -> None:
+def test_kv_leak_reference_is_the_idle_use_else_the_least() -> None:
     after = [run("load_begin", 2), *request("aborted"), run("load_end", 10), metrics(13, kv=0.2)]
     asked = [metrics(0.6, running=1, kv=0.3), metrics(1, running=1, kv=0.4)]
-    assert "server" in folded([metrics(0.5, kv=0.01), *asked, *after]).leaks("vllm")
-    assert "server" in folded([*asked, metrics(1.5, kv=0.01), *after]).leaks("vllm")
-    assert folded([*asked, *after]).leaks("vllm") == {}
-    assert "server" in folded([metrics(0.5, running=1, kv=0.1), *asked, *after]).leaks("vllm")
-    check = folded(after).check("vllm")
-    assert check is not None
-    assert check.actual == "0 requests; KV use not looked at: it was not read before the load"
-    begun = folded([started("vllm", "serve", "m"), *after])
-    assert "server" in begun.leaks("vllm"), "a server just begun holds nothing"
+    assert "server" in detector([metrics(0.5, kv=0.01), *asked, *after]).leaks()
+    assert "server" in detector([*asked, metrics(1.5, kv=0.01), *after]).leaks()
+    assert detector([*asked, *after]).leaks() == {}
+    assert "server" in detector([metrics(0.5, running=1, kv=0.1), *asked, *after]).leaks()
+    found = check(detector(after))
+    assert found is not None
+    assert found.actual == "0 requests; KV use not checked: not read before the load"
+    launched = detector([started("vllm", "serve", "m"), *after])
+    assert "server" in launched.leaks(), "a server just launched holds nothing"
 
 
-def test_a_server_that_could_not_be_looked_at_is_a_note() -> None:
-    unknown = "whether the server came back to rest after clients hung up is not known: "
+def test_kv_leak_note_for_a_server_without_metrics() -> None:
+    unknown = "unknown whether the server released everything after clients disconnected: "
     blind = [r for r in rows() if r["row"] != "metrics"]
-    assert folded(blind).notes() == [unknown + "no metrics"]
-    assert folded(rows()[:-1]).notes() == [unknown + "nothing could be read after the load"]
+    assert notes(detector(blind)) == [unknown + "no metrics"]
+    assert notes(detector(rows()[:-1])) == [unknown + "no metrics were read after the load"]
     others = {"row": "preflight", "at_ns": 0, "name": "others", "ok": False, "text": ""}
-    assert folded([others, *rows()]).notes() == [unknown + "others used the server"]
-    assert folded(rows()).notes() == []
+    assert notes(detector([others, *rows()])) == [unknown + "other clients used the server"]
+    assert notes(detector(rows())) == []
     died = {"row": "state", "at_ns": 9 * S, "replica": "server", "to": "dead"}
-    assert folded([*rows()[:-2], died, rows()[-2]]).notes() == [], "a death is told already"
-    assert folded([r for r in rows(outcome="ok") if r["row"] != "metrics"]).notes() == []
-    judge = Judge(Terms("p"), Facts("http://x", "http://x", "openai"))
-    for row in blind:
+    assert notes(detector([*rows()[:-2], died, rows()[-2]])) == [], "a death is told already"
+    assert notes(detector([r for r in rows(outcome="ok") if r["row"] != "metrics"])) == []
+    judge = Judge(Terms("p"))
+    for row in [facts_row("openai"), *blind]:
         judge.feed(row)
     assert judge.verdict()["notes"] == [unknown + "no metrics"]
 
 
-def test_a_server_that_is_not_the_one_before_is_not_held_to_its_figures() -> None:
+def test_kv_leak_reference_is_dropped_after_a_restart() -> None:
     given = rows(kv=0.2)
     died = {"row": "state", "at_ns": 5 * S, "replica": "server", "to": "restarting"}
-    assert folded([*given[:4], died, *given[4:]]).leaks("vllm") == {}
+    assert detector([*given[:4], died, *given[4:]]).leaks() == {}
 
 
-def test_a_leak_is_a_failure_of_the_run() -> None:
-    judge = Judge(Terms("p"), Facts("http://x", "http://x", "vllm"))
-    for row in rows(running=2):
+def test_kv_leak_is_a_failure_of_the_run() -> None:
+    judge = Judge(Terms("p"))
+    for row in [facts_row("vllm"), *rows(running=2)]:
         judge.feed(row)
     verdict = judge.verdict()
     assert [f["id"] for f in verdict["failures"]] == ["lost_requests_held"]
-    assert "2 requests are still there" in verdict["failures"][0]["title"]
+    assert "2 requests still in the server after clients disconnected" in verdict["failures"][0]["title"]
     assert verdict["verdict"] == "fail"
     assert [f["id"] for f in judge.verdict()["failures"]] == ["lost_requests_held"], "and only once"
 
 
-def test_requests_held_while_the_load_runs_and_after_it_are_one_failure() -> None:
-    judge = Judge(Terms("p"), Facts("http://x", "http://x", "vllm"))
-    nobody = {"row": "heartbeat", "file": "requests-0", "in_flight": 0}
-    for row in rows()[:-1]:
+def test_kv_leak_during_and_after_the_load_is_one_failure() -> None:
+    judge = Judge(Terms("p"))
+    idle = {"row": "heartbeat", "file": "requests-0", "in_flight": 0}
+    for row in [facts_row("vllm"), *rows()[:-1]]:
         judge.feed(row)
     for second in range(11, 60):
-        judge.feed({**nobody, "at_ns": second * S})
+        judge.feed({**idle, "at_ns": second * S})
         judge.feed(metrics(second, running=2))
     failures = judge.verdict()["failures"]
     assert [(f["id"], f["count"]) for f in failures] == [("lost_requests_held", 1)]

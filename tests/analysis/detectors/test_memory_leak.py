@@ -1,4 +1,4 @@
-"""Memory that leaks is told; memory that warms up, levels off, or fills a cache with images is not."""
+"""MemoryLeakDetector: leaks are reported; warm-ups, plateaus and image caches are not."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from loadchaos.analysis.detectors.memory_leak import MemoryLeakDetector, leaking
+from loadchaos.analysis.detectors.memory_leak import MemoryLeakDetector, leak_trend
 from loadchaos.analysis.detectors.trend_tests import Samples
+from loadchaos.analysis.mechanisms import Check
 
 S = 1_000_000_000
 MB = 2**20
@@ -49,71 +50,73 @@ def memory(
     every_s: int = 1,
     **extra: Any,
 ) -> MemoryLeakDetector:
-    """What was seen of a process whose memory is a function of the second, while so many images a second came."""
-    told, rng = MemoryLeakDetector(), random.Random(0)
-    told.feed({"row": "configuration", "at_ns": 0, "settings": extra})
+    """A detector fed with a process whose memory is a function of the second, under so many images a second."""
+    detector, rng = MemoryLeakDetector(), random.Random(0)
+    detector.feed({"row": "configuration", "at_ns": 0, "settings": extra})
     for second in range(0, seconds, every_s):
         process = {"row": "process", "replica": "server", "pid": 7, "role": role, "what": "sample"}
         resident = int((mb(second) + rng.uniform(0, 4)) * MB)
-        told.feed({**process, "at_ns": (1000 + second) * S, "rss_bytes": resident})
-        told.feed({"row": "end", "at_ns": 0, "outcome": "ok", "image_tokens": int(images * 66 * every_s)})
-    return told
+        detector.feed({**process, "at_ns": (1000 + second) * S, "rss_bytes": resident})
+        detector.feed({"row": "end", "at_ns": 0, "outcome": "ok", "image_tokens": int(images * 66 * every_s)})
+    return detector
 
 
-def ids(told: MemoryLeakDetector) -> list[str]:
-    return [seen.id for seen in told.found(0)]
+def ids(detector: MemoryLeakDetector) -> list[str]:
+    return [failure.id for failure in detector.poll(0)]
 
 
-def test_memory_that_grows_and_grows_is_a_leak_told_once() -> None:
-    told = memory(lambda s: 900 + s, 700)
-    [seen] = told.found(0)
-    assert (seen.id, seen.process) == ("memory_leak", "pid 7")
-    assert "MB an hour" in seen.title
-    assert told.found(0) == []
-    assert told.check() is None
+def checks(detector: MemoryLeakDetector) -> list[Check]:
+    return [found for found in detector.finish() if isinstance(found, Check)]
 
 
-def test_memory_of_an_api_server_whose_clients_hung_up_has_a_name_of_its_own() -> None:
-    told = memory(lambda s: 900 + s, 700, role="api_server")
-    told.feed({"row": "end", "at_ns": S, "outcome": "aborted", "phase": 0})
-    assert ids(told) == ["api_server_leak"]
+def test_memory_leak_is_reported_once() -> None:
+    detector = memory(lambda s: 900 + s, 700)
+    [failure] = detector.poll(0)
+    assert (failure.id, failure.process) == ("memory_leak", "pid 7")
+    assert "MB/h)" in failure.title
+    assert detector.poll(0) == []
+    assert checks(detector) == []
 
 
-def test_a_leak_that_begins_late_or_goes_ever_faster_is_one() -> None:
+def test_memory_leak_of_an_api_server_after_aborts_has_its_own_id() -> None:
+    detector = memory(lambda s: 900 + s, 700, role="api_server")
+    detector.feed({"row": "end", "at_ns": S, "outcome": "aborted", "phase": 0})
+    assert ids(detector) == ["api_server_leak"]
+
+
+def test_memory_leak_may_begin_late_or_accelerate() -> None:
     assert ids(memory(lambda s: 900 + s * s / 2000, 1200)) == ["memory_leak"]
     assert ids(memory(lambda s: 900 + min(s, 60) * 3 + s / 2, 1800)) == ["memory_leak"]
 
 
 @pytest.mark.parametrize("seconds", [340, 900, 3600, 4 * 3600])
-def test_a_healthy_vllm_that_is_sent_images_does_not_leak_however_long_it_is_seen(seconds: int) -> None:
-    told = memory(of_vllm, seconds, images=2.8, every_s=max(1, seconds // 1000))
-    assert ids(told) == []
-    check = told.check()
-    assert check is not None
+def test_memory_of_a_healthy_vllm_with_images_is_no_leak(seconds: int) -> None:
+    detector = memory(of_vllm, seconds, images=2.8, every_s=max(1, seconds // 1000))
+    assert ids(detector) == []
+    [check] = checks(detector)
     assert check.verdict == "pass"
     assert check.actual.startswith("no leak proved: ")
 
 
 @pytest.mark.parametrize("role", TEN_MINUTES_OF_MTP_MM)
-def test_a_real_warm_up_is_no_leak_at_any_moment_whatever_its_cache_may_hold(role: str) -> None:
+def test_memory_of_a_real_warm_up_is_no_leak(role: str) -> None:
     points = [(21.3 * n, float(mb * MB)) for n, mb in enumerate(TEN_MINUTES_OF_MTP_MM[role])]
-    assert [n for n in range(len(points)) if leaking(points[: n + 1]) is not None] == []
+    assert [n for n in range(len(points)) if leak_trend(points[: n + 1]) is not None] == []
     assert points[-1][0] > 600
 
 
-def test_of_a_short_run_growth_is_an_observation() -> None:
-    check = memory(of_vllm, 340).check()
-    assert check is not None
+def test_memory_growth_in_a_short_run_is_a_check() -> None:
+    [check] = checks(memory(of_vllm, 340))
     assert "engine core (pid 7) grew from" in check.actual
-    assert "a leak is told from 600 s on" in check.actual
+    assert "a leak needs 600 s of data" in check.actual
 
 
-def test_the_same_growth_is_a_leak_where_no_images_or_no_cache_explain_it() -> None:
+def test_memory_growth_without_an_image_cache_is_a_leak() -> None:
     assert ids(memory(of_vllm, 1800)) == ["memory_leak"]
     assert ids(memory(of_vllm, 1800, images=2.8, mm_processor_cache_gb=0.0)) == ["memory_leak"]
 
 
-def test_growth_beyond_what_the_cache_may_hold_is_a_leak() -> None:
+def test_memory_growth_beyond_the_image_cache_is_a_leak() -> None:
     assert ids(memory(lambda s: 900 + s, 6000, images=3, every_s=5, mm_processor_cache_gb=4)) == ["memory_leak"]
     assert ids(memory(lambda s: 900 + s, 3000, images=3, every_s=5, mm_processor_cache_gb=4)) == []
 
@@ -130,12 +133,12 @@ def test_growth_beyond_what_the_cache_may_hold_is_a_leak() -> None:
         lambda _: 900,
     ],
 )  # fmt: skip
-def test_healthy_memory_never_leaks(curve: Callable[[float], float], seed: int) -> None:
+def test_memory_of_healthy_servers_never_leaks(curve: Callable[[float], float], seed: int) -> None:
     rng = random.Random(seed)
-    assert leaking([(float(s), (curve(s) + rng.gauss(0, 8)) * MB) for s in range(0, 1800, 10)]) is None
+    assert leak_trend([(float(s), (curve(s) + rng.gauss(0, 8)) * MB) for s in range(0, 1800, 10)]) is None
 
 
-def test_an_hour_by_hour_leak_of_one_per_cent_is_found_in_a_night_and_healthy_nights_give_none() -> None:
+def test_memory_leak_of_one_percent_per_hour_is_found_in_eight_hours() -> None:
     """Eight hours, a sample every ten seconds, 2 GB with noise; 1 %/h is 160 MB by morning."""
     for seed in range(50):
         rng = random.Random(seed)
@@ -144,13 +147,13 @@ def test_an_hour_by_hour_leak_of_one_per_cent_is_found_in_a_night_and_healthy_ni
             noise = rng.gauss(0, 15) + (120 if at_s % 3600 < 60 else 0)
             leaky.add(at_s, (2000 * (1 + 0.01 * at_s / 3600) + noise) * MB)
             healthy.add(at_s, (2000 + 80 * (1 - math.exp(-at_s / 1800)) + noise) * MB)
-        trend = leaking(leaky.points())
+        trend = leak_trend(leaky.points())
         assert trend is not None, seed
         assert trend.per_s * 3600 == pytest.approx(20 * MB, rel=0.15)
-        assert leaking(healthy.points()) is None, seed
+        assert leak_trend(healthy.points()) is None, seed
 
 
-def test_a_process_that_is_gone_says_nothing_of_the_next_one() -> None:
-    told = memory(lambda s: 900 + s, 700)
-    told.feed({"row": "process", "replica": "server", "pid": 7, "role": "engine_core", "what": "gone", "at_ns": 0})
-    assert ids(told) == []
+def test_memory_of_a_gone_process_is_dropped() -> None:
+    detector = memory(lambda s: 900 + s, 700)
+    detector.feed({"row": "process", "replica": "server", "pid": 7, "role": "engine_core", "what": "gone", "at_ns": 0})
+    assert ids(detector) == []

@@ -1,13 +1,16 @@
-"""A GPU that slows itself down, a full disk, no more files to open: pure functions over hand-made readings."""
+"""SaturationDetector: throttled GPUs, full disks, open files and leaking GPU memory in hand-made readings."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from loadchaos.analysis.detectors.saturation import exhausted, filled, slowed
+from loadchaos.analysis.detectors.saturation import SaturationDetector, disk_filled, files_exhausted, throttled
 
+S = 1_000_000_000
 GB = 2**30
 IDLE, CAP, HOT, BRAKE = 0x1, 0x4, 0x40, 0x80
 
@@ -28,12 +31,12 @@ def every_five_s(*reasons: int) -> list[tuple[float, int]]:
         ([HOT, HOT, 0, HOT, HOT, 0, HOT, HOT], None),
     ],
 )
-def test_a_gpu_slows_itself_down_when_heat_or_power_hold_it_for_half_a_minute(reasons: Any, found: Any) -> None:
-    assert slowed(every_five_s(*reasons)) == found
+def test_throttled_needs_30_seconds_of_heat_or_power_limits(reasons: Any, found: Any) -> None:
+    assert throttled(every_five_s(*reasons)) == found
 
 
-def test_two_readings_far_apart_are_no_stretch() -> None:
-    assert slowed([(0.0, HOT), (60.0, HOT)]) is None
+def test_throttled_needs_three_readings() -> None:
+    assert throttled([(0.0, HOT), (60.0, HOT)]) is None
 
 
 @pytest.mark.parametrize(
@@ -47,8 +50,8 @@ def test_two_readings_far_apart_are_no_stretch() -> None:
         ([(1, 0), (0, 0)], False),
     ],
 )
-def test_a_disk_is_full_that_was_not_at_first(readings: Any, full: bool) -> None:
-    assert filled(readings) is full
+def test_disk_filled_needs_a_disk_that_was_not_full_at_first(readings: Any, full: bool) -> None:
+    assert disk_filled(readings) is full
 
 
 @pytest.mark.parametrize(
@@ -58,8 +61,8 @@ def test_a_disk_is_full_that_was_not_at_first(readings: Any, full: bool) -> None
         ([(5, 0), (5, 0)], False),
     ],
 )  # fmt: skip
-def test_files_run_out_when_nearly_all_that_may_be_open_are(readings: Any, near: bool) -> None:
-    assert exhausted(readings) is near
+def test_files_exhausted_at_95_percent_of_the_limit(readings: Any, near: bool) -> None:
+    assert files_exhausted(readings) is near
 
 
 def readings(history: Any, source: str, name: str, *values: dict[str, float]) -> Any:
@@ -73,7 +76,7 @@ def names(history: Any) -> list[tuple[str, str]]:
     return [(f["id"], f["severity"]) for f in history.end().verdict()["failures"]]
 
 
-def test_each_strain_is_told_once_and_is_a_trouble_of_the_node(history: Any) -> None:
+def test_saturation_is_reported_once_as_a_failure_of_the_node(history: Any) -> None:
     readings(history.begin(), "dcgm", "gpu0", *[{"gpu_throttle_reasons": float(HOT)}] * 9)
     disk = [{"disk_free_bytes": free * GB, "disk_size_bytes": 1000 * GB} for free in (9.0, 0.1, 0.1)]
     readings(history, "node", "disk /models", *disk)
@@ -85,7 +88,7 @@ def test_each_strain_is_told_once_and_is_a_trouble_of_the_node(history: Any) -> 
     ]
 
 
-def test_a_process_of_the_server_that_may_open_no_more_files_is_told(history: Any) -> None:
+def test_saturation_of_a_process_file_limit_is_reported(history: Any) -> None:
     history.begin()
     for n in (20, 700, 1010):
         sample = {"what": "sample", "state": "S", "cpu_s": 1.0, "rss_bytes": 1, "name": "vllm serve"}
@@ -94,8 +97,29 @@ def test_a_process_of_the_server_that_may_open_no_more_files_is_told(history: An
     assert names(history) == [("fd_exhausted", "node")]
 
 
-def test_what_strains_a_machine_is_no_cause_of_a_death(history: Any) -> None:
+def test_saturation_is_no_cause_of_a_death(history: Any) -> None:
     readings(history.begin(), "dcgm", "gpu0", *[{"gpu_throttle_reasons": float(HOT)}] * 9)
     history.die(history.send(3), code=1).run(5)
     deaths = [f["id"] for f in history.end().verdict()["failures"] if f["severity"] == "engine_death"]
     assert "gpu_throttled" not in deaths
+
+
+def leaks(values: Sequence[float]) -> list[str]:
+    devices = SaturationDetector()
+    for n, value in enumerate(values):
+        row = {"row": "device", "at_ns": n * 5 * S, "source": "dcgm", "host": "h", "device": "gpu0"}
+        devices.feed({**row, "values": {"gpu_memory_used_bytes": value}})
+    return [failure.id for failure in devices.poll(len(values) * 5 * S)]
+
+
+def test_gpu_memory_leak_is_reported() -> None:
+    rng = random.Random(1)
+    grows = [60 * GB + n * 0.05 * GB + rng.uniform(0, 0.01) * GB for n in range(200)]
+    assert leaks(grows) == ["gpu_memory_leak"]
+    assert leaks(grows[:20]) == [], "too short to tell"
+
+
+def test_gpu_memory_taken_at_start_is_no_leak() -> None:
+    assert leaks([70 * GB] * 200) == []
+    assert leaks([60 * GB] * 60 + [70 * GB] * 140) == []
+    assert leaks([70 * GB * (1 - 0.5 ** (n / 8)) for n in range(200)]) == []

@@ -1,4 +1,4 @@
-"""What goes wrong without a word: standing queues, cut prompts and answers, requests held for nobody; and what is right."""
+"""SilentFaultDetector: stuck queues, truncated prompts and answers, requests held without a client; and healthy cases."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos.analysis.detectors.silent_faults import SilentFaultDetector, answers_cut, prompts_cut
+from loadchaos.analysis.detectors.silent_faults import SilentFaultDetector, prompt_truncation, truncated_answers
 
 S = 1_000_000_000
 
@@ -19,7 +19,7 @@ def metrics(
         count = float(second if moving else 0)
         row = {"row": "metrics", "at_ns": second * S, "replica": replica, "engine": "0"}
         silent.feed({**row, "values": {"iterations_total": count, **values}})
-        ids += [s.id for s in silent.found(second * S)]
+        ids += [s.id for s in silent.poll(second * S)]
     return ids
 
 
@@ -27,7 +27,7 @@ def heartbeat(silent: SilentFaultDetector, second: int, in_flight: int) -> None:
     silent.feed({"row": "heartbeat", "at_ns": second * S, "file": "requests-0", "in_flight": in_flight})
 
 
-def test_a_queue_that_stands_while_nothing_runs_is_a_stall_told_once() -> None:
+def test_silent_faults_report_a_stuck_queue_once() -> None:
     waiting: dict[str, Any] = {"requests_running": 0.0, "requests_waiting": 4.0, "kv_usage_ratio": 0.1}
     assert metrics(SilentFaultDetector(), range(1, 100), **waiting) == ["kv_capacity_deadlock"]
     full: dict[str, Any] = {**waiting, "kv_usage_ratio": 0.99}
@@ -43,11 +43,11 @@ def test_a_queue_that_stands_while_nothing_runs_is_a_stall_told_once() -> None:
         {"requests_waiting": 9.0},
     ],
 )
-def test_idle_busy_and_moving_servers_do_not_stall(values: dict[str, Any]) -> None:
+def test_silent_faults_ignore_idle_and_busy_servers(values: dict[str, Any]) -> None:
     assert metrics(SilentFaultDetector(), range(1, 100), **values) == []
 
 
-def test_a_server_that_we_paused_ourselves_is_given_time() -> None:
+def test_silent_faults_wait_after_a_pause_attack() -> None:
     silent = SilentFaultDetector()
     values: dict[str, Any] = {"requests_running": 0.0, "requests_waiting": 4.0}
     assert metrics(silent, range(1, 25), **values) == []
@@ -55,27 +55,26 @@ def test_a_server_that_we_paused_ourselves_is_given_time() -> None:
     assert metrics(silent, range(26, 50), **values) == []
 
 
-def test_requests_that_run_for_nobody_are_held() -> None:
+def test_silent_faults_report_requests_held_without_a_client() -> None:
     silent = SilentFaultDetector()
     heartbeat(silent, 0, 0)
     assert metrics(silent, range(1, 40), requests_running=3.0, requests_waiting=0.0) == ["lost_requests_held"]
 
 
-def test_requests_of_ours_or_of_others_are_not_held_for_nobody() -> None:
+def test_silent_faults_ignore_requests_of_known_clients() -> None:
     silent = SilentFaultDetector()
     heartbeat(silent, 0, 3)
     assert metrics(silent, range(1, 40), requests_running=3.0) == []
     others = SilentFaultDetector()
     heartbeat(others, 0, 0)
     assert metrics(others, range(1, 40), requests_running=3.0, moving=True) == []
-    assert (
-        metrics(SilentFaultDetector(), range(1, 40), requests_running=3.0) == []
-    )  # without heartbeats nobody knows who is out
+    # without heartbeats the number in flight is not known
+    assert metrics(SilentFaultDetector(), range(1, 40), requests_running=3.0) == []
 
 
-def test_prompts_over_a_length_that_all_count_the_same_are_cut() -> None:
+def test_prompt_truncation_finds_the_length() -> None:
     whole = [(n, n) for n in (100, 500, 1000, 1990)]
-    assert prompts_cut([*whole, (3000, 2048), (4000, 2048), (2500, 2048)]) == 2048
+    assert prompt_truncation([*whole, (3000, 2048), (4000, 2048), (2500, 2048)]) == 2048
 
 
 @pytest.mark.parametrize(
@@ -97,16 +96,16 @@ def test_prompts_over_a_length_that_all_count_the_same_are_cut() -> None:
         ],  # a longer one came whole
     ],
 )
-def test_prompts_that_are_counted_otherwise_are_not_cut(prompts: list[tuple[int, int]]) -> None:
-    assert prompts_cut(prompts) is None
+def test_prompt_truncation_ignores_other_differences(prompts: list[tuple[int, int]]) -> None:
+    assert prompt_truncation(prompts) is None
 
 
-def test_answers_that_end_by_length_far_from_any_limit_are_cut() -> None:
-    assert answers_cut([(100, 256, 1000), (200, 256, 800), (50, 256, 900)], 8192) == (3, 256)
+def test_truncated_answers_are_counted() -> None:
+    assert truncated_answers([(100, 256, 1000), (200, 256, 800), (50, 256, 900)], 8192) == (3, 256)
 
 
 @pytest.mark.parametrize(
-    ("answers", "room"),
+    ("answers", "context"),
     [
         ([(100, 256, 256)] * 5, 8192),
         ([(7900, 291, 1000)] * 5, 8192),  # the context is full
@@ -114,11 +113,11 @@ def test_answers_that_end_by_length_far_from_any_limit_are_cut() -> None:
         ([(100, 200, 1000)] * 5, None),
     ],
 )
-def test_answers_that_end_where_they_should_are_not_cut(answers: list[tuple[int, int, int]], room: int | None) -> None:
-    assert answers_cut(answers, room) is None
+def test_truncated_answers_leave_out_real_limits(answers: list[tuple[int, int, int]], context: int | None) -> None:
+    assert truncated_answers(answers, context) is None
 
 
-def test_a_stall_names_the_hang_that_the_states_saw(history: Any) -> None:
+def test_stuck_queue_names_the_hang_of_the_states(history: Any) -> None:
     ids = history.begin().work(5).send(4)
     history.in_flight, history.tokens, history.working, history.metrics = 4, 0, False, False
     for _ in range(100):
@@ -132,7 +131,7 @@ def test_a_stall_names_the_hang_that_the_states_saw(history: Any) -> None:
     assert hangs[0]["incident"].endswith("kv_capacity_deadlock")
 
 
-def test_cut_prompts_fail_a_run(history: Any) -> None:
+def test_truncated_prompts_fail_a_run(history: Any) -> None:
     history.begin(max_model_len=8192).work(5)
     for planned, counted in [(100, 100), (200, 200), (300, 300), (3000, 2048), (4000, 2048), (5000, 2048)]:
         history.answer(history.send(), planned_tokens=planned, prompt_tokens=counted)
@@ -140,7 +139,7 @@ def test_cut_prompts_fail_a_run(history: Any) -> None:
     assert [f["id"] for f in history.verdict()["failures"]] == ["silent_truncation"]
 
 
-def test_answers_that_end_where_the_kv_cache_is_full_are_not_cut(history: Any) -> None:
+def test_truncated_answers_leave_out_a_full_kv_cache(history: Any) -> None:
     history.begin(dialect="lmdeploy", max_model_len=16384, capacity_tokens=11008, input_limit=10880).work(5)
     for prompt in (10841, 10861, 10880, 10500):
         ids = history.send(max_tokens=5600)
@@ -150,14 +149,14 @@ def test_answers_that_end_where_the_kv_cache_is_full_are_not_cut(history: Any) -
     assert history.verdict()["failures"] == []
 
 
-def test_words_of_another_request_are_a_failure_of_its_own(history: Any) -> None:
+def test_answer_of_another_request_is_a_failure_of_its_own(history: Any) -> None:
     said = "the word of another request is in the answer: amber fjord lantern quill orchid saddle"
     history.begin().work(5).answer(history.send(2), "wrong_output", error=said).work(25).end()
     [failure] = history.verdict()["failures"]
     assert (failure["id"], failure["count"]) == ("answer_of_another_request", 2)
 
 
-def test_a_death_with_exit_code_0_says_that_supervisors_will_not_see_it(history: Any) -> None:
+def test_death_with_exit_code_0_is_explained_in_the_remedy(history: Any) -> None:
     ids = history.begin().work(5).send(3)
     history.die(ids, code=0).idle(3).end()
     [failure] = history.verdict()["failures"]

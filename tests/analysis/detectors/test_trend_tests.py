@@ -1,4 +1,4 @@
-"""What creeps is told from noise, warm-ups, jumps and plateaus."""
+"""Trend tests: steady rises are told from noise, warm-ups, jumps and plateaus."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadchaos.analysis.detectors.trend_tests import Samples, certainty, creeping, slope
+from loadchaos.analysis.detectors.trend_tests import Samples, mann_kendall_z, rising_trend, slope
 
 Curve = Callable[[float, random.Random], float]
 N = 120
@@ -22,8 +22,8 @@ def points(curve: Curve, seed: int = 0) -> list[tuple[float, float]]:
     return [(float(t), curve(t / N, rng)) for t in range(N)]
 
 
-def test_a_line_under_noise_is_creeping_with_its_slope() -> None:
-    trend = creeping(points(lambda x, r: 100 + 100 * x + r.gauss(0, 10)), at_least=10, by=0.5)
+def test_rising_trend_finds_a_line_under_noise() -> None:
+    trend = rising_trend(points(lambda x, r: 100 + 100 * x + r.gauss(0, 10)), at_least=10, by=0.5)
     assert trend is not None
     assert trend.end - trend.begin == pytest.approx(100, rel=0.15)
     assert trend.per_s == pytest.approx(100 / N, rel=0.15)
@@ -44,17 +44,17 @@ HEALTHY: dict[str, Curve] = {
 
 
 @pytest.mark.parametrize("name", HEALTHY)
-def test_what_does_not_creep_is_never_called_so(name: str) -> None:
-    found = [seed for seed in range(60) if creeping(points(HEALTHY[name], seed), at_least=10, by=0.3) is not None]
+def test_rising_trend_is_never_found_in_healthy_curves(name: str) -> None:
+    found = [seed for seed in range(60) if rising_trend(points(HEALTHY[name], seed), at_least=10, by=0.3) is not None]
     assert found == []
 
 
-def test_few_points_say_nothing() -> None:
-    assert creeping([(float(t), float(t)) for t in range(10)], at_least=0, by=0) is None
-    assert slope([]) == slope([(1.0, 5.0)]) == certainty([1.0]) == 0.0
+def test_rising_trend_needs_twenty_points() -> None:
+    assert rising_trend([(float(t), float(t)) for t in range(10)], at_least=0, by=0) is None
+    assert slope([]) == slope([(1.0, 5.0)]) == mann_kendall_z([1.0]) == 0.0
 
 
-def test_one_wild_value_in_four_does_not_move_the_slope() -> None:
+def test_slope_ignores_outliers() -> None:
     wild = [(t, 1e9 if t % 4 == 0 and t else 2.0 * t) for t in map(float, range(100))]
     assert slope(wild) == pytest.approx(2.0, rel=0.5)
 
@@ -72,7 +72,7 @@ def test_samples_are_bounded_and_in_order(values: list[tuple[float, float]]) -> 
         assert max(v for _, v in found) <= max(v for _, v in values)
 
 
-def test_a_long_history_keeps_its_slope() -> None:
+def test_samples_of_a_long_history_keep_the_slope() -> None:
     samples = Samples()
     for second in range(20_000):
         samples.add(float(second), 3.0 * second)

@@ -1,4 +1,4 @@
-"""An engine core that spins in its cache of images: named where log, CPU and version say so, and nowhere else."""
+"""SpinningDetector: a hang is named only where log, CPU time and version prove it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def hang(
     return {f["id"]: f for f in judge.verdict()["failures"] if f["severity"] == "hang"}
 
 
-def test_a_spin_behind_a_lost_image_is_named_with_its_issue_and_the_version_that_has_the_cure(
+def test_spinning_hang_is_named_with_its_issue_and_fixed_version(
     make_history: Callable[[], Any],
 ) -> None:
     (found,) = hang(make_history).values()
@@ -46,5 +46,5 @@ def test_a_spin_behind_a_lost_image_is_named_with_its_issue_and_the_version_that
 @pytest.mark.parametrize(
     "otherwise", [{"log": "all is well"}, {"cpu": 0.01}, {"version": "0.24.0"}], ids=["no-lost-image", "rests", "cured"]
 )
-def test_any_other_hang_keeps_its_name(make_history: Callable[[], Any], otherwise: dict[str, Any]) -> None:
+def test_spinning_detector_leaves_other_hangs_alone(make_history: Callable[[], Any], otherwise: dict[str, Any]) -> None:
     assert set(hang(make_history, **otherwise)) == {"alive_but_hung"}

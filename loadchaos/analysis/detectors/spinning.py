@@ -1,0 +1,107 @@
+"""Name a hang in which the engine core spins in its image cache, after the log line that precedes it."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import PurePath
+
+from loadchaos.analysis.classify.signature_file import load
+from loadchaos.analysis.classify.versions import within
+from loadchaos.analysis.detectors.base import Detector
+from loadchaos.analysis.failure import Failure, evidence
+from loadchaos.analysis.request_stats import S
+from loadchaos.core.model import Facts, Row
+from loadchaos.server.dialects import DIALECTS, UNKNOWN
+
+ID = "mm_cache_spin"
+_DESYNC = "Expected a cached item for mm_hash"
+_AFFECTED = ">=0.11.0, <0.24.0"  # 0.23.0 still puts a key into the order that it does not hold, 0.24.0 does not (read)
+_SPINS = 0.2
+"""Of a processor: a machine that others use leaves it no more, and an engine that waits uses a hundredth of that."""
+_OBSERVED_NS = 20 * S
+
+
+@dataclass
+class _Engine:
+    """One life of a server: when its log reported the lost image, and the recent CPU time (at_ns, s) of its engine core."""
+
+    lost_ns: int | None = None
+    cpu: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=400))
+
+
+class SpinningDetector(Detector):
+    """Folds log, process, facts and state rows."""
+
+    def __init__(self) -> None:
+        self._facts: Facts | None = None
+        self._engines: dict[str, _Engine] = {}
+        self._pending: list[Failure] = []
+
+    def _on_facts(self, row: Row) -> None:
+        if self._facts is None and row.get("facts"):
+            self._facts = Facts.from_json(row["facts"])
+
+    def _on_log(self, row: Row) -> None:
+        if _DESYNC not in str(row.get("text", "")):
+            return
+        writer = PurePath(str(row.get("source") or "")).stem
+        for name, engine in self._engines.items():
+            if writer == name or writer not in self._engines:
+                engine.lost_ns = engine.lost_ns or int(row.get("at_ns") or 0)
+
+    def _on_process(self, row: Row) -> None:
+        if row.get("role") != "engine_core":
+            return
+        replica = str(row.get("replica"))
+        engine = self._engines.setdefault(replica, _Engine())
+        if row.get("what") == "sample" and row.get("cpu_s") is not None:
+            engine.cpu.append((int(row["at_ns"]), float(row["cpu_s"])))
+        elif row.get("what") == "gone":
+            del self._engines[replica]
+
+    def _on_state(self, row: Row) -> None:
+        if row.get("to") != "hung" or row.get("engine") is not None:
+            return
+        replica = str(row.get("replica"))
+        engine = self._engines.get(replica)
+        if engine is None or engine.lost_ns is None or self._fixed_version():
+            return
+        since_ns = int(row.get("since_ns") or row["at_ns"])
+        cpu = [sample for sample in engine.cpu if sample[0] >= since_ns]
+        if not cpu or cpu[-1][0] - cpu[0][0] < _OBSERVED_NS:
+            return
+        seconds, cpu_s = (cpu[-1][0] - cpu[0][0]) / S, cpu[-1][1] - cpu[0][1]
+        if cpu_s >= _SPINS * seconds:
+            text = f"engine core used {cpu_s:.0f} s of CPU in {seconds:.0f} s without progress, after the log line"
+            self._pending.append(_spinning(replica, since_ns, f"{text} `{_DESYNC}`"))
+
+    def _fixed_version(self) -> bool:
+        facts = self._facts
+        if facts is None:
+            return False
+        repository = DIALECTS.get(facts.dialect, UNKNOWN).repository
+        signature = load().get(ID)
+        if signature is None or not any(issue.startswith(f"{repository}#") for issue in signature.known):
+            return True
+        return facts.version is not None and within(_AFFECTED, facts.version) is False
+
+    def poll(self, now_ns: int) -> list[Failure]:  # noqa: ARG002 - the protocol's
+        """Hangs named since the last call."""
+        pending, self._pending = self._pending, []
+        return pending
+
+
+def _spinning(replica: str, since_ns: int, text: str) -> Failure:
+    signature = load().get(ID)
+    assert signature is not None
+    return Failure(
+        ID,
+        signature.severity,
+        signature.title,
+        evidence("figures", text),
+        since_ns,
+        process=replica,
+        known=tuple({"issue": i, **load().known.get(i, {})} for i in signature.known),
+        remedy=signature.remedy,
+    )
