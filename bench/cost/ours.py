@@ -72,7 +72,7 @@ def body(load: Load, url: str) -> bytes:
     """One of our requests, for everybody else to send."""
     worker = WorkerPlan(plan(load, url, Path()), facts(url), 0, {})
     _, steps = next(iter(worker.phases()))
-    return worker.make(next(steps)).request.body
+    return worker.build_request(next(steps)).request.body
 
 
 def start(load: Load, url: str, folder: Path) -> Sequence[str]:

@@ -63,7 +63,7 @@ class WorkerSlot:
     fd: int = field(default=-1, repr=False)
 
 
-class Gatherer:
+class Coordinator:
     """All places of one run. `begun` is set when the load may begin; `over` is called once when nobody drives any more."""
 
     def __init__(
@@ -76,7 +76,7 @@ class Gatherer:
         over: Callable[[LedgerError | None], None],
     ) -> None:
         self._runner, self._folder = runner, RunFolder(folder)
-        self._places = [WorkerSlot(n) for n in range(places)]
+        self._path_entries = [WorkerSlot(n) for n in range(places)]
         self._luggage = bundle.pack(folder)
         self._writer = Writer(folder / "requests-master.jsonl", "locust-master")
         self._control, self._orders = Tail(self._folder.control), list[dict[str, Any]]()
@@ -103,11 +103,11 @@ class Gatherer:
             self._stranger(token, "refused", host, why)
             self._send(msg.node_id, messages.REFUSED, {"why": why})
             return
-        place = next((p for p in self._places if p.token == token), None)
+        place = next((p for p in self._path_entries if p.token == token), None)
         if place is None and not self._began:
-            place = next((p for p in self._places if p.state == "free"), None)
+            place = next((p for p in self._path_entries if p.state == "free"), None)
         if place is None:
-            why = "the load began without it" if self._began else f"all {len(self._places)} places are taken"
+            why = "the load began without it" if self._began else f"all {len(self._path_entries)} places are taken"
             self._stranger(token, "late" if self._began else "spare", host, why)
             self._send(msg.node_id, messages.WAIT, {"why": why})
             return
@@ -124,9 +124,9 @@ class Gatherer:
     def _place(self, msg: Any) -> WorkerSlot | None:
         """Whose message this is; None for one that has no place (any more)."""
         number = msg.data.get("place")
-        if not isinstance(number, int) or not 0 <= number < len(self._places):
+        if not isinstance(number, int) or not 0 <= number < len(self._path_entries):
             return None
-        place = self._places[number]
+        place = self._path_entries[number]
         if not place.token or msg.data.get("token") != place.token:
             return None
         place.heard, place.client = time.monotonic(), msg.node_id
@@ -212,7 +212,7 @@ class Gatherer:
                 self._pass_orders()
                 self._look_after()
                 if self._began:
-                    if all(self._is_over(p) for p in self._places):
+                    if all(self._is_over(p) for p in self._path_entries):
                         self._end(None)
                 else:
                     self._await_workers()
@@ -222,13 +222,13 @@ class Gatherer:
 
     def _look_after(self) -> None:
         now = time.monotonic()
-        for place in self._places:
+        for place in self._path_entries:
             silent = now - place.heard
             if place.state == "here" and silent > AWAY_S:
                 place.state = "away"
                 self._note("lost", place, why=f"not heard of for {silent:.0f} s")
             if not self._began and place.state in ("given", "away") and silent > SILENT_S:
-                self._places[place.number] = WorkerSlot(
+                self._path_entries[place.number] = WorkerSlot(
                     place.number
                 )  # it never drove anything: another may have its place
 
@@ -237,27 +237,27 @@ class Gatherer:
         return place.state == "done" or (place.state != "here" and gone)
 
     def _await_workers(self) -> None:
-        here = sum(p.state == "here" for p in self._places)
+        here = sum(p.state == "here" for p in self._path_entries)
         waited = time.monotonic() - self._since
-        if here == len(self._places) or (waited > self._wait_s and here):
+        if here == len(self._path_entries) or (waited > self._wait_s and here):
             self._began = True
-            for place in self._places:
+            for place in self._path_entries:
                 if place.state != "here":
                     self._note("absent", place, why=f"it did not come within {self._wait_s:g} s: {_BRING}")
-            self._note("begin", None, why=f"{here} of {len(self._places)} workers are here")
+            self._note("begin", None, why=f"{here} of {len(self._path_entries)} workers are here")
             self._begin(here)
         elif waited > self._wait_s:
             self._end(LedgerError(f"no worker came within {self._wait_s:g} s: {_BRING}"))
         elif waited - self._told > WAIT_TOLD_S:
             self._told = waited
-            self._note("awaited", None, why=f"{here} of {len(self._places)} workers are here")
+            self._note("awaited", None, why=f"{here} of {len(self._path_entries)} workers are here")
 
     def _pass_orders(self) -> None:
         known = len(self._orders)
         self._orders += [dict(r) for r in self._control.rows() if r.get("row") == "control"]
         self._begins.obey(self._orders[known:])
         if len(self._orders) > known:
-            for place in self._places:
+            for place in self._path_entries:
                 if place.state == "here":
                     self._order(place, known)
 
@@ -270,7 +270,7 @@ class Gatherer:
     def close(self) -> None:
         """Locust quits, as it does by itself when its last worker has left: who has not said that he is done has failed."""
         if self._began and not self._ended:
-            for place in self._places:
+            for place in self._path_entries:
                 if place.state in ("here", "away"):
                     self._note("failed", place, why="it left before its last rows came")
         self._end(None)
@@ -282,13 +282,13 @@ class Gatherer:
         self._ended = True
         try:
             if self._began and failure is None:
-                for place in self._places:
+                for place in self._path_entries:
                     if place.state != "done" or place.why == "failed":
                         for row in self._undone(place):
                             self._writer.write(row)
         except LedgerError as e:
             failure = e
-        for place in self._places:
+        for place in self._path_entries:
             self._close(place)
         self._over(failure)
 

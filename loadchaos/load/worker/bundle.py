@@ -1,6 +1,6 @@
-"""What a worker on another machine needs of ours: the plan with the files its profile names, packed and unpacked.
+"""Pack the plan and the profile's files for a worker on another machine.
 
-Nothing secret is in it: plan.json holds keys and headers by the names of their variables only.
+No secret is in it: plan.json holds keys and headers by the names of their variables only.
 """
 
 from __future__ import annotations
@@ -17,34 +17,40 @@ from loadchaos.core.errors import LedgerError, next_step
 from loadchaos.profile.files import named
 
 FILES = "files"
-_MOST_BYTES = 256 * 1024 * 1024
+_MAX_BYTES = 256 * 1024 * 1024
 
 
 def pack(run_folder: Path) -> dict[str, Any]:
-    """`{plan, facts, files: {name: bytes}}`. Raises LedgerError when a file cannot be read or all are too many."""
+    """Pack `{plan, facts, files: {name: bytes}}`.
+
+    Raises LedgerError when a file cannot be read or all together are too large.
+    """
     plan = orjson.loads((run_folder / "plan.json").read_bytes())
-    plan["tag"] = tag(str(plan["folder"]))
+    plan["tag"] = run_tag(str(plan["folder"]))
     files: dict[str, bytes] = {}
-    for holder, key in _places(plan):
-        holder[key] = _take(Path(holder[key]), files)
-    if sum(map(len, files.values())) > _MOST_BYTES:
+    for holder, key in _path_entries(plan):
+        holder[key] = _add_file(Path(holder[key]), files)
+    if sum(map(len, files.values())) > _MAX_BYTES:
         raise LedgerError(
-            f"the files the profile names are over {_MOST_BYTES >> 20} MB: too much for each worker; name smaller ones"
+            f"the profile's files are larger than {_MAX_BYTES >> 20} MB, the limit for each worker: use smaller ones"
         )
     return {"plan": plan, "facts": orjson.loads((run_folder / "facts.json").read_bytes()), FILES: files}
 
 
-def unpack(luggage: Mapping[str, Any], folder: Path, worker: int) -> Path:
-    """Lay the plan out in `folder` for this worker; where plan.json lies. Raises LedgerError when it cannot be written."""
-    plan = copy.deepcopy({**luggage["plan"], "spool": str(folder), "worker": worker})
+def unpack(contents: Mapping[str, Any], folder: Path, worker: int) -> Path:
+    """Write the bundle to `folder` for this worker; returns plan.json's path.
+
+    Raises LedgerError when it cannot be written.
+    """
+    plan = copy.deepcopy({**contents["plan"], "spool": str(folder), "worker": worker})
     try:
-        for name, data in luggage[FILES].items():
+        for name, data in contents[FILES].items():
             path = _inside(folder / FILES, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
-        for holder, key in _places(plan):
+        for holder, key in _path_entries(plan):
             holder[key] = str(_inside(folder / FILES, holder[key]))
-        (folder / "facts.json").write_bytes(orjson.dumps(luggage["facts"]))
+        (folder / "facts.json").write_bytes(orjson.dumps(contents["facts"]))
         (folder / "plan.json").write_bytes(orjson.dumps(plan))
     except OSError as e:
         raise LedgerError(f"{folder}: cannot be written: {e.strerror}; {next_step(e)}") from e
@@ -52,29 +58,34 @@ def unpack(luggage: Mapping[str, Any], folder: Path, worker: int) -> Path:
 
 
 def _inside(folder: Path, name: str) -> Path:
-    """Where a file of the master's lies: what it names elsewhere on this machine is neither written nor read."""
+    """Return the path of a bundled file; refuses one outside the folder."""
     path = folder / name
     if not path.resolve().is_relative_to(folder.resolve()):
-        raise LedgerError(f"the master named a file outside {folder}: {name}; nothing was written: is it your master?")
+        raise LedgerError(
+            f"the master named a file outside {folder}: {name}; nothing was written: check that it is your master"
+        )
     return path
 
 
-def tag(folder: str) -> str:
-    """What the ids of a run's requests begin with: they name the run, so that a server's log tells two runs apart."""
+def run_tag(folder: str) -> str:
+    """Prefix of a run's request ids: a server's log can tell two runs apart."""
     return hashlib.blake2b(folder.encode(), digest_size=3).hexdigest()
 
 
-def _places(plan: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
-    """Every (mapping, key) of a plan whose value is a path."""
+def _path_entries(plan: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield every (mapping, key) of a plan whose value is a path."""
     if (plan.get("tls") or {}).get("ca"):
         yield plan["tls"], "ca"
     for holder, loc in named(plan["profile"]):
-        if loc[0] != "target" and holder[loc[-1]]:  # what was asked of the server before the load is known by now
+        if loc[0] != "target" and holder[loc[-1]]:  # files that only discovery needs
             yield holder, str(loc[-1])
 
 
-def _take(path: Path, files: dict[str, bytes]) -> str:
-    """Put a file, with the images beside it that it names, or a whole folder in; its name among the files."""
+def _add_file(path: Path, files: dict[str, bytes]) -> str:
+    """Add a file with the images it names, or a whole folder.
+
+    Returns its name.
+    """
     home = hashlib.blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()
     try:
         if path.is_dir():
@@ -82,33 +93,33 @@ def _take(path: Path, files: dict[str, bytes]) -> str:
             return home
         data = path.read_bytes()
         files[f"{home}/{path.name}"] = data
-        for name in _beside(data, path.parent):
+        for name in _referenced_files(data, path.parent):
             files[f"{home}/{name}"] = (path.parent / name).read_bytes()
     except OSError as e:
         raise LedgerError(
-            f"{path}: cannot be sent to the workers: {e.strerror}; is it there, and may it be read?"
+            f"{path}: cannot be sent to the workers: {e.strerror}; check that it exists and can be read"
         ) from e
     return f"{home}/{path.name}"
 
 
-def _beside(data: bytes, folder: Path) -> Iterator[str]:
-    """Every text in a file of JSON that is the name of a file beside it."""
+def _referenced_files(data: bytes, folder: Path) -> Iterator[str]:
+    """Yield every string in a JSON file that names a file beside it."""
     try:
         records = [orjson.loads(data)]
     except orjson.JSONDecodeError:
         records = [orjson.loads(line) for line in data.split(b"\n") if line.strip()]
-    for text in dict.fromkeys(t for r in records for t in _texts(r)):
+    for text in dict.fromkeys(t for r in records for t in _strings(r)):
         short = 0 < len(text) < 1024 and "\n" not in text and "\0" not in text and ":" not in text
         if short and (folder / text).is_file() and (folder / text).resolve().is_relative_to(folder.resolve()):
             yield text
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
         for part in value.values():
-            yield from _texts(part)
+            yield from _strings(part)
     elif isinstance(value, list):
         for part in value:
-            yield from _texts(part)
+            yield from _strings(part)

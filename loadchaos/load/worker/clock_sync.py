@@ -1,4 +1,4 @@
-"""The master's clock as a worker on another machine knows it: its own monotonic clock plus a measured offset."""
+"""Estimate the master's clock on a worker of another machine."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 _WINDOW_NS = 60_000_000_000
 TIMES = ("at_ns", "due_ns", "sent_ns", "first_byte_ns", "first_token_ns", "first_answer_ns", "last_byte_ns")
-"""Keys of rows that are moments; what else ends in `_ns` is a length of time and the same on every clock."""
+"""Row keys that are points in time; every other `_ns` is a duration, the same on every clock."""
 
 
 class MasterClock:
-    """Offset by ping-pong: of the last minute's round trips the shortest counts, for it had the least room to lie.
+    """The master's monotonic clock: ours plus an offset measured by ping-pong.
 
-    The true offset lies within half of that round trip (`rtt_ns`). A minute, because clocks of two machines run apart by
-    some ten microseconds in a second.
+    Of the last minute's round trips the shortest counts, as its error is the smallest: at most half of its `rtt_ns`. Older
+    ones do not count because two clocks drift apart by some 10 us per second.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,10 @@ class MasterClock:
         self._samples: deque[tuple[int, int, int]] = deque()  # taken_ns (own), rtt_ns, offset_ns
 
     def sample(self, sent_ns: int, theirs_ns: int, received_ns: int) -> None:
-        """One round trip: sent and received by our clock, the master's clock in between."""
+        """Add a round trip.
+
+        `sent_ns` and `received_ns` are ours, `theirs_ns` the master's.
+        """
         rtt_ns = received_ns - sent_ns
         self._samples.append((received_ns, rtt_ns, theirs_ns - (sent_ns + received_ns) // 2))
         while self._samples[0][0] < received_ns - _WINDOW_NS:
@@ -34,15 +37,15 @@ class MasterClock:
 
     @property
     def samples(self) -> int:
-        """How many round trips the offset rests on."""
+        """Number of round trips that the offset rests on."""
         return len(self._samples)
 
     def now_ns(self) -> int:
-        """What the master's clock says now."""
+        """The master's current time, in ns."""
         return time.monotonic_ns() + self.offset_ns
 
-    def translated(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The row with its moments in the master's clock, all by one offset, so that lengths of time stay exact."""
+    def to_master_time(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Convert a row's points in time, all by one offset: durations stay exact."""
         found = dict(row)
         for key in TIMES:
             if found.get(key) is not None:

@@ -1,4 +1,7 @@
-"""What the run tells the load through control.jsonl: pause, go on, be brief, stop."""
+"""Commands of the run to the load, read from control.jsonl.
+
+Pause, resume, stop.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,18 @@ from loadchaos.load.worker.greenlets import flag
 
 
 class Control:
-    """The newest word of the run. `running` is set while requests may be sent; `stopping` ends the load.
+    """State of the load as the newest commands set it.
 
-    `brief`: disk is low, so that what goes well gets no rows of its own.
-    `by_hand`: somebody edits the users in the web UI, so that their number is no longer the plan's.
+    `stopping` ends the load.
+    `compact_rows`: disk space is low, so successful requests get no rows of their own. `manual_users`: the users are edited
+    in the web UI, so their number is no longer the plan's.
     """
 
     def __init__(self, tail: Tail) -> None:
         self.stopping = flag()
-        self.why = "done"
+        self.end_reason = "done"
         self.grace_s: float | None = None
-        self.by_hand = self.brief = False
+        self.manual_users = self.compact_rows = False
         self._tail = tail
         self._running = flag()
         self._running.set()
@@ -27,13 +31,16 @@ class Control:
         self._paused_ns = 0
 
     def read(self) -> None:
-        """Obey the rows that came since the last time."""
+        """Apply the rows that are new in control.jsonl."""
         for row in self._tail.rows():
             if row.get("row") == "control":
-                self.obey(str(row.get("what")), row.get("grace_s"))
+                self.apply(str(row.get("what")), row.get("grace_s"))
 
-    def obey(self, what: str, grace_s: float | None = None) -> None:
-        """One order; an unknown one is for a newer load than this."""
+    def apply(self, what: str, grace_s: float | None = None) -> None:
+        """Apply one command.
+
+        An unknown one is ignored, as a newer run may send it.
+        """
         now = time.monotonic_ns()
         if what == "pause" and self._paused_since_ns is None:
             self._paused_since_ns = now
@@ -43,26 +50,26 @@ class Control:
             self._paused_since_ns = None
             self._running.set()
         elif what == "by_hand":
-            self.by_hand = True
+            self.manual_users = True
         elif what in ("brief", "whole"):
-            self.brief = what == "brief"
+            self.compact_rows = what == "brief"
         elif what == "stop" and not self.stopping.is_set():
-            self.why, self.grace_s = "stopped", grace_s
+            self.end_reason, self.grace_s = "stopped", grace_s
             self.stopping.set()
-            self._running.set()  # whoever waits for the server must see that it is over
+            self._running.set()  # users that wait must see the end
 
     @property
     def paused(self) -> bool:
-        """Whether nothing may be sent now."""
+        """True if no request may be sent now."""
         return self._paused_since_ns is not None
 
     def paused_ns(self) -> int:
-        """How long it was paused in all."""
+        """Total time of all pauses, in ns."""
         since = self._paused_since_ns
         return self._paused_ns + (time.monotonic_ns() - since if since is not None else 0)
 
     def wait(self) -> bool:
-        """Wait until requests may be sent; False when the load is to end."""
+        """Wait until requests may be sent; returns False when the load is to end."""
         if self._paused_since_ns is not None:
             self._running.wait()
         return not self.stopping.is_set()

@@ -1,8 +1,9 @@
-"""Drives one worker's share of the plan: the dispatcher, and beside it sweeper, heartbeats and the reader of orders.
+"""Send one worker's share of the plan.
 
-In an open phase the dispatcher makes each request before it is due and hands it to a free user; it counts from due
-times and never waits for the server. In a closed one users take the next step themselves when they are free. Limits of
-silence are kept by one sweeper instead of a timer per read, and answers are read by one reader (users/arrivals.py).
+Users, phases, rounds and periodic tasks.
+In an open phase the dispatcher builds each request before it is due and hands it to a free user; it follows due times and
+never waits for the server. In a closed phase users take the next step when they are free. One sweeper enforces timeouts
+instead of a timer per read, and one receiver reads all answers (receiver.py).
 """
 
 from __future__ import annotations
@@ -21,42 +22,45 @@ from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.rows import ClockRow
 from loadchaos.core.model import Reply, Step
 from loadchaos.load.behaviours import BEHAVIOURS, pipeline
-from loadchaos.load.disk_space import DiskMonitor as Disk
+from loadchaos.load.disk_space import DiskMonitor
 from loadchaos.load.wire.exchange import Exchange, WireRequest
 from loadchaos.load.wire.pipelined import PipelinedExchange
 from loadchaos.load.wire.sockets import Slot
 from loadchaos.load.worker.clock_sync import MasterClock
 from loadchaos.load.worker.control import Control
 from loadchaos.load.worker.greenlets import Greenlet, flag, hub, resume, sleep, spawn
-from loadchaos.load.worker.receiver import Arrivals
+from loadchaos.load.worker.receiver import Receiver
 from loadchaos.load.worker.recorder import RequestRecorder
 from loadchaos.load.worker.rounds import Rounds
-from loadchaos.load.worker.timer import Alarm
+from loadchaos.load.worker.timer import Timer
 from loadchaos.load.worker.worker_plan import WorkerPhase, WorkerPlan
 
 HEARTBEAT_S = 0.25
-CONTROL_S = 0.05
+CONTROL_POLL_S = 0.05
 SWEEP_S = 0.05
-GRACE_S = 4.0
-"""How long requests in flight may go on after a `stop` before we hang up on them."""
+STOP_GRACE_S = 4.0
+"""Time that requests in flight have after a `stop`, in seconds, before we hang up."""
 
-_GARBAGE = (20_000, 50, 100)
-"""Objects, and rounds, between two searches for cyclic garbage: a request leaves none behind."""
+_GC_THRESHOLDS = (20_000, 50, 100)
+"""Thresholds of gc.set_threshold: rare searches, as a request leaves no cyclic garbage."""
 
-REST_S = 0.5
-"""How long a user of a closed phase rests when nobody is there, or only what is left of a dead server."""
+DEAD_SERVER_PAUSE_S = 0.5
+"""Pause of a closed phase's user, in seconds, after a request to a dead or absent server."""
 
-_NO_HANDLES = os.strerror(errno.EMFILE)
+_TOO_MANY_OPEN_FILES = os.strerror(errno.EMFILE)
 
 ReportRequest = Callable[[str, Reply, int], None]
-"""Tells Locust of one request: its traffic, what it came to, when it was due."""
+"""Reports a request to Locust: its traffic, its reply, its due time in monotonic ns."""
 
 UserCount = Callable[[], int]
-"""How many of Locust's users this worker has: where a hand edits their number, they are the slots."""
+"""Number of Locust users of this worker; they replace the plan's once edited in the web UI."""
 
 
 class User:
-    """A slot and the greenlet that sends from it; it waits in the hub until there is `work`, which gets the slot."""
+    """A slot and its greenlet.
+
+    The greenlet waits in the hub until there is `work`.
+    """
 
     __slots__ = ("greenlet", "slot", "work")
 
@@ -67,205 +71,245 @@ class User:
 
 
 class Dispatcher:
-    """One worker's load, from its first to its last row. `run` blocks its greenlet until all is over."""
+    """The load of one worker, from its first to its last ledger row."""
 
     def __init__(
-        self, plan: WorkerPlan, fire: ReportRequest, clock: MasterClock | None = None, crew: UserCount | None = None
+        self,
+        plan: WorkerPlan,
+        report: ReportRequest,
+        clock: MasterClock | None = None,
+        user_count: UserCount | None = None,
     ) -> None:
+        """Prepare the load; `run` starts it.
+
+        Args:
+            plan: This worker's share of the plan.
+            report: Reports each request to Locust.
+            clock: The master's clock, on a worker of another machine.
+            user_count: Number of Locust's users, once they are edited in the web UI.
+        """
         self.plan = plan
         folder = RunFolder(plan.folder)
         self.control = Control(Tail(folder.control))
         self.failure: BaseException | None = None
         self.ended = flag()
-        self._fire, self._crew = fire, crew
-        self._planned = 0  # users of the phase that goes on
-        self._too_many = 0  # who have to go as soon as they have their answer
-        self._join: Callable[[Slot], None] | None = None  # what a user does who comes in the middle of a closed phase
-        self._record = RequestRecorder(folder.requests(plan.worker), plan.worker, clock)
-        self._disk = Disk(plan.folder) if clock is not None else None  # on its own machine the run looks after it
-        self._alarm = Alarm()
-        self._arrivals = Arrivals(self._around, self._alarm, plan.target)
+        self._report, self._user_count = report, user_count
+        self._planned_users = 0  # users of the current phase
+        self._surplus_users = 0  # users that leave as soon as they have their answer
+        self._join_phase: Callable[[Slot], None] | None = None  # work of a user added during a closed phase
+        self._recorder = RequestRecorder(folder.requests(plan.worker), plan.worker, clock)
+        # On the master's machine the run itself watches the disk.
+        self._disk = DiskMonitor(plan.folder) if clock is not None else None
+        self._timer = Timer()
+        self._receiver = Receiver(self._bracket_slice, self._timer, plan.target)
         self._users: list[User] = []
-        self._free: list[User] = []
+        self._free_users: list[User] = []
         self._idle = flag()
         self._idle.set()
-        self._busy = 0
+        self._busy_users = 0
 
     def run(self) -> None:
-        """Begin row, phases, end row. Never raises: `failure` tells of a ledger that cannot be written, or of us."""
-        # What is there by now stays: looking through it for garbage again and again would only make stamps late.
+        """Run the load: begin row, phases, end row. Blocks the calling greenlet.
+
+        Never raises: `failure` holds an unwritable ledger or a bug of ours.
+        """
+        # Objects that exist now stay: searching them for garbage again and again would only delay timestamps.
         gc.collect()
         gc.freeze()
-        gc.set_threshold(*_GARBAGE)
+        gc.set_threshold(*_GC_THRESHOLDS)
         try:
-            self._record.write({"row": "load", "at_ns": time.monotonic_ns(), "what": "begin"})
-            beside = [spawn(self._beside, s, w) for s, w in self._chores()]
+            self._recorder.write({"row": "load", "at_ns": time.monotonic_ns(), "what": "begin"})
+            tasks = [spawn(self._repeat, s, w) for s, w in self._periodic_tasks()]
             try:
-                self._phases()
+                self._run_phases()
                 self._drain()
             finally:
-                for chore in beside:
-                    chore.kill()
+                for task in tasks:
+                    task.kill()
                 self._hang_up("stopped")
-            self._record.fold()
-            self._record.heartbeat(len(self._users))
-            self._record.write({"row": "load", "at_ns": time.monotonic_ns(), "what": "end", "why": self.control.why})
-            self._record.close()
-        except Exception as e:  # noqa: BLE001 - whatever broke here, the run must hear of it by our exit code
+            self._recorder.fold()
+            self._recorder.heartbeat(len(self._users))
+            self._recorder.write(
+                {"row": "load", "at_ns": time.monotonic_ns(), "what": "end", "why": self.control.end_reason}
+            )
+            self._recorder.close()
+        except Exception as e:  # noqa: BLE001 - whatever broke here, the run learns of it by our exit code
             self._fail(e)
         finally:
             gc.unfreeze()  # what Locust's sockets still hold is sent when they are collected at exit
-            self._size(0)
-            self._arrivals.close()
-            self._alarm.close()
+            self._resize(0)
+            self._receiver.close()
+            self._timer.close()
             self.ended.set()
 
     def stop(self, grace_s: float) -> None:
-        """End in order, as a `stop` of the run would; for signals and for Locust's own Stop."""
-        self.control.obey("stop", grace_s)
+        """End in order, as a `stop` of the run does.
 
-    def note(self, row: ClockRow) -> None:
+        For signals and Locust's own Stop.
+        """
+        self.control.apply("stop", grace_s)
+
+    def write_row(self, row: ClockRow) -> None:
         """Write a row about the load beside those of its requests."""
-        self._record.write(row)
+        self._recorder.write(row)
 
     # ---- phases ----
 
-    def _phases(self) -> None:
+    def _run_phases(self) -> None:
         for phase, steps in self.plan.phases():
             if self.control.stopping.is_set():
                 return
-            (self._open if phase.open else self._closed)(phase, steps)
+            (self._run_open if phase.open else self._run_closed)(phase, steps)
             if self.failure is not None:
                 return
 
-    def _open(self, phase: WorkerPhase, steps: Iterator[Step]) -> None:
-        """Each step at its due time, whatever the server does; without a free slot it is missed."""
-        self._size(phase.slots)
+    def _run_open(self, phase: WorkerPhase, steps: Iterator[Step]) -> None:
+        """Send each step at its due time; without a free slot it is missed."""
+        self._resize(phase.slots)
         begin_ns = time.monotonic_ns() - int(phase.behind_s * 1e9)
         round_: int | None = None
         for step in steps:
             if step.round != round_:
-                self._turn(phase, round_, step.round)
+                self._change_round(phase, round_, step.round)
                 if round_ is not None and phase.drain:
-                    # The next burst meets an idle server, even when that makes it later than planned.
+                    # The next burst meets an idle server, even if it is later than planned.
                     begin_ns = max(begin_ns, time.monotonic_ns() - int((step.due_s or 0.0) * 1e9))
                 round_ = step.round
             due_ns = begin_ns + int((step.due_s or 0.0) * 1e9)
-            made = None if self.control.paused else self.plan.make(step)
+            prepared = None if self.control.paused else self.plan.build_request(step)
             self._wait_until(due_ns)
             if self.control.stopping.is_set():
                 break
             if self.control.paused:
-                self._record.miss(step, "server_down")
-            elif not self._free:
-                self._record.miss(step, "no_slot")
+                self._recorder.miss(step, "server_down")
+            elif not self._free_users:
+                self._recorder.miss(step, "no_slot")
             else:
-                self._record.late(time.monotonic_ns() - due_ns)
-                self._assign(partial(self._one, made or self.plan.make(step), due_ns))
-                sleep(0)  # it goes out now, not when the next one has been made
-        self._turn(phase, round_, None)
+                self._recorder.note_lag(time.monotonic_ns() - due_ns)
+                self._assign(partial(self._run_request, prepared or self.plan.build_request(step), due_ns))
+                sleep(0)  # send it now, not when the next one has been built
+        self._change_round(phase, round_, None)
 
     def _wait_until(self, due_ns: int) -> None:
-        """Wait, unless the load is to end; what is late already lets the answers in before it goes out."""
+        """Wait until `due_ns` or the end of the load.
+
+        If late, read arrivals first.
+        """
         now_ns = time.monotonic_ns()
         if now_ns >= due_ns:
-            self._arrivals.breathe()
+            self._receiver.yield_to_reads()
         while now_ns < due_ns and not self.control.stopping.is_set():
-            self._alarm.wait_until(min(due_ns, now_ns + int(CONTROL_S * 1e9)))
+            self._timer.wait_until(min(due_ns, now_ns + int(CONTROL_POLL_S * 1e9)))
             now_ns = time.monotonic_ns()
 
-    def _closed(self, phase: WorkerPhase, steps: Iterator[Step]) -> None:
-        """A step whenever a user is free; `drain` waits between rounds until nothing is in flight."""
-        self._size(phase.slots)
+    def _run_closed(self, phase: WorkerPhase, steps: Iterator[Step]) -> None:
+        """Send a step when a user is free.
+
+        `drain` waits between rounds until all are done.
+        """
+        self._resize(phase.slots)
         begin_ns = time.monotonic_ns() - self.control.paused_ns()
-        turns = Rounds(steps, partial(self._record.phase, phase.index), drain=phase.drain)
-        self._join = partial(self._use, phase, turns, begin_ns)
-        while self._goes_on(phase, begin_ns) and turns.begin():
-            while self._free:
-                self._assign(self._join)
+        rounds = Rounds(steps, partial(self._recorder.phase, phase.index), drain=phase.drain)
+        self._join_phase = partial(self._run_user, phase, rounds, begin_ns)
+        while self._phase_continues(phase, begin_ns) and rounds.begin_round():
+            while self._free_users:
+                self._assign(self._join_phase)
             self._drain()
-            while not self._users and self._goes_on(phase, begin_ns):
-                self.control.stopping.wait(CONTROL_S)  # a hand has taken all users away
-        self._join = None
-        turns.end()
+            while not self._users and self._phase_continues(phase, begin_ns):
+                self.control.stopping.wait(CONTROL_POLL_S)  # the web UI has removed all users
+        self._join_phase = None
+        rounds.end_round()
 
-    def _use(self, phase: WorkerPhase, turns: Rounds, begin_ns: int, slot: Slot) -> None:
-        """One user's part of a closed round."""
-        while self._goes_on(phase, begin_ns) and not self._leaves() and (step := turns.take()) is not None:
-            made = self.plan.make(step)
-            self._one(made, time.monotonic_ns(), slot)
+    def _run_user(self, phase: WorkerPhase, rounds: Rounds, begin_ns: int, slot: Slot) -> None:
+        """Run one user's part of a closed round."""
+        while (
+            self._phase_continues(phase, begin_ns)
+            and not self._retire_user()
+            and (step := rounds.next_step()) is not None
+        ):
+            prepared = self.plan.build_request(step)
+            self._run_request(prepared, time.monotonic_ns(), slot)
 
-    def _leaves(self) -> bool:
-        """Whether this user is one too many."""
-        self._too_many -= (one := self._too_many > 0)
+    def _retire_user(self) -> bool:
+        """True if this user has to leave, as there are too many."""
+        self._surplus_users -= (one := self._surplus_users > 0)
         return one
 
-    def _goes_on(self, phase: WorkerPhase, begin_ns: int) -> bool:
-        """Whether a closed phase does, once it is not paused any more; time spent paused is not counted."""
+    def _phase_continues(self, phase: WorkerPhase, begin_ns: int) -> bool:
+        """Wait while paused.
+
+        Returns False at the end of a closed phase. Paused time is not counted.
+        """
         if not self.control.wait():
             return False
         return phase.for_s is None or time.monotonic_ns() - self.control.paused_ns() - begin_ns < phase.for_s * 1e9
 
-    def _turn(self, phase: WorkerPhase, over: int | None, next_: int | None) -> None:
-        """From one round to the next; behind the last one (None) everything is waited for."""
-        if over is not None:
-            if phase.drain or next_ is None:
+    def _change_round(self, phase: WorkerPhase, finished: int | None, next_round: int | None) -> None:
+        """Record a change of rounds.
+
+        After the last one (None) wait for all requests.
+        """
+        if finished is not None:
+            if phase.drain or next_round is None:
                 self._drain()
-            self._record.phase(phase.index, over, "end")
-        if next_ is not None:
-            self._record.phase(phase.index, next_, "begin")
+            self._recorder.phase(phase.index, finished, "end")
+        if next_round is not None:
+            self._recorder.phase(phase.index, next_round, "begin")
 
     def _drain(self) -> None:
-        """Wait until nothing is in flight; after a stop only for its grace."""
-        while self._busy:
+        """Wait until nothing is in flight; after a stop only for its grace time."""
+        while self._busy_users:
             if self.control.stopping.is_set():
-                grace_s = GRACE_S if self.control.grace_s is None else self.control.grace_s
+                grace_s = STOP_GRACE_S if self.control.grace_s is None else self.control.grace_s
                 self._idle.wait(grace_s)
                 self._hang_up("stopped")
-                self._idle.wait(5)  # what was hung up on still writes its row
+                self._idle.wait(5)  # requests that were hung up still write their rows
                 return
-            self._idle.wait(CONTROL_S)
+            self._idle.wait(CONTROL_POLL_S)
 
     def _hang_up(self, why: str) -> None:
-        for call in list(self._record.in_flight.values()):
-            call.end("hung_up", why)
+        for exchange in list(self._recorder.in_flight.values()):
+            exchange.end("hung_up", why)
 
-    def _size(self, users: int) -> None:
-        """Have that many users, or as many as a hand says; those that are too many go when they are free."""
-        self._planned = users
-        if users and self.control.by_hand and self._crew is not None and not self.control.stopping.is_set():
-            users = self._crew()
+    def _resize(self, users: int) -> None:
+        """Set the number of users, or use the one set in the web UI.
+
+        Surplus users leave when free.
+        """
+        self._planned_users = users
+        if users and self.control.manual_users and self._user_count is not None and not self.control.stopping.is_set():
+            users = self._user_count()
         while len(self._users) < users:
-            user = User(Slot(self.plan.target, self._arrivals.collect))
+            user = User(Slot(self.plan.target, self._receiver.collect))
             self._users.append(user)
-            self._free.append(user)
-        while len(self._users) > users and self._free:
-            user = self._free.pop()
+            self._free_users.append(user)
+        while len(self._users) > users and self._free_users:
+            user = self._free_users.pop()
             user.slot.close()
             self._users.remove(user)
             if user.greenlet is not None:
-                resume(user.greenlet)  # to its end: there is no work
-        self._too_many = max(0, len(self._users) - users)
+                resume(user.greenlet)  # it ends, as it has no work
+        self._surplus_users = max(0, len(self._users) - users)
 
-    def _listen(self) -> None:
+    def _poll_control(self) -> None:
         self.control.read()
-        if self._disk is not None and (told := self._disk.changed(time.monotonic())) is not None:
-            told["text"] = f"on {socket.gethostname()} {told['text']}"
-            self._record.write(told)
-        self._record.be_brief(self.control.brief or (self._disk is not None and self._disk.low))
-        if self.control.by_hand:
-            self._size(self._planned)
-            while self._free and self._join is not None:
-                self._assign(self._join)
+        if self._disk is not None and (change := self._disk.changed(time.monotonic())) is not None:
+            change["text"] = f"on {socket.gethostname()} {change['text']}"
+            self._recorder.write(change)
+        self._recorder.set_compact(self.control.compact_rows or (self._disk is not None and self._disk.low))
+        if self.control.manual_users:
+            self._resize(self._planned_users)
+            while self._free_users and self._join_phase is not None:
+                self._assign(self._join_phase)
 
     def _assign(self, work: Callable[[Slot], None]) -> None:
-        """Have a free user do that; it begins when the caller next waits."""
-        user = self._free.pop()
-        self._busy += 1
+        """Give work to a free user; it begins when the caller next waits."""
+        user = self._free_users.pop()
+        self._busy_users += 1
         self._idle.clear()
         user.work = work
         if user.greenlet is None:
-            user.greenlet = spawn(self._serve, user)  # and kept: a greenlet costs ten times what waking it costs
+            user.greenlet = spawn(self._serve, user)  # kept: a new greenlet costs ten times a wake-up
         else:
             resume(user.greenlet)
 
@@ -273,84 +317,85 @@ class Dispatcher:
         while user.work is not None:
             try:
                 user.work(user.slot)
-            except Exception as e:  # noqa: BLE001 - a greenlet's exception would be printed and the load go on unproved
+            except Exception as e:  # noqa: BLE001 - a greenlet's exception would only be printed, and the load would continue unrecorded
                 self._fail(e)
             user.work = None
-            self._free.append(user)
-            self._busy -= 1
-            if not self._busy:
+            self._free_users.append(user)
+            self._busy_users -= 1
+            if not self._busy_users:
                 self._idle.set()
             hub().switch()
 
     # ---- one request ----
 
-    def _one(self, wire: WireRequest, due_ns: int, slot: Slot) -> None:
+    def _run_request(self, wire: WireRequest, due_ns: int, slot: Slot) -> None:
         step = wire.request.step
-        exchange = Exchange(wire, slot, self._record.progress, due_ns)
-        self._record.begin(exchange)
+        exchange = Exchange(wire, slot, self._recorder.progress, due_ns)
+        self._recorder.begin(exchange)
         pipelined = self._pipelined(exchange) if step.behaviour == "pipeline" else ()
         reply = self._end(exchange, BEHAVIOURS[step.behaviour].act(exchange))
         for other in pipelined:
             self._end(other, pipeline.act_pipelined(other, exchange))
-        if step.due_s is None and self.plan.is_gone(reply):
-            # A closed loop against a dead server would use up its whole plan before anybody can say pause.
-            self.control.stopping.wait(REST_S)
+        if step.due_s is None and self.plan.server_is_gone(reply):
+            # A closed loop against a dead server would use up its whole plan before a pause can arrive.
+            self.control.stopping.wait(DEAD_SERVER_PAUSE_S)
 
     def _pipelined(self, first: Exchange) -> list[PipelinedExchange]:
-        """Begin the other requests of a pipeline, each a request of its own in the ledger."""
+        """Begin the other requests of a pipeline; each has its own ledger rows."""
         before, found = first, []
-        slot = Slot(self.plan.target, self._arrivals.collect)  # it keeps no connection
+        slot = Slot(self.plan.target, self._receiver.collect)  # it keeps no connection
         for wire in self.plan.pipelined(first.wire):
-            found.append(PipelinedExchange(wire, before, slot, self._record.progress))
-            self._record.begin(found[-1])
+            found.append(PipelinedExchange(wire, before, slot, self._recorder.progress))
+            self._recorder.begin(found[-1])
             before = found[-1]
         first.pipelined = found
         return found
 
     def _end(self, exchange: Exchange, reply: Reply) -> Reply:
         """Record a finished request in the ledger and in Locust's statistics."""
-        reply = self.plan.redacted(reply)
-        if reply.outcome == "connect_error" and _NO_HANDLES in (reply.error or ""):
-            # It never left this machine: the server has no part in it, and the next row may find no handle either.
-            why = f"no file handle is left for a connection ({reply.error})"
-            raise LedgerError(f"{why}: raise `ulimit -n`, or take fewer users")
-        self._record.end(exchange, reply)
-        self._fire(exchange.step.traffic, reply, exchange.due_ns)
+        reply = self.plan.redact(reply)
+        if reply.outcome == "connect_error" and _TOO_MANY_OPEN_FILES in (reply.error or ""):
+            # The request never left this machine, so the server is not to blame. The next row may find no handle either.
+            raise LedgerError(
+                f"no file handle is left for a connection ({reply.error}): raise `ulimit -n`, or use fewer users"
+            )
+        self._recorder.end(exchange, reply)
+        self._report(exchange.step.traffic, reply, exchange.due_ns)
         return reply
 
     # ---- beside the dispatcher ----
 
-    def _chores(self) -> list[tuple[float, Callable[[], None]]]:
+    def _periodic_tasks(self) -> list[tuple[float, Callable[[], None]]]:
         return [
             (SWEEP_S, self._sweep),
-            (CONTROL_S, self._listen),
-            (HEARTBEAT_S, lambda: self._record.heartbeat(len(self._users))),
-            (1.0, self._record.fold),
+            (CONTROL_POLL_S, self._poll_control),
+            (HEARTBEAT_S, lambda: self._recorder.heartbeat(len(self._users))),
+            (1.0, self._recorder.fold),
         ]
 
-    def _beside(self, every_s: float, work: Callable[[], None]) -> None:
+    def _repeat(self, every_s: float, work: Callable[[], None]) -> None:
         next_s = time.monotonic() + every_s
         try:
             while True:
                 sleep(max(0.0, next_s - time.monotonic()))
-                # How late a timer is tells how long something held the hub; standing still on purpose is no such thing.
-                self._record.late(max(0, int((time.monotonic() - next_s) * 1e9) - self._arrivals.gather_ns))
+                # A timer is late by as long as something blocked the hub; the receiver's planned waits do not count.
+                self._recorder.note_lag(max(0, int((time.monotonic() - next_s) * 1e9) - self._receiver.batch_ns))
                 next_s = max(next_s + every_s, time.monotonic())
                 work()
-        except Exception as e:  # noqa: BLE001 - without its heartbeats or limits the load must not go on
+        except Exception as e:  # noqa: BLE001 - without heartbeats and timeouts the load must stop
             self._fail(e)
 
-    def _around(self, begins: bool) -> None:
-        """The rows of what ends within one slice of arrivals are written together."""
+    def _bracket_slice(self, begins: bool) -> None:
+        """Hold rows during a slice of arrivals, to write them together."""
         try:
-            self._record.hold() if begins else self._record.release()
+            self._recorder.hold() if begins else self._recorder.release()
         except LedgerError as e:
             self._fail(e)
 
     def _sweep(self) -> None:
         now_ns = time.monotonic_ns()
-        for call in list(self._record.in_flight.values()):
-            call.sweep(now_ns)
+        for exchange in list(self._recorder.in_flight.values()):
+            exchange.sweep(now_ns)
 
     def _fail(self, error: BaseException) -> None:
         if self.failure is None:

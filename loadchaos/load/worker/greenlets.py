@@ -1,4 +1,4 @@
-"""The few things of gevent that the load is made of, with types, which gevent does not ship."""
+"""Typed wrappers of the gevent functions that the load uses."""
 
 from __future__ import annotations
 
@@ -14,73 +14,91 @@ _sleep = cast("Callable[[float], None]", cast("Any", gevent.monkey).get_original
 
 
 class Flag(Protocol):
-    """A gevent Event: like threading.Event, at a tenth of its price."""
+    """A gevent Event: like threading.Event, at a tenth of its cost."""
 
     def set(self) -> None:
-        """Wake whoever waits."""
+        """Wake all waiters."""
 
     def clear(self) -> None:
-        """Make the next one wait."""
+        """Make the next caller of `wait` wait."""
 
     def is_set(self) -> bool:
-        """Whether nobody has to wait."""
+        """True if it is set."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set or `timeout` seconds have passed; whether it is set."""
+        """Wait until it is set or `timeout` seconds have passed.
+
+        Returns True if it is set.
+        """
 
 
 class Greenlet(Protocol):
-    """What spawn gives back."""
+    """A greenlet as `spawn` returns it."""
 
     def kill(self, block: bool = True) -> None:
-        """End it."""
+        """End the greenlet."""
 
 
 def flag() -> Flag:
-    """A new flag, not set."""
+    """Make a flag that is not set."""
     return cast("Flag", _gevent.event.Event())
 
 
 def spawn(work: Callable[..., None], *args: object) -> Greenlet:
-    """Run `work(*args)` beside; it begins when the caller next waits."""
+    """Run `work(*args)` in a new greenlet.
+
+    It begins when the caller next waits.
+    """
     return cast("Greenlet", _gevent.spawn(work, *args))
 
 
 def sleep(seconds: float) -> None:
-    """Let others run for so long; 0 lets each have its turn."""
+    """Let other greenlets run for so many seconds.
+
+    With 0 each ready one runs once.
+    """
     _gevent.sleep(seconds)
 
 
 def current() -> Any:
-    """The greenlet that runs now."""
+    """The running greenlet."""
     return _gevent.getcurrent()
 
 
 def hub() -> Any:
-    """The greenlet that polls; `hub().switch()` waits until somebody switches back."""
+    """The greenlet that polls.
+
+    `hub().switch()` waits until somebody switches back.
+    """
     return _gevent.get_hub()
 
 
 def loop() -> Any:
-    """The hub's libev loop: its watchers call back inside the hub, where nothing may wait."""
+    """The hub's libev loop.
+
+    Its watchers call back inside the hub and may not wait.
+    """
     return _gevent.get_hub().loop
 
 
 def ready() -> bool:
-    """Whether greenlets wait for their turn only: they have it before the hub polls again."""
+    """True if other greenlets are ready to run before the hub polls again."""
     return bool(_gevent.get_hub().loop._callbacks)
 
 
 def resume(greenlet: Any) -> None:
-    """Have a greenlet that waits in the hub go on when the caller next waits."""
+    """Wake a greenlet that waits in the hub.
+
+    It runs when the caller next waits.
+    """
     _gevent.get_hub().loop.run_callback(greenlet.switch)
 
 
 def on_signal(number: int, work: Callable[[], None]) -> None:
-    """Run `work()` in a greenlet of its own when the signal comes, in place of what it would do."""
+    """Handle a signal: run `work()` in a new greenlet."""
     _gevent.signal_handler(number, work)
 
 
-def stand_still(seconds: float) -> None:
-    """Let the whole process sleep, hub and all."""
+def block_process(seconds: float) -> None:
+    """Sleep with the whole process, hub included."""
     _sleep(seconds)

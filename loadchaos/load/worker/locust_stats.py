@@ -1,7 +1,6 @@
-"""Tells Locust's statistics of one request: the request itself, and TTFT and ITL as entries of their own.
+"""Report requests to Locust's statistics, with entries for TTFT and ITL.
 
-TTFT and ITL stand beside the requests (types TTFT and ITL) and leave Locust's totals alone: rates and shares of failures
-count requests, nothing else.
+Their entries (types TTFT and ITL) do not change Locust's totals: rates and failure shares count requests only.
 """
 
 from __future__ import annotations
@@ -19,9 +18,17 @@ from loadchaos.core.stats import bucket_middle
 _MS = 1e6
 
 
-def tell(environment: Environment, traffic: str, reply: Reply, due_ns: int, *, tokens: bool) -> None:
-    """One request: ms from due to its last byte where it ended ok, else to its end; `tokens`: TTFT and ITL, too."""
-    wrong = None if reply.outcome in BLAMELESS else reply.outcome
+def report(environment: Environment, traffic: str, reply: Reply, due_ns: int, *, tokens: bool) -> None:
+    """Report one request to Locust.
+
+    Args:
+        environment: Locust's environment.
+        traffic: Name of the traffic, which is the name of the entry.
+        reply: The request's reply. Its response time, in ms, ends at the last byte if it is ok, else at its end.
+        due_ns: When the request was due, monotonic ns; the response time begins there.
+        tokens: Report TTFT and ITL, too.
+    """
+    failure = None if reply.outcome in BLAMELESS else reply.outcome
     end_ns = reply.last_byte_ns if reply.outcome == "ok" and reply.last_byte_ns is not None else reply.end_ns
     cast("Any", environment.events.request).fire(
         request_type="POST",
@@ -30,18 +37,21 @@ def tell(environment: Environment, traffic: str, reply: Reply, due_ns: int, *, t
         response_length=reply.bytes_in,
         context={},
         response=None,
-        exception=Exception(wrong) if wrong else None,
+        exception=Exception(failure) if failure else None,
     )
     if not tokens or reply.outcome != "ok":
         return
     if reply.first_token_ns is not None:
-        _count(environment, traffic, "TTFT", {(reply.first_token_ns - due_ns) / _MS: 1})
+        _add_times(environment, traffic, "TTFT", {(reply.first_token_ns - due_ns) / _MS: 1})
     if reply.itl_hist:
-        _count(environment, traffic, "ITL", {bucket_middle(i) / _MS: n for i, n in reply.itl_hist.items()})
+        _add_times(environment, traffic, "ITL", {bucket_middle(i) / _MS: n for i, n in reply.itl_hist.items()})
 
 
-def _count(environment: Environment, traffic: str, kind: str, times: Mapping[float, int]) -> None:
-    """As StatsEntry.log would, many times at once: an answer has thousands of gaps."""
+def _add_times(environment: Environment, traffic: str, kind: str, times: Mapping[float, int]) -> None:
+    """Add many times at once, as StatsEntry.log would.
+
+    An answer has thousands of gaps.
+    """
     entry = cast("Any", environment.stats).get(traffic, kind)
     now = time.time()
     n = sum(times.values())

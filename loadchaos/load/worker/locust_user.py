@@ -1,11 +1,11 @@
-"""A profile's traffic as users of a Locust that is not ours: its command line, its web UI, its plugins and operators.
+"""Locust User classes of a profile's traffic, for your own locustfile.
 
     from loadchaos import from_profile
     Mixed = from_profile("mixed")
 
-The number of users, their ramp and the end are Locust's; the profile says what is sent, with which weights and behaviours.
-Payloads, the wire and the outcomes are those of `loadchaos run`; TTFT and ITL stand in Locust's statistics. There is no run
-folder, no watching, no attack and no verdict: for those there is `loadchaos run`.
+Locust decides the number of users, their ramp and the end. The profile decides what is sent, with which weights and
+behaviours. Payloads, wire and outcomes are those of `loadchaos run`; TTFT and ITL are in Locust's statistics. There is
+no run folder, monitoring, attack or verdict: use `loadchaos run` for those.
 """
 
 from __future__ import annotations
@@ -40,133 +40,144 @@ from loadchaos.profile.profile import load
 from loadchaos.profile.steps import of_phase
 
 _SWEEP_S = 0.05
-_REST_S = 0.5
-_FOR_EVER = [{"users": 1, "for": "87600h"}]
-_SEEDS_APART = 1_000_003
-_UNTAUGHT = "loadchaos_untaught_"
+_NO_PLAN_PAUSE_S = 0.5
+_ENDLESS_LOAD = [{"users": 1, "for": "87600h"}]
+_SEED_STRIDE = 1_000_003
+_DISCOVERY_FAILED = "loadchaos_discovery_failed_"
 
 
 class SharedPlan:
-    """What all users of a class share in one process: the plan, the next step, and the limits of silence."""
+    """State that all users of a class share in one process.
+
+    Plan, next step, timeouts.
+    """
 
     def __init__(self, plan: WorkerPlan) -> None:
         self.plan = plan
         self.progress = Progress()
-        self.calls: set[Exchange] = set()
-        self.over = False
+        self.exchanges: set[Exchange] = set()
+        self.ended = False
         self._steps = _endless(plan)
         spawn(self._sweep)
 
     def next(self) -> Step:
-        """What the next free user sends."""
+        """Return the step that the next free user sends."""
         return next(self._steps)
 
     def _sweep(self) -> None:
-        while not self.over or self.calls:
+        while not self.ended or self.exchanges:
             sleep(_SWEEP_S)
-            for call in list(self.calls):
-                call.sweep(time.monotonic_ns())
+            for exchange in list(self.exchanges):
+                exchange.sweep(time.monotonic_ns())
 
 
 def _endless(plan: WorkerPlan) -> Iterator[Step]:
-    for turn in itertools.count():
-        yield from of_phase(plan.profile, plan.seed + turn, 0, 0, 1)
+    for pass_number in itertools.count():
+        yield from of_phase(plan.profile, plan.seed + pass_number, 0, 0, 1)
 
 
-class ServerFacts:
-    """What one process knows of one server, as soon as it is `done`: a line, or nothing where it could not be asked."""
+class ServerState:
+    """Discovery of one server in one process.
+
+    `shared` is None where it failed.
+    `known` is set when discovery has ended.
+    """
 
     def __init__(self) -> None:
-        self.done: Flag = flag()
-        self.line: SharedPlan | None = None
+        self.known: Flag = flag()
+        self.shared: SharedPlan | None = None
 
 
 class ProfileUser(User):
-    """One user; `from_profile` gives classes of it, each with the `plan` its requests are made by."""
+    """One user of a profile's traffic; `from_profile` makes classes of it."""
 
     abstract = True
     title: ClassVar[str]
     plan: ClassVar[dict[str, Any]]
-    lessons: ClassVar[dict[str | None, ServerFacts]]
-    troubles: ClassVar[set[str]]
+    servers: ClassVar[dict[str | None, ServerState]]
+    reported_errors: ClassVar[set[str]]
 
-    _line: SharedPlan | None = None
+    _shared: SharedPlan | None = None
     _slot: Slot | None = None
 
     @classmethod
-    def learn(cls, host: str | None, environment: Environment) -> SharedPlan | None:
-        """Ask the server, once in a process, however many users come at once. None where it cannot be asked."""
-        lesson = cls.lessons.get(host)
-        if lesson is None:
-            lesson = cls.lessons[host] = ServerFacts()
-            spawn(cls._study, lesson, host, environment)  # Stop ends users, whatever they wait for
-        lesson.done.wait()
-        return lesson.line
+    def shared_plan(cls, host: str | None, environment: Environment) -> SharedPlan | None:
+        """Discover the server, once per process; returns None if that fails."""
+        server = cls.servers.get(host)
+        if server is None:
+            server = cls.servers[host] = ServerState()
+            # In its own greenlet, as Stop ends users whatever they wait for.
+            spawn(cls._discover, server, host, environment)
+        server.known.wait()
+        return server.shared
 
     @classmethod
-    def _study(cls, lesson: ServerFacts, host: str | None, environment: Environment) -> None:
+    def _discover(cls, server: ServerState, host: str | None, environment: Environment) -> None:
         try:
-            plan = _learn(cls.plan, host, environment)
-            if cls.lessons.get(host) is lesson:
-                lesson.line = SharedPlan(plan)
+            plan = _discover_plan(cls.plan, host, environment)
+            if cls.servers.get(host) is server:
+                server.shared = SharedPlan(plan)
         except LoadchaosError as e:
-            if cls.lessons.get(host) is lesson:
-                cls.give_up(environment, str(e))
+            if cls.servers.get(host) is server:
+                cls.stop_load(environment, str(e))
         finally:
-            lesson.done.set()
+            server.known.set()
 
     @classmethod
     def forget(cls) -> None:
-        """The next load may meet another server, or the same with other flags."""
-        for lesson in cls.lessons.values():
-            if lesson.line is not None:
-                lesson.line.over = True
-        cls.lessons.clear()
-        cls.troubles.clear()
+        """Forget all servers; the next load may meet another one, or other flags."""
+        for server in cls.servers.values():
+            if server.shared is not None:
+                server.shared.ended = True
+        cls.servers.clear()
+        cls.reported_errors.clear()
 
     @classmethod
-    def give_up(cls, environment: Environment, why: str) -> None:
-        """Nothing can be sent: say why, in Locust's failures, too. The load ends; without a web UI, so does Locust."""
+    def stop_load(cls, environment: Environment, why: str) -> None:
+        """End the load with an error that is also in Locust's failures.
+
+        Without a web UI, Locust ends, too.
+        """
         runner = cast("Any", environment.runner)
         if isinstance(environment.runner, WorkerRunner):
-            runner.send_message(_UNTAUGHT + cls.title, why)  # its master knows whether there is a web UI
+            runner.send_message(_DISCOVERY_FAILED + cls.title, why)  # only the master knows if there is a web UI
             return
-        if why in cls.troubles:  # of each worker
+        if why in cls.reported_errors:  # of each worker
             return
-        cls.troubles.add(why)
+        cls.reported_errors.add(why)
         print(f"loadchaos: {why}", file=sys.stderr)
-        told = {"request_type": "LEARN", "name": cls.title, "response_time": 0, "response_length": 0, "context": {}}
-        cast("Any", environment.events.request).fire(**told, response=None, exception=LoadchaosError(why))
+        failure = {"request_type": "LEARN", "name": cls.title, "response_time": 0, "response_length": 0, "context": {}}
+        cast("Any", environment.events.request).fire(**failure, response=None, exception=LoadchaosError(why))
         if environment.web_ui is None:
             environment.process_exit_code = TargetError.exit_code
         if runner is not None:
             spawn(runner.quit if environment.web_ui is None else runner.stop)
 
     def on_start(self) -> None:
-        """Know the server."""
-        self._line = type(self).learn(self.host, self.environment)
-        self._slot = None if self._line is None else Slot(self._line.plan.target)
+        """Discover the server and open a slot."""
+        self._shared = type(self).shared_plan(self.host, self.environment)
+        self._slot = None if self._shared is None else Slot(self._shared.plan.target)
 
     def on_stop(self) -> None:
-        """Leave no connection behind."""
+        """Close the connection."""
         if self._slot is not None:
             self._slot.close()
 
     @task
     def request(self) -> None:
-        """Send the profile's next request and tell Locust what it came to."""
-        line, slot = self._line, self._slot
-        if line is None or slot is None:  # it was told, and the load ends
-            sleep(_REST_S)
+        """Send the profile's next request and report it to Locust."""
+        shared, slot = self._shared, self._slot
+        if shared is None or slot is None:  # the error was reported, and the load ends
+            sleep(_NO_PLAN_PAUSE_S)
             return
-        step = line.next()
-        call = Exchange(line.plan.make(step), slot, line.progress)
-        line.calls.add(call)
+        step = shared.next()
+        exchange = Exchange(shared.plan.build_request(step), slot, shared.progress)
+        shared.exchanges.add(exchange)
         try:
-            reply = line.plan.redacted(BEHAVIOURS[step.behaviour].act(call))
+            reply = shared.plan.redact(BEHAVIOURS[step.behaviour].act(exchange))
         finally:
-            line.calls.discard(call)
-        locust_stats.tell(self.environment, step.traffic, reply, call.due_ns, tokens=True)
+            shared.exchanges.discard(exchange)
+        locust_stats.report(self.environment, step.traffic, reply, exchange.due_ns, tokens=True)
 
 
 def from_profile(
@@ -177,57 +188,79 @@ def from_profile(
     headers: Mapping[str, str] | None = None,
     seed: int = 0,
 ) -> type[ProfileUser]:
-    """A User class for this profile; `headers` may say `env:VAR`. ProfileError for what is wrong with the profile."""
+    """Make a User class that sends the traffic of a profile.
+
+    Args:
+        name: Path of a profile, or the name of a shipped one.
+        model: Model to ask for; the server's first one without it.
+        api_key_env: Variable that holds the API key.
+        headers: More headers; a value may be `env:VAR`.
+        seed: Seed of the requests.
+
+    Raises:
+        ProfileError: The profile is invalid.
+    """
     profile = load(resources.profile(name), registry.of_traffic())
     plan = {
-        "profile": {**profile.to_json(), "load": _FOR_EVER}, "seed": seed, "model": model, "api_key_env": api_key_env,
+        "profile": {**profile.to_json(), "load": _ENDLESS_LOAD}, "seed": seed, "model": model, "api_key_env": api_key_env,
         "headers": dict(headers or {}), "folder": "",
         "tls": TlsSettings(profile.target.ca, profile.target.insecure).to_json(),
     }  # fmt: skip
     title = "".join(part.capitalize() for part in profile.name.replace("-", "_").split("_"))
-    body = {"abstract": False, "title": title, "plan": plan, "lessons": {}, "troubles": set(), "__doc__": profile.about}
-    made = cast("type[ProfileUser]", type(title, (ProfileUser,), body))
+    attributes = {
+        "abstract": False,
+        "title": title,
+        "plan": plan,
+        "servers": {},
+        "reported_errors": set(),
+        "__doc__": profile.about,
+    }
+    user_class = cast("type[ProfileUser]", type(title, (ProfileUser,), attributes))
     events = cast("Any", locust.events)
-    events.init.add_listener(partial(_before_the_clock_runs, made))
-    events.test_stop.add_listener(lambda **_: made.forget())
-    return made
+    events.init.add_listener(partial(_on_init, user_class))
+    events.test_stop.add_listener(lambda **_: user_class.forget())
+    return user_class
 
 
-def _before_the_clock_runs(made: type[ProfileUser], environment: Environment, **_: Any) -> None:
-    """Where the server is known by then and nobody presses Start: a run time is for requests.
+def _on_init(user_class: type[ProfileUser], environment: Environment, **_: Any) -> None:
+    """Discover the server before Locust's run time begins.
 
-    A master sends none, but it waits for as long as its workers need, and ends at once for a server that is not there.
+    Only where nobody presses Start. A master sends no requests, but it waits as long as its workers need, and ends at once
+    for a server that is not there.
     """
     runner = environment.runner
     if isinstance(runner, MasterRunner):
         cast("Any", runner).register_message(
-            _UNTAUGHT + made.title,
-            lambda environment, msg, **_: made.give_up(environment, str(msg.data)),
+            _DISCOVERY_FAILED + user_class.title,
+            lambda environment, msg, **_: user_class.stop_load(environment, str(msg.data)),
             concurrent=True,
         )
     if not environment.host or environment.web_ui is not None:
         return
-    if made.learn(environment.host, environment) is None and not isinstance(runner, WorkerRunner):
+    if user_class.shared_plan(environment.host, environment) is None and not isinstance(runner, WorkerRunner):
         sys.exit(TargetError.exit_code)
 
 
-def _learn(plan: Mapping[str, Any], host: str | None, environment: Environment) -> WorkerPlan:
-    """Ask the server, in a process of its own. LoadchaosError where it cannot be asked."""
+def _discover_plan(plan: Mapping[str, Any], host: str | None, environment: Environment) -> WorkerPlan:
+    """Discover the server in a process of its own.
+
+    Raises LoadchaosError if that fails.
+    """
     runner = environment.runner
     if not host:
-        raise LoadchaosError("which server is meant? Give Locust --host URL, or fill in Host in its web UI")
+        raise LoadchaosError("no server is given: start Locust with --host URL, or fill in Host in its web UI")
     headers = header_values(plan["headers"], plan["api_key_env"], os.environ)
-    asked = {**plan, "base_url": host, "headers": headers}
-    done = subprocess.run(
+    request = {**plan, "base_url": host, "headers": headers}
+    finished = subprocess.run(
         [sys.executable, "-m", "loadchaos.runner.discover"],
-        input=json.dumps(asked),
+        input=json.dumps(request),
         capture_output=True,
         text=True,
         check=False,
     )
-    if done.returncode:
-        raise LoadchaosError(done.stderr.strip().removeprefix("loadchaos: "))
-    facts = Facts.from_json(json.loads(done.stdout))
+    if finished.returncode:
+        raise LoadchaosError(finished.stderr.strip().removeprefix("loadchaos: "))
+    facts = Facts.from_json(json.loads(finished.stdout))
     worker = runner.worker_index if isinstance(runner, WorkerRunner) else 0
-    own = {**plan, "base_url": host, "seed": plan["seed"] + worker * _SEEDS_APART, "tag": f"{os.getpid():x}"}
+    own = {**plan, "base_url": host, "seed": plan["seed"] + worker * _SEED_STRIDE, "tag": f"{os.getpid():x}"}
     return WorkerPlan(own, facts, 0, os.environ)

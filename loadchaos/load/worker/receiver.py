@@ -1,8 +1,8 @@
-"""Reads all connections of a worker from gevent's hub: reading comes first, everything else behind it.
+"""Read all connections of a worker from gevent's hub, before other work.
 
 A greenlet that reads is woken for each packet, reads, finds nothing more and waits again. Here the hub's own callback
-reads; what arrived is handed to the calls when nothing more is to be read, in slices, so that no reading waits for
-somebody's parsing. The greenlet of a call wakes up when its exchange is over.
+reads. Arrivals are delivered to their exchanges when nothing more can be read, in slices, so that no read waits for
+parsing. An exchange's greenlet wakes up when its exchange ends.
 """
 
 from __future__ import annotations
@@ -14,151 +14,159 @@ from typing import Any
 
 from loadchaos.load.wire import timestamps
 from loadchaos.load.wire.sockets import Connection, Feed, Origin
-from loadchaos.load.worker.greenlets import current, hub, loop, ready, stand_still
-from loadchaos.load.worker.timer import Alarm
+from loadchaos.load.worker.greenlets import block_process, current, hub, loop, ready
+from loadchaos.load.worker.timer import Timer
 
 _SLICE_NS = 500_000
-"""So long arrivals are handed over before the next ones are read and stamped."""
-_MOST_WAITING = 4096
-"""Where more waits to be handed over, at least half of it is: under too much load it would only pile up."""
-_BEHIND_READING = -2  # libev's lowest priority
-_GATHER_NS = 2_000_000
-_GATHER_UNSTAMPED_NS = 200_000
-"""Where tokens come thick, polls are that far apart at most, as a wake-up costs more than reading: the kernel says when each
-came. Where it does not (inside TLS, or not on Linux), the time is that of reading: no further than it may be late."""
-_FINEST_NS = 500_000
+"""Time for which arrivals are delivered before new ones are read and stamped."""
+_MAX_WAITING = 4096
+"""With more arrivals than this waiting, at least half are delivered at once, or they would pile up."""
+_AFTER_READS = -2  # libev's lowest priority
+_MAX_BATCH_NS = 2_000_000
+_MAX_BATCH_UNSTAMPED_NS = 200_000
+"""Longest time between polls when tokens are dense, as a wake-up costs more than reading. The kernel stamps each packet.
+Without kernel stamps (TLS, other systems) a packet's time is that of reading, so polls may be only this far apart."""
+_MIN_BATCH_NS = 500_000
 _POLLS_PER_GAP = 4
-"""Of the shortest gap there was in any stream for a second: what is read together has one stamp. What is nearer than
-`_FINEST_NS` is not stamp apart."""
-_THICK_PER_S = 2_000
+"""Polls per shortest gap of any stream in the last second: packets read together share one stamp. Gaps shorter than
+`_MIN_BATCH_NS` are not resolved."""
+_DENSE_PER_S = 2_000
 _WINDOW_NS = 50_000_000
 _WINDOWS = 20
 _NO_GAP_NS = 1 << 62
-_LEAD_NS = 1_000_000
-"""So long before a moment that somebody waits for nobody stands still: what has gathered is handed over by then."""
+_TIMER_LEAD_NS = 1_000_000
+"""Waiting stops this long before a timer is due, so that arrivals are delivered by then."""
 
 
-class Arrivals:
-    """One a hub. `collect` is for the worker's slots; `around` brackets each slice (True before, False behind it).
+class Receiver:
+    """Reader of all connections in one hub.
 
-    It stands still until shortly before the `alarm`, where there is one, for `gather_ns` at most, and not at all while
-    greenlets are ready to go on or somebody is held up in connecting or sending (to the `target`).
+    `collect` is for the worker's slots.
+    It waits for more arrivals, for `batch_ns` at most, and until shortly before the `timer` is due. It does not wait
+    while greenlets are ready or somebody is blocked in connecting or sending to the `target`. `on_slice` is called with
+    True before each slice of deliveries and with False after it.
     """
 
     def __init__(
-        self, around: Callable[[bool], None], alarm: Alarm | None = None, target: Origin | None = None
+        self, on_slice: Callable[[bool], None], timer: Timer | None = None, target: Origin | None = None
     ) -> None:
-        self._around, self._alarm, self._target = around, alarm, target
+        self._on_slice, self._timer, self._target = on_slice, timer, target
         self._arrived: deque[tuple[timestamps.ArrivalStamp, _Watcher, bytes | OSError]] = deque()
         self._clock = timestamps.StampClock()
-        self._turns: list[Any] = []
+        self._yielded: list[Any] = []
         self._switch = hub().switch
-        self._check = loop().check(ref=False, priority=_BEHIND_READING)
-        self._check.start(self._hand_over)
-        self._not_now = loop().idle(ref=False)  # while it is started, polling does not wait
+        self._check = loop().check(ref=False, priority=_AFTER_READS)
+        self._check.start(self._deliver)
+        self._poll_at_once = loop().idle(ref=False)  # while it is started, the loop polls without waiting
         self._polled_ns = self._window_ns = time.monotonic_ns()
-        self._in_window = 0
-        self._least_ns = _NO_GAP_NS
-        self._recently: deque[int] = deque(maxlen=_WINDOWS)  # the shortest gap of each window
-        self._most_ns = _GATHER_NS
-        self.gather_ns = 0
+        self._window_count = 0
+        self._shortest_gap_ns = _NO_GAP_NS
+        self._recent_gaps: deque[int] = deque(maxlen=_WINDOWS)  # the shortest gap of each window
+        self._max_batch_ns = _MAX_BATCH_NS
+        self.batch_ns = 0
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._check.stop()
-        self._not_now.stop()
+        self._poll_at_once.stop()
 
     def collect(self, connection: Connection, feed: Feed) -> bool:
-        """See wire.sockets.Collect."""
+        """Feed what arrives on a connection until the answer ends (a `Collect`)."""
         watcher = connection.watcher
         if not isinstance(watcher, _Watcher):
             watcher = connection.watcher = _Watcher(connection, self._arrived)
             if not connection.stamped:
-                self._most_ns = _GATHER_UNSTAMPED_NS
+                self._max_batch_ns = _MAX_BATCH_UNSTAMPED_NS
         watcher.feed, watcher.greenlet, watcher.end, watcher.arrived_ns = feed, current(), None, 0
-        if not watcher.deliver_kept():
+        if not watcher.deliver_early():
             watcher.start()
             self._switch()
         if isinstance(watcher.end, Exception):
             raise watcher.end
         return watcher.end is not None
 
-    def breathe(self) -> None:
-        """Let in what has arrived meanwhile. (`sleep(0)` only lets other greenlets run, for up to 5 ms.)"""
-        self._turns.append(current())
-        self._not_now.start(_nothing)
+    def yield_to_reads(self) -> None:
+        """Let pending reads run first.
+
+        `sleep(0)` only lets other greenlets run, for up to 5 ms.
+        """
+        self._yielded.append(current())
+        self._poll_at_once.start(_noop)
         self._switch()
 
-    def _hand_over(self) -> None:
+    def _deliver(self) -> None:
         arrived = self._arrived
         if arrived:
             now_ns = time.monotonic_ns()
             clock = self._clock
             clock.sync(now_ns, time.time_ns())
-            self._around(True)
+            self._on_slice(True)
             until_ns = now_ns + _SLICE_NS
-            left = len(arrived) // 2 if len(arrived) > _MOST_WAITING else len(arrived)
+            left = len(arrived) // 2 if len(arrived) > _MAX_WAITING else len(arrived)
             while arrived:
                 if time.monotonic_ns() > until_ns:
                     if len(arrived) <= left:
                         break
-                    self._around(False)
-                    self._around(True)
+                    self._on_slice(False)
+                    self._on_slice(True)
                     until_ns = time.monotonic_ns() + _SLICE_NS
                 stamp, watcher, data = arrived.popleft()
                 at_ns = clock.arrival(stamp, now_ns)
                 if watcher.deliver(at_ns, data):
-                    self._in_window += 1
-                    if _FINEST_NS < at_ns - watcher.arrived_ns < self._least_ns:
-                        self._least_ns = at_ns - watcher.arrived_ns
+                    self._window_count += 1
+                    if _MIN_BATCH_NS < at_ns - watcher.arrived_ns < self._shortest_gap_ns:
+                        self._shortest_gap_ns = at_ns - watcher.arrived_ns
                     watcher.arrived_ns = at_ns
-            self._around(False)
-        turns, self._turns = self._turns, []
-        for greenlet in turns:
+            self._on_slice(False)
+        yielded, self._yielded = self._yielded, []
+        for greenlet in yielded:
             greenlet.switch()
-        if arrived or self._turns:
-            self._not_now.start(_nothing)
+        if arrived or self._yielded:
+            self._poll_at_once.start(_noop)
         else:
-            self._not_now.stop()
-            if self._in_window or self.gather_ns:
-                self._gather()
+            self._poll_at_once.stop()
+            if self._window_count or self.batch_ns:
+                self._wait_for_more()
 
-    def _gather(self) -> None:
-        """Let more arrive before the next poll, where it is worth it."""
+    def _wait_for_more(self) -> None:
+        """Wait for more arrivals before the next poll, if that saves wake-ups."""
         now_ns = time.monotonic_ns()
         if now_ns - self._window_ns > _WINDOW_NS:
-            self._learn(now_ns)
-        until_ns = self._polled_ns + self.gather_ns
+            self._tune_batch(now_ns)
+        until_ns = self._polled_ns + self.batch_ns
         if ready() or (self._target is not None and self._target.blocked):
             until_ns = 0
-        elif self._alarm is not None and self._alarm.at_ns is not None:
-            until_ns = min(until_ns, self._alarm.at_ns - _LEAD_NS)
+        elif self._timer is not None and self._timer.due_ns is not None:
+            until_ns = min(until_ns, self._timer.due_ns - _TIMER_LEAD_NS)
         left_ns = until_ns - now_ns
         if left_ns > 0:
-            stand_still(left_ns / 1e9)
+            block_process(left_ns / 1e9)
             now_ns += left_ns
         self._polled_ns = now_ns
 
-    def _learn(self, now_ns: int) -> None:
-        """How thick tokens come, and how near to each other on one connection.
+    def _tune_batch(self, now_ns: int) -> None:
+        """Choose `batch_ns` from token density and the shortest gap of a stream.
 
-        What ends an exchange does not count: the user whose it was would begin his next one later.
+        The bytes that end an exchange do not count: a wait would delay the user's next request.
         """
-        thick = self._in_window * 1_000_000_000 > _THICK_PER_S * (now_ns - self._window_ns)
-        self._recently.append(self._least_ns)
-        self._window_ns, self._in_window, self._least_ns = now_ns, 0, _NO_GAP_NS
-        shortest_ns = min(self._recently)
-        apart_ns = 0 if shortest_ns == _NO_GAP_NS else shortest_ns // _POLLS_PER_GAP
-        self.gather_ns = min(self._most_ns, max(_FINEST_NS, apart_ns)) if thick else 0
+        dense = self._window_count * 1_000_000_000 > _DENSE_PER_S * (now_ns - self._window_ns)
+        self._recent_gaps.append(self._shortest_gap_ns)
+        self._window_ns, self._window_count, self._shortest_gap_ns = now_ns, 0, _NO_GAP_NS
+        shortest_ns = min(self._recent_gaps)
+        batch_ns = 0 if shortest_ns == _NO_GAP_NS else shortest_ns // _POLLS_PER_GAP
+        self.batch_ns = min(self._max_batch_ns, max(_MIN_BATCH_NS, batch_ns)) if dense else 0
 
 
 class _Watcher:
-    """Reads one connection, from its first `collect` to its end; between two calls it sees the peer go."""
+    """Reads one connection, from its first `collect` to its end.
+
+    While idle it detects a close.
+    """
 
     __slots__ = (
         "_arrived",
+        "_early",
         "_io",
-        "_kept",
         "_read",
         "_started",
         "_tls",
@@ -177,7 +185,7 @@ class _Watcher:
         self.end: bytes | Exception | None = None
         self.arrived_ns = 0
         self._arrived = arrived
-        self._kept: list[tuple[int, bytes | OSError]] = []
+        self._early: list[tuple[int, bytes | OSError]] = []
         self._read = connection.read_now
         self._tls = connection.tls
         self._io = loop().io(connection.fileno(), 1)  # good until `stop`, which comes before closing
@@ -186,7 +194,11 @@ class _Watcher:
 
     @property
     def closed_while_idle(self) -> bool | None:
-        """See wire.sockets.Watch. Inside TLS something may come that is no answer (session tickets): not looked at."""
+        """True if the peer closed or sent data while idle.
+
+        Returns None if not watched.
+        Inside TLS data may come that is no answer (session tickets), so it is not watched.
+        """
         if self._tls or not (self._started or self._unexpected):
             return None
         return self._unexpected
@@ -211,7 +223,7 @@ class _Watcher:
         try:
             data, stamp, _, _ = self._read()
             self._arrived.append((stamp, self, data))
-            while self._tls and data:  # what TLS has decrypted ahead makes no descriptor readable
+            while self._tls and data:  # bytes that TLS has decrypted already make no descriptor readable
                 data, stamp, _, _ = self._read()
                 self._arrived.append((stamp, self, data))
         except BlockingIOError:
@@ -223,37 +235,43 @@ class _Watcher:
             self.stop()  # an end stays readable
 
     def deliver(self, at_ns: int, data: bytes | OSError) -> bool:
-        """Hand over what arrived, and wake the greenlet when it is the end or no more is wanted (False)."""
+        """Feed an arrival.
+
+        Wakes the greenlet and returns False when the answer ends.
+        """
         if self.feed is None:
-            # Behind what its call wanted. Where that was pipelined, another call will want it.
+            # It follows the answer. Where requests were pipelined, the next exchange reads it.
             self._unexpected = True
-            self._kept.append((at_ns, data))
+            self._early.append((at_ns, data))
             return False
-        if not self._is_over(at_ns, data, self.feed):
+        if not self._ends(at_ns, data, self.feed):
             return True
         self.greenlet.switch()
         return False
 
-    def deliver_kept(self) -> bool:
-        """Hand over what came before anybody asked; whether that is all that is wanted."""
-        while self._kept:
-            assert self.feed is not None, "a call collects"
-            if self._is_over(*self._kept.pop(0), self.feed):
+    def deliver_early(self) -> bool:
+        """Feed arrivals from before `collect`.
+
+        Returns True if they end the answer.
+        """
+        while self._early:
+            assert self.feed is not None, "an exchange collects"
+            if self._ends(*self._early.pop(0), self.feed):
                 return True
         return False
 
-    def _is_over(self, at_ns: int, data: bytes | OSError, feed: Feed) -> bool:
+    def _ends(self, at_ns: int, data: bytes | OSError, feed: Feed) -> bool:
         try:
             if data and isinstance(data, bytes):
                 if feed(at_ns, data):
                     return False
             else:
                 self.end = data
-        except Exception as e:  # noqa: BLE001 - a mistake of ours belongs to the greenlet, not to the hub
+        except Exception as e:  # noqa: BLE001 - a bug of ours must fail the greenlet, not the hub
             self.end = e
         self.feed = None
         return True
 
 
-def _nothing() -> None:
+def _noop() -> None:
     pass

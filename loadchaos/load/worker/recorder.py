@@ -1,4 +1,7 @@
-"""Keeps one worker's file of rows: begins, ends, folded misses, heartbeats; and knows what is in flight."""
+"""Write one worker's request rows, misses and heartbeats.
+
+Track what is in flight.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +23,16 @@ from loadchaos.load.worker.clock_sync import MasterClock
 from loadchaos.load.worker.greenlets import current, hub
 
 _ABORTED = ("aborted", "finish_abort")
-_SILENT_NS = 2_000_000_000
-"""While it is brief, the begin of a request that has been silent for so long is written: it may be the last of it."""
+_COMPACT_SILENCE_NS = 2_000_000_000
+"""In compact mode, the begin of a request that is silent for so long is written: no end may follow."""
 
 
 class RequestRecorder:
-    """One writer a worker. Any method may raise LedgerError; the load must then stop, as nothing it does is proved.
+    """Writer of one worker's rows. Any method may raise LedgerError.
 
-    While it is `brief`, because disk is low, requests that go well get one row together each second
-    (loadchaos/core/ledger/batch.py); any other request has its rows as ever, its begin with its end or once it has been
-    silent for two seconds.
+    The load must then stop, as nothing it does is recorded. In compact mode, when disk space is low, successful requests get
+    one row together each second (core/ledger/batch.py). Any other request keeps its rows, its begin written with its end or
+    after two seconds of silence.
     """
 
     def __init__(self, path: Path, worker: int, clock: MasterClock | None = None) -> None:
@@ -39,69 +42,75 @@ class RequestRecorder:
         self._writer = Writer(path, f"locust-{worker}", extra, HOUR_S)
         self.progress = Progress()
         self.in_flight: dict[str, Exchange] = {}
-        self._pictured: dict[str, Exchange] = {}  # those of them that carry images
+        self._in_flight_with_images: dict[str, Exchange] = {}  # the part of `in_flight` that carries images
         self._aborted = 0
         self.begun = 0
         self.ended = 0
         self.lag_ns = 0
         self._missed: dict[tuple[str, int, MissReason], int] = {}
-        self._brief = False
-        self._unsaid: dict[str, BeginRow] = {}  # begin rows not written yet
-        self._well: list[batch.Pair] = []
+        self._compact = False
+        self._unwritten_begins: dict[str, BeginRow] = {}  # begin rows not written yet
+        self._successes: list[batch.Pair] = []
         self._waiting: list[Any] = []  # greenlets whose begin rows are held
         self._cpu_s = time.process_time()
-        self._beat_ns = time.monotonic_ns()
+        self._heartbeat_ns = time.monotonic_ns()
 
     def begin(self, exchange: Exchange) -> None:
-        """A request goes out now: its row is on its way to disk before its first byte, which waits while rows are held."""
+        """Record a request's begin before its first byte.
+
+        Waits while rows are held.
+        """
         request_id = exchange.wire.request_id
-        row = rows.begin(exchange)
-        if self._brief:
-            self._unsaid[request_id] = row
+        row = rows.begin_row(exchange)
+        if self._compact:
+            self._unwritten_begins[request_id] = row
         else:
             self._put(row)
             if self._writer.holding:
                 self._waiting.append(current())
                 hub().switch()
-                self.late(time.monotonic_ns() - exchange.begun_ns)
+                self.note_lag(time.monotonic_ns() - exchange.begun_ns)
         self.in_flight[request_id] = exchange
         if exchange.wire.request.images:
-            self._pictured[request_id] = exchange
+            self._in_flight_with_images[request_id] = exchange
         self.begun += 1
 
     def end(self, exchange: Exchange, reply: Reply) -> None:
-        """It is over."""
+        """Record a request's end."""
         request_id = exchange.wire.request_id
         self.in_flight.pop(request_id, None)
-        self._pictured.pop(request_id, None)
+        self._in_flight_with_images.pop(request_id, None)
         self.ended += 1
         self._aborted += reply.outcome in _ABORTED
-        row = rows.end(exchange, reply)
-        begin = self._unsaid.pop(request_id, None)
+        row = rows.end_row(exchange, reply)
+        begin = self._unwritten_begins.pop(request_id, None)
         if begin is not None and batch.went_well(begin, row):
-            self._well.append((begin, row))
+            self._successes.append((begin, row))
             return
         if begin is not None:
             self._put(begin)
         self._put(row)
 
-    def be_brief(self, wanted: bool) -> None:
-        """From now on one row for many that go well, or again the rows of each."""
-        if self._brief and not wanted:
-            self._say(list(self._unsaid))
-        self._brief = wanted
+    def set_compact(self, compact: bool) -> None:
+        """Switch compact mode on or off."""
+        if self._compact and not compact:
+            self._write_begins(list(self._unwritten_begins))
+        self._compact = compact
 
-    def _say(self, ids: Iterable[str]) -> None:
+    def _write_begins(self, ids: Iterable[str]) -> None:
         for request_id in ids:
-            if (begin := self._unsaid.pop(request_id, None)) is not None:
+            if (begin := self._unwritten_begins.pop(request_id, None)) is not None:
                 self._put(begin)
 
     def hold(self) -> None:
-        """Rows that follow are written together by `release`; only the hub may hold them, as requests wait in it."""
+        """Hold rows until `release` writes them together.
+
+        Only the hub may hold them.
+        """
         self._writer.holding = True
 
     def release(self) -> None:
-        """Write what was held; requests whose begins were among it go out now."""
+        """Write the held rows; requests whose begins were among them go out."""
         self._writer.holding = False
         waiting, self._waiting = self._waiting, []
         try:
@@ -114,37 +123,38 @@ class RequestRecorder:
             greenlet.switch()
 
     def miss(self, step: Step, why: MissReason) -> None:
-        """It was due and is not sent; written with others by `fold`."""
+        """Count a step that was due and is not sent; `fold` writes the counts."""
         key = (step.traffic, step.phase, why)
         self._missed[key] = self._missed.get(key, 0) + 1
 
     def fold(self) -> None:
-        """Write what was missed, and what went well, since the last time."""
-        well, self._well = self._well, []
-        for row in batch.folded(well):
+        """Write counts of missed steps and, in compact mode, of successes."""
+        successes, self._successes = self._successes, []
+        for row in batch.folded(successes):
             self._put(row)
         missed, self._missed = self._missed, {}
         for (traffic, phase, why), count in missed.items():
-            self._put(rows.missed(traffic, phase, why, count, time.monotonic_ns()))
+            self._put(rows.missed_row(traffic, phase, why, count, time.monotonic_ns()))
 
     def phase(self, phase: int, round_: int, what: BeginOrEnd) -> None:
-        """A round of a phase begins or ends."""
+        """Record the begin or end of a phase's round."""
         self._put({"row": "phase", "at_ns": time.monotonic_ns(), "phase": phase, "round": round_, "what": what})
 
     def write(self, row: LoadRow | ClockRow | DiskRow) -> None:
         """Write a row that is not about a request."""
         self._put(row)
 
-    def late(self, lag_ns: int) -> None:
-        """The dispatcher was this late."""
+    def note_lag(self, lag_ns: int) -> None:
+        """Note the dispatcher's delay; a heartbeat reports the longest one."""
         self.lag_ns = max(self.lag_ns, lag_ns)
 
     def heartbeat(self, users: int) -> None:
-        """What has gone on since the last one: the first sign by which a hung server is known."""
+        """Write activity since the last heartbeat; a hung server shows here first."""
         now = time.monotonic_ns()
         cpu_s = time.process_time()
-        self._say([i for i in self._unsaid if (call := self.in_flight.get(i)) and call.silence_ns(now) > _SILENT_NS])
-        silences = [call.silence_ns(now) for call in self.in_flight.values()]
+        silent = [i for i, exchange in self.in_flight.items() if exchange.silence_ns(now) > _COMPACT_SILENCE_NS]
+        self._write_begins(i for i in silent if i in self._unwritten_begins)
+        silences = [exchange.silence_ns(now) for exchange in self.in_flight.values()]
         self._put(
             {
                 "row": "heartbeat",
@@ -158,18 +168,20 @@ class RequestRecorder:
                 "begun": self.begun,
                 "ended": self.ended,
                 "aborted": self._aborted,
-                "images_in_prefill": sum(call.first_body_ns is None for call in self._pictured.values()),
-                "cpu_share": round((cpu_s - self._cpu_s) / max((now - self._beat_ns) / 1e9, 1e-9), 3),
+                "images_in_prefill": sum(
+                    exchange.first_body_ns is None for exchange in self._in_flight_with_images.values()
+                ),
+                "cpu_share": round((cpu_s - self._cpu_s) / max((now - self._heartbeat_ns) / 1e9, 1e-9), 3),
             }
         )
         self.progress.tokens = self.progress.bytes_in = self.lag_ns = 0
-        self._cpu_s, self._beat_ns = cpu_s, now
+        self._cpu_s, self._heartbeat_ns = cpu_s, now
 
     def _put(self, row: AnyRow) -> None:
-        self._writer.write(row if self._clock is None else self._clock.translated(row))
+        self._writer.write(row if self._clock is None else self._clock.to_master_time(row))
 
     def close(self) -> None:
         """Sync and close the file."""
-        self._say(list(self._unsaid))
+        self._write_begins(list(self._unwritten_begins))
         self._writer.sync()
         self._writer.close()

@@ -1,4 +1,4 @@
-"""The rows one worker writes into requests-<w>.jsonl: what a request was, and what it came to."""
+"""Build the ledger rows of requests-<w>.jsonl: begin, end, missed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,20 @@ _OK = ("ok",)
 _ONLY_OK: list[Outcome] = ["ok"]
 
 
-def expected(request: Request) -> list[Outcome]:
-    """The outcomes that are right: what the payload knows better (a rung above the limit) stands over the step."""
+def expected_outcomes(request: Request) -> list[Outcome]:
+    """Outcomes that are correct.
+
+    The payload's (a rung above the limit) override the step's.
+    """
     expect = request.step.expect if request.expect == _OK else request.expect
     return _ONLY_OK if expect == _OK else list(expect)
 
 
-def begin(exchange: Exchange) -> BeginRow:
-    """Written before the first byte; `crc` and `hash` tell whether a body rebuilt later is the one that was sent."""
+def begin_row(exchange: Exchange) -> BeginRow:
+    """Build the begin row, written before the first byte.
+
+    `crc` and `hash` prove that a body rebuilt later is the one that was sent.
+    """
     step, request = exchange.step, exchange.wire.request
     return {
         "row": "begin",
@@ -41,7 +47,7 @@ def begin(exchange: Exchange) -> BeginRow:
         "image_tokens": request.image_tokens,
         "max_tokens": request.max_tokens,
         "behaviour": step.behaviour,
-        "expect": expected(request),
+        "expect": expected_outcomes(request),
         "edge": request.edge,
         "seed": step.seed,
         "fitted": request.fitted,
@@ -50,8 +56,11 @@ def begin(exchange: Exchange) -> BeginRow:
     }
 
 
-def end(exchange: Exchange, reply: Reply) -> EndRow:
-    """What it came to. `length_mismatch`: the server counted other prompt tokens than were planned."""
+def end_row(exchange: Exchange, reply: Reply) -> EndRow:
+    """Build the end row.
+
+    `length_mismatch`: the server counted other prompt tokens than planned.
+    """
     step, request = exchange.step, exchange.wire.request
     mismatch = request.tokens is not None and reply.prompt_tokens is not None and request.tokens != reply.prompt_tokens
     return {
@@ -83,7 +92,7 @@ def end(exchange: Exchange, reply: Reply) -> EndRow:
         "evidence": list(reply.evidence),
         "bytes_in": reply.bytes_in,
         "bytes_out": reply.bytes_out,
-        "expect": expected(request),
+        "expect": expected_outcomes(request),
         "planned_tokens": request.tokens,
         "length_mismatch": mismatch,
         "images": request.images,
@@ -93,6 +102,14 @@ def end(exchange: Exchange, reply: Reply) -> EndRow:
     }
 
 
-def missed(traffic: str, phase: int, why: MissReason, count: int, at_ns: int) -> MissedRow:
-    """Requests that were due and never sent, many in one row."""
+def missed_row(traffic: str, phase: int, why: MissReason, count: int, at_ns: int) -> MissedRow:
+    """Build one row for requests that were due and never sent.
+
+    Args:
+        traffic: Name of their traffic.
+        phase: Index of their phase.
+        why: Reason: `no_slot`, `server_down` or `worker_lost`.
+        count: How many.
+        at_ns: Time of the row.
+    """
     return {"row": "missed", "at_ns": at_ns, "traffic": traffic, "phase": phase, "why": why, "count": count}

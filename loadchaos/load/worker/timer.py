@@ -1,4 +1,7 @@
-"""Waits until a moment, to some microseconds: gevent's own timers are up to a millisecond late (epoll counts those)."""
+"""Wait for a point in time with microsecond precision (timerfd).
+
+gevent's own timers are up to 1 ms late, because epoll counts in milliseconds.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,14 @@ _MONOTONIC, _ABSOLUTE = 1, 1
 _NONBLOCK_CLOEXEC = 0o2004000
 
 
-class Alarm:
-    """One waiting greenlet at a time, until `at_ns`. Without a timerfd (Linux has it), gevent's timers have to do."""
+class Timer:
+    """Timer of one greenlet at a time; `due_ns` is set while it waits.
+
+    Without timerfd, which Linux has, gevent's timers are used.
+    """
 
     def __init__(self) -> None:
-        self.at_ns: int | None = None
+        self.due_ns: int | None = None
         self._fd = -1
         try:
             self._libc = ctypes.CDLL(None, use_errno=True)
@@ -27,15 +33,15 @@ class Alarm:
         self._io = loop().io(self._fd, 1) if self._fd >= 0 else None
 
     def wait_until(self, at_ns: int) -> None:
-        """Return at that time of CLOCK_MONOTONIC; at once where it has passed."""
+        """Return at that time of CLOCK_MONOTONIC, or at once if it has passed."""
         left_ns = at_ns - time.monotonic_ns()
         if left_ns <= 0:
             return
-        self.at_ns = at_ns
+        self.due_ns = at_ns
         try:
             self._wait(at_ns, left_ns)
         finally:
-            self.at_ns = None
+            self.due_ns = None
 
     def _wait(self, at_ns: int, left_ns: int) -> None:
         if self._io is None:
@@ -50,7 +56,7 @@ class Alarm:
             self._io.stop()
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the timer's file descriptor."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd, self._io = -1, None

@@ -1,4 +1,4 @@
-"""One worker's share of plan.json: its phases, its steps, and how a step becomes bytes for the wire."""
+"""One worker's share of plan.json: phases, steps, and requests as bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from loadchaos.load.wire.exchange import WireRequest, WireTimeouts, content_leng
 from loadchaos.load.wire.outcome import OutcomeRules, matches
 from loadchaos.load.wire.sockets import Origin
 from loadchaos.load.worker import bundle
-from loadchaos.load.worker.nonces import Nonces
+from loadchaos.load.worker.nonces import NonceHistory
 from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.profile.steps import SentSteps, is_left, of_phase
 from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect
@@ -29,10 +29,14 @@ from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect
 
 @dataclass(frozen=True)
 class WorkerPhase:
-    """What the dispatcher has to know of a phase. `slots` are this worker's users; `for_s` bounds a closed phase.
+    """A phase as the dispatcher needs it.
 
-    `open`: steps have due times. `drain`: before a new round nothing may be in flight. `behind_s`: how much of the phase
-    an earlier run has had, which this one goes on with.
+    Attributes:
+        open: Steps have due times.
+        slots: This worker's users.
+        drain: A new round waits until nothing is in flight.
+        for_s: Duration of a closed phase, in seconds.
+        behind_s: Seconds of the phase that an earlier, resumed run has done.
     """
 
     index: int
@@ -43,8 +47,8 @@ class WorkerPhase:
     behind_s: float = 0.0
 
 
-def rules(dialect: Dialect) -> OutcomeRules:
-    """What a dialect says of errors, as the wire wants it."""
+def outcome_rules(dialect: Dialect) -> OutcomeRules:
+    """Convert a dialect's error texts to outcome rules."""
     return OutcomeRules(
         validation=dialect.validation,
         shed=dialect.shed,
@@ -54,13 +58,19 @@ def rules(dialect: Dialect) -> OutcomeRules:
     )
 
 
-def share(total: int, worker: int, workers: int) -> int:
-    """This worker's part of `total` users: they add up, and differ by one at most; nobody goes without."""
+def user_share(total: int, worker: int, workers: int) -> int:
+    """Return one worker's part of `total` users, at least 1.
+
+    Parts differ by one at most.
+    """
     return max(1, total // workers + (worker < total % workers))
 
 
 def header_values(headers: Mapping[str, str], api_key_env: str | None, env: Mapping[str, str]) -> dict[str, str]:
-    """Headers with their `env:VAR` values put in. Raises OptionError for a variable that is not set."""
+    """Resolve `env:VAR` in headers.
+
+    Raises OptionError for a variable that is not set.
+    """
     found: dict[str, str] = {}
     if api_key_env and env.get(api_key_env):
         found["Authorization"] = f"Bearer {env[api_key_env]}"
@@ -73,17 +83,20 @@ def header_values(headers: Mapping[str, str], api_key_env: str | None, env: Mapp
 
 
 class WorkerPlan:
-    """What plan.json and facts.json say, for one worker. Raises LedgerError when they cannot be read."""
+    """The contents of plan.json and facts.json, for one worker.
+
+    Raises LedgerError when they cannot be read.
+    """
 
     def __init__(self, plan: Mapping[str, Any], facts: Facts, worker: int, env: Mapping[str, str]) -> None:
         self.worker = worker
         self.workers = int(plan.get("workers") or 1)
         self.seed = int(plan["seed"])
         resumed = plan.get("resume") or {}
-        self._resumed = int(resumed.get("phase", 0)), float(resumed.get("behind_s", 0.0))
+        self._resume_point = int(resumed.get("phase", 0)), float(resumed.get("behind_s", 0.0))
         self._sent: SentSteps = resumed.get("sent") or ()
         self.facts = facts
-        # A worker on another machine has a folder of its own; the ids of requests are the run's all the same.
+        # A worker on another machine has its own folder; request ids still carry the run's prefix.
         self.folder = Path(plan.get("spool") or plan["folder"])
         via = plan.get("via")
         self.target = Origin(
@@ -95,62 +108,68 @@ class WorkerPlan:
             int(limits.first_byte * 1e9), int(limits.between_bytes * 1e9), int(limits.total * 1e9)
         )
         dialect = DIALECTS.get(facts.dialect, UNKNOWN).at(facts.version)
-        self._rules = rules(dialect)
-        self._nonces = Nonces()
-        self._tag = str(plan.get("tag") or bundle.tag(str(self.folder)))
+        self._rules = outcome_rules(dialect)
+        self._nonces = NonceHistory()
+        self._id_prefix = str(plan.get("tag") or bundle.run_tag(str(self.folder)))
         given: Mapping[str, str] = plan.get("headers") or {}
-        ours = header_values(given, plan.get("api_key_env"), env)
-        secrets = [value.removeprefix("Bearer ") for name, value in ours.items() if given.get(name) != value]
+        header_dict = header_values(given, plan.get("api_key_env"), env)
+        secrets = [value.removeprefix("Bearer ") for name, value in header_dict.items() if given.get(name) != value]
         self._redactor = Redactor(secrets)
         self._heads: dict[str, bytes] = {}
         self._headers = {
             "User-Agent": f"loadchaos/{__version__}",
             "Accept": "text/event-stream, application/json",
-            **ours,
+            **header_dict,
         }
 
     @classmethod
     def read(cls, path: Path, worker: int | None, env: Mapping[str, str] | None = None) -> WorkerPlan:
-        """From the run folder's plan.json, with facts.json beside it; `worker` None: the one that the plan was sent to."""
+        """Read the run folder's plan.json and the facts.json beside it.
+
+        With `worker` None, the plan names its worker itself.
+        """
         try:
             plan = orjson.loads(path.read_bytes())
             facts = Facts.from_json(orjson.loads((path.parent / "facts.json").read_bytes()))
         except (OSError, orjson.JSONDecodeError) as e:
-            raise LedgerError(f"{path}: the plan cannot be read: {e}; run it anew") from e
+            raise LedgerError(f"{path}: the plan cannot be read: {e}; start the run again") from e
         return cls(plan, facts, int(plan["worker"]) if worker is None else worker, os.environ if env is None else env)
 
     def phases(self) -> Iterator[tuple[WorkerPhase, Iterator[Step]]]:
-        """Each phase with this worker's steps of it; those of a closed phase with `for_s` never end."""
-        from_phase, behind_s = self._resumed
+        """Yield each phase with this worker's steps.
+
+        Those of a closed phase with `for_s` never end.
+        """
+        from_phase, behind_s = self._resume_point
         for number, phase in enumerate(self.profile.load):
             if number < from_phase:
                 continue
-            gone_s = behind_s if number == from_phase else 0.0
-            mine = WorkerPhase(
+            elapsed_s = behind_s if number == from_phase else 0.0
+            worker_phase = WorkerPhase(
                 number,
                 open=phase.kind != "closed",
-                # A burst's remainder may fall on any worker.
+                # The remainder of a burst may fall on any worker.
                 slots=-(-phase.slots // self.workers)
                 if phase.kind == "burst"
-                else share(phase.slots, self.worker, self.workers),
+                else user_share(phase.slots, self.worker, self.workers),
                 drain=phase.kind != "open" and phase.between == "drain",
-                for_s=phase.for_ - gone_s if phase.kind == "closed" and phase.for_ is not None else None,
-                behind_s=gone_s,
+                for_s=phase.for_ - elapsed_s if phase.kind == "closed" and phase.for_ is not None else None,
+                behind_s=elapsed_s,
             )
             steps = of_phase(self.profile, self.seed, number, self.worker, self.workers)
-            yield mine, (step for step in steps if is_left(step.index, self._sent)) if self._sent else steps
+            yield worker_phase, (step for step in steps if is_left(step.index, self._sent)) if self._sent else steps
 
-    def make(self, step: Step) -> WireRequest:
-        """Build a step's request, ready to be sent; the server may log its id (X-Request-Id)."""
+    def build_request(self, step: Step) -> WireRequest:
+        """Build a step's request; the server may log its id (X-Request-Id)."""
         request = payloads.build(step, self.facts)
-        request_id = f"lc-{self._tag}-{step.index}"
+        request_id = f"lc-{self._id_prefix}-{step.index}"
         head = b"%sX-Request-Id: %s\r\n%s" % (
             self._head(request.path),
             request_id.encode(),
             content_length(request.body),
         )
-        judged_by = self._rules.with_nonce_check(self._nonces.check_for(request.nonce))
-        return WireRequest(request, head, judged_by, self.limits, BEHAVIOURS[step.behaviour].FRESH, request_id)
+        rules = self._rules.with_nonce_check(self._nonces.checker(request.nonce))
+        return WireRequest(request, head, rules, self.limits, BEHAVIOURS[step.behaviour].FRESH, request_id)
 
     def pipelined(self, first: WireRequest) -> list[WireRequest]:
         """Copy a request, under ids of their own, for the rest of its pipeline."""
@@ -162,21 +181,21 @@ class WorkerPlan:
         return [replace(first, request_id=i, head=b"%sX-Request-Id: %s\r\n%s" % (begin, i.encode(), end)) for i in ids]
 
     def _head(self, path: str) -> bytes:
-        """What is the same for every request of a path."""
+        """Return the head that all requests of a path share."""
         head = self._heads.get(path)
         if head is None:
             head = request_head(self.target.path(path), self.target.host_header, self._headers)
             self._heads[path] = head
         return head
 
-    def is_gone(self, reply: Reply) -> bool:
-        """Whether nobody is there, or a server that says itself that its engine is dead."""
+    def server_is_gone(self, reply: Reply) -> bool:
+        """True if there is no server, or its error reports a dead engine."""
         if reply.outcome == "connect_error":
             return True
         return reply.outcome == "http_error" and matches(self._rules.engine_dead, reply.error or "")
 
-    def redacted(self, reply: Reply) -> Reply:
-        """The reply without our keys, should the server's error have said one back."""
+    def redact(self, reply: Reply) -> Reply:
+        """Remove our keys from a reply; a server's error may repeat them."""
         if reply.error is None and not reply.evidence:
             return reply
         error = None if reply.error is None else self._redactor.text(reply.error)

@@ -70,7 +70,7 @@ class Master:
         self.folder, self.wire = folder, Wire()
         self.begun: list[int] = []
         self.over: list[LedgerError | None] = []
-        self.gatherer = gather.Gatherer(self.wire, folder, workers, wait_s, self.begun.append, self.over.append)
+        self.gatherer = gather.Coordinator(self.wire, folder, workers, wait_s, self.begun.append, self.over.append)
 
     def hello(self, token: str, **versions: str) -> tuple[str, dict[str, Any]]:
         return self.wire.comes(messages.HELLO, token=token, host=token, versions={**messages.versions(), **versions})
@@ -295,7 +295,7 @@ def test_the_shortest_round_trip_says_the_offset_and_a_minute_later_it_is_forgot
     assert (clock.offset_ns, clock.rtt_ns) == (100 * second - 10, 100)
     clock.sample(70 * second, 170 * second + 3_001_000, 70 * second + 2_000_000)
     assert clock.rtt_ns == 2_000_000
-    moved = clock.translated({"row": "end", "at_ns": 5, "due_ns": 1, "first_token_ns": None, "largest_gap_ns": 3})
+    moved = clock.to_master_time({"row": "end", "at_ns": 5, "due_ns": 1, "first_token_ns": None, "largest_gap_ns": 3})
     assert moved == {
         "row": "end",
         "at_ns": 5 + clock.offset_ns,
@@ -345,7 +345,7 @@ def test_files_that_a_profile_names_travel_with_it(tmp_path: Path) -> None:
     asked = Path(plan["profile"]["traffic"][0]["payload"]["requests"]["file"])
     assert asked.is_relative_to(here)
     assert (asked.parent / "a.png").read_bytes() == b"png"
-    assert (plan["worker"], plan["spool"], plan["tag"]) == (4, str(here), bundle.tag(str(tmp_path)))
+    assert (plan["worker"], plan["spool"], plan["tag"]) == (4, str(here), bundle.run_tag(str(tmp_path)))
 
 
 def test_a_master_cannot_write_outside_the_workers_folder(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from loadchaos.load.behaviours import plain
 from loadchaos.load.wire.exchange import Exchange, Progress
 from loadchaos.load.wire.request import WireTimeouts
 from loadchaos.load.wire.sockets import Connection, Origin, Slot
-from loadchaos.load.worker.receiver import Arrivals
-from loadchaos.load.worker.timer import Alarm
+from loadchaos.load.worker.receiver import Receiver
+from loadchaos.load.worker.timer import Timer
 from tests.load.wire.conformance import KEPT_ALIVE, SHORT, TABLE, rules
 from tests.load.wire.misbehaving import Misbehaving, running
 from tests.load.wire.requests import wire_request
@@ -29,9 +29,9 @@ SLICES: list[bool] = []
 
 
 @pytest.fixture
-def arrivals() -> Iterator[Arrivals]:
+def arrivals() -> Iterator[Receiver]:
     SLICES.clear()
-    it = Arrivals(SLICES.append)
+    it = Receiver(SLICES.append)
     yield it
     it.close()
 
@@ -44,11 +44,13 @@ def greenlets(works: list[Callable[[], Any]], within_s: float = 30) -> list[Any]
     return [g.value for g in running]
 
 
-def asking(arrivals: Arrivals, server: Misbehaving, mode: str, stream: bool, expected: str) -> Callable[[], Reply]:
+def asking(
+    arrivals: Receiver, server: Misbehaving, mode: str, stream: bool, expected_outcomes: str
+) -> Callable[[], Reply]:
     """As conformance.once asks, from a greenlet."""
     slot = Slot(Origin(server.url(mode)), arrivals.collect)
     judged_by = rules(foreign_nonce=lambda text: "zebra-17" if "zebra-17" in text else None)
-    limits = SHORT if expected == "stalled" else WireTimeouts()
+    limits = SHORT if expected_outcomes == "stalled" else WireTimeouts()
 
     def ask() -> Reply:
         if mode in KEPT_ALIVE:
@@ -77,8 +79,8 @@ def _sweep(call: Exchange) -> None:
         call.sweep(time.monotonic_ns())
 
 
-def test_every_misbehaviour_ends_in_its_outcome_when_all_are_read_at_once(arrivals: Arrivals) -> None:
-    rows = [(mode, stream, expected) for mode, kinds, expected in TABLE for stream in kinds]
+def test_every_misbehaviour_ends_in_its_outcome_when_all_are_read_at_once(arrivals: Receiver) -> None:
+    rows = [(mode, stream, expected_outcomes) for mode, kinds, expected_outcomes in TABLE for stream in kinds]
     with running() as server:
         replies = greenlets([asking(arrivals, server, *row) for row in rows])
     wrong = [(row, reply.outcome) for row, reply in zip(rows, replies, strict=True) if reply.outcome != row[2]]
@@ -86,7 +88,7 @@ def test_every_misbehaviour_ends_in_its_outcome_when_all_are_read_at_once(arriva
     assert (SLICES[::2].count(False), SLICES[1::2].count(True)) == (0, 0)
 
 
-def test_connections_are_used_again_and_an_idle_one_that_closed_is_not(arrivals: Arrivals) -> None:
+def test_connections_are_used_again_and_an_idle_one_that_closed_is_not(arrivals: Receiver) -> None:
     with running() as server:
         slot = Slot(Origin(server.url("good")), arrivals.collect)
 
@@ -109,7 +111,7 @@ def test_connections_are_used_again_and_an_idle_one_that_closed_is_not(arrivals:
         slot.close()
 
 
-def test_over_tls_nothing_stays_behind_in_the_decrypted_buffer(arrivals: Arrivals, certificate: Path) -> None:
+def test_over_tls_nothing_stays_behind_in_the_decrypted_buffer(arrivals: Receiver, certificate: Path) -> None:
     served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     served.load_cert_chain(certificate)
     body = b'{"choices":[{"message":{"content":"%s"},"finish_reason":"stop"}]}' % (b"a" * 200_000)
@@ -139,7 +141,7 @@ def test_over_tls_nothing_stays_behind_in_the_decrypted_buffer(arrivals: Arrival
     slot.close()
 
 
-def test_a_mistake_in_taking_in_is_raised_where_the_call_is(arrivals: Arrivals) -> None:
+def test_a_mistake_in_taking_in_is_raised_where_the_call_is(arrivals: Receiver) -> None:
     class Mistaken(Exchange):
         def _feed(self, at_ns: int, data: bytes) -> bool:
             raise ZeroDivisionError
@@ -153,20 +155,20 @@ def test_a_mistake_in_taking_in_is_raised_where_the_call_is(arrivals: Arrivals) 
         call.hang_up()
 
 
-def test_an_alarm_never_goes_off_early_and_lets_others_run_meanwhile(arrivals: Arrivals) -> None:
-    alarm, turns = Alarm(), []
+def test_an_alarm_never_goes_off_early_and_lets_others_run_meanwhile(arrivals: Receiver) -> None:
+    timer, turns = Timer(), []
 
     def waiting() -> list[int]:
         late_ns = []
         for after_ns in (0, 200_000, 3_000_000, 20_000_000):
             at_ns = time.monotonic_ns() + after_ns
-            alarm.wait_until(at_ns)
+            timer.wait_until(at_ns)
             late_ns.append(time.monotonic_ns() - at_ns)
-        arrivals.breathe()
+        arrivals.yield_to_reads()
         return late_ns
 
     late_ns, _ = greenlets([waiting, lambda: turns.append(1)])
-    alarm.close()
+    timer.close()
     assert min(late_ns) >= 0
     assert turns == [1]
 
@@ -188,29 +190,29 @@ MS = 1_000_000
     ],
 )
 def test_polls_stand_apart_where_tokens_come_thick_and_never_over_a_quarter_of_the_shortest_gap(
-    arrivals: Arrivals, windows: list[tuple[int, int]], apart_ms: float
+    arrivals: Receiver, windows: list[tuple[int, int]], apart_ms: float
 ) -> None:
     now_ns = arrivals._window_ns
     for came, shortest_ns in windows:
-        arrivals._in_window, arrivals._least_ns = came, shortest_ns
+        arrivals._window_count, arrivals._shortest_gap_ns = came, shortest_ns
         now_ns += 50 * MS
-        arrivals._learn(now_ns)
-    assert arrivals.gather_ns == apart_ms * MS
+        arrivals._tune_batch(now_ns)
+    assert arrivals.batch_ns == apart_ms * MS
 
 
 def test_nobody_stands_still_while_greenlets_are_ready_or_somebody_is_held_up(
-    arrivals: Arrivals, monkeypatch: pytest.MonkeyPatch
+    arrivals: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stood: list[float] = []
-    monkeypatch.setattr("loadchaos.load.worker.receiver.stand_still", stood.append)
+    monkeypatch.setattr("loadchaos.load.worker.receiver.block_process", stood.append)
     arrivals._target = target = Origin("http://127.0.0.1:1")
 
     def times() -> int:
         stood.clear()
         arrivals._polled_ns = time.monotonic_ns()
-        arrivals.gather_ns = 60_000 * MS
+        arrivals.batch_ns = 60_000 * MS
         arrivals._window_ns = arrivals._polled_ns
-        arrivals._gather()
+        arrivals._wait_for_more()
         return len(stood)
 
     assert times() == 1
@@ -220,12 +222,12 @@ def test_nobody_stands_still_while_greenlets_are_ready_or_somebody_is_held_up(
     target.blocked += 1
     assert times() == 0, "somebody connects"
     target.blocked -= 1
-    arrivals._alarm = alarm = Alarm()
-    alarm.at_ns = time.monotonic_ns()
+    arrivals._timer = timer = Timer()
+    timer.due_ns = time.monotonic_ns()
     assert times() == 0, "a request is due"
-    alarm.at_ns = None
+    timer.due_ns = None
     assert times() == 1
-    alarm.close()
+    timer.close()
 
 
 def test_who_connects_or_cannot_send_all_at_once_is_held_up() -> None:

@@ -38,7 +38,7 @@ def begin(record: RequestRecorder, tmp_path: Path) -> Callable[[], str]:
 
     def one() -> str:
         step = next(steps)
-        wire = worker.make(step)
+        wire = worker.build_request(step)
         record.begin(Exchange(wire, Slot(worker.target), Progress(), 0))
         return wire.request_id
 
