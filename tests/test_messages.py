@@ -17,7 +17,7 @@ OURS = {
 # What was expected, what there is to choose from, what to type or to look at, or what to do in the field's words.
 NEXT = re.compile(
     r"expected|as in|such as|is each|is a YAML|spaces$|loadchaos \w+|"
-    r"one of|one at a time|it has|there are|its params? (is|are)|is a number|not below|\?|--\w|`|"
+    r"one of|one at a time|it has|there are|its params? (is|are)|is a number|not below|check that|\?|--\w|`|"
     r"\b(give|names?|choose|take|export|run|end|move|leave|load|write|set|add|see|look|start|free|needs?|says?|say|let|belongs)\b"
 )
 MAKES_ITS_OWN = {
@@ -27,7 +27,7 @@ MAKES_ITS_OWN = {
 """Names in a message that end it with what to do, or are whole messages themselves."""
 PASSED_ON = {
     ("cli/sim.py", "str(e)"), ("runner/soak/state.py", "home"), ("load/worker/locust_user.py", "why"),
-    ("runner/children.py", "output"), ("load/worker/locust_user.py", "done.stderr"),
+    ("runner/children.py", "output"), ("load/worker/locust_user.py", "finished.stderr"),
     ("runner/server_under_test.py", "e"), ("cli/common.py", "e"), ("profile/source.py", "text"),
     ("profile/source.py", "e"), ("load/cluster/join.py", "answer.data"),
 }  # fmt: skip

@@ -32,7 +32,7 @@ def pack(run_folder: Path) -> dict[str, Any]:
         holder[key] = _add_file(Path(holder[key]), files)
     if sum(map(len, files.values())) > _MAX_BYTES:
         raise LedgerError(
-            f"the profile's files are larger than {_MAX_BYTES >> 20} MB, the limit for each worker: use smaller ones"
+            f"the profile's files are larger than {_MAX_BYTES >> 20} MB, the limit for each worker: choose smaller ones"
         )
     return {"plan": plan, "facts": orjson.loads((run_folder / "facts.json").read_bytes()), FILES: files}
 
