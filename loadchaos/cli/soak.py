@@ -61,7 +61,7 @@ def _order(profile: str, options: tuple[str, ...], *, once: bool) -> tuple[Profi
     """
     from loadchaos.cli.profiles import profile_of
     from loadchaos.cli.run import run_parameters
-    from loadchaos.profile.cron import Keep, Schedule
+    from loadchaos.profile.cron import Retention, Schedule
     from loadchaos.runner.soak.daemon import Order
 
     given = run_parameters([profile, *options])
@@ -70,7 +70,7 @@ def _order(profile: str, options: tuple[str, ...], *, once: bool) -> tuple[Profi
     loaded = profile_of(profile, given["overrides"])
     schedule = loaded.schedule
     if schedule is None and once:
-        schedule = Schedule(cron="0 0 * * *", keep=Keep(runs=10**9))  # without a schedule, no run is deleted
+        schedule = Schedule(cron="0 0 * * *", keep=Retention(runs=10**9))  # without a schedule, no run is deleted
     if schedule is None:
         raise OptionError(f'{profile} has no schedule; add one such as schedule: {{cron: "0 2 * * *"}}')
     home = Path(given["out"]).absolute()

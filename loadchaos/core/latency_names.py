@@ -1,4 +1,4 @@
-"""Names of latency figures: `ttft_p99` in a profile's `expect`, `TTFT p99` in a report."""
+"""Names of latency figures: `ttft_p99` in `expect`, `TTFT p99` in reports."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ class LatencyName:
 
 
 def parse(text: str) -> LatencyName | None:
-    """Parse a name such as `ttft_p99`. Returns None if it names no latency figure."""
+    """Parse a name such as `ttft_p99`.
+
+    Returns None if it names no latency figure.
+    """
     latency, _, statistic = text.partition("_")
     return LatencyName(latency, statistic) if latency in LATENCIES and statistic in STATISTICS else None
 

@@ -1,4 +1,4 @@
-"""An attack of a profile: which operation on the server, and when."""
+"""`attacks` of a profile: operations on the server and their times."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
 from loadchaos.core.attack_names import EngineFault, HostLoad, NetworkFault, ProcessSignal
 from loadchaos.core.units import DurationS, Share, duration_s, format_duration
-from loadchaos.profile.base import Part
+from loadchaos.profile.base import ProfilePart
 
 _KINDS = ("admin", "process", "engine", "network", "host")
 
@@ -18,8 +18,8 @@ Scalar = bool | int | float | str
 Comparison = Annotated[str, Field(pattern=r"^\s*(>=|<=|==|!=|>|<)\s*\d+(\.\d+)?\s*%?\s*$")]
 
 
-def _time_or_act(read: Callable[[object], object]) -> Callable[[object], object]:
-    """`5s` (or `5s..20s`), or the name of an act of another attack."""
+def _time_or_attack(read: Callable[[object], object]) -> Callable[[object], object]:
+    """Accept a time or window, or the name of another attack."""
 
     def either(value: object) -> object:
         return value if isinstance(value, str) and re.fullmatch(r"[a-z][a-z_]*", value) else read(value)
@@ -28,13 +28,11 @@ def _time_or_act(read: Callable[[object], object]) -> Callable[[object], object]
 
 
 def _window(value: object) -> object:
-    """`30s..90s` in seconds; as `to_json` gives it, too."""
+    """Parse `30s..90s` into seconds."""
     low, dots, high = str(value).partition("..")
     begin, end = duration_s(low), duration_s(high) if dots else 0.0
     if not begin < end:
-        raise ValueError(
-            f"a window such as 30s..90s, or the name of an attack that holds, was expected (got {value!r})"
-        )
+        raise ValueError(f"a window such as 30s..90s or the name of another attack was expected (got {value!r})")
     return begin, end
 
 
@@ -46,15 +44,21 @@ def _during_text(value: tuple[float, float] | str | None) -> str | None:
     return "..".join(map(format_duration, value)) if isinstance(value, tuple) else value
 
 
-class AttackPlan(Part):
-    """One operation on the server and when: `at` once, or `every` (from `after` on, else from one interval on), within
-    `during`. `after: wake_up` is each time when another attack has done that, `during: sleep` when that takes hold.
+class AttackPlan(ProfilePart):
+    """One operation on the server, and when it happens.
 
-    `admin` names an endpoint's operation, `process` a signal to the process of `role`, `engine` a fault inside a vLLM with
-    loadchaos-vllm, `network` a fault of the network in toxiproxy's words, for a `share` of the connections, `host` what
-    else runs on its machine. `for` is how long what holds (a sleep, a stopped process, a fault) is left before it is
-    taken back.
-    `when` lets an act that is due wait for figures of the server: {requests_running: ">= 8"}, {kv_usage_ratio: "> 80%"}.
+    Kind, exactly one of:
+        `admin`: an operation of an admin endpoint.
+        `process`: a signal to the server's process with this `role`.
+        `engine`: a fault inside a vLLM with the loadchaos-vllm plugin.
+        `network`: a network fault with toxiproxy's name, for a `share` of the connections.
+        `host`: load on the server's machine.
+
+    Time: once `at`, or `every` so often (first after `after`, else after one interval) within the window `during`.
+    `after: wake_up` follows each attack wake_up. `during: sleep` starts when sleep takes effect.
+
+    `for` is how long a lasting effect (sleep, stopped process, fault) remains before it is undone. `when` delays a due
+    attack until figures of the server match: {requests_running: ">= 8"}, {kv_usage_ratio: "> 80%"}.
     """
 
     admin: str | None = None
@@ -67,9 +71,11 @@ class AttackPlan(Part):
     stream: Literal["upstream", "downstream"] | None = None
     every: DurationS | None = None
     at: DurationS | None = None
-    after: Annotated[float | str | None, BeforeValidator(_time_or_act(duration_s)), PlainSerializer(_after_text)] = None
+    after: Annotated[float | str | None, BeforeValidator(_time_or_attack(duration_s)), PlainSerializer(_after_text)] = (
+        None
+    )
     during: Annotated[
-        tuple[float, float] | str | None, BeforeValidator(_time_or_act(_window)), PlainSerializer(_during_text)
+        tuple[float, float] | str | None, BeforeValidator(_time_or_attack(_window)), PlainSerializer(_during_text)
     ] = None
     times: int | None = Field(default=None, gt=0)
     for_: DurationS | None = Field(default=None, alias="for")
@@ -86,13 +92,13 @@ class AttackPlan(Part):
                 f"an attack is one of {', '.join(_KINDS[:-1])} or {_KINDS[-1]} (got {' and '.join(given) or 'none'})"
             )
         if self.process is None and self.role is not None:
-            raise ValueError("role goes with process: the process that gets the signal")
+            raise ValueError("role goes with process: it names the process that gets the signal")
         if self.network is None and (self.share is not None or self.stream is not None):
-            raise ValueError("share and stream go with network: which connections, in which direction")
+            raise ValueError("share and stream go with network: they select connections and a direction")
         if self.process is not None and self.params:
-            raise ValueError("params go with admin, engine, network and host; a signal takes none")
+            raise ValueError("params go with admin, engine, network and host; a signal has none")
         if self.process in ("sigkill", "sigterm") and self.for_ is not None:
-            raise ValueError(f"{self.process} cannot be taken back: for goes with sigstop")
+            raise ValueError(f"{self.process} cannot be undone: for goes with sigstop")
         return self
 
     @model_validator(mode="after")
@@ -101,22 +107,26 @@ class AttackPlan(Part):
             raise ValueError("every and at exclude each other")
         if self.every == 0:
             raise ValueError("every must be above 0")
-        called = [n for n in ("after", "during") if isinstance(getattr(self, n), str)]
-        if called and (len(called) > 1 or {"every", "at", "after", "during"} & self.model_fields_set - set(called)):
-            raise ValueError(f"{called[0]} names another act, which says when: no every, at, after or during beside it")
+        triggers = [n for n in ("after", "during") if isinstance(getattr(self, n), str)]
+        if triggers and (
+            len(triggers) > 1 or {"every", "at", "after", "during"} & self.model_fields_set - set(triggers)
+        ):
+            raise ValueError(
+                f"{triggers[0]} names another attack, which sets the time: leave out every, at and other times"
+            )
         if isinstance(self.during, tuple) and (self.at is not None or self.after is not None):
-            raise ValueError("during is a window for every; at and after say by themselves when")
+            raise ValueError("during is the window of every: leave out at and after")
         return self
 
     @property
     def trigger(self) -> tuple[str, str] | None:
-        """What another act does, on which this one follows: ("after", "wake_up")."""
+        """Key and attack that trigger this one, such as ("after", "wake_up")."""
         found = [(n, v) for n in ("after", "during") if isinstance(v := getattr(self, n), str)]
         return found[0] if found else None
 
     @property
     def operation(self) -> str:
-        """Its name in the ledger and the report: the admin operation, signal and role, or the kind and its fault."""
+        """Name in the ledger and the report, such as `sigkill_engine_core`."""
         if self.engine is not None:
             return f"engine_{self.engine}"
         if self.network is not None:
@@ -126,7 +136,7 @@ class AttackPlan(Part):
         return self.admin or f"{self.process}_{self.role or 'engine_core'}"
 
     def spec(self) -> dict[str, Any]:
-        """As the room of attacks takes it; durations in seconds, None where not given."""
+        """Plain data for the attack injector, with durations in seconds."""
         return {
             "admin": self.admin,
             "process": self.process,

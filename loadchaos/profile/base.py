@@ -1,11 +1,11 @@
-"""What every part of a profile is: a model whose unknown keys are mistakes and whose values never change."""
+"""Base model of every part of a profile."""
 
 from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
 
-class Part(BaseModel):
-    """Base of every part: unknown keys are mistakes, values never change."""
+class ProfilePart(BaseModel):
+    """Immutable part of a profile, in which an unknown key is a mistake."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)

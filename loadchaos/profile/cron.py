@@ -1,7 +1,7 @@
-"""When a soak starts its runs: a cron line in a time zone, across clock changes, in times and in words.
+"""`schedule` of a profile: start times of a soak from a cron line.
 
-Ticks are made by cronsim, which fires once in the hour that autumn repeats and at the end of the hour that spring leaves
-out, as Debian's cron does. All times that leave this module are in UTC unless they say otherwise.
+cronsim computes the times. It fires once in the hour that repeats in autumn, and at the end of the hour that is missing in
+spring, as Debian's cron does. Times are in UTC unless a name says otherwise.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from cronsim import CronSim, CronSimError
 from pydantic import Field, field_validator
 
-from loadchaos.core.units import DurationS, format_duration
-from loadchaos.profile.base import Part
+from loadchaos.core.units import DurationS, describe_duration
+from loadchaos.profile.base import ProfilePart
 
 _ALIASES = {
     "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0",
@@ -25,18 +25,18 @@ _ALIASES = {
 }  # fmt: skip
 
 
-class Keep(Part):
-    """What is kept of a schedule's runs: so many, and none older than so many days. Nothing given: the newest 30."""
+class Retention(ProfilePart):
+    """Number and age in days of the runs that are kept. Default: 30 runs."""
 
     runs: int = Field(default=30, gt=0)
     days: int | None = Field(default=None, gt=0)
 
 
-class Schedule(Part):
-    """When a soak starts a run: a cron line in a time zone.
+class Schedule(ProfilePart):
+    """Start times of a soak: a cron line in a time zone.
 
-    `jitter` delays each start by a part of it, the same each time it is asked for. `overlap` is what happens to a start
-    that is due while a run goes on, `catch_up` to starts that were missed while nothing ran here or the machine slept.
+    `jitter` is the maximum random delay of a start, in seconds. The delay of one start is always the same. `overlap` says
+    what happens to a start while a run is in progress, `catch_up` to starts missed while the machine was off or asleep.
     """
 
     cron: str
@@ -45,7 +45,7 @@ class Schedule(Part):
     overlap: Literal["skip", "queue"] = "skip"
     catch_up: Literal["none", "once"] = "none"
     max_duration: DurationS | None = None
-    keep: Keep = Keep()
+    keep: Retention = Retention()
 
     @field_validator("cron")
     @classmethod
@@ -56,7 +56,7 @@ class Schedule(Part):
         try:
             next(CronSim(line, datetime(2027, 1, 1, tzinfo=UTC)))
         except (CronSimError, StopIteration) as e:
-            raise ValueError(f"not a cron line: {str(e) or 'it never comes'} (got {text!r})") from None
+            raise ValueError(f"not a cron line: {str(e) or 'it never matches'} (got {text!r})") from None
         return line
 
     @field_validator("timezone")
@@ -72,49 +72,54 @@ class Schedule(Part):
     @classmethod
     def _max_duration(cls, value: float | None) -> float | None:
         if value is not None and value <= 0:
-            raise ValueError("a run lasts longer than 0s")
+            raise ValueError("a duration above 0s was expected")
         return value
 
     def ticks(self, after: datetime) -> Iterator[datetime]:
-        """Every time the cron line names after `after`, oldest first, without jitter."""
+        """Yield each time of the cron line after `after`, without jitter."""
         zone = ZoneInfo(self.timezone)
         last = after
         for tick in CronSim(self.cron, after.astimezone(zone)):
-            # In the repeated hour of autumn a wall clock time can lie before the moment we ask from.
+            # In the hour that repeats in autumn, a wall clock time can be before `after`.
             at = tick.astimezone(UTC)
             if at > last:
                 last = at
                 yield at
 
     def delay(self, tick: datetime, name: str) -> timedelta:
-        """The jitter of one start: drawn by the profile's name and the time, so a restart does not draw anew."""
+        """Jitter of one start.
+
+        It depends only on the profile's name and the time, so that it survives a restart.
+        """
         return timedelta(seconds=round(random.Random(f"{name} {tick.isoformat()}").uniform(0, self.jitter), 3))
 
     def describe_times(self) -> str:
-        """`At 02:00 every day, Europe/Berlin, up to 10m later`."""
+        """Start times: `At 02:00 every day, Europe/Berlin, up to 10 min later`."""
         explained = CronSim(self.cron, datetime(2027, 1, 1, tzinfo=UTC)).explain()
         return f"{explained}, {self.timezone}" + (
-            f", up to {format_duration(self.jitter)} later" if self.jitter else ""
+            f", up to {describe_duration(self.jitter)} later" if self.jitter else ""
         )
 
     def describe(self) -> str:
-        """`At 02:00 every day, Europe/Berlin, up to 10m later; ...`: the whole schedule for a person."""
-        parts = [self.describe_times()]
-        over = {"skip": "it is left out", "queue": "it waits for the end of that run, one at most"}
-        parts.append(f"where a run goes on already, {over[self.overlap]}")
-        late = {
-            "none": "starts that were missed are not made up for",
-            "once": "missed starts are made up for by one run",
-        }
-        parts.append(late[self.catch_up])
+        """The whole schedule in sentences."""
+        overlap = {"skip": "is skipped", "queue": "waits for the end of that run (at most one start waits)"}
+        catch_up = {"none": "Missed starts are not repeated", "once": "Missed starts are replaced by one run"}
+        sentences = [
+            self.describe_times(),
+            f"A start during a run {overlap[self.overlap]}",
+            catch_up[self.catch_up],
+        ]
         if self.max_duration is not None:
-            parts.append(f"a run's load ends after {format_duration(self.max_duration)}")
+            sentences.append(f"The load of a run ends after {describe_duration(self.max_duration)}")
         days = f" of the last {self.keep.days} days" if self.keep.days else ""
-        parts.append(f"the newest {self.keep.runs} runs{days} are kept")
-        return "; ".join(parts)
+        sentences.append(f"The newest {self.keep.runs} runs{days} are kept")
+        return ". ".join(sentences) + "."
 
     def describe_next(self, now: datetime, name: str, count: int) -> list[str]:
-        """The next starts, a line each: in the schedule's zone, in UTC, how long from now, and what the clocks do."""
+        """One line for each of the next `count` starts.
+
+        It has the local time, UTC, the time from now, and a change of the clocks.
+        """
         zone = ZoneInfo(self.timezone)
         lines = []
         for tick in islice(self.ticks(now), count):
@@ -127,17 +132,17 @@ class Schedule(Part):
 
 def _away(span: timedelta) -> str:
     minutes = max(0, round(span.total_seconds() / 60))
-    return format_duration(minutes * 60) if minutes else "less than a minute"
+    return describe_duration(minutes * 60) if minutes else "less than a minute"
 
 
 def _clock_change(local: datetime) -> str:
-    """What a person wonders about on the two nights a year."""
+    """Note on a start on one of the two days a year when the clocks change."""
     wall = local.replace(tzinfo=None)
-    back, on = (local.replace(hour=h, minute=m).utcoffset() for h, m in ((0, 0), (23, 59)))
-    if back is None or on is None or back == on:
+    first, last = (local.replace(hour=h, minute=m).utcoffset() for h, m in ((0, 0), (23, 59)))
+    if first is None or last is None or first == last:
         return ""
-    moved = "on" if on > back else "back"
-    again = " (this hour comes twice; it starts in the first)" if _twice(wall, local) else ""
+    moved = "forward" if last > first else "back"
+    again = " (this hour repeats; the run starts in the first one)" if _twice(wall, local) else ""
     return f"; the clocks go {moved} that day{again}"
 
 

@@ -1,4 +1,4 @@
-"""One line of `expect`, such as `engine_deaths == 0` or `images.ttft_p99 <= 2s`."""
+"""Expectations of a profile, such as `images.ttft_p99 <= 2s`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ NAMES: dict[str, tuple[Kind, str]] = {
     "drift.error_rate": ("growth", "growth per hour of the share of failed requests, in percentage points"),
     "recovers_within": ("duration", "longest time from a server death until it is healthy again"),
 }
-"""Figures of a whole run that an expectation can name, with their meaning. Latencies and outcomes come on top."""
+"""Figures of a whole run that an expectation can name, with their meaning.
+
+Latencies and outcomes come on top.
+"""
 
 _PER_TRAFFIC = {"ok_share", "shed_share"}
 """Names of `NAMES` that also exist for one traffic."""

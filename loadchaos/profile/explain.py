@@ -1,4 +1,4 @@
-"""Description of a profile for people: server, traffic, load, cost, attacks, expectations."""
+"""`loadchaos explain`: description of a profile in plain words."""
 
 from __future__ import annotations
 
@@ -113,7 +113,10 @@ def _output(traffic: Traffic) -> str:
 
 
 def _output_bounds(traffic: Traffic) -> Sequence[float | None] | None:
-    """Most output tokens of each request in order, if a payload sets them. An entry is None without a limit."""
+    """Most output tokens of each request in order, if a payload sets them.
+
+    An entry is None without a limit.
+    """
     given = [options for options in traffic.payload_options.values() if hasattr(options, "outputs")]
     return given[0].outputs(_mean(traffic.output)) if given else None
 
@@ -130,7 +133,9 @@ def _answers(traffic: Traffic) -> float:
 
 
 def _output_tokens(traffic: Traffic, counts: Sequence[float] | None) -> float:
-    """Most output tokens of `counts` requests, one count for each phase. Without counts: of an average request.
+    """Most output tokens of `counts` requests, one count for each phase.
+
+    Without counts, the tokens of an average request.
 
     A request without a limit counts 0.
     """
@@ -257,7 +262,7 @@ def _image_tokens(sums: Mapping[str, float], n: int) -> str:
 
 
 def _amount(value: float) -> str:
-    """A whole number from 10 on, else two digits: 0.2 images per request are not 0."""
+    """Format an amount: whole from 10 on, else with two digits."""
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 

@@ -1,6 +1,7 @@
-"""Files that a profile names: a relative name is looked for beside the profile first, then in the current folder.
+"""Names of files in a profile, resolved to absolute paths.
 
-A profile that was read has them by their whole path: its run is gone on with, judged and repeated from other folders.
+A relative name is searched beside the profile first, then in the current folder. A loaded profile has absolute names, so
+that its run can be resumed, judged and repeated from any folder.
 """
 
 from __future__ import annotations
@@ -12,29 +13,39 @@ from typing import Any
 
 from loadchaos.profile.source import Loc
 
-_OPTIONS = (("requests", "file"), ("hostile_images", "folder"))
-"""Options of payloads that name a file or a folder."""
+_PAYLOAD_OPTIONS = (("requests", "file"), ("hostile_images", "folder"))
+"""Payload options that name a file or a folder."""
 
 
-def find(data: Any, folder: Path, is_override: Callable[[Loc], object]) -> None:
-    """Change each name of a file that is there to its whole path; one from the command line is meant as seen from here."""
-    for holder, loc in named(data):
+def resolve_files(data: Any, folder: Path, is_override: Callable[[Loc], object]) -> None:
+    """Replace each name of an existing file by its absolute path.
+
+    Args:
+        data: the profile as plain data; changed in place.
+        folder: folder of the profile.
+        is_override: tells if the value at a location came from the command line. Such a name is relative to the current
+            folder only.
+    """
+    for holder, loc in file_names(data):
         name = holder[loc[-1]]
         if isinstance(name, str):
-            places = [Path(name)] if is_override(loc) else [folder / name, Path(name)]
+            candidates = [Path(name)] if is_override(loc) else [folder / name, Path(name)]
             # Path.exists raises for a name that is too long.
-            there = next((place for place in places if os.path.exists(place)), None)  # noqa: PTH110 - see above
-            holder[loc[-1]] = name if there is None else str(there.absolute())
+            found = next((path for path in candidates if os.path.exists(path)), None)  # noqa: PTH110 - see above
+            holder[loc[-1]] = name if found is None else str(found.absolute())
 
 
-def named(data: Any) -> Iterator[tuple[dict[Any, Any], Loc]]:
-    """(mapping, place) of every name of a file, in whatever a profile not judged yet may be."""
+def file_names(data: Any) -> Iterator[tuple[dict[Any, Any], Loc]]:
+    """Yield (mapping, location) of every file name in a profile.
+
+    The profile need not be valid yet.
+    """
     for key in ("ca", "tokenizer"):
         yield from _at(data, ("target", key))
     for i in _entries(data, "load"):
         yield from _traces(data["load"][i], ("load", i))
     for i in _entries(data, "traffic"):
-        for payload, key in _OPTIONS:
+        for payload, key in _PAYLOAD_OPTIONS:
             for holder, loc in _at(data["traffic"][i], ("payload", payload, key)):
                 yield holder, ("traffic", i, *loc)
 

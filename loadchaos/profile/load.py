@@ -1,4 +1,4 @@
-"""`load` of a profile: phases of users, of a rate and its law, of bursts or of a trace, and what each may say."""
+"""`load` of a profile: phases of users, a rate, bursts or a trace."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from loadchaos.core.units import DurationS, RatePerS
 from loadchaos.profile import trace
-from loadchaos.profile.base import Part
+from loadchaos.profile.base import ProfilePart
 
 Law = Literal["constant", "poisson", "gamma", "ramp", "step", "spike", "day"]
 _SHAPED_BY: Mapping[str, tuple[Law, ...]] = {
@@ -20,18 +20,22 @@ _SHAPED_BY: Mapping[str, tuple[Law, ...]] = {
     "width": ("spike",),
     "period": ("day",),
 }
-"""Which laws a key of an open phase shapes; with any other it would be written in vain."""
+"""Laws that use a key of an open phase.
+
+With any other law the key is a mistake.
+"""
 DEFAULT_IN_FLIGHT = 256
-"""Slots of an open phase that names none."""
+"""Maximum requests in flight of an open phase that sets none."""
 
 
-class Phase(Part):
-    """One stretch of load. Closed: users; open: rate; burst: N at once; trace: as recorded. Exactly one of the four.
+class Phase(ProfilePart):
+    """One phase of the load: one of `users`, `rate`, `burst` and `trace`.
 
-    Or `phases`, one after the other, `repeat` times: a profile has them as so many phases (`unrolled`).
+    `users` is a closed loop, `rate` an open one, `burst` sends N requests at once, `trace` replays a recording. A phase
+    may instead have `phases`, which run one after the other, `repeat` times (`unrolled`).
 
-    `unit` is what one of the trace's timestamps lasts (Mooncake's are milliseconds), `speed` 2 plays it twice as fast,
-    and `block_tokens` is how many tokens one of its `hash_ids` stands for.
+    `unit` is the length of one unit of the trace's timestamps in seconds (milliseconds for Mooncake). `speed` 2 replays
+    twice as fast. `block_tokens` is the number of tokens of one of its `hash_ids`.
     """
 
     users: int | None = Field(default=None, gt=0)
@@ -63,38 +67,34 @@ class Phase(Part):
         if self.phases:
             extra = sorted(self.model_fields_set - {"phases", "repeat"})
             if extra:
-                raise ValueError(
-                    f"{extra[0].rstrip('_')} belongs to one of the phases that are repeated, not beside them"
-                )
+                raise ValueError(f"{extra[0].rstrip('_')} belongs inside one of the repeated phases, not beside phases")
             return self
         if self.users is not None and self.concurrency is not None:
-            raise ValueError("users and concurrency are two names of one thing: give one")
+            raise ValueError("users and concurrency have the same meaning: give one of them")
         given = [n for n in ("users", "concurrency", "rate", "burst", "trace") if getattr(self, n) is not None]
         if len(given) != 1:
             got = " and ".join(given) or "none"
-            raise ValueError(
-                f"a phase has one of users, rate, burst or trace (got {got}), or phases and how often they repeat"
-            )
+            raise ValueError(f"a phase needs one of users, rate, burst or trace (got {got}), or phases and repeat")
         (_CHECKS[self.kind] if self.trace is None else _trace)(self)
         return self
 
     @property
     def kind(self) -> Literal["closed", "open", "burst"]:
-        """closed: a request when a user is free; open: at its due time; burst: many at once."""
+        """Kind of load: a closed loop of users, an open loop, or bursts."""
         if self.rate is not None or self.trace is not None:
             return "open"
         return "burst" if self.burst is not None else "closed"
 
     @property
     def slots(self) -> int:
-        """How many requests may be in flight at most."""
+        """Maximum number of requests in flight."""
         if self.kind == "closed":
             return self.users or self.concurrency or 1
         return self.max_in_flight or (self.burst if self.burst is not None else DEFAULT_IN_FLIGHT)
 
 
 def unrolled(phases: Iterable[Phase]) -> Iterator[Phase]:
-    """Each phase as often as it comes."""
+    """Yield every phase, with repeated phases as often as they repeat."""
     for phase in phases:
         if not phase.phases:
             yield phase
@@ -104,7 +104,7 @@ def unrolled(phases: Iterable[Phase]) -> Iterator[Phase]:
 
 def _closed(phase: Phase) -> None:
     if (phase.requests is None) == (phase.for_ is None):
-        raise ValueError("a phase with users needs either requests (a round) or for (a time)")
+        raise ValueError("a phase with users needs either requests (per round) or for (a duration)")
     if phase.for_ is not None and phase.rounds != 1:
         raise ValueError("rounds go with requests, not with for")
     _only(phase, {"users", "concurrency", "requests", "rounds", "between", "for_"})
@@ -112,41 +112,41 @@ def _closed(phase: Phase) -> None:
 
 def _open(phase: Phase) -> None:
     if not phase.for_:
-        raise ValueError("a phase with rate needs for: how long, e.g. for: 10m")
+        raise ValueError("a phase with rate needs a duration, e.g. for: 10m")
     if phase.law in ("ramp", "step", "spike", "day") and phase.to is None:
-        raise ValueError(f"the law {phase.law} needs to: the rate it goes to, e.g. to: 50/s")
+        raise ValueError(f"the law {phase.law} needs a second rate, e.g. to: 50/s")
     if phase.law == "day" and not phase.period:
-        raise ValueError("period: how long a day of the law day is, e.g. 24h")
+        raise ValueError("the law day needs a period above 0, e.g. period: 24h")
     if phase.law == "spike":
         if phase.at is None or not phase.width:
-            raise ValueError("the law spike needs at (when) and width (how long)")
+            raise ValueError("the law spike needs at (its start) and width (its length)")
         if phase.at + phase.width > phase.for_:
             raise ValueError("the spike (at + width) ends after the phase (for)")
     _only(phase, {"rate", "law", "for_", "max_in_flight", *_SHAPED_BY})
     for name in sorted(phase.model_fields_set & set(_SHAPED_BY)):
         if phase.law not in _SHAPED_BY[name]:
             raise ValueError(
-                f"{name} says nothing to the law {phase.law}: it belongs to {' and '.join(_SHAPED_BY[name])}"
+                f"{name} has no effect with the law {phase.law}: it belongs to {' and '.join(_SHAPED_BY[name])}"
             )
 
 
 def _burst(phase: Phase) -> None:
     if phase.repeat > 1 and not phase.every:
-        raise ValueError("a burst that repeats needs every: how far apart, e.g. every: 20s")
+        raise ValueError("a burst that repeats needs an interval, e.g. every: 20s")
     _only(phase, {"burst", "repeat", "every", "between", "max_in_flight"})
 
 
 def _trace(phase: Phase) -> None:
     trace.read(phase.trace or "")
     if not phase.unit:
-        raise ValueError("unit: what one of the trace's timestamps lasts, e.g. 1ms or 1s")
+        raise ValueError("a trace needs the unit of its timestamps, e.g. unit: 1ms or unit: 1s")
     _only(phase, {"trace", "unit", "speed", "block_tokens", "requests", "for_", "max_in_flight"})
 
 
 def _only(phase: Phase, allowed: set[str]) -> None:
     extra = sorted(phase.model_fields_set - allowed)
     if extra:
-        raise ValueError(f"{extra[0].rstrip('_')} has no meaning in a phase with {phase.kind} load")
+        raise ValueError(f"{extra[0].rstrip('_')} has no effect in a phase with {phase.kind} load: remove it")
 
 
 _CHECKS = {"closed": _closed, "open": _open, "burst": _burst}

@@ -1,4 +1,4 @@
-"""What a profile has watched beside the server itself: a canary, and the machines the server runs on."""
+"""`watch` of a profile: canary and exporters on the server's machines."""
 
 from __future__ import annotations
 
@@ -7,20 +7,26 @@ from typing import Annotated
 from pydantic import Field
 
 from loadchaos.core.units import DurationS
-from loadchaos.profile.base import Part
+from loadchaos.profile.base import ProfilePart
 
 _PAGE = "an address such as http://10.0.0.1:9400/metrics"
 PageUrl = Annotated[str, Field(pattern=r"^https?://[^/\s]+")]
 
 
-class CanaryOptions(Part):
-    """Two small prompts asked every so often beside the load; what they are answered is learned before it begins."""
+class CanaryOptions(ProfilePart):
+    """Two small prompts, sent every `every` seconds beside the load.
+
+    The expected answers are learned before the load begins.
+    """
 
     every: DurationS = Field(default=5.0, gt=0)
 
 
-class Watching(Part):
-    """`dcgm` and `node` are pages of dcgm-exporter and node-exporter, of every machine of the server."""
+class MonitorOptions(ProfilePart):
+    """Monitoring beside the server's own metrics.
+
+    `dcgm` and `node` are the pages of dcgm-exporter and node-exporter on the server's machines.
+    """
 
     canary: CanaryOptions | None = None
     dcgm: tuple[PageUrl, ...] = Field(default=(), description=_PAGE)

@@ -1,4 +1,7 @@
-"""`--set load.0.users=20`: change a profile before it is judged. A path of keys and list indices, a value in YAML."""
+"""Apply `--set load.0.users=20` to a profile before it is checked.
+
+The path has keys and list indices; the value is YAML.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,15 @@ from loadchaos.profile.source import Loc, plain
 
 
 def apply(node: Any, overrides: Sequence[str]) -> tuple[Any, dict[Loc, str]]:
-    """A changed copy, and which override set which place. `*` as an index: every entry that has the key already.
+    """Apply overrides to a copy of a profile.
 
-    Mappings that are missing on the way are made. Raises ProfileError naming each override that cannot be applied.
+    `*` as an index means every entry that already has the key. Missing mappings on the path are created.
+
+    Returns:
+        The changed copy, and the text of the override that set each location.
+
+    Raises:
+        ProfileError: names each override that cannot be applied.
     """
     node = copy.deepcopy(node)
     origin: dict[Loc, str] = {}
@@ -42,29 +51,29 @@ def _split(text: str) -> tuple[list[str], Any]:
     try:
         return keys, plain(YAML(typ="safe", pure=True).load(value))
     except YAMLError:
-        quoted = f"""; as text it goes in quotes: --set '{path}="{value}"'""" if '"' not in value else ""
+        quoted = f"""; quote it to make it text: --set '{path}="{value}"'""" if '"' not in value else ""
         raise ValueError(f"the value is not YAML (got {value!r}){quoted}") from None
 
 
-def _places(node: Any, keys: Sequence[str], done: Loc = ()) -> list[Loc]:
-    """Every place a path means, with indices as numbers."""
+def _places(node: Any, keys: Sequence[str], parent: Loc = ()) -> list[Loc]:
+    """Every location that a path matches, with indices as numbers."""
     if not keys:
-        return [done]
+        return [parent]
     key, rest = keys[0], keys[1:]
     if isinstance(node, list):
         if key == "*":
-            fitting = [i for i, item in enumerate(node) if _has(item, rest)]
-            if not fitting:
-                raise ValueError(f"no entry of {'.'.join(map(str, done))} has {'.'.join(rest)}")
-            return [place for i in fitting for place in _places(node[i], rest, (*done, i))]
+            matching = [i for i, item in enumerate(node) if _has(item, rest)]
+            if not matching:
+                raise ValueError(f"no entry of {'.'.join(map(str, parent))} has {'.'.join(rest)}")
+            return [place for i in matching for place in _places(node[i], rest, (*parent, i))]
         if not key.isdigit():
-            raise ValueError(f"{'.'.join(map(str, done))} is a list: a number was expected (got {key!r})")
+            raise ValueError(f"{'.'.join(map(str, parent))} is a list: a number was expected (got {key!r})")
         if int(key) > len(node) or (int(key) == len(node) and rest):
-            raise ValueError(f"{'.'.join(map(str, done))} has {len(node)} entries, counted from 0 (got {key})")
-        return _places(node[int(key)] if int(key) < len(node) else None, rest, (*done, int(key)))
+            raise ValueError(f"{'.'.join(map(str, parent))} has {len(node)} entries, counted from 0 (got {key})")
+        return _places(node[int(key)] if int(key) < len(node) else None, rest, (*parent, int(key)))
     if node is not None and not isinstance(node, dict):
-        raise ValueError(f"{'.'.join(map(str, done))} is {node!r} and holds nothing")
-    return _places(node.get(key) if node else None, rest, (*done, key))
+        raise ValueError(f"{'.'.join(map(str, parent))} is {node!r} and has no keys")
+    return _places(node.get(key) if node else None, rest, (*parent, key))
 
 
 def _has(item: Any, keys: Sequence[str]) -> bool:

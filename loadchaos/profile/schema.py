@@ -1,4 +1,4 @@
-"""`python -m loadchaos.profile.schema` prints the profile's JSON Schema, which editors use to complete and check."""
+"""JSON Schema of a profile: `python -m loadchaos.profile.schema`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from loadchaos.profile.profile import Profile
 
 
 def schema() -> str:
-    """The schema as it is committed in schemas/profile.json. Shelves judge payloads and behaviours, not this."""
+    """JSON Schema of a profile, as committed in schemas/profile.json.
+
+    It does not cover the options of payloads and behaviours: `loadchaos check` checks those.
+    """
     data = Profile.model_json_schema(by_alias=True)
     data["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return json.dumps(data, indent=1, sort_keys=True) + "\n"

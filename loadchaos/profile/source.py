@@ -1,4 +1,4 @@
-"""Profile text -> plain data and where each value stands in it, so that every mistake can be told as file:line:column."""
+"""Read profile text into data with the line and column of each value."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Loc = tuple[int | str, ...]
 
 @dataclass(frozen=True)
 class Mistake:
-    """One thing that is wrong: at which key path, in what words; `of_key` marks the key itself, not its value."""
+    """One mistake at a key path. `of_key` points to the key, not to its value."""
 
     loc: Loc
     text: str
@@ -29,14 +29,23 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Document:
-    """A parsed profile: `node` is ruamel's tree with positions, `path` what messages call it."""
+    """A parsed profile.
+
+    Args:
+        node: ruamel's tree, which has the positions.
+        path: name of the file in messages.
+        overrides: text of the --set that set the value at a location.
+    """
 
     node: Any
     path: str
     overrides: Mapping[Loc, str]
 
-    def tell(self, mistakes: Sequence[Mistake]) -> ProfileError:
-        """All mistakes in the order of their lines; one that an override made names the override."""
+    def error(self, mistakes: Sequence[Mistake]) -> ProfileError:
+        """An error with all mistakes, ordered by line.
+
+        Mistakes of overrides come last.
+        """
         lines = []
         for mistake in mistakes:
             name = ".".join(map(str, mistake.loc)) or "profile"
@@ -49,14 +58,14 @@ class Document:
         return ProfileError(list(dict.fromkeys(text for _, text in sorted(lines))))
 
     def override_of(self, loc: Loc) -> str | None:
-        """The `--set` that made the value at that place; None: it stands in the file."""
+        """The --set that set the value at a location, or None."""
         for length in range(len(loc), 0, -1):
             if loc[:length] in self.overrides:
                 return self.overrides[loc[:length]]
         return None
 
     def where(self, loc: Loc, *, of_key: bool = False) -> tuple[int, int]:
-        """1-based line and column; of the nearest parent that has one where the value itself was never written."""
+        """Line and column from 1 of a value, or of its nearest written parent."""
         node, mark = self.node, (0, 0)
         for depth, key in enumerate(loc):
             try:
@@ -69,12 +78,15 @@ class Document:
                     mark = node.lc.key(key) if at_key else node.lc.value(key)  # type: ignore[attr-defined]  # as above
                     node = child
             except (KeyError, IndexError, TypeError, AttributeError):
-                break  # values from overrides and merge keys have no place of their own: the parent's is told
+                break  # values of overrides and merge keys have no place of their own: use the parent's
         return mark[0] + 1, mark[1] + 1
 
 
 def read(path: Path) -> Any:
-    """ruamel's tree of a YAML 1.2 file. Raises ProfileError for what is no YAML, empty or no mapping."""
+    """Parse a YAML 1.2 file into ruamel's tree.
+
+    Raises ProfileError if it is not YAML, empty or not a mapping.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as e:
@@ -83,7 +95,7 @@ def read(path: Path) -> Any:
     for number, line in enumerate(text.splitlines(), 1):
         indent = line[: len(line) - len(line.lstrip())]
         if "\t" in indent:
-            raise ProfileError([f"{path}:{number}:{indent.index(chr(9)) + 1}: a tab; YAML indents with spaces"])
+            raise ProfileError([f"{path}:{number}:{indent.index(chr(9)) + 1}: a tab; indent YAML with spaces"])
     try:
         node = YAML().load(text)
     except MarkedYAMLError as e:
@@ -91,7 +103,7 @@ def read(path: Path) -> Any:
     except (YAMLError, ValueError, RecursionError) as e:
         raise ProfileError([f"{path}:1:1: not YAML: {e}"]) from None
     if node is None:
-        raise ProfileError([f"{path}:1:1: the profile is empty; loadchaos init copies some to begin with"])
+        raise ProfileError([f"{path}:1:1: the profile is empty; `loadchaos init` copies examples to start from"])
     if not isinstance(node, dict):
         raise ProfileError([f"{path}:1:1: not a profile: a mapping with name, traffic and load was expected"])
     return node
@@ -107,7 +119,7 @@ def _marked(path: Path, error: MarkedYAMLError) -> str:
 
 
 def plain(node: Any) -> Any:
-    """Mappings, lists and scalars without ruamel's own types."""
+    """Convert ruamel's types into plain mappings, lists and scalars."""
     if isinstance(node, Mapping):
         return {(str(k) if isinstance(k, str) else k): plain(v) for k, v in node.items()}
     if isinstance(node, list | tuple):
@@ -121,7 +133,7 @@ def plain(node: Any) -> Any:
 
 
 def from_pydantic(errors: Sequence[Mapping[str, Any]], model: type[BaseModel], prefix: Loc = ()) -> list[Mistake]:
-    """pydantic's errors in our words, with the nearest right key for an unknown one."""
+    """Convert pydantic's errors into mistakes, with a hint for unknown keys."""
     found = []
     for error in errors:
         loc = (
@@ -143,7 +155,7 @@ def from_pydantic(errors: Sequence[Mapping[str, Any]], model: type[BaseModel], p
             text = f"{_form(model, error)} was expected"
         elif kind in _EXPECTED:
             text = f"{_EXPECTED[kind]} was expected"
-        found.append(Mistake(loc, text if "(got " in text else f"{_ours(text)}{_given(kind, got)}"))
+        found.append(Mistake(loc, text if "(got " in text else f"{_reworded(text)}{_given(kind, got)}"))
     return found
 
 
@@ -158,17 +170,20 @@ _EXPECTED = {
     "string_too_short": "some text",
     "too_short": "at least one entry",
 }
-"""pydantic's kinds of a wrong value, in words for people who write YAML: they know neither tuples nor models."""
+"""pydantic's error types in words of YAML, which has neither tuples nor models."""
 
 
 def _form(model: type[BaseModel], error: Mapping[str, Any]) -> str:
-    """What a pattern asks for, as its field describes it."""
+    """Description of the field with a pattern, else the pattern."""
     field = _field_at(model, error["loc"])
     return (field.description if field is not None else None) or f"the form {error['ctx']['pattern']}"
 
 
 def _given(kind: str, got: object) -> str:
-    """What stood there, as the end of a sentence; of what holds several values only what it is."""
+    """The wrong value as the end of a sentence.
+
+    Of a list or mapping, only its type.
+    """
     if not isinstance(got, dict | list | tuple | BaseModel):
         return f" (got {got!r})"
     if kind not in _EXPECTED or not got:
@@ -176,12 +191,12 @@ def _given(kind: str, got: object) -> str:
     return f" (got {'a mapping' if isinstance(got, dict) else 'a list'})"
 
 
-def _ours(text: str) -> str:
+def _reworded(text: str) -> str:
     return text.replace("Input should be ", "must be ").replace("greater than or equal to", "at least")
 
 
 def near(word: str, known: Sequence[str]) -> str:
-    """`; did you mean X?`, or what there is, for an unknown word."""
+    """Hint for an unknown word: the nearest known word, or all of them."""
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     if close:
         return f"; did you mean {close[0]}?"
@@ -189,13 +204,13 @@ def near(word: str, known: Sequence[str]) -> str:
 
 
 def _keys_at(model: type[BaseModel], loc: Sequence[int | str]) -> list[str]:
-    """The keys a mapping at that place may have, found by walking the models' annotations."""
+    """Keys that a mapping at a location may have."""
     *_, (current, _field) = _walk(model, loc)
     return [f.alias or n for n, f in current.model_fields.items()] if current is not None else []
 
 
 def _field_at(model: type[BaseModel], loc: Sequence[int | str]) -> FieldInfo | None:
-    """The field that judged the value at that place: the last that the path names."""
+    """The last field that a location names: it rejected the value."""
     *_, (_current, field) = _walk(model, loc)
     return field
 
@@ -203,7 +218,7 @@ def _field_at(model: type[BaseModel], loc: Sequence[int | str]) -> FieldInfo | N
 def _walk(
     model: type[BaseModel], loc: Sequence[int | str]
 ) -> Iterator[tuple[type[BaseModel] | None, FieldInfo | None]]:
-    """From the whole model on: the model that each key leads into, and the last field there was."""
+    """Yield (model, last field) along a location, from the whole model on."""
     current: type[BaseModel] | None = model
     field: FieldInfo | None = None
     yield current, field

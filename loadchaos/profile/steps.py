@@ -1,4 +1,4 @@
-"""Steps of a run: due time, traffic, payload, client behaviour and seed of each request.
+"""Steps of a run: due time, payload and behaviour of each request.
 
 Step i depends only on the run's seed and on i, so each of N workers generates its own steps: worker i mod N sends step i.
 """
@@ -26,14 +26,17 @@ SentSteps = Sequence[Sequence[int]]
 
 @runtime_checkable
 class HasVariants(Protocol):
-    """Payload options that are sent variant by variant in a fixed order, such as the rungs of a length ladder."""
+    """Payload options sent variant by variant, such as a length ladder."""
 
     def variants(self) -> Sequence[Any]:
         """Every variant in order, as options of the same kind."""
 
 
 def steps(profile: Profile, seed: int, worker: int = 0, workers: int = 1) -> Iterator[Step]:
-    """Yield this worker's steps of all phases. Endless if a phase of users has a duration."""
+    """Yield this worker's steps of all phases.
+
+    Endless if a phase of users has a duration.
+    """
     for number in range(len(profile.load)):
         yield from of_phase(profile, seed, number, worker, workers)
 
@@ -66,7 +69,10 @@ def is_left(index: int, sent: SentSteps) -> bool:
 
 
 class _StepFactory:
-    """Makes the steps of one traffic in one phase. Everything that is the same for all steps is computed once."""
+    """Makes the steps of one traffic in one phase.
+
+    Everything that is the same for all steps is computed once.
+    """
 
     def __init__(self, traffic: Traffic, seed: int, phase: int) -> None:
         self.count = 0
@@ -109,7 +115,10 @@ class _StepFactory:
 
 
 def _payload_variants(traffic: Traffic) -> list[dict[str, Any]]:
-    """Payloads of a traffic: step n sends variant n modulo their number. Most traffic has one."""
+    """Payloads of a traffic: step n sends variant n modulo their number.
+
+    Most traffic has one.
+    """
     options = dict(traffic.payload_options)
     # A protocol compares names only, and `variants` of a payload may also be a number.
     name = next((n for n, o in options.items() if isinstance(o, HasVariants) and callable(o.variants)), None)

@@ -1,4 +1,4 @@
-"""`target` of a profile: what is tested where the command line names no server, and what to do when it dies."""
+"""`target` of a profile: the default server and the reaction to its death."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BeforeValidator, Field, model_validator
 
 from loadchaos.core.units import Bytes, DurationS
-from loadchaos.profile.base import Part
+from loadchaos.profile.base import ProfilePart
 
 
 def _version(value: object) -> object:
     if isinstance(value, float | int) and not isinstance(value, bool):
-        raise ValueError(f'a version is text, or 0.20 becomes 0.2: write "{value}"')
+        raise ValueError(f'a version is text, because the number 0.20 equals 0.2: write "{value}"')
     return value
 
 
 Version = Annotated[str, BeforeValidator(_version)]
 
 
-class Embedded(Part):
-    """The embedded server: which one it plays, which bugs are planted, flags under the server's own names."""
+class EmbeddedServer(ProfilePart):
+    """The embedded server: simulated server and version, planted bugs, flags."""
 
     dialect: str = "vllm"
     era: Version | None = None
@@ -29,16 +29,22 @@ class Embedded(Part):
     flags: Mapping[str, Any] = {}
 
 
-class LaunchLimits(Part):
-    """What each process of the server may have at most: RLIMIT_DATA, RLIMIT_NOFILE, RLIMIT_CORE of setrlimit(2)."""
+class LaunchLimits(ProfilePart):
+    """Limits of each server process.
+
+    They are RLIMIT_DATA, RLIMIT_NOFILE and RLIMIT_CORE of setrlimit(2).
+    """
 
     memory: Bytes | None = None
     open_files: int | None = Field(default=None, gt=0)
     core: Bytes | None = None
 
 
-class Launch(Part):
-    """A server to start: its command, what is added to its environment, where it will listen, what it may use."""
+class Launch(ProfilePart):
+    """A server that loadchaos starts: command, environment, URL and limits.
+
+    `ready_within` is in seconds.
+    """
 
     command: tuple[str, ...] = Field(min_length=1)
     env: Mapping[str, str] = {}
@@ -47,29 +53,35 @@ class Launch(Part):
     limits: LaunchLimits = LaunchLimits()
 
 
-class Stopping(Part):
-    """The run ends when the server is dead."""
+class StopOnDeath(ProfilePart):
+    """End the run when the server dies."""
 
 
-class Waiting(Part):
-    """The load waits for the server's return: `at_most` so long, and no more after so many `deaths`."""
+class WaitOnDeath(ProfilePart):
+    """Pause the load until the server is back.
+
+    The run ends if that takes more than `at_most` seconds, or after `deaths` deaths.
+    """
 
     at_most: DurationS | None = None
     deaths: int | None = Field(default=None, gt=0)
 
 
-class Restarting(Part):
-    """A server that loadchaos started is started again, `at_most` so often."""
+class RestartOnDeath(ProfilePart):
+    """Start the server again, at most `at_most` times.
+
+    Only for a server that loadchaos started.
+    """
 
     at_most: int = Field(default=20, gt=0)
 
 
-class OnDeath(Part):
-    """What to do when the server dies: one of the three."""
+class OnDeath(ProfilePart):
+    """Reaction to the death of the server: one of three."""
 
-    stop: Stopping | None = None
-    wait: Waiting | None = None
-    restart: Restarting | None = None
+    stop: StopOnDeath | None = None
+    wait: WaitOnDeath | None = None
+    restart: RestartOnDeath | None = None
 
     @model_validator(mode="after")
     def _one(self) -> OnDeath:
@@ -79,7 +91,7 @@ class OnDeath(Part):
 
     @property
     def policy(self) -> Literal["stop", "wait", "restart"]:
-        """Which of them."""
+        """Name of the chosen reaction."""
         return "wait" if self.wait is not None else "restart" if self.restart is not None else "stop"
 
 
@@ -87,7 +99,7 @@ _OnDeathName = Literal["stop", "wait", "restart"]
 
 
 def _on_death(value: object) -> object:
-    """`wait` is `{wait: {}}`."""
+    """Accept `wait` for `{wait: {}}`."""
     if isinstance(value, str):
         if value not in get_args(_OnDeathName):
             raise ValueError(f"one of {', '.join(get_args(_OnDeathName))} was expected (got {value!r})")
@@ -97,26 +109,26 @@ def _on_death(value: object) -> object:
     return value
 
 
-class Replica(Part):
-    """One of several servers behind the target: watched and attacked one by one."""
+class Replica(ProfilePart):
+    """One of several servers behind the target, monitored and attacked alone."""
 
     name: str
     url: str
     log: str | None = None
 
 
-class Target(Part):
-    """What is tested where the command line names no server, and what to do when it dies.
+class Target(ProfilePart):
+    """Default server of a profile, and the reaction to its death.
 
-    `ca` and `insecure` are for https: a PEM file with the certificates to believe, or none is checked. `tokenizer` is a
-    folder with tokenizer.json to count words by, for a server that does not tell how it counts.
+    `ca` is a PEM file with trusted certificates; `insecure` accepts any certificate. `tokenizer` is a folder with
+    tokenizer.json, to count tokens for a server that offers no way to count them.
     """
 
     dialect: str = "auto"
     on_death: Annotated[OnDeath, BeforeValidator(_on_death, json_schema_input_type=_OnDeathName | OnDeath)] = OnDeath(
-        wait=Waiting()
+        wait=WaitOnDeath()
     )
-    embedded: Embedded | None = None
+    embedded: EmbeddedServer | None = None
     launch: Launch | None = None
     replicas: tuple[Replica, ...] = ()
     toxiproxy: str | None = None

@@ -20,7 +20,10 @@ from loadchaos.core.model import Output, Step
 
 @dataclass(frozen=True)
 class Arrival:
-    """One request of a trace. `at` counts from the first request, in the trace's own time unit; lengths are in tokens."""
+    """One request of a trace.
+
+    `at` counts from the first request, in the trace's own time unit; lengths are in tokens.
+    """
 
     at: float
     input_tokens: int
@@ -30,15 +33,18 @@ class Arrival:
 
 @runtime_checkable
 class Replays(Protocol):
-    """Payload options that can send a prompt with the length and the shared blocks of a trace."""
+    """Payload options that can replay the prompts of a trace."""
 
     def replay(self, tokens: int, blocks: Sequence[int], block_tokens: int) -> Any:
-        """Options of the same kind for a prompt of `tokens` tokens that begins with these blocks."""
+        """Options for a prompt of `tokens` tokens that starts with `blocks`."""
 
 
 @functools.lru_cache(maxsize=8)
 def read(file: str) -> tuple[Arrival, ...]:
-    """Read all arrivals of a trace, sorted by time. Raises ValueError with the file and line of a mistake."""
+    """Read all arrivals of a trace, sorted by time.
+
+    Raises ValueError with the file and line of a mistake.
+    """
     try:
         text = Path(file).read_text(encoding="utf-8")
     except OSError as e:
@@ -80,7 +86,7 @@ def _tokens(row: Any, name: str) -> int:
 
 
 def apply(step: Step, arrival: Arrival, block_tokens: int) -> Step:
-    """The step with the prompt length, shared blocks and exact output length of an arrival."""
+    """Apply the lengths and shared blocks of an arrival to a step."""
     payload = {
         name: options.replay(arrival.input_tokens, arrival.blocks, block_tokens)
         if isinstance(options, Replays)

@@ -1,4 +1,4 @@
-"""`traffic` of a profile: kinds of request, with what each sends, how long its answers are and how its clients behave."""
+"""`traffic` of a profile: kinds of request and their clients."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from pydantic import BaseModel, BeforeValidator, Field, PrivateAttr, model_valid
 
 from loadchaos.core.model import Outcome
 from loadchaos.core.units import IntRange, Range
-from loadchaos.profile.base import Part
+from loadchaos.profile.base import ProfilePart
 
 
-class OutputOptions(Part):
-    """`max` is a cap; `exact` makes the server go on to that length, where it has the means."""
+class OutputOptions(ProfilePart):
+    """Length of an answer in tokens.
+
+    `max` is a limit. `exact` makes the server generate that many tokens, if it supports this.
+    """
 
     max: IntRange | None = None
     exact: IntRange | None = None
@@ -25,13 +28,13 @@ class OutputOptions(Part):
             raise ValueError("either max or exact was expected, e.g. {max: 128}")
         low = (self.max or self.exact or Range(1, 1)).low
         if low < 1:
-            raise ValueError(f"an answer has at least 1 token (got {low})")
+            raise ValueError(f"an output length of at least 1 was expected (got {low})")
         return self
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """A behaviour of the shelf with the share of the traffic that behaves so, and its options (a shelf's model)."""
+class BehaviourShare:
+    """A client behaviour, its options, and its share of the traffic (0 to 1)."""
 
     name: str
     share: float
@@ -39,7 +42,7 @@ class Chosen:
 
 
 def _behaviours(value: object) -> object:
-    """`slow_read` is `{slow_read: {}}`; options may be left out."""
+    """Accept `slow_read` for `{slow_read: {}}`."""
     if isinstance(value, str):
         return {value: {}}
     if isinstance(value, Mapping):
@@ -51,8 +54,11 @@ def _one_or_more(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
-class Traffic(Part):
-    """One kind of request with its weight (as in Locust). `payload` and `behaviour` are judged by their shelves."""
+class Traffic(ProfilePart):
+    """One kind of request and its weight, as in Locust.
+
+    The registry's models check `payload` and `behaviour`.
+    """
 
     name: str = Field(
         pattern=r"^[A-Za-z_][A-Za-z0-9_-]*$", description="a name of letters, digits, _ and - that begins with a letter"
@@ -65,20 +71,20 @@ class Traffic(Part):
     expect: Annotated[tuple[Outcome, ...], BeforeValidator(_one_or_more)] = ("ok",)
 
     _options: dict[str, BaseModel] = PrivateAttr(default_factory=dict)
-    _chosen: list[Chosen] = PrivateAttr(default_factory=list)
+    _behaviour_shares: list[BehaviourShare] = PrivateAttr(default_factory=list)
     _plain: BaseModel | None = PrivateAttr(default=None)
 
     @property
     def payload_options(self) -> Mapping[str, BaseModel]:
-        """Each payload's options as its shelf's model."""
+        """Options of each payload."""
         return self._options
 
     @property
-    def behaviours(self) -> list[Chosen]:
-        """What part of the requests behaves how; the rest is plain."""
-        return self._chosen
+    def behaviours(self) -> list[BehaviourShare]:
+        """Behaviours other than `plain` and their shares."""
+        return self._behaviour_shares
 
     @property
     def plain_options(self) -> BaseModel | None:
-        """The options of the behaviour `plain`, which the rest gets."""
+        """Options of the behaviour `plain`, which all other requests have."""
         return self._plain

@@ -1,4 +1,4 @@
-"""What the models of a profile cannot see one by one: names that a shelf must have, and what belongs together."""
+"""Checks of a profile across its parts: registered names and combinations."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ if TYPE_CHECKING:
     from loadchaos.profile.profile import Registry
 
 
-def mistakes(data: Mapping[str, Any], shelves: Registry) -> Iterator[Mistake]:
-    """Of a profile as it was read; what is not even of the right kind the models tell."""
-    for look in _LOOKS:
-        yield from look(data, shelves)
+def mistakes(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake]:
+    """Yield the mistakes in the plain data of a profile.
+
+    Values of a wrong type are skipped: the models report them.
+    """
+    for check in _CHECKS:
+        yield from check(data, registry)
 
 
 def _entries(data: Mapping[str, Any], key: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -28,18 +31,18 @@ def _entries(data: Mapping[str, Any], key: str) -> Iterator[tuple[int, Mapping[s
             yield i, entry
 
 
-def _payloads(data: Mapping[str, Any], shelves: Registry) -> Iterator[Mistake]:
+def _payloads(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake]:
     for i, entry in _entries(data, "traffic"):
         payload = entry.get("payload")
         for name, raw in payload.items() if isinstance(payload, Mapping) else ():
-            yield from _shelf("payload", shelves.payloads, ("traffic", i, "payload", name), name, raw)
-            in_vain = getattr(shelves.payloads.get(name), "ignored_payloads", None)
-            for other in in_vain(payload) if in_vain is not None else ():
-                text = f"is in vain beside {name}, which says by itself what is sent: leave one of the two out"
+            yield from _options("payload", registry.payloads, ("traffic", i, "payload", name), name, raw)
+            ignored = getattr(registry.payloads.get(name), "ignored_payloads", None)
+            for other in ignored(payload) if ignored is not None else ():
+                text = f"has no effect beside {name}, which defines the whole request: remove one of the two"
                 yield Mistake(("traffic", i, "payload", other), text, of_key=True)
 
 
-def _behaviours(data: Mapping[str, Any], shelves: Registry) -> Iterator[Mistake]:
+def _behaviours(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake]:
     for i, entry in _entries(data, "traffic"):
         given = entry.get("behaviour")
         if isinstance(given, str):
@@ -52,9 +55,9 @@ def _behaviours(data: Mapping[str, Any], shelves: Registry) -> Iterator[Mistake]
                 shares += share(options.pop("share", 1.0)) if isinstance(options, dict) else 0.0
             except ValueError as e:
                 yield Mistake((*loc, "share"), str(e))
-            yield from _shelf("behaviour", shelves.behaviours, loc, name, options)
-            if entry.get("stream") is False and _needs_stream(shelves.behaviours.get(name), options):
-                yield Mistake(loc, "hangs up within a stream, and stream is false: hang up after a time (after: 200ms)")
+            yield from _options("behaviour", registry.behaviours, loc, name, options)
+            if entry.get("stream") is False and _needs_stream(registry.behaviours.get(name), options):
+                yield Mistake(loc, "aborts within a stream, but stream is false: abort after a time (after: 200ms)")
         if shares > 1 + 1e-9:
             yield Mistake(("traffic", i, "behaviour"), f"the shares add up to more than 100% (got {shares * 100:g}%)")
 
@@ -66,12 +69,12 @@ def _needs_stream(model: type[BaseModel] | None, options: object) -> bool:
         return False
 
 
-def _shelf(
-    what: str, shelf: Mapping[str, type[BaseModel]], loc: tuple[int | str, ...], name: str, raw: Any
+def _options(
+    kind: str, models: Mapping[str, type[BaseModel]], loc: tuple[int | str, ...], name: str, raw: Any
 ) -> Iterator[Mistake]:
-    model = shelf.get(name)
+    model = models.get(name)
     if model is None:
-        yield Mistake(loc, f"unknown {what} {name!r}{near(str(name), list(shelf))}", of_key=True)
+        yield Mistake(loc, f"unknown {kind} {name!r}{near(str(name), list(models))}", of_key=True)
         return
     try:
         model.model_validate({} if raw is None else raw)
@@ -83,44 +86,44 @@ def _weights(data: Mapping[str, Any], _: Registry) -> Iterator[Mistake]:
     entries = list(_entries(data, "traffic"))
     weights = [entry.get("weight", 1) for _, entry in entries]
     if entries and all(isinstance(w, int | float) and w == 0 for w in weights):
-        yield Mistake(("traffic",), "every weight is 0: nothing would be sent")
+        yield Mistake(("traffic",), "every weight is 0: set at least one above 0")
     seen: dict[Any, int] = {}
     for i, entry in entries:
         if (name := str(entry.get("name"))) in seen:
-            yield Mistake(("traffic", i, "name"), f"traffic {seen[name]} has that name already (got {name!r})")
+            yield Mistake(("traffic", i, "name"), f"traffic {seen[name]} already has this name (got {name!r})")
         seen.setdefault(name, i)
 
 
-def _dialects(data: Mapping[str, Any], shelves: Registry) -> Iterator[Mistake]:
+def _dialects(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake]:
     target = data.get("target")
     if not isinstance(target, Mapping):
         return
-    if shelves.dialects and isinstance(d := target.get("dialect"), str) and d not in {*shelves.dialects, "auto"}:
-        known = [*shelves.dialects, "auto"]
+    if registry.dialects and isinstance(d := target.get("dialect"), str) and d not in {*registry.dialects, "auto"}:
+        known = [*registry.dialects, "auto"]
         yield Mistake(("target", "dialect"), f"unknown dialect {d!r}{near(d, known)}")
     embedded = target.get("embedded")
-    if not isinstance(embedded, Mapping) or shelves.defects is None:
+    if not isinstance(embedded, Mapping) or registry.defects is None:
         return
     dialect = embedded.get("dialect", "vllm")
-    if dialect not in shelves.defects:
-        text = f"no embedded server speaks {dialect!r}{near(str(dialect), list(shelves.defects))}"
+    if dialect not in registry.defects:
+        text = f"the embedded server cannot simulate {dialect!r}{near(str(dialect), list(registry.defects))}"
         yield Mistake(("target", "embedded", "dialect"), text)
         return
     defects = embedded.get("defects")
     for i, name in enumerate(defects if isinstance(defects, list) else ()):
-        if name not in shelves.defects[dialect]:
-            hint = near(str(name), list(shelves.defects[dialect]))
+        if name not in registry.defects[dialect]:
+            hint = near(str(name), list(registry.defects[dialect]))
             yield Mistake(("target", "embedded", "defects", i), f"unknown defect {name!r} of {dialect}{hint}")
 
 
-def _attacks(data: Mapping[str, Any], shelves: Registry) -> Iterator[Mistake]:
-    if shelves.attacks is None:
+def _attacks(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake]:
+    if registry.attacks is None:
         return
     dialect = _dialect_of(data)
-    if dialect is not None and dialect in shelves.attacks:
-        known, of = shelves.attacks[dialect], f" {dialect} has no such attack"
+    if dialect is not None and dialect in registry.attacks:
+        known, of = registry.attacks[dialect], f" {dialect} has no such attack"
     else:
-        known, of = frozenset().union(*shelves.attacks.values()), " no dialect has such an attack"
+        known, of = frozenset().union(*registry.attacks.values()), " no server has such an attack"
     for i, entry in _entries(data, "attacks"):
         name = entry.get("admin")
         if isinstance(name, str) and name not in known:
@@ -128,15 +131,13 @@ def _attacks(data: Mapping[str, Any], shelves: Registry) -> Iterator[Mistake]:
 
 
 def _traces(data: Mapping[str, Any], _: Registry) -> Iterator[Mistake]:
-    """What a trace says of lengths has to be made by somebody."""
+    """Require a text payload, which makes prompts of the lengths in a trace."""
     if not _replays(data):
         return
     for i, entry in _entries(data, "traffic"):
         payload = entry.get("payload")
         if isinstance(payload, Mapping) and "text" not in payload:
-            yield Mistake(
-                ("traffic", i, "payload"), "a phase replays a trace: every traffic needs a text payload for it"
-            )
+            yield Mistake(("traffic", i, "payload"), "a phase replays a trace, so every traffic needs a text payload")
 
 
 def _replays(data: Mapping[str, Any], key: str = "load") -> bool:
@@ -164,6 +165,6 @@ def _expectations(data: Mapping[str, Any], _: Registry) -> Iterator[Mistake]:
             yield Mistake(("expect", i), str(e))
 
 
-_LOOKS: tuple[Callable[[Mapping[str, Any], Registry], Iterator[Mistake]], ...] = (
+_CHECKS: tuple[Callable[[Mapping[str, Any], Registry], Iterator[Mistake]], ...] = (
     _payloads, _behaviours, _weights, _dialects, _attacks, _expectations, _traces,
 )  # fmt: skip

@@ -51,17 +51,17 @@ def test_jitter_is_bounded_and_the_same_when_asked_again() -> None:
 
 def test_the_next_starts_are_told_with_what_the_clocks_do() -> None:
     lines = berlin("30 2 * * *").describe_next(BEFORE_AUTUMN, "night", 3)
-    assert lines[0] == "Sat 2026-10-24 02:30:00 CEST  (2026-10-24 00:30:00 UTC), in 12h30m"
-    assert lines[1].endswith("the clocks go back that day (this hour comes twice; it starts in the first)")
+    assert lines[0] == "Sat 2026-10-24 02:30:00 CEST  (2026-10-24 00:30:00 UTC), in 12 h 30 min"
+    assert lines[1].endswith("the clocks go back that day (this hour repeats; the run starts in the first one)")
     assert "clocks" not in lines[2]
 
 
 def test_the_schedule_is_told_in_words() -> None:
     words = berlin("0 2 * * 1-5", jitter="5m", overlap="queue", catch_up="once", max_duration="4h").describe()
-    assert words.startswith("At 02:00 on Monday through Friday, Europe/Berlin, up to 5m later; ")
-    assert "it waits for the end of that run" in words
-    assert "made up for by one run" in words
-    assert "after 4h" in words
+    assert words.startswith("At 02:00 on Monday through Friday, Europe/Berlin, up to 5 min later. ")
+    assert "A start during a run waits for the end of that run" in words
+    assert "Missed starts are replaced by one run" in words
+    assert "ends after 4 h" in words
 
 
 def test_names_of_crontabs_are_understood() -> None:
@@ -78,7 +78,7 @@ def test_names_of_crontabs_are_understood() -> None:
         ('cron: "0 2 * * *", overlap: wait', "must be 'skip' or 'queue'"),
         ('cron: "0 2 * * *", catchup: once', "did you mean catch_up?"),
         ('cron: "0 2 * * *", jitter: 10', "a duration needs a unit"),
-        ('cron: "0 2 * * *", max_duration: 0s', "a run lasts longer than 0s"),
+        ('cron: "0 2 * * *", max_duration: 0s', "a duration above 0s was expected"),
         ('cron: "0 2 * * *", keep: {runs: 0}', "must be greater than 0"),
     ],
 )

@@ -37,16 +37,16 @@ BAD = {
     ),
     "beside phases that repeat": (
         "name: x\n" + TRAFFIC + "load: [{repeat: 2, users: 3, phases: [{users: 1, requests: 1}]}]\n",
-        "load.0: users belongs to one of the phases that are repeated, not beside them",
+        "load.0: users belongs inside one of the repeated phases, not beside phases",
     ),
     "too many phases": (
         "name: x\n" + TRAFFIC + "load: [{repeat: 10001, phases: [{users: 1, requests: 1}]}]\n",
-        "load: more than 10,000 phases, with all that repeat: make them longer",
+        "load: more than 10,000 phases, repeats included: use fewer and longer phases",
     ),
     "no traffic": ("name: x\ntraffic: []\n" + LOAD, "traffic: "),
     "empty weights": (
         "name: x\ntraffic: [{name: t, weight: 0, payload: {text: {}}}]\n" + LOAD,
-        "every weight is 0: nothing would be sent",
+        "every weight is 0: set at least one above 0",
     ),
     "negative weight": (
         "name: x\ntraffic:\n  - {name: t, weight: -1, payload: {text: {}}}\n" + LOAD,
@@ -72,7 +72,7 @@ BAD = {
     "hang-ups at a token without a stream": (
         "name: x\ntraffic:\n  - {name: t, stream: false, payload: {text: {}}, behaviour: {abort: {at_token: 3}}}\n"
         + LOAD,
-        "x.yaml:3:63: traffic.0.behaviour.abort: hangs up within a stream, and stream is false: hang up after a time",
+        "x.yaml:3:63: traffic.0.behaviour.abort: aborts within a stream, but stream is false: abort after a time",
     ),
     "attack": (
         "name: x\ntarget: {dialect: vllm}\n" + TRAFFIC + LOAD + "attacks: [{admin: reset_mm_cahce, every: 2s}]\n",
@@ -101,16 +101,16 @@ BAD = {
     "no mapping": ("- a\n", "not a profile"),
     "two kinds of load": (
         "name: x\n" + TRAFFIC + "load: [{users: 1, rate: 1/s, for: 1s}]\n",
-        "a phase has one of users, rate, burst or trace (got users and rate)",
+        "a phase needs one of users, rate, burst or trace (got users and rate)",
     ),
-    "no end": ("name: x\n" + TRAFFIC + "load: [{users: 1}]\n", "needs either requests (a round) or for (a time)"),
+    "no end": ("name: x\n" + TRAFFIC + "load: [{users: 1}]\n", "needs either requests (per round) or for (a duration)"),
     "what a law does not know": (
         "name: x\n" + TRAFFIC + "load: [{rate: 5/s, for: 3s, burstiness: 0.5}]\n",
-        "x.yaml:3:8: load.0: burstiness says nothing to the law constant: it belongs to gamma",
+        "x.yaml:3:8: load.0: burstiness has no effect with the law constant: it belongs to gamma",
     ),
     "same name": (
         "name: x\ntraffic: [{name: t, payload: {text: {}}}, {name: t, payload: {text: {}}}]\n" + LOAD,
-        "traffic 0 has that name already",
+        "traffic 0 already has this name",
     ),
     "both outputs": (
         "name: x\ntraffic: [{name: t, payload: {text: {}}, output: {max: 1, exact: 2}}]\n" + LOAD,
@@ -151,11 +151,11 @@ BAD = {
     ),
     "text beside a conversation": (
         "name: x\ntraffic:\n  - {name: t, payload: {text: {}, conversation: {}}}\n" + LOAD,
-        "x.yaml:3:25: traffic.0.payload.text: is in vain beside conversation, which says by itself what is sent",
+        "x.yaml:3:25: traffic.0.payload.text: has no effect beside conversation, which defines the whole request",
     ),
     "images beside a file of requests": (
         "name: x\ntraffic: [{name: t, payload: {requests: {file: x.jsonl}, images: {}}}]\n" + LOAD,
-        "traffic.0.payload.images: is in vain beside requests",
+        "traffic.0.payload.images: has no effect beside requests",
     ),
     "more prefix than prompt": (
         "name: x\ntraffic: [{name: t, payload: {text: {tokens: 8..64, shared_prefix: {tokens: 65}}}}]\n" + LOAD,
@@ -219,7 +219,7 @@ def test_a_star_means_every_entry_that_has_the_key(write: Write, good: str) -> N
         ("load.5.users=3", "--set load.5.users=3: load has 1 entries, counted from 0 (got 5)"),
         ("load.x.users=3", "load is a list: a number was expected"),
         ("load.0.users", "PATH=VALUE was expected"),
-        ("load.0.users.more=3", "holds nothing"),
+        ("load.0.users.more=3", "has no keys"),
         ("load.*.rate=3/s", "no entry of load has rate"),
         ("name=[", "the value is not YAML"),
         ("lod=3", "--set lod=3: lod: unknown key; did you mean load?"),

@@ -112,8 +112,8 @@ def test_what_is_no_arrival_is_told_with_its_line(line: str, told: str, tmp_path
     [
         (("{path}", "/nowhere.jsonl"), r"x\.yaml:6:\d+: .*nowhere\.jsonl: No such file"),
         (("text: {{tokens: 10}}", "images: {{}}"), r"x\.yaml:4:\d+: .*every traffic needs a text payload"),
-        (("speed: 2", "law: poisson"), "law has no meaning"),
-        (("speed: 2", "unit: 0"), "unit: what one of"),
+        (("speed: 2", "law: poisson"), "law has no effect"),
+        (("speed: 2", "unit: 0"), "the unit of its timestamps"),
     ],
 )
 def test_mistakes_are_told_with_their_place(change: tuple[str, str], told: str, file: Path, write: Write) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from loadchaos.core.errors import LedgerError, next_step
-from loadchaos.profile.files import named
+from loadchaos.profile.files import file_names
 
 FILES = "files"
 _MAX_BYTES = 256 * 1024 * 1024
@@ -76,7 +76,7 @@ def _path_entries(plan: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str
     """Yield every (mapping, key) of a plan whose value is a path."""
     if (plan.get("tls") or {}).get("ca"):
         yield plan["tls"], "ca"
-    for holder, loc in named(plan["profile"]):
+    for holder, loc in file_names(plan["profile"]):
         if loc[0] != "target" and holder[loc[-1]]:  # files that only discovery needs
             yield holder, str(loc[-1])
 

@@ -15,14 +15,14 @@ from statistics import median_low
 
 import orjson
 
-from loadchaos.profile.cron import Keep
+from loadchaos.profile.cron import Retention
 from loadchaos.runner.soak.state import SoakRun, parse_time
 
 _DOOMED = ".deleted-"
 _USUAL_GAPS = 3
 
 
-def expired(home: Path, runs: Sequence[SoakRun], keep: Keep, now: datetime) -> list[SoakRun]:
+def expired(home: Path, runs: Sequence[SoakRun], keep: Retention, now: datetime) -> list[SoakRun]:
     """List the runs whose folders may be deleted, oldest first.
 
     Args:
