@@ -23,7 +23,7 @@ from typing import Any
 
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects import DIALECTS
-from loadchaos.server.monitor import Monitor, MonitoredReplica
+from loadchaos.server.monitor import Monitor, MonitoredReplica, MonitorOutput, ServerAccess
 from loadchaos.server.monitor.exposition import PageParser
 from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
@@ -88,12 +88,18 @@ async def burst(megabytes: int) -> None:
         log.touch()
         target = MonitoredReplica("server", f"http://127.0.0.1:{port}", logs=[str(log)])
         take = lambda row: rows.append(dict(row))  # noqa: E731 - rows are kept as they come
-        watch = Monitor([target], DIALECTS["vllm"], take, take, Path(home), Redactor(["a-secret-value"]))
+        watch = Monitor(
+            [target],
+            DIALECTS["vllm"],
+            MonitorOutput(take, take, Path(home), Redactor(["a-secret-value"])),
+            ServerAccess(),
+        )
         await watch.start()
         try:
             await watch.wait_healthy("server", 30)
-            quiet_ns = time.monotonic_ns()
+            quiet_ns, cpu_s = time.monotonic_ns(), time.process_time()
             await asyncio.sleep(_QUIET_S)
+            cpu_s = time.process_time() - cpu_s
             burst_ns, written = time.monotonic_ns(), threading.Event()
             threading.Thread(target=_write, args=(log, megabytes, written), daemon=True).start()
             kept = Path(home) / "watch" / "logs" / "server.log"
@@ -110,6 +116,7 @@ async def burst(megabytes: int) -> None:
         if holes:
             middle, longest = statistics.median(holes), max(holes)
             print(f"/health {name}: every {middle:.3f} s, longest hole {longest:.3f} s, {len(holes) + 1} probes")
+    print(f"CPU of watching one quiet replica: {cpu_s / _QUIET_S * 1000:.1f} ms a second")
     lost = [r for r in rows if r["row"] == "gap"]
     print(f"gaps told: {len(lost)}{''.join(chr(10) + '  ' + r['source'] + ': ' + r['why'] for r in lost)}")
 

@@ -23,7 +23,16 @@ from loadchaos.profile.profile import Profile
 from loadchaos.runner.wait_idle import IdleWait
 from loadchaos.server.dialects import DEFAULT_DIALECT, DIALECTS, Dialect
 from loadchaos.server.discovery.client import parse_target
-from loadchaos.server.monitor import DCGM, NODE, Canary, DeviceExporter, Monitor, MonitoredReplica
+from loadchaos.server.monitor import (
+    DCGM,
+    NODE,
+    Canary,
+    DeviceExporter,
+    Monitor,
+    MonitoredReplica,
+    MonitorOutput,
+    ServerAccess,
+)
 from loadchaos.server.process.launcher import Command, Launched, last_line, refuse_taken_port
 from loadchaos.simulator.command import command as embedded_command
 from loadchaos.simulator.options import SimulatorSpec
@@ -139,18 +148,14 @@ class ServerUnderTest:
         self._monitor = Monitor(
             self._monitored_replicas(),
             self._dialect,
-            self._record.event,
-            self._record.metric,
-            self._record.folder.path,
-            self._redactor,
-            headers=self.target.headers,
-            tls=self.target.tls.context(),
-            devices=self._device_exporters(),
+            MonitorOutput(self._record.event, self._record.metric, self._record.folder.path, self._redactor),
+            ServerAccess(self.target.headers, self.target.tls.context()),
+            self._device_exporters(),
         )
         await self._monitor.start()
         if self.launched is not None:
             self._monitor.set_process("server", self.launched.pid)
-            self._monitor.listen("server", self._log)
+            self._monitor.watch_log("server", self._log)
 
     def _device_exporters(self) -> list[tuple[DeviceExporter, str]]:
         watch = self._profile.watch
@@ -165,9 +170,8 @@ class ServerUnderTest:
                 facts.model,
                 self._record.event,
                 self._redactor,
+                ServerAccess(self.target.headers, self.target.tls.context()),
                 every_s=canary.every,
-                headers=self.target.headers,
-                tls=self.target.tls.context(),
             )
             await self._canary.learn()
 
@@ -234,13 +238,13 @@ class ServerUnderTest:
         """Fold one row of the ledger and record the state changes that follow from it."""
         self._idle.feed(row)
         if self._monitor is not None and _may_mean_death(row):
-            self._monitor.hear()  # the log comes first: it says whether the server was told to end, or died
+            self._monitor.poll_logs()  # the log comes first: it says whether the server was told to end, or died
         self._record_changes([change for machine in self._machines.values() for change in machine.feed(row)])
 
     def tick(self) -> None:
         """Let time pass without a row and record the state changes that follow."""
         if self._monitor is not None:
-            self._monitor.hear()
+            self._monitor.poll_logs()
         now_ns = time.monotonic_ns()
         self._record_changes([change for machine in self._machines.values() for change in machine.tick(now_ns)])
 

@@ -1,6 +1,6 @@
 """Read GPUs of this machine through NVML: figures once a second, Xid errors, and memory before and after a server.
 
-`NvmlWatch` needs nvidia-ml-py, which is optional: dcgm-exporter (`watch: {dcgm: [URL]}`) gives the same figures. NVML may
+`NvmlMonitor` needs nvidia-ml-py, which is optional: dcgm-exporter (`watch: {dcgm: [URL]}`) gives the same figures. NVML may
 block for seconds on a lost GPU, so it has its own thread. The memory functions run nvidia-smi, NVML's own client: it is
 there without nvidia-ml-py, and a process that a driver blocks can be killed.
 """
@@ -69,7 +69,7 @@ async def wait_memory_freed(before: Sequence[int], within_s: float) -> tuple[boo
         await asyncio.sleep(_POLL_S)
 
 
-class NvmlWatch:
+class NvmlMonitor:
     """Write `device` rows with source `nvml`. Does nothing without NVML or GPUs."""
 
     def __init__(self, emit: Emit) -> None:

@@ -1,15 +1,28 @@
-"""Watching the server as a doctor watches a patient: probe, scrape, logs, processes, supervisors, machines, a canary.
+"""Monitor a server: health probe, metrics scraper, logs, processes, orchestrators, machines and a canary.
 
-    watch = Watch(targets, dialect, emit_event, emit_metrics, folder, redactor, headers)
-    await watch.start() ... await watch.stop()
+Main type: `Monitor`, which starts and stops all parts.
 
-Rows of kind probe, process, gap go to `emit_event`, rows of kind metrics and page to `emit_metrics`.
+    monitor = Monitor(replicas, dialect, MonitorOutput(emit_event, emit_metrics, folder, redactor), ServerAccess(headers))
+    await monitor.start() ... await monitor.stop()
+
+To add a part, write a class with an async `run()` and start it in `Monitor._start_replica`. To add a place where a log
+can be, add it to `logs/` (see `logs.SOURCES`).
 """
 
 from __future__ import annotations
 
+from loadchaos.server.monitor.base import MonitorOutput, ServerAccess
 from loadchaos.server.monitor.canary import Canary
 from loadchaos.server.monitor.device_exporters import DCGM, NODE, DeviceExporter
 from loadchaos.server.monitor.monitor import Monitor, MonitoredReplica
 
-__all__ = ["DCGM", "NODE", "Canary", "DeviceExporter", "Monitor", "MonitoredReplica"]
+__all__ = [
+    "DCGM",
+    "NODE",
+    "Canary",
+    "DeviceExporter",
+    "Monitor",
+    "MonitorOutput",
+    "MonitoredReplica",
+    "ServerAccess",
+]

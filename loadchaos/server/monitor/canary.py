@@ -1,8 +1,8 @@
-"""The canary: two small prompts with known answers, asked several times before the load and on while it goes.
+"""Canary: send two small prompts with known answers, before the load and during it.
 
-`exact` has one right answer, so that it comes out alike whatever else the server does; `echo` has the model repeat a word
-that only this request has, so that another request's word in an answer proves that the server mixes requests up. What
-the answers mean is the judge's to say (judge/canary.py).
+`exact` has one right answer, which does not depend on other requests. `echo` makes the model repeat a word that only this
+request has, so another request's word in the answer proves that the server mixes requests up. The answers are judged in
+analysis/detectors/canary.py.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
-import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal
 
 import httpx
 
 from loadchaos.core.ledger.rows import CanaryRow, Emit
 from loadchaos.core.redact import Redactor
+from loadchaos.server.monitor.base import ServerAccess
 
 Kind = Literal["exact", "echo"]
 When = Literal["idle", "load"]
@@ -32,7 +32,10 @@ _ECHO = "Repeat this word 3 times, with single blanks between, and nothing else:
 
 
 class Canary:
-    """Asks one address; `learn` before the load, `start` and `stop` around it. Rows of kind `canary`; never raises."""
+    """Send canaries to one server: `learn` before the load, `start` and `stop` around it.
+
+    Writes `canary` rows; never raises.
+    """
 
     def __init__(
         self,
@@ -40,49 +43,51 @@ class Canary:
         model: str,
         emit: Emit,
         redactor: Redactor,
+        access: ServerAccess,
         *,
         every_s: float,
-        headers: Mapping[str, str] | None = None,
-        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._url, self._model, self._every_s = url.rstrip("/") + "/v1/chat/completions", model, every_s
         self._emit, self._redactor = emit, redactor
-        self._headers, self._tls = dict(headers or {}), tls
+        self._access = access
         self._numbers = itertools.count(1)
         self._task: asyncio.Task[None] | None = None
 
     async def learn(self) -> None:
-        """What it says when nobody else asks."""
+        """Record its answers on an idle server."""
         async with self._client() as client:
             for _ in range(IDLE_TIMES):
-                await self._ask_both(client, "idle")
+                await self._send_both(client, "idle")
 
-    def start(self, held: Callable[[], bool]) -> None:
-        """Ask on until `stop`; not while `held` (a server that is down is not asked)."""
-        self._task = asyncio.create_task(self._run(held))
+    def start(self, paused: Callable[[], bool]) -> None:
+        """Send canaries until `stop`, except while `paused()` (the server is down)."""
+        self._task = asyncio.create_task(self._run(paused))
 
     async def stop(self) -> None:
-        """Ask no more; what is out is not waited for."""
+        """Stop; a request in flight is not waited for."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
-    async def _run(self, held: Callable[[], bool]) -> None:
+    async def _run(self, paused: Callable[[], bool]) -> None:
         async with self._client() as client:
             while True:
                 begin = time.monotonic()
-                if not held():
-                    await self._ask_both(client, "load")
+                if not paused():
+                    await self._send_both(client, "load")
                 await asyncio.sleep(max(begin + self._every_s - time.monotonic(), 0.05))
 
     def _client(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(headers=self._headers, verify=self._tls or True, trust_env=False, timeout=_LIMIT_S)
+        access = self._access
+        return httpx.AsyncClient(
+            headers=dict(access.headers), verify=access.tls or True, trust_env=False, timeout=_LIMIT_S
+        )
 
-    async def _ask_both(self, client: httpx.AsyncClient, when: When) -> None:
-        await asyncio.gather(self._ask(client, "exact", when), self._ask(client, "echo", when))
+    async def _send_both(self, client: httpx.AsyncClient, when: When) -> None:
+        await asyncio.gather(self._send(client, "exact", when), self._send(client, "echo", when))
 
-    async def _ask(self, client: httpx.AsyncClient, kind: Kind, when: When) -> None:
+    async def _send(self, client: httpx.AsyncClient, kind: Kind, when: When) -> None:
         number = next(self._numbers)
         word = f"canary-{secrets.randbelow(10**10):010d}" if kind == "echo" else ""
         body = {
@@ -103,7 +108,7 @@ class Canary:
         try:
             answer = await client.post(self._url, json=body)
             status, page = answer.status_code, answer.text
-            text, error = _said(answer.json()) if status == 200 else "", "" if status == 200 else page
+            text, error = _answer_text(answer.json()) if status == 200 else "", "" if status == 200 else page
         except (httpx.HTTPError, ValueError, LookupError, TypeError) as e:
             error = f"{type(e).__name__}: {e}"
         finally:
@@ -120,8 +125,12 @@ class Canary:
             )
 
 
-def _said(answer: Any) -> str:
-    """The text of a chat completion; a model that only reasoned has said that. LookupError or TypeError: it is none."""
+def _answer_text(answer: Any) -> str:
+    """Return the text of a chat completion, or its reasoning if it has no other text.
+
+    Raises:
+        LookupError: It is no chat completion; TypeError likewise.
+    """
     message = answer["choices"][0]["message"]
     found = (message.get(key) for key in ("content", "reasoning_content", "reasoning"))
     return next((text for text in found if isinstance(text, str) and text), "")

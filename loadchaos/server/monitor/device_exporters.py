@@ -1,6 +1,6 @@
-"""The machines a server runs on: pages of dcgm-exporter and node-exporter, every five seconds, in our own names.
+"""Scrape dcgm-exporter and node-exporter every five seconds, for the machines a server runs on.
 
-Names as dcgm-exporter 3 and 4 and node-exporter 1 have them; what a page does not tell is left out.
+Metric names are those of dcgm-exporter 3 and 4 and node-exporter 1. Figures a page lacks are left out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from loadchaos.core.ledger.rows import Emit
 from loadchaos.server.dialects import MetricName
 from loadchaos.server.monitor.exposition import PageParser
 from loadchaos.server.monitor.gaps import CoverageGap
-from loadchaos.server.monitor.http_get import get, place
+from loadchaos.server.monitor.http_get import get, parse_endpoint
 
 EVERY_S = 5.0
 _LIMIT_S = 5.0
@@ -28,21 +28,27 @@ _NO_DISKS = frozenset({
 
 @dataclass(frozen=True)
 class DeviceExporter:
-    """One kind of page: our names for its series, what they are multiplied by, and which device a series is of."""
+    """One kind of exporter.
+
+    Args:
+        names: Our names for its metrics.
+        scale: Factors by our names.
+        device_of: Device of a series by its labels; None leaves it out.
+    """
 
     kind: Literal["dcgm", "node"]
     names: Sequence[MetricName]
     scale: Mapping[str, float]
-    whose: Callable[[Mapping[str, str]], str | None]
+    device_of: Callable[[Mapping[str, str]], str | None]
 
 
 def _gpu(labels: Mapping[str, str]) -> str | None:
-    """`gpu0`; parts of a GPU (MIG) are left out, since their shares of it are not told."""
+    """Return `gpu0`; None for parts of a GPU (MIG), whose share of it is not known."""
     return None if labels.get("GPU_I_ID") or "gpu" not in labels else f"gpu{labels['gpu']}"
 
 
 def _of_host(labels: Mapping[str, str]) -> str | None:
-    """The host itself, or one of its real disks by its mount point."""
+    """Return the host, or one of its real disks by its mount point."""
     if "mountpoint" not in labels:
         return "host"
     return None if labels.get("fstype") in _NO_DISKS else f"disk {labels['mountpoint']}"
@@ -90,8 +96,8 @@ NODE = DeviceExporter(
 )
 
 
-class DeviceWatch:
-    """Scrapes one page until cancelled; `run()` is the task. Rows of kind `device`. ValueError for a URL that is none."""
+class DeviceScraper:
+    """Scrape one exporter until cancelled; `run()` is the task. Writes `device` rows."""
 
     def __init__(
         self,
@@ -101,27 +107,28 @@ class DeviceWatch:
         emit_event: Emit,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._exporter, self._where, self._emit = exporter, place(url, tls), emit_metrics
-        self._parser = PageParser(exporter.names, exporter.whose)
+        """Raise ValueError for a wrong URL."""
+        self._exporter, self._endpoint, self._emit = exporter, parse_endpoint(url, tls), emit_metrics
+        self._parser = PageParser(exporter.names, exporter.device_of)
         self._gap = CoverageGap(emit_event, "", exporter.kind)
 
     async def run(self) -> None:
-        """Scrape for ever."""
+        """Scrape until cancelled."""
         while True:
             begin = time.monotonic()
             await self._scrape()
             await asyncio.sleep(max(begin + EVERY_S - time.monotonic(), 0.05))
 
     async def _scrape(self) -> None:
-        answer = await get(self._where, {}, _LIMIT_S)  # another host than the server's: none of its headers go there
+        answer = await get(self._endpoint, _LIMIT_S)  # without the server's headers: this is another program
         if answer.error is not None or answer.status != 200:
-            self._gap.blind(f"{self._where.authority}: {answer.error or f'status {answer.status}'}")
+            self._gap.open(f"{self._endpoint.authority}: {answer.error or f'status {answer.status}'}")
             return
         found = self._parser.parse(answer.body)
         if not found:
-            self._gap.blind(f"{self._where.authority}: nothing of {self._exporter.kind}-exporter on its page")
+            self._gap.open(f"{self._endpoint.authority}: the page has no metrics of {self._exporter.kind}-exporter")
             return
-        self._gap.seeing()
+        self._gap.close()
         at_ns = time.monotonic_ns()
         for device, values in found.items():
             scaled = {name: value * self._exporter.scale.get(name, 1.0) for name, value in values.items()}
@@ -130,7 +137,7 @@ class DeviceWatch:
                     "row": "device",
                     "at_ns": at_ns,
                     "source": self._exporter.kind,
-                    "host": self._where.authority,
+                    "host": self._endpoint.authority,
                     "device": device,
                     "values": scaled,
                 }

@@ -1,4 +1,4 @@
-"""Where the watcher was blind, and for how long: a gap is told when it begins, each 10 s, and when it ends."""
+"""Record when a part of the monitor could not observe the server, and for how long."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ import time
 
 from loadchaos.core.ledger.rows import Emit
 
-_AGAIN_S = 10.0
+_REPEAT_S = 10.0
 
 
 class CoverageGap:
-    """The blindness of one source of one replica. Times are of time.monotonic()."""
+    """Write `gap` rows for one source of one replica: at the start of a gap, every 10 s, and at its end."""
 
     def __init__(self, emit: Emit, replica: str, source: str) -> None:
         self._emit, self._replica, self._source = emit, replica, source
         self._since: float | None = None
-        self._told = 0.0
+        self._written = 0.0
 
-    def blind(self, why: str) -> None:
-        """Nothing was seen just now."""
+    def open(self, why: str) -> None:
+        """Record that nothing could be observed just now."""
         now = time.monotonic()
         first = self._since is None
         self._since = self._since or now
-        if first or now - self._told > _AGAIN_S:
-            self._told = now
+        if first or now - self._written > _REPEAT_S:
+            self._written = now
             self._row(now - self._since, why)
 
-    def seeing(self) -> None:
-        """Something was seen again."""
+    def close(self) -> None:
+        """Record that observation works again."""
         if self._since is not None:
             self._row(time.monotonic() - self._since, "over")
             self._since = None
 
-    def once(self, seconds: float, why: str) -> None:
-        """Something was missed, and it is over already."""
+    def report(self, seconds: float, why: str) -> None:
+        """Record a gap that is over already."""
         self._row(seconds, why)
 
     def _row(self, seconds: float, why: str) -> None:

@@ -1,92 +1,91 @@
-"""Is it there, and does it call itself healthy? TCP connects and GET /health on connections of their own, each a row.
+"""Probe a server by TCP connect and GET /health, each on a new connection.
 
-While the server is up: a connect every 100 ms and /health every 250 ms. When it has been down for two seconds, or hangs
-on /health, at most one of each a second: a server that is down is not helped by being asked.
+While the server is up: a connect every 100 ms and /health every 250 ms. After two seconds of failing probes: at most one
+of each per second, to spare a server that is coming back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from loadchaos.core.ledger.rows import Emit
 from loadchaos.core.redact import Redactor
-from loadchaos.server.monitor.http_get import Endpoint, connect, get
+from loadchaos.server.monitor.http_get import Endpoint, get, tcp_connect
 
 TCP_EVERY_S = 0.1
 HEALTH_EVERY_S = 0.25
 DOWN_EVERY_S = 1.0
 LIMIT_S = 2.0
 _DOWN_AFTER_S = 2.0
-_STARTING_S = 30.0  # a server that was never up is asked at full pace for so long
-_TCP_ROW_EVERY_NS = 500_000_000  # an ok connect after an ok connect is news only twice a second
+_STARTING_S = 30.0  # a server that was never up is probed at full pace for so long
+_TCP_ROW_EVERY_NS = 500_000_000  # successful connects are written twice a second
 _BODY_CHARS = 300
 
 
-class Probe:
-    """Probes one replica until cancelled; `run()` is the task. `healthy` is set while the last /health was good."""
+class HealthProbe:
+    """Probe one replica until cancelled; `run()` is the task. `healthy` is set while the last /health was good."""
 
     def __init__(
         self,
         replica: str,
-        where: Endpoint,
+        endpoint: Endpoint,
         emit: Emit,
         redactor: Redactor,
-        headers: Mapping[str, str],
         health_ok: Sequence[int] = (200,),
     ) -> None:
-        self._replica, self._where, self._emit = replica, where, emit
-        self._redactor, self._headers, self._health_ok = redactor, dict(headers), health_ok
+        self._replica, self._endpoint, self._emit = replica, endpoint, emit
+        self._redactor, self._health_ok = redactor, health_ok
         self.healthy = asyncio.Event()
         self._was_up = False
         self._begun = time.monotonic()
-        self._bad_since: float | None = None  # first failed /health of the present row of failures
+        self._bad_since: float | None = None  # the first of the present failures of /health
         self._tcp_row: tuple[str | None, int] = ("", 0)
         self._reachable = asyncio.Event()
 
     async def run(self) -> None:
-        """Probe for ever."""
+        """Probe until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._connects())
-            tasks.create_task(self._healths())
+            tasks.create_task(self._probe_tcp())
+            tasks.create_task(self._probe_health())
 
     @property
     def down(self) -> bool:
-        """Not healthy for so long that asking often is of no use."""
+        """True after failures that have lasted longer than the limit."""
         if self._bad_since is None:
             return False
-        patience_s = _DOWN_AFTER_S if self._was_up or time.monotonic() - self._begun > _STARTING_S else _STARTING_S
-        return time.monotonic() - self._bad_since > patience_s
+        limit_s = _DOWN_AFTER_S if self._was_up or time.monotonic() - self._begun > _STARTING_S else _STARTING_S
+        return time.monotonic() - self._bad_since > limit_s
 
     @property
-    def absent(self) -> str | None:
-        """Why nothing else need be asked of it: "" when it is up, None when it never was."""
+    def skip_reason(self) -> str | None:
+        """Reason to send no other request: "" if there is none, None while it has never been up."""
         if not self._was_up:
             return None
         return "the server is down" if self.down else ""
 
-    async def _connects(self) -> None:
+    async def _probe_tcp(self) -> None:
         while True:
             begin = time.monotonic()
-            took_ns, error = await connect(self._where, LIMIT_S)
-            self._tell_tcp(took_ns, error)
+            took_ns, error = await tcp_connect(self._endpoint, LIMIT_S)
+            self._write_tcp(took_ns, error)
             if error is None:
                 self._reachable.set()
             else:
                 self._reachable.clear()
             await _until(begin + (DOWN_EVERY_S if self.down else TCP_EVERY_S))
 
-    async def _healths(self) -> None:
+    async def _probe_health(self) -> None:
         while True:
             if self.down:
-                await self._reachable.wait()  # the connects look for it; the first that succeeds is followed at once
+                await self._reachable.wait()  # the TCP probe goes on; its first success is followed at once
             begin = time.monotonic()
             await self._health()
             await _until(begin + (DOWN_EVERY_S if self.down else HEALTH_EVERY_S))
 
     async def _health(self) -> None:
-        answer = await get(self._where, self._headers, LIMIT_S)
+        answer = await get(self._endpoint, LIMIT_S)
         ok = answer.error is None and answer.status in self._health_ok
         if ok:
             self._bad_since = None
@@ -112,7 +111,7 @@ class Probe:
             }
         )
 
-    def _tell_tcp(self, took_ns: int, error: str | None) -> None:
+    def _write_tcp(self, took_ns: int, error: str | None) -> None:
         now = time.monotonic_ns()
         last_error, last_ns = self._tcp_row
         if error is None and last_error is None and now - last_ns < _TCP_ROW_EVERY_NS:
@@ -134,5 +133,5 @@ class Probe:
 
 
 async def _until(moment: float) -> None:
-    """Sleep until then; when it has passed already, only let others run."""
+    """Sleep until `moment` (time.monotonic); if it has passed, yield once."""
     await asyncio.sleep(max(moment - time.monotonic(), 0.0))

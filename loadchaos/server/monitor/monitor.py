@@ -1,42 +1,44 @@
-"""All eyes on all replicas: starts and stops the parts, and is what `run` holds."""
+"""Start and stop all parts of the monitor, for all replicas."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-import ssl
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from loadchaos.core.errors import LoadchaosError
-from loadchaos.core.ledger.rows import Emit
-from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects import Dialect
-from loadchaos.server.monitor.device_exporters import DeviceExporter, DeviceWatch
-from loadchaos.server.monitor.health_probe import Probe
-from loadchaos.server.monitor.http_get import place
+from loadchaos.server.monitor.base import MonitorOutput, ServerAccess
+from loadchaos.server.monitor.device_exporters import DeviceExporter, DeviceScraper
+from loadchaos.server.monitor.health_probe import HealthProbe
+from loadchaos.server.monitor.http_get import parse_endpoint
 from loadchaos.server.monitor.log_alarms import LogAlarms
-from loadchaos.server.monitor.log_follower import LogFollower
+from loadchaos.server.monitor.log_follower import FollowedLog, LogFollower
 from loadchaos.server.monitor.logs import read_spec
 from loadchaos.server.monitor.logs.kernel import DEVICE
-from loadchaos.server.monitor.orchestrators import Supervisor
-from loadchaos.server.monitor.processes import ProcessWatch
-from loadchaos.server.monitor.scraper import RawPageWriter, Scrape
+from loadchaos.server.monitor.orchestrators import OrchestratorMonitor
+from loadchaos.server.monitor.processes import ProcessMonitor
+from loadchaos.server.monitor.scraper import RawPageWriter, Scraper
 from loadchaos.server.monitor.self_lag import EventLoopLag
-from loadchaos.server.nvml import NvmlWatch
+from loadchaos.server.nvml import NvmlMonitor
 
 Part = Callable[[], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True)
 class MonitoredReplica:
-    """One replica to watch. `url` is its root (no /v1); health and metrics may live elsewhere, as whole URLs.
+    """One replica to monitor.
 
-    `logs` are specs as `--server-log` takes them, `pid` the root of its processes where they are on this machine;
-    `here`: it runs on this machine, whether or not its processes are known yet.
+    Args:
+        url: Its root, without /v1.
+        health_url: Complete URL of /health where it is elsewhere; `metrics_url` likewise.
+        logs: Logs as `--server-log` names them.
+        pid: Root of its processes, if they are on this machine.
+        here: It runs on this machine, even if its processes are not known yet.
     """
 
     name: str
@@ -49,92 +51,96 @@ class MonitoredReplica:
 
 
 class Monitor:
-    """Watches until stopped; rows go to the two emits, on the loop's thread. Raw pages and logs go below `folder`.
+    """Monitor replicas until stopped. Rows are written on the loop's thread.
 
-    A part that fails by a mistake of ours is told as a gap and started again: one blind eye closes no other.
+    A part that fails by a bug of ours writes a gap and starts again; the other parts go on.
     """
 
     def __init__(
         self,
-        targets: Sequence[MonitoredReplica],
+        replicas: Sequence[MonitoredReplica],
         dialect: Dialect,
-        emit_event: Emit,
-        emit_metrics: Emit,
-        folder: Path,
-        redactor: Redactor,
-        headers: Mapping[str, str] | None = None,
-        tls: ssl.SSLContext | None = None,
+        output: MonitorOutput,
+        access: ServerAccess,
         devices: Sequence[tuple[DeviceExporter, str]] = (),
     ) -> None:
-        """OptionError for a log spec that cannot be read, ValueError for a URL that is none."""
-        self._devices = [DeviceWatch(exporter, url, emit_metrics, emit_event, tls) for exporter, url in devices]
-        self._targets, self._dialect = list(targets), dialect
-        for target in targets:  # a mistake in an option is told before anything was started
-            place(target.url)
-            for spec in target.logs:
+        """Check all options before anything starts.
+
+        Args:
+            replicas: What to monitor.
+            dialect: The kind of server.
+            output: Where rows and files go.
+            access: How to reach the server.
+            devices: Exporters of its machines, with their URLs.
+
+        Raises:
+            OptionError: A log cannot be understood.
+            ValueError: A URL is wrong.
+        """
+        self._devices = [
+            DeviceScraper(exporter, url, output.emit_metrics, output.emit_event, access.tls)
+            for exporter, url in devices
+        ]
+        self._replicas, self._dialect, self._output, self._access = list(replicas), dialect, output, access
+        for replica in replicas:
+            parse_endpoint(replica.url)
+            for spec in replica.logs:
                 read_spec(spec)
-        self._emit, self._emit_metrics = emit_event, emit_metrics
-        self._folder, self._redactor = folder, redactor
-        self._headers, self._tls = dict(headers or {}), tls
         self._tasks: list[asyncio.Task[None]] = []
-        self._probes: dict[str, Probe] = {}
-        self._scrapes: dict[str, Scrape] = {}
-        self._processes: dict[str, ProcessWatch] = {}
+        self._probes: dict[str, HealthProbe] = {}
+        self._scrapers: dict[str, Scraper] = {}
+        self._processes: dict[str, ProcessMonitor] = {}
         self._followers: dict[str, list[LogFollower]] = {}
-        self._ears: list[LogAlarms] = []
-        self._nvml: NvmlWatch | None = None
+        self._alarms: list[LogAlarms] = []
+        self._nvml: NvmlMonitor | None = None
         self._kernel: LogFollower | None = None
 
     async def start(self) -> None:
-        """Open every eye; returns at once."""
-        pages = RawPageWriter(self._folder, self._redactor)
-        footing = EventLoopLag(self._emit)
-        self._keep_running("", "watch", footing.run)
+        """Start all parts; return at once."""
+        output = self._output
+        pages = RawPageWriter(output.folder, output.redactor)
+        self._keep_running("", "watch", EventLoopLag(output.emit_event).run)
         for device in self._devices:
             self._keep_running("", "device", device.run)
-        if any(t.here or t.pid is not None for t in self._targets):
-            self._nvml = NvmlWatch(self._emit_metrics)
+        if any(r.here or r.pid is not None for r in self._replicas):
+            self._nvml = NvmlMonitor(output.emit_metrics)
             self._nvml.start()
-            logs = self._folder / "watch" / "logs"
-            self._kernel = LogFollower(f"kmsg:{DEVICE}", "", "kernel", logs, self._emit, self._redactor, "kernel")
-            self._kernel.start()
-        for target in self._targets:
-            self._start_one(target, pages)
+            self._kernel = self._follow(FollowedLog(f"kmsg:{DEVICE}", "", "kernel", "kernel"))
+        for replica in self._replicas:
+            self._start_replica(replica, pages)
 
-    def _start_one(self, target: MonitoredReplica, pages: RawPageWriter) -> None:
-        base = target.url.rstrip("/")
-        health = place(target.health_url or base + self._dialect.health_path, self._tls)
-        probe = Probe(target.name, health, self._emit, self._redactor, self._headers, self._dialect.health_ok)
-        self._probes[target.name] = probe
-        self._keep_running(target.name, "probe", probe.run)
-        metrics_url = target.metrics_url or (base + self._dialect.metrics_path if self._dialect.metrics_path else None)
+    def _start_replica(self, replica: MonitoredReplica, pages: RawPageWriter) -> None:
+        emit, redactor = self._output.emit_event, self._output.redactor
+        base = replica.url.rstrip("/")
+        health_url = replica.health_url or base + self._dialect.health_path
+        health = parse_endpoint(health_url, self._access.tls, self._access.headers)
+        probe = HealthProbe(replica.name, health, emit, redactor, self._dialect.health_ok)
+        self._probes[replica.name] = probe
+        self._keep_running(replica.name, "probe", probe.run)
+        metrics_url = replica.metrics_url or (base + self._dialect.metrics_path if self._dialect.metrics_path else None)
         if metrics_url:
-            scrape = Scrape(
-                target.name,
-                place(metrics_url, self._tls),
-                self._dialect.metrics,
-                self._emit_metrics,
-                self._emit,
-                pages,
-                self._headers,
-                absent=lambda: probe.absent,
-            )
-            self._scrapes[target.name] = scrape
-            self._keep_running(target.name, "scrape", scrape.run)
-        processes = ProcessWatch(target.name, self._dialect.process_roles, self._emit, self._redactor)
-        processes.set_pid(target.pid)
-        self._processes[target.name] = processes
-        self._keep_running(target.name, "process", processes.run)
-        for n, spec in enumerate(target.logs, 1):
-            label = re.sub(r"[^\w-]+", "_", target.name) + ("" if n == 1 else f"-{n}")
-            folder = self._folder / "watch" / "logs"
-            follower = LogFollower(spec, target.name, label, folder, self._emit, self._redactor)
-            self._followers.setdefault(target.name, []).append(follower)
-            self.listen(target.name, follower.path)
-            follower.start()
-            supervisor = Supervisor(target.name, spec, self._emit)
-            if supervisor.exists:
-                self._keep_running(target.name, "supervisor", supervisor.run)
+            endpoint = parse_endpoint(metrics_url, self._access.tls, self._access.headers)
+            names, reason = self._dialect.metrics, lambda: probe.skip_reason
+            scraper = Scraper(replica.name, endpoint, names, self._output, pages, reason)
+            self._scrapers[replica.name] = scraper
+            self._keep_running(replica.name, "scrape", scraper.run)
+        processes = ProcessMonitor(replica.name, self._dialect.process_roles, emit, redactor)
+        processes.set_pid(replica.pid)
+        self._processes[replica.name] = processes
+        self._keep_running(replica.name, "process", processes.run)
+        for n, spec in enumerate(replica.logs, 1):
+            label = re.sub(r"[^\w-]+", "_", replica.name) + ("" if n == 1 else f"-{n}")
+            follower = self._follow(FollowedLog(spec, replica.name, label))
+            self._followers.setdefault(replica.name, []).append(follower)
+            self.watch_log(replica.name, follower.path)
+            orchestrator = OrchestratorMonitor(replica.name, spec, emit)
+            if orchestrator.exists:
+                self._keep_running(replica.name, "supervisor", orchestrator.run)
+
+    def _follow(self, log: FollowedLog) -> LogFollower:
+        follower = LogFollower(log, self._output.log_folder, self._output.emit_event, self._output.redactor)
+        follower.start()
+        return follower
 
     def _keep_running(self, replica: str, source: str, part: Part) -> None:
         self._tasks.append(asyncio.create_task(self._guard(replica, source, part)))
@@ -144,45 +150,45 @@ class Monitor:
             try:
                 await part()
             except LoadchaosError:
-                raise  # the ledger takes no more rows: whoever owns it knows, and nothing can be told here
-            except Exception as e:  # noqa: BLE001 - a mistake of ours must not close the other eyes; it is told as a gap
-                self._emit(
+                raise  # the ledger cannot be written: its owner knows, and no row can be written here
+            except Exception as e:  # noqa: BLE001 - a bug in one part must not stop the others; it is written as a gap
+                self._output.emit_event(
                     {
                         "row": "gap",
                         "at_ns": time.monotonic_ns(),
                         "replica": replica,
                         "source": source,
                         "seconds": 1.0,
-                        "why": f"watching failed and is started again: {type(e).__name__}: {e}",
+                        "why": f"the monitor failed and starts again: {type(e).__name__}: {e}",
                     }
                 )
                 await asyncio.sleep(1.0)
 
     def set_process(self, replica: str, pid: int | None) -> None:
-        """This replica's processes are this pid and what it starts, from now on."""
+        """Set the root of a replica's processes."""
         self._processes[replica].set_pid(pid)
 
-    def listen(self, replica: str, log: Path) -> None:
-        """This file of the run folder is (one of) its logs: `hear` looks into it, too."""
-        self._ears.append(LogAlarms(log, replica, self._emit))
-        self._ears[-1].look()
+    def watch_log(self, replica: str, log: Path) -> None:
+        """Add a log file of the run folder to those that `poll_logs` scans."""
+        self._alarms.append(LogAlarms(log, replica, self._output.emit_event))
+        self._alarms[-1].poll()
 
-    def hear(self) -> None:
-        """Look at once for what the logs say of an end; done before a sign of death is weighed."""
-        for ears in self._ears:
-            ears.look()
+    def poll_logs(self) -> None:
+        """Scan the logs for shutdown and death texts now; called before a sign of death is judged."""
+        for alarms in self._alarms:
+            alarms.poll()
 
     async def snapshot(self, why: str) -> None:
-        """Keep the newest metrics page of every replica (at an incident)."""
-        for scrape in self._scrapes.values():
-            await scrape.keep(why)
+        """Save the newest metrics page of every replica (at an incident)."""
+        for scraper in self._scrapers.values():
+            await scraper.save_page(why)
 
     async def read_head(self, replica: str) -> str:
-        """The first 64 kB of this replica's logs, redacted: version and flags stand there."""
+        """Return the first 64 kB of this replica's logs, redacted; they hold version and flags."""
         return "".join([await follower.head() for follower in self._followers.get(replica, ())])
 
     async def wait_healthy(self, replica: str, limit_s: float) -> bool:
-        """Wait until its /health is good; False when it was not within the limit."""
+        """Wait until a replica's /health is good; False after the limit."""
         try:
             async with asyncio.timeout(limit_s):
                 await self._probes[replica].healthy.wait()
@@ -191,13 +197,13 @@ class Monitor:
         return True
 
     async def stop(self) -> None:
-        """Close every eye; the logs are read to their present end."""
+        """Stop all parts; logs are read to their present end."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
-        for ears in self._ears:
-            ears.close()
+        for alarms in self._alarms:
+            alarms.close()
         if self._nvml is not None:
             await self._nvml.stop()
         followers = [follower for many in self._followers.values() for follower in many]

@@ -1,6 +1,6 @@
-"""Asks who supervises a server (docker, Kubernetes, systemd) whether it runs, how it ended last, and how often it restarted.
+"""Poll docker, Kubernetes or systemd for a server's state, its last end and its restarts.
 
-The spec is that of the log (`docker:NAME`, `k8s:NS/POD[/CONTAINER]`, `journal:UNIT`): who knows the log knows the end, too.
+The place of the log (`docker:NAME`, `k8s:NS/POD[/CONTAINER]`, `journal:UNIT`) names what to poll.
 """
 
 from __future__ import annotations
@@ -25,9 +25,12 @@ _WHY_CHARS = 200
 
 @dataclass(frozen=True)
 class ContainerStatus:
-    """What a supervisor says. `exit_code`, `signal` and `oom_killed` are of the newest end there was, None where unknown.
+    """The state of a container, pod or unit.
 
-    `life` changes with each start of the server; `reason` is the supervisor's own word for the end.
+    Args:
+        life: A text that changes with each start.
+        exit_code: Of the newest end; None if unknown, like `signal` and `oom_killed`.
+        reason: The orchestrator's own word for the end.
     """
 
     running: bool
@@ -38,39 +41,39 @@ class ContainerStatus:
     oom_killed: bool | None = None
     reason: str = ""
 
-    def end_in_words(self) -> str:
+    def describe_end(self) -> str:
         """`OOMKilled, exited with code 137`."""
-        how = f"was ended by signal {self.signal}" if self.signal else f"exited with code {self.exit_code}"
+        end = f"was ended by signal {self.signal}" if self.signal else f"exited with code {self.exit_code}"
         known = self.signal or self.exit_code is not None
-        return ", ".join(w for w in (self.reason, how if known else "") if w) or "ended"
+        return ", ".join(part for part in (self.reason, end if known else "") if part) or "ended"
 
 
 Reader = Callable[[str], ContainerStatus]
 
 
 def _docker(page: str) -> ContainerStatus:
-    """`docker inspect`: the state is of the present life, or of how it ended."""
+    """Read `docker inspect`, whose state is of the newest start."""
     found = json.loads(page)[0]
     state: Mapping[str, Any] = found["State"]
     oom = bool(state.get("OOMKilled"))
     running = bool(state.get("Running")) and not state.get("Restarting")
-    words = [word for word in ("OOMKilled" if oom else "", str(state.get("Error") or "")) if word]
+    reasons = [text for text in ("OOMKilled" if oom else "", str(state.get("Error") or "")) if text]
     code = None if running else int(state.get("ExitCode") or 0)
     return ContainerStatus(
-        running, str(state.get("StartedAt")), int(found.get("RestartCount") or 0), code, None, oom, ", ".join(words)
+        running, str(state.get("StartedAt")), int(found.get("RestartCount") or 0), code, None, oom, ", ".join(reasons)
     )
 
 
 def _kubernetes(container: str | None) -> Reader:
-    """`kubectl get pod -o json`: the container's present state and the one before its last restart."""
+    """Read `kubectl get pod -o json`: the container's state, and the one before its last restart."""
 
     def read(page: str) -> ContainerStatus:
         status = json.loads(page)["status"]
         found: list[Mapping[str, Any]] = status.get("containerStatuses") or []
         mine = next((c for c in found if container in (None, c.get("name"))), None)
         if mine is None:
-            words = ": ".join(str(status[k]) for k in ("reason", "message") if status.get(k))
-            return ContainerStatus(False, str(status.get("startTime")), None, reason=words or str(status.get("phase")))
+            reason = ": ".join(str(status[k]) for k in ("reason", "message") if status.get(k))
+            return ContainerStatus(False, str(status.get("startTime")), None, reason=reason or str(status.get("phase")))
         state = mine.get("state") or {}
         ended = state.get("terminated") or (mine.get("lastState") or {}).get("terminated") or {}
         reason = str(ended.get("reason") or "")
@@ -88,28 +91,28 @@ def _kubernetes(container: str | None) -> Reader:
 
 
 def _systemd(page: str) -> ContainerStatus:
-    """`systemctl show`: Result and ExecMain* are of the newest end until the unit starts again."""
-    said = dict(line.split("=", 1) for line in page.splitlines() if "=" in line)
-    if said.get("LoadState") not in (None, "loaded"):
-        raise ValueError(f"the unit is {said['LoadState']}")
-    running = said.get("ActiveState") in ("active", "reloading") and said.get("MainPID", "0") != "0"
-    over = not running and said.get("ExecMainCode", "0") != "0"
-    status = int(said.get("ExecMainStatus") or 0)
-    killed = said.get("ExecMainCode") in ("2", "3")  # CLD_KILLED, CLD_DUMPED
-    oom = said.get("Result") == "oom-kill"
+    """Read `systemctl show`: Result and ExecMain* are of the newest end until the unit starts again."""
+    shown = dict(line.split("=", 1) for line in page.splitlines() if "=" in line)
+    if shown.get("LoadState") not in (None, "loaded"):
+        raise ValueError(f"the unit is {shown['LoadState']}")
+    running = shown.get("ActiveState") in ("active", "reloading") and shown.get("MainPID", "0") != "0"
+    ended = not running and shown.get("ExecMainCode", "0") != "0"
+    status = int(shown.get("ExecMainStatus") or 0)
+    killed = shown.get("ExecMainCode") in ("2", "3")  # CLD_KILLED, CLD_DUMPED
+    oom = shown.get("Result") == "oom-kill"
     return ContainerStatus(
         running,
-        said.get("InvocationID") or said.get("ExecMainStartTimestampMonotonic", ""),
-        int(said.get("NRestarts") or 0),
-        None if killed or not over else status,
-        status if killed and over else None,
-        oom if over else None,
+        shown.get("InvocationID") or shown.get("ExecMainStartTimestampMonotonic", ""),
+        int(shown.get("NRestarts") or 0),
+        None if killed or not ended else status,
+        status if killed and ended else None,
+        oom if ended else None,
         "killed by the OOM killer" if oom else "",
     )
 
 
 def _docker_ends(page: str, now: ContainerStatus) -> ContainerStatus:
-    """`docker events` of the last life's end, which `docker inspect` forgets as soon as the container runs again."""
+    """Read the last end from `docker events`; `docker inspect` forgets it once the container runs again."""
     events = [json.loads(line) for line in page.splitlines() if line.strip()]
     dies = [e["Actor"]["Attributes"].get("exitCode") for e in events if e.get("Action") == "die"]
     oom = any(e.get("Action") == "oom" for e in events)
@@ -121,92 +124,92 @@ _SYSTEMD = "LoadState,ActiveState,MainPID,Result,ExecMainCode,ExecMainStatus,NRe
 
 
 @dataclass(frozen=True)
-class _Question:
-    """What asks a supervisor, and what reads its answer. `past` asks for an end that the answer no longer tells."""
+class _StatusCommand:
+    """The command that reads a status, and its parser; `past` is a command for an end before the present start."""
 
     argv: Sequence[str]
     read: Reader
     past: Sequence[str] = ()
 
 
-def _question(spec: str) -> _Question | None:
-    """How the supervisor of this log is asked; None where a log has none."""
+def _status_command(spec: str) -> _StatusCommand | None:
+    """Choose the status command for a log; None for a log without an orchestrator."""
     kind, rest = read_spec(spec)
     if kind == "docker":
         filters = (f"container={rest}", "event=die", "event=oom")
         past = ("docker", "events", "--format", "{{json .}}", *(a for f in filters for a in ("--filter", f)))
-        return _Question(("docker", "inspect", "--type", "container", rest), _docker, past)
+        return _StatusCommand(("docker", "inspect", "--type", "container", rest), _docker, past)
     if kind == "k8s":
         namespace, pod, *container = rest.split("/")
-        question = ("kubectl", "get", "pod", "-n", namespace, pod, "-o", "json")
-        return _Question(question, _kubernetes(container[0] if container else None))
+        argv = ("kubectl", "get", "pod", "-n", namespace, pod, "-o", "json")
+        return _StatusCommand(argv, _kubernetes(container[0] if container else None))
     if kind == "journal":
-        return _Question(("systemctl", "show", rest, f"--property={_SYSTEMD}"), _systemd)
+        return _StatusCommand(("systemctl", "show", rest, f"--property={_SYSTEMD}"), _systemd)
     return None
 
 
-class Supervisor:
-    """Asks for one replica every two seconds until cancelled; `run()` is the task. Rows of kind `supervisor`.
+class OrchestratorMonitor:
+    """Poll one replica every two seconds until cancelled; `run()` is the task. Writes `supervisor` rows.
 
-    `what` is seen (the first answer), ended (it does not run any more, or runs again after an end), started. A
-    supervisor that cannot be asked is told once as a gap without length: that costs a name, not the sight of the server.
+    `what` is seen (the first status), ended (it does not run, or runs again after an end) or started. Failed polls write
+    one gap without length: the other parts still observe the server.
     """
 
     def __init__(self, replica: str, spec: str, emit: Emit) -> None:
         self._replica, self._spec, self._emit = replica, spec, emit
-        self._question = _question(spec)
+        self._command = _status_command(spec)
         self._gap = CoverageGap(emit, replica, "supervisor")
         self._known: ContainerStatus | None = None
-        self._told = ""
-        self._asked = time.time()
+        self._last_error = ""
+        self._polled = time.time()
 
     @property
     def exists(self) -> bool:
-        """Whether there is anybody to ask."""
-        return self._question is not None
+        """True for a log with an orchestrator."""
+        return self._command is not None
 
     async def run(self) -> None:
-        """Ask for ever."""
+        """Poll until cancelled."""
         while True:
             begin = time.monotonic()
-            await self._ask()
+            await self._poll()
             await asyncio.sleep(max(begin + _EVERY_S - time.monotonic(), _EVERY_S / 2))
 
-    async def _ask(self) -> None:
-        assert self._question is not None
-        asked = time.time()
+    async def _poll(self) -> None:
+        assert self._command is not None
+        polled = time.time()
         try:
-            standing = self._question.read(await _output(self._question.argv))
-            before, self._known = self._known, standing
+            status = self._command.read(await _output(self._command.argv))
+            before, self._known = self._known, status
             if before is None:
-                self._row("seen", standing)
-            elif standing.life != before.life or standing.restarts != before.restarts:
-                # An end that fell between two questions is told, too.
+                self._row("seen", status)
+            elif status.life != before.life or status.restarts != before.restarts:
+                # It ended and started between two polls.
                 if before.running:
-                    self._row("ended", await self._ended(standing))
-                if standing.running:
-                    self._row("started", standing)
-            elif standing.running != before.running:
-                self._row("started" if standing.running else "ended", standing)
+                    self._row("ended", await self._ended(status))
+                if status.running:
+                    self._row("started", status)
+            elif status.running != before.running:
+                self._row("started" if status.running else "ended", status)
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as e:
-            why = f"{self._question.argv[0]} does not say how the server is: {e}"[:_WHY_CHARS]
-            if why != self._told:
-                self._told = why
-                self._gap.once(0.0, why)
-        self._asked = asked
+            why = f"{self._command.argv[0]} does not tell the server's state: {e}"[:_WHY_CHARS]
+            if why != self._last_error:
+                self._last_error = why
+                self._gap.report(0.0, why)
+        self._polled = polled
 
     async def _ended(self, now: ContainerStatus) -> ContainerStatus:
-        """The end of the life before this one."""
-        assert self._question is not None
-        if not self._question.past or not now.running:
+        """Read the end before the present start."""
+        assert self._command is not None
+        if not self._command.past or not now.running:
             return now
-        span = ("--since", f"{self._asked - _EVERY_S:.3f}", "--until", f"{time.time():.3f}")
+        span = ("--since", f"{self._polled - _EVERY_S:.3f}", "--until", f"{time.time():.3f}")
         try:
-            return _docker_ends(await _output((*self._question.past, *span)), now)
+            return _docker_ends(await _output((*self._command.past, *span)), now)
         except (OSError, ValueError, LookupError, TypeError):
-            return now  # that it ended is known all the same
+            return now  # the end itself is known
 
-    def _row(self, what: OrchestratorEvent, said: ContainerStatus) -> None:
+    def _row(self, what: OrchestratorEvent, status: ContainerStatus) -> None:
         self._emit(
             {
                 "row": "supervisor",
@@ -214,18 +217,23 @@ class Supervisor:
                 "replica": self._replica,
                 "source": self._spec,
                 "what": what,
-                "running": said.running,
-                "exit_code": said.exit_code,
-                "signal": said.signal,
-                "oom_killed": said.oom_killed,
-                "restarts": said.restarts,
-                "reason": said.end_in_words() if what == "ended" else said.reason,
+                "running": status.running,
+                "exit_code": status.exit_code,
+                "signal": status.signal,
+                "oom_killed": status.oom_killed,
+                "restarts": status.restarts,
+                "reason": status.describe_end() if what == "ended" else status.reason,
             }
         )
 
 
 async def _output(argv: Sequence[str]) -> str:
-    """What a command prints. OSError where it is not there or does not end, ValueError where it fails."""
+    """Run a command and return its output.
+
+    Raises:
+        OSError: It is missing or does not end.
+        ValueError: It fails.
+    """
     process = await asyncio.create_subprocess_exec(
         *argv,
         stdin=asyncio.subprocess.DEVNULL,
@@ -242,6 +250,6 @@ async def _output(argv: Sequence[str]) -> str:
                 process.kill()
             await process.wait()
     if process.returncode:
-        said = error.decode("utf-8", "replace").strip().splitlines()
-        raise ValueError(said[-1] if said else f"exit code {process.returncode}")
+        lines = error.decode("utf-8", "replace").strip().splitlines()
+        raise ValueError(lines[-1] if lines else f"exit code {process.returncode}")
     return out.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""The processes of a server on this machine: which there are, in what state, what they use, and when they are gone."""
+"""Monitor a server's processes on this machine: state, CPU, memory, threads, files, and their end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from loadchaos.core.redact import Redactor
 
 POLL_S = 0.25
 SAMPLE_S = 1.0
-_YOUNG_S = 10.0  # a server that has just come starts its processes one by one: look for them at every poll
+_YOUNG_S = 10.0  # a server that has just started adds its processes one by one: search at every poll
 _NAME_CHARS = 160
 _STATES = {
     psutil.STATUS_RUNNING: "R", psutil.STATUS_SLEEPING: "S", psutil.STATUS_IDLE: "S", psutil.STATUS_DISK_SLEEP: "D",
@@ -27,8 +27,8 @@ Roles = Sequence[tuple[re.Pattern[str], str]]
 
 
 @dataclass
-class _Watched:
-    """One process we know; `fd` is its pidfd, readable once it has ended, or None where there are none."""
+class _KnownProcess:
+    """One known process; `fd` is its pidfd, which is readable once it has ended, or None."""
 
     process: psutil.Process
     role: str
@@ -42,28 +42,28 @@ class _Watched:
     fd_limit: int | None = None
 
 
-class ProcessWatch:
-    """Watches the tree below one pid until cancelled; `run()` is the task, `set_pid` gives it another tree.
+class ProcessMonitor:
+    """Monitor the process tree below one pid until cancelled; `run()` is the task, `set_pid` sets another tree.
 
-    A process is `gone` when it has ended, also while nobody has collected it (state Z): by pidfd at once where the
-    system has it, else within 250 ms. Processes that outlive their parent stay watched.
+    A process is `gone` when it has ended, even if nobody has collected it yet (state Z). That is known at once with pidfd,
+    else within 250 ms. Processes that outlive their parent stay monitored.
     """
 
     def __init__(self, replica: str, roles: Roles, emit: Emit, redactor: Redactor) -> None:
         self._replica, self._roles, self._emit, self._redactor = replica, roles, emit, redactor
         self._root: int | None = None
-        self._watched: dict[int, _Watched] = {}
+        self._known: dict[int, _KnownProcess] = {}
         self._changed = asyncio.Event()
         self._set_at = 0.0
 
     def set_pid(self, pid: int | None) -> None:
-        """From now on this process and all it starts; the ones known before stay until they are gone."""
+        """Monitor this process and its children; the ones known before stay until they are gone."""
         self._root = pid
         self._set_at = time.monotonic()
         self._changed.set()
 
     async def run(self) -> None:
-        """Watch for ever."""
+        """Monitor until cancelled."""
         sampled = 0.0
         try:
             while True:
@@ -73,37 +73,37 @@ class ProcessWatch:
                     sampled = now
                     self._changed.clear()
                 if full or now - self._set_at < _YOUNG_S:
-                    await self._look_for_new()
-                for watched in list(self._watched.values()):
-                    self._look_at(watched, sample=full)
+                    await self._find_new()
+                for known in list(self._known.values()):
+                    self._update(known, sample=full)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), POLL_S)
         finally:
-            for watched in self._watched.values():
-                self._forget_fd(watched)
+            for known in self._known.values():
+                self._forget_fd(known)
 
-    async def _look_for_new(self) -> None:
+    async def _find_new(self) -> None:
         if self._root is None:
             return
         # Reading /proc of a machine with many processes takes tens of milliseconds: not on the loop.
         for process, title in await asyncio.to_thread(_tree, self._root):
-            known = self._watched.get(process.pid)
+            known = self._known.get(process.pid)
             if known is None:
                 self._add(process, title)
             elif title != known.name or process != known.process:
                 self._rename(known, process, title)
 
     def _add(self, process: psutil.Process, title: str) -> None:
-        watched = _Watched(process, self._role(process.pid, title), title, "S")
-        self._watched[process.pid] = watched
-        watched.fd = self._open_fd(process.pid)
-        if self._measure(watched):
-            self._row(watched, "seen")
+        known = _KnownProcess(process, self._role(process.pid, title), title, "S")
+        self._known[process.pid] = known
+        known.fd = self._open_fd(process.pid)
+        if self._measure(known):
+            self._row(known, "seen")
         else:
-            self._gone(watched)
+            self._gone(known)
 
-    def _rename(self, known: _Watched, process: psutil.Process, title: str) -> None:
-        """A process that took another title (vLLM's do, once they are loaded), or another process with its pid."""
+    def _rename(self, known: _KnownProcess, process: psutil.Process, title: str) -> None:
+        """Handle a new title (vLLM sets them after loading), or another process with the same pid."""
         if process != known.process:
             self._gone(known)
             self._add(process, title)
@@ -120,40 +120,40 @@ class ProcessWatch:
                 return role
         return "api_server" if pid == self._root else "other"
 
-    def _look_at(self, watched: _Watched, *, sample: bool) -> None:
-        before = watched.state
-        if not self._measure(watched):
-            self._gone(watched)
-        elif sample or (watched.state != before and "T" in (watched.state, before)):
+    def _update(self, known: _KnownProcess, *, sample: bool) -> None:
+        before = known.state
+        if not self._measure(known):
+            self._gone(known)
+        elif sample or (known.state != before and "T" in (known.state, before)):
             if sample:
-                watched.fds = _open_files(watched.process.pid)
-                watched.fd_limit = _most_files(watched.process)
-            self._row(watched, "sample")
+                known.fds = _open_file_count(known.process.pid)
+                known.fd_limit = _open_file_limit(known.process)
+            self._row(known, "sample")
 
-    def _measure(self, watched: _Watched) -> bool:
-        """Read it; False when it has ended."""
+    def _measure(self, known: _KnownProcess) -> bool:
+        """Read its figures; False when it has ended."""
         try:
-            with watched.process.oneshot():
-                watched.state = _STATES.get(watched.process.status(), "S")
-                if watched.state == "Z":
+            with known.process.oneshot():
+                known.state = _STATES.get(known.process.status(), "S")
+                if known.state == "Z":
                     return False
-                times = watched.process.cpu_times()
-                watched.cpu_s = times.user + times.system
-                watched.rss_bytes = watched.process.memory_info().rss
-                watched.threads = watched.process.num_threads()
-            return watched.process.is_running()
+                times = known.process.cpu_times()
+                known.cpu_s = times.user + times.system
+                known.rss_bytes = known.process.memory_info().rss
+                known.threads = known.process.num_threads()
+            return known.process.is_running()
         except psutil.AccessDenied:
-            return True  # somebody else's: it is there, more we may not know
+            return True  # another user's: it is there, but we may not read more
         except psutil.Error:
-            watched.state = "Z"
+            known.state = "Z"
             return False
 
-    def _gone(self, watched: _Watched) -> None:
-        if self._watched.pop(watched.process.pid, None) is None:
+    def _gone(self, known: _KnownProcess) -> None:
+        if self._known.pop(known.process.pid, None) is None:
             return
-        self._forget_fd(watched)
-        watched.state = "Z"
-        self._row(watched, "gone")
+        self._forget_fd(known)
+        known.state = "Z"
+        self._row(known, "gone")
 
     def _open_fd(self, pid: int) -> int | None:
         try:
@@ -164,46 +164,46 @@ class ProcessWatch:
         return fd
 
     def _ended(self, pid: int) -> None:
-        watched = self._watched.get(pid)
-        if watched is not None:
-            self._gone(watched)
+        known = self._known.get(pid)
+        if known is not None:
+            self._gone(known)
 
-    def _forget_fd(self, watched: _Watched) -> None:
-        if watched.fd is not None:
-            asyncio.get_running_loop().remove_reader(watched.fd)
-            os.close(watched.fd)
-            watched.fd = None
+    def _forget_fd(self, known: _KnownProcess) -> None:
+        if known.fd is not None:
+            asyncio.get_running_loop().remove_reader(known.fd)
+            os.close(known.fd)
+            known.fd = None
 
-    def _row(self, watched: _Watched, what: ProcessEvent) -> None:
+    def _row(self, known: _KnownProcess, what: ProcessEvent) -> None:
         self._emit(
             {
                 "row": "process",
                 "at_ns": time.monotonic_ns(),
                 "replica": self._replica,
-                "pid": watched.process.pid,
-                "role": watched.role,
+                "pid": known.process.pid,
+                "role": known.role,
                 "what": what,
-                "state": watched.state,
-                "cpu_s": round(watched.cpu_s, 3),
-                "rss_bytes": watched.rss_bytes,
-                "threads": watched.threads,
-                "fds": watched.fds,
-                "fd_limit": watched.fd_limit,
-                "name": self._redactor.text(watched.name),
+                "state": known.state,
+                "cpu_s": round(known.cpu_s, 3),
+                "rss_bytes": known.rss_bytes,
+                "threads": known.threads,
+                "fds": known.fds,
+                "fd_limit": known.fd_limit,
+                "name": self._redactor.text(known.name),
             }
         )
 
 
-def _open_files(pid: int) -> int | None:
-    """How many file descriptors it has open; None where we may not know."""
+def _open_file_count(pid: int) -> int | None:
+    """Count its open file descriptors; None if that is not allowed."""
     try:
         return len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208 - names are enough, and a tenth of the time of iterdir
     except OSError:
         return None
 
 
-def _most_files(process: psutil.Process) -> int | None:
-    """How many it may have open; None where we may not know."""
+def _open_file_limit(process: psutil.Process) -> int | None:
+    """Limit of open files; None if that is not known."""
     try:
         return int(process.rlimit(psutil.RLIMIT_NOFILE)[0])
     except (AttributeError, OSError, psutil.Error):  # not Linux, or not ours to read
@@ -211,7 +211,7 @@ def _most_files(process: psutil.Process) -> int | None:
 
 
 def _tree(root: int) -> list[tuple[psutil.Process, str]]:
-    """The process and all below it, each with its title; empty when it is gone."""
+    """List the process and its descendants with their titles; empty when it is gone."""
     try:
         top = psutil.Process(root)
         processes = [top, *top.children(recursive=True)]

@@ -1,16 +1,16 @@
-"""Reads a server's /metrics once a second into our names, and keeps whole pages: at the start, every 10 min, on demand."""
+"""Scrape a server's /metrics once a second; keep raw pages at the start, every 10 minutes and on demand."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from loadchaos.core.ledger.rows import Emit
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects import MetricName
+from loadchaos.server.monitor.base import MonitorOutput
 from loadchaos.server.monitor.exposition import PageParser
 from loadchaos.server.monitor.gaps import CoverageGap
 from loadchaos.server.monitor.http_get import Endpoint, get
@@ -22,16 +22,20 @@ _PAGE_EVERY_S = 600.0
 
 
 class RawPageWriter:
-    """Numbers and writes raw pages under `folder`; one for all replicas, so that no two get one name."""
+    """Number and write raw pages under `folder`; shared by all replicas, so that names are unique."""
 
     def __init__(self, folder: Path, redactor: Redactor) -> None:
         self._folder, self._redactor = folder, redactor
-        # A run may watch anew, once it knows the server's dialect: the pages of the first watch stay.
+        # The monitor starts again once the dialect is known: the pages of its first start stay.
         taken = len(list((folder / "watch").glob("metrics-*.txt")))
         self._numbers: Iterator[int] = itertools.count(taken + 1)
 
-    async def keep(self, page: bytes) -> str:
-        """Write it, without blocking the loop; its path below the run folder. OSError when it cannot be written."""
+    async def write(self, page: bytes) -> str:
+        """Write a page without blocking the loop; return its path below the run folder.
+
+        Raises:
+            OSError: It cannot be written.
+        """
         path = self._folder / "watch" / f"metrics-{next(self._numbers)}.txt"
         await asyncio.to_thread(self._write, path, page)
         return str(path.relative_to(self._folder))
@@ -41,50 +45,57 @@ class RawPageWriter:
         path.write_bytes(self._redactor.redact(page))
 
 
-class Scrape:
-    """Scrapes one replica until cancelled; `run()` is the task."""
+class Scraper:
+    """Scrape one replica until cancelled; `run()` is the task."""
 
     def __init__(
         self,
         replica: str,
-        where: Endpoint,
+        endpoint: Endpoint,
         names: Sequence[MetricName],
-        emit_metrics: Emit,
-        emit_event: Emit,
+        output: MonitorOutput,
         pages: RawPageWriter,
-        headers: Mapping[str, str],
-        absent: Callable[[], str | None] = lambda: "",
+        skip_reason: Callable[[], str | None] = lambda: "",
     ) -> None:
-        """`absent` says why no page can be had now ("": it can); None where the server never was up, so none is missed."""
-        self._replica, self._where, self._headers = replica, where, dict(headers)
-        self._emit, self._pages, self._absent = emit_metrics, pages, absent
+        """Prepare a scraper.
+
+        Args:
+            replica: Name of the replica in the rows.
+            endpoint: The metrics page.
+            names: Metrics to read.
+            output: Where rows go.
+            pages: Where raw pages go.
+            skip_reason: Reason not to scrape now; "" if there is none, None before the server was ever up.
+        """
+        self._replica, self._endpoint = replica, endpoint
+        self._emit, self._pages, self._skip_reason = output.emit_metrics, pages, skip_reason
         self._parser = PageParser(names)
-        self._gap = CoverageGap(emit_event, replica, "scrape")
+        self._gap = CoverageGap(output.emit_event, replica, "scrape")
         self._last_page: bytes = b""
         self._kept_at: float | None = None
 
     async def run(self) -> None:
-        """Scrape for ever; nothing is asked of a server that is down."""
+        """Scrape until cancelled; a server that is down is left alone."""
         while True:
             begin = time.monotonic()
-            absent = self._absent()
-            if absent:
-                self._gap.blind(absent)
-            elif absent is not None:
+            reason = self._skip_reason()
+            if reason:
+                self._gap.open(reason)
+            elif reason is not None:
                 await self._scrape()
             await asyncio.sleep(max(begin + EVERY_S - time.monotonic(), 0.05))
 
     async def _scrape(self) -> None:
-        answer = await get(self._where, self._headers, LIMIT_S)
+        answer = await get(self._endpoint, LIMIT_S)
         if answer.error is not None or answer.status != 200:
-            self._gap.blind(answer.error or f"status {answer.status}")
+            self._gap.open(answer.error or f"status {answer.status}")
             return
-        self._gap.seeing()
+        self._gap.close()
         at_ns = time.monotonic_ns()
         if answer.took_ns > _SLOW_S * 1e9:
-            self._gap.once(answer.took_ns / 1e9, "the page came late")
-        # A number that was cut would look like a counter that went back.
-        page = answer.body if answer.whole else answer.body[: answer.body.rfind(b"\n") + 1]
+            self._gap.report(answer.took_ns / 1e9, "the metrics page came late")
+        # A number that was cut would look like a counter reset.
+        page = answer.body if answer.framed else answer.body[: answer.body.rfind(b"\n") + 1]
         for engine, values in self._parser.parse(page).items():
             self._emit(
                 {
@@ -96,21 +107,21 @@ class Scrape:
                     "values": values,
                 }
             )
-        if self._parser.bad_lines:
-            self._gap.once(0.0, f"{self._parser.bad_lines} lines of the page could not be read")
+        if bad := self._parser.bad_lines:
+            self._gap.report(0.0, f"{bad} line{'s' * (bad != 1)} of the metrics page could not be parsed")
         self._last_page = page
         if self._kept_at is None or time.monotonic() - self._kept_at > _PAGE_EVERY_S:
-            await self.keep("start" if self._kept_at is None else "periodic")
+            await self.save_page("start" if self._kept_at is None else "periodic")
 
-    async def keep(self, why: str) -> None:
-        """Keep the newest page there is; nothing where there was none."""
+    async def save_page(self, why: str) -> None:
+        """Write the newest raw page, if there is one."""
         if not self._last_page:
             return
         self._kept_at = time.monotonic()
         try:
-            name = await self._pages.keep(self._last_page)
+            name = await self._pages.write(self._last_page)
         except OSError as e:
-            self._gap.once(0.0, f"a page could not be kept: {e.strerror}")
+            self._gap.report(0.0, f"a metrics page could not be written: {e.strerror}")
             return
         at_ns = time.monotonic_ns()
         self._emit({"row": "page", "at_ns": at_ns, "replica": self._replica, "why": why, "file": name})

@@ -1,4 +1,4 @@
-"""Is the watcher itself awake? The drift of a short sleep says how late everything else we stamp may be."""
+"""Measure the lag of our own event loop: every time we record may be late by so much."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _LATE_S = 1.0
 
 
 class EventLoopLag:
-    """Measures the event loop's lag until cancelled; `run()` is the task. `worst_s` is the largest seen so far."""
+    """Measure the event loop's lag until cancelled; `run()` is the task. `worst_s` is the largest lag so far."""
 
     def __init__(self, emit: Emit) -> None:
         self._gap = CoverageGap(emit, "", "watch")
         self.worst_s = 0.0
 
     async def run(self) -> None:
-        """Measure for ever."""
+        """Measure until cancelled."""
         before_wall, before = time.time(), time.monotonic()
         while True:
             await asyncio.sleep(_SLEEP_S)
@@ -28,8 +28,8 @@ class EventLoopLag:
             late_s = now - before - _SLEEP_S
             self.worst_s = max(self.worst_s, late_s)
             if late_s > _LATE_S:
-                self._gap.once(late_s, "we did not run: starved, stopped or suspended")
+                self._gap.report(late_s, "loadchaos itself did not run: starved of CPU, stopped or suspended")
             jump_s = (wall - before_wall) - (now - before)
             if abs(jump_s) > _LATE_S:
-                self._gap.once(0.0, f"the wall clock was set by {jump_s:+.1f} s")
+                self._gap.report(0.0, f"the wall clock was set by {jump_s:+.1f} s")
             before_wall, before = wall, now

@@ -12,7 +12,7 @@ from typing import Any
 from loadchaos.chaos import AttackedReplica, AttackInjector, AttackTarget
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects import DIALECTS
-from loadchaos.server.monitor import Monitor, MonitoredReplica
+from loadchaos.server.monitor import Monitor, MonitoredReplica, MonitorOutput, ServerAccess
 from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
 
@@ -26,7 +26,12 @@ def test_a_killed_engine_core_is_seen_by_process_probe_and_log_within_two_second
 
     async def story(api: subprocess.Popen[bytes]) -> None:
         target = MonitoredReplica("a", server.url, logs=(str(log),), pid=api.pid)
-        watch = Monitor([target], DIALECTS["vllm"], rows.append, rows.append, tmp_path / "run", Redactor())
+        watch = Monitor(
+            [target],
+            DIALECTS["vllm"],
+            MonitorOutput(rows.append, rows.append, tmp_path / "run", Redactor()),
+            ServerAccess(),
+        )
         spec = {"admin": "reset_mm_cache", "every_s": 0.05}
         attacked = AttackTarget(DIALECTS["vllm"], [AttackedReplica("a", server.url)])
         attacks = AttackInjector([spec], attacked, rows.append, Redactor())

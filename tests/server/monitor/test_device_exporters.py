@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from loadchaos.server.monitor import device_exporters as looking
-from loadchaos.server.monitor.device_exporters import DCGM, NODE, DeviceWatch
-from loadchaos.server.nvml import NvmlWatch
+from loadchaos.server.monitor.device_exporters import DCGM, NODE, DeviceScraper
+from loadchaos.server.nvml import NvmlMonitor
 
 PAGES = Path(__file__).parent / "pages"
 MIB = 1024 * 1024
@@ -24,7 +24,7 @@ def watched(server: Any, rows: Any, exporter: Any, page: bytes, until: Any, monk
     async def story() -> None:
         server.pages["/metrics"] = (200, page)
         await server.start()
-        watch = DeviceWatch(exporter, f"{server.url}/metrics", rows.append, rows.append)
+        watch = DeviceScraper(exporter, f"{server.url}/metrics", rows.append, rows.append)
         task = asyncio.create_task(watch.run())
         try:
             await rows.until(until)
@@ -73,7 +73,10 @@ def test_a_page_of_node_exporter_is_read_host_and_real_disks(
     assert {r["device"] for r in rows.of("device")} == {"host", "disk /", "disk /models"}
 
 
-@pytest.mark.parametrize(("page", "why"), [(b"go_goroutines 8\n", "nothing of dcgm"), (b"", "nothing of dcgm")])
+@pytest.mark.parametrize(
+    ("page", "why"),
+    [(b"go_goroutines 8\n", "no metrics of dcgm"), (b"", "no metrics of dcgm")],
+)
 def test_a_page_of_somebody_else_is_a_gap(
     page: bytes, why: str, server: Any, rows: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,7 +131,7 @@ def test_nvml_tells_figures_and_an_xid_as_it_comes(rows: Any, monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml())
 
     async def story() -> None:
-        watch = NvmlWatch(rows.append)
+        watch = NvmlMonitor(rows.append)
         watch.start()
         await rows.until(lambda: any(r["values"]["gpu_xid_last"] == 79 for r in rows.of("device", device="gpu1")))
         await watch.stop()
@@ -144,7 +147,7 @@ def test_without_nvml_nothing_is_told(rows: Any, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "pynvml", None)
 
     async def story() -> None:
-        watch = NvmlWatch(rows.append)
+        watch = NvmlMonitor(rows.append)
         watch.start()
         await watch.stop()
 

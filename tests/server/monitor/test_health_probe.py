@@ -11,13 +11,13 @@ import pytest
 
 from loadchaos.core.redact import Redactor
 from loadchaos.server.monitor import health_probe as probing
-from loadchaos.server.monitor.health_probe import Probe
-from loadchaos.server.monitor.http_get import place
+from loadchaos.server.monitor.health_probe import HealthProbe
+from loadchaos.server.monitor.http_get import parse_endpoint
 
 
 @contextlib.asynccontextmanager
-async def probed(server: Any, rows: Any, **more: Any) -> AsyncIterator[Probe]:
-    probe = Probe("a", place(server.url + "/health"), rows.append, Redactor(["planted-secret"]), {}, **more)
+async def probed(server: Any, rows: Any, **more: Any) -> AsyncIterator[HealthProbe]:
+    probe = HealthProbe("a", parse_endpoint(server.url + "/health"), rows.append, Redactor(["planted-secret"]), **more)
     task = asyncio.create_task(probe.run())
     try:
         yield probe

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from loadchaos.core.redact import Redactor
-from loadchaos.server.monitor.log_follower import LogFollower
+from loadchaos.server.monitor.log_follower import FollowedLog, LogFollower
 
 OLD = "6,100,1000000,-;NVRM: Xid (PCI:0000:3b:00): 13, pid=1, name=of another life\n"
 NEW = """6,101,2000001,-;usb 1-1: new high-speed USB device number 2 using xhci_hcd
@@ -20,7 +20,9 @@ NEW = """6,101,2000001,-;usb 1-1: new high-speed USB device number 2 using xhci_
 
 def followed(tmp_path: Path, kernel: Path, rows: Any, until: Any) -> str:
     async def story() -> None:
-        follower = LogFollower(f"kmsg:{kernel}", "", "kernel", tmp_path / "logs", rows.append, Redactor(), "kernel")
+        follower = LogFollower(
+            FollowedLog(f"kmsg:{kernel}", "", "kernel", "kernel"), tmp_path / "logs", rows.append, Redactor()
+        )
         follower.start()
         await until()
         await follower.stop()
@@ -54,4 +56,4 @@ def test_a_kernel_that_may_not_be_heard_is_an_observation(tmp_path: Path, rows: 
     assert followed(tmp_path, tmp_path / "none", rows, told) == ""
     [gap] = rows.of("gap")
     assert gap["seconds"] == 0.0
-    assert gap["why"].startswith(f"{tmp_path}/none cannot be read: No such file or directory; Xids")
+    assert gap["why"].startswith(f"{tmp_path}/none cannot be read: No such file or directory; Xid errors")

@@ -16,14 +16,14 @@ import pytest
 from loadchaos.core.errors import OptionError
 from loadchaos.core.ledger.reader import LogTail
 from loadchaos.core.redact import Redactor
-from loadchaos.server.monitor.log_follower import LogFollower
+from loadchaos.server.monitor.log_follower import FollowedLog, LogFollower
 from loadchaos.server.monitor.logs import read_spec
 from loadchaos.server.monitor.logs.file import FileSource
 
 
 @contextlib.asynccontextmanager
 async def following(spec: str, folder: Path, rows: Any) -> AsyncIterator[Path]:
-    follower = LogFollower(spec, "a", "a", folder, rows.append, Redactor(["planted-secret"]))
+    follower = LogFollower(FollowedLog(spec, "a", "a"), folder, rows.append, Redactor(["planted-secret"]))
     follower.start()
     try:
         yield folder / "a.log"

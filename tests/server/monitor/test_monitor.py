@@ -14,7 +14,7 @@ import pytest
 from loadchaos.core.errors import OptionError
 from loadchaos.core.redact import Redactor
 from loadchaos.server.dialects import DIALECTS
-from loadchaos.server.monitor import Monitor, MonitoredReplica
+from loadchaos.server.monitor import Monitor, MonitoredReplica, MonitorOutput, ServerAccess
 from loadchaos.server.monitor import health_probe as probing
 
 PAGE = b'vllm:num_requests_running{engine="0"} 3\nprocess_start_time_seconds 5\n# api_key="planted-secret"\n'
@@ -25,7 +25,12 @@ async def watching(server: Any, rows: Any, folder: Path, **more: Any) -> AsyncIt
     target = MonitoredReplica("a", server.url, **more)
     redactor = Redactor(["planted-secret"])
     headers = {"Authorization": "Bearer planted-secret"}
-    watch = Monitor([target], DIALECTS["vllm"], rows.append, rows.append, folder, redactor, headers)
+    watch = Monitor(
+        [target],
+        DIALECTS["vllm"],
+        MonitorOutput(rows.append, rows.append, folder, redactor),
+        ServerAccess(headers),
+    )
     await watch.start()
     try:
         yield watch
@@ -193,7 +198,7 @@ def test_a_part_that_fails_is_told_and_started_again(
             raise RuntimeError("a mistake of ours")
         await asyncio.sleep(3600)
 
-    monkeypatch.setattr("loadchaos.server.monitor.scraper.Scrape.run", fail_once)
+    monkeypatch.setattr("loadchaos.server.monitor.scraper.Scraper.run", fail_once)
 
     async def story() -> None:
         await server.start()

@@ -15,8 +15,8 @@ import pytest
 
 from loadchaos.core.redact import Redactor
 from loadchaos.server.monitor import orchestrators as asking
-from loadchaos.server.monitor.log_follower import LogFollower
-from loadchaos.server.monitor.orchestrators import Supervisor
+from loadchaos.server.monitor.log_follower import FollowedLog, LogFollower
+from loadchaos.server.monitor.orchestrators import OrchestratorMonitor
 
 # Each prints what lies in a file, as the real command would for the same question, and fails as the real one does.
 DOCKER = """#!/bin/sh
@@ -69,7 +69,7 @@ def put(path: Path, text: str) -> None:
 
 @contextlib.asynccontextmanager
 async def asked(spec: str, rows: Any) -> AsyncIterator[None]:
-    task = asyncio.create_task(Supervisor("a", spec, rows.append).run())
+    task = asyncio.create_task(OrchestratorMonitor("a", spec, rows.append).run())
     try:
         yield
     finally:
@@ -180,9 +180,9 @@ def test_a_unit_of_systemd_tells_signal_and_oom_kill(place: Path, rows: Any) -> 
 )
 def test_a_supervisor_that_does_not_know_the_server_is_told_once(spec: str, why: str, place: Path, rows: Any) -> None:
     async def story() -> None:
-        supervisor = Supervisor("a", spec, rows.append)
+        supervisor = OrchestratorMonitor("a", spec, rows.append)
         for _ in range(3):
-            await supervisor._ask()
+            await supervisor._poll()
 
     asyncio.run(story())
     gaps = rows.of("gap", source="supervisor")
@@ -191,7 +191,7 @@ def test_a_supervisor_that_does_not_know_the_server_is_told_once(spec: str, why:
 
 
 def test_a_log_that_nobody_supervises_asks_nobody() -> None:
-    assert not Supervisor("a", "/var/log/vllm.log", lambda _: None).exists
+    assert not OrchestratorMonitor("a", "/var/log/vllm.log", lambda _: None).exists
 
 
 def test_after_a_restart_the_last_words_come_from_the_previous_container_and_only_once(
@@ -201,7 +201,7 @@ def test_after_a_restart_the_last_words_come_from_the_previous_container_and_onl
     (place / "first.log").write_text(opening)
 
     async def story() -> None:
-        follower = LogFollower("k8s:ml/vllm-0", "a", "a", tmp_path / "logs", rows.append, Redactor())
+        follower = LogFollower(FollowedLog("k8s:ml/vllm-0", "a", "a"), tmp_path / "logs", rows.append, Redactor())
         follower.start()
         kept = follower.path
         try:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from loadchaos.core.redact import Redactor
-from loadchaos.server.monitor.processes import ProcessWatch
+from loadchaos.server.monitor.processes import ProcessMonitor
 
 ROLES = ((re.compile(r"EngineCore"), "engine_core"),)
 # The last argument is what stands in its command line.
@@ -33,7 +33,7 @@ async def watched(rows: Any, *more: str) -> AsyncIterator[tuple[subprocess.Popen
     parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)  # noqa: ASYNC220 - a fraction of a second
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
-    watch = ProcessWatch("a", ROLES, rows.append, Redactor(["planted-secret"]))
+    watch = ProcessMonitor("a", ROLES, rows.append, Redactor(["planted-secret"]))
     task = asyncio.create_task(watch.run())
     watch.set_pid(parent.pid)
     try:

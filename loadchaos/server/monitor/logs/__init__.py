@@ -1,6 +1,6 @@
-"""SHELF: where a server log can live and how it is followed.
+"""Follow server logs in files, containers, pods, units, on other machines, and in the kernel. Main type: `LogSource`.
 
-A new kind of place is one entry in SOURCES: its prefix, and what makes a Source of the rest of the spec.
+To add a place, write a class with `head` and `follow` and add it to SOURCES under its prefix.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from loadchaos.server.monitor.logs.kernel import KernelSource
 
 __all__ = ["SOURCES", "LogSource", "open_source", "read_spec"]
 
-# prefix -> (what the rest must look like, how it is written in help and errors, what follows it)
+# prefix -> (syntax of the rest, how help and errors show it, its source)
 SOURCES: Mapping[str, tuple[re.Pattern[str], str, Callable[[str], LogSource]]] = {
     "docker": (re.compile(r"[\w.-]+"), "docker:NAME", command.docker),
     "k8s": (re.compile(r"[\w.-]+/[\w.-]+(?:/[\w.-]+)?"), "k8s:NAMESPACE/POD[/CONTAINER]", command.kubernetes),
@@ -30,16 +30,20 @@ SOURCES: Mapping[str, tuple[re.Pattern[str], str, Callable[[str], LogSource]]] =
 
 
 def read_spec(spec: str) -> tuple[str, str]:
-    """`docker:vllm` as ("docker", "vllm"), a path as ("file", path). OptionError with what was expected."""
+    """Split `docker:vllm` into ("docker", "vllm"); a path gives ("file", path).
+
+    Raises:
+        OptionError: It is neither; the message says what was expected.
+    """
     kind, colon, rest = spec.partition(":")
     if not colon or kind not in SOURCES:
         if not spec.strip():
             raise OptionError("--server-log is empty: a path or one of " + ", ".join(s[1] for s in SOURCES.values()))
-        # A path may hold a colon, but `dokker:vllm` that is no file is a slip of the pen.
+        # A path may hold a colon, but `dokker:vllm` that is no file is a typing error.
         if colon and kind.isidentifier() and not Path(spec).expanduser().exists():
             near = difflib.get_close_matches(kind, SOURCES, n=1)
             hint = f"; did you mean {near[0]}:?" if near else ""
-            raise OptionError(f"--server-log {spec}: no such file, and {kind} is no source of logs{hint}")
+            raise OptionError(f"--server-log {spec}: no such file, and {kind}: is no kind of log{hint}")
         return "file", spec
     shape, form, _ = SOURCES[kind]
     if not shape.fullmatch(rest):
@@ -48,6 +52,6 @@ def read_spec(spec: str) -> tuple[str, str]:
 
 
 def open_source(spec: str) -> LogSource:
-    """What follows the log that `spec` names; for a file, from its present end. OptionError as `read_spec`."""
+    """Open the log that `spec` names; a file is followed from its present end. Raises OptionError like `read_spec`."""
     kind, rest = read_spec(spec)
     return FileSource(Path(rest).expanduser()) if kind == "file" else SOURCES[kind][2](rest)

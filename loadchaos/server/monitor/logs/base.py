@@ -1,4 +1,4 @@
-"""The shape of a source of log lines."""
+"""Define `LogSource`: a place where a log can be followed."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Callable
 from typing import Protocol
 
 Feed = Callable[[bytes], None]
-Told = Callable[[float, str], None]
-"""A gap in the log: seconds that are missing (0 where unknown or none), and why."""
+ReportGap = Callable[[float, str], None]
+"""Called for a gap in the log: missing seconds (0 if unknown or none), and the reason."""
 
 
 class LogSource(Protocol):
-    """Somewhere a log lives. `follow` runs in a thread of its own until `stop` is set."""
+    """A place where a log can be followed."""
 
     def head(self, limit_bytes: int) -> bytes:
-        """The beginning of the log (start-up lines tell version and flags); empty where it cannot be had."""
+        """Return the beginning of the log, which has version and flags; empty if it cannot be read."""
         ...
 
-    def follow(self, feed: Feed, told: Told, stop: threading.Event) -> None:
-        """Feed every new byte in order; tell what was missed."""
+    def follow(self, feed: Feed, report_gap: ReportGap, stop: threading.Event) -> None:
+        """Feed every new byte in order and report gaps, until `stop` is set; runs in its own thread."""
         ...

@@ -1,4 +1,4 @@
-"""Follows a log through a command that prints it: docker, kubectl, journalctl, ssh, or whatever the user gave."""
+"""Follow a log through a command that prints it: docker, kubectl, journalctl, ssh, or the user's own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
-from loadchaos.server.monitor.logs.base import Feed, Told
+from loadchaos.server.monitor.logs.base import Feed, ReportGap
 
 _CHUNK_BYTES = 1 << 16
 _FIRST_WAIT_S = 0.5
@@ -24,14 +24,16 @@ _FEWEST_BYTES = 24
 _MOST_COMPLAINTS = 20
 
 Argv = Callable[[float | None], Sequence[str]]
-"""The command, given None (from now on) or the UNIX time since which lines are wanted."""
+"""Returns the command for the lines from now on (None) or since a UNIX time."""
 
 
 class CommandSource:
-    """One command, started again when it ends, asked then for what came meanwhile where it can say that.
+    """Follow one command; when it ends, start it again with the lines that came meanwhile, if it can print them.
 
-    `head_argv` is a command that prints the log from its beginning, or None where there is none; `past_argv` one that
-    prints the log of the life before, where that is another log (Kubernetes keeps it for the last container).
+    Args:
+        argv: The command.
+        head_argv: Command that prints the log from its beginning, or None.
+        past_argv: Command that prints the log before the last restart, if that is another log (Kubernetes), or None.
     """
 
     def __init__(
@@ -42,18 +44,18 @@ class CommandSource:
         self._caught_up = b""  # the end of the past log that was fed
 
     def head(self, limit_bytes: int) -> bytes:
-        """See Source."""
+        """Return the beginning of what `head_argv` prints."""
         return _output(self._head_argv, limit_bytes) if self._head_argv is not None else b""
 
     def _catch_up(self, feed: Feed) -> None:
-        """What a life said last, after we had lost it, where its log is kept under another name."""
+        """Feed the last lines before a restart that were not printed, if the log of that time is kept."""
         past = _output(self._past_argv, _MOST_PAST_BYTES) if self._past_argv is not None else b""
         if not past or past[-_KNOWN_BYTES:] == self._caught_up:
             return
         lines = self._newest.split(b"\n")
         for dropped in range(
             min(len(lines), _MOST_COMPLAINTS)
-        ):  # the command's own words came after the log's last ones
+        ):  # messages of the command itself may follow the last lines of the log
             known = b"\n".join(lines[: len(lines) - dropped])[-_KNOWN_BYTES:]
             if len(known) < _FEWEST_BYTES:
                 return
@@ -66,25 +68,25 @@ class CommandSource:
         self._newest = (self._newest + data)[-2 * _KNOWN_BYTES :]
         feed(data)
 
-    def follow(self, feed: Feed, told: Told, stop: threading.Event) -> None:
-        """See Source."""
+    def follow(self, feed: Feed, report_gap: ReportGap, stop: threading.Event) -> None:
+        """Run the command again and again until `stop` is set."""
         since: float | None = None
         wait_s = _FIRST_WAIT_S
         while not stop.is_set():
             began = time.monotonic()
-            ended = self._once(self._argv(since), feed, stop)
+            ended = self._run_once(self._argv(since), feed, stop)
             if stop.is_set():
                 return
             since = time.time()
             self._catch_up(feed)
             if time.monotonic() - began > _LONGEST_WAIT_S:
                 wait_s = _FIRST_WAIT_S
-            told(wait_s, f"{ended}; started again in {wait_s:g} s")
+            report_gap(wait_s, f"{ended}; it starts again in {wait_s:.1f} s")
             stop.wait(wait_s)
             wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
 
-    def _once(self, argv: Sequence[str], feed: Feed, stop: threading.Event) -> str:
-        """Run it to its end; how it ended, in words."""
+    def _run_once(self, argv: Sequence[str], feed: Feed, stop: threading.Event) -> str:
+        """Run the command to its end and describe the end."""
         try:
             process = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
@@ -92,7 +94,7 @@ class CommandSource:
         except OSError as e:
             return f"{argv[0]}: {e.strerror}"
         done = threading.Event()
-        # A read waits for the next line, which may never come: somebody else has to end the command.
+        # A read waits for the next line, which may never come: another thread has to end the command.
         ender = threading.Thread(target=_end_when, args=(process, stop, done), daemon=True)
         ender.start()
         assert process.stdout is not None
@@ -108,7 +110,7 @@ class CommandSource:
 
 
 def _output(argv: Sequence[str], limit_bytes: int) -> bytes:
-    """The beginning of what a command prints within ten seconds; nothing where it cannot be started."""
+    """Return the beginning of what a command prints within ten seconds; empty if it cannot be started."""
     try:
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
@@ -134,7 +136,7 @@ def _end_when(process: subprocess.Popen[bytes], stop: threading.Event, done: thr
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """The command and what it started: `sh -c` has children."""
+    """Kill the command and its children, which `sh -c` has."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
 
@@ -144,7 +146,7 @@ def _rfc3339(unix_s: float) -> str:
 
 
 def docker(name: str) -> CommandSource:
-    """`docker logs` of a container; after a restart of the container with what it said meanwhile."""
+    """Follow `docker logs` of a container, through its restarts."""
 
     def argv(since: float | None) -> Sequence[str]:
         return [
@@ -159,7 +161,7 @@ def docker(name: str) -> CommandSource:
 
 
 def kubernetes(where: str) -> CommandSource:
-    """`kubectl logs` of NAMESPACE/POD[/CONTAINER]."""
+    """Follow `kubectl logs` of NAMESPACE/POD[/CONTAINER]."""
     namespace, pod, *container = where.split("/")
     base = ["kubectl", "logs", "-n", namespace, pod, *(["-c", container[0]] if container else [])]
 
@@ -170,7 +172,7 @@ def kubernetes(where: str) -> CommandSource:
 
 
 def journal(unit: str) -> CommandSource:
-    """`journalctl` of a systemd unit, messages only."""
+    """Follow `journalctl` of a systemd unit, messages only."""
     base = ["journalctl", "--unit", unit, "--output", "cat", "--no-pager"]
 
     def argv(since: float | None) -> Sequence[str]:
@@ -180,7 +182,7 @@ def journal(unit: str) -> CommandSource:
 
 
 def ssh(where: str) -> CommandSource:
-    """`tail -F` on another machine, HOST:PATH, without asking for a password."""
+    """Follow HOST:PATH with `tail -F` over ssh, which never prompts for a password."""
     host, _, path = where.partition(":")
     base = ["ssh", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=5", host]
     quoted = "'" + path.replace("'", "'\\''") + "'"
@@ -188,5 +190,5 @@ def ssh(where: str) -> CommandSource:
 
 
 def shell(text: str) -> CommandSource:
-    """The user's own command."""
+    """Follow the output of the user's own command."""
     return CommandSource(lambda _: ["sh", "-c", text])

@@ -1,4 +1,4 @@
-"""Follows a log file on this machine from its present end, through rotation and truncation."""
+"""Follow a log file on this machine from its present end, through rotation and truncation."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import os
 import threading
 from pathlib import Path
 
-from loadchaos.server.monitor.logs.base import Feed, Told
+from loadchaos.server.monitor.logs.base import Feed, ReportGap
 
 _POLL_S = 0.1
 _CHUNK_BYTES = 1 << 16
-"""Small, because redacting a chunk holds the interpreter: probes run beside us in the same process."""
+"""Small, because redacting a chunk holds the interpreter lock, and probes run in the same process."""
 _KNOWN_BYTES = 64
-"""So much of what was read last is kept: a file that was truncated and has grown again has something else there."""
+"""The last bytes read are kept: a file that was truncated and has grown again has other bytes there."""
 
 
 class FileSource:
-    """One path. A file that is not there yet is waited for, and read from its beginning when it comes."""
+    """Follow one path. A file that does not exist yet is waited for and read from its beginning."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -24,25 +24,25 @@ class FileSource:
         self._position = 0
         self._newest = b""
         self._inode: tuple[int, int] | None = None
-        # From the moment we were made, not from when the thread gets its turn: lines between are not lost.
+        # From now on, not from when the thread starts: lines in between must not be lost.
         self._begin_at_end = self._open()
 
     def head(self, limit_bytes: int) -> bytes:
-        """The first bytes of the file as it is now."""
+        """Return the first bytes of the file."""
         try:
             with self._path.open("rb") as f:
                 return f.read(limit_bytes)
         except OSError:
             return b""
 
-    def follow(self, feed: Feed, told: Told, stop: threading.Event) -> None:
-        """See Source."""
+    def follow(self, feed: Feed, report_gap: ReportGap, stop: threading.Event) -> None:
+        """Read new bytes every 100 ms until `stop` is set."""
         if not self._begin_at_end:
-            told(0.0, f"{self._path} is not there yet")
+            report_gap(0.0, f"{self._path} does not exist yet")
         try:
             while True:
                 last = stop.is_set()
-                self._check(feed, told)
+                self._check(feed, report_gap)
                 self._read_on(feed, stop if not last else None)
                 if last:
                     return
@@ -51,7 +51,7 @@ class FileSource:
             self._close()
 
     def _open(self) -> bool:
-        """Open it at its end; False when it is not there."""
+        """Open the file at its end; False if it does not exist."""
         try:
             self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -68,7 +68,7 @@ class FileSource:
             self._fd = None
 
     def _read_on(self, feed: Feed, stop: threading.Event | None) -> None:
-        """Read to the present end. Told to stop in the middle of it we end after the present chunk."""
+        """Read to the present end, or to the end of a chunk once `stop` is set."""
         while self._fd is not None:
             data = os.read(self._fd, _CHUNK_BYTES)
             if not data:
@@ -79,29 +79,29 @@ class FileSource:
             if stop is not None and stop.is_set():
                 return
 
-    def _check(self, feed: Feed, told: Told) -> None:
-        """See whether the path still is the file we read, and whether that still is as long as we read."""
+    def _check(self, feed: Feed, report_gap: ReportGap) -> None:
+        """Detect rotation and truncation."""
         try:
             status = self._path.stat()
         except OSError:
-            return  # rotated away this moment: the next one comes, until then we hold the old one
+            return  # rotated away just now: the old file stays open until the new one exists
         inode = (status.st_dev, status.st_ino)
         if self._fd is None or inode != self._inode:
             renewed = self._fd is not None
-            self._read_on(feed, None)  # what was written to the old one before the writer changed over
+            self._read_on(feed, None)  # what the writer still wrote to the old file
             self._close()
             if self._open():
                 self._begin_again()
-                told(0.0, "rotated: another file has its name" if renewed else "it is there now")
+                report_gap(0.0, "the log was rotated" if renewed else "the log exists now")
         elif status.st_size < self._position:
-            told(0.0, f"truncated from {self._position} to {status.st_size} bytes; what was in between is lost")
+            report_gap(0.0, f"the log was truncated from {self._position} to {status.st_size} bytes; lines may be lost")
             self._begin_again()
         elif os.pread(self._fd, len(self._newest), self._position - len(self._newest)) != self._newest:
-            told(0.0, f"truncated at {self._position} bytes, and it has grown again; what was in between is lost")
+            report_gap(0.0, f"the log was truncated at {self._position} bytes and has grown again; lines may be lost")
             self._begin_again()
 
     def _begin_again(self) -> None:
-        """Read from the file's first byte; a writer that kept its place in a truncated file has left a hole before it."""
+        """Go to the first byte of data; a writer that kept its position in a truncated file leaves a hole before it."""
         assert self._fd is not None
         try:
             self._position = os.lseek(self._fd, 0, getattr(os, "SEEK_DATA", os.SEEK_SET))

@@ -1,7 +1,7 @@
-"""The kernel's own log of this machine, where it may be read: Xids of the GPU's driver and kills of the OOM killer.
+"""Follow the kernel log of this machine for Xid errors of the GPU driver and kills of the OOM killer.
 
-/dev/kmsg gives one record a read, `priority,sequence,microseconds,flags;text`, and lines of fields behind it that begin
-with a blank. Everything else that a kernel says is no business of a run, and is not kept.
+/dev/kmsg gives one record per read, `priority,sequence,microseconds,flags;text`, followed by field lines that begin with a
+blank. All other records are dropped.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import re
 import threading
 from pathlib import Path
 
-from loadchaos.server.monitor.logs.base import Feed, Told
+from loadchaos.server.monitor.logs.base import Feed, ReportGap
 
 DEVICE = Path("/dev/kmsg")
 _POLL_S = 0.1
 _RECORD_BYTES = 1 << 13  # the kernel refuses a read that a record does not fit into
 _RECORD = re.compile(rb"\d+,\d+,(\d+),[^;]*;(.*)")
-_WORDS = re.compile(rb"NVRM: Xid|Out of memory: Killed process|oom-kill:constraint=|Memory cgroup out of memory")
+_TEXTS = re.compile(rb"NVRM: Xid|Out of memory: Killed process|oom-kill:constraint=|Memory cgroup out of memory")
 
 
 class KernelSource:
-    """Follows it from its present end. One that may not be read is told as a gap without length, and that is all."""
+    """Follow the kernel log from its present end. One that may not be read gives one gap without length."""
 
     def __init__(self, path: Path = DEVICE) -> None:
         self._path = path
@@ -33,22 +33,22 @@ class KernelSource:
             os.lseek(self._fd, 0, os.SEEK_END)
         except OSError as e:
             self._why = (
-                f"{path} cannot be read: {e.strerror}; Xids and the OOM killer's words are not heard (root may read it)"
+                f"{path} cannot be read: {e.strerror}; Xid errors and OOM kills are not recorded (root may read it)"
             )
 
-    def head(self, limit_bytes: int) -> bytes:  # noqa: ARG002 - the shape of a Source
-        """Nothing of the server's stands there."""
+    def head(self, limit_bytes: int) -> bytes:  # noqa: ARG002 - as LogSource has it
+        """Return nothing: it is not the server's log."""
         return b""
 
-    def follow(self, feed: Feed, told: Told, stop: threading.Event) -> None:
-        """See Source."""
+    def follow(self, feed: Feed, report_gap: ReportGap, stop: threading.Event) -> None:
+        """Read new records every 100 ms until `stop` is set."""
         if self._fd is None:
-            told(0.0, self._why)
+            report_gap(0.0, self._why)
             return
         try:
             while True:
                 last = stop.is_set()
-                self._read_on(self._fd, feed, told)
+                self._read_on(self._fd, feed, report_gap)
                 if last:
                     return
                 stop.wait(_POLL_S)
@@ -56,14 +56,14 @@ class KernelSource:
             os.close(self._fd)
             self._fd = None
 
-    def _read_on(self, fd: int, feed: Feed, told: Told) -> None:
+    def _read_on(self, fd: int, feed: Feed, report_gap: ReportGap) -> None:
         while True:
             try:
                 data = os.read(fd, _RECORD_BYTES)
             except BlockingIOError:
                 return
             except BrokenPipeError:
-                told(0.0, "the kernel said more than it keeps: some of its words are lost")
+                report_gap(0.0, "the kernel log overflowed; records are lost")
                 continue
             if not data:
                 return
@@ -72,7 +72,7 @@ class KernelSource:
                 self._keep(line, feed)
 
     def _keep(self, line: bytes, feed: Feed) -> None:
-        """As dmesg prints it, if it is one of those."""
+        """Feed a relevant record as dmesg prints it."""
         record = _RECORD.fullmatch(line)
-        if record is not None and _WORDS.search(record[2]):
+        if record is not None and _TEXTS.search(record[2]):
             feed(b"[%12.6f] %s\n" % (int(record[1]) / 1e6, record[2]))

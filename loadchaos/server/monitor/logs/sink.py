@@ -1,7 +1,7 @@
-"""A log that lives elsewhere, as the run folder keeps it: redacted bytes, and an index of when each piece came.
+"""Write a followed log to the run folder: redacted bytes, and an index with the arrival time of each piece.
 
 The index row (offset, bytes, arrival time) is written before the bytes it describes, as for a launched server's log. Each
-hour the index goes on in a new part, as every file of rows does; the log stays one text.
+hour the index starts a new part, like every file of rows; the log stays one file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 class LogSink:
-    """Writes `<label>.log` and `<label>.index.jsonl`; used by one thread. OSError when the disk does not take them."""
+    """Write `<label>.log` and `<label>.index.jsonl`; used by one thread. Raises OSError when the disk refuses."""
 
     def __init__(self, folder: Path, label: str, source: str, redactor: Redactor) -> None:
         self._redactor = redactor.fork()
@@ -33,11 +33,11 @@ class LogSink:
         self._offset = os.fstat(self._log).st_size
 
     def feed(self, data: bytes) -> None:
-        """The next bytes of the log as they came; a line is written when its end is there."""
+        """Add bytes of the log; a line is written when it is complete."""
         self._append(self._redactor.feed(data))
 
     def flush(self) -> None:
-        """The stream ended here: what waits for the end of its line is written as it is."""
+        """Write the incomplete last line."""
         self._append(self._redactor.flush())
 
     def close(self) -> None:

@@ -1,0 +1,34 @@
+"""Types that the parts of the monitor share: where rows go, and how the server is reached."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from loadchaos.core.ledger.rows import Emit
+from loadchaos.core.redact import Redactor
+
+
+@dataclass(frozen=True)
+class MonitorOutput:
+    """Where the monitor writes: rows, and raw pages and logs below the run folder."""
+
+    emit_event: Emit
+    emit_metrics: Emit
+    folder: Path
+    redactor: Redactor
+
+    @property
+    def log_folder(self) -> Path:
+        """Folder of the logs kept during a run."""
+        return self.folder / "watch" / "logs"
+
+
+@dataclass(frozen=True)
+class ServerAccess:
+    """Headers and TLS settings of requests to the server."""
+
+    headers: Mapping[str, str] = field(default_factory=dict)
+    tls: ssl.SSLContext | None = None
