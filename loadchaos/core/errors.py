@@ -1,6 +1,6 @@
-"""Our own exceptions: what *we* or *our user* did wrong. What the server does wrong is data, never an exception.
+"""Exceptions for mistakes of loadchaos or its user, with exit codes.
 
-Each carries the exit code that `loadchaos` ends with (design: 2 profile and options, 3 unknown, 4 the target).
+A fault of the server is data and never an exception. Exit codes: 2 profile and options, 3 unknown, 4 target.
 """
 
 from __future__ import annotations
@@ -10,36 +10,36 @@ from collections.abc import Sequence
 
 
 class LoadchaosError(Exception):
-    """Base of all errors a user is meant to read; `exit_code` is what the command line ends with."""
+    """Base of all errors that a user reads; `exit_code` is that of the command."""
 
     exit_code = 2
 
 
 def next_step(e: OSError) -> str:
-    """What to do about a file or folder that could not be written, as the end of a sentence."""
+    """Suggest what to do about a failed write, as the end of a sentence."""
     if e.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "free space there, or choose another place with --out"
+        return "free some space there, or choose another folder with --out"
     if e.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return "this user may not write there: choose another place with --out"
-    return "choose another place with --out"
+        return "this user may not write there; choose another folder with --out"
+    return "choose another folder with --out"
 
 
 def how_to_read(e: OSError) -> str:
-    """What to do about a file that could not be read, as the end of a sentence."""
+    """Suggest what to do about a failed read, as the end of a sentence."""
     if e.errno in (errno.EACCES, errno.EPERM):
-        return "give this user the right to read it, or run as who may"
-    return "is it there, and its disk well?"
+        return "give this user permission to read it, or run as a user who has it"
+    return "check that the file exists and that its disk works"
 
 
 def why_unread(e: OSError) -> str:
-    """Why a file that a profile names could not be read: it is looked for in two places."""
+    """Explain why a file that a profile names could not be read."""
     if isinstance(e, FileNotFoundError):
         return "No such file beside the profile, nor in the current folder"
     return str(e.strerror)
 
 
 class ProfileError(LoadchaosError):
-    """One or more mistakes in a profile, each as `file:line:column: what was expected (got what)`."""
+    """Mistakes in a profile, each as `file:line:column: expected (got ...)`."""
 
     def __init__(self, mistakes: Sequence[str]) -> None:
         self.mistakes = tuple(mistakes)
@@ -51,16 +51,19 @@ class OptionError(LoadchaosError):
 
 
 class AuthorizationError(LoadchaosError):
-    """Something destructive was asked for a server the user has not authorised (`--authorize HOST:PORT`)."""
+    """A destructive action without authorisation (`--authorize HOST:PORT`)."""
 
 
 class TargetError(LoadchaosError):
-    """The target is the trouble: unreachable, not healthy, 401, wrong model, no images, no development endpoints."""
+    """The target cannot be tested.
+
+    For example it is unreachable, not healthy, refuses the key, or lacks the model, images or development endpoints.
+    """
 
     exit_code = 4
 
 
 class LedgerError(LoadchaosError):
-    """The run folder could not be written or read; nothing it says may be called a pass."""
+    """The run folder could not be written or read, so no run in it can pass."""
 
     exit_code = 3

@@ -1,7 +1,7 @@
 """Latency of requests, folded from `end` rows: TTFT, TTFO, ITL and E2E. Verdict and reports use the same fold.
 
-TTFT, TTFO and E2E count from the time a request was due, so that a server that delays the load itself does not look fast.
-A request that got no answer in time counts as a lower bound: it took at least until it was given up.
+TTFT, TTFO and E2E count from the time a request was due, so that a server that delays the load itself does not look
+fast. A request that got no answer in time counts as a lower bound: it took at least until it was given up.
 """
 
 from __future__ import annotations

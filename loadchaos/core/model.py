@@ -1,8 +1,6 @@
-"""The nouns every room shares, frozen. Each has one meaning; a new word is added here or not at all.
+"""Types that all packages share: plan steps, requests, replies, server facts, terms.
 
-A row is one JSON object of the ledger. Times inside one run are CLOCK_MONOTONIC nanoseconds (`at_ns`, `due_ns`); a
-field that ends in `_s` is seconds. Rows are plain mappings, because the ledger must outlive any class; the keys of each
-kind of row are written down in docs/ledger.md and beside the code that writes it.
+Times within a run are CLOCK_MONOTONIC nanoseconds (`at_ns`, `due_ns`); a field that ends in `_s` is in seconds.
 """
 
 from __future__ import annotations
@@ -14,8 +12,9 @@ from typing import Any, Literal
 from loadchaos.core.slotted import slotted_dataclass
 
 Row = Mapping[str, Any]
+"""A ledger row whose kind is not known to the type checker; `core.ledger.rows` declares each kind."""
 
-# Every request ends in exactly one of these (design: outcomes). The order is the order in which tables show them.
+# Every request ends in exactly one outcome. Tables show them in this order.
 Outcome = Literal[
     "ok",
     "rejected",
@@ -38,15 +37,15 @@ Outcome = Literal[
 ]
 OUTCOMES: tuple[Outcome, ...] = Outcome.__args__  # type: ignore[attr-defined]  # Literal keeps its values here
 BLAMELESS: frozenset[Outcome] = frozenset({"ok", "rejected", "shed", "aborted", "missed", "unfinished"})
-"""Outcomes that are not by themselves a failure of the server; `rejected` is one where the step did not expect it."""
+"""Outcomes that are no failure of the server in themselves; `rejected` is one where the step did not expect it."""
 
 KERNEL_LOG = "watch/logs/kernel.log"
-"""Where a run keeps what the kernel of this machine says of its GPUs, and of kills for want of memory."""
+"""File of a run with the kernel log of this machine: GPU errors and OOM kills."""
 
 GPU_SLOWED: Mapping[int, str] = {
     0x8: "hardware slowdown", 0x20: "too hot (driver)", 0x40: "too hot (hardware)", 0x80: "power brake",
 }  # fmt: skip
-"""Bits of NVML's clocks event reasons that tell of trouble. A power cap set by software (4) is a GPU at full load."""
+"""Bits of NVML's clock event reasons that show a fault. A software power cap (4) is normal at full load."""
 
 State = Literal[
     "starting",
@@ -68,13 +67,15 @@ Decision = Literal["pass", "fail", "unknown"]
 
 @dataclass(frozen=True)
 class TextFacts:
-    """How text becomes tokens on this server, so that a prompt of N tokens can be made without a tokenizer.
+    """Token costs of words on this server, enough to build a prompt of N tokens.
 
-    `overhead` are the tokens of the chat template around one user message; each of `words` (with its leading blank)
-    costs the number beside it, in any order, and `unit` (a word of cost 1) fills what is left. `source` says how it
-    was learned: "tokenize", "render", "encode", "tokenizer" (a local folder), "usage" or "guess". `turn_overhead` is what
-    each earlier question with its answer adds to a prompt beside their words (None: not known); `scripts` are words of
-    other scripts, by its name.
+    Attributes:
+        overhead: tokens of the chat template around one user message.
+        words: words with their leading blank, each with its tokens, in any order.
+        unit: a word of one token, which fills the rest.
+        source: how the costs were learned: `tokenize`, `render`, `encode`, `tokenizer` (a local folder), `usage` or `guess`.
+        turn_overhead: tokens that each earlier turn adds beside its words; None: unknown.
+        scripts: words of other scripts, by the script's name.
     """
 
     overhead: int
@@ -87,12 +88,15 @@ class TextFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of the server under test before the load; workers only read it (facts.json). None is: not known.
+    """Facts about the server, learned before the load (facts.json). None: unknown.
 
-    `image_tokens` maps "1024x1024" to the prompt tokens one such image costs, `video_tokens` kinds of video to theirs.
-    `capacity_tokens` is what the KV cache holds in all, `max_model_len` the longest sequence one request may have,
-    `input_limit` the longest prompt the server should take where that is less (LMDeploy's blocks x block_size). `sources`
-    says where each fact was learned.
+    Attributes:
+        image_tokens: prompt tokens of one image by its size (`1024x1024`).
+        video_tokens: prompt tokens of one video by its kind.
+        capacity_tokens: tokens that the whole KV cache holds.
+        max_model_len: longest sequence of one request, in tokens.
+        input_limit: longest prompt, where that is less (LMDeploy's blocks x block_size).
+        sources: where each fact was learned.
     """
 
     base_url: str
@@ -118,12 +122,12 @@ class Facts:
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """A mapping that `json` takes and `from_json` reads back."""
+        """Convert to a mapping for JSON; `from_json` reads it back."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Facts:
-        """Read back; unknown keys are ignored, so that an older reader reads a newer record."""
+        """Read back; unknown keys are ignored, so that old readers read new files."""
         known = {f.name for f in fields(cls)}
         values = {k: v for k, v in data.items() if k in known}
         if values.get("text") is not None:
@@ -137,7 +141,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Output:
-    """How long an answer is asked for: `max` is a cap, `exact` makes the server go on to that very length."""
+    """Requested answer length in tokens: at most `max`, or exactly `exact`."""
 
     max: int | None = None
     exact: int | None = None
@@ -145,12 +149,14 @@ class Output:
 
 @slotted_dataclass(frozen=True)
 class Step:
-    """One request as the plan has it, before it is a request: same profile and seed, same steps.
+    """One planned request; the same profile and seed give the same steps.
 
-    `due_s` counts from the begin of the phase (None in a closed phase: due when a slot is free). `payload` maps the
-    names of payload shelves to their option models, `behaviour` is one name of the behaviour shelf with its options.
-    `ordinal` counts the steps of this traffic within its phase from 0, and `run_seed` is the run's own seed: with them
-    a step can name what an earlier one sent (an image that comes again).
+    Attributes:
+        due_s: time from the begin of the phase; None in a closed phase, where it is due when a user is free.
+        payload: options by kind of payload.
+        behaviour: kind of client behaviour; `behaviour_options` are its options.
+        ordinal: number of the step within its traffic and phase, from 0. With `run_seed` a step can name what an
+            earlier one sent, such as an image that is sent again.
     """
 
     index: int
@@ -173,11 +179,14 @@ class Step:
 class Request:
     """A step's request, built for this server and not yet addressed to it.
 
-    `tokens` are the prompt tokens the plan expects the server to count (None: unknown).
-    `body` is the whole JSON body as bytes; `nonce` a word only this request has in its prompt; `edge` is the margin
-    (prompt tokens minus limit) of a near-limit rung. `fitted` says in words what was reduced to fit the server.
-    `exact` are the output tokens that the answer must have (None: as many as it likes up to `max_tokens`).
-    `image_names` tell apart images and videos that may come again; those not named are new (None: nothing is known).
+    Attributes:
+        body: the JSON body.
+        tokens: prompt tokens that the server should count; None: unknown.
+        nonce: a word that only this request has in its prompt.
+        edge: prompt tokens minus the limit, for a near-limit request.
+        fitted: text that names what was reduced to fit the server; empty: nothing.
+        exact: tokens that the answer must have; None: any number up to `max_tokens`.
+        image_names: numbers of images and videos that may be sent again; others are new. None: unknown.
     """
 
     step: Step
@@ -199,10 +208,12 @@ class Request:
 
 @slotted_dataclass(frozen=True)
 class Reply:
-    """What one request came to, as the wire saw it; times are monotonic ns, None where it never happened.
+    """The outcome of one request on the wire, with its times; None: did not happen.
 
-    `itl_hist` is the sparse histogram of token-chunk gaps (stats.LogHistogram indices to counts). `detail` holds small
-    facts beside the outcome (`{"reasoning_only": True}`, `{"code": 503}`), `evidence` later decisive events.
+    Attributes:
+        itl_hist: gaps between token chunks, as counts by `stats.bucket` of nanoseconds.
+        detail: facts beside the outcome, such as `{"reasoning_only": True}`.
+        evidence: outcomes of later decisive events.
     """
 
     outcome: Outcome
@@ -236,10 +247,13 @@ DEFAULT_EXPECT = ("failures == 0", "engine_deaths == 0", "hangs == 0", "ok_share
 
 @dataclass(frozen=True)
 class Terms:
-    """What a verdict is judged by, taken out of the profile, so that the judge knows no profile.
+    """Terms of the verdict, taken from the profile so that `analysis` needs no profile.
 
-    `expect` are texts such as "engine_deaths == 0"; `accept` entries have id, because, until, at_most; `requires` names
-    mechanisms (images, speculative_decoding, development_endpoints, ...); `exposure` is {count, at_least} or None.
+    Attributes:
+        expect: expectations such as `engine_deaths == 0`.
+        accept: accepted failures with `id`, `because`, `until` and `at_most`.
+        requires: mechanisms such as `images` or `speculative_decoding`.
+        exposure: `count` and `at_least`; None: nothing is required.
     """
 
     profile: str
@@ -253,11 +267,11 @@ class Terms:
     seed: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """A mapping that `json` takes and `from_json` reads back."""
+        """Convert to a mapping for JSON; `from_json` reads it back."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Terms:
-        """Read back; unknown keys are ignored."""
+        """Read back; unknown keys are ignored, so that old readers read new files."""
         known = {f.name for f in fields(cls)}
         return cls(**{k: v for k, v in data.items() if k in known})

@@ -1,4 +1,4 @@
-"""Signs of life of work that takes long: a line on the terminal now and then, and nothing where nobody watches."""
+"""Progress lines for long work, on a terminal only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Row = TypeVar("Row")
 
 
 def on_terminal(say: Say | None = None) -> Say | None:
-    """`say` (a line on stderr otherwise) where stderr is a terminal; None where it is a pipe or a file."""
+    """Return `say`, or a printer to stderr, if stderr is a terminal; else None."""
     try:
         return (say or _line) if os.isatty(_STDERR) else None
     except OSError:  # it is closed
@@ -28,13 +28,19 @@ def _line(text: str) -> None:
 
 
 def rows(every: Iterable[Row], what: str, say: Say | None) -> Iterator[Row]:
-    """The same rows; meanwhile `what` is said with how many there were, at most every two seconds."""
+    """Pass rows through and print a count every two seconds at most.
+
+    Args:
+        every: the rows.
+        what: the work, for example `judging`.
+        say: prints one line; None: print nothing.
+    """
     if say is None:
         yield from every
         return
-    begin = said = time.monotonic()
+    begin = printed_s = time.monotonic()
     for n, row in enumerate(every):
-        if not n % _LOOK and (now := time.monotonic()) - said > EVERY_S:
-            said = now
+        if not n % _LOOK and (now := time.monotonic()) - printed_s > EVERY_S:
+            printed_s = now
             say(f"{what}: {n:,} rows so far, {now - begin:.0f} s")
         yield row

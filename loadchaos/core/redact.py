@@ -1,7 +1,9 @@
-"""Secrets are replaced before they reach disk: what we were given, what variables and options are called, known forms.
+"""Replace secrets before anything reaches disk.
 
-Text is worked on as bytes and line by line (`\\n` or `\\r` ends a line), so that a stream cut anywhere is redacted like
-the whole. Everything errs towards hiding: a log that lost a harmless word is read, a leaked key is not taken back.
+A secret is a given value, the value of a variable or option with a secret name, or a text of a known form (an API
+key, a header). Text is handled as bytes, line by line (`\\n` or `\\r` ends a line), so that a stream cut anywhere is
+redacted like the whole. In doubt a text is hidden: a log without a harmless word can still be read, and a leaked key
+cannot be taken back.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from urllib.parse import quote
 REDACTED = "[redacted]"
 _MARK = REDACTED.encode()
 SHORTEST_LITERAL = 6
-"""Shorter secrets are not searched for as text: they would hit harmless words everywhere."""
+"""Shorter secrets are not searched for as text: they would match harmless words everywhere."""
 _SHORTEST_NUMBER = 8  # a variable's value of digits only: 262144 is a setting, not a secret
 _LONGEST_LINE_BYTES = 1 << 16
 _TOKEN_CHARS = rb"A-Za-z0-9._~+/=%-"
@@ -34,7 +36,7 @@ _WORDS = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
 
 
 def secret_name(name: str) -> bool:
-    """Whether a variable, header, option or key of that name holds a secret: OPENAI_API_KEY, x-api-key, authToken."""
+    """Tell whether a name is of a secret: OPENAI_API_KEY, x-api-key, authToken."""
     words = [word.lower() for word in _WORDS.split(name) if word]
     return bool(words) and words[-1] not in _ABOUT_WORD and not _SECRET_WORD.isdisjoint(words)
 
@@ -106,9 +108,10 @@ _FORMS: tuple[tuple[Sequence[bytes], re.Pattern[bytes]], ...] = (
 
 
 class Redactor:
-    """Knows secrets and forms of secrets, and replaces them by `[redacted]`. Not safe for use from two threads at once.
+    """Replaces known secrets and known forms of secrets by `[redacted]`.
 
-    `feed` and `flush` treat one stream; `fork()` gives another Redactor for another stream which shares the secrets.
+    `feed` and `flush` handle one stream; `fork()` gives a Redactor for another stream with the same secrets. Not
+    thread-safe.
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
@@ -121,7 +124,7 @@ class Redactor:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Redactor:
-        """Knows the values of all variables whose names say that they are secret."""
+        """Create one that knows the values of all variables with secret names."""
         redactor = cls()
         for name, value in environment.items():
             if secret_name(name) and not (value.isdigit() and len(value) < _SHORTEST_NUMBER):
@@ -129,13 +132,16 @@ class Redactor:
         return redactor
 
     def fork(self) -> Redactor:
-        """A Redactor for one more stream; secrets added to either are known to both."""
+        """Create a Redactor for another stream; both share all secrets."""
         other = Redactor()
         other._secrets, other._literal = self._secrets, self._literal
         return other
 
     def add(self, secret: str) -> None:
-        """Hide this value from now on, also as it looks in a URL or in JSON; one of less than 6 characters is not."""
+        """Hide this value from now on, also in its URL and JSON form.
+
+        A value of less than 6 characters is not hidden.
+        """
         for line in secret.splitlines():
             clean = line.strip()
             if len(clean) >= SHORTEST_LITERAL:
@@ -150,7 +156,7 @@ class Redactor:
         self._literal[0] = re.compile(b"|".join(map(re.escape, ordered))) if ordered else None
 
     def redact(self, data: bytes) -> bytes:
-        """A whole piece of text, of any number of lines."""
+        """Redact a complete text of any number of lines."""
         if self._literal[0] is not None:
             data = self._literal[0].sub(_MARK, data)
         lower = data.lower()
@@ -160,11 +166,14 @@ class Redactor:
         return data
 
     def text(self, text: str) -> str:
-        """The same for str."""
+        """Redact a complete text given as str."""
         return self.redact(text.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
 
     def feed(self, data: bytes) -> bytes:
-        """The next bytes of a stream: what can be given out of it so far. A line is held until its end has come."""
+        """Add bytes of a stream and return what is redacted so far.
+
+        A line is held back until its end has come.
+        """
         if self._inside:
             data = data.lstrip(_TOKEN_BYTES)
             if not data:
@@ -179,12 +188,12 @@ class Redactor:
         return out
 
     def flush(self) -> bytes:
-        """The end of the stream: what is left of it."""
+        """End the stream and return the rest."""
         rest, self._rest, self._inside = self._rest, b"", False
         return self.redact(rest)
 
     def _cut(self) -> bytes:
-        """Give out the front of an endless line, cut where no secret is, seen or still coming."""
+        """Return the front of an endless line, cut outside any secret."""
         keep = max([_LONGEST_LINE_BYTES // 4, *map(len, self._secrets)])
         cut = max(len(self._rest) - keep, 0)
         for pattern in (self._literal[0], *(form for _, form in _FORMS)):
@@ -199,7 +208,7 @@ class Redactor:
         return self.redact(front)
 
     def argv(self, argv: Sequence[str]) -> list[str]:
-        """A command line as it may be shown; values of secret options (`--api-key X`, `--token=X`) are learned too."""
+        """Redact a command line and learn its secret options (`--api-key X`)."""
         shown: list[str] = []
         hide = False
         for arg in argv:
@@ -221,7 +230,7 @@ class Redactor:
         return [self.text(arg) for arg in shown]
 
     def mapping(self, values: Mapping[str, str]) -> dict[str, str]:
-        """Headers or an environment as they may be shown; values under secret names are learned too."""
+        """Redact headers or an environment and learn values under secret names."""
         shown = {}
         for name, value in values.items():
             if secret_name(name):
@@ -230,7 +239,7 @@ class Redactor:
         return shown
 
     def data(self, value: Any) -> Any:
-        """JSON-like data as it may be shown: values under secret names are hidden, all other texts are redacted."""
+        """Redact JSON-like data: values under secret names and secrets in texts."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
@@ -241,6 +250,6 @@ class Redactor:
 
 
 def _hides(key: object, value: object) -> bool:
-    """A secret name over something that can be a secret: a text, or a list of them; never a number or a flag."""
+    """Tell whether a value is hidden: a text or texts under a secret name."""
     texts = value if isinstance(value, list | tuple) else [value]
     return isinstance(key, str) and secret_name(key) and all(isinstance(text, str) for text in texts)

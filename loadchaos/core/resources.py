@@ -1,4 +1,4 @@
-"""Where the profiles, schemas and other shipped files lie: inside the wheel, or in the checkout beside the package."""
+"""Paths of shipped files (profiles, schemas, ...) in a wheel or a checkout."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ _PACKAGE = Path(__file__).parent.parent
 
 
 def folder(name: str) -> Path:
-    """The shipped folder `profiles`, `schemas`, ...; the wheel's copy first, then the checkout's."""
+    """Find a shipped folder such as `profiles`: in the wheel, else the checkout."""
     packed = _PACKAGE / "_shipped" / name
     return packed if packed.is_dir() else _PACKAGE.parent / name
 
 
 def profiles() -> dict[str, Path]:
-    """Shipped profiles by name."""
+    """List the shipped profiles by name."""
     return {p.stem: p for p in sorted(folder("profiles").glob("*.yaml"))}
 
 
 def profile(name_or_path: str) -> Path:
-    """A profile by path first, then by shipped name; OptionError names the nearest there is."""
+    """Find a profile by path, then by shipped name.
+
+    Raises OptionError with the most similar name.
+    """
     path = Path(name_or_path)
     if path.is_file():
         return path

@@ -1,4 +1,7 @@
-"""Seeded numbers that cost half a microsecond each, from any place in a sequence: what makes a step a pure function."""
+"""Fast seeded random numbers that can be computed for any index.
+
+They make each step of a plan a pure function of seed and index, at half a microsecond a number.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +12,25 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _UNIT = 2.0**-53
 
 
-def mix(seed: int, *more: int) -> int:
-    """A 64-bit number that depends on every argument (splitmix64: Steele, Lea, Flood 2014, `SplittableRandom`)."""
-    return _scramble((begun(seed, *more) + _GOLDEN) & _MASK)
+def hash64(seed: int, *values: int) -> int:
+    """Hash integers to 64 bits (splitmix64: Steele, Lea, Flood 2014, `SplittableRandom`)."""
+    return _scramble((hash_prefix(seed, *values) + _GOLDEN) & _MASK)
 
 
-def begun(seed: int, *more: int) -> int:
-    """What `mix(seed, *more, n)` has in common for every n: `mixed(begun(seed, *more), n)` is the same number."""
+def hash_prefix(seed: int, *values: int) -> int:
+    """Compute the part of `hash64(seed, *values, n)` that all n share.
+
+    `hash_step(hash_prefix(seed, *values), n)` equals `hash64(seed, *values, n)`.
+    """
     state = seed & _MASK
-    for value in more:
+    for value in values:
         state = _scramble((state + (value & _MASK) * _GOLDEN + _GOLDEN) & _MASK)
     return state
 
 
-def mixed(begun: int, value: int) -> int:
-    """See `begun`."""
-    return _scramble((_scramble((begun + (value & _MASK) * _GOLDEN + _GOLDEN) & _MASK) + _GOLDEN) & _MASK)
+def hash_step(prefix: int, value: int) -> int:
+    """Finish a hash that `hash_prefix` began."""
+    return _scramble((_scramble((prefix + (value & _MASK) * _GOLDEN + _GOLDEN) & _MASK) + _GOLDEN) & _MASK)
 
 
 def _scramble(z: int) -> int:
@@ -33,13 +39,13 @@ def _scramble(z: int) -> int:
     return z ^ (z >> 31)
 
 
-def of_text(text: str) -> int:
-    """A number for a name, the same in every process (Python's own hash is not)."""
+def text_seed(text: str) -> int:
+    """Hash a name to an integer that is the same in every process (Python's own hash is not)."""
     return zlib.crc32(text.encode())
 
 
 class Rng:
-    """A stream of numbers from one seed. `random.Random` would do, but takes 5 microseconds to seed."""
+    """Stream of random numbers from one seed; `random.Random` takes 5 µs to seed."""
 
     __slots__ = ("_state",)
 
@@ -47,14 +53,14 @@ class Rng:
         self._state = seed & _MASK
 
     def bits(self) -> int:
-        """64 random bits."""
+        """Draw 64 random bits."""
         self._state = (self._state + _GOLDEN) & _MASK
         return _scramble(self._state)
 
     def share(self) -> float:
-        """A number in [0, 1)."""
+        """Draw a number in [0, 1)."""
         return (self.bits() >> 11) * _UNIT
 
     def between(self, low: int, high: int) -> int:
-        """A whole number from low to high, both included."""
+        """Draw an integer from low to high, both included."""
         return low if low == high else low + self.bits() % (high - low + 1)

@@ -1,4 +1,4 @@
-"""How the nouns are made that every request needs several of."""
+"""Dataclass decorator for objects that every request creates."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ else:
     from dataclasses import dataclass
 
     def slotted_dataclass(*, frozen: bool):
-        """A dataclass that is frozen for the type checker alone: at run time that would cost 2 us for each."""
-        assert frozen, "as far as anybody is concerned who reads or checks the code"
+        """Make a dataclass with slots, frozen for the type checker only.
+
+        Freezing at run time would cost 2 us an object.
+        """
+        assert frozen, "the type checker treats the class as frozen"
         return dataclass(slots=True)

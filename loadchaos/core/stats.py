@@ -1,4 +1,4 @@
-"""Histograms that merge, and honest intervals. Pure; no dependency beyond math, so every process can use it."""
+"""Mergeable log-linear histograms, quantiles and confidence intervals."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable, Mapping
 
 _PER_OCTAVE = 64
-"""Buckets a factor of two: a value lies within 0.8 % of its bucket's middle (bound asked for: 1 %)."""
+"""Buckets for each factor of two: a value lies within 0.8 % of its bucket's middle."""
 
 
 def bucket(value_ns: float) -> int:
-    """Index of the log-linear bucket of a value of any one unit; below 1 all share bucket 0."""
+    """Compute the bucket of a value; all values below 1 share bucket 0."""
     if value_ns < 1:
         return 0
     mantissa, exponent = math.frexp(value_ns)  # value = mantissa * 2**exponent, 0.5 <= mantissa < 1
@@ -18,7 +18,7 @@ def bucket(value_ns: float) -> int:
 
 
 def bucket_middle(index: int) -> float:
-    """The value a bucket stands for."""
+    """Compute the value that a bucket stands for."""
     if index <= 0:
         return 0.0
     octave, step = divmod(index - 1, _PER_OCTAVE)
@@ -26,7 +26,7 @@ def bucket_middle(index: int) -> float:
 
 
 class LogHistogram:
-    """Counts of values in log-linear buckets: 0.8 % error at most, merges exactly, sparse on the wire."""
+    """Counts of values in log-linear buckets: error at most 0.8 %, merges exactly."""
 
     __slots__ = ("counts", "n", "total")
 
@@ -36,14 +36,14 @@ class LogHistogram:
         self.total = sum(bucket_middle(i) * c for i, c in self.counts.items())
 
     def add(self, value: float, times: int = 1) -> None:
-        """Count one value (or the same value `times` times)."""
+        """Count a value `times` times."""
         i = bucket(value)
         self.counts[i] = self.counts.get(i, 0) + times
         self.n += times
         self.total += value * times
 
     def merge(self, other: LogHistogram | Mapping[int, int]) -> None:
-        """Add another's counts; keys may be text, as JSON makes them."""
+        """Add another histogram or its counts; keys may be text, as in JSON."""
         counts = other.counts if isinstance(other, LogHistogram) else other
         for key, c in counts.items():
             i = int(key)
@@ -52,7 +52,7 @@ class LogHistogram:
             self.total += bucket_middle(i) * c
 
     def quantile(self, q: float) -> float | None:
-        """The value below which a share q lies (nearest rank), None when empty."""
+        """Compute the nearest-rank quantile q (0 to 1); None when empty."""
         if self.n == 0:
             return None
         rank = max(1, math.ceil(q * self.n))
@@ -64,23 +64,26 @@ class LogHistogram:
         raise AssertionError("counts do not add up to n")
 
     def mean(self) -> float | None:
-        """Arithmetic mean, None when empty."""
+        """Compute the mean; None when empty."""
         return self.total / self.n if self.n else None
 
 
 def quantile(values: Iterable[float], q: float) -> float | None:
-    """Nearest-rank quantile of a few exact values, None when there are none."""
+    """Compute the nearest-rank quantile of exact values; None without values."""
     ordered = sorted(values)
     return ordered[max(1, math.ceil(q * len(ordered))) - 1] if ordered else None
 
 
 def upper_bound_at_zero(exposures: int, confidence: float = 0.95) -> float | None:
-    """Exact one-sided upper bound of a rate when 0 of `exposures` happened: 1 - (1-c)**(1/n); None without exposure."""
+    """Compute the upper bound of a rate after 0 events in n exposures.
+
+    Exact and one-sided: 1 - (1 - confidence) ** (1 / n). None without exposures.
+    """
     return 1 - (1 - confidence) ** (1 / exposures) if exposures > 0 else None
 
 
 def wilson(successes: int, n: int, z: float = 1.959964) -> tuple[float, float]:
-    """Wilson score interval of a share (two-sided, 95 % by default); (0, 1) when n is 0."""
+    """Compute the Wilson score interval of a share; (0, 1) when n is 0."""
     if n == 0:
         return 0.0, 1.0
     p = successes / n

@@ -1,4 +1,4 @@
-"""Whose certificates are believed: the system's, those of a CA of the user's own, or anybody's."""
+"""TLS settings: system certificates, a CA file of the user, or no verification."""
 
 from __future__ import annotations
 
@@ -12,15 +12,23 @@ from loadchaos.core.errors import OptionError
 
 @dataclass(frozen=True)
 class TlsSettings:
-    """`ca` is a PEM file with the certificates to believe in place of the system's; `insecure` believes any."""
+    """Which certificates are trusted.
+
+    `ca` is a PEM file that replaces the system's certificates. `insecure` turns verification off.
+    """
 
     ca: str | None = None
     insecure: bool = False
 
     def context(self) -> ssl.SSLContext:
-        """For clients of all kinds. Raises OptionError for a file that holds no certificate."""
+        """Build the SSL context for any client.
+
+        Raises OptionError if the file holds no certificate.
+        """
         if self.ca is not None and self.insecure:
-            raise OptionError("ca and insecure exclude each other: is the certificate to be checked?")
+            raise OptionError(
+                "ca and insecure exclude each other: keep ca to verify certificates, or insecure to skip that"
+            )
         try:
             context = ssl.create_default_context(cafile=self.ca)
         except (OSError, ssl.SSLError) as e:
@@ -32,10 +40,10 @@ class TlsSettings:
         return context
 
     def to_json(self) -> dict[str, Any]:
-        """As plan.json has it."""
+        """Convert to the form in plan.json."""
         return {"ca": self.ca, "insecure": self.insecure}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any] | None) -> TlsSettings:
-        """Read back; None is the system's trust."""
+        """Read back from plan.json; None: the system's certificates."""
         return cls(**data) if data else cls()

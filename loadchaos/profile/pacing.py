@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from loadchaos.core.rng import mix
+from loadchaos.core.rng import hash64
 from loadchaos.profile import arrivals, trace
 from loadchaos.profile.load import Phase
 
@@ -30,7 +30,7 @@ def phase_requests(phase: Phase, seed: int, number: int) -> int | None:
 
 def pacing_seed(seed: int, number: int) -> int:
     """Seed of the due times of phase `number`."""
-    return mix(mix(seed, number), 1)
+    return hash64(hash64(seed, number), 1)
 
 
 def pace(phase: Phase, seed: int) -> Iterator[tuple[int, float | None]]:

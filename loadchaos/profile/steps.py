@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import Any, Protocol, cast, runtime_checkable
 
 from loadchaos.core.model import Output, Step
-from loadchaos.core.rng import Rng, begun, mix, mixed
+from loadchaos.core.rng import Rng, hash64, hash_prefix, hash_step
 from loadchaos.profile import trace
 from loadchaos.profile.pacing import pace, pacing_seed
 from loadchaos.profile.profile import Profile
@@ -49,12 +49,12 @@ def of_phase(profile: Profile, seed: int, number: int, worker: int = 0, workers:
     phase = profile.load[number]
     factories = [_StepFactory(traffic, seed, number) for traffic in profile.traffic]
     edges = list(accumulate(t.weight for t in profile.traffic))
-    step_seeds = begun(mix(seed, number), 2)
+    step_seeds = hash_prefix(hash64(seed, number), 2)
     base = number * PHASE_STRIDE
     last = len(edges) - 1
     recorded = trace.read(phase.trace) if phase.trace is not None else None
     for i, (round_, due_s) in enumerate(pace(phase, pacing_seed(seed, number))):
-        step_seed = mixed(step_seeds, i)
+        step_seed = hash_step(step_seeds, i)
         factory = factories[min(last, bisect_right(edges, (step_seed >> 11) * 2.0**-53 * edges[-1]))]
         ordinal = factory.count
         factory.count += 1

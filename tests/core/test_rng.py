@@ -2,12 +2,12 @@
 
 from collections import Counter
 
-from loadchaos.core.rng import Rng, begun, mix, mixed, of_text
+from loadchaos.core.rng import Rng, hash64, hash_prefix, hash_step, text_seed
 
 
 def test_numbers_of_a_seed_never_change() -> None:
-    assert mix(1, 2, 3) == mix(1, 2, 3) != mix(1, 3, 2)
-    assert of_text("images") == 3760176746
+    assert hash64(1, 2, 3) == hash64(1, 2, 3) != hash64(1, 3, 2)
+    assert text_seed("images") == 3760176746
 
 
 def test_whole_numbers_reach_both_ends_evenly() -> None:
@@ -18,4 +18,4 @@ def test_whole_numbers_reach_both_ends_evenly() -> None:
 
 
 def test_what_many_numbers_have_in_common_is_drawn_once() -> None:
-    assert [mixed(begun(7, 2), n) for n in range(5)] == [mix(7, 2, n) for n in range(5)]
+    assert [hash_step(hash_prefix(7, 2), n) for n in range(5)] == [hash64(7, 2, n) for n in range(5)]

@@ -1,1 +1,7 @@
-"""The run folder: append, read back, follow, pack."""
+"""The ledger: a run folder of append-only JSON lines, the only link of load and analysis.
+
+`rows` declares every kind of row. `writer` appends, `reader` reads back or follows, `folder` names the files.
+`recorder` writes the files of the run process, `batch` folds successful requests into one row while disk space is
+low, and `parquet` converts finished parts. To add a kind of row: declare it in `rows.py`, write it, and run `make
+docs`.
+"""

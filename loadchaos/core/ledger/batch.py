@@ -1,7 +1,7 @@
-"""Requests that went well, many in one row: what a worker writes while disk is low, and the rows that this stands for.
+"""Fold successful requests into one `well` row while disk space is low, and unfold it.
 
-A `well` row keeps of each request what the judge counts by (moments to the microsecond, tokens), and the gaps between
-tokens of all of them together; it takes a thirteenth of the room. What a request was, its step in the plan still says.
+A `well` row keeps what the analysis counts of each request (times to the microsecond, tokens) and the gaps between
+tokens of all together. It takes a thirteenth of the space. The step in the plan still tells the content of a request.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from loadchaos.core.stats import LogHistogram
 ROW = "well"
 _US = 1000
 _MOMENTS = ("due_ns", "sent_ns", "first_byte_ns", "first_token_ns", "first_answer_ns", "last_byte_ns", "at_ns")
-"""Of the end row; as microseconds before the `at_ns` of the `well` row."""
+"""Times of the end row, written as microseconds before the `at_ns` of the `well` row."""
 _NUMBERS = (
     "step", "chunks", "prompt_tokens", "completion_tokens", "cached_tokens", "tokens", "images", "image_tokens", "bytes_in",
     "bytes_out",
@@ -27,8 +27,8 @@ Pair = tuple[BeginRow, EndRow]
 """The begin and the end row of one request."""
 
 
-def went_well(begin: BeginRow, end: EndRow) -> bool:
-    """Whether nothing about a request is worth rows of its own: all that was asked of it was an answer, and that came."""
+def can_fold(begin: BeginRow, end: EndRow) -> bool:
+    """Tell whether a request may be folded: a plain success without remarks."""
     return (
         end["outcome"] == "ok"
         and end["expect"] == ["ok"]
@@ -40,8 +40,8 @@ def went_well(begin: BeginRow, end: EndRow) -> bool:
     )
 
 
-def folded(pairs: Sequence[Pair]) -> Iterator[WellRow]:
-    """`well` rows of requests that `went_well`, one for each kind of request among them."""
+def fold_requests(pairs: Sequence[Pair]) -> Iterator[WellRow]:
+    """Fold requests that `can_fold` into `well` rows, one for each kind of request."""
     kinds: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for begin, end in pairs:
         both = {**begin, **end, "images": begin["images"], "sent_ns": begin["at_ns"]}
@@ -69,10 +69,10 @@ def folded(pairs: Sequence[Pair]) -> Iterator[WellRow]:
         yield cast("WellRow", well)  # its keys are computed
 
 
-def unfolded(well: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The begin and end rows it stands for, in order of time; the first end has the gaps of all.
+def unfold_row(well: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Unfold a `well` row into begin and end rows in order of time.
 
-    Raises KeyError, IndexError, TypeError or ValueError for what no worker wrote.
+    The first end row has the gaps of all. Raises KeyError, IndexError, TypeError or ValueError for a malformed row.
     """
     found: list[dict[str, Any]] = []
     shared = {k: well[k] for k in _SHARED}
@@ -124,7 +124,7 @@ def unfolded(well: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _column(values: list[int | None]) -> list[int | None] | int | None:
-    """Most say the same of each request: that is said once."""
+    """Write a value that all requests share only once."""
     return values[0] if all(v == values[0] for v in values) else values
 
 

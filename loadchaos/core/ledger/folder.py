@@ -8,7 +8,7 @@ from loadchaos.core.ledger import parquet
 
 
 class RunFolder:
-    """Names the files of one run folder, in one place. Opening it reads nothing."""
+    """Names the files of one run folder; reads nothing."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -30,15 +30,18 @@ class RunFolder:
         self.watch = path / "watch"
 
     def requests(self, worker: int | str) -> Path:
-        """The file of one Locust worker."""
+        """Path of the rows of one load worker."""
         return self.path / f"requests-{worker}.jsonl"
 
     @staticmethod
     def worker(requests: Path) -> int:
-        """Whose file that is. Raises ValueError for the master's, who sends nothing."""
+        """Number of the worker that writes a file.
+
+        Raises ValueError for the master's file: it sends no requests.
+        """
         return int(requests.name.removeprefix("requests-").removesuffix(".jsonl"))
 
     def request_files(self) -> list[Path]:
-        """All workers' files there are now, in order of name; their later parts are read with them."""
+        """List the workers' files by name; their later parts are read with them."""
         packed = (p.with_name(p.name.removesuffix(parquet.SUFFIX)) for p in self.path.glob("requests-*.jsonl.parquet"))
         return sorted({*self.path.glob("requests-*.jsonl"), *packed})

@@ -1,9 +1,8 @@
-"""Finished parts of the ledger as Parquet: the same lines in a tenth of the room, and columns to ask them by.
+"""Convert finished parts of the ledger to Parquet and read them back.
 
-`python -m loadchaos.core.ledger.parquet RUN` is what a long run starts each hour, with a FILE what a worker
-on another machine does. A
-part is finished when the next one is there. Its JSONL is deleted only once every line read back from the Parquet file is the
-one it has: a kill at any moment loses nothing.
+A long run starts `python -m loadchaos.core.ledger.parquet RUN` each hour; a worker on another machine starts it with
+a FILE. A part is finished when the next one exists. Its JSONL is deleted only after every line has been read back
+equal, so that a kill at any moment loses nothing. Parquet needs about a tenth of the space and has columns to query.
 """
 
 from __future__ import annotations
@@ -14,42 +13,45 @@ from collections.abc import Iterator
 from pathlib import Path
 
 HOUR_S = float(os.environ.get("LOADCHAOS_HOUR_S", "3600"))
-"""What is done each hour of a run is done each so many seconds; a compressed soak (bench/soak.py) has shorter hours."""
+"""Seconds of an \"hour\" of hourly work; a compressed soak (bench/soak.py) makes it shorter."""
 
 SUFFIX = ".parquet"
 _LINES_AT_ONCE = 50_000
 _LONGEST_LINE = 1 << 26
 _STAY = ("events.jsonl",)
-"""Their first part stays as it is: by it a folder is known as a run."""
+"""Files whose first part stays JSONL: it marks a folder as a run."""
 _COLUMNS = (("row", "VARCHAR"), ("at_ns", "BIGINT"), ("id", "VARCHAR"), ("traffic", "VARCHAR"), ("outcome", "VARCHAR"))
 
 
 def part_of(file: Path, number: int) -> Path:
-    """A file of rows is followed by `<file>.1`, `<file>.2` and so on."""
+    """Path of part `number` of a file: itself, then `<file>.1`, `<file>.2` and so on."""
     return file if number == 0 else file.with_name(f"{file.name}.{number}")
 
 
-def packed(part: Path) -> Path:
-    """The Parquet file of a part."""
+def parquet_of(part: Path) -> Path:
+    """Path of the Parquet file of a part."""
     return part.with_name(part.name + SUFFIX)
 
 
-def there(part: Path) -> bool:
-    """Whether a part exists, as it was written or as Parquet."""
-    return part.exists() or packed(part).exists()
+def exists(part: Path) -> bool:
+    """Tell whether a part exists as JSONL or as Parquet."""
+    return part.exists() or parquet_of(part).exists()
 
 
-def newest(file: Path) -> int:
-    """The number of a file's last part, 0 for one that has none."""
+def last_part(file: Path) -> int:
+    """Number of a file's last part; 0 if it has only one."""
     number = 0
-    while there(part_of(file, number + 1)):
+    while exists(part_of(file, number + 1)):
         number += 1
     return number
 
 
-def lines(parquet: Path, first: int = 0) -> Iterator[bytes]:
-    """The lines of a compacted part from number `first` on, without their ends. OSError when it cannot be read."""
-    import duckdb  # slow to import, and hardly anybody needs it
+def read_lines(parquet: Path, first: int = 0) -> Iterator[bytes]:
+    """Give the lines of a Parquet part from number `first` on.
+
+    Raises OSError if it cannot be read.
+    """
+    import duckdb  # slow to import and rarely needed
 
     try:
         with duckdb.connect(config={"threads": 1}) as db:
@@ -67,8 +69,11 @@ def lines(parquet: Path, first: int = 0) -> Iterator[bytes]:
 
 
 def compact(part: Path) -> bool:
-    """Make a finished part Parquet and delete its JSONL; False, and all as before, where a line does not come back equal."""
-    target = packed(part)
+    """Convert a finished part to Parquet and delete its JSONL.
+
+    Returns False, and changes nothing, if a line is not read back equal.
+    """
+    target = parquet_of(part)
     half = target.with_name(target.name + ".part")
     if not target.exists():
         _write(part, half)
@@ -89,7 +94,7 @@ def _write(part: Path, to: Path) -> None:
         f"case when json_valid(line) then try_cast(json_extract_string(line, '$.{name}') as {kind}) end as {name}"
         for name, kind in _COLUMNS
     )
-    # No row has the byte 1 in it (JSON escapes it): a line is one field, whatever it says.
+    # JSON escapes the byte 1, so with it as delimiter every line is a single field.
     source = (
         "read_csv(?, columns={'line': 'VARCHAR'}, delim='\x01', quote='', escape='', header=false, auto_detect=false,"
         f" parallel=false, max_line_size={_LONGEST_LINE}, new_line='\\n')"
@@ -108,7 +113,7 @@ def _quoted(path: Path) -> str:
 
 
 def _equal(part: Path, parquet: Path) -> bool:
-    read = lines(parquet)
+    read = read_lines(parquet)
     with part.open("rb") as f:
         same = all(line.removesuffix(b"\n") == next(read, None) for line in f)
     return same and next(read, None) is None
@@ -122,13 +127,13 @@ def _sync(path: Path) -> None:
         os.close(fd)
 
 
-def finished(folder: Path) -> list[Path]:
-    """The parts of a run that nobody writes any more and that are not compacted yet, oldest first."""
+def finished_parts(folder: Path) -> list[Path]:
+    """List finished parts of a run that are not Parquet yet, oldest first."""
     found = []
     firsts = {p.with_name(p.name.removesuffix(SUFFIX)) for p in folder.glob("*.jsonl*")}
     for file in sorted(p for p in firsts if p.suffix == ".jsonl"):
         number = 0 if file.name not in _STAY else 1
-        while there(part_of(file, number + 1)):
+        while exists(part_of(file, number + 1)):
             if part_of(file, number).exists():
                 found.append(part_of(file, number))
             number += 1
@@ -136,11 +141,11 @@ def finished(folder: Path) -> list[Path]:
 
 
 def main(argv: list[str]) -> int:
-    """Compact what is finished of a run, or one finished part; 1 where a part had to stay as it was."""
+    """Convert finished parts of a run, or one part; exit code 1 if any failed."""
     os.nice(10)
     code = 0
     path = Path(argv[0])
-    parts = [*finished(path), *finished(path / "watch" / "logs")] if path.is_dir() else [path]
+    parts = [*finished_parts(path), *finished_parts(path / "watch" / "logs")] if path.is_dir() else [path]
     for n, part in enumerate(parts, 1):
         if sys.stderr.isatty():
             print(f"compacting {part.name} ({n} of {len(parts)})", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Read a run folder back, whole or while it grows: rows of its files and lines of its logs."""
+"""Read the rows and log lines of a run folder, whole or while it grows."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from loadchaos.core.ledger.folder import RunFolder
 _CHUNK = 1 << 20
 _Source = Iterator[tuple[int, int, int, dict[str, Any]]]
 _WINDOW = 512
-"""How far a row may be from its place in time within its file; they are written at once, so milliseconds apart."""
+"""Rows of a file that are sorted at a time. A file is nearly in order: rows are milliseconds from their place."""
 
 
 class Tail:
-    """Reads a file of rows from where it stopped last time; a line without its end is left for the next time.
+    """Reads new rows of a file, with its later parts, JSONL or Parquet.
 
-    `bad` counts lines that are no JSON object. A file that does not exist yet is an empty one. Behind it come its parts,
-    each of which may be Parquet by now.
+    A line without its end is left for the next call. `bad` counts lines that are not JSON objects. A file that does
+    not exist yet counts as empty.
     """
 
     def __init__(self, path: Path) -> None:
@@ -36,15 +36,15 @@ class Tail:
         self._unfolded: deque[dict[str, Any]] = deque()
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Every whole new row, header rows included; in place of a `well` row the rows that it stands for."""
+        """Give every complete new row, with headers and with `well` rows unfolded."""
         while self._unfolded:
             yield self._unfolded.popleft()
-        over = True
-        while over:
-            # Asked before it is read: what is written to a part is written before the next one is there.
-            over = parquet.there(parquet.part_of(self.path, self._number + 1))
+        finished = True
+        while finished:
+            # Checked before the read: a part is complete before the next one is created.
+            finished = parquet.exists(parquet.part_of(self.path, self._number + 1))
             yield from self._part()
-            if over:
+            if finished:
                 self.bad += self._torn
                 self._number, self._line, self.offset, self._torn = self._number + 1, 0, 0, False
 
@@ -62,13 +62,13 @@ class Tail:
                     yield self._unfolded.popleft()
 
     def _lines(self, part: Path) -> Iterator[bytes]:
-        """Every whole new line of a part."""
+        """Give every complete new line of a part."""
         try:
             try:
                 f = part.open("rb")
             except FileNotFoundError:
-                if parquet.packed(part).exists():
-                    yield from parquet.lines(parquet.packed(part), self._line)
+                if parquet.parquet_of(part).exists():
+                    yield from parquet.read_lines(parquet.parquet_of(part), self._line)
                 return
         except OSError as e:
             raise LedgerError(f"{part}: cannot be read: {e.strerror}; {how_to_read(e)}") from e
@@ -95,32 +95,32 @@ class Tail:
 
     def _unfold(self, row: Mapping[str, Any]) -> None:
         try:
-            self._unfolded.extend(batch.unfolded(row))
+            self._unfolded.extend(batch.unfold_row(row))
         except (KeyError, IndexError, TypeError, ValueError):
             self.bad += 1
 
     def torn(self) -> bool:
-        """Whether the file ends inside a row (its writer was killed there, or is writing it now)."""
+        """Tell whether the file ends inside a row: its writer was killed, or is writing."""
         return self._torn
 
 
 class LogTail:
-    """Reads server.log line by line, each with its arrival time: rows `{row: log, at_ns, source, line, text}`.
+    """Reads new lines of a server log as `log` rows with their arrival times.
 
-    The index (server.index.jsonl) has a row `{row: "lines", at_ns, offset, bytes, source}` per piece the keeper or the
-    watcher appended; a line belongs to the piece in which it begins. Without an index lines have at_ns None.
+    The index has one `lines` row for each piece that was appended. A line belongs to the piece in which it begins.
+    Without an index `at_ns` is None.
     """
 
     def __init__(self, path: Path, index: Path, source: str = "server.log") -> None:
         self.path, self.source = path, source
         self._index = Tail(index)
-        self._pieces: deque[tuple[int, int, str]] = deque()  # offset, at_ns, source; those behind us are dropped
+        self._pieces: deque[tuple[int, int, str]] = deque()  # offset, at_ns, source; pieces already read are dropped
         self._offset = 0
         self._rest = b""
         self._line = 0
 
     def rows(self, *, final: bool = False) -> Iterator[dict[str, Any]]:
-        """Every whole new line; with `final` the last one too when it has no end."""
+        """Give every complete new line; with `final` also a last one without its end."""
         try:
             f = self.path.open("rb")
         except FileNotFoundError:
@@ -161,7 +161,10 @@ class LogTail:
 
 
 def _in_order(rows: Iterable[dict[str, Any]], file: str, source: int) -> _Source:
-    """(time, source, number, row) of one file's rows by time, as far as a window of them tells; no two compare equal."""
+    """Sort one file's rows by time within a window.
+
+    Gives (time, source, number, row); no two compare equal.
+    """
     window: list[tuple[int, int, int, dict[str, Any]]] = []
     last = 0
     for number, row in enumerate(rows):
@@ -176,11 +179,11 @@ def _in_order(rows: Iterable[dict[str, Any]], file: str, source: int) -> _Source
 
 
 class Reader:
-    """Reads every file of a run as one stream of rows in order of arrival time; call `new()` again to follow.
+    """Reads all files of a run as one stream of rows in order of time.
 
-    Each row gets a key `file`. Order between files is by `at_ns` within one call; a row without a time keeps its place
-    in its file. `bad_rows` counts what could not be parsed (a torn last line included). Memory does not grow with the
-    run: a file's rows are nearly in order already, and are put right within a few hundred.
+    Call `new()` again to follow a run. Each row gets a key `file`. Files are merged by `at_ns` within one call; a row
+    without a time keeps its place in its file. `bad_rows` counts lines that could not be parsed, with a torn last
+    line. Memory does not grow with the run.
     """
 
     def __init__(self, folder: RunFolder) -> None:
@@ -189,13 +192,13 @@ class Reader:
         self._logs: dict[str, LogTail] = {}
 
     def new(self, *, final: bool = False) -> Iterator[dict[str, Any]]:
-        """Rows that came since the last call, merged by time; to be read to their end."""
+        """Give the rows since the last call, merged by time; read them to the end."""
         sources: list[_Source] = []
         for path in [self.folder.events, self.folder.metrics, *self.folder.request_files()]:
             tail = self._tails.setdefault(path.name, Tail(path))
             sources.append(_in_order(tail.rows(), path.name, len(sources)))
         for log, index in self.logs():
-            # The keeper's log and a watched one may both be called server.log: the path in the run tells them apart.
+            # The log of a launched server and a watched one may both be called server.log: use the path in the run.
             name = str(log.relative_to(self.folder.path))
             tail_of_log = self._logs.setdefault(name, LogTail(log, index, name))
             sources.append(_in_order(tail_of_log.rows(final=final), name, len(sources)))
@@ -203,12 +206,12 @@ class Reader:
             yield row
 
     def logs(self) -> list[tuple[Path, Path]]:
-        """The server logs there are: the keeper's, and one file a `--server-log` under watch/logs."""
+        """List the server logs with their indices: server.log and those in watch/logs."""
         found = [(self.folder.server_log, self.folder.server_index)]
         found += [(p, p.with_suffix(".index.jsonl")) for p in sorted((self.folder.watch / "logs").glob("*.log"))]
         return found
 
     @property
     def bad_rows(self) -> int:
-        """Lines that were no row, plus files that end inside one."""
+        """Number of lines that are not rows, plus files that end inside a row."""
         return sum(t.bad + t.torn() for t in self._tails.values())

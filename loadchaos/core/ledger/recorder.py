@@ -1,4 +1,4 @@
-"""The files of the ledger that `run` itself writes: events, metrics, control. A lost ledger is noticed and never hidden."""
+"""Write the run process's own files: events, metrics and control."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from loadchaos.core.ledger.writer import Writer
 
 
 def create_folder(out: Path, name: str) -> RunFolder:
-    """`<out>/<name>-<UTC>/`, new; OptionError when it cannot be made or written."""
+    """Create the run folder `<out>/<name>-<UTC>/`. Raises OptionError on failure."""
     stem = f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', name)}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     for attempt in range(100):
         path = out / (stem if attempt == 0 else f"{stem}-{attempt + 1}")
@@ -25,19 +25,19 @@ def create_folder(out: Path, name: str) -> RunFolder:
             path.mkdir(parents=True)
         except FileExistsError:
             if not out.is_dir():
-                raise OptionError(f"--out {out} is no folder; name one, or one that can be made") from None
+                raise OptionError(f"--out {out} is not a folder; give a folder that exists or can be created") from None
             continue
         except OSError as e:
-            raise OptionError(f"the run folder {path} cannot be made: {e.strerror}; {next_step(e)}") from e
+            raise OptionError(f"cannot create the run folder {path}: {e.strerror}; {next_step(e)}") from e
         return RunFolder(path)
-    raise OptionError(f"no free name for a run folder under {out}: another --out has some")
+    raise OptionError(f"{out} has no free name for a run folder; choose another folder with --out")
 
 
 class EventRecorder:
-    """Writes events.jsonl, metrics.jsonl and control.jsonl. After the first failed write `lost` says why.
+    """Writes events.jsonl, metrics.jsonl and control.jsonl.
 
-    Everybody who watches or attacks is handed `event` or `metric`; a failed write must not take the watching down, so
-    it is kept here, and `run` looks at `lost` in its loop and stops the load.
+    Monitors and attacks get `event` or `metric` to write with. A failed write must not stop them: it raises nothing,
+    `lost` holds the reason, and the run checks `lost` in its loop and stops the load.
     """
 
     def __init__(self, folder: RunFolder, on_event: Callable[[AnyRow], None]) -> None:
@@ -50,17 +50,23 @@ class EventRecorder:
         self._control = Writer(folder.control, "run")
 
     def event(self, row: AnyRow) -> None:
-        """Append to events.jsonl and hand the row to whoever follows the state."""
+        """Append a row to events.jsonl and pass it on to `on_event`."""
         self._write(self._events, row)
         self._on_event(row)
 
     def metric(self, row: AnyRow) -> None:
-        """Append to metrics.jsonl and hand the row to whoever follows the state."""
+        """Append a row to metrics.jsonl and pass it on to `on_event`."""
         self._write(self._metrics, row)
         self._on_event(row)
 
     def control(self, what: ControlEvent, why: str, grace_s: float | None = None) -> None:
-        """Send an order to the workers; `grace_s` is how long requests in flight may go on after `stop`."""
+        """Write an order to the workers.
+
+        Args:
+            what: the order.
+            why: its reason.
+            grace_s: how long requests in flight may go on after `stop`.
+        """
         row: ControlRow = {"row": "control", "at_ns": time.monotonic_ns(), "what": what, "why": why}
         if grace_s is not None:
             row["grace_s"] = grace_s
@@ -71,14 +77,14 @@ class EventRecorder:
         self.event({"row": "run", "at_ns": time.monotonic_ns(), "what": what, **detail})
 
     def keep(self, path: Path, text: str) -> None:
-        """Write a whole small file of the run folder. Raises LedgerError when it cannot be."""
+        """Write a small file of the run folder. Raises LedgerError on failure."""
         try:
             path.write_text(text)
         except OSError as e:
             raise LedgerError(f"{path}: cannot be written: {e.strerror}; {next_step(e)}") from e
 
     def sync(self) -> None:
-        """fsync all files; once a second."""
+        """Call fsync on all files; once a second."""
         for writer in (self._events, self._metrics, self._control):
             try:
                 writer.sync()
@@ -86,7 +92,7 @@ class EventRecorder:
                 self.lost = self.lost or str(e)
 
     def close(self) -> None:
-        """Close all files; rows that come later are dropped."""
+        """Close all files; later rows are dropped."""
         self._closed = True
         for writer in (self._events, self._metrics, self._control):
             writer.close()

@@ -1,4 +1,8 @@
-"""Append rows to one file of the ledger: one writer a file, whole rows in one write(2), first row a header."""
+"""Append rows to one file of the ledger, each with a single write(2).
+
+A file has one writer and begins with a header. A row torn by a full disk or a kill does not damage the next one: the
+writer ends the torn line first, and readers skip and count it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ SCHEMA = 1
 
 
 def boot_id() -> str:
-    """Which boot of this machine monotonic times belong to; empty where the system does not say."""
+    """Read the id of the current boot, which monotonic times belong to; empty: unknown."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -27,13 +31,17 @@ def boot_id() -> str:
 
 
 class Writer:
-    """Appends rows to one file of the run folder; nobody else may write that file.
+    """Appends rows to one file of the run folder, as its only writer.
 
-    A failed write raises LedgerError (disk full, folder gone): a run whose record is lost proves nothing. `lost` counts
-    the rows that did not get through. After a short write the torn line is ended before the next row. While it is
-    `holding`, rows wait for the next `flush` and share its write(2); a kill in between loses them. With `part_s` it goes
-    on in a new part of the file after so many seconds (`requests-0.jsonl.1` and so on), each with a header of its own;
-    `extra` is what headers say beside.
+    A failed write raises LedgerError: a run without its record proves nothing. `lost` counts the rows that were not
+    written. While `holding` is true, rows wait for the next `flush` and share its write(2); a kill in between loses
+    them.
+
+    Args:
+        path: the file.
+        writer: name of the writing process, for the header.
+        extra: gives more fields for the header.
+        part_s: begin a new part of the file (`requests-0.jsonl.1` and so on) after this many seconds; None: never.
     """
 
     def __init__(
@@ -41,7 +49,7 @@ class Writer:
     ) -> None:
         self.path = path
         self._writer, self._extra, self._part_s = writer, extra or dict, part_s
-        self._number = parquet.newest(path)
+        self._number = parquet.last_part(path)
         self.lost = 0
         self.holding = False
         self._held: list[bytes] = []
@@ -79,7 +87,7 @@ class Writer:
         )
 
     def _next_part(self) -> None:
-        """Go on in a new file; where none can be had, in the old one."""
+        """Continue in a new part; in the old one if none can be created."""
         self._number += 1
         try:
             fd = self._open(self.path)
@@ -95,7 +103,7 @@ class Writer:
         self._header()
 
     def write(self, row: Row) -> None:
-        """Append one row, at once unless they are held."""
+        """Append one row, at once unless rows are held."""
         if self._part_s is not None and not self.holding and time.monotonic() - self._since > self._part_s:
             self._next_part()
         self._append(row)
@@ -111,7 +119,7 @@ class Writer:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is held, with one write(2)."""
+        """Write held rows with one write(2)."""
         if not self._held:
             return
         rows, self._held = self._held, []
@@ -125,17 +133,17 @@ class Writer:
         if self._torn:
             self.lost += data[done:].count(b"\n")
             raise LedgerError(
-                f"{self.path}: only {done} of {len(data)} bytes of a row could be written: free space there"
+                f"{self.path}: only {done} of {len(data)} bytes of a row could be written: free some space there"
             )
 
     def sync(self) -> None:
-        """fsync: the caller does it each second."""
+        """Call fsync; the caller does it once a second."""
         try:
             os.fsync(self._fd)
         except OSError as e:
-            raise LedgerError(f"{self.path}: cannot be kept: {e.strerror}; {next_step(e)}") from e
+            raise LedgerError(f"{self.path}: fsync failed: {e.strerror}; {next_step(e)}") from e
 
     def close(self) -> None:
-        """Write what is held and close the file; the writer is of no use afterwards."""
+        """Write held rows and close the file."""
         self.flush()
         os.close(self._fd)

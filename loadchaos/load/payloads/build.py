@@ -9,7 +9,7 @@ from dataclasses import replace
 import orjson
 
 from loadchaos.core.model import Facts, Output, Request, Step
-from loadchaos.core.rng import Rng, mix
+from loadchaos.core.rng import Rng, hash64
 from loadchaos.load.payloads.base import Draft, Payload
 from loadchaos.load.payloads.text import prompt
 from loadchaos.server.dialects import DIALECTS, Dialect
@@ -22,7 +22,7 @@ _ENDLESS = 1 << 62
 def build(step: Step, facts: Facts, shelf: Mapping[str, Payload]) -> Request:
     """Pure: the same step and facts, the same bytes."""
     draft = Draft(step.output, step.expect)
-    rng = Rng(mix(step.seed, 7))
+    rng = Rng(hash64(step.seed, 7))
     names = step.payload if len(step.payload) < 2 else sorted(step.payload, key=lambda n: shelf[n].ORDER)
     for name in names:
         shelf[name].add(draft, step.payload[name], step, facts, rng)

@@ -86,7 +86,7 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.R
     """Put the earlier turns in front and set the newest question."""
     assert isinstance(options, Options)
     number, turn = options.place(step.ordinal)
-    seed = draws.mix(step.run_seed, step.phase, draws.of_text(step.traffic), 11, number)
+    seed = draws.hash64(step.run_seed, step.phase, draws.text_seed(step.traffic), 11, number)
     overhead = facts.text.overhead if facts.text else 0
     each = facts.text.turn_overhead if facts.text else None
     last = _fitting(draws.Rng(seed).between(options.tokens.low, options.tokens.high), draft, facts)
@@ -94,7 +94,7 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.R
     draft.history = [_message(facts.text, seed, i, size) for i, size in enumerate(sizes[: 2 * turn])]
     draft.history_tokens = sum(sizes[: 2 * turn]) + turn * (each or 0)
     draft.way = None
-    own = draws.Rng(draws.mix(seed, 2 * turn))
+    own = draws.Rng(draws.hash64(seed, 2 * turn))
     prompt(draft, facts, overhead + draft.history_tokens + sizes[2 * turn], own)
     if turn and each is None:
         draft.countable = False  # what the template puts between turns is not known here
@@ -120,7 +120,7 @@ def _sizes(tokens: int, turns: int) -> tuple[int, ...]:
 @functools.lru_cache(maxsize=_KEPT)
 def _message(known: TextFacts | None, seed: int, index: int, tokens: int) -> bytes:
     """An earlier message as JSON: a question as it was sent in its own turn, or a made-up answer."""
-    own = draws.Rng(draws.mix(seed, index))
+    own = draws.Rng(draws.hash64(seed, index))
     corpus = corpus_of(known)
     opening, spent = corpus.nonce(tokens, own) if index % 2 == 0 else ("", 0)
     text = opening + corpus.take(tokens - spent, own)

@@ -156,7 +156,7 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.R
     all_new, opening = options.new >= 1, _OPENINGS[options.format]
     for slot in range(count):
         ordinal, place, twist = (step.ordinal, slot, 0) if all_new else source(options, base, step.ordinal, slot)
-        it = made[0] if len(made) == 1 else made[draws.mix(base, 7, ordinal, place) % len(made)]
+        it = made[0] if len(made) == 1 else made[draws.hash64(base, 7, ordinal, place) % len(made)]
         end = _CLOSE if options.uuid is None else _named(options, base, (ordinal, place, twist), (step.ordinal, slot))
         draft.pieces += (opening, *it.base64(identity(base, ordinal, place), twist), end)
         if not all_new and draft.image_names is not None:
@@ -188,12 +188,12 @@ def _named(options: Options, base: int, image: tuple[int, int, int], own: tuple[
 
 def _name(options: Options, base: int, image: tuple[int, int, int], own: tuple[int, int]) -> int:
     """A number for the ledger: the same image by which the server knows it, the same number (of 53 bits, as JSON has)."""
-    return draws.mix(base, 8, *(own if options.uuid == "fresh" else image)) >> 11
+    return draws.hash64(base, 8, *(own if options.uuid == "fresh" else image)) >> 11
 
 
 @functools.lru_cache(maxsize=256)
 def _base(run_seed: int, phase: int, traffic: str) -> int:
-    return draws.mix(run_seed, phase, draws.of_text(traffic))
+    return draws.hash64(run_seed, phase, draws.text_seed(traffic))
 
 
 class Dial(Protocol):
@@ -219,7 +219,7 @@ class Dial(Protocol):
 def count_of(options: Dial, base: int, ordinal: int) -> int:
     """How many stand in this request of the traffic."""
     low, high = options.count.low, options.count.high
-    return low if low == high else low + draws.mix(base, 3, ordinal) % (high - low + 1)
+    return low if low == high else low + draws.hash64(base, 3, ordinal) % (high - low + 1)
 
 
 def source(options: Dial, base: int, ordinal: int, slot: int) -> tuple[int, int, int]:
@@ -230,7 +230,7 @@ def source(options: Dial, base: int, ordinal: int, slot: int) -> tuple[int, int,
     """
     twist = 0
     while options.new < 1 and ordinal >= options.reuse_distance:
-        share = (draws.mix(base, 4, ordinal, slot) >> 11) * 2.0**-53
+        share = (draws.hash64(base, 4, ordinal, slot) >> 11) * 2.0**-53
         if share < options.new:
             break
         before = ordinal - options.reuse_distance
@@ -238,14 +238,14 @@ def source(options: Dial, base: int, ordinal: int, slot: int) -> tuple[int, int,
         if there == 0:
             break
         if not twist and share < options.new + options.near_duplicates:
-            twist = 1 + draws.mix(base, 6, ordinal, slot) % 0xFFFFFF
+            twist = 1 + draws.hash64(base, 6, ordinal, slot) % 0xFFFFFF
         ordinal, slot = before, slot % there
     return ordinal, slot, twist
 
 
 def identity(base: int, ordinal: int, slot: int) -> bytes:
     """The 16 bytes an image is made of."""
-    return _two_words(draws.mixed(_of_ordinal(base, ordinal), slot), ordinal << 16 | slot)
+    return _two_words(draws.hash_step(_of_ordinal(base, ordinal), slot), ordinal << 16 | slot)
 
 
 _two_words = struct.Struct(">QQ").pack
@@ -253,4 +253,4 @@ _two_words = struct.Struct(">QQ").pack
 
 @functools.lru_cache(maxsize=4)
 def _of_ordinal(base: int, ordinal: int) -> int:
-    return draws.begun(base, 5, ordinal)
+    return draws.hash_prefix(base, 5, ordinal)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from loadchaos.core.model import Facts, Step
-from loadchaos.core.rng import Rng, mix
+from loadchaos.core.rng import Rng, hash64
 from loadchaos.load.payloads.base import Draft
 
 ORDER = 31
@@ -78,7 +78,7 @@ def _deep(variant: int) -> dict[str, Any]:
 
 def _wide(variant: int) -> dict[str, Any]:
     kinds: list[dict[str, Any]] = [{"type": "boolean"}, {"type": "integer"}, {"enum": ["a", "b"]}, {"type": "null"}]
-    return _object({f"field_{variant}_{i}": kinds[mix(variant, i) % len(kinds)] for i in range(40)})
+    return _object({f"field_{variant}_{i}": kinds[hash64(variant, i) % len(kinds)] for i in range(40)})
 
 
 def _choice(variant: int) -> dict[str, Any]:

@@ -155,9 +155,9 @@ def _opening(corpus: _Corpus, known: TextFacts, way: Way, room: int, rng: draws.
         group = rng.between(1, way.shared.groups)
         tokens = min(way.shared.tokens - known.overhead, room)
         if tokens > 0:
-            parts.append((corpus.take(tokens, draws.Rng(draws.mix(way.shared.tokens, group))), tokens))
+            parts.append((corpus.take(tokens, draws.Rng(draws.hash64(way.shared.tokens, group))), tokens))
     size = way.block_tokens
-    return parts + [(corpus.take(size, draws.Rng(draws.mix(77, name))), size) for name in way.blocks[: room // size]]
+    return parts + [(corpus.take(size, draws.Rng(draws.hash64(77, name))), size) for name in way.blocks[: room // size]]
 
 
 @dataclass(frozen=True)

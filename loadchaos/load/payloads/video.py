@@ -84,13 +84,13 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.R
     if facts.videos is False:
         draft.notes.append("the model takes no video: sent as text only")
         return
-    base = draws.mix(step.run_seed, step.phase, draws.of_text(step.traffic), 12)
+    base = draws.hash64(step.run_seed, step.phase, draws.text_seed(step.traffic), 12)
     count = images.count_of(options, base, step.ordinal)
     for slot in range(count):
         ordinal, place, _ = images.source(options, base, step.ordinal, slot)
         draft.pieces.append(_part(options, images.identity(base, ordinal, place)))
         if options.unique < 1 and draft.image_names is not None:
-            draft.image_names.append(draws.mix(base, 8, ordinal, place) >> 11)
+            draft.image_names.append(draws.hash64(base, 8, ordinal, place) >> 11)
     if count:
         draft.videos += count
         draft.image_tokens += count * (tokens or 0)

@@ -84,7 +84,7 @@ class RequestRecorder:
         self._aborted += reply.outcome in _ABORTED
         row = rows.end_row(exchange, reply)
         begin = self._unwritten_begins.pop(request_id, None)
-        if begin is not None and batch.went_well(begin, row):
+        if begin is not None and batch.can_fold(begin, row):
             self._successes.append((begin, row))
             return
         if begin is not None:
@@ -130,7 +130,7 @@ class RequestRecorder:
     def fold(self) -> None:
         """Write counts of missed steps and, in compact mode, of successes."""
         successes, self._successes = self._successes, []
-        for row in batch.folded(successes):
+        for row in batch.fold_requests(successes):
             self._put(row)
         missed, self._missed = self._missed, {}
         for (traffic, phase, why), count in missed.items():

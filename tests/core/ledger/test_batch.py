@@ -69,9 +69,9 @@ def tally(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def test_what_is_read_back_counts_as_the_rows_themselves_do_in_a_tenth_of_the_room(tmp_path: Path) -> None:
     pairs = [request(n) for n in range(200)]
-    assert all(batch.went_well(*pair) for pair in pairs)
+    assert all(batch.can_fold(*pair) for pair in pairs)
     writer = Writer(tmp_path / "r.jsonl", "t")
-    for row in batch.folded(pairs):
+    for row in batch.fold_requests(pairs):
         writer.write(row)
     writer.close()
     read = [r for r in Tail(tmp_path / "r.jsonl").rows() if r["row"] != "header"]
@@ -82,7 +82,7 @@ def test_what_is_read_back_counts_as_the_rows_themselves_do_in_a_tenth_of_the_ro
 
 def test_a_reader_that_stops_within_such_a_row_goes_on_there(tmp_path: Path) -> None:
     writer = Writer(tmp_path / "r.jsonl", "t")
-    for row in batch.folded([request(n) for n in range(0, 10, 2)]):
+    for row in batch.fold_requests([request(n) for n in range(0, 10, 2)]):
         writer.write(row)
     tail = Tail(tmp_path / "r.jsonl")
     rows = tail.rows()
@@ -104,7 +104,7 @@ def test_a_row_nobody_wrote_is_counted_as_bad(tmp_path: Path) -> None:
      {"length_mismatch": True}, {"expect": ["rejected"]}, {"exact_tokens": 9}],
 )  # fmt: skip
 def test_what_is_worth_a_look_keeps_its_own_rows(odd: dict[str, Any]) -> None:
-    assert not batch.went_well(*request(1, **odd))
+    assert not batch.can_fold(*request(1, **odd))
 
 
 def test_disk_is_low_below_a_twentieth_and_enough_only_well_above(

@@ -70,7 +70,7 @@ def test_a_reader_sees_each_row_once_whatever_is_compacted_while_it_reads(tmp_pa
             if (row := next(reading, None)) is not None and row.get("row") != "header":
                 got.append(row)
         reading.close()  # type: ignore[attr-defined]
-        if (parts := parquet.finished(tmp_path)) and rng.random() < 0.5:
+        if (parts := parquet.finished_parts(tmp_path)) and rng.random() < 0.5:
             assert parquet.compact(rng.choice(parts))
     assert got == rows
     assert parquet.main([str(tmp_path)]) == 0
@@ -95,15 +95,15 @@ def test_the_index_of_a_log_goes_on_in_parts_and_its_lines_keep_their_times(
         sink.feed(b"line %d\n" % n)
     sink.close()
     index = logs / "a.index.jsonl"
-    assert parquet.newest(index) == 4
+    assert parquet.last_part(index) == 4
     assert parquet.main([str(tmp_path)]) == 0
-    assert [parquet.packed(parquet.part_of(index, n)).exists() for n in range(5)] == [True] * 4 + [False]
+    assert [parquet.parquet_of(parquet.part_of(index, n)).exists() for n in range(5)] == [True] * 4 + [False]
     seen = list(LogTail(logs / "a.log", index).rows())
     assert [r["text"] for r in seen] == [f"line {n}" for n in range(4)]
     assert before < seen[0]["at_ns"] < seen[-1]["at_ns"] < time.monotonic_ns()
     again = LogSink(logs, "a", "file:x", Redactor())
     again.close()
-    assert parquet.newest(index) == 4, "a new one goes on where the last one was"
+    assert parquet.last_part(index) == 4, "a new one goes on where the last one was"
 
 
 def test_torn_and_empty_lines_come_through_and_are_counted_as_before(tmp_path: Path) -> None:
@@ -127,15 +127,15 @@ def test_a_part_stays_where_its_lines_do_not_come_back(tmp_path: Path) -> None:
     path.write_bytes(b'{"n": 1}\n{"n": 2}\n')
     other = tmp_path / "b.jsonl"
     other.write_bytes(b'{"n": 1}\n{"n": 3}\n')
-    parquet._write(other, parquet.packed(path))
+    parquet._write(other, parquet.parquet_of(path))
     assert not parquet.compact(path), "a file that says something else"
     assert path.exists()
-    assert not parquet.packed(path).exists()
+    assert not parquet.parquet_of(path).exists()
 
 
 def test_a_part_that_cannot_be_read_is_an_error_and_no_end(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    parquet.packed(path).write_bytes(b"no parquet")
+    parquet.parquet_of(path).write_bytes(b"no parquet")
     with pytest.raises(LedgerError, match=r"a\.jsonl"):
         of(Tail(path))
 
@@ -153,4 +153,4 @@ def test_a_kill_in_the_middle_loses_nothing(tmp_path: Path, after_ms: int) -> No
     assert parquet.main([str(tmp_path)]) == 0
     assert not path.exists()
     assert of(Tail(path)) == rows
-    assert json.loads(next(parquet.lines(parquet.packed(path), 1))) == rows[0]
+    assert json.loads(next(parquet.read_lines(parquet.parquet_of(path), 1))) == rows[0]

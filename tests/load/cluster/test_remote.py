@@ -271,7 +271,7 @@ def test_part_after_part_arrives_and_becomes_parquet_where_it_was_written(tmp_pa
     assert [r["host"] for r in told if r["row"] == "header"] == ["h"] * 3
     assert [r for r in told if r["row"] != "header"] == rows
     assert parquet.part_of(copy, 2).read_bytes() == parquet.part_of(here, 2).read_bytes()
-    turn_until(lambda: parquet.packed(parquet.part_of(here, 1)).exists() and not parquet.part_of(here, 1).exists())
+    turn_until(lambda: parquet.parquet_of(parquet.part_of(here, 1)).exists() and not parquet.part_of(here, 1).exists())
     assert list(Tail(here).rows()) == told
 
 

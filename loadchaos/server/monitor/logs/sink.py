@@ -27,7 +27,7 @@ class LogSink:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"{label}.log"
         self._rows = folder / f"{label}.index.jsonl"
-        self._part = parquet.newest(self._rows)
+        self._part = parquet.last_part(self._rows)
         self._index = self._next_index()
         self._log = os.open(self.path, _FLAGS, 0o644)
         self._offset = os.fstat(self._log).st_size
