@@ -27,7 +27,7 @@ class TlsSettings:
         """
         if self.ca is not None and self.insecure:
             raise OptionError(
-                "ca and insecure exclude each other: keep ca to verify certificates, or insecure to skip that"
+                "ca and insecure exclude each other; give ca to verify certificates, or insecure to skip verification"
             )
         try:
             context = ssl.create_default_context(cafile=self.ca)

@@ -115,7 +115,7 @@ def test_a_folder_that_may_not_be_written_is_said_before_anything(start: Any, tm
     try:
         run = start(out=str(place))
         assert run.process.wait(60) == 2
-        assert "cannot be made: " in run.told
+        assert "cannot be created: " in run.told
         assert str(place) in run.told
     finally:
         if mounted:

@@ -28,7 +28,7 @@ def create_folder(out: Path, name: str) -> RunFolder:
                 raise OptionError(f"--out {out} is not a folder; give a folder that exists or can be created") from None
             continue
         except OSError as e:
-            raise OptionError(f"cannot create the run folder {path}: {e.strerror}; {next_step(e)}") from e
+            raise OptionError(f"the run folder {path} cannot be created: {e.strerror}; {next_step(e)}") from e
         return RunFolder(path)
     raise OptionError(f"{out} has no free name for a run folder; choose another folder with --out")
 
