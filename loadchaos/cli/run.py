@@ -158,7 +158,7 @@ def _run(loaded: Profile, profile: str, options: Mapping[str, Any], resumed: Poi
     from loadchaos.runner.run import run as run_once
 
     addresses = [notify.address(a) for a in options["notify"]]
-    run_options = _run_options(options, resumed, notify.handing_over(addresses))
+    run_options = _run_options(options, resumed, notify.to_environment(addresses))
 
     def print_result(result: Result) -> None:
         _print_result(result, profile, options["ci"], addresses)

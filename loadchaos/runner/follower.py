@@ -72,7 +72,7 @@ class Follower:
         self._stop = stopped or threading.Event()
         self._writer = WriterOfRun()
         self._pages = PanelPages(folder) if cockpit else None
-        self._messenger = notify.Messenger(addresses, folder.path.resolve(), _complain) if addresses else None
+        self._messenger = notify.IncidentNotifier(addresses, folder.path.resolve(), _complain) if addresses else None
 
     def run(self) -> bool:
         """Follow to the end; False when the terminal was stuck and its thread had to be left behind."""
@@ -137,7 +137,7 @@ class Follower:
             self._incidents.renew(self._judge.incidents)
             if self._messenger:
                 for i in self._judge.incidents:
-                    self._messenger.see(i.n, i.id, i.to_json)
+                    self._messenger.feed(i.n, i.id, i.to_json)
         with self._lock:
             for row in [*findings, *_opened(self._judge.incidents)]:
                 self._fold.feed(row)
@@ -355,7 +355,7 @@ def main(argv: list[str] | None = None) -> int:
         exporter_port=options.exporter_port,
         live=not options.no_live,
         cockpit=options.cockpit,
-        addresses=notify.handed_over(os.environ),
+        addresses=notify.from_environment(os.environ),
     )
 
 

@@ -58,7 +58,7 @@ class Options:
     master: Master | None = None
     resume: Point | None = None
     argv: Sequence[str] = ()
-    follower_variables: Mapping[str, str] = field(default_factory=dict, repr=False)  # notify.handing_over: secrets
+    follower_variables: Mapping[str, str] = field(default_factory=dict, repr=False)  # notify.to_environment: secrets
 
 
 def worker_count(options: Options) -> int:

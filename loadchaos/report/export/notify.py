@@ -1,7 +1,8 @@
-"""Tells somebody elsewhere what a run found: a webhook gets JSON, other addresses go through apprise where it is installed.
+"""Send notifications: JSON to a webhook (http URL), any other address through apprise.
 
-A notification that fails is said and costs nothing else: the verdict is the run's, not the messenger's. An address is
-often a secret (whoever has a webhook's URL may write to it): it is never recorded and never said.
+The webhook is ours because apprise's `json://` sends a title and a text only: a webhook here gets the facts as JSON, and
+needs no extra package. A failed notification is reported and does not change the verdict. An address is often a secret
+(its URL is enough to write to a webhook), so it is never recorded and never printed.
 """
 
 from __future__ import annotations
@@ -22,13 +23,17 @@ from loadchaos.report.phrases import one_line, target_text
 
 VARIABLE = "LOADCHAOS_NOTIFY"
 MOST_INCIDENTS = 20
-"""Incidents of one run that are told one by one; the verdict has them all."""
+"""Incidents of one run that are sent one by one; verdict.json has them all."""
 _LIMIT_S = 10.0
 _DRAIN_S = 5.0
 
 
 def address(given: str) -> str:
-    """The address itself where `env:VAR` names it. OptionError where the variable is not set."""
+    """Resolve `env:VAR` to the address in that variable.
+
+    Raises:
+        OptionError: The variable is not set.
+    """
     if not given.startswith("env:"):
         return given
     value = os.environ.get(given.removeprefix("env:"), "")
@@ -38,12 +43,12 @@ def address(given: str) -> str:
 
 
 def message(verdict: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """What a webhook gets at the end: `text` (which Slack, Mattermost and their like show), and the main facts."""
-    word = str(verdict.get("verdict") or "unknown").upper()
+    """Build the message at the end of a run: `text` (shown by Slack, Mattermost) and facts."""
+    result = str(verdict.get("verdict") or "unknown").upper()
     profile = clean(verdict.get("profile") or "?", 80)
     failures = verdict.get("failures") or []
     return {
-        "text": f"loadchaos: {word} {profile}: {one_line(verdict)} (on {target_text(verdict)})",
+        "text": f"loadchaos: {result} {profile}: {one_line(verdict)} (target: {target_text(verdict)})",
         "event": "verdict",
         "verdict": verdict.get("verdict"),
         "profile": profile,
@@ -56,7 +61,7 @@ def message(verdict: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def incident_message(incident: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """What a webhook gets when an incident (shape: incident.json) opens, and again when its cause names it anew."""
+    """Build the message for an incident (incident.json) that opened or got a new id."""
     where = f"{folder.name}/incidents/{incident.get('folder')}"
     about = {k: incident.get(k) for k in ("n", "id", "kind", "severity", "replica", "attribution", "known", "folder")}
     about |= {k: clean(incident.get(k) or "", 600) for k in ("title", "remedy")}
@@ -64,14 +69,18 @@ def incident_message(incident: Mapping[str, Any], folder: Path) -> dict[str, Any
     return {"text": text, "event": "incident", "run": folder.name, "incident": about}
 
 
-def send(to: str, told: Mapping[str, Any]) -> str:
-    """Send it; empty when it was taken, else why not and what to do, without the address: it may be a secret."""
+def send(to: str, content: Mapping[str, Any]) -> str:
+    """Send a message to an address.
+
+    Returns:
+        Empty on success, else the reason and the next step, without the address (it may be a secret).
+    """
     if not to.startswith(("http://", "https://")):
-        return _apprise(to, told)
+        return _apprise(to, content)
     import httpx
 
     try:
-        answer = httpx.post(to, json=dict(told), timeout=_LIMIT_S)
+        answer = httpx.post(to, json=dict(content), timeout=_LIMIT_S)
     except (httpx.HTTPError, httpx.InvalidURL) as e:
         return f"the notification was not sent ({type(e).__name__}): can the address of --notify be reached from here?"
     if answer.is_success:
@@ -79,32 +88,32 @@ def send(to: str, told: Mapping[str, Any]) -> str:
     return f"the notification was refused with {answer.status_code}: is the address of --notify still valid?"
 
 
-def _apprise(to: str, told: Mapping[str, Any]) -> str:
+def _apprise(to: str, content: Mapping[str, Any]) -> str:
     try:
         import apprise  # type: ignore[import-not-found, unused-ignore]  # optional: the extra `notify`
     except ImportError:
-        return "the notification was not sent: an address that is no http URL needs `pip install apprise`"
-    log = logging.getLogger("apprise")  # its complaints quote addresses, and Python prints what nobody listens to
+        return "the notification was not sent: an address other than an http URL needs `pip install apprise`"
+    log = logging.getLogger("apprise")  # its messages quote addresses, and Python prints a record that has no handler
     log.addHandler(logging.NullHandler())
     log.propagate = False
     service = apprise.Apprise()
     if not service.add(to):
-        return "the notification was not sent: apprise knows no such address; its forms are on appriseit.com"
-    if service.notify(title="loadchaos", body=str(told["text"])):
+        return "the notification was not sent: apprise does not support this address; see the list on appriseit.com"
+    if service.notify(title="loadchaos", body=str(content["text"])):
         return ""
-    return "the notification was not taken: can the service of --notify be reached, and is its address still valid?"
+    return "the notification was refused: can the service of --notify be reached, and is its address still valid?"
 
 
-# -- while the run goes --------------------------------------------------------------------------------------------
+# -- during the run --------------------------------------------------------------------------------------------
 
 
-def handing_over(addresses: Sequence[str]) -> dict[str, str]:
-    """The environment variable that brings the addresses to the follower: a command line is seen by all users."""
+def to_environment(addresses: Sequence[str]) -> dict[str, str]:
+    """Environment variable that passes the addresses to the follower (all users can read a command line)."""
     return {VARIABLE: orjson.dumps(list(addresses)).decode()} if addresses else {}
 
 
-def handed_over(environment: MutableMapping[str, str]) -> tuple[str, ...]:
-    """The addresses `run` gave its follower, taken out of the environment, so that no child gets them."""
+def from_environment(environment: MutableMapping[str, str]) -> tuple[str, ...]:
+    """Read the addresses and remove them from the environment, so that no child gets them."""
     try:
         found = orjson.loads(environment.pop(VARIABLE, "[]"))
     except orjson.JSONDecodeError:
@@ -112,33 +121,33 @@ def handed_over(environment: MutableMapping[str, str]) -> tuple[str, ...]:
     return tuple(map(str, found)) if isinstance(found, list) else ()
 
 
-class Messenger:
-    """Tells of incidents from a thread of its own, so that a slow service delays no one who reads the ledger."""
+class IncidentNotifier:
+    """Sends incidents from its own thread, so that a slow service does not delay the follower."""
 
-    def __init__(self, addresses: Sequence[str], folder: Path, trouble: Callable[[str], object]) -> None:
-        self._addresses, self._folder, self._trouble = addresses, folder, trouble
-        self._told: dict[int, str] = {}
-        self._complained: set[str] = set()
+    def __init__(self, addresses: Sequence[str], folder: Path, report: Callable[[str], object]) -> None:
+        self._addresses, self._folder, self._report = addresses, folder, report
+        self._sent: dict[int, str] = {}
+        self._reported: set[str] = set()
         self._waiting: queue.SimpleQueue[Mapping[str, Any] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._deliver, daemon=True)
         self._thread.start()
 
-    def see(self, n: int, name: str, incident: Callable[[], Mapping[str, Any]]) -> None:
-        """Tell of incident `n` where it is new, or has another name than when it was told."""
-        if self._told.get(n) == name or (n not in self._told and len(self._told) >= MOST_INCIDENTS):
+    def feed(self, n: int, name: str, incident: Callable[[], Mapping[str, Any]]) -> None:
+        """Send incident `n` if it is new or its id changed since it was sent."""
+        if self._sent.get(n) == name or (n not in self._sent and len(self._sent) >= MOST_INCIDENTS):
             return
-        self._told[n] = name
+        self._sent[n] = name
         self._waiting.put(incident_message(incident(), self._folder))
 
     def close(self) -> None:
-        """Wait a little for what is under way."""
+        """Wait up to 5 s for messages in progress."""
         self._waiting.put(None)
         self._thread.join(_DRAIN_S)
 
     def _deliver(self) -> None:
-        while (told := self._waiting.get()) is not None:
+        while (content := self._waiting.get()) is not None:
             for to in self._addresses:
-                trouble = send(to, told)
-                if trouble and trouble not in self._complained:
-                    self._complained.add(trouble)
-                    self._trouble(trouble)
+                error = send(to, content)
+                if error and error not in self._reported:
+                    self._reported.add(error)
+                    self._report(error)

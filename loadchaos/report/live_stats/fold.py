@@ -41,7 +41,7 @@ _BOUNDS = {"ttft": TTFT_BOUNDS_S, "itl": ITL_BOUNDS_S, "e2e": E2E_BOUNDS_S}
 _SETTLES_NS = 4 * _NS
 
 
-class Bounded:
+class BucketHistogram:
     """A Prometheus histogram: counts below fixed bounds in seconds, their sum, and an example id a bucket."""
 
     __slots__ = ("bounds", "counts", "exemplars", "sum_s")
@@ -79,7 +79,7 @@ class TrafficStats:
         self.tokens_counted = 0  # prompt tokens, as the server counted them
         self.tokens_out = 0  # completion tokens, as the server counted them
         self.latency = LatencyHistograms()
-        self.bounded = {kind: Bounded(bounds) for kind, bounds in _BOUNDS.items()}
+        self.bounded = {kind: BucketHistogram(bounds) for kind, bounds in _BOUNDS.items()}
 
 
 class Fold:

@@ -1,7 +1,7 @@
-"""The four Grafana dashboards: Run, Server, Failures, Soak.
+"""Generate the four Grafana dashboards: Run, Server, Failures, Soak.
 
-`python -m loadchaos.report.metrics.dashboards FOLDER` writes them.
-Committed under dashboards/ and checked to be current. What a panel asks for is in docs/metrics.md.
+`python -m loadchaos.report.metrics.dashboards FOLDER` writes them. They are committed under dashboards/, which a test
+holds against this module. docs/metrics.md lists the metrics they query.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _rate(metric: str, selector: str, by: str = "") -> str:
 
 
 def _share(part: str, whole: str) -> str:
-    """Part of a whole, where there is a whole."""
+    """Query of a ratio, without samples where the denominator is 0."""
     return f"{part} / ({whole} > 0)"
 
 
@@ -50,9 +50,8 @@ def _server_hit_ratio(cache: str) -> str:
 
 
 _STATE = states(
-    "State of the server",
-    "Each replica's state as loadchaos fuses it from probes, processes, metrics, logs and our own "
-    "tokens (loadchaos_server_state).",
+    "Server state",
+    "State of each replica, from probes, processes, metrics, logs and received tokens (loadchaos_server_state).",
     target(f"loadchaos_server_state{{{_SERVER}}} > 0", "{{replica}} {{state}}"),
 )
 
@@ -68,551 +67,636 @@ def _latency(kind: str, name: str, about: str) -> list[Json]:
     return [
         lines(
             f"{name} by traffic",
-            f"{about} p50, p90 and p99 of the last seconds; attacks are shaded over it.",
+            f"{about} p50, p90 and p99 of the last seconds; attacks are shaded.",
             *(target(_quantile(q, kind, "traffic"), f"{{{{traffic}}}} p{round(q * 100)}") for q in (0.5, 0.9, 0.99)),
             unit="s",
         ),
         heatmap(
-            f"{name}, all of it",
-            f"{about} How many answers fell into each bucket; dots are single requests.",
+            f"{name} heatmap",
+            f"{about} Answers per bucket; dots are single requests.",
             _rate(f"loadchaos_{kind}_seconds_bucket", _TRAFFIC, "le"),
         ),
     ]
 
 
-def run() -> Json:
-    """What users feel."""
+def _run_summary() -> list[Json]:
+    """Panels of the run at a glance."""
     outcomes = "loadchaos_requests_total"
     good = _share(_rate(outcomes, f'{_TRAFFIC},outcome="ok"'), _rate(outcomes, f'{_TRAFFIC},outcome!="missed"'))
     total = f"sum(loadchaos_requests_total{{{_TRAFFIC}}})"
     missed = f'sum(loadchaos_requests_total{{{_TRAFFIC},outcome="missed"}})'
+    return [
+        row("Summary"),
+        stat(
+            "State",
+            "Server state now (loadchaos_server_state).",
+            target(f"loadchaos_server_state{{{_SERVER}}} > 0", "{{replica}} {{state}}"),
+            name=True,
+        ),
+        stat("Requests", "Requests scheduled so far (loadchaos_requests_total).", target(total), decimals=0),
+        stat(
+            "Answered",
+            "Share of the requests sent in the last seconds that ended ok.",
+            target(good),
+            unit="percentunit",
+            bad="below",
+            limit=0.95,
+        ),
+        stat(
+            "Not sent",
+            "Share of scheduled requests that were not sent: no free user, server down (outcome missed).",
+            target(_share(missed, total)),
+            unit="percentunit",
+            bad="above",
+            limit=0.01,
+        ),
+        stat(
+            "Failures",
+            "Failures found, by any id (loadchaos_failures_total).",
+            target(f"sum(loadchaos_failures_total{{{_RUN}}}) or vector(0)"),
+            bad="above",
+            decimals=0,
+        ),
+        stat(
+            "Generator delay",
+            "Send delay of the slowest worker (loadchaos_generator_lag_seconds). Above a few ms, latencies "
+            "include the generator's own delay.",
+            target(f"max(loadchaos_generator_lag_seconds{{{_RUN}}})"),
+            unit="s",
+            bad="above",
+            limit=0.1,
+        ),
+        _STATE,
+    ]
+
+
+def _run_load() -> list[Json]:
+    """Panels of requests, arrivals, users and attacks."""
+    outcomes = "loadchaos_requests_total"
+    return [
+        row("Load"),
+        lines(
+            "Requests by outcome",
+            "Requests ended per second by outcome (loadchaos_requests_total); only ok is an answer.",
+            target(_rate(outcomes, _TRAFFIC, "outcome") + " > 0", "{{outcome}}"),
+            unit="reqps",
+            stack=True,
+        ),
+        lines(
+            "Arrivals",
+            "Scheduled, sent and not sent per second (loadchaos_arrivals_*). Scheduled above sent: the generator "
+            "is too slow or the server is down.",
+            target(_rate("loadchaos_arrivals_due_total", _TRAFFIC), "due"),
+            target(_rate("loadchaos_arrivals_sent_total", _TRAFFIC), "sent"),
+            target(_rate("loadchaos_arrivals_missed_total", _RUN, "why"), "missed: {{why}}"),
+            unit="reqps",
+        ),
+        lines(
+            "Users and requests in flight",
+            "Users of the generator, and requests that wait for the server (loadchaos_users, loadchaos_requests_in_flight).",
+            target(f"sum by (run) (loadchaos_users{{{_RUN}}})", "users"),
+            target(f"sum by (traffic) (loadchaos_requests_in_flight{{{_TRAFFIC}}})", "in flight: {{traffic}}"),
+        ),
+        lines(
+            "Attacks",
+            "Attacks per second by result (loadchaos_attacks_total).",
+            target(_rate("loadchaos_attacks_total", _RUN, "attack, result") + " > 0", "{{attack}} {{result}}"),
+            unit="ops",
+            points=True,
+        ),
+    ]
+
+
+def _run_latency() -> list[Json]:
+    """Panels of TTFT, ITL and E2E."""
+    return [
+        row("Latency of answered requests"),
+        *_latency("ttft", "TTFT", "Time to first token, from the scheduled time of the request."),
+        *_latency("itl", "ITL", "Gaps between the chunks of an answer."),
+        *_latency("e2e", "E2E", "Time to the last byte, from the scheduled time of the request."),
+    ]
+
+
+def _run_throughput() -> list[Json]:
+    """Panels of tokens, images and the generator's delay."""
+    return [
+        row("Throughput"),
+        lines(
+            "Tokens",
+            "Prompt tokens sent and tokens received per second (loadchaos_prompt_tokens_sent_total, "
+            "loadchaos_completion_tokens_total). Received tokens count when an answer ends.",
+            target(_rate("loadchaos_prompt_tokens_sent_total", _TRAFFIC), "sent"),
+            target(_rate("loadchaos_completion_tokens_total", _TRAFFIC), "received"),
+        ),
+        lines(
+            "Images",
+            "Images sent, and images in answered requests, per second.",
+            target(_rate("loadchaos_images_sent_total", _TRAFFIC), "sent"),
+            target(_rate("loadchaos_images_answered_total", _TRAFFIC), "answered"),
+        ),
+        lines(
+            "Longest wait",
+            "Longest time that a request in flight has waited for a byte "
+            "(loadchaos_oldest_silence_seconds): the first sign of a hang.",
+            target(f"max by (run) (loadchaos_oldest_silence_seconds{{{_RUN}}})", "{{run}}"),
+            unit="s",
+        ),
+        lines(
+            "Send delay",
+            "Mean and worst send delay of the generator (loadchaos_send_lag_seconds, loadchaos_generator_lag_seconds).",
+            target(
+                _share(_rate("loadchaos_send_lag_seconds_sum", _RUN), _rate("loadchaos_send_lag_seconds_count", _RUN)),
+                "mean",
+            ),
+            target(f"max by (run) (loadchaos_generator_lag_seconds{{{_RUN}}})", "worst"),
+            unit="s",
+        ),
+    ]
+
+
+def run() -> Json:
+    """Dashboard of the load as its clients see it."""
+    panels = [*_run_summary(), *_run_load(), *_run_latency(), *_run_throughput()]
     return dashboard(
         "loadchaos-run",
         "loadchaos / Run",
-        "What users of the server feel while loadchaos drives it",
-        [
-            row("At a glance"),
-            stat(
-                "State",
-                "The server's state now (loadchaos_server_state).",
-                target(f"loadchaos_server_state{{{_SERVER}}} > 0", "{{replica}} {{state}}"),
-                name=True,
-            ),
-            stat("Requests", "Requests that were due so far (loadchaos_requests_total).", target(total), decimals=0),
-            stat(
-                "Answered",
-                "Share of the requests sent in the last seconds that ended ok.",
-                target(good),
-                unit="percentunit",
-                bad="below",
-                limit=0.95,
-            ),
-            stat(
-                "Never sent",
-                "Share of what was due and never sent: no user free, server down (outcome missed).",
-                target(_share(missed, total)),
-                unit="percentunit",
-                bad="above",
-                limit=0.01,
-            ),
-            stat(
-                "Failures",
-                "Failures found, by any id (loadchaos_failures_total).",
-                target(f"sum(loadchaos_failures_total{{{_RUN}}}) or vector(0)"),
-                bad="above",
-                decimals=0,
-            ),
-            stat(
-                "Generator late",
-                "How late the latest worker sends (loadchaos_generator_lag_seconds): above a few ms, "
-                "latencies are ours, not the server's.",
-                target(f"max(loadchaos_generator_lag_seconds{{{_RUN}}})"),
-                unit="s",
-                bad="above",
-                limit=0.1,
-            ),
-            _STATE,
-            row("Load"),
-            lines(
-                "Requests by outcome",
-                "Ends a second by outcome (loadchaos_requests_total); only ok is an answer.",
-                target(_rate(outcomes, _TRAFFIC, "outcome") + " > 0", "{{outcome}}"),
-                unit="reqps",
-                stack=True,
-            ),
-            lines(
-                "Arrivals",
-                "Due, sent and never sent, a second (loadchaos_arrivals_*). Due above sent: the generator or "
-                "the server's absence holds the load back.",
-                target(_rate("loadchaos_arrivals_due_total", _TRAFFIC), "due"),
-                target(_rate("loadchaos_arrivals_sent_total", _TRAFFIC), "sent"),
-                target(_rate("loadchaos_arrivals_missed_total", _RUN, "why"), "missed: {{why}}"),
-                unit="reqps",
-            ),
-            lines(
-                "Users and requests in flight",
-                "Slots of the generator and how many wait for the server "
-                "(loadchaos_users, loadchaos_requests_in_flight).",
-                target(f"sum by (run) (loadchaos_users{{{_RUN}}})", "users"),
-                target(f"sum by (traffic) (loadchaos_requests_in_flight{{{_TRAFFIC}}})", "in flight: {{traffic}}"),
-            ),
-            lines(
-                "Attacks",
-                "Attacks a second by result (loadchaos_attacks_total).",
-                target(_rate("loadchaos_attacks_total", _RUN, "attack, result") + " > 0", "{{attack}} {{result}}"),
-                unit="ops",
-                points=True,
-            ),
-            row("Latency of answered requests"),
-            *_latency("ttft", "TTFT", "Time to first token, from the time the request was due."),
-            *_latency("itl", "ITL", "Gaps between the chunks of an answer."),
-            *_latency("e2e", "E2E", "Time to the last byte, from the time the request was due."),
-            row("Throughput"),
-            lines(
-                "Tokens",
-                "Prompt tokens sent and tokens received, a second (loadchaos_prompt_tokens_sent_total, "
-                "loadchaos_completion_tokens_total). Received counts when an answer ends.",
-                target(_rate("loadchaos_prompt_tokens_sent_total", _TRAFFIC), "sent"),
-                target(_rate("loadchaos_completion_tokens_total", _TRAFFIC), "received"),
-            ),
-            lines(
-                "Images",
-                "Images sent, and images in requests that were answered, a second.",
-                target(_rate("loadchaos_images_sent_total", _TRAFFIC), "sent"),
-                target(_rate("loadchaos_images_answered_total", _TRAFFIC), "answered"),
-            ),
-            lines(
-                "Longest silence",
-                "The longest that a request in flight now waits for a byte "
-                "(loadchaos_oldest_silence_seconds): the first sign of a hang.",
-                target(f"max by (run) (loadchaos_oldest_silence_seconds{{{_RUN}}})", "{{run}}"),
-                unit="s",
-            ),
-            lines(
-                "How late requests are sent",
-                "Mean and worst lateness of the generator (loadchaos_send_lag_seconds, "
-                "loadchaos_generator_lag_seconds).",
-                target(
-                    _share(
-                        _rate("loadchaos_send_lag_seconds_sum", _RUN), _rate("loadchaos_send_lag_seconds_count", _RUN)
-                    ),
-                    "mean",
-                ),
-                target(f"max by (run) (loadchaos_generator_lag_seconds{{{_RUN}}})", "worst"),
-                unit="s",
-            ),
-        ],
+        "The load of loadchaos as its clients see it",
+        panels,
         ANNOTATIONS,
         "now-15m",
     )
 
 
-def server() -> Json:
-    """The patient."""
+def _gauge(name: str) -> str:
+    return f"loadchaos_server_{name}{{{_SERVER}}}"
 
-    def gauge(name: str) -> str:
-        return f"loadchaos_server_{name}{{{_SERVER}}}"
 
-    def of_machines(name: str, together: str = "sum") -> str:
-        return f"{together} (loadchaos_{name}{{{_RUN}}})"
+def _all_hosts(name: str, aggregate: str = "sum") -> str:
+    return f"{aggregate} (loadchaos_{name}{{{_RUN}}})"
 
+
+def _server_summary() -> list[Json]:
+    """Panels of the server at a glance."""
+    return [
+        row("Summary"),
+        stat(
+            "State",
+            "Server state now (loadchaos_server_state).",
+            target(f"loadchaos_server_state{{{_SERVER}}} > 0", "{{replica}} {{state}}"),
+            name=True,
+        ),
+        stat(
+            "Running",
+            "Requests that the server computes (loadchaos_server_requests_running).",
+            target(f"sum({_gauge('requests_running')})"),
+            decimals=0,
+        ),
+        stat(
+            "Waiting",
+            "Requests in the server's queue (loadchaos_server_requests_waiting).",
+            target(f"sum({_gauge('requests_waiting')})"),
+            decimals=0,
+        ),
+        stat(
+            "KV cache",
+            "Share of the KV cache in use, the fullest engine (loadchaos_server_kv_usage_ratio).",
+            target(f"max({_gauge('kv_usage_ratio')})"),
+            unit="percentunit",
+            bad="above",
+            limit=0.95,
+        ),
+        stat(
+            "Uptime",
+            "Time since the server process started (loadchaos_server_process_start_time_seconds).",
+            target(f"time() - max({_gauge('process_start_time_seconds')})"),
+            unit="s",
+        ),
+        stat(
+            "Monitoring gaps",
+            "Time without data from a monitor (loadchaos_watch_gap_seconds_total).",
+            target(f"sum(loadchaos_watch_gap_seconds_total{{{_RUN}}}) or vector(0)"),
+            unit="s",
+            bad="above",
+            limit=10,
+        ),
+        _STATE,
+    ]
+
+
+def _server_queues() -> list[Json]:
+    """Panels of queues, KV cache and cache hits."""
+    prefix = f"{_server_hit_ratio('prefix')} or {_gauge('prefix_cache_hit_ratio')}"
+    return [
+        row("Queues and KV cache"),
+        lines(
+            "Queue",
+            "Requests running and waiting (server), and in flight (client).",
+            target(_gauge("requests_running"), "{{replica}}/{{engine}} running"),
+            target(_gauge("requests_waiting"), "{{replica}}/{{engine}} waiting"),
+            target(f"sum by (run) (loadchaos_requests_in_flight{{{_RUN}}})", "in flight (client)"),
+        ),
+        lines(
+            "KV cache in use",
+            "Share in use per engine (loadchaos_server_kv_usage_ratio).",
+            target(_gauge("kv_usage_ratio"), "{{replica}}/{{engine}}"),
+            unit="percentunit",
+            top=1,
+        ),
+        lines(
+            "Preemptions",
+            "Requests preempted for lack of KV cache, per second (loadchaos_server_preemptions_total; vLLM and SGLang).",
+            target(_rate("loadchaos_server_preemptions_total", _SERVER, "replica"), "{{replica}}"),
+            unit="ops",
+        ),
+        lines(
+            "Cache hits",
+            "Hit ratio of the prefix cache and the multimodal cache.",
+            target(prefix, "{{replica}} prefix"),
+            target(_server_hit_ratio("mm"), "{{replica}} multimodal"),
+            unit="percentunit",
+            top=1,
+        ),
+    ]
+
+
+def _server_engine() -> list[Json]:
+    """Panels of tokens, steps and finished requests."""
+    tokens_per_step = _share(
+        _rate("loadchaos_server_generation_tokens_total", _SERVER, "replica"),
+        _rate("loadchaos_server_iterations_total", _SERVER, "replica"),
+    )
+    return [
+        row("Engine"),
+        lines(
+            "Tokens",
+            "Prompt tokens processed and tokens generated per second (server).",
+            target(_rate("loadchaos_server_prompt_tokens_total", _SERVER, "replica"), "{{replica}} prompt"),
+            target(_rate("loadchaos_server_generation_tokens_total", _SERVER, "replica"), "{{replica}} generated"),
+        ),
+        lines(
+            "Engine steps",
+            "Engine steps per second (loadchaos_server_iterations_total): 0 while requests run means a hang.",
+            target(_rate("loadchaos_server_iterations_total", _SERVER, "replica"), "{{replica}}"),
+            unit="ops",
+        ),
+        lines(
+            "Tokens per step",
+            "Tokens generated per engine step: how full the batches are.",
+            target(tokens_per_step, "{{replica}}"),
+        ),
+        lines(
+            "Requests finished",
+            "Per second, by server (loadchaos_server_requests_finished_total) and client.",
+            target(_rate("loadchaos_server_requests_finished_total", _SERVER, "replica"), "{{replica}}"),
+            target(_rate("loadchaos_requests_total", f'{_RUN},outcome="ok"'), "ok (client)"),
+            unit="reqps",
+        ),
+    ]
+
+
+def _server_drafts() -> list[Json]:
+    """Panels of speculative decoding."""
     accepted = _share(
         _rate("loadchaos_server_spec_accepted_tokens_total", _SERVER, "replica"),
         _rate("loadchaos_server_spec_draft_tokens_total", _SERVER, "replica"),
     )
-    a_step = _share(
-        _rate("loadchaos_server_generation_tokens_total", _SERVER, "replica"),
-        _rate("loadchaos_server_iterations_total", _SERVER, "replica"),
-    )
-    prefix = f"{_server_hit_ratio('prefix')} or {gauge('prefix_cache_hit_ratio')}"
-    return dashboard(
-        "loadchaos-server",
-        "loadchaos / Server",
-        "The patient: the server's own numbers beside ours",
-        [
-            row("At a glance"),
-            stat(
-                "State",
-                "The server's state now (loadchaos_server_state).",
-                target(f"loadchaos_server_state{{{_SERVER}}} > 0", "{{replica}} {{state}}"),
-                name=True,
-            ),
-            stat(
-                "Running",
-                "Requests the server computes (loadchaos_server_requests_running).",
-                target(f"sum({gauge('requests_running')})"),
-                decimals=0,
-            ),
-            stat(
-                "Waiting",
-                "Requests in the server's queue (loadchaos_server_requests_waiting).",
-                target(f"sum({gauge('requests_waiting')})"),
-                decimals=0,
-            ),
-            stat(
-                "KV cache",
-                "Share of the KV cache in use, the fullest engine (loadchaos_server_kv_usage_ratio).",
-                target(f"max({gauge('kv_usage_ratio')})"),
-                unit="percentunit",
-                bad="above",
-                limit=0.95,
-            ),
-            stat(
-                "Up for",
-                "Since the server's process started (loadchaos_server_process_start_time_seconds).",
-                target(f"time() - max({gauge('process_start_time_seconds')})"),
-                unit="s",
-            ),
-            stat(
-                "Not watched",
-                "Time a watcher saw nothing (loadchaos_watch_gap_seconds_total).",
-                target(f"sum(loadchaos_watch_gap_seconds_total{{{_RUN}}}) or vector(0)"),
-                unit="s",
-                bad="above",
-                limit=10,
-            ),
-            _STATE,
-            row("Queues and KV cache"),
-            lines(
-                "Queue",
-                "Requests running and waiting as the server says, and in flight as we know.",
-                target(gauge("requests_running"), "{{replica}}/{{engine}} running"),
-                target(gauge("requests_waiting"), "{{replica}}/{{engine}} waiting"),
-                target(f"sum by (run) (loadchaos_requests_in_flight{{{_RUN}}})", "in flight, as we know"),
-            ),
-            lines(
-                "KV cache in use",
-                "Share in use by engine (loadchaos_server_kv_usage_ratio).",
-                target(gauge("kv_usage_ratio"), "{{replica}}/{{engine}}"),
-                unit="percentunit",
-                top=1,
-            ),
-            lines(
-                "Preemptions",
-                "Requests put back for want of KV cache, a second "
-                "(loadchaos_server_preemptions_total; vLLM and SGLang).",
-                target(_rate("loadchaos_server_preemptions_total", _SERVER, "replica"), "{{replica}}"),
-                unit="ops",
-            ),
-            lines(
-                "Cache hits",
-                "Share of lookups that found something: prefix cache and multimodal cache.",
-                target(prefix, "{{replica}} prefix"),
-                target(_server_hit_ratio("mm"), "{{replica}} multimodal"),
-                unit="percentunit",
-                top=1,
-            ),
-            row("Engine"),
-            lines(
-                "Tokens",
-                "Prompt tokens processed and tokens generated, a second, as the server says.",
-                target(_rate("loadchaos_server_prompt_tokens_total", _SERVER, "replica"), "{{replica}} prompt"),
-                target(_rate("loadchaos_server_generation_tokens_total", _SERVER, "replica"), "{{replica}} generated"),
-            ),
-            lines(
-                "Engine steps",
-                "Steps of the engine a second (loadchaos_server_iterations_total): at 0 while requests run, it hangs.",
-                target(_rate("loadchaos_server_iterations_total", _SERVER, "replica"), "{{replica}}"),
-                unit="ops",
-            ),
-            lines(
-                "Tokens a step",
-                "Tokens generated in one step of the engine: how full its batches are.",
-                target(a_step, "{{replica}}"),
-            ),
-            lines(
-                "Requests finished",
-                "A second, as the server says (loadchaos_server_requests_finished_total) and as we do.",
-                target(_rate("loadchaos_server_requests_finished_total", _SERVER, "replica"), "{{replica}}"),
-                target(_rate("loadchaos_requests_total", f'{_RUN},outcome="ok"'), "ok, as we know"),
-                unit="reqps",
-            ),
-            row("Speculative decoding"),
-            lines(
-                "Drafts accepted",
-                "Share of drafted tokens that were accepted.",
-                target(accepted, "{{replica}}"),
-                unit="percentunit",
-                top=1,
-            ),
-            lines(
-                "Drafting",
-                "Drafts and drafted tokens a second.",
-                target(_rate("loadchaos_server_spec_drafts_total", _SERVER, "replica"), "{{replica}} drafts"),
-                target(_rate("loadchaos_server_spec_draft_tokens_total", _SERVER, "replica"), "{{replica}} tokens"),
-                unit="ops",
-            ),
-            row("Processes"),
-            lines(
-                "Memory by process",
-                "Resident memory of the server's processes on this machine (loadchaos_process_resident_bytes).",
-                target(f"loadchaos_process_resident_bytes{{{_SERVER}}}", "{{replica}} {{role}}"),
-                unit="bytes",
-            ),
-            lines(
-                "Memory as the server says",
-                "Resident memory of the API server (loadchaos_server_process_rss_bytes).",
-                target(gauge("process_rss_bytes"), "{{replica}}"),
-                unit="bytes",
-            ),
-            row(
-                "Machines, where dcgm-exporter, node-exporter or NVML tell of them",
-                [
-                    lines(
-                        "GPU memory",
-                        "All GPUs together (loadchaos_gpu_memory_used_bytes, loadchaos_gpu_memory_free_bytes).",
-                        target(of_machines("gpu_memory_used_bytes"), "used"),
-                        target(of_machines("gpu_memory_free_bytes"), "free"),
-                        unit="bytes",
-                        stack=True,
-                    ),
-                    lines(
-                        "GPU busy",
-                        "Share of time the busiest GPU computes (loadchaos_gpu_utilisation_ratio): at 0 while "
-                        "requests run, the engine waits for something else.",
-                        target(of_machines("gpu_utilisation_ratio", "max"), "busiest"),
-                        unit="percentunit",
-                        top=1,
-                    ),
-                    lines(
-                        "GPU temperature",
-                        "The hottest GPU (loadchaos_gpu_temperature_celsius).",
-                        target(of_machines("gpu_temperature_celsius", "max"), "hottest"),
-                        unit="celsius",
-                    ),
-                    lines(
-                        "GPU power",
-                        "All GPUs together (loadchaos_gpu_power_watts).",
-                        target(of_machines("gpu_power_watts"), "power"),
-                        unit="watt",
-                    ),
-                    lines(
-                        "Host memory available",
-                        "On the host that has least (loadchaos_host_memory_available_bytes).",
-                        target(of_machines("host_memory_available_bytes", "min"), "available"),
-                        unit="bytes",
-                    ),
-                    lines(
-                        "Xids and processes killed for memory",
-                        "Counted by the machines (loadchaos_gpu_xids_total, "
-                        "loadchaos_host_oom_kills_total): each step up is an incident of its own.",
-                        target(of_machines("gpu_xids_total"), "Xids"),
-                        target(of_machines("host_oom_kills_total"), "OOM kills"),
-                    ),
-                ],
-            ),
-        ],
-        ANNOTATIONS,
-        "now-15m",
-    )
+    return [
+        row("Speculative decoding"),
+        lines(
+            "Drafts accepted",
+            "Share of drafted tokens that were accepted.",
+            target(accepted, "{{replica}}"),
+            unit="percentunit",
+            top=1,
+        ),
+        lines(
+            "Drafting",
+            "Drafts and drafted tokens per second.",
+            target(_rate("loadchaos_server_spec_drafts_total", _SERVER, "replica"), "{{replica}} drafts"),
+            target(_rate("loadchaos_server_spec_draft_tokens_total", _SERVER, "replica"), "{{replica}} tokens"),
+            unit="ops",
+        ),
+    ]
 
 
-def failures() -> Json:
-    """What broke."""
+def _server_processes() -> list[Json]:
+    """Panels of process memory."""
+    return [
+        row("Processes"),
+        lines(
+            "Memory by process",
+            "Resident memory of the server's processes on this machine (loadchaos_process_resident_bytes).",
+            target(f"loadchaos_process_resident_bytes{{{_SERVER}}}", "{{replica}} {{role}}"),
+            unit="bytes",
+        ),
+        lines(
+            "Memory (server metric)",
+            "Resident memory of the API server (loadchaos_server_process_rss_bytes).",
+            target(_gauge("process_rss_bytes"), "{{replica}}"),
+            unit="bytes",
+        ),
+    ]
+
+
+def _server_hosts() -> list[Json]:
+    """Folded panels of GPUs and hosts."""
+    return [
+        row(
+            "Hosts (from dcgm-exporter, node-exporter or NVML)",
+            [
+                lines(
+                    "GPU memory",
+                    "All GPUs together (loadchaos_gpu_memory_used_bytes, loadchaos_gpu_memory_free_bytes).",
+                    target(_all_hosts("gpu_memory_used_bytes"), "used"),
+                    target(_all_hosts("gpu_memory_free_bytes"), "free"),
+                    unit="bytes",
+                    stack=True,
+                ),
+                lines(
+                    "GPU busy",
+                    "Share of time the busiest GPU computes (loadchaos_gpu_utilisation_ratio): 0 while "
+                    "requests run means that the engine waits.",
+                    target(_all_hosts("gpu_utilisation_ratio", "max"), "busiest"),
+                    unit="percentunit",
+                    top=1,
+                ),
+                lines(
+                    "GPU temperature",
+                    "The hottest GPU (loadchaos_gpu_temperature_celsius).",
+                    target(_all_hosts("gpu_temperature_celsius", "max"), "hottest"),
+                    unit="celsius",
+                ),
+                lines(
+                    "GPU power",
+                    "All GPUs together (loadchaos_gpu_power_watts).",
+                    target(_all_hosts("gpu_power_watts"), "power"),
+                    unit="watt",
+                ),
+                lines(
+                    "Host memory available",
+                    "On the host with the least (loadchaos_host_memory_available_bytes).",
+                    target(_all_hosts("host_memory_available_bytes", "min"), "available"),
+                    unit="bytes",
+                ),
+                lines(
+                    "Xids and processes killed for memory",
+                    "Counted by the hosts (loadchaos_gpu_xids_total, "
+                    "loadchaos_host_oom_kills_total): each increase is an incident.",
+                    target(_all_hosts("gpu_xids_total"), "Xids"),
+                    target(_all_hosts("host_oom_kills_total"), "OOM kills"),
+                ),
+            ],
+        ),
+    ]
+
+
+def server() -> Json:
+    """Dashboard of the server's own metrics next to those of the client."""
+    panels = [
+        *_server_summary(),
+        *_server_queues(),
+        *_server_engine(),
+        *_server_drafts(),
+        *_server_processes(),
+        *_server_hosts(),
+    ]
+    about = "The server's own metrics next to those of the client"
+    return dashboard("loadchaos-server", "loadchaos / Server", about, panels, ANNOTATIONS, "now-15m")
+
+
+def _failure_summary() -> list[Json]:
+    """Panels of failure counts at a glance."""
+
+    def count(selector: str) -> Json:
+        selected = f"loadchaos_failures_total{{{_RUN},{selector}}}"
+        return target(f"sum(last_over_time({selected}[$__range])) or vector(0)", instant=True)
+
+    return [
+        row("Summary"),
+        stat(
+            "Failures",
+            "All failures, also those that are not the server's fault (loadchaos_failures_total).",
+            count('id!=""'),
+            bad="above",
+            decimals=0,
+            width=5,
+        ),
+        stat(
+            "Engine deaths",
+            "Failures of severity engine_death.",
+            count('severity="engine_death"'),
+            bad="above",
+            decimals=0,
+            width=5,
+        ),
+        stat("Hangs", "Failures of severity hang.", count('severity="hang"'), bad="above", decimals=0, width=4),
+        stat(
+            "Unexplained",
+            "Failures without a matching signature: the incident has the evidence.",
+            count('id=~".*unexplained.*|.*unknown.*"'),
+            bad="above",
+            decimals=0,
+            width=5,
+        ),
+        stat(
+            "Incidents",
+            "Incidents opened (loadchaos_incidents_total); each is a folder of the run.",
+            target(f"sum(last_over_time(loadchaos_incidents_total{{{_RUN}}}[$__range]))", instant=True),
+            bad="above",
+            decimals=0,
+            width=5,
+        ),
+    ]
+
+
+def _failure_tables() -> list[Json]:
+    """Tables of failures by id and of incidents."""
     found = f"loadchaos_failures_total{{{_RUN}}}"
     by = "id, severity, attribution"
     last = f"last_over_time({found}[$__range])"
     first = f"min by ({by}) (min_over_time(timestamp({found})[$__range:$__interval])) * 1000"
-    # An open incident gets a better name when its cause is read: the newest name of each is the one that counts.
-    told = f"timestamp(loadchaos_incident_open{{{_RUN}}})[$__range:$__interval]"
-    seen = f"max by (run, incident, id, severity, issue) (max_over_time({told})) * 1000"
-    incident = f"topk by (run, incident) (1, {seen})"
+    # An open incident gets a better id when its cause is read: the newest id of each incident counts.
+    open_since = f"timestamp(loadchaos_incident_open{{{_RUN}}})[$__range:$__interval]"
+    newest = f"max by (run, incident, id, severity, issue) (max_over_time({open_since})) * 1000"
+    incident = f"topk by (run, incident) (1, {newest})"
+    return [
+        table(
+            "By id",
+            "Failures by id, with count and time of the first one.",
+            [("count", f"sum by ({by}) ({last})", "short"), ("first seen", first, "dateTimeAsIso")],
+            "id",
+        ),
+        table(
+            "Incidents",
+            "The folder incidents/`incident`-`id` of the run has the evidence; `issue` links to the known issue.",
+            [("last seen", incident, "dateTimeAsIso")],
+            "incident",
+            link=("issue", "https://github.com/${__value.raw}"),
+        ),
+    ]
 
-    def of(selector: str) -> Json:
-        chosen = f"loadchaos_failures_total{{{_RUN},{selector}}}"
-        return target(f"sum(last_over_time({chosen}[$__range])) or vector(0)", instant=True)
 
-    return dashboard(
-        "loadchaos-failures",
-        "loadchaos / Failures",
-        "What broke, when, and whether it is known",
-        [
-            row("At a glance"),
-            stat(
-                "Failures",
-                "All that was found, also what is not the server's fault (loadchaos_failures_total).",
-                of('id!=""'),
-                bad="above",
-                decimals=0,
-                width=5,
+def _failures_over_time() -> list[Json]:
+    """Charts of failures, unanswered requests and server states."""
+    found = f"loadchaos_failures_total{{{_RUN}}}"
+    return [
+        row("Over time"),
+        lines(
+            "Failures",
+            "Failures so far by id (loadchaos_failures_total).",
+            target(f"sum by (id) ({found})", "{{id}}"),
+        ),
+        lines(
+            "Unanswered requests",
+            "Requests ended per second without an answer, by outcome.",
+            target(
+                _rate("loadchaos_requests_total", f'{_TRAFFIC},outcome!~"ok|missed|aborted|unfinished"', "outcome")
+                + " > 0",
+                "{{outcome}}",
             ),
-            stat(
-                "Engine deaths",
-                "Failures of severity engine_death.",
-                of('severity="engine_death"'),
-                bad="above",
-                decimals=0,
-                width=5,
-            ),
-            stat("Hangs", "Failures of severity hang.", of('severity="hang"'), bad="above", decimals=0, width=4),
-            stat(
-                "Unexplained",
-                "Failures whose cause no signature names: their incident has the evidence.",
-                of('id=~".*unexplained.*|.*unknown.*"'),
-                bad="above",
-                decimals=0,
-                width=5,
-            ),
-            stat(
-                "Incidents",
-                "Incidents opened (loadchaos_incidents_total); each is a folder of the run.",
-                target(f"sum(last_over_time(loadchaos_incidents_total{{{_RUN}}}[$__range]))", instant=True),
-                bad="above",
-                decimals=0,
-                width=5,
-            ),
-            table(
-                "By id",
-                "Every failure by its id, with how often and when it was first seen.",
-                [("count", f"sum by ({by}) ({last})", "short"), ("first seen", first, "dateTimeAsIso")],
-                "id",
-            ),
-            table(
-                "Incidents",
-                "Folder `incident`-`id` under incidents/ of the run has the evidence; `issue` leads to the known "
-                "one upstream.",
-                [("last told", incident, "dateTimeAsIso")],
-                "incident",
-                link=("issue", "https://github.com/${__value.raw}"),
-            ),
-            row("Over time"),
-            lines(
-                "Failures",
-                "Failures so far by id (loadchaos_failures_total).",
-                target(f"sum by (id) ({found})", "{{id}}"),
-            ),
-            lines(
-                "Requests that were not answered",
-                "Ends a second with an outcome that is no answer.",
-                target(
-                    _rate("loadchaos_requests_total", f'{_TRAFFIC},outcome!~"ok|missed|aborted|unfinished"', "outcome")
-                    + " > 0",
-                    "{{outcome}}",
+            unit="reqps",
+            stack=True,
+        ),
+        _STATE,
+    ]
+
+
+def failures() -> Json:
+    """Dashboard of failures: ids, times and known issues."""
+    panels = [*_failure_summary(), *_failure_tables(), *_failures_over_time()]
+    about = "Failures by id, when they occurred, and their known issues"
+    return dashboard("loadchaos-failures", "loadchaos / Failures", about, panels, ANNOTATIONS, "now-1h")
+
+
+def _last_of_run(metric: str, selector: str = _TRAFFIC) -> str:
+    return f"sum by (run) (last_over_time({metric}{{{selector}}}[$__range]))"
+
+
+def _quantile_of_run(q: float, kind: str) -> str:
+    buckets = f"last_over_time(loadchaos_{kind}_seconds_bucket{{{_TRAFFIC}}}[$__range])"
+    return f"histogram_quantile({q}, sum by (run, le) ({buckets}))"
+
+
+_SENT_BY_RUN = _last_of_run("loadchaos_arrivals_sent_total")
+_OK_BY_RUN = _last_of_run("loadchaos_requests_total", f'{_TRAFFIC},outcome="ok"')
+_SERVER_MEMORY = f"loadchaos_process_resident_bytes{{{_SERVER}}}"
+
+
+def _soak_table() -> list[Json]:
+    """Table with a row per run."""
+    failed = _last_of_run("loadchaos_failures_total", _RUN)
+    return [
+        table(
+            "Runs",
+            "A row a run in the time range: what was _SENT_BY_RUN, what came back, what broke.",
+            [
+                (
+                    "profile",
+                    f"max by (run, profile, version) (last_over_time(loadchaos_run_info{{{_RUN}}}[$__range]))",
+                    "short",
                 ),
-                unit="reqps",
-                stack=True,
+                ("sent", _SENT_BY_RUN, "short"),
+                ("answered", _share(_OK_BY_RUN, _SENT_BY_RUN), "percentunit"),
+                ("TTFT p50", _quantile_of_run(0.5, "ttft"), "s"),
+                ("TTFT p99", _quantile_of_run(0.99, "ttft"), "s"),
+                ("E2E p99", _quantile_of_run(0.99, "e2e"), "s"),
+                ("failures", f"{failed} or 0 * ({_SENT_BY_RUN})", "short"),
+                ("incidents", _last_of_run("loadchaos_incidents_total", _RUN), "short"),
+            ],
+            "run",
+            hide=["Value #A"],
+        ),
+    ]
+
+
+def _soak_bars() -> list[Json]:
+    """Bars that compare runs."""
+    growth = f"max by (run) (max_over_time({_SERVER_MEMORY}[$__range]) / min_over_time({_SERVER_MEMORY}[$__range]))"
+    return [
+        bars(
+            "TTFT p99 by run",
+            "Over all answers of a run; coarse, because it comes from buckets.",
+            target(_quantile_of_run(0.99, "ttft"), "{{run}}", instant=True),
+            unit="s",
+        ),
+        bars(
+            "Answered by run",
+            "Share of the requests sent that ended ok.",
+            target(_share(_OK_BY_RUN, _SENT_BY_RUN), "{{run}}", instant=True),
+            unit="percentunit",
+        ),
+        bars(
+            "Tokens received by run",
+            "As the server counted them (loadchaos_completion_tokens_total).",
+            target(_last_of_run("loadchaos_completion_tokens_total"), "{{run}}", instant=True),
+        ),
+        bars(
+            "Memory growth by run",
+            "Highest resident memory of a server process divided by its lowest; 1 means no growth.",
+            target(growth, "{{run}}", instant=True),
+            unit="none",
+        ),
+    ]
+
+
+def _soak_over_time() -> list[Json]:
+    """Charts over all runs."""
+    p99 = f"histogram_quantile(0.99, {_rate('loadchaos_ttft_seconds_bucket', _TRAFFIC, 'run, le')})"
+    return [
+        row("Over time"),
+        lines("TTFT p99", "By run.", target(p99, "{{run}}"), unit="s"),
+        lines(
+            "Tokens received",
+            "Per second, by run.",
+            target(_rate("loadchaos_completion_tokens_total", _TRAFFIC, "run"), "{{run}}"),
+        ),
+        lines(
+            "KV cache in use",
+            "The fullest engine, by run: a leak shows as a rising minimum.",
+            target(f"max by (run) (loadchaos_server_kv_usage_ratio{{{_SERVER}}})", "{{run}}"),
+            unit="percentunit",
+            top=1,
+        ),
+        lines(
+            "Memory of the server",
+            "All server processes on this machine, by run.",
+            target(f"sum by (run) ({_SERVER_MEMORY})", "{{run}}"),
+            unit="bytes",
+        ),
+        lines(
+            "Failures so far",
+            "By run and id.",
+            target(f"sum by (run, id) (loadchaos_failures_total{{{_RUN}}})", "{{run}} {{id}}"),
+        ),
+        lines(
+            "Unanswered",
+            "Share of requests ended in the last seconds without an answer, by run.",
+            target(
+                "1 - "
+                + _share(
+                    _rate("loadchaos_requests_total", f'{_TRAFFIC},outcome="ok"', "run"),
+                    _rate("loadchaos_requests_total", _TRAFFIC, "run"),
+                ),
+                "{{run}}",
             ),
-            _STATE,
-        ],
-        ANNOTATIONS,
-        "now-1h",
-    )
+            unit="percentunit",
+            top=1,
+        ),
+    ]
 
 
 def soak() -> Json:
-    """Nights side by side."""
-
-    def last(metric: str, selector: str = _TRAFFIC) -> str:
-        return f"sum by (run) (last_over_time({metric}{{{selector}}}[$__range]))"
-
-    def quantile(q: float, kind: str) -> str:
-        buckets = f"last_over_time(loadchaos_{kind}_seconds_bucket{{{_TRAFFIC}}}[$__range])"
-        return f"histogram_quantile({q}, sum by (run, le) ({buckets}))"
-
-    sent = last("loadchaos_arrivals_sent_total")
-    ok = last("loadchaos_requests_total", f'{_TRAFFIC},outcome="ok"')
-    failed = last("loadchaos_failures_total", _RUN)
-    memory = f"loadchaos_process_resident_bytes{{{_SERVER}}}"
-    growth = f"max by (run) (max_over_time({memory}[$__range]) / min_over_time({memory}[$__range]))"
-    p99 = f"histogram_quantile(0.99, {_rate('loadchaos_ttft_seconds_bucket', _TRAFFIC, 'run, le')})"
-    return dashboard(
-        "loadchaos-soak",
-        "loadchaos / Soak",
-        "Runs side by side: nights of a soak, or before and after",
-        [
-            table(
-                "Runs",
-                "A row a run in the time range: what was sent, what came back, what broke.",
-                [
-                    (
-                        "profile",
-                        f"max by (run, profile, version) (last_over_time(loadchaos_run_info{{{_RUN}}}[$__range]))",
-                        "short",
-                    ),
-                    ("sent", sent, "short"),
-                    ("answered", _share(ok, sent), "percentunit"),
-                    ("TTFT p50", quantile(0.5, "ttft"), "s"),
-                    ("TTFT p99", quantile(0.99, "ttft"), "s"),
-                    ("E2E p99", quantile(0.99, "e2e"), "s"),
-                    ("failures", f"{failed} or 0 * ({sent})", "short"),
-                    ("incidents", last("loadchaos_incidents_total", _RUN), "short"),
-                ],
-                "run",
-                hide=["Value #A"],
-            ),
-            bars(
-                "TTFT p99 by run",
-                "Over all answers of the run; from buckets, so coarse.",
-                target(quantile(0.99, "ttft"), "{{run}}", instant=True),
-                unit="s",
-            ),
-            bars(
-                "Answered by run",
-                "Share of the requests sent that ended ok.",
-                target(_share(ok, sent), "{{run}}", instant=True),
-                unit="percentunit",
-            ),
-            bars(
-                "Tokens received by run",
-                "As the server counted them (loadchaos_completion_tokens_total).",
-                target(last("loadchaos_completion_tokens_total"), "{{run}}", instant=True),
-            ),
-            bars(
-                "Memory growth by run",
-                "The most resident memory of a server process over its least: 1 is none.",
-                target(growth, "{{run}}", instant=True),
-                unit="none",
-            ),
-            row("Over time"),
-            lines("TTFT p99", "By run.", target(p99, "{{run}}"), unit="s"),
-            lines(
-                "Tokens received",
-                "A second, by run.",
-                target(_rate("loadchaos_completion_tokens_total", _TRAFFIC, "run"), "{{run}}"),
-            ),
-            lines(
-                "KV cache in use",
-                "The fullest engine, by run: a leak shows as a floor that rises.",
-                target(f"max by (run) (loadchaos_server_kv_usage_ratio{{{_SERVER}}})", "{{run}}"),
-                unit="percentunit",
-                top=1,
-            ),
-            lines(
-                "Memory of the server",
-                "All its processes on this machine, by run.",
-                target(f"sum by (run) ({memory})", "{{run}}"),
-                unit="bytes",
-            ),
-            lines(
-                "Failures so far",
-                "By run and id.",
-                target(f"sum by (run, id) (loadchaos_failures_total{{{_RUN}}})", "{{run}} {{id}}"),
-            ),
-            lines(
-                "Not answered",
-                "Share of what ended in the last seconds that was no answer, by run.",
-                target(
-                    "1 - "
-                    + _share(
-                        _rate("loadchaos_requests_total", f'{_TRAFFIC},outcome="ok"', "run"),
-                        _rate("loadchaos_requests_total", _TRAFFIC, "run"),
-                    ),
-                    "{{run}}",
-                ),
-                unit="percentunit",
-                top=1,
-            ),
-        ],
-        ANNOTATIONS[1:],
-        "now-7d",
-    )
+    """Dashboard that compares the runs of a soak."""
+    panels = [*_soak_table(), *_soak_bars(), *_soak_over_time()]
+    about = "Runs compared: the runs of a soak, or before and after a change"
+    return dashboard("loadchaos-soak", "loadchaos / Soak", about, panels, ANNOTATIONS[1:], "now-7d")
 
 
 DASHBOARDS = {"run": run, "server": server, "failures": failures, "soak": soak}
 
 
 def text(name: str) -> str:
-    """The JSON of one dashboard as it is committed."""
+    """Render one dashboard as JSON, as it is committed."""
     return json.dumps(DASHBOARDS[name](), indent=1, sort_keys=True) + "\n"
 
 

@@ -1,7 +1,7 @@
-"""/metrics for Prometheus, folded from the ledger's rows, so that its totals are the ledger's totals.
+"""Serve /metrics for Prometheus from ledger rows, so that its totals equal those of the ledger.
 
-Names, labels and their bounds are in metric_table.py. Times and sizes carry their unit in the name, as Prometheus asks
-for; histograms have vLLM's own bounds (fold.py); the server's own numbers have one name over dialects and versions.
+metric_table.py has the names, labels and limits. Metric names end with their unit, as Prometheus asks for. Histograms
+have vLLM's own bounds (fold.py). A server metric has one name for all dialects and versions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from prometheus_client.samples import Exemplar
 
 from loadchaos.core.errors import OptionError
 from loadchaos.core.model import OUTCOMES, STATES
-from loadchaos.report.live_stats.fold import Bounded, Fold, TrafficStats
+from loadchaos.report.live_stats.fold import BucketHistogram, Fold, TrafficStats
 from loadchaos.report.metrics.metric_table import (
     ATTACKS,
     FAILURES,
@@ -45,43 +45,43 @@ _NS = 1_000_000_000
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,60}")
 _SERVER_NAMES = 40
 _WHYS = ("no_slot", "server_down", "stopped", "worker_lost")
-# Reserved for what is no traffic, no replica and no server metric, so that the room for engines never shrinks in a run.
+# Reserved for all other series, so that the number of engines with series of their own never shrinks in a run.
 _RESERVED = 32 + INCIDENTS + FAILURES + 6 + (ATTACKS + 1) * 4
-_A_REPLICA = len(STATES) + 4
+_PER_REPLICA = len(STATES) + 4
 
 Group = tuple[str, list[TrafficStats]]
 
 
 class _Page:
-    """Samples by family, each with the run's label in front."""
+    """Samples by family, each with the label of the run."""
 
     def __init__(self, run: str) -> None:
         self._run = run
         self._families: dict[str, Any] = {}
 
     def add(self, name: str, labels: Sequence[str], value: float) -> None:
-        """One sample of a counter or a gauge of the table."""
+        """Add a sample of a counter or a gauge of the table."""
         self._family(name).add_metric([self._run, *labels], value)
 
-    def histogram(self, name: str, labels: Sequence[str], parts: Sequence[Bounded]) -> None:
-        """One histogram: the sum of its parts."""
+    def histogram(self, name: str, labels: Sequence[str], parts: Sequence[BucketHistogram]) -> None:
+        """Add a histogram: the sum of its parts."""
         self._family(name).add_metric([self._run, *labels], _cumulative(parts), sum(p.sum_s for p in parts))
 
     def summary(self, name: str, labels: Sequence[str], count: int, total: float) -> None:
-        """One summary: how many values and their sum."""
+        """Add a summary: number of values and their sum."""
         self._family(name).add_metric([self._run, *labels], count, total)
 
     def server(self, name: str, labels: Sequence[str], value: float) -> None:
-        """One sample of the server's own; a name that is not in the table has a general sentence."""
+        """Add a sample of a server metric; a name outside the table gets a general help text."""
         full = server_sample(name)
         if full not in self._families:
-            text = SERVER.get(name, "As the server says it, under one name over dialects and versions")
+            text = SERVER.get(name, "Server metric, with one name for all dialects and versions")
             make = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
             self._families[full] = make(full, text, labels=["run", "replica", "engine"])
         self._families[full].add_metric([self._run, *labels], value)
 
     def families(self) -> list[Metric]:
-        """All that has a sample, in the table's order, then the server's own."""
+        """All families with samples: those of the table in its order, then those of the server."""
         known = [s.name for s in METRICS if s.name in self._families]
         return [self._families[n] for n in [*known, *(n for n in self._families if n not in _MAKERS)]]
 
@@ -100,7 +100,7 @@ _MAKERS = {s.name: (_KINDS[s.kind], s) for s in METRICS}
 
 
 class FoldCollector(Collector):
-    """Turns a Fold into metric families at each scrape; `lock` keeps feeding and scraping apart."""
+    """Turns a Fold into metric families at each scrape; `lock` separates feeding from scraping."""
 
     def __init__(self, fold: Fold, run: str = "") -> None:
         self.fold = fold
@@ -110,22 +110,22 @@ class FoldCollector(Collector):
         self._scraped = threading.Condition()
 
     def collect(self) -> Iterable[Metric]:
-        """Every family, with the numbers as of now."""
+        """All families with their current values."""
         with self.lock:
             return families(self.fold, self.run)
 
     def sent(self, began_s: float) -> None:
-        """A page asked for at `began_s` (time.monotonic) went out whole."""
+        """Note that the page requested at `began_s` (time.monotonic) was sent completely."""
         with self._scraped:
             self.scraped_s = [*self.scraped_s[-1:], began_s]
             self._scraped.notify_all()
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: the families depend on what the server has, and no other collector shares the registry."""
+        """Nothing: the families depend on the server, and no other collector shares the registry."""
         return []
 
     def wait_for_scrape(self, limit_s: float) -> bool:
-        """Wait for a scrape that begins now or later, where somebody scrapes at intervals of less than `limit_s`."""
+        """Wait up to `limit_s` for the next scrape, if somebody scrapes more often than that."""
         now = time.monotonic()
         with self._scraped:
             before = self.scraped_s
@@ -134,8 +134,8 @@ class FoldCollector(Collector):
             return self._scraped.wait_for(lambda: self.scraped_s[-1] > now, limit_s)
 
 
-class _Answer:
-    """A page on its way: `sent` is called once all of it was written, and not when the scraper has hung up."""
+class _PageBody:
+    """Body of a response that calls `sent` once it was written, and not if the scraper hung up."""
 
     def __init__(self, parts: Sequence[bytes], sent: Callable[[], None]) -> None:
         self._parts, self._sent = parts, sent
@@ -144,12 +144,16 @@ class _Answer:
         yield from self._parts
         self._sent()
 
-    def __len__(self) -> int:  # what wsgiref makes a Content-Length of
+    def __len__(self) -> int:  # wsgiref takes the Content-Length from it
         return len(self._parts)
 
 
 class Exporter:
-    """Serves /metrics on `address`:`port` (0: a free one); `port` then says which. OptionError where it is in use."""
+    """Serves /metrics on `address`:`port`; with port 0 on a free one, named by `port`.
+
+    Raises:
+        OptionError: The port is in use.
+    """
 
     def __init__(self, fold: Fold, port: int, address: str = "127.0.0.1", run: str = "") -> None:
         self.collector = FoldCollector(fold, run)
@@ -168,11 +172,11 @@ class Exporter:
 
     def _counted(self, environ: Any, start_response: Any) -> Iterable[bytes]:
         began_s = time.monotonic()
-        return _Answer(self._page(environ, start_response), lambda: self.collector.sent(began_s))
+        return _PageBody(self._page(environ, start_response), lambda: self.collector.sent(began_s))
 
     @property
     def lock(self) -> threading.Lock:
-        """Hold it while feeding the Fold."""
+        """Lock to hold while feeding the Fold."""
         return self.collector.lock
 
     def close(self) -> None:
@@ -183,7 +187,7 @@ class Exporter:
 
 
 def families(fold: Fold, run: str, now_ns: int | None = None) -> list[Metric]:
-    """Every family of the page as of `now_ns` (default: the newest row)."""
+    """Build all families of the page as of `now_ns` (default: the newest row)."""
     page = _Page(run)
     for name, group in _bounded_traffic(fold):
         _requests(page, name, group)
@@ -200,7 +204,7 @@ def families(fold: Fold, run: str, now_ns: int | None = None) -> list[Metric]:
 
 
 def _bounded_traffic(fold: Fold) -> list[Group]:
-    """The first kinds of traffic by name, the later ones together: which is which never changes during a run."""
+    """Group traffic: the first kinds by name, later ones together; this never changes in a run."""
     names = list(fold.traffic)
     groups = [(name, [fold.traffic[name]]) for name in names[:TRAFFICS]]
     rest = [fold.traffic[name] for name in names[TRAFFICS:]]
@@ -211,7 +215,7 @@ def _requests(page: _Page, name: str, group: list[TrafficStats]) -> None:
     outcomes: Counter[str] = Counter()
     for t in group:
         outcomes.update(t.outcomes)
-    # All of them, also those at 0: a rate begins with the first request, not with the second.
+    # All outcomes, also those at 0: else a rate would begin with the second request.
     for outcome in OUTCOMES:
         page.add("loadchaos_requests", [name, outcome], outcomes[outcome])
     sent = sum(t.begun for t in group)
@@ -225,8 +229,8 @@ def _requests(page: _Page, name: str, group: list[TrafficStats]) -> None:
     page.add("loadchaos_images_answered", [name], sum(t.images_answered for t in group))
 
 
-def _cumulative(parts: Sequence[Bounded]) -> list[Any]:
-    """Prometheus' buckets: each counts everything below its bound; with the newest request id as exemplar."""
+def _cumulative(parts: Sequence[BucketHistogram]) -> list[Any]:
+    """Cumulative Prometheus buckets, with the newest request id as exemplar."""
     total, buckets = 0, list[Any]()
     bounds = [str(float(b)) for b in parts[0].bounds] + ["+Inf"]
     for i, bound in enumerate(bounds):
@@ -249,7 +253,7 @@ def _states(page: _Page, fold: Fold) -> None:
     for (replica, _), (role, rss) in fold.processes.items():
         if (
             replica not in fold.states
-        ):  # its first state comes a moment later; as `other` it would count twice until then
+        ):  # its first state row comes a moment later; until then it would be counted as `other` and then again
             continue
         shown = replica if replica in names[:REPLICAS] else OTHER
         memory[shown, role if role in _ROLES else "other"] += rss
@@ -262,10 +266,10 @@ _ROLES = ("api_server", "engine_core", "worker")
 
 def _findings(page: _Page, fold: Fold) -> None:
     counts: Counter[tuple[str, str, str]] = Counter()
-    # Only what is named: an open death still changes its id, and a counter must never go away (its state is told at once).
+    # Only named failures: an open death can change its id, and a counter must not disappear.
     for n, f in enumerate(fold.failures.values()):
         severity, whose = str(f.get("severity")), str(f.get("attribution") or "server")
-        # Past the bound only the severity is told apart: six more series at most.
+        # Beyond the limit only the severity is kept: six more series at most.
         labels = (str(f.get("id")), severity, whose) if n < FAILURES else (OTHER, severity, OTHER)
         counts[labels] += int(f.get("count") or 1)
     for labels, count in counts.items():
@@ -278,7 +282,7 @@ def _findings(page: _Page, fold: Fold) -> None:
 
 
 def _issue(incident: Mapping[str, Any]) -> str:
-    """The first known upstream issue as a path on github.com, so that a panel can link to it; empty without one."""
+    """Path of the first known issue on github.com, for links in panels; empty without one."""
     known = next(iter(incident.get("known") or ()), "")
     text = str(known.get("issue") if isinstance(known, Mapping) else known)
     found = re.fullmatch(r"([\w.-]+/[\w.-]+)#(\d+)", text)
@@ -296,7 +300,7 @@ def _attacks(page: _Page, fold: Fold) -> None:
         done[shown[name], result] += n
     for name, n in in_force.items():
         force[shown[name]] += n
-    # Those planned stand at 0 from the start: else the first one of each would be no increase to Prometheus.
+    # Planned attacks are 0 from the start: else Prometheus would see no increase for the first one.
     for name in dict.fromkeys(shown.values()):
         for result in ("ok", "failed", "skipped"):
             page.add("loadchaos_attacks", [name, result], done[name, result])
@@ -323,7 +327,7 @@ def _generator(page: _Page, fold: Fold) -> None:
         page.add("loadchaos_watch_gap_seconds", [source], gap)
 
 
-_OF_DEVICES: Mapping[str, tuple[str, Callable[[Iterable[float]], float]]] = {
+_DEVICE_METRICS: Mapping[str, tuple[str, Callable[[Iterable[float]], float]]] = {
     "loadchaos_gpu_memory_used_bytes": ("gpu_memory_used_bytes", sum),
     "loadchaos_gpu_memory_free_bytes": ("gpu_memory_free_bytes", sum),
     "loadchaos_gpu_utilisation_ratio": ("gpu_utilisation_ratio", max),
@@ -336,11 +340,11 @@ _OF_DEVICES: Mapping[str, tuple[str, Callable[[Iterable[float]], float]]] = {
 
 
 def _devices(page: _Page, fold: Fold) -> None:
-    """All machines together: who wants each GPU has its exporter in Prometheus already."""
-    for name, (ours, together) in _OF_DEVICES.items():
-        values = [v[ours] for v in fold.devices.values() if ours in v]
+    """Add device metrics over all hosts; per-GPU series come from the GPU exporter itself."""
+    for name, (key, aggregate) in _DEVICE_METRICS.items():
+        values = [v[key] for v in fold.devices.values() if key in v]
         if values:
-            page.add(name, [], together(values))
+            page.add(name, [], aggregate(values))
 
 
 def _run(page: _Page, fold: Fold) -> None:
@@ -356,11 +360,11 @@ def _run(page: _Page, fold: Fold) -> None:
 
 
 def _server(page: _Page, fold: Fold, now_ns: int | None) -> None:
-    # By what has been heard of in this run, not by what answers now: an engine keeps its label when another dies.
+    # By all engines seen in this run, not by those alive now: an engine keeps its label when another dies.
     engines = list(fold.server)
     names = sorted({n for values in fold.server.values() for n in values if _NAME.fullmatch(n)})[:_SERVER_NAMES]
-    room = SERIES_BESIDE - _RESERVED - _A_REPLICA * min(max(len(fold.states), 1), REPLICAS + 1)
-    most = max(1, room // max(1, len(names)))
+    available = SERIES_BESIDE - _RESERVED - _PER_REPLICA * min(max(len(fold.states), 1), REPLICAS + 1)
+    most = max(1, available // max(1, len(names)))
     kept = engines if len(engines) <= most else engines[: most - 1]
     rest: dict[str, list[float]] = defaultdict(list)
     for labels, values in fold.fresh_server(now_ns).items():
@@ -372,5 +376,5 @@ def _server(page: _Page, fold: Fold, now_ns: int | None) -> None:
             else:
                 rest[name].append(values[name])
     for name, several in rest.items():
-        together = sum if name.endswith("_total") or name.startswith("requests_") else max
-        page.server(name, (OTHER, OTHER), together(several))
+        aggregate = sum if name.endswith("_total") or name.startswith("requests_") else max
+        page.server(name, (OTHER, OTHER), aggregate(several))

@@ -1,7 +1,7 @@
-"""Finds Prometheus' own programs (prometheus, promtool, prometheus-alertmanager), or unpacks Debian's into a cache folder.
+"""Find the programs of Prometheus, or unpack Debian's packages into a cache folder.
 
-Nothing is installed: `apt-get download` and `dpkg -x`, no root, no services.
-`python -m loadchaos.report.metrics.prometheus_binaries` does it.
+Nothing is installed: `apt-get download` and `dpkg -x`, no root, no services. Run it with
+`python -m loadchaos.report.metrics.prometheus_binaries`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _DOWNLOAD_LIMIT_S = 120
 
 
 def cache() -> Path:
-    """Where the unpacked packages lie: `$XDG_CACHE_HOME/loadchaos/prometheus`."""
+    """Folder of the unpacked packages: `$XDG_CACHE_HOME/loadchaos/prometheus`."""
     home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(home) / "loadchaos" / "prometheus"
 
 
 def find(program: str) -> Path | None:
-    """The program in the folder `$LOADCHAOS_PROMETHEUS`, on PATH, or in the cache; None where it is nowhere."""
+    """Find a program in `$LOADCHAOS_PROMETHEUS`, on PATH or in the cache; None without one."""
     on_path = shutil.which(program)
     given = os.environ.get(ENV)
     places = [*([Path(given) / program] if given else []), *([Path(on_path)] if on_path else [])]
@@ -37,10 +37,10 @@ def find(program: str) -> Path | None:
 
 
 def fetch(packages: Sequence[str] = PACKAGES) -> str:
-    """Unpack these packages of Debian's into the cache; empty when done, else why it could not be."""
+    """Unpack Debian packages into the cache; returns the reason of a failure, else empty."""
     for tool in ("apt-get", "dpkg"):
         if shutil.which(tool) is None:
-            return f"there is no {tool} here"
+            return f"{tool} is not installed on this machine"
     target = cache()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -54,8 +54,8 @@ def fetch(packages: Sequence[str] = PACKAGES) -> str:
                 _run(["dpkg", "-x", str(package), str(unpacked)], work)
             shutil.copytree(unpacked, target, symlinks=True, dirs_exist_ok=True)
     except subprocess.SubprocessError as e:
-        said = (getattr(e, "stderr", None) or str(e)).strip().splitlines()
-        return f"Debian's {', '.join(packages)} could not be fetched: {said[-1] if said else e}"
+        output = (getattr(e, "stderr", None) or str(e)).strip().splitlines()
+        return f"Debian's {', '.join(packages)} could not be fetched: {output[-1] if output else e}"
     except OSError as e:
         return f"Debian's {', '.join(packages)} could not be unpacked to {target}: {e}"
     return ""

@@ -1,7 +1,7 @@
-"""Prometheus, Alertmanager and Grafana, ready for loadchaos: a compose file with everything provisioned, or Debian's own.
+"""Provision Prometheus, Alertmanager and Grafana for loadchaos, with or without containers.
 
-`write` makes a folder that needs nothing of us any more; `start_local` and `stop_local` run Debian's programs out of it
-without containers and without root. Everything listens on loopback only.
+`write` makes a folder with a compose file that works without loadchaos. `start_local` and `stop_local` run Debian's
+programs from that folder without containers and without root. Everything listens on loopback only.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from loadchaos.report.metrics import prometheus_binaries
 PROMETHEUS_PORT, ALERTMANAGER_PORT, GRAFANA_PORT = 9090, 9093, 3000
 _READY_LIMIT_S = 20.0
 _STOP_LIMIT_S = 10.0
-# Debian's Alertmanager has this path compiled in, and dies without it.
+# Debian's Alertmanager has this path compiled in and exits without it.
 _ALERT_TEMPLATE = Path("/usr/share/prometheus/alertmanager/default.tmpl")
 
 _COMPOSE = """\
 # Prometheus, Alertmanager and Grafana for loadchaos: `docker compose up -d` in this folder, then {grafana}
-# The network is the host's, because loadchaos' exporter listens on its loopback, as all of these do. (Docker Desktop:
-# switch host networking on in its settings.)
+# The network is the host's, because the exporter of loadchaos listens on its loopback, as all of these do. (Docker Desktop:
+# enable host networking in its settings.)
 services:
   prometheus:
     image: prom/prometheus:v3.5.0
@@ -60,7 +60,7 @@ services:
     environment:
       GF_SERVER_HTTP_ADDR: 127.0.0.1
       GF_SERVER_HTTP_PORT: "{grafana_port}"
-      # Nobody can log in and everybody on this machine can look: dashboards are changed in their files.
+      # Nobody can log in, and everybody on this machine can view: dashboards are changed in their files.
       GF_AUTH_ANONYMOUS_ENABLED: "true"
       GF_AUTH_ANONYMOUS_ORG_ROLE: Viewer
       GF_AUTH_DISABLE_LOGIN_FORM: "true"
@@ -83,7 +83,7 @@ scrape_configs:
 """
 
 _ALERTMANAGER = """\
-# Where alerts go: name your receiver here (a webhook, mail, chat); as it is, they are only shown.
+# Add your receiver here (webhook, mail, chat); without one, alerts are only shown.
 route: {receiver: shown, group_by: [alertname, run], group_wait: 1s, group_interval: 10s, repeat_interval: 4h}
 receivers: [{name: shown}]
 """
@@ -108,11 +108,19 @@ providers:
 
 
 def write(folder: Path, targets: Sequence[str], port: int = PROMETHEUS_PORT) -> list[Path]:
-    """Write the stack's files under `folder`; Prometheus will listen on `port` and scrape `targets` (HOST:PORT).
+    """Write the files of the stack into `folder`.
 
-    alertmanager.yml is left as it is where it exists: the receivers in it are the user's.
+    An existing alertmanager.yml is kept: its receivers are the user's.
+
+    Args:
+        folder: Where the files go.
+        targets: Exporters to scrape, as HOST:PORT.
+        port: Port of Prometheus.
+
+    Returns:
+        The files written.
     """
-    ours = resources.folder("dashboards")
+    source = resources.folder("dashboards")
     ports = {"prometheus_port": port, "alertmanager_port": ALERTMANAGER_PORT, "grafana_port": GRAFANA_PORT}
     texts = {
         "compose.yaml": _COMPOSE.format(grafana=f"http://127.0.0.1:{GRAFANA_PORT}", **ports),
@@ -120,8 +128,8 @@ def write(folder: Path, targets: Sequence[str], port: int = PROMETHEUS_PORT) -> 
         "alertmanager.yml": _ALERTMANAGER,
         "grafana/provisioning/datasources/loadchaos.yaml": _DATASOURCE.format(**ports),
         "grafana/provisioning/dashboards/loadchaos.yaml": _PROVIDER,
-        **{name: (ours / name).read_text() for name in ("rules.yaml", "alerts.yaml")},
-        **{f"grafana/dashboards/{p.name}": p.read_text() for p in sorted(ours.glob("*.json"))},
+        **{name: (source / name).read_text() for name in ("rules.yaml", "alerts.yaml")},
+        **{f"grafana/dashboards/{p.name}": p.read_text() for p in sorted(source.glob("*.json"))},
     }
     written = []
     for name, text in texts.items():
@@ -135,7 +143,7 @@ def write(folder: Path, targets: Sequence[str], port: int = PROMETHEUS_PORT) -> 
 
 
 def engine() -> list[str] | None:
-    """The command of a container engine that knows compose files; None where there is none."""
+    """Find a container engine with compose support; None without one."""
     for command in (["docker", "compose"], ["podman", "compose"], ["docker-compose"], ["podman-compose"]):
         if shutil.which(command[0]):
             try:
@@ -147,12 +155,16 @@ def engine() -> list[str] | None:
     return None
 
 
-def compose(folder: Path, command: Sequence[str], *what: str) -> None:
-    """`docker compose WHAT` in the folder; OptionError when it fails, which has told why on the terminal."""
-    done = subprocess.run([*command, "-f", str(folder / "compose.yaml"), *what], check=False)
+def compose(folder: Path, command: Sequence[str], *arguments: str) -> None:
+    """Run `docker compose ARGUMENTS` in the folder; its own output goes to the terminal.
+
+    Raises:
+        OptionError: The command failed.
+    """
+    done = subprocess.run([*command, "-f", str(folder / "compose.yaml"), *arguments], check=False)
     if done.returncode:
         raise OptionError(
-            f"{' '.join([*command, *what])} failed ({done.returncode}) in {folder}: what it printed says why"
+            f"{' '.join([*command, *arguments])} failed ({done.returncode}) in {folder}: see its output above"
         )
 
 
@@ -160,9 +172,13 @@ def compose(folder: Path, command: Sequence[str], *what: str) -> None:
 
 
 def start_local(folder: Path, port: int = PROMETHEUS_PORT) -> list[str]:
-    """Start Debian's Prometheus (and Alertmanager) out of the folder; says in lines what runs and what does not.
+    """Start Debian's Prometheus and Alertmanager from the folder.
 
-    OptionError where Prometheus is not on the machine, runs already, or does not come up.
+    Returns:
+        Lines that say what runs and what does not.
+
+    Raises:
+        OptionError: Prometheus is not installed, runs already, or does not start.
     """
     program = prometheus_binaries.find("prometheus")
     if program is None:
@@ -172,7 +188,7 @@ def start_local(folder: Path, port: int = PROMETHEUS_PORT) -> list[str]:
             f"or name its folder in {prometheus_binaries.ENV}"
         )
     if running(folder):
-        raise OptionError(f"the stack in {folder} runs already: loadchaos stack down")
+        raise OptionError(f"the stack in {folder} runs already: end it with loadchaos stack down")
     _spawn(
         folder,
         "prometheus",
@@ -189,15 +205,19 @@ def start_local(folder: Path, port: int = PROMETHEUS_PORT) -> list[str]:
     url = f"http://127.0.0.1:{port}"
     if not _ready(f"{url}/-/ready", folder):
         stop_local(folder)
-        said = _last_line(folder / "prometheus.log")
-        raise OptionError(f"Prometheus did not come up on port {port}; is it taken? --port names another ({said})")
+        reason = _last_line(folder / "prometheus.log")
+        raise OptionError(
+            f"Prometheus did not start on port {port} ({reason}): if the port is in use, choose another with --port"
+        )
     return [f"Prometheus runs on {url}, data and log are in {folder}", *_start_alertmanager(folder)]
 
 
 def _start_alertmanager(folder: Path) -> list[str]:
     program = prometheus_binaries.find("prometheus-alertmanager") or prometheus_binaries.find("alertmanager")
     if program is None or (program.name == "prometheus-alertmanager" and not _ALERT_TEMPLATE.exists()):
-        return [f"Alertmanager is left out ({_ALERT_TEMPLATE} is not here): alerts are shown on Prometheus' /alerts"]
+        return [
+            f"Alertmanager is not started ({_ALERT_TEMPLATE} is missing): alerts are shown on /alerts of Prometheus"
+        ]
     _spawn(
         folder,
         "alertmanager",
@@ -213,7 +233,7 @@ def _start_alertmanager(folder: Path) -> list[str]:
 
 
 def stop_local(folder: Path) -> list[str]:
-    """End what `start_local` started there; the names of what was ended."""
+    """End the processes that `start_local` started; returns their names."""
     ended = []
     for name, process in running(folder).items():
         process.terminate()
@@ -228,13 +248,13 @@ def stop_local(folder: Path) -> list[str]:
 
 
 def running(folder: Path) -> dict[str, psutil.Process]:
-    """The processes of this folder that live, by name; a pid that somebody else has now is none of them."""
+    """Running processes of this folder by name; a reused pid does not count."""
     found = {}
     for name in ("prometheus", "alertmanager"):
         try:
-            pid, born_s = (folder / f"{name}.pid").read_text().split()
+            pid, started_s = (folder / f"{name}.pid").read_text().split()
             process = psutil.Process(int(pid))
-            if abs(process.create_time() - float(born_s)) < 1 and process.status() != psutil.STATUS_ZOMBIE:
+            if abs(process.create_time() - float(started_s)) < 1 and process.status() != psutil.STATUS_ZOMBIE:
                 found[name] = process
         except (OSError, ValueError, psutil.Error):
             continue
@@ -249,13 +269,11 @@ def _spawn(folder: Path, name: str, argv: list[str]) -> None:
         (os.POSIX_SPAWN_DUP2, 1, 2),
     ]
     try:
-        # A session of its own, and no handle of ours: the stack outlives the command and the terminal that started it.
+        # A session of its own and no handle of ours: the stack outlives the command and its terminal.
         pid = os.posix_spawn(argv[0], argv, os.environ, file_actions=actions, setsid=True)
         (folder / f"{name}.pid").write_text(f"{pid} {psutil.Process(pid).create_time()}\n")
     except (OSError, psutil.Error) as e:
-        raise OptionError(
-            f"{argv[0]} cannot be started: {e}; {prometheus_binaries.ENV} names the folder of another"
-        ) from e
+        raise OptionError(f"{argv[0]} cannot be started: {e}; {prometheus_binaries.ENV} can name another folder") from e
 
 
 def _ready(url: str, folder: Path) -> bool:
@@ -263,7 +281,7 @@ def _ready(url: str, folder: Path) -> bool:
     while time.monotonic() < until and running(folder):
         try:
             with urllib.request.urlopen(url, timeout=2):  # noqa: S310 - an http URL of ours, on loopback
-                # Another Prometheus on that port would be ready, too: ours ends then, for want of it.
+                # Another Prometheus on that port would be ready too; ours then ends, because the port is in use.
                 time.sleep(0.2)
                 return bool(running(folder))
         except OSError:

@@ -90,9 +90,11 @@ def test_an_address_may_stand_in_a_variable_and_is_never_recorded(monkeypatch: p
 
 def test_an_incident_is_told_when_it_opens_and_again_under_its_better_name(hook: Hook, tmp_path: Path) -> None:
     troubles: list[str] = []
-    messenger = notify.Messenger([f"http://127.0.0.1:{hook.server_port}/x"], tmp_path / "mtp_mm-1", troubles.append)
+    messenger = notify.IncidentNotifier(
+        [f"http://127.0.0.1:{hook.server_port}/x"], tmp_path / "mtp_mm-1", troubles.append
+    )
     for name in ("engine_death_unexplained", "engine_death_unexplained", "encoder_cache_miss", "encoder_cache_miss"):
-        messenger.see(1, name, partial(dict, n=1, id=name, folder=f"001-{name}", title="It died"))
+        messenger.feed(1, name, partial(dict, n=1, id=name, folder=f"001-{name}", title="It died"))
     messenger.close()
     assert [got["incident"]["id"] for got in hook.got] == ["engine_death_unexplained", "encoder_cache_miss"]
     assert hook.got[1]["text"] == (
@@ -103,27 +105,27 @@ def test_an_incident_is_told_when_it_opens_and_again_under_its_better_name(hook:
 
 def test_a_crash_loop_tells_of_its_first_incidents_only_and_of_one_trouble_once(hook: Hook, tmp_path: Path) -> None:
     hook.status, troubles = 500, list[str]()
-    messenger = notify.Messenger([f"http://127.0.0.1:{hook.server_port}/x"], tmp_path, troubles.append)
+    messenger = notify.IncidentNotifier([f"http://127.0.0.1:{hook.server_port}/x"], tmp_path, troubles.append)
     for n in range(100):
-        messenger.see(n, "engine_death", partial(dict, n=n, id="engine_death"))
+        messenger.feed(n, "engine_death", partial(dict, n=n, id="engine_death"))
     messenger.close()
     assert len(hook.got) == notify.MOST_INCIDENTS
     assert len(troubles) == 1
 
 
 def test_the_follower_gets_addresses_in_a_variable_that_it_takes_away() -> None:
-    environment = notify.handing_over(["https://hooks.example/T1", "mailto://u:p@example.com"])
-    assert notify.handed_over(environment) == ("https://hooks.example/T1", "mailto://u:p@example.com")
+    environment = notify.to_environment(["https://hooks.example/T1", "mailto://u:p@example.com"])
+    assert notify.from_environment(environment) == ("https://hooks.example/T1", "mailto://u:p@example.com")
     assert environment == {}
-    assert notify.handing_over([]) == {}
-    assert notify.handed_over({notify.VARIABLE: "no json"}) == ()
+    assert notify.to_environment([]) == {}
+    assert notify.from_environment({notify.VARIABLE: "no json"}) == ()
 
 
 def test_the_follower_of_a_run_tells_of_its_death(hook: Hook, run_folder: RunFolder) -> None:
     secret = f"http://127.0.0.1:{hook.server_port}/a-secret-token"
     subprocess.run(
         [sys.executable, "-m", "loadchaos.runner.follower", str(run_folder.path), "--no-live"],
-        env={**os.environ, **notify.handing_over([secret])},
+        env={**os.environ, **notify.to_environment([secret])},
         check=True,
         capture_output=True,
         timeout=60,
@@ -146,6 +148,6 @@ def test_apprise_takes_a_message_where_it_is_installed(
     (got,) = hook.got
     assert got["message"] == told["text"]
     hook.status = 403
-    assert "not taken" in notify.send(address, told)
+    assert "refused" in notify.send(address, told)
     assert "secret" not in "".join(capfd.readouterr())
     assert not any(tmp_path.rglob("*")), "apprise keeps nothing on disk"

@@ -14,7 +14,7 @@ from loadchaos.core.ledger.reader import Reader
 from loadchaos.core.model import OUTCOMES
 from loadchaos.report.live_stats.fold import Fold
 from loadchaos.report.metrics import metric_table
-from loadchaos.report.metrics.exporter import FoldCollector, _Answer, families
+from loadchaos.report.metrics.exporter import FoldCollector, _PageBody, families
 from loadchaos.server.dialects import DIALECTS
 
 DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -143,11 +143,11 @@ def test_a_page_asked_for_before_the_end_is_not_the_last_one() -> None:
 
 def test_only_a_page_that_was_read_to_its_end_counts_as_a_scrape() -> None:
     counted: list[str] = []
-    cut_off = iter(_Answer([b"a", b"b"], lambda: counted.append("sent")))
+    cut_off = iter(_PageBody([b"a", b"b"], lambda: counted.append("sent")))
     assert next(cut_off) == b"a"
     del cut_off
     assert counted == []
-    assert b"".join(_Answer([b"a", b"b"], lambda: counted.append("sent"))) == b"ab"
+    assert b"".join(_PageBody([b"a", b"b"], lambda: counted.append("sent"))) == b"ab"
     assert counted == ["sent"]
 
 
