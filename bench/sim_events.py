@@ -27,12 +27,12 @@ EVENT = (
 def _own(port: int, seconds: float, report: Any) -> None:
     import uvloop
 
-    from loadchaos.simulator.http.server import Exchange, HttpServer
+    from loadchaos.simulator.http.server import HttpExchange, HttpServer
 
     async def serve() -> int:
-        streams: list[Exchange] = []
+        streams: list[HttpExchange] = []
 
-        def handle(exchange: Exchange) -> None:
+        def handle(exchange: HttpExchange) -> None:
             exchange.start()
             streams.append(exchange)
 

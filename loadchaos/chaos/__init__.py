@@ -1,4 +1,4 @@
-"""Attacks on the server and on the network path to it, each with begin, undo and the effects it may cause.
+"""Attacks on the server and on the network path to it.
 
 `AttackInjector` runs the attacks of a profile on their timetable and writes their ledger rows. To add:
 

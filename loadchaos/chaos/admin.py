@@ -1,6 +1,6 @@
-"""Admin attacks: calls to the server's own admin endpoints (cache resets, sleep, pause, aborts).
+"""Admin attacks: calls to the server's own admin endpoints.
 
-The server's answer is recorded unchanged.
+Such as cache resets, sleep, pause and aborts. The server's answer is recorded unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ _NO_SUCH_PATH = '"detail":"Not Found"'  # FastAPI's; a 404 of the operation itse
 
 
 def operation_named(name: str, dialect: Dialect) -> AdminOperation:
-    """Return the dialect's operation. OptionError with the nearest name and all there are, where there is none."""
+    """Return the dialect's admin operation of that name.
+
+    Raises:
+        OptionError: where there is none, with the nearest name and all there are.
+    """
     operation = dialect.admin.get(name)
     if operation is not None:
         return operation
@@ -37,7 +41,7 @@ def operation_named(name: str, dialect: Dialect) -> AdminOperation:
 
 
 def make(spec: Any, params: Mapping[str, Any], context: AttackContext) -> AdminAttack:
-    """Make the attack of an entry such as `{admin: NAME, params: {...}}`. Raises OptionError."""
+    """Make the attack of `{admin: NAME, params: {...}}`. Raises OptionError."""
     operation = operation_named(str(spec), context.dialect)
     for name, allowed in operation.allowed.items():
         if name in params and str(params[name]) not in allowed:
@@ -103,7 +107,10 @@ class AdminAttack:
         return await self._call(self._undo, replica, self._undo.params, body)
 
     async def preflight(self, replica: AttackedReplica) -> ActResult:
-        """Check the path with a method that does nothing: 405 means that it exists, 404 that it does not."""
+        """Check that the endpoint exists, with a method that does nothing.
+
+        The answer 405 means that it exists, 404 that it does not.
+        """
         operation = self._operation
         method = "OPTIONS" if operation.get_acts or operation.method == "GET" else "GET"
         result = await self._send(method, operation.path, replica, _PREFLIGHT_S)
@@ -175,7 +182,10 @@ def _succeeded(response: httpx.Response) -> bool:
 
 
 def _query_value(value: Any) -> Any:
-    """Return a value as a query parameter: true, not True; several values of one name as a list."""
+    """Return a value as a query parameter: `true`, not `True`.
+
+    Several values of one name stay a list.
+    """
     if isinstance(value, list | tuple):
         return [_query_value(part) for part in value]
     return str(value).lower() if isinstance(value, bool) else str(value)

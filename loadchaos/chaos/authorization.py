@@ -1,4 +1,4 @@
-"""Authorization to harm a server: needed for every server that loadchaos did not start.
+"""Authorization to harm a server that loadchaos did not start.
 
 A production server looks local through a port-forward, so a loopback address proves nothing: the listener must be a
 process on this machine that is recognised as a serving engine. A list of forwarders would always lack one (any proxy in
@@ -53,7 +53,11 @@ def check(url: str, reasons: Sequence[str], authorized: Sequence[str], option: s
 
 
 def _given(text: str) -> str:
-    """Return the address of one `--authorize`. OptionError where it is no HOST:PORT and no URL."""
+    """Return the address of one `--authorize`.
+
+    Raises:
+        OptionError: where it is no HOST:PORT and no URL.
+    """
     host, _, port = text.rpartition(":")
     if "://" not in text and not (host.strip("[]") and port.isdigit()):
         raise OptionError(f"--authorize {text!r}: HOST:PORT was expected, e.g. 127.0.0.1:8000")
@@ -61,7 +65,7 @@ def _given(text: str) -> str:
 
 
 def address(url: str) -> str:
-    """Return `HOST:PORT` of a URL with the default port filled in, as `--authorize` takes it."""
+    """Return `HOST:PORT` of a URL, as `--authorize` takes it."""
     parts = urlsplit(url)
     port = _port(url)
     host = (parts.hostname or "").lower()
@@ -69,7 +73,7 @@ def address(url: str) -> str:
 
 
 def _why_not_local(url: str) -> str | None:
-    """Explain why this is not plainly a server process on this machine; None when it is."""
+    """Explain why a URL is not plainly a local server; None when it is."""
     parts = urlsplit(url)
     port = _port(url)
     if not _is_loopback(parts.hostname or ""):
@@ -101,13 +105,19 @@ def _is_loopback(host: str) -> bool:
 
 
 def _listeners(port: int) -> list[str]:
-    """Return the command lines of the processes that listen on a local TCP port; empty where one is not visible."""
+    """Return the command lines of the listeners on a local TCP port.
+
+    Empty where one of them is not visible.
+    """
     owners = _owners(port)
     return [] if any(pid is None for pid, _ in owners) else [command for _, command in owners]
 
 
 def _owners(port: int) -> list[tuple[int | None, str]]:
-    """Return (pid, command line) of each listener; pid None for a process of another user or namespace."""
+    """Return (pid, command line) of each listener on a local TCP port.
+
+    The pid is None for a process of another user or namespace.
+    """
     try:
         connections = psutil.net_connections(kind="tcp")
     except (psutil.AccessDenied, OSError):
@@ -129,7 +139,10 @@ def _command(pid: int | None) -> str:
 
 
 def listener_pid(url: str) -> int | None:
-    """Return the pid of the server process that listens on a loopback URL; None where it is not plainly local."""
+    """Return the pid of the process that listens on a loopback URL.
+
+    None where it is not plainly a local server.
+    """
     parts = urlsplit(url)
     if not _is_loopback(parts.hostname or ""):
         return None
@@ -147,7 +160,11 @@ def listener_pid(url: str) -> int | None:
 
 
 def refuse_wrong_pid(pid: int, urls: Sequence[str]) -> None:
-    """Raise OptionError unless the process `pid`, or one that it started, listens on the port of one of the URLs."""
+    """Refuse a `--pid` that is not the server.
+
+    Raises:
+        OptionError: unless the process, or one that it started, listens on the port of one of the URLs.
+    """
     if not psutil.pid_exists(pid):
         raise OptionError(
             f"--pid {pid}: there is no such process on this machine: `ss -ltnp` shows which process listens on the port"

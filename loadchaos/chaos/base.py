@@ -15,10 +15,16 @@ from loadchaos.server.dialects import Dialect
 
 
 class TrafficProxy(Protocol):
-    """A proxy between our clients and the server, on which toxics are laid. Methods raise OSError where that fails."""
+    """A proxy between our clients and the server that carries toxics.
+
+    Methods raise OSError where they fail.
+    """
 
     async def add(self, toxic: Toxic) -> tuple[int, int] | None:
-        """Lay a toxic. Returns how many open connections it hits, of how many; None where the proxy does not say."""
+        """Lay a toxic.
+
+        Returns how many open connections it hits, of how many; None where the proxy does not report it.
+        """
         ...
 
     async def remove(self, toxic: Toxic) -> None:
@@ -49,7 +55,10 @@ class AttackedReplica:
 
 @dataclass(frozen=True)
 class ActResult:
-    """The result of one act. `ok` None: not known (no answer, or the run stopped before it came)."""
+    """The result of one act.
+
+    `ok` is None where it is not known: no answer, or the run stopped before it came.
+    """
 
     ok: bool | None
     status: int | None = None
@@ -58,7 +67,7 @@ class ActResult:
 
 
 class Attack(Protocol):
-    """One kind of operation on a server, done by `begin` and taken back by `undo`.
+    """One operation on a server: `begin` does it, `undo` takes it back.
 
     No method raises for what a server does. `undo` may be called without need and after a failed `begin`; it must then
     do no harm.
@@ -76,16 +85,22 @@ class Attack(Protocol):
 
     @property
     def holds(self) -> bool:
-        """True where `begin` leaves the server changed until `undo`: a pause, a sleep, a stopped process."""
+        """True where the server stays changed until `undo`.
+
+        A pause, a sleep or a stopped process holds, a cache reset does not.
+        """
         ...
 
     @property
     def undone_by(self) -> str | None:
-        """The operation that takes it back, where that has a name of its own: wake_up."""
+        """The name of the operation that takes it back, such as wake_up."""
         ...
 
     def row_fields(self, replica: AttackedReplica) -> AttackDetail:
-        """Return further fields of its ledger rows, called once before each `begin`: pid and signal of a process."""
+        """Return the ledger fields of this kind of attack.
+
+        Called once before each `begin`: a process attack chooses its process here.
+        """
         ...
 
     async def begin(self, replica: AttackedReplica) -> ActResult:
@@ -103,7 +118,7 @@ class Attack(Protocol):
 
 @dataclass(frozen=True)
 class AttackContext:
-    """What an attack may need beside its entry in the profile."""
+    """Objects that an attack may need beside its entry in the profile."""
 
     dialect: Dialect
     client: httpx.AsyncClient
@@ -112,8 +127,15 @@ class AttackContext:
 
 
 class AttackFactory(Protocol):
-    """Make an attack from an entry of a profile. OptionError where the entry is not valid."""
+    """Makes an attack from an entry of a profile.
+
+    Raises:
+        OptionError: where the entry is not valid.
+    """
 
     def __call__(self, spec: Any, params: Mapping[str, Any], context: AttackContext, /) -> Attack:
-        """`spec` is the value under the kind's key: `{admin: reset_mm_cache}` gives "reset_mm_cache"."""
+        """Make the attack.
+
+        `spec` is the value under the kind's key: `{admin: reset_mm_cache}` gives "reset_mm_cache".
+        """
         ...

@@ -1,4 +1,7 @@
-"""Conditions on the server's figures that an attack waits for: `when: {requests_running: ">= 8"}`."""
+"""Conditions on the server's figures that an attack waits for.
+
+As in a profile: `when: {requests_running: ">= 8"}`.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,10 @@ class ServerFigures:
         return max(values) if name.endswith("_ratio") else sum(values)
 
     async def until(self, conditions: Iterable[Condition], replica: str) -> None:
-        """Wait until all conditions hold for this replica. One on a figure without a value does not hold."""
+        """Wait until all conditions hold for this replica.
+
+        A condition on a figure without a value does not hold.
+        """
         waiting = list(conditions)
         while not all((v := self.value(n, replica)) is not None and holds(v, bound) for n, holds, bound in waiting):
             await self._changed.wait()

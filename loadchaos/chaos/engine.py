@@ -1,6 +1,6 @@
-"""Engine attacks: faults inside a vLLM that runs with loadchaos-vllm, armed by its trigger file.
+"""Engine attacks: faults inside a vLLM that runs with loadchaos-vllm.
 
-The plugin (plugins/vllm) implements the modes. Removing the trigger file disarms them.
+The plugin (plugins/vllm) implements the modes. Its trigger file arms them, removing the file disarms them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,11 @@ _OPTIONS = ("probability", "seed", "step", "times", "seconds", "factor")
 
 
 def make(spec: Any, params: Mapping[str, Any], _context: AttackContext) -> EngineAttack:
-    """Make the attack of an entry such as `{engine: encoder_pop, params: {probability: 0.3}}`. Raises OptionError."""
+    """Make the attack of `{engine: encoder_pop, params: {...}}`.
+
+    Raises:
+        OptionError: for an unknown mode or option.
+    """
     if spec not in MODES:
         raise OptionError(f"attack engine: one of {', '.join(MODES)} was expected (got {spec})")
     unknown = [name for name in params if name not in _OPTIONS]
@@ -50,7 +54,7 @@ def make(spec: Any, params: Mapping[str, Any], _context: AttackContext) -> Engin
 
 
 class EngineAttack:
-    """One mode of the plugin with its options, in force while the trigger file holds its order."""
+    """One mode of the plugin, in force while the trigger file holds it."""
 
     holds = True
     undone_by: str | None = None
@@ -91,7 +95,7 @@ class EngineAttack:
         return ActResult(ok=not trigger.exists(), text=f"disarmed: {trigger} was removed")
 
     async def preflight(self, replica: AttackedReplica) -> ActResult:
-        """Check that the server was started with a trigger file, and that nobody has armed it."""
+        """Check that the server has a trigger file that nobody has written."""
         trigger = _trigger_of(replica)
         if trigger is None:
             return ActResult(ok=False, text=_missing(replica))
@@ -104,7 +108,10 @@ class EngineAttack:
 
 
 def _trigger_of(replica: AttackedReplica) -> Path | None:
-    """Return the trigger file named by the server's environment; None where there is none or it cannot be read."""
+    """Return the trigger file that the server's environment names.
+
+    None where it names none, or where its environment cannot be read.
+    """
     pid = replica.pid()
     if pid is None:
         return None

@@ -1,4 +1,7 @@
-"""Run a profile's attacks on their timetable, write their ledger rows, and undo whatever still holds at the end."""
+"""Run a profile's attacks on their timetable and write their rows.
+
+Whatever still holds at the end is undone.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,11 @@ class AttackInjector:
     def __init__(
         self, specs: Sequence[Any], target: AttackTarget, emit: Emit, redactor: Redactor, seed: int = 0
     ) -> None:
-        """Prepare the attacks. OptionError for a spec that the dialect or the replicas do not have."""
+        """Prepare the attacks.
+
+        Raises:
+            OptionError: for a spec that the dialect or the replicas do not have.
+        """
         # Each call on a connection of its own: a server closes idle ones after 5 s, and a reset is not to be retried.
         limits = httpx.Limits(max_keepalive_connections=0)
         # No proxies out of the environment: attacks go where the probes go.
@@ -108,7 +115,10 @@ class AttackInjector:
         return offers(self._context.dialect, self._replicas, self._context.version)
 
     async def preflight(self, kind: str | None = None) -> list[tuple[str, ActResult]]:
-        """Check each attack (of this kind) on each replica: name, and whether it can be done (`ok` None: no answer)."""
+        """Check each attack (of this kind) on each replica.
+
+        Returns (name, result); a result's `ok` is None where the server did not answer.
+        """
         return [
             (
                 attack.name if len(self._replicas) == 1 else f"{attack.name} on {replica.name}",
@@ -132,7 +142,9 @@ class AttackInjector:
         ]
 
     def fire(self, kind: str, name: str, params: Mapping[str, Any]) -> None:
-        """Do one act now on each replica, by hand. Its `n` is negative, unlike those of planned acts.
+        """Do one act now on each replica, by hand.
+
+        Its `n` is negative, unlike those of planned acts.
 
         While paused it is recorded as skipped, like a planned act. OptionError for an act that the dialect does not have.
         """
@@ -155,7 +167,7 @@ class AttackInjector:
                 self._tasks.append(asyncio.create_task(act))
 
     def pause(self, why: str = "the server is down") -> None:
-        """Begin no acts until `resume`; acts due meanwhile are recorded as skipped."""
+        """Begin no acts until `resume`; record due acts as skipped."""
         self._paused_because = why
         self._running.clear()
 
@@ -164,7 +176,10 @@ class AttackInjector:
         self._running.set()
 
     async def stop(self) -> list[str]:
-        """End every attack and undo what still holds, 5 s for each. Returns what could not be undone."""
+        """End every attack and undo what still holds, at most 5 s for each.
+
+        Returns what could not be undone.
+        """
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -196,7 +211,10 @@ class AttackInjector:
     async def _due(
         self, index: int, times: Timetable, rng: random.Random, begin: float
     ) -> AsyncIterator[list[str] | None]:
-        """Yield whenever the attack is due: the replicas on which another act triggers it, None for the clock."""
+        """Yield whenever the attack is due.
+
+        Yields the replicas on which another act triggers it, or None for the clock.
+        """
         if index in self._waits:
             while True:
                 yield await self._waits[index].get()
@@ -243,7 +261,10 @@ class AttackInjector:
                 self._triggers.fire(("after", attack.name), replica.name)
 
     async def _undo(self, index: int, name: str, limit_s: float | None = None) -> None:
-        """Undo an act, within `limit_s` where that is given. A failed undo is recorded, and tried again at the end."""
+        """Undo an act, within `limit_s` where that is given.
+
+        A failed undo is recorded, and tried again at the end.
+        """
         attack, replica, n = self._holding[index, name]
         try:
             async with asyncio.timeout(limit_s):

@@ -1,4 +1,4 @@
-"""Network attacks: toxics on a proxy between our clients and the server, and our own such proxy."""
+"""Network attacks: toxics on a proxy before the server, and our own proxy."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ class RunProxy(TrafficProxy, Protocol):
         ...
 
     async def added_delay_s(self, path: str, tls: ssl.SSLContext) -> float | None:
-        """Measure the delay that the proxy adds to a request; None where no request was answered."""
+        """Measure the delay that the proxy adds to a request, in seconds.
+
+        None where no request was answered.
+        """
         ...
 
     async def close(self) -> None:
@@ -85,7 +88,7 @@ async def added_delay_s(target: str, proxy: tuple[str, int], path: str, tls: ssl
 
 
 class LocalProxy:
-    """Our own proxy (proxy.py) as a child process. See RunProxy for its interface."""
+    """Our own proxy (proxy.py) as a child process, a RunProxy."""
 
     def __init__(self, url: str) -> None:
         self._target = url
@@ -136,7 +139,11 @@ class LocalProxy:
         await self._child.wait()
 
     async def _obey(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        """Send an order to the child. OSError when the child is gone or could not do it."""
+        """Send an order to the child.
+
+        Raises:
+            OSError: when the child is gone or could not do it.
+        """
         async with self._order:
             if self._child is None or self._child.stdin is None:
                 raise ConnectionError("the network proxy was not started")
@@ -158,7 +165,11 @@ class LocalProxy:
 
 
 def make(spec: Any, params: Mapping[str, Any], _context: AttackContext) -> NetworkAttack:
-    """Make the attack of an entry such as `{network: latency, params: {latency: 200}}`. Raises OptionError."""
+    """Make the attack of `{network: latency, params: {latency: 200}}`.
+
+    Raises:
+        OptionError: for an unknown fault or param.
+    """
     return NetworkAttack(parse_toxic(f"network_{spec}", spec, params))
 
 

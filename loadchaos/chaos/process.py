@@ -1,4 +1,4 @@
-"""Process attacks: a signal to one of the server's processes on this machine."""
+"""Process attacks: a signal to one of the server's local processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,13 @@ class SignalTarget:
 
 
 def make(spec: Any, params: Mapping[str, Any], context: AttackContext) -> ProcessAttack:
-    """Make the attack of an entry such as `{process: sigkill, role: engine_core}` (role in `params`). Raises OptionError."""
+    """Make the attack of `{process: sigkill, role: engine_core}`.
+
+    The role is in `params`.
+
+    Raises:
+        OptionError: for an unknown signal or role.
+    """
     role = str(params.get("role", ROLES[0]))
     if spec not in SIGNALS:
         raise OptionError(f"attack process: one of {', '.join(SIGNALS)} was expected (got {spec})")
@@ -40,7 +46,10 @@ def make(spec: Any, params: Mapping[str, Any], context: AttackContext) -> Proces
 
 
 class ProcessAttack:
-    """One signal to the process of one role; of several workers to the one with the lowest pid."""
+    """A signal to the process of one role.
+
+    Of several workers the one with the lowest pid gets it.
+    """
 
     undone_by: str | None = None
 
@@ -53,7 +62,10 @@ class ProcessAttack:
         self._held: dict[str, tuple[psutil.Process, subprocess.Popen[bytes]]] = {}
 
     def row_fields(self, replica: AttackedReplica) -> AttackDetail:
-        """Choose the process now. Rows carry its pid and the signal, so that nothing else is blamed on us."""
+        """Choose the process, and return its pid and the signal.
+
+        The rows carry them, so that nothing else is blamed on us.
+        """
         target = next((t for t in self._processes(replica) if t.role == self._role), None)
         self._aimed[replica.name] = target
         return {"pid": target.process.pid if target else None, "signal": int(self._signal.number)}
@@ -80,7 +92,10 @@ class ProcessAttack:
         return ActResult(ok=True, text=text, took_ns=time.monotonic_ns() - begin)
 
     async def undo(self, replica: AttackedReplica) -> ActResult:
-        """Send the signal that takes it back. A process that has ended meanwhile needs none."""
+        """Send the signal that takes it back.
+
+        A process that has ended meanwhile needs none.
+        """
         process = self._release(replica)
         if process is None or self._signal.undo_number is None:
             return ActResult(ok=True, text="nothing to undo")
@@ -113,7 +128,10 @@ class ProcessAttack:
         return f"{replica.admin_url} has no {self._role} process here; it has: {others}"
 
     def _processes(self, replica: AttackedReplica) -> list[SignalTarget]:
-        """Return the server's processes, the lowest pid first; empty where it is not on this machine or has ended."""
+        """Return the server's local processes, the lowest pid first.
+
+        Empty where the server is not on this machine or has ended.
+        """
         root = replica.pid()
         if root is None:
             return []

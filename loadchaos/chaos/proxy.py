@@ -1,4 +1,6 @@
-"""A TCP proxy with toxics, in a process of its own: `python -m loadchaos.chaos.proxy HOST PORT`.
+"""A TCP proxy with toxics, in a process of its own.
+
+`python -m loadchaos.chaos.proxy HOST PORT` starts it.
 
 It prints `{"what": "listening", "port": N}`, then obeys lines on standard input: `{"what": "add", "toxic": {...}}` and
 `{"what": "remove", "name": ...}`, and answers each. It ends when its standard input closes, so when its parent ends.
@@ -29,14 +31,20 @@ class _ClosedByToxicError(Exception):
 
 
 class _Link:
-    """A client's connection and the one to the server. Pieces wait in a queue, each with its time of arrival."""
+    """A client's connection and the one to the server.
+
+    Pieces of data wait in a queue, each with its time of arrival.
+    """
 
     def __init__(self, proxy: Proxy, number: int, writers: dict[str, asyncio.StreamWriter]) -> None:
         self._proxy, self._number, self._writers = proxy, number, writers
         self._passed: dict[str, int] = {}
 
     def hits(self, toxic: Toxic) -> bool:
-        """Return True if this connection belongs to the toxic's share; the same for the same seed."""
+        """Return True if this connection belongs to the toxic's share.
+
+        The same seed gives the same connections.
+        """
         return random.Random(f"{toxic.seed}/{toxic.name}/{self._number}").random() < toxic.share
 
     def toxics(self, stream: str) -> Iterator[ToxicType]:
@@ -82,7 +90,10 @@ class _Link:
                 await asyncio.sleep(max(0.0, arrived + delay_s - time.monotonic()))
 
     async def _wait_while_blocked(self, stream: str) -> None:
-        """Wait while a toxic blocks data; close the connection when the toxic's time is over."""
+        """Wait while a toxic blocks data.
+
+        The connection is closed when the toxic's time is over.
+        """
         begin = time.monotonic()
         while blocking := [one for one in self.toxics(stream) if one.blocks]:
             for one in blocking:
@@ -103,7 +114,10 @@ class _Link:
                 await asyncio.sleep(wait_s)
 
     def _pieces(self, stream: str, data: bytes) -> Iterator[tuple[bytes, float]]:
-        """Cut the data as the toxics ask for. Yields each piece with the pause after it in seconds."""
+        """Cut the data as the toxics ask for.
+
+        Yields each piece with the pause after it in seconds.
+        """
         chunking = Chunking(len(data))
         for one in self.toxics(stream):
             chunking = one.chunk(chunking)
@@ -137,7 +151,7 @@ class _Link:
 
 
 class Proxy:
-    """Listen on a free port of the loopback and pass connections on to the server."""
+    """A proxy on a free port of the loopback."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
@@ -156,7 +170,10 @@ class Proxy:
         self.listening = int(self._server.sockets[0].getsockname()[1])
 
     async def add(self, toxic: Toxic) -> tuple[int, int]:
-        """Lay a toxic on open and new connections. Returns how many open ones it hits, of how many."""
+        """Lay a toxic on open and new connections.
+
+        Returns how many open ones it hits, of how many.
+        """
         one = self.toxics[toxic.name] = TOXICS[toxic.type](toxic)
         hit, total = sum(link.hits(toxic) for link in self._links), len(self._links)
         if one.refuses and self._server is not None:
@@ -169,7 +186,10 @@ class Proxy:
         return hit, total
 
     async def remove(self, name: str) -> None:
-        """Remove a toxic by its name, and listen again where only that toxic prevented it."""
+        """Remove a toxic by its name.
+
+        The proxy listens again where only that toxic prevented it.
+        """
         one = self.toxics.pop(name, None)
         refused = any(other.refuses for other in self.toxics.values())
         if one is not None and one.refuses and not refused and self._server is None:

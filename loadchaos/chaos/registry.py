@@ -1,4 +1,4 @@
-"""Table of the attack kinds: a profile's key, and the function that makes the attack."""
+"""Table of the attack kinds: a profile's key and its factory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ ATTACKS: dict[AttackKind, AttackFactory] = {
 
 
 def make_attack(spec: Any, params: Mapping[str, Any], context: AttackContext) -> tuple[AttackKind, Attack]:
-    """Return the kind that a spec (a mapping or an object) names, and its attack. OptionError where it names none."""
+    """Make the attack of a spec, and return it with its kind.
+
+    Raises:
+        OptionError: where the spec (a mapping or an object) names no kind.
+    """
     for kind, make in ATTACKS.items():
         name = spec.get(kind) if isinstance(spec, Mapping) else getattr(spec, kind, None)
         if name:

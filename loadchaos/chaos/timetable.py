@@ -67,14 +67,20 @@ class Timetable:
 
     @property
     def hold(self) -> float:
-        """Return how long to hold in seconds; by default half the interval, at most 5 s."""
+        """Time that an act holds, in seconds.
+
+        By default half the interval, at most 5 s.
+        """
         if self.hold_s is not None:
             return self.hold_s
         return min(self.every_s / 2, _MAX_DEFAULT_HOLD_S) if self.every_s else _MAX_DEFAULT_HOLD_S
 
 
 def parse_timetable(spec: Any) -> Timetable:
-    """Read a timetable from a mapping or object. None and missing values mean the default."""
+    """Read a timetable from a mapping or an object.
+
+    None and missing values mean the default.
+    """
 
     def get(name: str) -> Any:
         return spec.get(name) if isinstance(spec, Mapping) else getattr(spec, name, None)

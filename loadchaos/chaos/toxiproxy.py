@@ -1,4 +1,4 @@
-"""A proxy of ours in an existing toxiproxy, driven through toxiproxy's HTTP API and removed at the end.
+"""A proxy in an existing toxiproxy, driven through its HTTP API.
 
 API as in Shopify/toxiproxy 2: POST /proxies, POST and DELETE /proxies/NAME/toxics, POST and DELETE /proxies/NAME.
 """
@@ -31,7 +31,7 @@ _DELETE = (
 
 
 class ToxiproxyProxy:
-    """A proxy of ours in somebody's toxiproxy. See network.RunProxy for its interface.
+    """A proxy of ours in an existing toxiproxy, a RunProxy.
 
     A toxiproxy on this machine listens on the loopback, any other on all its addresses. It reaches the server by the
     name that we reach it by.
@@ -54,7 +54,11 @@ class ToxiproxyProxy:
         self.description = "toxiproxy"
 
     async def open(self) -> None:
-        """Create the proxy. TargetError where toxiproxy does not answer or refuses."""
+        """Create the proxy.
+
+        Raises:
+            TargetError: where toxiproxy does not answer or refuses.
+        """
         host, port = self._upstream
         upstream = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         listen = "127.0.0.1:0" if self._host in _LOOPBACK else "0.0.0.0:0"
@@ -74,7 +78,10 @@ class ToxiproxyProxy:
         return await added_delay_s(self._target, self.address, path, tls)
 
     async def add(self, toxic: Toxic) -> None:
-        """Lay a toxic. toxiproxy chooses the connections it hits, and does not report them."""
+        """Lay a toxic.
+
+        toxiproxy chooses the connections it hits, and does not report them.
+        """
         method, path, body = TOXICS[toxic.type](toxic).toxiproxy_add()
         await self._call(method, f"/proxies/{self._name}{path}", body)
 

@@ -1,4 +1,7 @@
-"""Triggers between attacks: `after: wake_up` follows when that act is done, `during: sleep` when it takes hold."""
+"""Triggers between attacks: `after: wake_up`, `during: sleep`.
+
+`after` fires when the other act is done, `during` when it takes hold.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ Trigger = tuple[str, str]
 
 
 class PendingReplicas:
-    """Replicas on which a trigger has fired and whose act has not begun yet, each once."""
+    """Replicas on which a trigger has fired and the act has not begun."""
 
     def __init__(self) -> None:
         self._replicas: dict[str, None] = {}
@@ -32,7 +35,10 @@ class PendingReplicas:
 
 
 class Triggers:
-    """The waiting attacks by trigger. A trigger that fires again on a replica still pending there is not queued."""
+    """The waiting attacks by trigger.
+
+    A trigger that fires again on a replica still pending there is not queued.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[Trigger, list[PendingReplicas]] = {}
@@ -49,7 +55,11 @@ class Triggers:
             waiting.add(replica)
 
     def refuse_unknown(self, names: Iterable[str]) -> None:
-        """Raise OptionError where an attack waits for an act that is not among `names`."""
+        """Refuse triggers on acts that no attack does.
+
+        Raises:
+            OptionError: where an attack waits for an act that is not among `names`.
+        """
         known = set(names)
         for key, name in self._waiting:
             if name not in known:

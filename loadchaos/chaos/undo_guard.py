@@ -1,4 +1,7 @@
-"""A child process that takes an attack back when loadchaos ends, even by SIGKILL: then its pipe closes."""
+"""A child process that undoes an attack when loadchaos ends.
+
+It works even after SIGKILL: then the child's pipe closes.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import subprocess
 
 
 def guard(undo: str, *arguments: str) -> subprocess.Popen[bytes]:
-    """Start a child that runs the shell text `undo` when its standard input gets a line or is closed.
+    """Start a child that runs the shell text `undo` on input or its end.
 
     The arguments are $1, $2, ... in the shell text.
     """

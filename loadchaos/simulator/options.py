@@ -1,4 +1,7 @@
-"""The embedded server's options: flags under the server's own names, eras, defects; a mistake names the nearest word."""
+"""Options of the embedded server: flags, eras and defects.
+
+Flags have the real server's names. A mistake is answered with the nearest known name.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ _ALIASES = {
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """What the API server itself is told; the rest of the flags goes to the engine.
+    """Flags of the API server; all other flags go to the engine.
 
     `limit_mm_per_prompt`: images a prompt may have, `limit_mm_videos` videos. `min_pixels`, `max_pixels`, `patch`: the
     Qwen-VL image processor's (patch 16 is Qwen3-VL, 14 is Qwen2-VL). `max_num_queued_reqs` 0 means no limit.
@@ -72,7 +75,7 @@ class ServerConfig:
 
 @dataclass(frozen=True)
 class Options:
-    """Everything the embedded server is started with."""
+    """All options of the embedded server, checked."""
 
     engine: EngineConfig = field(default_factory=EngineConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
@@ -82,12 +85,16 @@ class Options:
 
     @property
     def version(self) -> str:
-        """The era as a full version, as /version tells it."""
+        """The era as a full version, as /version answers it."""
         return full_version(self.engine.era)
 
 
 def release(era: str) -> tuple[int, int, int]:
-    """0.18 -> (0, 18, 0); 0.10.1.1 -> (0, 10, 1). Raises ValueError on anything else."""
+    """Parse an era: 0.18 -> (0, 18, 0); 0.10.1.1 -> (0, 10, 1).
+
+    Raises:
+        ValueError: for anything else.
+    """
     numbers = [int(n) for n in re.findall(r"\d+", era)][:3]
     if not re.fullmatch(r"\d+(\.\d+){1,3}(\.post\d+)?", era):
         raise ValueError(f"era must look like 0.18 or 0.8.1 (got {era!r})")
@@ -96,12 +103,12 @@ def release(era: str) -> tuple[int, int, int]:
 
 
 def full_version(era: str) -> str:
-    """0.18 -> 0.18.0; 0.8.1 stays."""
+    """Return an era as a full version: 0.18 -> 0.18.0; 0.8.1 stays."""
     return era if era.count(".") > 1 else f"{era}.0"
 
 
 def unknown_name_error(name: str, names: Iterable[str], what: str) -> ValueError:
-    """The error that names the right word nearest to a wrong one."""
+    """Return the error for an unknown name, with the nearest known one."""
     known = sorted(names)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
     hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known) or 'none'}"
@@ -130,7 +137,11 @@ class SimulatorSpec:
 
 
 def make_options(spec: SimulatorSpec, *, host: str = "127.0.0.1", port: int = 0) -> Options:
-    """Judge and assemble the options. Raises ValueError for an unknown dialect, era, defect or flag, or a bad value."""
+    """Check a spec and return its options.
+
+    Raises:
+        ValueError: for an unknown dialect, era, defect or flag, or a bad value.
+    """
     dialect = spec.dialect
     if dialect not in DIALECTS:
         raise unknown_name_error(dialect, DIALECTS, "dialect")
@@ -178,7 +189,7 @@ def _apply_flag(name: str, value: object, engine: dict[str, object], server: dic
 
 
 def _parse_value(name: str, value: object, kind: str) -> object:
-    """A value as the field's type, from what YAML or a command line gives."""
+    """Convert a value from YAML or a command line to a field's type."""
     if kind.endswith("| None") and value in (None, "none", "None", ""):
         return None
     expected = kind.removesuffix(" | None")

@@ -1,4 +1,4 @@
-"""The embedded server's API process.
+"""API server process of the embedded server.
 
 `python -m loadchaos.simulator.server --dialect vllm --port 0 --defect NAME --flag k=v` starts it.
 """
@@ -18,7 +18,7 @@ import uvloop
 
 from loadchaos.simulator.engine.client import EngineClient, EngineDiedEarlyError
 from loadchaos.simulator.engine.process import TITLES
-from loadchaos.simulator.http.server import Exchange, HttpServer
+from loadchaos.simulator.http.server import HttpExchange, HttpServer
 from loadchaos.simulator.lmdeploy.api import LmdeployApi
 from loadchaos.simulator.lmdeploy.lifecycle_log import LmdeployLifecycleLog
 from loadchaos.simulator.options import DIALECTS, Options, SimulatorSpec, make_options
@@ -30,7 +30,7 @@ _DRAIN_S = 1.0  # how long connections get to take their last bytes
 
 
 def arguments() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m loadchaos.simulator.server", description=__doc__)
     parser.add_argument("--dialect", default="vllm", help=f"which server to imitate: {', '.join(DIALECTS)}")
     parser.add_argument("--era", default=None, help="which release, as 0.18 or 0.8.1")
@@ -45,7 +45,11 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def config_from_args(argv: Sequence[str]) -> Options:
-    """The options a command line asks for. Raises ValueError naming the nearest right word."""
+    """Return the options of a command line.
+
+    Raises:
+        ValueError: for an unknown name, with the nearest known one.
+    """
     args = arguments().parse_args(argv)
     flags: dict[str, object] = {}
     for given in args.flag:
@@ -60,7 +64,7 @@ def config_from_args(argv: Sequence[str]) -> Options:
 
 
 class Api(Protocol):
-    """What answers requests. `exit_code_on_death` None: the server outlives its engine."""
+    """The imitated HTTP API."""
 
     @property
     def routes(self) -> list[tuple[str, str]]:
@@ -68,39 +72,39 @@ class Api(Protocol):
 
     @property
     def exit_code_on_death(self) -> int | None:
-        """How the process ends when its engine dies."""
+        """Exit code of the process when its engine dies; None: it stays up."""
 
-    def handle(self, exchange: Exchange) -> None:
+    def handle(self, exchange: HttpExchange) -> None:
         """Answer one request, now or later."""
 
     def warm_up(self) -> None:
-        """What can wait until the server listens."""
+        """Do the slow preparations, once the server listens."""
 
 
 class LifecycleLog(Protocol):
-    """What is logged of the server's life."""
+    """The log of the server's start, death and end."""
 
     def start(self) -> None:
-        """Before anything runs."""
+        """Log the start, before anything runs."""
 
     def failed_start(self) -> None:
-        """The engine core ended before it was ready."""
+        """Log that the engine core ended before it was ready."""
 
     def listening(self, port: int, routes: Sequence[tuple[str, str]]) -> None:
-        """The server takes requests."""
+        """Log that the server accepts requests."""
 
     def death(self) -> None:
-        """The engine core is gone."""
+        """Log the death of the engine core."""
 
     def shutting_down(self) -> None:
-        """The listener closes."""
+        """Log that the listener closes."""
 
     def stopped(self) -> None:
-        """All connections are closed."""
+        """Log the end, when all connections are closed."""
 
 
 class ApiServer:
-    """Listens, and dies as the imitated server does when its engine core is gone."""
+    """The API server; it dies as the imitated server does with its engine."""
 
     def __init__(self, options: Options, engine: EngineClient, pipe: socket.socket) -> None:
         self._options = options
@@ -114,7 +118,10 @@ class ApiServer:
         self._stopping = False
 
     async def run(self) -> int:
-        """Serve until the engine dies or a signal comes. Returns the exit code."""
+        """Serve until the engine dies or a signal comes.
+
+        Returns the exit code.
+        """
         self._lifecycle.start()
         try:
             await self._engine.start(self._pipe)
@@ -134,7 +141,10 @@ class ApiServer:
         return self._exit_code
 
     def _engine_died(self, http: HttpServer) -> None:
-        """The pipe's other end is gone: answer everybody, then close after the short window real servers have."""
+        """Fail all requests after an engine death, and close the server.
+
+        It closes after the short window that real servers have.
+        """
         if self._stopping:
             return
         self._lifecycle.death()
@@ -146,7 +156,10 @@ class ApiServer:
         asyncio.get_running_loop().call_later(_DEATH_WINDOW_S, self._close, http)
 
     def _terminate(self, http: HttpServer) -> None:
-        """SIGTERM: the listener closes at once; requests in flight end with the very bodies of an engine death."""
+        """Handle SIGTERM.
+
+        The listener closes at once. Requests in flight end with the same bodies as after an engine death.
+        """
         if self._stopping:
             return
         self._stopping = True
@@ -173,7 +186,10 @@ class ApiServer:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the server. Returns the exit code; 2 for options that cannot be."""
+    """Run the server.
+
+    Returns the exit code; 2 for bad options.
+    """
     try:
         options = config_from_args(sys.argv[1:] if argv is None else argv)
     except ValueError as wrong:

@@ -1,4 +1,4 @@
-"""Helpers for tests of attacks: an admin server that records its calls, a list of ledger rows, an injector."""
+"""Helpers for tests of attacks: admin server, ledger rows, injector."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ class Rows(list[Row]):
 
 
 class AdminServer(ThreadingHTTPServer):
-    """Answer POST paths as `answers` says, after `slow_s` seconds; record all calls in `asked`."""
+    """A server that answers POST paths as `answers` says.
+
+    `slow_s` delays an answer; `asked` records all calls.
+    """
 
     daemon_threads = True
 

@@ -1,4 +1,4 @@
-"""Authorization: only a plain local server may be harmed without `--authorize` for its address."""
+"""Authorization: `--authorize` is needed for all but local servers."""
 
 import os
 import subprocess
@@ -39,7 +39,7 @@ def local_port() -> Iterator[int]:
 
 @pytest.fixture
 def proxy_port() -> Iterator[int]:
-    """A listener with an unknown command line, such as a small proxy in Python."""
+    """A listener with an unknown command line, as of a small proxy."""
     yield from listening("forward.py", "8000")
 
 

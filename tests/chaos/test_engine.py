@@ -1,4 +1,4 @@
-"""Engine attacks: the trigger file is found in the server's environment, written and always removed."""
+"""Engine attacks: the trigger file is found, written and removed."""
 
 from __future__ import annotations
 

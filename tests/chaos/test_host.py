@@ -1,4 +1,4 @@
-"""Host load `cpu`: busy processes that run while the attack holds, and end with it and with us."""
+"""Host load `cpu`: its processes end with the attack and with us."""
 
 from __future__ import annotations
 

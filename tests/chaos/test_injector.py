@@ -1,4 +1,4 @@
-"""AttackInjector with admin attacks: calls sent, rows recorded, acts undone."""
+"""AttackInjector with admin attacks: calls, rows and undoing."""
 
 from __future__ import annotations
 

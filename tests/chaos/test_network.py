@@ -1,4 +1,4 @@
-"""Our proxy and its toxics: data arrives unchanged, late, slowly, cut short or not at all, and normally afterwards."""
+"""Our proxy and its toxics, and the network attacks that use them."""
 
 from __future__ import annotations
 

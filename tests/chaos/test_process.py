@@ -1,4 +1,4 @@
-"""Process attacks: the signal goes to the right process, its pid is recorded, and a stop is always undone."""
+"""Process attacks: right process, recorded pid, undone stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Whole runs with process attacks: their effects are expected, every other failure is the server's."""
+"""Whole runs with process attacks.
+
+Their effects are expected, every other failure is the server's.
+"""
 
 from __future__ import annotations
 

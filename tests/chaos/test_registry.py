@@ -1,4 +1,4 @@
-"""Registries of attacks: each entry is one file, and a new one needs nothing else."""
+"""Registries of attacks: an entry is one file and its name."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_toxic_added_to_the_registry_is_sent_to_toxiproxy(monkeypatch: pytest.Mo
 
 
 class Flag:
-    """An attack that a contributor might add: it raises a flag until it is undone."""
+    """An attack that a contributor might add: raise a flag."""
 
     name = "flag_red"
     effects = ("stalled",)

@@ -1,4 +1,4 @@
-"""Timetables and conditions of attacks: the same seed gives the same times."""
+"""Timetables and conditions of attacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our client of toxiproxy, against a fake that answers as api.go of Shopify/toxiproxy 2 does."""
+"""Our client of toxiproxy, against a fake that answers as version 2."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from loadchaos.core.errors import OptionError, TargetError
 
 
 class Toxiproxy:
-    """A fake toxiproxy: its routes, statuses and messages. Data passes through our own proxy."""
+    """A fake toxiproxy with its routes, statuses and messages.
+
+    Data passes through our own proxy. The answers are those of api.go of Shopify/toxiproxy 2.
+    """
 
     def __init__(self) -> None:
         self.proxies: dict[str, dict[str, Any]] = {}

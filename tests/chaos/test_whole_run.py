@@ -1,4 +1,4 @@
-"""A whole run against an external server, with a profile that has no target."""
+"""A whole run against an external server, without a target in the profile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Helpers for tests of toxics: a proxy before an echo server, and clients that connect through it."""
+"""Helpers for tests of toxics: a proxy before an echo server."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def _proxied() -> AsyncIterator[tuple[Proxy, Connect]]:
 
 
 def run_proxied(check: Callable[[Proxy, Connect], Awaitable[None]]) -> None:
-    """Run `check` with a proxy before an echo server, and with a function that connects through it."""
+    """Run `check` with a proxy and a function that connects through it."""
 
     async def run() -> None:
         async with _proxied() as (proxy, connect):

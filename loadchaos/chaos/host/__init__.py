@@ -20,7 +20,7 @@ HOST_LOADS: dict[str, Callable[[Mapping[str, Any]], Attack]] = {
 
 
 def make(spec: Any, params: Mapping[str, Any], _context: AttackContext) -> Attack:
-    """Make the attack of an entry such as `{host: cpu, params: {processes: 4}}`. Raises OptionError."""
+    """Make the attack of `{host: cpu, params: {...}}`. Raises OptionError."""
     if spec not in HOST_LOADS:
         raise OptionError(f"attack host: {' or '.join(HOST_LOADS)} was expected (got {spec})")
     return HOST_LOADS[spec](params)

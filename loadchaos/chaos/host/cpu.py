@@ -1,4 +1,7 @@
-"""Host load `cpu`: busy processes beside the server. They end with loadchaos, however it ends."""
+"""Host load `cpu`: busy processes beside the server.
+
+They end with loadchaos, however it ends.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,11 @@ _SPIN = "import os,sys\nwhile os.getppid() == int(sys.argv[1]):\n for _ in range
 
 
 def make(params: Mapping[str, Any]) -> CpuHog:
-    """Make the attack from its params. OptionError for anything but a number of `processes`."""
+    """Make the attack from its params, a number of `processes`.
+
+    Raises:
+        OptionError: for anything else.
+    """
     unknown = [name for name in params if name != "processes"]
     if unknown:
         raise OptionError(f"attack host cpu: its param is processes (got {unknown[0]})")
@@ -30,7 +37,7 @@ def make(params: Mapping[str, Any]) -> CpuHog:
 
 
 class CpuHog:
-    """Run busy processes on the server's machine; by default as many as it has processors."""
+    """Busy processes on the server's machine; by default one per processor."""
 
     name = "host_cpu"
     effects: Sequence[str] = ("stalled", "timeout", "alive_but_hung", "shm_broadcast_stall", "rpc_timeout")

@@ -1,4 +1,4 @@
-"""Signals that an attack may send to a process of the server: one file per signal.
+"""Signals that an attack may send: one file per signal.
 
 SIGNALS maps each name of `ProcessSignal` (core/attack_names.py) to the SIGNAL that the file of that name holds.
 A new signal is a file with a SignalType, and its name in `ProcessSignal`.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from loadchaos.chaos.toxics.base import SLOW, Attribute, Chunking, ToxicType
 
 
-class Bandwidth(ToxicType):
+class BandwidthToxic(ToxicType):
     """Pass `rate` kilobytes per second."""
 
     name = "bandwidth"
@@ -20,4 +20,4 @@ class Bandwidth(ToxicType):
         return replace(chunking, size=max(1, min(chunking.size, int(rate / 10))), rate=rate)
 
 
-TOXIC = Bandwidth
+TOXIC = BandwidthToxic

@@ -44,7 +44,10 @@ class Attribute:
 
 @dataclass(frozen=True)
 class Chunking:
-    """Size of the pieces that data is cut into, the pause after each, and a rate in bytes/s (0: no limit)."""
+    """Sizes and pace of the data that is passed on.
+
+    The size of a piece, the pause after each, and a rate in bytes/s (0: no limit).
+    """
 
     size: int
     pause_s: float = 0.0
@@ -52,7 +55,10 @@ class Chunking:
 
 
 class ToxicType:
-    """One type of toxic; an instance is one toxic in force. Every hook does nothing by default."""
+    """One type of toxic; an instance is one toxic in force.
+
+    Every hook does nothing by default.
+    """
 
     name: ClassVar[str]
     attributes: ClassVar[Sequence[Attribute]] = ()
@@ -69,15 +75,21 @@ class ToxicType:
         self.values = toxic.attributes
 
     def delay_s(self) -> float:
-        """Return the delay between arrival and departure of a piece of data or of the end of the stream."""
+        """Return the delay of data and of the end of the stream, in seconds."""
         return 0.0
 
     def close_after_s(self) -> float | None:
-        """Return how long data may be blocked before the connection is closed; None: for ever."""
+        """Return how long data may be blocked before the connection closes.
+
+        None: for ever.
+        """
         return None
 
     def reset_after_s(self) -> float | None:
-        """Return when a connection is reset, counted from its start or the toxic's; None: never."""
+        """Return the time until a hit connection is reset, in seconds.
+
+        It counts from the connection's start or the toxic's. None: never.
+        """
         return None
 
     def chunk(self, chunking: Chunking) -> Chunking:
@@ -85,7 +97,10 @@ class ToxicType:
         return chunking
 
     def bytes_left(self, passed: int) -> int | None:
-        """Return how many bytes may still pass before the connection is closed; None: no limit."""
+        """Return how many bytes may still pass before the connection closes.
+
+        None: no limit.
+        """
         del passed
         return None
 

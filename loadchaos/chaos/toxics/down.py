@@ -5,8 +5,11 @@ from __future__ import annotations
 from loadchaos.chaos.toxics.base import CUT, ApiCall, ToxicType
 
 
-class Down(ToxicType):
-    """Refuse connections and reset those that are open. toxiproxy has no such toxic: its proxy is disabled instead."""
+class DownToxic(ToxicType):
+    """Refuse connections and reset those that are open.
+
+    toxiproxy has no such toxic: its proxy is disabled instead.
+    """
 
     name = "down"
     effects = CUT
@@ -21,4 +24,4 @@ class Down(ToxicType):
         return "POST", "", {"enabled": True}
 
 
-TOXIC = Down
+TOXIC = DownToxic

@@ -7,7 +7,7 @@ import random
 from loadchaos.chaos.toxics.base import SLOW, Attribute, ToxicType
 
 
-class Latency(ToxicType):
+class LatencyToxic(ToxicType):
     """Delay data by `latency`, plus or minus a random part of `jitter`."""
 
     name = "latency"
@@ -23,4 +23,4 @@ class Latency(ToxicType):
         return (self.values["latency"] + random.uniform(-jitter_ms, jitter_ms)) / 1000
 
 
-TOXIC = Latency
+TOXIC = LatencyToxic

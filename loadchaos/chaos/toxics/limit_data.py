@@ -5,7 +5,7 @@ from __future__ import annotations
 from loadchaos.chaos.toxics.base import CUT, Attribute, ToxicType
 
 
-class LimitData(ToxicType):
+class LimitDataToxic(ToxicType):
     """Close a connection after `bytes` have passed."""
 
     name = "limit_data"
@@ -17,4 +17,4 @@ class LimitData(ToxicType):
         return max(0, int(self.values["bytes"]) - passed)
 
 
-TOXIC = LimitData
+TOXIC = LimitDataToxic

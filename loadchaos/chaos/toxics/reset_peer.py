@@ -5,7 +5,7 @@ from __future__ import annotations
 from loadchaos.chaos.toxics.base import CUT, Attribute, ToxicType
 
 
-class ResetPeer(ToxicType):
+class ResetPeerToxic(ToxicType):
     """Reset connections after `timeout`."""
 
     name = "reset_peer"
@@ -17,4 +17,4 @@ class ResetPeer(ToxicType):
         return self.values["timeout"] / 1000
 
 
-TOXIC = ResetPeer
+TOXIC = ResetPeerToxic

@@ -8,8 +8,11 @@ from dataclasses import replace
 from loadchaos.chaos.toxics.base import SLOW, Attribute, Chunking, ToxicType
 
 
-class Slicer(ToxicType):
-    """Cut data into pieces of `average_size` plus or minus `size_variation`, `delay` apart."""
+class SlicerToxic(ToxicType):
+    """Cut data into pieces of `average_size`, `delay` apart.
+
+    The size varies by up to `size_variation` either way.
+    """
 
     name = "slicer"
     attributes = (
@@ -26,4 +29,4 @@ class Slicer(ToxicType):
         return replace(chunking, size=max(1, min(chunking.size, size)), pause_s=self.values["delay"] / 1e6)
 
 
-TOXIC = Slicer
+TOXIC = SlicerToxic

@@ -5,7 +5,7 @@ from __future__ import annotations
 from loadchaos.chaos.toxics.base import SLOW, Attribute, ToxicType
 
 
-class SlowClose(ToxicType):
+class SlowCloseToxic(ToxicType):
     """Pass the end of a connection on after `delay`."""
 
     name = "slow_close"
@@ -17,4 +17,4 @@ class SlowClose(ToxicType):
         return self.values["delay"] / 1000
 
 
-TOXIC = SlowClose
+TOXIC = SlowCloseToxic

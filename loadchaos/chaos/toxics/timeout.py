@@ -5,7 +5,7 @@ from __future__ import annotations
 from loadchaos.chaos.toxics.base import CUT, SLOW, Attribute, ToxicType
 
 
-class Timeout(ToxicType):
+class TimeoutToxic(ToxicType):
     """Pass no data, and close the connection after `timeout` (0: never)."""
 
     name = "timeout"
@@ -18,4 +18,4 @@ class Timeout(ToxicType):
         return self.values["timeout"] / 1000 or None
 
 
-TOXIC = Timeout
+TOXIC = TimeoutToxic

@@ -1,8 +1,9 @@
-"""SHELF: the planted bugs, one file each.
+"""Planted bugs: one file per defect.
 
-A defect changes a few of the engine's rules so that a bug known from a real server becomes possible. It never kills by
-chance: traffic has to bring the engine into the state in which it bites. To add one: a file with NAME, ABOUT, UPSTREAM,
-REMEDIES and `plant(rules)`, and a line in the table below.
+A defect changes a few of the engine's rules (engine/rules.py), so that a bug known from a real server becomes possible. It
+never kills by chance: traffic has to bring the engine into the state that triggers it. `Defect` describes one.
+
+A new defect is one file with NAME, ABOUT, UPSTREAM, REMEDIES and `plant(rules)`, and one entry in `_ALL` below.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ from loadchaos.simulator.engine.rules import EngineRules
 
 @dataclass(frozen=True)
 class Defect:
-    """One planted bug. `remedies` are engine flags, with the value, each of which alone makes it vanish."""
+    """One planted bug.
+
+    `remedies` are engine flags with a value; each of them alone prevents the bug.
+    """
 
     name: str
     dialect: str
@@ -41,7 +45,7 @@ class Defect:
 
 
 class DefectModule(Protocol):
-    """What a file of the shelf holds."""
+    """Contents of a defect file."""
 
     NAME: str
     ABOUT: str
@@ -49,7 +53,7 @@ class DefectModule(Protocol):
     REMEDIES: dict[str, object]
 
     def plant(self, rules: EngineRules) -> None:
-        """Change what the bug changes."""
+        """Change the rules as the bug does."""
 
 
 def _defect(dialect: str, module: DefectModule) -> Defect:
@@ -73,7 +77,11 @@ DEFECTS: Mapping[str, Defect] = {defect.name: defect for defect in _ALL}
 
 
 def plant(names: Iterable[str], rules: EngineRules) -> None:
-    """Plant these defects into an engine's rules. Raises ValueError for a name that is not on the shelf."""
+    """Plant these defects into an engine's rules.
+
+    Raises:
+        ValueError: for an unknown name.
+    """
     for name in sorted(names):
         if name not in DEFECTS:
             near = difflib.get_close_matches(name, DEFECTS, n=1)

@@ -1,4 +1,7 @@
-"""Encoder entries are freed as soon as the tokens that need them are scheduled, before the GPU has run them."""
+"""Encoder entries are freed when their tokens are scheduled.
+
+The GPU has not run them yet.
+"""
 
 from loadchaos.simulator.engine.request import ScheduledRequest
 from loadchaos.simulator.engine.rules import EngineRules
@@ -10,7 +13,10 @@ REMEDIES: dict[str, object] = {"num_speculative_tokens": 0}
 
 
 def plant(rules: EngineRules) -> None:
-    """Free once more when the prompt chunk that reads an image was counted, as if it had already run."""
+    """Free entries again once the chunk that reads them is planned.
+
+    As if that chunk had already run.
+    """
 
     def read_position_after_planning(request: ScheduledRequest) -> int:
         return min(request.computed, request.target)

@@ -1,4 +1,4 @@
-"""The runner forgets evicted encoder entries when a step's plan arrives, before that step's drafter has read them."""
+"""The runner drops evicted encoder entries before its drafter reads them."""
 
 from loadchaos.simulator.engine.rules import EngineRules
 
@@ -9,5 +9,8 @@ REMEDIES: dict[str, object] = {"num_speculative_tokens": 0}
 
 
 def plant(rules: EngineRules) -> None:
-    """Pop first, draft second: bites when an entry's last reader and its successor are planned in the same step."""
+    """Drop entries before the drafter runs.
+
+    It shows when an entry's last reader and its successor are planned in the same step.
+    """
     rules.drop_before_draft = True

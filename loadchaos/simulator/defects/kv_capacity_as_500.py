@@ -1,4 +1,7 @@
-"""LMDeploy 0.6: an input longer than the KV cache reaches the client as 500 instead of a refusal that says why."""
+"""LMDeploy 0.6: an input longer than the KV cache is a 500.
+
+A healthy server refuses it and says why.
+"""
 
 from loadchaos.simulator.engine.rules import EngineRules
 
@@ -9,5 +12,8 @@ REMEDIES: dict[str, object] = {"cache_max_entry_count": 0.8}
 
 
 def plant(rules: EngineRules) -> None:
-    """Change nothing in the engine: its limit is the same (limits.py); the face turns the refusal into a 500."""
+    """Change nothing in the engine: its limit is the same (limits.py).
+
+    The API turns the refusal into a 500.
+    """
     del rules

@@ -1,4 +1,4 @@
-"""A client that leaves takes its last block of the KV cache with it: nobody gives that block back."""
+"""An aborted request never gives back its last KV block."""
 
 from loadchaos.simulator.engine.rules import EngineRules
 
@@ -9,5 +9,8 @@ REMEDIES: dict[str, object] = {}
 
 
 def plant(rules: EngineRules) -> None:
-    """One block an abort: kill nothing, and after enough clients that left the cache is full of what nobody needs."""
+    """Leak one block per abort.
+
+    It kills nothing; after enough aborts the KV cache is full.
+    """
     rules.blocks_leaked_on_abort = 1

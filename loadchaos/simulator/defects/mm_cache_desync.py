@@ -1,4 +1,7 @@
-"""The two sides of the processor cache age differently and are reset out of order, so one expects what the other lost."""
+"""The two sides of the processor cache diverge.
+
+They age differently and are reset out of order, so one expects an item that the other lost.
+"""
 
 from loadchaos.simulator.engine.rules import EngineRules
 
@@ -9,7 +12,7 @@ REMEDIES: dict[str, object] = {"mm_processor_cache_items": 0}
 
 
 def plant(rules: EngineRules) -> None:
-    """Two differences: a hit does not make an entry young here, and a reset waits for the engine's next step.
+    """Let a hit not refresh an entry, and delay a reset to the next step.
 
     The first needs more different images than the cache holds, and old ones used again; the second needs images that
     are taken in between a reset and the next step, and then used again.

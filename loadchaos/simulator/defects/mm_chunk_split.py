@@ -1,4 +1,7 @@
-"""A prompt chunk may end inside an image while the encoder's rows stay whole: more rows than placeholders."""
+"""A prompt chunk ends inside an image: more rows than placeholders.
+
+The encoder's output stays whole.
+"""
 
 from loadchaos.simulator.engine import crash_text
 from loadchaos.simulator.engine.request import Batch
@@ -29,12 +32,15 @@ _FRAMES: tuple[crash_text.Frame, ...] = (
 
 
 def plant(rules: EngineRules) -> None:
-    """Count each step's rows against its placeholders, as the model's merge does."""
+    """Compare each step's rows with its placeholders, as the model does."""
     rules.before_step.append(check)
 
 
 def check(batch: Batch, config: EngineConfig) -> None:
-    """Raise EngineFault when some chunk of this step ends inside an image; the numbers are the step's own."""
+    """Raise EngineFault when a chunk of this step ends inside an image.
+
+    The numbers in the message are the step's own.
+    """
     rows: list[int] = []
     placeholders = 0
     for request, epoch, start, count, _ in batch.planned:

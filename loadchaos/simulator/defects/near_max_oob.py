@@ -1,4 +1,7 @@
-"""The embedding look-up of a prompt's last chunk is padded past the table when the prompt is close to the maximum."""
+"""The embedding look-up of a prompt near the maximum is out of bounds.
+
+The last chunk's look-up is padded past the table.
+"""
 
 from loadchaos.simulator.engine import crash_text
 from loadchaos.simulator.engine.request import Batch
@@ -33,12 +36,15 @@ _FRAMES: tuple[crash_text.Frame, ...] = (
 
 
 def plant(rules: EngineRules) -> None:
-    """Look at each prompt's last chunk."""
+    """Check each prompt's last chunk."""
     rules.before_step.append(check)
 
 
 def check(batch: Batch, config: EngineConfig) -> None:
-    """Raise EngineFault, with one assertion a thread out of bounds, when a padded look-up leaves the table."""
+    """Raise EngineFault when a padded look-up leaves the table.
+
+    The device prints one assertion per thread out of bounds.
+    """
     for request, epoch, start, count, _ in batch.planned:
         beyond = request.prompt + MARGIN - config.max_model_len
         last_chunk = start < request.prompt <= start + count

@@ -1,4 +1,4 @@
-"""A client that leaves takes its row out of the batch, and two others come back in each other's place."""
+"""An abort swaps the rows of two other requests in the batch."""
 
 from loadchaos.simulator.engine.rules import EngineRules
 
@@ -9,5 +9,8 @@ REMEDIES: dict[str, object] = {}
 
 
 def plant(rules: EngineRules) -> None:
-    """It takes an abort while at least two younger requests run; who sends and reads to the end meets no mix-up."""
+    """Swap rows on abort.
+
+    It takes an abort while at least two younger requests run. Without aborts no answer is swapped.
+    """
     rules.swap_rows_on_abort = True

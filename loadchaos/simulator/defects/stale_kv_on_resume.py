@@ -1,4 +1,4 @@
-"""A preempted request comes back to KV blocks that were given to others meanwhile: it goes on with their context."""
+"""A preempted request resumes on other requests' KV blocks."""
 
 from loadchaos.simulator.engine.rules import EngineRules
 
@@ -9,5 +9,8 @@ REMEDIES: dict[str, object] = {"num_gpu_blocks": 8192}
 
 
 def plant(rules: EngineRules) -> None:
-    """It takes pressure on the KV cache: without a preemption every answer is right."""
+    """Use stale KV blocks after a preemption.
+
+    Without a preemption every answer is right.
+    """
     rules.stale_after_preemption = True

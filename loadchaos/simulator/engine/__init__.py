@@ -1,1 +1,1 @@
-"""The simulated engine core."""
+"""The simulated engine core: scheduler, KV cache, runner and its process."""

@@ -1,6 +1,6 @@
-"""What the embedded model says: common words, one a token, the same for the same prompt and seed.
+"""Text of the answers: common words, one per token.
 
-It obeys one order: to repeat a word so many times.
+The same prompt and seed give the same text. One order is obeyed: to repeat a word a number of times.
 """
 
 from __future__ import annotations
@@ -18,13 +18,19 @@ _ORDER = re.compile(r"Repeat this word (\d\d?) times[^:<]*: ([\w-]+)")
 
 
 def ordered_opening(ids: Sequence[int]) -> tuple[int, ...]:
-    """The tokens that an answer begins with because the prompt ordered so; only a short prompt is looked at."""
+    """Return the tokens that the prompt orders the answer to begin with.
+
+    Only a short prompt is searched for the order.
+    """
     order = _ORDER.search(tokenizer.decode(ids)) if len(ids) <= _SHORT_PROMPT else None
     return tuple(tokenizer.encode(" ".join([order[2]] * int(order[1])))) if order is not None else ()
 
 
 class AnswerText:
-    """An endless text; `take(n)` gives the next n tokens of it. `opening` are the tokens it begins with."""
+    """An endless text that is read token by token.
+
+    `opening` are the tokens it begins with.
+    """
 
     __slots__ = ("_first", "_opening", "_right_tokens", "_state", "seed")
 
@@ -36,7 +42,10 @@ class AnswerText:
         self._first = True
 
     def next_text(self, tokens: int) -> str:
-        """The next `tokens` tokens as text; the first word of all has no blank before it."""
+        """Return the next `tokens` tokens as text.
+
+        The first word of all has no blank before it.
+        """
         if self._right_tokens is not None:
             return self._derailed_text(self._right_tokens, tokens)
         if self._opening:
@@ -54,11 +63,14 @@ class AnswerText:
         return f" {text}"
 
     def derail(self, after: int) -> None:
-        """After so many tokens more go on with something else, as a model does whose context was taken away."""
+        """Continue with wrong text after so many more tokens.
+
+        As a model does whose context was taken away.
+        """
         self._right_tokens = after
 
     def _derailed_text(self, right_tokens: int, tokens: int) -> str:
-        """The last `right` tokens that are as they should be, and what comes then."""
+        """Return the last right tokens and the wrong text after them."""
         self._right_tokens = None
         if tokens <= right_tokens:
             text, self._right_tokens = self.next_text(tokens), right_tokens - tokens

@@ -1,4 +1,7 @@
-"""The API server's side of the engine: starts the engine core process, hands it requests, hears its steps and its death."""
+"""The API server's client of the engine core process.
+
+It starts the process, sends it requests, and receives its steps and its death.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +19,29 @@ from loadchaos.simulator.engine.types import EngineConfig, EngineRequest, Engine
 
 
 class OutputSink(Protocol):
-    """Who waits for one request's outputs, and the text that they are tokens of."""
+    """Receiver of one request's outputs, and the text that they are tokens of."""
 
     answer: AnswerText
 
     def output(self, output: RequestOutput) -> None:
-        """What one step gave."""
+        """Accept the output of one step."""
 
     def engine_died(self) -> None:
-        """The engine is gone; nothing more will come."""
+        """Accept that the engine has died and no more output comes."""
 
 
 class EngineDiedEarlyError(Exception):
-    """The engine core ended before it was ready; its own traceback is in the log."""
+    """The engine core ended before it was ready.
+
+    Its own traceback is in the log.
+    """
 
 
 class EngineClient:
-    """One engine core and the requests in it. `on_step(scheduled_tokens)` and `on_death` are set by the server."""
+    """One engine core and its requests.
+
+    The server sets `on_step(scheduled_tokens)` and `on_death`.
+    """
 
     def __init__(self, config: EngineConfig, title: str) -> None:
         self.config = config
@@ -50,7 +59,10 @@ class EngineClient:
         self._process: subprocess.Popen[bytes] | None = None
 
     def spawn(self) -> socket.socket:
-        """Start the process; returns our end of the pipe. Before any event loop, so that it starts while we import."""
+        """Start the process, and return our end of the pipe.
+
+        Called before any event loop runs, so that the process starts while we import.
+        """
         ours, theirs = socket.socketpair()
         # The title in the command line is how a watcher tells the processes apart, as with the real server's titles.
         argv = [sys.executable, "-m", "loadchaos.simulator.engine.process", self._title, str(theirs.fileno())]
@@ -60,14 +72,21 @@ class EngineClient:
         return ours
 
     async def start(self, pipe: socket.socket) -> None:
-        """Wait until the engine is ready. Raises EngineDiedEarlyError when it ends first."""
+        """Wait until the engine is ready.
+
+        Raises:
+            EngineDiedEarlyError: when it ends first.
+        """
         self._ready = asyncio.get_running_loop().create_future()
         await self._link.connect(pipe)
         self._link.send(["config", {**asdict(self.config), "defects": sorted(self.config.defects)}])
         await self._ready
 
     def add(self, request: EngineRequest, sink: OutputSink) -> None:
-        """Hand over a request; its outputs go to `sink`. A dead engine tells the sink at once."""
+        """Send a request; its outputs go to `sink`.
+
+        A dead engine tells the sink at once.
+        """
         if self.dead:
             sink.engine_died()
             return
@@ -75,13 +94,15 @@ class EngineClient:
         self._link.send(["add", frames.request_to_list(request)])
 
     def abort(self, ids: Iterable[str]) -> None:
-        """Take requests out; their sinks hear nothing more."""
+        """Remove requests from the engine; their sinks get no more output."""
         known = [i for i in ids if self._sinks.pop(i, None) is not None]
         if known:
             self._link.send(["abort", known])
 
     def call(self, method: str, *arguments: Any) -> asyncio.Future[Any]:
-        """Have the engine core do something between two steps, in order with the requests sent before.
+        """Call a method of the engine core between two steps.
+
+        It runs in order with the requests sent before.
 
         The future never ends while the engine hangs, and raises EngineDiedEarlyError when it is or becomes dead.
         """
@@ -96,16 +117,16 @@ class EngineClient:
 
     @property
     def in_flight(self) -> int:
-        """Requests handed over and not finished."""
+        """Number of requests that are not finished."""
         return len(self._sinks)
 
     @property
     def ids(self) -> list[str]:
-        """Their ids."""
+        """Ids of the requests that are not finished."""
         return list(self._sinks)
 
     def stop(self) -> None:
-        """End the engine core; nothing is told to anybody."""
+        """End the engine core without telling any sink."""
         self._link.close()
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
@@ -116,7 +137,10 @@ class EngineClient:
             self._process.wait()
 
     def fail_all_requests(self) -> None:
-        """Tell everybody that the engine is gone (also what SIGTERM does to requests in flight)."""
+        """Tell every sink that the engine is gone.
+
+        SIGTERM does the same to requests in flight.
+        """
         self.dead = True
         sinks, self._sinks = self._sinks, {}
         for sink in sinks.values():

@@ -1,4 +1,7 @@
-"""How vLLM prints an engine's death: tracebacks with the real frames, and what its log says just before."""
+"""Texts of an engine's death, as vLLM prints them.
+
+Tracebacks with the real frames, and the log lines just before.
+"""
 
 from __future__ import annotations
 
@@ -41,12 +44,12 @@ EXECUTE_MODEL: tuple[Frame, ...] = (
 
 
 def era_of(config: EngineConfig) -> tuple[int, ...]:
-    """The era as numbers, so that 0.8 comes before 0.18."""
+    """Return the era as numbers, so that 0.8 comes before 0.18."""
     return tuple(int(part) for part in config.era.split(".") if part.isdigit())
 
 
 def traceback(error: str, frames: Sequence[Frame]) -> list[str]:
-    """The lines of a Python traceback that ends in `error` (which may have several lines)."""
+    """Return the lines of a Python traceback that ends in `error`."""
     lines = ["Traceback (most recent call last):"]
     for file, line, function, source in frames:
         lines += [f'  File "{SITE}/{file}", line {line}, in {function}', f"    {source}"]
@@ -54,7 +57,7 @@ def traceback(error: str, frames: Sequence[Frame]) -> list[str]:
 
 
 def dump(config: EngineConfig, batch: Batch) -> list[str]:
-    """What vLLM logs of the step that killed it (dump_input.py), shortened as the ledger would anyway."""
+    """Return vLLM's log lines of the step that killed it (dump_input.py)."""
     spec = "None"
     if config.num_speculative_tokens:
         spec = f"SpeculativeConfig(method='mtp', num_spec_tokens={config.num_speculative_tokens})"
@@ -77,12 +80,18 @@ def dump(config: EngineConfig, batch: Batch) -> list[str]:
 def death(
     config: EngineConfig, batch: Batch, error: str, frames: Sequence[Frame], raw: Sequence[str] = ()
 ) -> EngineFault:
-    """An EngineFault as the engine core reports it; `error` is `Type: message`, possibly of several lines."""
+    """Return the EngineFault that the engine core reports.
+
+    `error` is `Type: message`, possibly of several lines.
+    """
     return EngineFault(error.splitlines()[0], traceback(error, frames), dump(config, batch), raw)
 
 
 def encoder_miss(config: EngineConfig, batch: Batch, mm_hash: str, *, drafter: bool) -> EngineFault:
-    """`Encoder cache miss` as an assertion (to 0.23) or a RuntimeError (from 0.24), from the drafter or the target."""
+    """Return the fault of an encoder cache miss.
+
+    It is an assertion up to 0.23 and a RuntimeError from 0.24, from the drafter or the target model.
+    """
     raised = era_of(config) >= (0, 24)
     kind = "RuntimeError" if raised else "AssertionError"
     text = 'raise RuntimeError(f"Encoder cache miss for {mm_hash}.")'
@@ -122,12 +131,18 @@ _RECEIVE: tuple[Frame, ...] = (
 
 
 def input_thread_death(missing: str) -> list[str]:
-    """What is printed when a desynced processor cache kills the input thread (eras before 0.14)."""
+    """Return the output of an input thread killed by a desynced cache.
+
+    Eras before 0.14.
+    """
     return ["Exception in thread Thread-1 (process_input_sockets):", *traceback(f"AssertionError: {missing}", _RECEIVE)]
 
 
 def preprocessing_error(request_id: str, missing: str) -> list[str]:
-    """What is logged when only the request dies of it (0.14 and later)."""
+    """Return the log lines of a request killed by a desynced cache.
+
+    Eras from 0.14: only the request dies.
+    """
     return [
         f"Unexpected error pre-processing request {request_id}",
         *traceback(f"AssertionError: {missing}", _RECEIVE),

@@ -1,4 +1,7 @@
-"""The scheduler's account of the encoder cache: which images' embeddings the runner holds, who reads them, what may go."""
+"""The scheduler's account of the encoder cache.
+
+It knows the images whose embeddings the runner holds, their readers, and the entries that may be evicted.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ from loadchaos.simulator.engine.types import MMItem
 
 
 class EncoderCache:
-    """Entries by image hash, sizes in encoder tokens. An entry without readers stays until its room is wanted.
+    """Entries by image hash, with sizes in encoder tokens.
+
+    An entry without readers stays until its space is needed.
 
     `size` None grows with the largest item seen (never below `at_least`), as vLLM sizes it from the model's largest.
     """
@@ -27,25 +32,34 @@ class EncoderCache:
         return mm_hash in self._tokens
 
     def grow_for(self, item: MMItem) -> bool:
-        """Whether an item can ever be held; grows the cache for it where the size was left to us."""
+        """Return True if an item can ever be held.
+
+        The cache grows for it where no size was given.
+        """
         if item.tokens > self.size and self._grows:
             self.size = item.tokens
         return item.tokens <= self.size
 
     def has_reader(self, mm_hash: str, request_id: str) -> bool:
-        """Whether this request already holds the entry."""
+        """Return True if this request already holds the entry."""
         return request_id in self._readers.get(mm_hash, ())
 
     def unread_size(self, mm_hash: str) -> int:
-        """Tokens of an entry that nobody reads; 0 when it is read or not there."""
+        """Return the tokens of an entry without readers; 0 for any other."""
         return self._unread.get(mm_hash, 0)
 
     def room_for(self, tokens: int, pinned: int) -> bool:
-        """Whether `tokens` more fit, evicting unread entries except `pinned` tokens of them."""
+        """Return True if `tokens` more fit.
+
+        Entries without readers may be evicted, except `pinned` tokens of them.
+        """
         return tokens <= self.size - self.used + self.unread_tokens - pinned
 
     def hold(self, item: MMItem, request_id: str) -> bool:
-        """Make the request a reader; True when the item has to be encoded. The caller asked `room_for` before."""
+        """Make the request a reader of an item.
+
+        Returns True when the item has to be encoded. Call `room_for` before.
+        """
         if item.hash in self._tokens:
             self._readers[item.hash].add(request_id)
             self.unread_tokens -= self._unread.pop(item.hash, 0)
@@ -58,7 +72,7 @@ class EncoderCache:
         return True
 
     def release(self, mm_hash: str, request_id: str) -> None:
-        """The request needs the entry no longer; the last reader to go leaves it open to eviction."""
+        """Remove a reader; an entry without readers may be evicted."""
         readers = self._readers.get(mm_hash)
         if readers is None or request_id not in readers:
             return
@@ -68,13 +82,19 @@ class EncoderCache:
             self.unread_tokens += self._tokens[mm_hash]
 
     def pop_evicted(self) -> list[str]:
-        """Hashes evicted since the last call, which the runner must forget; those encoded anew meanwhile stay."""
+        """Return the hashes evicted since the last call.
+
+        The runner must forget them. Those encoded again meanwhile are left out.
+        """
         evicted = [h for h in self._evicted if h not in self._tokens]
         self._evicted.clear()
         return evicted
 
     def reset(self) -> None:
-        """Forget everything, readers included: what vLLM warns about when requests are in progress."""
+        """Forget everything, readers included.
+
+        vLLM warns about it when requests are in progress.
+        """
         self._tokens.clear()
         self._readers.clear()
         self._unread.clear()

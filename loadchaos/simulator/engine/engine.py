@@ -1,4 +1,7 @@
-"""The embedded server's engine core: requests in, tokens out, one step at a time, deterministic and without a clock."""
+"""The engine core: requests in, tokens out, one step at a time.
+
+It is deterministic and has no clock.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,9 @@ PauseMode = Literal["abort", "wait", "keep"]
 
 
 class Engine:
-    """A serving engine in small. The same config, seed and arrivals by step give the same outputs.
+    """A small serving engine.
+
+    The same config, seed and arrivals by step give the same outputs.
 
     With async scheduling `step` plans one step ahead of the one it runs; a request that arrives waits one step longer.
     """
@@ -50,7 +55,10 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Whether `step` has anything to do. False while paused with mode keep, whatever waits."""
+        """True if `step` has anything to do.
+
+        False while paused with mode keep, even when requests wait.
+        """
         if self._outputs or self._log:
             return True
         if self._paused == "keep" or self.sleeping:
@@ -61,11 +69,14 @@ class Engine:
 
     @property
     def paused(self) -> bool:
-        """Whether requests are accepted and not served."""
+        """True while requests are accepted and not served."""
         return self._paused is not None
 
     def add(self, request: EngineRequest) -> None:
-        """Queue a request. What is wrong with it comes out of the next step as an output with an error."""
+        """Queue a request.
+
+        A bad request comes out of the next step as an output with an error.
+        """
         if self.input_thread_dead:
             return
         error = self._receive_images(request)
@@ -84,7 +95,7 @@ class Engine:
         self._scheduler.waiting.append(state)
 
     def abort(self, request_ids: Sequence[str]) -> None:
-        """End these requests, where they are still known, with finish_reason abort."""
+        """End these requests with finish_reason abort, where they are known."""
         if self.input_thread_dead:
             return
         for request_id in request_ids:
@@ -98,7 +109,11 @@ class Engine:
                 self._end(request_id, "abort")
 
     def step(self) -> StepResult:
-        """Plan, run and account for one step. Raises EngineFault when the engine dies in it; it must not run again."""
+        """Plan, run and account for one step.
+
+        Raises:
+            EngineFault: when the engine dies in it; it must not run again.
+        """
         if self._clear_receiver_later:
             self._receiver.clear()
             self._clear_receiver_later = False
@@ -120,7 +135,10 @@ class Engine:
         return StepResult(outputs, duration_s, log, batch.tokens if batch else 0)
 
     def reset_mm_cache(self) -> list[str]:
-        """Clear the engine's side of the processor cache; never the encoder cache. Returns the lines it logs."""
+        """Clear the engine's side of the processor cache.
+
+        The encoder cache stays. Returns the lines it logs.
+        """
         if self._rules.reset_in_order:
             self._receiver.clear()
         else:
@@ -128,7 +146,10 @@ class Engine:
         return self._desync_warning("multi-modal")
 
     def reset_encoder_cache(self) -> list[str]:
-        """Clear the encoder cache in scheduler and runner, whoever reads it. Returns the lines it logs."""
+        """Clear the encoder cache in scheduler and runner.
+
+        Even entries with readers go. Returns the lines it logs.
+        """
         warning = self._desync_warning("encoder")
         self._scheduler.encoder.reset()
         self._runner.embeddings.clear()
@@ -137,13 +158,19 @@ class Engine:
         return warning
 
     def reset_prefix_cache(self, reset_running: bool = False) -> bool:
-        """Forget cached prefixes; False, and nothing done, while blocks are held and `reset_running` is not set."""
+        """Forget cached prefixes.
+
+        Returns False, and does nothing, while blocks are held and `reset_running` is not set.
+        """
         if reset_running:
             self._scheduler.preempt_all()
         return self._scheduler.pool.forget_prefixes()
 
     def pause(self, mode: PauseMode = "abort") -> None:
-        """Accept requests and serve none: keep freezes those running, wait lets them finish, abort ends them."""
+        """Accept requests and serve none.
+
+        `keep` freezes the running ones, `wait` lets them finish, `abort` ends them.
+        """
         self._paused = mode
         self._scheduler.admitting = False
         if mode == "abort":
@@ -155,7 +182,10 @@ class Engine:
         self._scheduler.admitting = not self.sleeping
 
     def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
-        """As vLLM's /sleep: requests are ended (or kept), caches are lost, nothing runs until wake_up."""
+        """Sleep, as vLLM's /sleep does.
+
+        Requests are ended (or kept), caches are lost, and nothing runs until `wake_up`.
+        """
         self.pause(mode)
         self.sleeping = True
         self._scheduler.preempt_all()
@@ -164,12 +194,12 @@ class Engine:
             self.reset_encoder_cache()
 
     def wake_up(self) -> None:
-        """Undo sleep."""
+        """Undo `sleep`."""
         self.sleeping = False
         self.resume()
 
     def stats(self) -> EngineStats:
-        """Gauges as of now and counters since the start."""
+        """Return the gauges as of now and the counters since the start."""
         scheduler, counts = self._scheduler, self._runner.counters
         counters: dict[str, float] = {
             "prompt_tokens": self._prompt_tokens,
@@ -190,7 +220,10 @@ class Engine:
         )
 
     def _next_batch(self) -> Batch | None:
-        """The step to run now: the oldest planned one. Async scheduling keeps a second one planned behind it."""
+        """Return the oldest planned step, to run now.
+
+        Async scheduling keeps a second step planned behind it.
+        """
         frozen = self._paused == "keep" or self.sleeping
         ahead = 2 if self.config.async_scheduling else 1
         while len(self._in_flight) < ahead and not frozen:
@@ -247,7 +280,10 @@ class Engine:
         return None
 
     def _reason_to_refuse(self, request: EngineRequest) -> str | None:
-        """Why the engine can never serve it, or None. The API server refuses most of this before."""
+        """Explain why the engine can never serve a request; None where it can.
+
+        The API server refuses most such requests before.
+        """
         config = self.config
         if config.dialect == "lmdeploy" and request.prompt_tokens > input_limit(config):
             return "ResponseType.INPUT_LENGTH_ERROR"

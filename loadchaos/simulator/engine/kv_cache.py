@@ -1,4 +1,4 @@
-"""The engine's KV cache: a fixed pool of blocks, shared by prefix, the least recently used given away first."""
+"""KV cache: a fixed pool of blocks, shared by prefix, evicted by LRU."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 
 class BlockPool:
-    """`blocks` blocks of `block_size` tokens. A block is free, or held by one or more requests, never both.
+    """A pool of `blocks` blocks of `block_size` tokens.
+
+    A block is free, or held by one or more requests, never both.
 
     A free block may still carry the hash of the prompt part it holds; it is found again by `match` until it is given
     away. With `caching` off nothing is ever found.
@@ -24,16 +26,22 @@ class BlockPool:
 
     @property
     def free_blocks(self) -> int:
-        """How many blocks no request holds."""
+        """Number of blocks that no request holds."""
         return len(self._free)
 
     @property
     def usage(self) -> float:
-        """Share of blocks held by requests, 0 to 1; cached prefixes nobody uses count as free, as vLLM counts."""
+        """Share of blocks held by requests, 0 to 1.
+
+        Cached prefixes without a request count as free, as vLLM counts.
+        """
         return 1.0 - len(self._free) / self.size
 
     def match(self, hashes: Sequence[int], most: int) -> list[int]:
-        """The blocks that hold the longest known prefix of `hashes`, at most `most` of them; nothing is taken yet."""
+        """Return the blocks of the longest known prefix of `hashes`.
+
+        At most `most` of them. No block is taken yet.
+        """
         found: list[int] = []
         if not self._caching:
             return found
@@ -45,18 +53,21 @@ class BlockPool:
         return found
 
     def room_beside(self, matched: Sequence[int]) -> int:
-        """Free blocks left over when `matched` is taken."""
+        """Return the free blocks left over when `matched` is taken."""
         return len(self._free) - sum(1 for block in matched if not self._refs[block])
 
     def share(self, matched: Sequence[int]) -> None:
-        """Take blocks that `match` found."""
+        """Hold blocks that `match` found."""
         for block in matched:
             if not self._refs[block]:
                 del self._free[block]
             self._refs[block] += 1
 
     def allocate(self, count: int) -> list[int] | None:
-        """`count` fresh blocks, or None when there are not so many; the prefixes they held are forgotten."""
+        """Return `count` free blocks, or None when there are not so many.
+
+        The prefixes they held are forgotten.
+        """
         if count > len(self._free):
             return None
         taken = [self._free.popitem(last=False)[0] for _ in range(count)]
@@ -66,7 +77,10 @@ class BlockPool:
         return taken
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Give up one hold on each block; the tail of a prompt becomes free before its head, so heads live longer."""
+        """Release one hold on each block.
+
+        The tail of a prompt becomes free before its head, so heads live longer.
+        """
         for block in reversed(blocks):
             if self._refs[block] <= 0:
                 raise RuntimeError(f"block {block} was freed twice")  # our own mistake, never the subject's
@@ -75,13 +89,19 @@ class BlockPool:
                 self._free[block] = None
 
     def remember(self, block: int, prefix_hash: int) -> None:
-        """Say that a full block now holds this part of a prompt; the first block to hold a prefix keeps the name."""
+        """Note that a full block holds this part of a prompt.
+
+        The first block to hold a prefix keeps its hash.
+        """
         if self._caching and self._hash_of[block] is None and prefix_hash not in self._by_hash:
             self._hash_of[block] = prefix_hash
             self._by_hash[prefix_hash] = block
 
     def forget_prefixes(self) -> bool:
-        """Drop every cached prefix; False, and nothing happens, while a request holds blocks (as vLLM answers)."""
+        """Drop every cached prefix.
+
+        Returns False, and does nothing, while a request holds blocks (as vLLM answers).
+        """
         if len(self._free) != self.size:
             return False
         self._hash_of = [None] * self.size

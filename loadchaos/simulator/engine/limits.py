@@ -1,4 +1,4 @@
-"""The longest input an engine takes, and how much KV cache its memory flags leave it."""
+"""Longest input of an engine, and the KV blocks its memory flags give."""
 
 from __future__ import annotations
 
@@ -13,19 +13,25 @@ LMDEPLOY_BLOCK_BYTES = 8388608
 
 
 def lmdeploy_blocks(cache_max_entry_count: float) -> int:
-    """GPU blocks of LMDeploy's pytorch engine: int(free memory after its own needs x share / block size)."""
+    """Return the GPU blocks of LMDeploy's pytorch engine.
+
+    int(free memory after its own needs x share / block size).
+    """
     return int(LMDEPLOY_CACHE_MEMORY_BYTES * cache_max_entry_count / LMDEPLOY_BLOCK_BYTES)
 
 
 def with_kv_blocks(config: EngineConfig) -> EngineConfig:
-    """The config with its KV blocks worked out: LMDeploy's `num_gpu_blocks` 0 means "from cache_max_entry_count"."""
+    """Return the config with its number of KV blocks.
+
+    LMDeploy's `num_gpu_blocks` 0 means "from cache_max_entry_count".
+    """
     if config.dialect == "lmdeploy" and config.num_gpu_blocks == 0:
         return replace(config, num_gpu_blocks=lmdeploy_blocks(config.cache_max_entry_count))
     return config
 
 
 def input_limit(config: EngineConfig) -> int:
-    """The most prompt tokens the engine takes; one more is refused.
+    """Return the longest prompt in tokens; one token more is refused.
 
     vLLM: max_model_len - 1, since at least one token is to be generated. LMDeploy: `_get_max_session_len` of its
     pytorch engine, which changed with 0.9.2, 0.10 and 0.12 (blocks x size; less a block; of that the smaller; less a

@@ -1,4 +1,7 @@
-"""The pipe between the API server and its engine core: a socket pair with length-prefixed JSON, one frame a step."""
+"""Pipe between the API server and its engine core.
+
+A socket pair with length-prefixed JSON, one frame per step.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +19,19 @@ _LENGTH = struct.Struct("<I")
 
 
 def encode(message: list[Any]) -> bytes:
-    """One message as a frame: four bytes of length, then JSON."""
+    """Encode a message as a frame: four bytes of length, then JSON."""
     body = orjson.dumps(message)
     return _LENGTH.pack(len(body)) + body
 
 
 class FrameSplitter:
-    """Cuts a byte stream into messages; keeps what is incomplete."""
+    """Splits a byte stream into messages."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[list[Any]]:
-        """Every message that `data` completes, in order."""
+        """Yield every message that `data` completes, in order."""
         self._buffer += data
         start = 0
         while len(self._buffer) - start >= _LENGTH.size:
@@ -42,7 +45,10 @@ class FrameSplitter:
 
 
 class EngineLink(asyncio.Protocol):
-    """The API server's end. `lost` is called once, when the engine core's end is gone for whatever reason."""
+    """The API server's end of the pipe.
+
+    `lost` is called once, when the engine core's end is gone for any reason.
+    """
 
     def __init__(self, received: Callable[[list[Any]], None], lost: Callable[[], None]) -> None:
         self._received = received
@@ -55,28 +61,28 @@ class EngineLink(asyncio.Protocol):
         await asyncio.get_running_loop().create_connection(lambda: self, sock=end)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio: the pipe is ours."""
+        """Handle the connected pipe (asyncio)."""
         # uvloop's transports are none of asyncio's classes, though they have all of their methods
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """asyncio: bytes, perhaps with whole messages."""
+        """Handle bytes, which may complete messages (asyncio)."""
         for message in self._splitter.feed(data):
             self._received(message)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio: the other end is gone."""
+        """Handle the end of the other side (asyncio)."""
         del exc
         self._transport = None
         self._lost()
 
     def send(self, message: list[Any]) -> None:
-        """Send one message; silently nothing when the engine core has gone (`lost` has been called)."""
+        """Send one message; do nothing when the engine core has ended."""
         if self._transport is not None:
             self._transport.write(encode(message))
 
     def close(self) -> None:
-        """Let the engine core see the end of the pipe, which ends it."""
+        """Close the pipe, which ends the engine core."""
         if self._transport is not None:
             self._transport.close()
 
@@ -85,7 +91,7 @@ class EngineLink(asyncio.Protocol):
 
 
 def request_to_list(request: EngineRequest) -> list[Any]:
-    """An EngineRequest as JSON-able values."""
+    """Return an EngineRequest as values for JSON."""
     items = [[i.hash, i.tokens, i.offset, i.data] for i in request.mm_items]
     return [
         request.id,
@@ -105,7 +111,7 @@ def request_from_list(values: list[Any]) -> EngineRequest:
 
 
 def outputs_to_list(result: StepResult) -> list[list[Any]]:
-    """One step's outputs."""
+    """Return one step's outputs as values for JSON."""
     return [
         [o.request_id, o.new_tokens, o.finish_reason, o.error, o.cached_tokens, o.derailed, o.swapped_with]
         for o in result.outputs
@@ -118,7 +124,7 @@ def output_from_list(values: list[Any]) -> RequestOutput:
 
 
 def stats_to_list(stats: EngineStats) -> list[Any]:
-    """The engine's gauges and counters."""
+    """Return the engine's gauges and counters as values for JSON."""
     return [
         stats.requests_running,
         stats.requests_waiting,

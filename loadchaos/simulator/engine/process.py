@@ -1,4 +1,6 @@
-"""The engine core process: steps the engine in real time, one frame to the API server for each step.
+"""Engine core process: steps the engine in real time.
+
+It sends one frame to the API server for each step.
 
 Started by the API server with one end of a socket pair; it ends when the other end is gone, so it never outlives it.
 """
@@ -32,7 +34,7 @@ class _PipeClosed(Exception):  # noqa: N818 - a signal in our own flow, never se
 
 
 class EngineCore:
-    """Owns the engine and the pipe."""
+    """The engine and its end of the pipe."""
 
     def __init__(self, pipe: socket.socket) -> None:
         self._pipe = pipe
@@ -46,7 +48,14 @@ class EngineCore:
         self._send(["ready", os.getpid()])
 
     def run(self) -> None:
-        """Step while there is work, wait while there is none. Returns never; raises _Gone or EngineFault."""
+        """Step while there is work, wait while there is none.
+
+        It never returns.
+
+        Raises:
+            _PipeClosed: at the end of the pipe.
+            EngineFault: when the engine dies.
+        """
         due = time.monotonic()
         while True:
             self._apply_messages()
@@ -114,7 +123,10 @@ class EngineCore:
                 self._send(["reply", message[1], self._admin_call(message[2], message[3])])
 
     def _admin_call(self, method: str, arguments: list[Any]) -> Any:
-        """What the admin endpoints ask for. Resets log their warnings, the rest answers by its value."""
+        """Run a call of the admin endpoints.
+
+        Resets log their warnings; every call returns a value.
+        """
         engine = self._engine
         if method == "reset_mm_cache":
             self._log_warnings(engine.reset_mm_cache())
@@ -137,7 +149,10 @@ class EngineCore:
             self._log.line("WARNING", "core.py:557", line)
 
     def _log_step(self, lines: Sequence[str]) -> None:
-        """Print a step's lines where the real server would: a thread's death raw, a request's error as an error."""
+        """Print a step's lines as the real server does.
+
+        A thread's death goes out raw, a request's error as an error.
+        """
         where: tuple[str, str] | None = ("INFO", "gpu_model_runner.py:2364")
         for line in lines:
             if line.startswith("Exception in thread"):
@@ -152,7 +167,11 @@ class EngineCore:
                 self._log.line(*where, line)
 
     def _receive(self, timeout_s: float | None) -> None:
-        """Take what has come, waiting at most `timeout_s` for something. Raises _Gone at the end of the pipe."""
+        """Receive messages, waiting at most `timeout_s` for the first.
+
+        Raises:
+            _PipeClosed: at the end of the pipe.
+        """
         ready, _, _ = select.select([self._pipe], [], [], timeout_s)
         if not ready:
             return
@@ -191,7 +210,10 @@ def _name_process(title: str) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """`core TITLE FD`: serve the socket with that number until it ends. Returns 1 when the engine died."""
+    """Serve the socket with the number FD (`process TITLE FD`).
+
+    Returns 1 when the engine died.
+    """
     title, fd = argv
     _name_process(title)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the API server, which then ends us

@@ -1,4 +1,7 @@
-"""The engine's side of the two-sided processor cache: it must hold whatever the API server's side believes it holds."""
+"""The engine's side of the two-sided processor cache.
+
+It must hold all that the API server's side believes it holds.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,16 @@ from loadchaos.simulator.engine.types import MMItem
 
 
 class ExpectedCachedItemError(Exception):
-    """The API server sent only a hash and the item is not here; the text is vLLM's."""
+    """The API server sent only a hash, and the item is not here.
+
+    The text is vLLM's.
+    """
 
 
 class ReceiverCache:
-    """The last `items` images by hash. Both sides do the same in the same order, so they hold the same.
+    """The last `items` images by hash.
+
+    Both sides do the same in the same order, so they hold the same.
 
     `refresh_on_hit` off is a planted difference between the sides: see defects/mm_cache_desync.py.
     """
@@ -25,7 +33,11 @@ class ReceiverCache:
         self.hits = 0
 
     def receive(self, item: MMItem) -> None:
-        """Take in one image of a request. Raises ExpectedCachedItemError when only its hash came and it is unknown."""
+        """Accept one image of a request.
+
+        Raises:
+            ExpectedCachedItemError: when only its hash came and the hash is unknown.
+        """
         self.queries += 1
         if item.hash in self._held:
             self.hits += 1

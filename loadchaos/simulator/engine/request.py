@@ -1,4 +1,7 @@
-"""One request while the engine works on it, and one step's plan: what scheduler and runner pass to each other."""
+"""State of a request in the engine, and the plan of one step.
+
+Scheduler and runner pass these to each other.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ _MASK = 0xFFFFFFFFFFFFFFFF
 
 
 class ScheduledRequest:
-    """The state of one admitted request. Positions count tokens of prompt and answer together, from 0.
+    """The state of one admitted request.
 
     `computed` is what the scheduler has planned, drafts included; `verified` is what the runner has really computed.
     They differ by the steps in flight, and a rejected draft takes `computed` back.
@@ -39,7 +42,10 @@ class ScheduledRequest:
         self.restart()
 
     def restart(self) -> None:
-        """Before admission and after a preemption: nothing computed; what was answered becomes part of the prompt."""
+        """Reset the progress, before admission and after a preemption.
+
+        After a preemption the answer so far becomes part of the prompt.
+        """
         self.target = self.prompt + self.outputs  # computed up to here, the next token is sampled
         self.computed = 0
         self.verified = 0
@@ -53,7 +59,10 @@ class ScheduledRequest:
         self.all_rejected = True
 
     def draw(self) -> float:
-        """A number in [0, 1), a function of the request's seed and how often it was asked (splitmix: this is hot)."""
+        """Return a number in [0, 1), decided by the seed and the call's number.
+
+        It uses splitmix, because this code is hot.
+        """
         self.rng_state = state = (self.rng_state + 0x9E3779B97F4A7C15) & _MASK
         state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
         state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
@@ -61,7 +70,10 @@ class ScheduledRequest:
 
 
 def answer_length(original: EngineRequest, config: EngineConfig) -> tuple[int, str]:
-    """How many tokens the answer will have, and why it ends there. At least one; seeded, so any run repeats."""
+    """Return the length of the answer in tokens, and why it ends there.
+
+    At least one token; seeded, so that a run repeats.
+    """
     longest = max(1, min(original.max_tokens, config.max_model_len - original.prompt_tokens))
     shortest = max(1, original.min_tokens)
     if config.stop_share > 0 and shortest < longest:
@@ -77,7 +89,10 @@ Planned = tuple[ScheduledRequest, int, int, int, int]
 
 @dataclass
 class Batch:
-    """One step's plan. `encode` are images to encode first, `evicted` hashes the runner is to forget."""
+    """The plan of one step.
+
+    `encode` are images to encode first, `evicted` hashes that the runner must forget.
+    """
 
     planned: list[Planned] = field(default_factory=list)
     encode: list[MMItem] = field(default_factory=list)

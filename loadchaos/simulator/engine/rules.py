@@ -1,4 +1,7 @@
-"""The few decisions a planted bug may change, each as the healthy engine takes it."""
+"""Decisions of the engine that a planted bug may change.
+
+The defaults are those of a healthy engine.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from loadchaos.simulator.engine.request import Batch, ScheduledRequest
 from loadchaos.simulator.engine.types import EngineConfig
 
 REDO_AFTER_REJECTIONS = 3
-"""The drafter reads the last prompt chunk again when its first so many drafts in a row were rejected.
+"""After this many rejected drafts in a row the drafter reads the last prompt chunk again.
+
 
 A simplification. Upstream says that a rejection makes the drafter want an entry that the scheduler, whose account never
 included the drafter's reads, has let go; how far back it reads differs between models. Here it is this rare but certain
@@ -19,7 +23,10 @@ another request takes the room in the few steps between.
 
 
 def position_read_by_all(request: ScheduledRequest) -> int:
-    """The position before which neither the target nor the drafter reads in any step after the one now being planned.
+    """Return the position before which no later step reads.
+
+    Neither the target nor the drafter reads before it after the step now being planned.
+
 
     A prompt chunk is planned from `computed`: what ends before it was read. After the prompt the last chunk is kept until
     the drafter has had its chance to start over, counted with every draft in flight taken as rejected.
@@ -33,7 +40,10 @@ def position_read_by_all(request: ScheduledRequest) -> int:
 
 @dataclass
 class EngineRules:
-    """How the engine decides. Defects change fields of their engine's own copy; the engine knows no defect by name."""
+    """The engine's rules.
+
+    Defects change fields of their engine's own copy; the engine knows no defect by name.
+    """
 
     config: EngineConfig
     # encoder cache: which entries a request gives up when it is planned, before it asks for new ones ...

@@ -1,4 +1,7 @@
-"""What the GPU's side does with a planned step: encode images, compute, verify drafts, draft anew."""
+"""Model runner: what the GPU's side does with a planned step.
+
+It encodes images, computes, verifies drafts and drafts again.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from loadchaos.simulator.engine.types import EngineConfig
 
 @dataclass
 class RunnerCounters:
-    """What the runner counts, for the metrics page."""
+    """The runner's counters for the metrics page."""
 
     drafts: int = 0
     draft_tokens: int = 0
@@ -20,7 +23,10 @@ class RunnerCounters:
 
 
 class ModelRunner:
-    """Holds the embeddings that were really encoded; the scheduler only keeps account of them."""
+    """The runner, with the embeddings that were really encoded.
+
+    The scheduler only keeps account of them.
+    """
 
     def __init__(self, config: EngineConfig, rules: EngineRules) -> None:
         self.config = config
@@ -29,7 +35,12 @@ class ModelRunner:
         self.counters = RunnerCounters()
 
     def run(self, batch: Batch, log: list[str]) -> list[tuple[ScheduledRequest, int, int, int]]:
-        """Compute one step: request, drafts verified, drafts rejected, tokens given. Raises EngineFault when it dies.
+        """Compute one step.
+
+        Returns (request, drafts verified, drafts rejected, new tokens) of each request.
+
+        Raises:
+            EngineFault: when the engine dies in it.
 
         The order is what three of the planted bugs turn on: encode, the target reads, (the plan's evictions), sample
         and verify, the drafter reads, the plan's evictions.
@@ -80,7 +91,10 @@ class ModelRunner:
         return drafts - accepted
 
     def _drafter_restart(self, request: ScheduledRequest) -> tuple[int, int]:
-        """The prompt positions a drafter reads again after the prompt: only when its first drafts were all rejected."""
+        """Return the prompt positions that a drafter reads again.
+
+        It reads them only when its first drafts were all rejected.
+        """
         if request.decode_steps == REDO_AFTER_REJECTIONS + 1 and request.all_rejected:
             return request.run_chunk_start, request.target
         return 0, 0

@@ -1,4 +1,4 @@
-"""Who runs in the next step: queues, token budget, KV blocks with preemption, and room in the encoder cache."""
+"""Scheduler: queues, token budget, KV blocks and the encoder cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from loadchaos.simulator.engine.types import EngineConfig, MMItem
 
 
 class Scheduler:
-    """vLLM V1's scheduler in small: running requests first, then the queue in order of arrival, one budget for both.
+    """A small version of vLLM V1's scheduler.
+
+    Running requests come first, then the queue in order of arrival, with one budget for both.
 
     Planning is optimistic: a request's `computed` moves when its tokens are planned, drafts included; `give_back` takes
     rejected drafts back. With async scheduling the next step is planned before the last one's outcome is known.
@@ -36,7 +38,10 @@ class Scheduler:
         self._budget = max(config.max_num_batched_tokens, 0 if config.enable_chunked_prefill else config.max_model_len)
 
     def plan(self) -> Batch:
-        """The next step; empty when nothing can run. Evicted encoder entries travel with it to the runner."""
+        """Plan the next step; it is empty when nothing can run.
+
+        Evicted encoder entries travel with it to the runner.
+        """
         batch = Batch()
         self._encode_room = self.encoder.size
         preemptions = self.preemptions
@@ -47,7 +52,14 @@ class Scheduler:
         return batch
 
     def record_outcome(self, request: ScheduledRequest, drafts: int, rejected: int, given: int) -> None:
-        """A step of the request is done: `drafts` are verified, `rejected` of them did not hold, `given` tokens came."""
+        """Record the outcome of a step of the request.
+
+        Args:
+            request: the request.
+            drafts: drafts that were verified.
+            rejected: how many of them were rejected.
+            given: new tokens.
+        """
         request.unverified -= drafts
         request.computed -= rejected
         request.outputs += given
@@ -59,7 +71,7 @@ class Scheduler:
             request.remembered += 1
 
     def finish(self, request: ScheduledRequest) -> None:
-        """Take the request out, wherever it is, and everything it holds with it."""
+        """Remove the request, and release everything it holds."""
         if request.started and request in self.running:
             self.running.remove(request)
         elif request in self.waiting:
@@ -67,7 +79,10 @@ class Scheduler:
         self._release_resources(request)
 
     def preempt_all(self) -> None:
-        """Send every running request back to the queue, as /reset_prefix_cache with reset_running_requests does."""
+        """Send every running request back to the queue.
+
+        /reset_prefix_cache with reset_running_requests does this.
+        """
         while self.running:
             self._preempt(self.running[-1])
 
@@ -138,7 +153,10 @@ class Scheduler:
             budget -= count
 
     def _plan_chunk(self, batch: Batch, request: ScheduledRequest, budget: int) -> int:
-        """Tokens planned for the next prompt chunk; 0 when its image has no room yet; -1 when it was preempted."""
+        """Plan the next prompt chunk, and return its tokens.
+
+        0 when its image has no space yet; -1 when the request was preempted.
+        """
         if request.held:
             self._release(request, self._rules.read_position)
         count = min(request.target - request.computed, budget)
@@ -173,7 +191,7 @@ class Scheduler:
             self._release(request, self._rules.read_position_after_planning)
 
     def _fit_images(self, request: ScheduledRequest, start: int, count: int) -> tuple[int, list[MMItem]]:
-        """How much of a chunk can run given the encoder cache, and the images it must take hold of.
+        """Return how much of a chunk can run, and the images it must hold.
 
         With a drafter the chunk needs one position more than it computes: the drafter reads one ahead.
         """
@@ -207,7 +225,9 @@ class Scheduler:
         return count, items
 
     def _tokens_before(self, item: MMItem, start: int, *, alone: bool) -> int:
-        """Tokens from `start` to before an image that cannot run yet, kept out of the drafter's sight as well.
+        """Return the tokens from `start` to before an image that cannot run yet.
+
+        The drafter, which reads one token ahead, must not reach the image either.
 
         A request that takes or holds the image just before goes right up to it: to wait, holding, for room that it takes
         up itself would be for ever.
@@ -225,7 +245,10 @@ class Scheduler:
             self.encoder.release(mm_hash, request.id)
 
     def _make_room(self, request: ScheduledRequest, tokens: int) -> bool:
-        """Blocks for `tokens` positions, preempting from the end of the line; False when the request itself went."""
+        """Allocate blocks for `tokens` positions, preempting from the end.
+
+        Returns False when the request itself was preempted or ended.
+        """
         while not self._grow(request, tokens):
             victim = self.running[-1]
             if victim is request and len(self.running) == 1:

@@ -1,4 +1,4 @@
-"""How long a step takes: a straight line, with the constants of about a 7B model on one large GPU."""
+"""Duration of a step: a linear model of a 7B model on one large GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ PER_ENCODER_TOKEN_S = 20e-6
 
 
 def step_duration_s(batch: Batch, config: EngineConfig) -> float:
-    """Seconds the step takes at the configured speed; about 10 ms for one decoding request, 16 ms for 200."""
+    """Return the duration of a step in seconds at the configured speed.
+
+    About 10 ms for one decoding request, 16 ms for 200.
+    """
     decoding = len(batch.planned)
     encoder_tokens = sum(item.tokens for item in batch.encode)
     seconds = (

@@ -1,4 +1,4 @@
-"""What passes between the embedded server's API process and its engine core, and how the engine is configured."""
+"""Types shared by the API process and the engine core."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """The engine's flags, under the server's own names where it has them. Sizes are tokens unless the name says so.
+    """The engine's flags, under the server's own names where it has them.
+
+    Sizes are in tokens unless the name says otherwise.
 
     `encoder_cache_size` None means max(max_num_batched_tokens, largest item): vLLM takes it from the batch budget.
     `speed` divides every step's duration: 1.0 is about a 7B model on one large GPU.
@@ -42,7 +44,9 @@ class EngineConfig:
 
 @dataclass(frozen=True)
 class MMItem:
-    """One image of a request: content hash, how many placeholder tokens it takes, at which prompt position they begin.
+    """One image of a request.
+
+    Content hash, number of placeholder tokens, and the prompt position where they begin.
 
     `data` is False when the API server's side of the processor cache believed the engine has the item and sent only
     the hash (vLLM's two-sided cache).
@@ -56,7 +60,10 @@ class MMItem:
 
 @dataclass(frozen=True)
 class EngineRequest:
-    """One request as the API server hands it to the engine core. `prefix_hashes` are hashes of its full KV blocks."""
+    """One request as the API server sends it to the engine core.
+
+    `prefix_hashes` are the hashes of its full KV blocks.
+    """
 
     id: str
     prompt_tokens: int
@@ -69,7 +76,7 @@ class EngineRequest:
 
 @dataclass(frozen=True)
 class RequestOutput:
-    """What one step gave one request: how many new tokens, and how it ended if it did.
+    """Output of one step for one request.
 
     `finish_reason` is stop, length, abort or error; `error` says why, in the words the server's log would use.
     `derailed`: computed from a context that is not the request's own; `swapped_with`: from here on the tokens of this
@@ -87,7 +94,7 @@ class RequestOutput:
 
 @dataclass(frozen=True)
 class StepResult:
-    """One engine step: what it gave, how long it takes (seconds at this config's speed), lines it logs."""
+    """Outputs of one step, its duration in seconds, and its log lines."""
 
     outputs: Sequence[RequestOutput]
     duration_s: float
@@ -97,7 +104,10 @@ class StepResult:
 
 @dataclass(frozen=True)
 class EngineStats:
-    """Counters and gauges as the metrics page needs them; `counters` only ever grow."""
+    """Counters and gauges for the metrics page.
+
+    `counters` only ever grow.
+    """
 
     requests_running: int
     requests_waiting: int
@@ -107,7 +117,10 @@ class EngineStats:
 
 
 class EngineFault(Exception):  # noqa: N818 - it is the subject's fault, not our error
-    """The engine died in this step. `traceback` is what its process prints, as the real one does, without prefix.
+    """The engine died in this step.
+
+    `traceback` is the output of its process, as in the real server, without prefix.
+
 
     `log_before` is what it logs first (`Dumping input data ...`); `raw_before` what the device prints before that,
     lines that carry no log prefix in the real server either.

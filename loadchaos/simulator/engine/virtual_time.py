@@ -1,4 +1,7 @@
-"""Drives an engine without a clock, a process or a network: what tests and benchmarks of the engine are made of."""
+"""Run an engine without a clock, a process or a network.
+
+Tests and benchmarks of the engine use this.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ from loadchaos.simulator.engine.types import EngineFault, EngineRequest, MMItem,
 
 @dataclass
 class LoopResult:
-    """How a closed loop went: steps, virtual seconds, what each request got, and the death if there was one."""
+    """Result of a closed loop.
+
+    Steps, virtual seconds, the output of each request, and the death if there was one.
+    """
 
     steps: int = 0
     seconds: float = 0.0
@@ -24,7 +30,7 @@ class LoopResult:
 
 
 def closed_loop(engine: Engine, requests: Iterator[EngineRequest], users: int, max_steps: int = 200_000) -> LoopResult:
-    """Keep `users` requests in the engine until `requests` is used up and all have ended, or the engine died.
+    """Keep `users` requests in the engine until all have ended or it died.
 
     Raises RuntimeError when that takes more than `most_steps` steps: the engine makes no progress.
     """
@@ -54,7 +60,10 @@ def closed_loop(engine: Engine, requests: Iterator[EngineRequest], users: int, m
 def mixed_traffic(
     count: int, seed: int = 0, *, images: float = 0.75, image_tokens: int = 1024, per_request: int = 2
 ) -> Iterator[EngineRequest]:
-    """`count` requests, the share `images` of them with 1 to `per_request` pictures, one picture in five seen before.
+    """Yield `count` requests, a share `images` of them with images.
+
+    Those have 1 to `per_request` images; one image in five was sent before.
+
 
     Laid out as Qwen-VL prompts are: a template's head, the pictures with a start and an end mark each, then the text.
     """

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Generic, TypeVar
 
-from loadchaos.simulator.http.server import Exchange
+from loadchaos.simulator.http.server import HttpExchange
 
-Route = Callable[[Exchange], Awaitable[None] | None]
+Route = Callable[[HttpExchange], Awaitable[None] | None]
 """Answers, or gives what is to be waited for."""
 R = TypeVar("R", bound=Exception)
 
@@ -17,7 +17,7 @@ class Routes(Generic[R]):
     """The endpoints of a face; `refuse` answers with a `refusal` that one of them raised."""
 
     def __init__(
-        self, table: Mapping[tuple[str, str], Route], refusal: type[R], refuse: Callable[[Exchange, R], None]
+        self, table: Mapping[tuple[str, str], Route], refusal: type[R], refuse: Callable[[HttpExchange, R], None]
     ) -> None:
         self._table = table
         self._paths = {path for _, path in table}
@@ -28,7 +28,7 @@ class Routes(Generic[R]):
         """(path, method) of all endpoints, for the log."""
         return sorted((path, method) for method, path in self._table)
 
-    def answer(self, exchange: Exchange, path: str) -> None:
+    def answer(self, exchange: HttpExchange, path: str) -> None:
         """Answer one request, now or in a task."""
         route = self._table.get((exchange.method, path))
         if route is None:
@@ -47,7 +47,7 @@ class Routes(Generic[R]):
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _wait(self, exchange: Exchange, waiting: Awaitable[None]) -> None:
+    async def _wait(self, exchange: HttpExchange, waiting: Awaitable[None]) -> None:
         try:
             await waiting
         except self._refusal as refusal:

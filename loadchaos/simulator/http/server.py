@@ -39,7 +39,7 @@ class _Clock:
 _CLOCK = _Clock()
 
 
-class Exchange:
+class HttpExchange:
     """One request and its answer. `send` answers whole; `start`, `write`, `end` answer as chunks.
 
     `on_disconnect` is called when the client leaves before the end; `on_resume` when a slow reader takes bytes again
@@ -118,7 +118,7 @@ class Exchange:
         self.connection.finished(self, close)
 
 
-Handler = Callable[[Exchange], None]
+Handler = Callable[[HttpExchange], None]
 
 
 class ClientConnection(asyncio.Protocol):
@@ -128,8 +128,8 @@ class ClientConnection(asyncio.Protocol):
         self._server = server
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpRequestParser(self)
-        self._waiting: deque[tuple[Exchange, bool]] = deque()
-        self._current: Exchange | None = None
+        self._waiting: deque[tuple[HttpExchange, bool]] = deque()
+        self._current: HttpExchange | None = None
         self._keep_alive = True
         self._idle: asyncio.TimerHandle | None = None
         self._target = b""
@@ -209,7 +209,7 @@ class ClientConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """httptools: the request is whole; it waits for its turn."""
         method = self._parser.get_method().decode("ascii")
-        exchange = Exchange(self, method, self._target.decode("utf-8", "replace"), self._headers)
+        exchange = HttpExchange(self, method, self._target.decode("utf-8", "replace"), self._headers)
         exchange.body = b"".join(self._body)
         self._body = []
         self._waiting.append((exchange, self._parser.should_keep_alive()))
@@ -222,11 +222,11 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.write(data)
 
-    def log(self, exchange: Exchange, reason: str) -> None:
+    def log(self, exchange: HttpExchange, reason: str) -> None:
         """uvicorn's access line."""
         self._server.log_access(self._peer, exchange, reason)
 
-    def finished(self, exchange: Exchange, close: bool) -> None:
+    def finished(self, exchange: HttpExchange, close: bool) -> None:
         """The exchange is answered: take the next request, or wait for one."""
         if exchange is not self._current:
             return
@@ -282,7 +282,7 @@ class HttpServer:
         self.port = int(self._server.sockets[0].getsockname()[1])
         return self.port
 
-    def log_access(self, peer: str, exchange: Exchange, reason: str) -> None:
+    def log_access(self, peer: str, exchange: HttpExchange, reason: str) -> None:
         """One access line, as uvicorn writes it."""
         if not self._quiet:
             text = f'INFO:     {peer} - "{exchange.method} {exchange.target} HTTP/1.1" {exchange.status} {reason}\n'

@@ -18,7 +18,7 @@ from loadchaos.simulator.engine.types import EngineRequest, MMItem
 from loadchaos.simulator.http import metrics_page
 from loadchaos.simulator.http.logs import Log
 from loadchaos.simulator.http.routes import Route, Routes
-from loadchaos.simulator.http.server import Exchange
+from loadchaos.simulator.http.server import HttpExchange
 from loadchaos.simulator.lmdeploy import errors
 from loadchaos.simulator.lmdeploy.errors import LmdeployRefusal
 from loadchaos.simulator.lmdeploy.metrics import LmdeployMetrics
@@ -71,7 +71,7 @@ class LmdeployApi:
         if self.options.server.images:
             self._reader.warm_up()
 
-    def handle(self, exchange: Exchange) -> None:
+    def handle(self, exchange: HttpExchange) -> None:
         """Answer one request, now or in a task."""
         self._routes.answer(exchange, exchange.path.rstrip("/") or "/")
 
@@ -99,7 +99,7 @@ class LmdeployApi:
             table["GET", "/is_sleeping"] = lambda exchange: exchange.send(200, b'{"is_sleeping":false}')
         return table
 
-    def _health(self, exchange: Exchange) -> None:
+    def _health(self, exchange: HttpExchange) -> None:
         if self.release < (0, 14, 0):
             exchange.send(200, b"", None)  # always, even with a dead engine
         elif self.engine.dead:
@@ -108,10 +108,10 @@ class LmdeployApi:
         else:
             exchange.send(200, orjson.dumps({"status": "healthy", "message": "Backend is healthy."}))
 
-    def _metrics(self, exchange: Exchange) -> None:
+    def _metrics(self, exchange: HttpExchange) -> None:
         exchange.send(200, self.metrics.page(self.engine.stats), metrics_page.CONTENT_TYPE)
 
-    def _models(self, exchange: Exchange) -> None:
+    def _models(self, exchange: HttpExchange) -> None:
         now = int(time.time())
         permission = {
             "id": f"modelperm-{uuid.uuid4().hex[:22]}", "object": "model_permission", "created": now,
@@ -122,7 +122,7 @@ class LmdeployApi:
         card |= {"parent": None, "permission": [permission]}
         exchange.send(200, orjson.dumps({"object": "list", "data": [card]}))
 
-    def _engine_info(self, exchange: Exchange) -> None:
+    def _engine_info(self, exchange: HttpExchange) -> None:
         engine = self.options.engine
         info = {
             "tp_size": 1, "ep_size": 1, "dp_size": 1, "pp_size": None, "dp_rank": 0, "block_size": engine.block_size,
@@ -130,7 +130,7 @@ class LmdeployApi:
         }  # fmt: skip
         exchange.send(200, orjson.dumps(orjson.dumps(info).decode()))  # encoded twice, as the real one does
 
-    def _encode(self, exchange: Exchange) -> None:
+    def _encode(self, exchange: HttpExchange) -> None:
         data = self._body(exchange)
         if data is None:
             return
@@ -148,7 +148,7 @@ class LmdeployApi:
             200, orjson.dumps({"input_ids": ids[0] if one else ids, "length": lengths[0] if one else lengths})
         )
 
-    def _body(self, exchange: Exchange) -> dict[str, Any] | None:
+    def _body(self, exchange: HttpExchange) -> dict[str, Any] | None:
         """The body as an object, or None when the exchange is answered."""
         if self.release >= (0, 16, 0) and exchange.headers.get("content-type", "").split(";")[0] != "application/json":
             raise LmdeployRefusal("Unsupported Media Type: Only 'application/json' is allowed")
@@ -162,7 +162,7 @@ class LmdeployApi:
         errors.invalid(exchange, self.release, "", "Input should be a valid dictionary", "model_attributes_type")
         return None
 
-    def _chat(self, exchange: Exchange) -> Awaitable[None] | None:
+    def _chat(self, exchange: HttpExchange) -> Awaitable[None] | None:
         data = self._body(exchange)
         if data is None:
             return None
@@ -184,7 +184,7 @@ class LmdeployApi:
         self._submit(exchange, data, tokenizer.encode(text), (), chat=True)
         return None
 
-    def _completions(self, exchange: Exchange) -> Awaitable[None] | None:
+    def _completions(self, exchange: HttpExchange) -> Awaitable[None] | None:
         data = self._body(exchange)
         if data is None:
             return None
@@ -207,7 +207,7 @@ class LmdeployApi:
         if new and most is not None and (not isinstance(most, int) or most < 1):
             raise LmdeployRefusal(f"The max_tokens {most!r} must be a positive integer.")
 
-    async def _fit_images(self, exchange: Exchange, data: dict[str, Any], text: str, urls: Sequence[str]) -> None:
+    async def _fit_images(self, exchange: HttpExchange, data: dict[str, Any], text: str, urls: Sequence[str]) -> None:
         client_left = False
 
         def note_disconnect() -> None:
@@ -240,7 +240,7 @@ class LmdeployApi:
 
     def _submit(
         self,
-        exchange: Exchange,
+        exchange: HttpExchange,
         data: Mapping[str, Any],
         ids: Sequence[int],
         images: Sequence[tuple[int, DecodedImage]],

@@ -6,7 +6,7 @@ from enum import Enum
 
 import orjson
 
-from loadchaos.simulator.http.server import Exchange
+from loadchaos.simulator.http.server import HttpExchange
 
 Release = tuple[int, int, int]
 INPUT_LENGTH = "ResponseType.INPUT_LENGTH_ERROR"
@@ -32,17 +32,17 @@ class LmdeployRefusal(Exception):  # noqa: N818 - an answer, not a mistake of ou
         return f'data: {{"error": {{{inside}}}}}\n\n'.encode()
 
 
-def send(exchange: Exchange, refusal: LmdeployRefusal) -> None:
+def send(exchange: HttpExchange, refusal: LmdeployRefusal) -> None:
     """Answer with an error."""
     exchange.send(refusal.status, orjson.dumps(refusal.error))
 
 
-def send_plain_500(exchange: Exchange) -> None:
+def send_plain_500(exchange: HttpExchange) -> None:
     """What an unhandled exception becomes; uvicorn closes the connection after it."""
     exchange.send(500, b"Internal Server Error", "text/plain; charset=utf-8", close=True)
 
 
-def invalid(exchange: Exchange, release: Release, place: str, message: str, kind: str) -> None:
+def invalid(exchange: HttpExchange, release: Release, place: str, message: str, kind: str) -> None:
     """A body of the wrong shape: 422 with FastAPI's detail up to 0.15, 400 in LMDeploy's shape from 0.16."""
     if release < (0, 16, 0):
         detail = [{"type": kind, "loc": ["body", *([place] if place else [])], "msg": message, "input": None}]

@@ -11,7 +11,7 @@ import orjson
 from loadchaos.simulator.engine.answers import AnswerText
 from loadchaos.simulator.engine.types import RequestOutput
 from loadchaos.simulator.http.logs import Log
-from loadchaos.simulator.http.server import Exchange
+from loadchaos.simulator.http.server import HttpExchange
 from loadchaos.simulator.lmdeploy import errors
 from loadchaos.simulator.lmdeploy.errors import Outcome, Release
 from loadchaos.simulator.lmdeploy.metrics import LmdeployMetrics
@@ -52,7 +52,7 @@ class LmdeployGeneration:
     def __init__(
         self,
         server: LmdeployContext,
-        exchange: Exchange,
+        exchange: HttpExchange,
         request: GenerationRequest,
     ) -> None:
         self._server = server

@@ -10,7 +10,7 @@ from typing import Protocol
 import orjson
 
 from loadchaos.simulator.engine.client import EngineClient, EngineDiedEarlyError
-from loadchaos.simulator.http.server import Exchange
+from loadchaos.simulator.http.server import HttpExchange
 from loadchaos.simulator.media.sender_cache import SenderCache
 from loadchaos.simulator.options import Options
 from loadchaos.simulator.vllm import errors
@@ -47,9 +47,9 @@ class Admin:
         self.paused = False
         self.sleeping = False
 
-    def routes(self) -> Mapping[tuple[str, str], Callable[[Exchange], Awaitable[None]]]:
+    def routes(self) -> Mapping[tuple[str, str], Callable[[HttpExchange], Awaitable[None]]]:
         """Handlers by method and path, as far as this era has them."""
-        known: tuple[tuple[Release, str, str, Callable[[Exchange], Awaitable[None]]], ...] = (
+        known: tuple[tuple[Release, str, str, Callable[[HttpExchange], Awaitable[None]]], ...] = (
             ((0, 8, 0), "POST", "/reset_prefix_cache", self._reset_prefix_cache),
             ((0, 11, 2), "POST", "/reset_mm_cache", self._reset_mm_cache),
             ((0, 16, 0), "POST", "/reset_encoder_cache", self._reset_encoder_cache),
@@ -64,7 +64,7 @@ class Admin:
         )
         return {(method, path): handler for since, method, path, handler in known if self._api.release >= since}
 
-    async def _call_engine(self, exchange: Exchange, method: str, *arguments: object) -> object:
+    async def _call_engine(self, exchange: HttpExchange, method: str, *arguments: object) -> object:
         """Ask the engine core; on its death the exchange is answered and None returned."""
         try:
             return await self._api.engine.call(method, *arguments)
@@ -72,17 +72,17 @@ class Admin:
             errors.send(exchange, errors.dead(), self._api.release)
             return None
 
-    async def _reset_mm_cache(self, exchange: Exchange) -> None:
+    async def _reset_mm_cache(self, exchange: HttpExchange) -> None:
         # One ordered step: nothing is sent between our forgetting and the message that makes the engine forget.
         self._api.sender.clear()
         if await self._call_engine(exchange, "reset_mm_cache") is not None:
             exchange.send(200, b"", None)
 
-    async def _reset_encoder_cache(self, exchange: Exchange) -> None:
+    async def _reset_encoder_cache(self, exchange: HttpExchange) -> None:
         if await self._call_engine(exchange, "reset_encoder_cache") is not None:
             exchange.send(200, b"", None)
 
-    async def _reset_prefix_cache(self, exchange: Exchange) -> None:
+    async def _reset_prefix_cache(self, exchange: HttpExchange) -> None:
         running = exchange.query.get("reset_running_requests", ["false"])[-1].lower() == "true"
         done = await self._call_engine(exchange, "reset_prefix_cache", running)
         if done is None:
@@ -92,7 +92,7 @@ class Admin:
         else:
             exchange.send(200, b"", None)
 
-    async def _pause(self, exchange: Exchange) -> None:
+    async def _pause(self, exchange: HttpExchange) -> None:
         mode = exchange.query.get("mode", ["abort"])[-1]
         if mode not in _MODES:
             text = f"Invalid pause mode: {mode}. Must be one of {', '.join(_MODES)}."
@@ -110,16 +110,16 @@ class Admin:
         elif mode == "wait":
             await self._api.idle()
 
-    async def _resume(self, exchange: Exchange) -> None:
+    async def _resume(self, exchange: HttpExchange) -> None:
         if await self._call_engine(exchange, "resume") is not None:
             self.paused = False
             self._api.set_holding(self.sleeping)
             exchange.send(200, b'{"status":"resumed"}')
 
-    async def _is_paused(self, exchange: Exchange) -> None:
+    async def _is_paused(self, exchange: HttpExchange) -> None:
         exchange.send(200, orjson.dumps({"is_paused": self.paused}))
 
-    async def _sleep(self, exchange: Exchange) -> None:
+    async def _sleep(self, exchange: HttpExchange) -> None:
         level = int(exchange.query.get("level", ["1"])[-1] or 1)
         mode = exchange.query.get("mode", ["abort"])[-1]
         await self._stop_serving(mode)
@@ -128,19 +128,19 @@ class Admin:
             self._api.metrics.sleep_level = level
             exchange.send(200, orjson.dumps({"status": "sleeping", "level": level}))
 
-    async def _wake_up(self, exchange: Exchange) -> None:
+    async def _wake_up(self, exchange: HttpExchange) -> None:
         if await self._call_engine(exchange, "wake_up") is not None:
             self.sleeping = self.paused = False
             self._api.metrics.sleep_level = 0
             self._api.set_holding(False)
             exchange.send(200, orjson.dumps({"status": "awake", "tags": exchange.query.get("tags")}))
 
-    async def _is_sleeping(self, exchange: Exchange) -> None:
+    async def _is_sleeping(self, exchange: HttpExchange) -> None:
         # Asks the engine, so it hangs with it: the hang probe of the real server, too.
         if await self._call_engine(exchange, "ping") is not None:
             exchange.send(200, orjson.dumps({"is_sleeping": self.sleeping}))
 
-    async def _abort_requests(self, exchange: Exchange) -> None:
+    async def _abort_requests(self, exchange: HttpExchange) -> None:
         asked = orjson.loads(exchange.body or b"{}")
         ids = asked.get("request_ids") if isinstance(asked, dict) else None
         everything = ids is None or not ids or bool(asked.get("abort_all"))
@@ -151,7 +151,7 @@ class Admin:
         # An unknown id counts as aborted, too (measured).
         exchange.send(200, orjson.dumps({"status": "aborted", "aborted": count if everything else len(chosen or ())}))
 
-    async def _server_info(self, exchange: Exchange) -> None:
+    async def _server_info(self, exchange: HttpExchange) -> None:
         options = self._api.options
         config = {
             **{key: value for key, value in asdict(options.engine).items() if key not in {"defects", "dialect", "era"}},

@@ -19,7 +19,7 @@ from loadchaos.simulator.engine.client import EngineClient
 from loadchaos.simulator.engine.types import EngineRequest, MMItem
 from loadchaos.simulator.http import metrics_page
 from loadchaos.simulator.http.routes import Route, Routes
-from loadchaos.simulator.http.server import Exchange
+from loadchaos.simulator.http.server import HttpExchange
 from loadchaos.simulator.media.images import ImageReader
 from loadchaos.simulator.media.processor import AspectRatioError, DecodedImage, ImageError, Processor
 from loadchaos.simulator.media.sender_cache import SenderCache
@@ -79,7 +79,7 @@ class VllmApi:
         """0, so that no supervisor restarts it; None with VLLM_KEEP_ALIVE_ON_ENGINE_DEATH set: it stays, and fails."""
         return None if os.environ.get("VLLM_KEEP_ALIVE_ON_ENGINE_DEATH", "0") not in {"0", ""} else 0
 
-    def handle(self, exchange: Exchange) -> None:
+    def handle(self, exchange: HttpExchange) -> None:
         """Answer one request, now or in a task."""
         self._routes.answer(exchange, exchange.path)
 
@@ -117,7 +117,7 @@ class VllmApi:
         if tokens:
             self.metrics.step_tokens.observe(tokens)
 
-    def _refuse(self, exchange: Exchange, refusal: VllmRefusal) -> None:
+    def _refuse(self, exchange: HttpExchange, refusal: VllmRefusal) -> None:
         errors.send(exchange, refusal, self.release)
 
     def _table(self) -> dict[tuple[str, str], Route]:
@@ -145,17 +145,17 @@ class VllmApi:
 
     # simple endpoints
 
-    def _health(self, exchange: Exchange) -> None:
+    def _health(self, exchange: HttpExchange) -> None:
         status = 200
         if self.engine.dead and self.release >= (0, 9, 0):
             status = 503 if self.release >= (0, 11, 0) else 500
         exchange.send(status, b"", None)
 
-    def _metrics(self, exchange: Exchange) -> None:
+    def _metrics(self, exchange: HttpExchange) -> None:
         self.metrics.mm_queries, self.metrics.mm_hits = self.sender.queries, self.sender.hits
         exchange.send(200, self.metrics.page(self.engine.stats), metrics_page.CONTENT_TYPE)
 
-    def _models(self, exchange: Exchange) -> None:
+    def _models(self, exchange: HttpExchange) -> None:
         now = int(time.time())
         permission = {
             "id": f"modelperm-{uuid.uuid4().hex[:16]}", "object": "model_permission", "created": now,
@@ -168,7 +168,7 @@ class VllmApi:
         }  # fmt: skip
         exchange.send(200, orjson.dumps({"object": "list", "data": [card]}))
 
-    def _tokenize(self, exchange: Exchange) -> Awaitable[None] | None:
+    def _tokenize(self, exchange: HttpExchange) -> Awaitable[None] | None:
         data = requests.parse_body(exchange)
         requests.check_model(data, self.model)
         if "messages" in data:
@@ -185,17 +185,17 @@ class VllmApi:
             raise VllmRefusal(text, "Bad Request", "body.prompt")
         return None
 
-    async def _tokenize_images(self, exchange: Exchange, prompt: requests.Prompt) -> None:
+    async def _tokenize_images(self, exchange: HttpExchange, prompt: requests.Prompt) -> None:
         ids, _ = requests.assemble(prompt, await self._pictures(prompt.sources))
         self._send_tokens(exchange, {}, ids)
 
-    def _send_tokens(self, exchange: Exchange, data: dict[str, Any], ids: Sequence[int]) -> None:
+    def _send_tokens(self, exchange: HttpExchange, data: dict[str, Any], ids: Sequence[int]) -> None:
         texts = [tokenizer.token_text(i) for i in ids] if data.get("return_token_strs") else None
         limit = self.options.engine.max_model_len
         body = {"count": len(ids), "max_model_len": limit, "tokens": ids, "token_strs": texts}
         exchange.send(200, orjson.dumps(body))
 
-    def _detokenize(self, exchange: Exchange) -> None:
+    def _detokenize(self, exchange: HttpExchange) -> None:
         data = requests.parse_body(exchange)
         requests.check_model(data, self.model)
         tokens = data.get("tokens")
@@ -203,7 +203,7 @@ class VllmApi:
             raise errors.validation("missing", "body.tokens", "Field required", f"<dict of {len(data)} items>")
         exchange.send(200, orjson.dumps({"prompt": tokenizer.decode(t for t in tokens if isinstance(t, int))}))
 
-    async def _render(self, exchange: Exchange, *, chat: bool) -> None:
+    async def _render(self, exchange: HttpExchange, *, chat: bool) -> None:
         if self.release >= render.GATED_SINCE and not self.options.server.enable_scale_out:
             raise render.disabled()
         data = requests.parse_body(exchange)
@@ -218,13 +218,13 @@ class VllmApi:
 
     # generation
 
-    def _chat(self, exchange: Exchange) -> Awaitable[None] | None:
+    def _chat(self, exchange: HttpExchange) -> Awaitable[None] | None:
         return self._generate(exchange, chat=True)
 
-    def _completions(self, exchange: Exchange) -> Awaitable[None] | None:
+    def _completions(self, exchange: HttpExchange) -> Awaitable[None] | None:
         return self._generate(exchange, chat=False)
 
-    def _generate(self, exchange: Exchange, chat: bool) -> Awaitable[None] | None:
+    def _generate(self, exchange: HttpExchange, chat: bool) -> Awaitable[None] | None:
         data = requests.parse_body(exchange)
         if chat and "messages" not in data:
             requests.chat_prompt(data, self.options)  # raises: the body's shape comes before its model
@@ -239,7 +239,7 @@ class VllmApi:
         self._submit(exchange, checked, ())
         return None
 
-    async def _submit_later(self, exchange: Exchange, checked: CheckedRequest) -> None:
+    async def _submit_later(self, exchange: HttpExchange, checked: CheckedRequest) -> None:
         client_left = False
 
         def note_disconnect() -> None:
@@ -267,7 +267,7 @@ class VllmApi:
             pictures.append(result if source.uuid is None else result.named(source.uuid))
         return pictures
 
-    def _submit(self, exchange: Exchange, checked: CheckedRequest, pictures: Sequence[DecodedImage]) -> None:
+    def _submit(self, exchange: HttpExchange, checked: CheckedRequest, pictures: Sequence[DecodedImage]) -> None:
         """Hand a checked request to the engine; from here on the generation answers it."""
         ids, images = requests.assemble(checked.prompt, pictures)
         checked = requests.fit(replace(checked, ids=ids, images=images), self.options)

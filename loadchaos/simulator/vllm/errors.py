@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import orjson
 
-from loadchaos.simulator.http.server import Exchange
+from loadchaos.simulator.http.server import HttpExchange
 
 Release = tuple[int, int, int]
 ENGINE_DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
@@ -58,7 +58,7 @@ def dead() -> VllmRefusal:
     return VllmRefusal(ENGINE_DEAD, "InternalServerError", None, 500)
 
 
-def send(exchange: Exchange, refusal: VllmRefusal, release: Release) -> None:
+def send(exchange: HttpExchange, refusal: VllmRefusal, release: Release) -> None:
     """Answer with an error. Up to 0.10 a dead engine was a 500 without a body."""
     if refusal.message == ENGINE_DEAD and release < (0, 11, 0):
         exchange.send(500, b"", None)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from loadchaos.simulator.engine import tokenizer
-from loadchaos.simulator.http.server import Exchange
+from loadchaos.simulator.http.server import HttpExchange
 from loadchaos.simulator.media.processor import VIDEO, DecodedImage
 from loadchaos.simulator.options import Options, release
 from loadchaos.simulator.vllm import errors
@@ -62,7 +62,7 @@ class CheckedRequest:
     images: tuple[tuple[int, DecodedImage], ...] = field(default=())
 
 
-def parse_body(exchange: Exchange) -> dict[str, Any]:
+def parse_body(exchange: HttpExchange) -> dict[str, Any]:
     """The body as an object. Raises Refusal as vLLM's request validation does."""
     kind = exchange.headers.get("content-type", "").split(";")[0].strip().lower()
     if kind != "application/json":

@@ -11,7 +11,7 @@ import orjson
 
 from loadchaos.simulator.engine.answers import AnswerText, ordered_opening
 from loadchaos.simulator.engine.types import RequestOutput
-from loadchaos.simulator.http.server import Exchange
+from loadchaos.simulator.http.server import HttpExchange
 from loadchaos.simulator.vllm import errors
 from loadchaos.simulator.vllm.errors import DONE, Release, VllmRefusal
 from loadchaos.simulator.vllm.metrics import VllmMetrics
@@ -79,7 +79,7 @@ class VllmGeneration:
     """One HTTP request being answered. `output`, `fail` and `abort` come from the engine's side, the rest is writing."""
 
     def __init__(
-        self, server: VllmContext, exchange: Exchange, checked: CheckedRequest, engine_id: str, seeds: list[int]
+        self, server: VllmContext, exchange: HttpExchange, checked: CheckedRequest, engine_id: str, seeds: list[int]
     ) -> None:
         self._server = server
         self._exchange = exchange
