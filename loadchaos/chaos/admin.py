@@ -20,7 +20,7 @@ from loadchaos.server.dialects import AdminOperation, Dialect, version_key
 
 _TEXT_CHARS = 300
 _PREFLIGHT_S = 5.0
-_NO_SUCH_PATH = '"detail":"Not Found"'  # FastAPI's; a 404 of the operation itself says what it did not find
+_NO_SUCH_PATH = '"detail":"Not Found"'  # FastAPI's; a 404 of the operation itself names what it did not find
 
 
 def operation_named(name: str, dialect: Dialect) -> AdminOperation:

@@ -20,8 +20,8 @@ _PREFERRED_ROLE = "engine_core"
 class Offer:
     """One button of the web UI.
 
-    `kind`, `name` and `params` are the arguments of AttackInjector.fire, `title` is the name in the ledger, `about` says
-    what it does, and `needs` names the server option that turns it on.
+    `kind`, `name` and `params` are the arguments of AttackInjector.fire. `title` is the name in the ledger, `about` a
+    description, and `needs` the server option that turns it on.
     """
 
     kind: str

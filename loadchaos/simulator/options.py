@@ -16,11 +16,11 @@ from loadchaos.simulator.engine.types import EngineConfig
 
 DIALECTS = ("vllm", "lmdeploy")
 
-# First and last release the faces know (facts: what changed from one to the next).
+# First and last release that the APIs know.
 ERAS = {"vllm": ((0, 8), (0, 33)), "lmdeploy": ((0, 6), (0, 18))}
 DEFAULT_ERA = {"vllm": "0.18", "lmdeploy": "0.18"}
 
-# What the other server's engine does differently by default; num_gpu_blocks 0 is worked out from its memory share.
+# Other defaults of LMDeploy's engine; num_gpu_blocks 0 is computed from its share of memory.
 _DEFAULTS: Mapping[str, Mapping[str, object]] = {
     "vllm": {},
     "lmdeploy": {
@@ -49,9 +49,9 @@ _ALIASES = {
 class ServerConfig:
     """Flags of the API server; all other flags go to the engine.
 
-    `limit_mm_per_prompt`: images a prompt may have, `limit_mm_videos` videos. `min_pixels`, `max_pixels`, `patch`: the
-    Qwen-VL image processor's (patch 16 is Qwen3-VL, 14 is Qwen2-VL). `max_num_queued_reqs` 0 means no limit.
-    `enable_scale_out`: whether /render is there in the eras that ask for it.
+    `limit_mm_per_prompt`: maximum images per prompt; `limit_mm_videos`: maximum videos. `min_pixels`, `max_pixels`,
+    `patch`: the Qwen-VL image processor's (patch 16 is Qwen3-VL, 14 is Qwen2-VL). `max_num_queued_reqs` 0: no limit.
+    `enable_scale_out`: /render is enabled, in the eras that need this flag.
     `enforce_eager`, `kv_cache_dtype` and the like are not modelled and therefore refused by name.
     """
 
@@ -204,12 +204,12 @@ def _parse_value(name: str, value: object, kind: str) -> object:
         try:
             return int(str(value).replace("_", ""))
         except ValueError:
-            pass  # told below
+            pass  # reported below
     elif expected == "float" and not isinstance(value, bool):
         try:
             return float(str(value))
         except ValueError:
-            pass  # told below
+            pass  # reported below
     elif expected == "str":
         return str(value)
     raise ValueError(f"flag {name} must be {expected} (got {value!r})")

@@ -26,21 +26,21 @@ from loadchaos.simulator.vllm.api import VllmApi
 from loadchaos.simulator.vllm.lifecycle_log import VllmLifecycleLog
 
 _DEATH_WINDOW_S = 0.1  # between an engine's death and the listener's end a real server still answers /health (0.32)
-_DRAIN_S = 1.0  # how long connections get to take their last bytes
+_DRAIN_S = 1.0  # for connections to receive their last bytes
 
 
 def arguments() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(prog="python -m loadchaos.simulator.server", description=__doc__)
     parser.add_argument("--dialect", default="vllm", help=f"which server to imitate: {', '.join(DIALECTS)}")
-    parser.add_argument("--era", default=None, help="which release, as 0.18 or 0.8.1")
+    parser.add_argument("--era", default=None, help="its release, such as 0.18 or 0.8.1")
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=0, help="0 takes a free one; the log says which")
-    parser.add_argument("--defect", action="append", default=[], help="a bug to plant; may be repeated")
+    parser.add_argument("--port", type=int, default=0, help="0: a free one, which the log names")
+    parser.add_argument("--defect", action="append", default=[], help="plant a bug; may be repeated")
     parser.add_argument("--flag", action="append", default=[], metavar="KEY=VALUE", help="a flag of the real server")
     parser.add_argument("--speed", type=float, default=None, help="divides every step's duration")
-    parser.add_argument("--no-images", action="store_true", help="serve a model that takes text only")
-    parser.add_argument("--no-dev-mode", action="store_true", help="without the development endpoints")
+    parser.add_argument("--no-images", action="store_true", help="serve a text-only model")
+    parser.add_argument("--no-dev-mode", action="store_true", help="disable the development endpoints")
     return parser
 
 
@@ -178,7 +178,7 @@ class ApiServer:
     async def _shut_down(self, http: HttpServer) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + _DRAIN_S
-        while http.connections and loop.time() < until:  # noqa: ASYNC110 - once in a life, and bounded
+        while http.connections and loop.time() < until:  # noqa: ASYNC110 - once per process, and bounded
             await asyncio.sleep(0.02)
         http.close_all()
         self._engine.stop()

@@ -22,7 +22,7 @@ PROCESS_GONE = (
 )
 """Effects on clients and log of a process that has ended. Each is ours only where that very process has ended."""
 ENGINE_CORE_GONE = (*PROCESS_GONE, "engine_core_proc_died")
-# A worker's end takes the engine core with it, which says so in its own words.
+# A worker's end takes the engine core with it, which logs its own message.
 WORKER_GONE = (*PROCESS_GONE, "worker_proc_died", "executor_failed", "engine_core_fatal", "engine_core_proc_died")
 PROCESS_FROZEN = ("alive_but_hung", "stalled", "timeout", "shm_broadcast_stall")
 

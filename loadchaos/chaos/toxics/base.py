@@ -1,7 +1,7 @@
 """Base class of the toxic types, and a toxic as plain data.
 
 A toxic type declares what it is (name, attributes, effects) and overrides the hooks that it needs. Our proxy (proxy.py)
-calls the hooks for every connection that the toxic hits; `toxiproxy_add` and `toxiproxy_remove` say the same to toxiproxy.
+calls the hooks for every connection that the toxic hits; `toxiproxy_add` and `toxiproxy_remove` are the same for toxiproxy.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class ToxicType:
     def close_after_s(self) -> float | None:
         """Return how long data may be blocked before the connection closes.
 
-        None: for ever.
+        None: without limit.
         """
         return None
 

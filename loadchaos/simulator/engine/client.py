@@ -64,7 +64,7 @@ class EngineClient:
         Called before any event loop runs, so that the process starts while we import.
         """
         ours, theirs = socket.socketpair()
-        # The title in the command line is how a watcher tells the processes apart, as with the real server's titles.
+        # A monitor recognises the processes by the title in the command line, as with the real server.
         argv = [sys.executable, "-m", "loadchaos.simulator.engine.process", self._title, str(theirs.fileno())]
         self._process = subprocess.Popen(argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         self.pid = self._process.pid

@@ -50,8 +50,8 @@ class Engine:
         self._finished = dict.fromkeys(("stop", "length", "abort", "error"), 0)
         self.sleeping = False
         self.input_thread_dead = False
-        """Before 0.14 a desynced processor cache kills the thread that takes requests in: nothing added is heard any
-        more, nothing dies, and /health stays 200."""
+        """Before 0.14 a desynced processor cache kills the input thread: new requests are ignored, no process dies, and
+        /health stays 200."""
 
     @property
     def has_work(self) -> bool:
@@ -258,7 +258,7 @@ class Engine:
 
     def _remove(self, request: ScheduledRequest) -> None:
         self._scheduler.finish(request)
-        request.epoch += 1  # what is planned for it is void
+        request.epoch += 1  # steps already planned for it no longer count
         del self._requests[request.id]
 
     def _end(self, request_id: str, reason: str, error: str | None = None) -> None:

@@ -11,8 +11,8 @@ class BlockPool:
 
     A block is free, or held by one or more requests, never both.
 
-    A free block may still carry the hash of the prompt part it holds; it is found again by `match` until it is given
-    away. With `caching` off nothing is ever found.
+    A free block may still carry the hash of its part of a prompt, and `match` finds it until it is allocated. With
+    `caching` off nothing is found.
     """
 
     def __init__(self, blocks: int, block_size: int, *, caching: bool) -> None:
@@ -83,7 +83,7 @@ class BlockPool:
         """
         for block in reversed(blocks):
             if self._refs[block] <= 0:
-                raise RuntimeError(f"block {block} was freed twice")  # our own mistake, never the subject's
+                raise RuntimeError(f"block {block} was freed twice")  # our own bug, not one of the imitated server
             self._refs[block] -= 1
             if not self._refs[block]:
                 self._free[block] = None

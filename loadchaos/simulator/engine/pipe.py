@@ -87,7 +87,7 @@ class EngineLink(asyncio.Protocol):
             self._transport.close()
 
 
-# How the nouns travel: plain lists, because 10,000 outputs a second pass here.
+# The types travel as plain lists, because 10,000 outputs per second pass here.
 
 
 def request_to_list(request: EngineRequest) -> list[Any]:
@@ -105,7 +105,7 @@ def request_to_list(request: EngineRequest) -> list[Any]:
 
 
 def request_from_list(values: list[Any]) -> EngineRequest:
-    """The way back."""
+    """Return the EngineRequest of such values."""
     identity, prompt, most, least, items, prefix, seed = values
     return EngineRequest(identity, prompt, most, least, [MMItem(*item) for item in items], prefix, seed)
 
@@ -119,7 +119,7 @@ def outputs_to_list(result: StepResult) -> list[list[Any]]:
 
 
 def output_from_list(values: list[Any]) -> RequestOutput:
-    """The way back, for one output."""
+    """Return the RequestOutput of such values."""
     return RequestOutput(*values)
 
 
@@ -135,5 +135,5 @@ def stats_to_list(stats: EngineStats) -> list[Any]:
 
 
 def stats_from_list(values: list[Any]) -> EngineStats:
-    """The way back."""
+    """Return the EngineStats of such values."""
     return EngineStats(*values)

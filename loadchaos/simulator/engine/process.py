@@ -2,7 +2,8 @@
 
 It sends one frame to the API server for each step.
 
-Started by the API server with one end of a socket pair; it ends when the other end is gone, so it never outlives it.
+The API server starts it with one end of a socket pair. It ends when the other end is gone, so it never outlives the API
+server.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from loadchaos.simulator.options import full_version, release
 
 TITLES = {"vllm": "VLLM::EngineCore", "lmdeploy": "MPEngine"}
 _LEAST_STEP_S = 0.0005  # a step that schedules nothing must not spin a core of a shared machine
-_TERM_GRACE_S = 0.2  # a group-wide SIGTERM reaches the API server too: let it say it is a shutdown and no death
+_TERM_GRACE_S = 0.2  # a group-wide SIGTERM reaches the API server too: let it log a shutdown and no death
 
 
 class _PipeClosed(Exception):  # noqa: N818 - a signal in our own flow, never seen by a user
@@ -63,7 +64,7 @@ class EngineCore:
                 self._receive(None)
                 due = time.monotonic()
                 continue
-            due = max(due, time.monotonic() - 0.05)  # what a slow machine loses is not made up for in a burst
+            due = max(due, time.monotonic() - 0.05)  # time lost on a slow machine is not made up for in a burst
             result = self._engine.step()
             due += max(result.duration_s, _LEAST_STEP_S)
             while (left := due - time.monotonic()) > 0:
@@ -216,7 +217,7 @@ def main(argv: list[str]) -> int:
     """
     title, fd = argv
     _name_process(title)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the API server, which then ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the API server, which then ends this process
     signal.signal(signal.SIGTERM, _terminated)
     core: EngineCore | None = None
     try:

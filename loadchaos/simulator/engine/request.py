@@ -33,7 +33,7 @@ class ScheduledRequest:
         self.items: tuple[MMItem, ...] = tuple(sorted(original.mm_items, key=lambda item: item.offset))
         self.length, self.stop_reason = answer_length(original, config)
         self.outputs = 0
-        self.epoch = 0  # grows with each preemption: what is in flight from before counts no more
+        self.epoch = 0  # grows with each preemption: older steps in flight no longer count
         self.cached_tokens = 0
         self.started = False
         self.rng_state = (original.seed * 0xD1342543DE82EF95 + config.seed * 0xDA942042E4DD58B5 + 1) & _MASK

@@ -15,10 +15,10 @@ REDO_AFTER_REJECTIONS = 3
 """After this many rejected drafts in a row the drafter reads the last prompt chunk again.
 
 
-A simplification. Upstream says that a rejection makes the drafter want an entry that the scheduler, whose account never
-included the drafter's reads, has let go; how far back it reads differs between models. Here it is this rare but certain
-event, so that all three planted bugs need what the real one needs: images, drafts, rejections, and a cache so small that
-another request takes the room in the few steps between.
+This is a simplification. According to upstream, a rejection makes the drafter read an entry that the scheduler has released,
+because the scheduler's account never included the drafter's reads. How far back the drafter reads differs between models.
+Here it is this rare but certain event. So all three planted bugs need what the real one needs: images, drafts, rejections,
+and a cache so small that another request uses the space within the few steps between.
 """
 
 
@@ -28,8 +28,8 @@ def position_read_by_all(request: ScheduledRequest) -> int:
     Neither the target nor the drafter reads before it after the step now being planned.
 
 
-    A prompt chunk is planned from `computed`: what ends before it was read. After the prompt the last chunk is kept until
-    the drafter has had its chance to start over, counted with every draft in flight taken as rejected.
+    A prompt chunk is planned from `computed`: everything that ends before it was read. After the prompt, the last chunk is
+    kept until the drafter can no longer read it again. Every draft in flight counts as rejected.
     """
     if request.computed < request.target:
         return request.computed
@@ -46,20 +46,20 @@ class EngineRules:
     """
 
     config: EngineConfig
-    # encoder cache: which entries a request gives up when it is planned, before it asks for new ones ...
+    # encoder cache: a request releases the entries before this position when it is planned, before it holds new ones
     read_position: Callable[[ScheduledRequest], int] = position_read_by_all
-    # ... and once more when its tokens are planned and `computed` has moved: nothing more in the healthy engine
+    # the same after its tokens are planned and `computed` has moved; a healthy engine releases nothing then
     read_position_after_planning: Callable[[ScheduledRequest], int] | None = None
     # the runner forgets evicted entries when the step's drafter is done, not when the step's plan arrives
     drop_before_draft: bool = False
     # the receiver's side of the processor cache
     refresh_on_hit: bool = True
     reset_in_order: bool = True
-    # how many blocks of the KV cache stay behind, held by nobody, when a running request is aborted
+    # number of KV blocks that are lost when a running request is aborted
     blocks_leaked_on_abort: int = 0
-    # a request that was preempted and comes back reads KV blocks that are somebody else's by now
+    # a preempted request resumes on KV blocks that belong to other requests by then
     stale_after_preemption: bool = False
-    # the row of an aborted request is taken out of the batch, and the two rows behind it come back in each other's place
+    # an abort removes a row from the batch and swaps the two rows behind it
     swap_rows_on_abort: bool = False
-    # what may kill a step before it runs: raises EngineFault
+    # checks before a step runs; each may raise EngineFault
     before_step: list[Callable[[Batch, EngineConfig], None]] = field(default_factory=list)

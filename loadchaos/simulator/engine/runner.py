@@ -42,8 +42,8 @@ class ModelRunner:
         Raises:
             EngineFault: when the engine dies in it.
 
-        The order is what three of the planted bugs turn on: encode, the target reads, (the plan's evictions), sample
-        and verify, the drafter reads, the plan's evictions.
+        Three of the planted bugs depend on the order: encode, target reads, (the plan's evictions), sample and verify,
+        drafter reads, the plan's evictions.
         """
         for check in self._rules.before_step:
             check(batch, self.config)

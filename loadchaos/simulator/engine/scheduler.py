@@ -17,8 +17,8 @@ class Scheduler:
 
     Running requests come first, then the queue in order of arrival, with one budget for both.
 
-    Planning is optimistic: a request's `computed` moves when its tokens are planned, drafts included; `give_back` takes
-    rejected drafts back. With async scheduling the next step is planned before the last one's outcome is known.
+    Planning is optimistic: a request's `computed` moves when its tokens are planned, drafts included; `record_outcome`
+    subtracts rejected drafts. With async scheduling the next step is planned before the last one's outcome is known.
     """
 
     def __init__(self, config: EngineConfig, rules: EngineRules) -> None:
@@ -28,7 +28,7 @@ class Scheduler:
         self.encoder = EncoderCache(config.encoder_cache_size, config.max_num_batched_tokens)
         self.waiting: deque[ScheduledRequest] = deque()
         self.running: list[ScheduledRequest] = []
-        self.out_of_blocks: list[ScheduledRequest] = []  # alone and out of blocks: they end with what they have
+        self.out_of_blocks: list[ScheduledRequest] = []  # alone and out of blocks: they end with the text so far
         self.admitting = True
         self.preemptions = 0
         self.prefix_queries = 0
@@ -97,13 +97,13 @@ class Scheduler:
             if computed < request.target:
                 used = self._plan_chunk(batch, request, budget)
                 if used < 0:
-                    break  # it gave its own place up: nobody behind it can do better
+                    break  # it was preempted itself: no request behind it can run either
                 budget -= used
                 index = self._next_index(request, index)
                 continue
             if request.pending_outputs and request.outputs + request.pending_outputs >= request.length:
                 index += 1
-                continue  # what is in flight will end it
+                continue  # the steps in flight will end it
             drafts = max(0, min(drafts_wanted, longest - computed - 1, budget - 1))
             if computed + 1 + drafts > request.capacity and not self._make_room(request, computed + 1 + drafts):
                 break
@@ -121,7 +121,7 @@ class Scheduler:
         return budget
 
     def _next_index(self, request: ScheduledRequest, index: int) -> int:
-        # making room may have preempted requests, always from the end, so the place is still ours
+        # requests may have been preempted, always from the end, so the index still fits
         return index + 1 if index < len(self.running) and self.running[index] is request else index
 
     def _plan_waiting(self, batch: Batch, budget: int) -> None:
@@ -166,7 +166,7 @@ class Scheduler:
         if request.computed + count > request.capacity:
             if not self._make_room(request, request.computed + count):
                 return -1
-            # requests preempted for us may have let go what we counted on
+            # requests preempted for it may have released entries that were counted
             count, items = self._fit_images(request, request.computed, count)
             if count <= 0:
                 return 0
@@ -193,7 +193,7 @@ class Scheduler:
     def _fit_images(self, request: ScheduledRequest, start: int, count: int) -> tuple[int, list[MMItem]]:
         """Return how much of a chunk can run, and the images it must hold.
 
-        With a drafter the chunk needs one position more than it computes: the drafter reads one ahead.
+        With a drafter the chunk needs one position more than it computes, because the drafter reads one ahead.
         """
         if not request.items:
             return count, []
@@ -229,8 +229,8 @@ class Scheduler:
 
         The drafter, which reads one token ahead, must not reach the image either.
 
-        A request that takes or holds the image just before goes right up to it: to wait, holding, for room that it takes
-        up itself would be for ever.
+        A request that holds an earlier image runs right up to this one. Otherwise it would wait for ever for space that it
+        uses itself.
         """
         count = max(0, item.offset - start - self._look_ahead)
         return count if count or alone else max(0, item.offset - start)

@@ -39,7 +39,7 @@ class EngineConfig:
     era: str = "0.18"
     seed: int = 0
     stop_share: float = 0.0  # share of requests that end by themselves (finish_reason stop), where min_tokens allows
-    skip_encoder_miss: bool = False  # the reporter's patch of #38551: log a drafter's miss and live on
+    skip_encoder_miss: bool = False  # the reporter's patch of #38551: log a drafter's miss and continue
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class MMItem:
 
     Content hash, number of placeholder tokens, and the prompt position where they begin.
 
-    `data` is False when the API server's side of the processor cache believed the engine has the item and sent only
-    the hash (vLLM's two-sided cache).
+    `data` is False when the API server sent only the hash, because its side of the processor cache assumes that the engine
+    has the item (vLLM's two-sided cache).
     """
 
     hash: str
@@ -78,9 +78,9 @@ class EngineRequest:
 class RequestOutput:
     """Output of one step for one request.
 
-    `finish_reason` is stop, length, abort or error; `error` says why, in the words the server's log would use.
-    `derailed`: computed from a context that is not the request's own; `swapped_with`: from here on the tokens of this
-    request go to that one, and the other way round.
+    `finish_reason` is stop, length, abort or error; `error` is the reason in the text of the server's log.
+    `derailed`: computed from a context that is not the request's own. `swapped_with`: from here on the two requests get
+    each other's tokens.
     """
 
     request_id: str
@@ -116,14 +116,14 @@ class EngineStats:
     encoder_cache_tokens: int = 0
 
 
-class EngineFault(Exception):  # noqa: N818 - it is the subject's fault, not our error
+class EngineFault(Exception):  # noqa: N818 - a fault of the imitated server, not our error
     """The engine died in this step.
 
     `traceback` is the output of its process, as in the real server, without prefix.
 
 
-    `log_before` is what it logs first (`Dumping input data ...`); `raw_before` what the device prints before that,
-    lines that carry no log prefix in the real server either.
+    `log_before` are its first log lines (`Dumping input data ...`), `raw_before` the lines that the device prints before
+    them, without a log prefix as in the real server.
     """
 
     def __init__(

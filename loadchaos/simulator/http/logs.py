@@ -1,4 +1,4 @@
-"""Log lines as the imitated server writes them: its prefixes, by dialect and era."""
+"""Log lines in the format of the imitated server, by dialect and era."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ _ANSI = {"ERROR": "\x1b[31mERROR\x1b[0m", "WARNING": "\x1b[33mWARNING\x1b[0m", "
 
 
 class Log:
-    """Writes lines for one process, to stdout, each flushed: a dying process must not lose its last words.
+    """Writer of one process's log lines to stdout.
 
-    `process` is vLLM's name for it, APIServer or EngineCore.
+    Each line is flushed: a dying process must not lose its last lines.
+
+    `process` is vLLM's name of the process, APIServer or EngineCore.
     """
 
     def __init__(self, dialect: str, era: str, process: str) -> None:
@@ -25,7 +27,10 @@ class Log:
 
     @property
     def tag(self) -> str:
-        """`(EngineCore pid=7) ` as vLLM marks its processes since 0.11; empty before, and for LMDeploy."""
+        """Process prefix such as `(EngineCore pid=7) `, which vLLM has since 0.11.
+
+        Empty before 0.11 and for LMDeploy.
+        """
         if self._dialect != "vllm" or self._release < (0, 11, 0):
             return ""
         # Until about 0.17 the engine core carried its data-parallel rank in its name.
@@ -33,21 +38,24 @@ class Log:
         return f"({self._process}{'_DP0' if ranked else ''} pid={os.getpid()}) "
 
     def line(self, level: str, where: str, text: str) -> None:
-        """One message at `where` (core.py:1100); every line of it gets the prefix, as vLLM's formatter does."""
+        """Write one message at `where` (core.py:1100).
+
+        Every line of it gets the prefix, as with vLLM's formatter.
+        """
         self.raw(self._prefixed(level, where, text.split("\n")))
 
     def error(self, where: str, lines: Iterable[str]) -> None:
-        """A traceback at level ERROR."""
+        """Write a traceback at level ERROR."""
         self.raw(self._prefixed("ERROR", where, lines))
 
     def raw(self, lines: Iterable[str]) -> None:
-        """Lines without prefix, as uvicorn, the CUDA runtime and C++ write them."""
+        """Write lines without prefix, as uvicorn, the CUDA runtime and C++ do."""
         text = "".join(f"{line}\n" for line in lines)
         try:
             sys.stdout.write(text)
             sys.stdout.flush()
         except OSError:
-            pass  # nobody reads our log any more; the server goes on
+            pass  # the log has no reader any more; the server continues
 
     def _prefixed(self, level: str, where: str, lines: Iterable[str]) -> list[str]:
         now = time.time()
@@ -62,7 +70,7 @@ class Log:
 
 
 def uvicorn_startup_lines(host: str, port: int) -> list[str]:
-    """What uvicorn says when it serves; its own logger writes it, in no engine's form."""
+    """Return the lines that uvicorn logs when it serves."""
     return [
         f"INFO:     Started server process [{os.getpid()}]",
         "INFO:     Waiting for application startup.",

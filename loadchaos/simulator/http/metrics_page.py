@@ -1,4 +1,7 @@
-"""Building blocks of a Prometheus page: counters, gauges and histograms, written as prometheus-client writes them."""
+"""Prometheus page: counters, gauges and histograms.
+
+The format is that of prometheus-client.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ Labels = Mapping[str, str]
 
 
 def number(value: float) -> str:
-    """A value as prometheus-client prints it: 3.0, 1.79e+09."""
+    """Format a value as prometheus-client does: 3.0, 1.79e+09."""
     if value == float("inf"):
         return "+Inf"
     text = repr(float(value))
@@ -28,7 +31,7 @@ def number(value: float) -> str:
 
 
 def label_text(labels: Labels) -> str:
-    """`{a="1",b="2"}`, sorted; nothing for no labels."""
+    """Format labels as `{a="1",b="2"}`, sorted; empty for no labels."""
     if not labels:
         return ""
     inside = ",".join(f'{k}="{v}"' for k, v in sorted(labels.items()))
@@ -58,12 +61,15 @@ class MetricsPage:
         self._lines: list[str] = []
 
     def family(self, name: str, kind: str, text: str, samples: Iterable[tuple[Labels, float]]) -> None:
-        """A counter or gauge with all its samples; `name` as it stands on the page (counters with _total)."""
+        """Add a counter or gauge with all its samples.
+
+        `name` is as on the page (counters with _total).
+        """
         self._lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
         self._lines += [f"{name}{label_text(labels)} {number(value)}" for labels, value in samples]
 
     def histogram(self, name: str, text: str, labels: Labels, histogram: Histogram) -> None:
-        """A histogram with its buckets, count and sum."""
+        """Add a histogram with its buckets, count and sum."""
         self._lines += [f"# HELP {name} {text}", f"# TYPE {name} histogram"]
         total = 0
         for bound, count in zip([*histogram.bounds, float("inf")], histogram.counts, strict=True):
@@ -73,7 +79,7 @@ class MetricsPage:
         self._lines.append(f"{name}_sum{label_text(labels)} {number(histogram.sum)}")
 
     def process(self) -> None:
-        """What prometheus-client tells of its own process."""
+        """Add prometheus-client's figures of its own process."""
         memory = _memory()
         usage = resource.getrusage(resource.RUSAGE_SELF)
         for name, kind, text, value in (
@@ -97,7 +103,7 @@ class MetricsPage:
             self.family(name, kind, text, [({}, value)])
 
     def render(self) -> bytes:
-        """The page's bytes."""
+        """Return the page's bytes."""
         return ("\n".join(self._lines) + "\n").encode()
 
 

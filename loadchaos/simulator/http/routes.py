@@ -1,4 +1,4 @@
-"""From a request's method and path to who answers it: at once, in a task, or with what a refusal looks like."""
+"""Routes: dispatch a request by method and path to its handler."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from typing import Generic, TypeVar
 from loadchaos.simulator.http.server import HttpExchange
 
 Route = Callable[[HttpExchange], Awaitable[None] | None]
-"""Answers, or gives what is to be waited for."""
+"""Answers at once, or returns an awaitable that answers."""
 R = TypeVar("R", bound=Exception)
 
 
 class Routes(Generic[R]):
-    """The endpoints of a face; `refuse` answers with a `refusal` that one of them raised."""
+    """The endpoints of an API.
+
+    `refuse` answers with a `refusal` exception that a handler raised.
+    """
 
     def __init__(
         self, table: Mapping[tuple[str, str], Route], refusal: type[R], refuse: Callable[[HttpExchange, R], None]
@@ -25,7 +28,7 @@ class Routes(Generic[R]):
         self._tasks: set[asyncio.Task[None]] = set()
 
     def endpoints(self) -> list[tuple[str, str]]:
-        """(path, method) of all endpoints, for the log."""
+        """Return (path, method) of all endpoints, sorted, for the log."""
         return sorted((path, method) for method, path in self._table)
 
     def answer(self, exchange: HttpExchange, path: str) -> None:

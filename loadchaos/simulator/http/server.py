@@ -1,6 +1,7 @@
-"""The embedded server's HTTP: one small asyncio protocol on httptools, because a web framework would be the bottleneck.
+"""HTTP server of the embedded server: an asyncio protocol on httptools.
 
-Measured by bench/sim_events.py; a request is an `Exchange`, which the face answers whole or as a stream of chunks.
+A web framework would be the bottleneck, as bench/sim_events.py measures. A request is an `HttpExchange`, which the API
+answers whole or as a stream of chunks.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _REASONS = {status.value: status.phrase for status in HTTPStatus}
 
 
 class _Clock:
-    """The Date header, made anew once a second and not once a response."""
+    """The Date header, made once a second and not once per response."""
 
     def __init__(self) -> None:
         self._second = 0
@@ -40,10 +41,13 @@ _CLOCK = _Clock()
 
 
 class HttpExchange:
-    """One request and its answer. `send` answers whole; `start`, `write`, `end` answer as chunks.
+    """One request and its answer.
+
+    `send` answers whole; `start`, `write` and `end` answer in chunks.
+
 
     `on_disconnect` is called when the client leaves before the end; `on_resume` when a slow reader takes bytes again
-    (while it does not, `paused` is True and a face should hold its chunks back and merge them, as vLLM does).
+    (while it does not, `paused` is True and the API should hold its chunks back and merge them, as vLLM does).
     """
 
     __slots__ = (
@@ -69,13 +73,16 @@ class HttpExchange:
 
     @property
     def paused(self) -> bool:
-        """True while the client does not take what it was sent."""
+        """True while the client does not read what it was sent."""
         return self.connection.paused
 
     def send(
         self, status: int, body: bytes = b"", content_type: str | None = "application/json", close: bool = False
     ) -> None:
-        """Answer whole. `close`: end the connection afterwards, as uvicorn does after an unhandled exception."""
+        """Answer whole.
+
+        `close` ends the connection afterwards, as uvicorn does after an unhandled exception.
+        """
         if self.done or self.started:
             return
         kind = f"content-type: {content_type}\r\n".encode() if content_type else b""
@@ -95,13 +102,13 @@ class HttpExchange:
             self.connection.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def end(self) -> None:
-        """End a chunked answer as promised."""
+        """End a chunked answer."""
         if not self.done:
             self.connection.write(b"0\r\n\r\n")
             self._finish(close=False)
 
     def cut(self) -> None:
-        """Break a chunked answer off: the client sees an incomplete body."""
+        """Break a chunked answer off: the client gets an incomplete body."""
         if not self.done:
             self._finish(close=True)
 
@@ -122,7 +129,10 @@ Handler = Callable[[HttpExchange], None]
 
 
 class ClientConnection(asyncio.Protocol):
-    """One client connection: parses requests, hands them to the handler one at a time, keeps alive for 5 s."""
+    """One client connection with a keep-alive of 5 s.
+
+    It parses requests and hands them to the handler one at a time.
+    """
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server
@@ -139,7 +149,7 @@ class ClientConnection(asyncio.Protocol):
         self.paused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio: a client is here."""
+        """Handle a new client (asyncio)."""
         # uvloop's transports are none of asyncio's classes, though they have all of their methods
         self._transport = cast("asyncio.Transport", transport)
         self._server.connections.add(self)
@@ -147,7 +157,7 @@ class ClientConnection(asyncio.Protocol):
         self._peer = f"{peer[0]}:{peer[1]}" if peer else "unix"
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio: the client has gone, or we closed."""
+        """Handle the end of the connection (asyncio)."""
         del exc
         self._server.connections.discard(self)
         self._stop_idle()
@@ -160,17 +170,17 @@ class ClientConnection(asyncio.Protocol):
                 current.on_disconnect()
 
     def pause_writing(self) -> None:
-        """asyncio: the client does not take what it was sent."""
+        """Note that the client does not read (asyncio)."""
         self.paused = True
 
     def resume_writing(self) -> None:
-        """asyncio: it does again."""
+        """Note that the client reads again (asyncio)."""
         self.paused = False
         if self._current is not None and self._current.on_resume is not None:
             self._current.on_resume()
 
     def data_received(self, data: bytes) -> None:
-        """asyncio: bytes; what is not HTTP gets uvicorn's 400."""
+        """Parse bytes; answer what is not HTTP with uvicorn's 400 (asyncio)."""
         self._stop_idle()
         try:
             self._parser.feed_data(data)
@@ -184,30 +194,30 @@ class ClientConnection(asyncio.Protocol):
                 self._transport.close()
 
     def on_message_begin(self) -> None:
-        """httptools: a request begins."""
+        """Handle the start of a request (httptools)."""
         self._target = b""
         self._headers = {}
         self._body = []
 
     def on_url(self, url: bytes) -> None:
-        """httptools: a piece of the target."""
+        """Handle a piece of the target (httptools)."""
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """httptools: one header."""
+        """Handle one header (httptools)."""
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """httptools: the body comes next, if the client is told to go on."""
+        """Handle the end of the headers; answer 100-continue (httptools)."""
         if self._headers.get("expect", "").lower() == "100-continue":
             self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
-        """httptools: a piece of the body."""
+        """Handle a piece of the body (httptools)."""
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        """httptools: the request is whole; it waits for its turn."""
+        """Handle the end of a request; queue it for its answer (httptools)."""
         method = self._parser.get_method().decode("ascii")
         exchange = HttpExchange(self, method, self._target.decode("utf-8", "replace"), self._headers)
         exchange.body = b"".join(self._body)
@@ -218,16 +228,16 @@ class ClientConnection(asyncio.Protocol):
     # the exchange calls these
 
     def write(self, data: bytes) -> None:
-        """Hand bytes to the kernel, or drop them when the client has gone."""
+        """Send bytes, or drop them when the client has gone."""
         if self._transport is not None:
             self._transport.write(data)
 
     def log(self, exchange: HttpExchange, reason: str) -> None:
-        """uvicorn's access line."""
+        """Write uvicorn's access line."""
         self._server.log_access(self._peer, exchange, reason)
 
     def finished(self, exchange: HttpExchange, close: bool) -> None:
-        """The exchange is answered: take the next request, or wait for one."""
+        """Continue after an answer: start the next request, or wait for one."""
         if exchange is not self._current:
             return
         self._current = None
@@ -241,7 +251,7 @@ class ClientConnection(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self._next)
 
     def close(self) -> None:
-        """Close after what was written has gone out."""
+        """Close after what was written has been sent."""
         self._stop_idle()
         if self._transport is not None:
             self._transport.close()
@@ -265,7 +275,10 @@ class ClientConnection(asyncio.Protocol):
 
 
 class HttpServer:
-    """Listens, and knows its connections so that a dying server can close them in order."""
+    """A listener that knows its connections.
+
+    So a dying server can close them in order.
+    """
 
     def __init__(self, handler: Handler, quiet: bool = False) -> None:
         self.handler = handler
@@ -276,21 +289,24 @@ class HttpServer:
         self._server: asyncio.Server | None = None
 
     async def listen(self, host: str, port: int) -> int:
-        """Listen; port 0 takes a free one. Returns the port."""
+        """Listen; port 0 chooses a free one. Returns the port."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: ClientConnection(self), host, port, backlog=2048)
         self.port = int(self._server.sockets[0].getsockname()[1])
         return self.port
 
     def log_access(self, peer: str, exchange: HttpExchange, reason: str) -> None:
-        """One access line, as uvicorn writes it."""
+        """Write one access line, as uvicorn does."""
         if not self._quiet:
             text = f'INFO:     {peer} - "{exchange.method} {exchange.target} HTTP/1.1" {exchange.status} {reason}\n'
             sys.stdout.write(text)
             sys.stdout.flush()
 
     def close_listener(self) -> None:
-        """Refuse new connections and close idle ones; those with a request end after their answer."""
+        """Refuse new connections and close idle ones.
+
+        Connections with a request end after their answer.
+        """
         self.closing = True
         if self._server is not None:
             self._server.close()
@@ -299,6 +315,6 @@ class HttpServer:
                 connection.close()
 
     def close_all(self) -> None:
-        """Close every connection that is left."""
+        """Close every open connection."""
         for connection in list(self.connections):
             connection.close()

@@ -1,4 +1,4 @@
-"""LMDeploy's HTTP face: its routes, bodies and errors by era, from 0.6 to 0.18."""
+"""LMDeploy's HTTP API: routes and bodies by era, from 0.6 to 0.18."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BLACK = DecodedImage("0" * 64, 32, 32, 64)  # what an image that cannot be deco
 
 
 class LmdeployApi:
-    """Answers requests as LMDeploy's api_server of the configured era."""
+    """HTTP API of LMDeploy's api_server, in the configured era."""
 
     def __init__(self, options: Options, engine: EngineClient) -> None:
         self.options = options
@@ -63,11 +63,14 @@ class LmdeployApi:
 
     @property
     def exit_code_on_death(self) -> int | None:
-        """0.6 calls exit(1) in the request's coroutine; later versions stay up and never restart the engine."""
+        """1 for 0.6, which calls exit(1) in the request's coroutine; else None.
+
+        Later versions stay up and never restart the engine.
+        """
         return 1 if self.release < (0, 7, 0) else None
 
     def warm_up(self) -> None:
-        """What can wait until the server listens."""
+        """Import the image decoder, once the server listens."""
         if self.options.server.images:
             self._reader.warm_up()
 
@@ -76,7 +79,7 @@ class LmdeployApi:
         self._routes.answer(exchange, exchange.path.rstrip("/") or "/")
 
     def generation_ended(self, generation: LmdeployGeneration, drop: bool) -> None:
-        """A generation is answered; `drop` when its client has gone."""
+        """Note that a generation is answered; `drop` when its client has gone."""
         if drop:
             self.engine.abort([str(generation.session)])
 
@@ -149,7 +152,7 @@ class LmdeployApi:
         )
 
     def _body(self, exchange: HttpExchange) -> dict[str, Any] | None:
-        """The body as an object, or None when the exchange is answered."""
+        """Return the body as an object, or None when the request is answered."""
         if self.release >= (0, 16, 0) and exchange.headers.get("content-type", "").split(";")[0] != "application/json":
             raise LmdeployRefusal("Unsupported Media Type: Only 'application/json' is allowed")
         try:
@@ -289,7 +292,10 @@ class LmdeployApi:
 
 
 def _template(messages: Sequence[Any], urls: list[str]) -> str:
-    """Messages through the chat template; a mark stands where each image belongs, its URL goes to `urls`."""
+    """Apply the chat template to messages.
+
+    A mark stands for each image; its URL is added to `urls`.
+    """
     text = []
     for message in messages:
         content = message.get("content") if isinstance(message, Mapping) else ""

@@ -1,4 +1,7 @@
-"""LMDeploy's refusals and engine errors, whose shape changed five times; see `outcome` for which era does what."""
+"""LMDeploy's refusals and engine errors.
+
+Their form changed five times; `outcome` knows which era does what.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ Release = tuple[int, int, int]
 INPUT_LENGTH = "ResponseType.INPUT_LENGTH_ERROR"
 
 
-class LmdeployRefusal(Exception):  # noqa: N818 - an answer, not a mistake of ours
-    """A request the server answers with an error object, flat and not wrapped."""
+class LmdeployRefusal(Exception):  # noqa: N818 - an answer, not an error of ours
+    """A request that the server answers with a flat error object."""
 
     def __init__(self, message: str, status: int = 400, kind: str = "invalid_request_error") -> None:
         super().__init__(message)
@@ -27,7 +30,7 @@ class LmdeployRefusal(Exception):  # noqa: N818 - an answer, not a mistake of ou
         return {"message": self.message, "type": self.kind, "code": self.status, "param": None, "object": "error"}
 
     def event(self) -> bytes:
-        """As the last event of a stream, wrapped this time."""
+        """Return the error as the last event of a stream, wrapped this time."""
         inside = ", ".join(f'"{key}": {orjson.dumps(value).decode()}' for key, value in self.error.items())
         return f'data: {{"error": {{{inside}}}}}\n\n'.encode()
 
@@ -38,12 +41,15 @@ def send(exchange: HttpExchange, refusal: LmdeployRefusal) -> None:
 
 
 def send_plain_500(exchange: HttpExchange) -> None:
-    """What an unhandled exception becomes; uvicorn closes the connection after it."""
+    """Answer as after an unhandled exception; uvicorn closes the connection."""
     exchange.send(500, b"Internal Server Error", "text/plain; charset=utf-8", close=True)
 
 
 def invalid(exchange: HttpExchange, release: Release, place: str, message: str, kind: str) -> None:
-    """A body of the wrong shape: 422 with FastAPI's detail up to 0.15, 400 in LMDeploy's shape from 0.16."""
+    """Answer a body of the wrong form.
+
+    422 with FastAPI's detail up to 0.15, 400 in LMDeploy's form from 0.16.
+    """
     if release < (0, 16, 0):
         detail = [{"type": kind, "loc": ["body", *([place] if place else [])], "msg": message, "input": None}]
         exchange.send(422, orjson.dumps({"detail": detail}))
@@ -52,7 +58,7 @@ def invalid(exchange: HttpExchange, release: Release, place: str, message: str, 
 
 
 class Outcome(Enum):
-    """How an engine error reaches the client."""
+    """Form in which an engine error reaches the client."""
 
     HTTP_500 = "500 as text, or a stream that breaks off"
     TEXT = "200 with the error as the answer's text and finish_reason error"
@@ -60,7 +66,10 @@ class Outcome(Enum):
 
 
 def outcome(release: Release, chat: bool, stream: bool, hides_kv_error: bool, refuses_cleanly: bool) -> Outcome:
-    """Which era says what. `hidden` is the planted bug of 0.6, whatever the era; `clean` is that era without it."""
+    """Return how this era answers an engine error.
+
+    `hides_kv_error` is the planted bug of 0.6, in any era; `refuses_cleanly` is that era without it.
+    """
     if hides_kv_error:
         return Outcome.HTTP_500
     if refuses_cleanly or release >= (0, 16, 0):
@@ -72,19 +81,19 @@ def outcome(release: Release, chat: bool, stream: bool, hides_kv_error: bool, re
 
 
 def error_text(error: str, release: Release) -> str:
-    """The text that 0.7 to 0.15 answer with."""
+    """Return the answer text of 0.7 to 0.15."""
     return "internal error happened" if release < (0, 10, 0) else f"internal error happened, status code {error}"
 
 
 def refusal_for(error: str) -> LmdeployRefusal:
-    """The error object of 0.16 and later."""
+    """Return the error object of 0.16 and later."""
     if error == INPUT_LENGTH:
         return LmdeployRefusal("The request exceeds the model context length.")
     return LmdeployRefusal("An internal server error occurred.", 500, "server_error")
 
 
 def validation_traceback(chat: bool, stream: bool) -> list[str]:
-    """What 0.6 logs when it cannot put the engine's error into an answer."""
+    """Return the log lines of 0.6 for an error that fits no answer."""
     name = ("ChatCompletionResponse" if chat else "CompletionResponse") + ("StreamChoice" if stream else "Choice")
     allowed = "'stop', 'length' or 'tool_calls'" if chat and not stream else "'stop' or 'length'"
     site = "/opt/py3/lib/python3.10/site-packages"

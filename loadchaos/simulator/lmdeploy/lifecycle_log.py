@@ -1,4 +1,4 @@
-"""What LMDeploy's api_server logs of its life, with the lines that tell its KV capacity."""
+"""LMDeploy's log of the server's start, KV capacity and end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _MB = 1024 * 1024
 
 
 class LmdeployLifecycleLog:
-    """Writes the log of one API server. Capacity lines need INFO or DEBUG in the real one, which is what we log at."""
+    """Writer of the log of one API server.
+
+    The real server logs its capacity at INFO or DEBUG, which is the level here.
+    """
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -26,7 +29,7 @@ class LmdeployLifecycleLog:
         self._log = Log("lmdeploy", options.engine.era, "APIServer")
 
     def start(self) -> None:
-        """Before anything runs."""
+        """Log the start, before anything runs."""
         engine = self._options.engine
         text = (
             f"input backend=pytorch, backend_config=PytorchEngineConfig(dtype='auto', tp=1, "
@@ -38,11 +41,11 @@ class LmdeployLifecycleLog:
         self._log.line("INFO", "async_engine.py:133", text)
 
     def failed_start(self) -> None:
-        """The engine ended before it was ready."""
+        """Log that the engine ended before it was ready."""
         self._log.line("ERROR", "api_server.py:1031", "Engine main loop failed.")
 
     def listening(self, port: int, routes: Sequence[tuple[str, str]]) -> None:
-        """The server takes requests; the routes are not logged."""
+        """Log that the server accepts requests. Routes are not logged."""
         del routes
         options, log = self._options, self._log
         self._capacity()
@@ -51,18 +54,18 @@ class LmdeployLifecycleLog:
         log.raw([*[hint] * 3, *uvicorn_startup_lines(options.host, port)])
 
     def death(self) -> None:
-        """The engine process is gone."""
+        """Log the death of the engine process."""
         if self._release >= (0, 12, 0):
             self._log.line("ERROR", "health.py:142", "PyTorch ZMQ engine process is not alive.")
         else:
             self._log.line("ERROR", "engine.py:928", "Engine loop failed with error: engine process ended")
 
     def shutting_down(self) -> None:
-        """The listener closes."""
+        """Log that the listener closes."""
         self._log.raw(["INFO:     Shutting down"])
 
     def stopped(self) -> None:
-        """All connections are closed."""
+        """Log the end, when all connections are closed."""
         lines = ["Waiting for application shutdown.", "Application shutdown complete."]
         self._log.raw([*(f"INFO:     {line}" for line in lines), f"INFO:     Finished server process [{os.getpid()}]"])
 
@@ -84,7 +87,7 @@ class LmdeployLifecycleLog:
             return
         share = engine.cache_max_entry_count
         free = 5061 + LMDEPLOY_CACHE_MEMORY_BYTES // _MB
-        if lmdeploy_blocks(share) != blocks:  # blocks were given: tell the memory that would have made them
+        if lmdeploy_blocks(share) != blocks:  # a number of blocks was given: log the memory that gives it
             free = round(5061 + blocks * LMDEPLOY_BLOCK_BYTES / _MB / max(share, 0.01))
         log.line("DEBUG", "model_agent.py:93", f"device<0> free gpu memory: {free} mb")
         log.line("DEBUG", "model_agent.py:94", "estimated max runtime memory: 5061 mb")

@@ -1,4 +1,7 @@
-"""LMDeploy's /metrics: its names and types; scheduler gauges are refreshed every 10 s only, as in the real server."""
+"""LMDeploy's /metrics.
+
+Scheduler gauges are refreshed every 10 s only, as in the real server.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ def _one_two_five(limit: int) -> tuple[float, ...]:
 
 
 class LmdeployMetrics:
-    """Counts what the API server sees."""
+    """The API server's counters and histograms."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -41,7 +44,7 @@ class LmdeployMetrics:
         self.latency = Histogram(_LATENCY_S)
 
     def page(self, stats: EngineStats) -> bytes:
-        """The page as it stands."""
+        """Return the page."""
         now = time.monotonic()
         if now - self._refreshed >= _REFRESH_S:
             self._refreshed, self._stats = now, stats

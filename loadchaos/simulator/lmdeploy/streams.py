@@ -1,4 +1,4 @@
-"""A running generation under LMDeploy: its chunks and bodies, and what becomes of an engine error in each era."""
+"""A running generation under LMDeploy: its chunks, bodies and errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DONE = b"data: [DONE]\n\n"
 
 
 class LmdeployContext(Protocol):
-    """What a generation needs of the face."""
+    """Part of the API that a generation needs."""
 
     metrics: LmdeployMetrics
     release: Release
@@ -30,7 +30,7 @@ class LmdeployContext(Protocol):
     refuses_cleanly: bool
 
     def generation_ended(self, generation: LmdeployGeneration, drop: bool) -> None:
-        """The generation is answered; `drop` takes it out of the engine."""
+        """Note that the generation is answered; `drop` aborts it in the engine."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class LmdeployGeneration:
             exchange.start()  # before admission: the first byte comes while the request still queues
 
     def output(self, output: RequestOutput) -> None:
-        """What one step gave."""
+        """Handle the output of one step."""
         if self.finished:
             return
         if output.error is not None:
@@ -95,7 +95,10 @@ class LmdeployGeneration:
             self.finish(output.finish_reason)
 
     def engine_died(self) -> None:
-        """The engine process is gone: cut text without a finish_reason up to 0.15, a clean error after, broken in 0.6."""
+        """End after an engine death, as the era does.
+
+        Up to 0.15 the text is cut without a finish_reason, later there is a clean error, in 0.6 the connection breaks.
+        """
         if self.finished:
             return
         release = self._server.release
@@ -116,7 +119,10 @@ class LmdeployGeneration:
             self._end(failed=True)
 
     def finish(self, reason: str, text: str | None = None) -> None:
-        """End with a finish_reason; `text` replaces the answer's where the server answers with an error's words."""
+        """End with a finish_reason.
+
+        `text` replaces the answer's text where the server answers with an error text.
+        """
         self.finished = True
         if not self._stream:
             shown = self._text() if text is None else text

@@ -1,4 +1,7 @@
-"""Images as a Qwen-VL server takes them: base64 data URLs, really decoded, hashed and counted in tokens."""
+"""Images of a Qwen-VL server: decoded, hashed and counted in tokens.
+
+They come as base64 data URLs.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 class ImageReader:
-    """Decodes in threads, so that a large image does not hold up the streams; remembers what it decoded by bytes."""
+    """Decoder of images and videos, with a cache by content.
+
+    It works in threads, so that a large image does not delay the streams.
+    """
 
     def __init__(self, processor: Processor) -> None:
         self._processor = processor
@@ -36,11 +42,15 @@ class ImageReader:
         self._known: OrderedDict[bytes, DecodedImage | ImageError] = OrderedDict()
 
     def warm_up(self) -> None:
-        """Import Pillow in the background: it must not make the server slow to start."""
+        """Import Pillow in the background, so that the server starts fast."""
         self._pool.submit(_pillow)
 
     async def read(self, url: str) -> DecodedImage:
-        """The image, or the video, behind a data URL. Raises ImageError with the words and status of vLLM."""
+        """Return the image or video of a data URL.
+
+        Raises:
+            ImageError: with vLLM's message and status.
+        """
         loop = asyncio.get_running_loop()
         if url.startswith(VIDEO):
             return await loop.run_in_executor(self._pool, videos.read, url, self._processor)
@@ -73,7 +83,7 @@ class ImageReader:
             image = images.open(io.BytesIO(data))
         except images.DecompressionBombError as error:
             raise ImageError(str(error), 500, "InternalServerError") from error
-        except ValueError as error:  # a bomb beside the pixels: real servers pass Pillow's words on as they are
+        except ValueError as error:  # a bomb beside the pixels: real servers pass Pillow's message on unchanged
             raise ImageError(str(error)) from error
         except (OSError, SyntaxError) as error:
             raise ImageError(_failed(error, late)) from error
@@ -89,7 +99,7 @@ class ImageReader:
         return DecodedImage(self._hash(data, image), image.width, image.height, tokens)
 
     def _hash(self, data: bytes, image: Image.Image) -> str:
-        """Of the decoded pixels up to vLLM 0.12, of the file's bytes after that."""
+        """Hash an image: its pixels up to vLLM 0.12, the file's bytes after that."""
         digest = hashlib.blake2b(digest_size=32)
         if self._processor.hash_pixels:
             pixels = image.convert("RGB")
@@ -104,7 +114,10 @@ def _failed(error: Exception, late: bool) -> str:
 
 
 def _pillow() -> ModuleType:
-    """Pillow, imported at the first image; the bomb warning below its limit is vLLM's too, and nobody reads ours."""
+    """Import Pillow at the first image.
+
+    vLLM also prints the bomb warning below Pillow's limit; it is switched off here.
+    """
     from PIL import Image
 
     warnings.simplefilter("ignore", Image.DecompressionBombWarning)

@@ -1,4 +1,4 @@
-"""Decoded images, the processor that counts their tokens, and the errors of a bad image."""
+"""Decoded images, the image processor, and the errors of a bad image."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ VIDEO = "data:video/"
 
 
 class ImageError(Exception):
-    """An image the server does not take. `status` and `kind` are the answer's HTTP status and error type."""
+    """An image that the server refuses.
+
+    `status` and `kind` are the answer's HTTP status and error type.
+    """
 
     def __init__(self, message: str, status: int = 400, kind: str = "BadRequestError") -> None:
         super().__init__(message)
@@ -19,7 +22,10 @@ class ImageError(Exception):
 
 
 class AspectRatioError(ImageError):
-    """Longer than 200 times its width; the face words it, because it quotes the whole prompt."""
+    """An image longer than 200 times its width.
+
+    The API writes the message, because it quotes the whole prompt.
+    """
 
     def __init__(self, width: int, height: int) -> None:
         ratio = max(width, height) / min(width, height)
@@ -30,7 +36,7 @@ class AspectRatioError(ImageError):
 
 @dataclass(frozen=True)
 class DecodedImage:
-    """A decoded image: the key of all caches, its size in pixels and in prompt tokens."""
+    """A decoded image: its cache key, and its size in pixels and tokens."""
 
     hash: str
     width: int
@@ -38,13 +44,19 @@ class DecodedImage:
     tokens: int
 
     def named(self, name: str) -> DecodedImage:
-        """The same under a client's own name (`uuid` of a content part): its bytes are not hashed then."""
+        """Return the image under a client's own name (`uuid` of a content part).
+
+        Its bytes are not hashed then.
+        """
         return replace(self, hash=hashlib.blake2b(name.encode(), digest_size=32).hexdigest())
 
 
 @dataclass(frozen=True)
 class Processor:
-    """The image processor's figures. `patch` 16 is Qwen3-VL, 14 Qwen2-VL; two by two patches are one token."""
+    """Figures of the image processor.
+
+    `patch` is 16 for Qwen3-VL, 14 for Qwen2-VL; two by two patches are one token.
+    """
 
     patch: int = 16
     min_pixels: int = 65536
@@ -53,7 +65,11 @@ class Processor:
     strict_load: bool = True
 
     def tokens(self, width: int, height: int) -> int:
-        """Prompt tokens of an image, without the two around it. Raises AspectRatioError beyond 200 to 1.
+        """Return the prompt tokens of an image, without the two around it.
+
+        Raises:
+            AspectRatioError: beyond 200 to 1.
+
 
         Source: smart_resize of transformers' Qwen2-VL image processor; tokens are (height / factor) x (width / factor).
         """

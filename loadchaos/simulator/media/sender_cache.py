@@ -1,4 +1,7 @@
-"""The API server's side of the two-sided processor cache: it sends only the hash of an image the engine should have."""
+"""The API server's side of the two-sided processor cache.
+
+It sends only the hash of an image that the engine should have.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,10 @@ from collections import OrderedDict
 
 
 class SenderCache:
-    """The last `items` images by hash, in the order they were sent; the engine's side does the same on receipt."""
+    """The last `items` images by hash, in the order they were sent.
+
+    The engine's side does the same on receipt.
+    """
 
     def __init__(self, items: int) -> None:
         self._items = items
@@ -15,7 +21,10 @@ class SenderCache:
         self.hits = 0
 
     def must_send(self, mm_hash: str) -> bool:
-        """Whether the image itself has to travel; False when the engine should still have it."""
+        """Return True if the image itself has to be sent.
+
+        False when the engine should still have it.
+        """
         self.queries += 1
         if mm_hash in self._held:
             self.hits += 1
@@ -28,5 +37,5 @@ class SenderCache:
         return True
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all images."""
         self._held.clear()

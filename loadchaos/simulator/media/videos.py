@@ -1,4 +1,7 @@
-"""Videos as Qwen3-VL counts them: JPEG frames one behind the other (`video/jpeg`) or in an AVI file, two to a patch."""
+"""Videos of a Qwen3-VL server, counted in tokens.
+
+JPEG frames in a row (`video/jpeg`) or an AVI file; two frames make a patch.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,11 @@ _FRAMES_A_PATCH = 2
 
 
 def read(url: str, processor: Processor) -> DecodedImage:
-    """One video as the placeholder it is in a prompt. Raises ImageError in the words of vLLM's decoders."""
+    """Return a video's placeholder in a prompt.
+
+    Raises:
+        ImageError: with the messages of vLLM's decoders.
+    """
     head, _, payload = url.partition(",")
     try:
         if head == f"{VIDEO}jpeg;base64":
@@ -34,13 +41,13 @@ def read(url: str, processor: Processor) -> DecodedImage:
 
 
 def _stamp(patch: int, fps: float) -> int:
-    """Each patch is preceded by the time it shows."""
+    """Return the tokens of the timestamp before a patch."""
     first = patch * _FRAMES_A_PATCH / fps
     return len(tokenizer.encode(f"<{first + 0.5 / fps:.1f} seconds>"))
 
 
 def _of_avi(data: bytes) -> tuple[list[bytes], float]:
-    """(frames, frames a second) of a Motion-JPEG file."""
+    """Return the frames of a Motion-JPEG file, and the frames per second."""
     movie = data.find(b"movi")
     if data[:4] != b"RIFF" or movie < 0 or b"MJPG" not in data[:movie]:
         raise ImageError("Could not open video stream")
@@ -54,7 +61,7 @@ def _of_avi(data: bytes) -> tuple[list[bytes], float]:
 
 
 def _size(frames: list[bytes]) -> tuple[int, int]:
-    """Of the first frame, once every frame is seen to be a picture."""
+    """Return the size of the first frame, after decoding every frame."""
     from PIL import Image  # as with images: only where some are sent
 
     sizes = []

@@ -1,4 +1,7 @@
-"""vLLM's development endpoints: resets, pause and sleep, aborts, server_info; answers as measured on 0.32."""
+"""vLLM's development endpoints: resets, pause, sleep, aborts, server_info.
+
+The answers are as measured on 0.32.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _MODES = ("abort", "wait", "keep")
 
 
 class AdminContext(Protocol):
-    """What the endpoints need of the face."""
+    """Part of the API that the endpoints need."""
 
     options: Options
     release: Release
@@ -30,17 +33,20 @@ class AdminContext(Protocol):
     metrics: VllmMetrics
 
     def set_holding(self, held: bool) -> None:
-        """Let new requests wait, or go on."""
+        """Hold new requests back, or admit them again."""
 
     def abort_all(self, ids: list[str] | None = None) -> int:
-        """End running generations with finish_reason abort; None means all. Returns how many."""
+        """End running generations with finish_reason abort; None means all.
+
+        Returns how many.
+        """
 
     async def idle(self) -> None:
         """Wait until no generation runs."""
 
 
 class Admin:
-    """The endpoints; `paused` and `sleeping` are what they report."""
+    """The development endpoints; they report `paused` and `sleeping`."""
 
     def __init__(self, api: AdminContext) -> None:
         self._api = api
@@ -48,7 +54,7 @@ class Admin:
         self.sleeping = False
 
     def routes(self) -> Mapping[tuple[str, str], Callable[[HttpExchange], Awaitable[None]]]:
-        """Handlers by method and path, as far as this era has them."""
+        """Return the handlers by method and path that this era has."""
         known: tuple[tuple[Release, str, str, Callable[[HttpExchange], Awaitable[None]]], ...] = (
             ((0, 8, 0), "POST", "/reset_prefix_cache", self._reset_prefix_cache),
             ((0, 11, 2), "POST", "/reset_mm_cache", self._reset_mm_cache),
@@ -65,7 +71,10 @@ class Admin:
         return {(method, path): handler for since, method, path, handler in known if self._api.release >= since}
 
     async def _call_engine(self, exchange: HttpExchange, method: str, *arguments: object) -> object:
-        """Ask the engine core; on its death the exchange is answered and None returned."""
+        """Call the engine core.
+
+        On its death the exchange is answered and None returned.
+        """
         try:
             return await self._api.engine.call(method, *arguments)
         except EngineDiedEarlyError:

@@ -1,4 +1,4 @@
-"""vLLM's HTTP face: routes, chat and text completions, tokenizer and model endpoints, health, metrics."""
+"""vLLM's HTTP API: completions, tokenizer, models, health, metrics."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ from loadchaos.simulator.vllm.streams import VllmGeneration, new_id, seeds_for
 
 
 class VllmApi:
-    """Answers requests as vLLM's API server of the configured era; `handle` is the HTTP server's handler."""
+    """HTTP API of vLLM's server, in the configured era.
+
+    `handle` is the HTTP server's handler.
+    """
 
     def __init__(self, options: Options, engine: EngineClient) -> None:
         self.options = options
@@ -65,7 +68,7 @@ class VllmApi:
         engine.on_step = self._record_step
 
     def warm_up(self) -> None:
-        """What can wait until the server listens."""
+        """Import the image decoder, once the server listens."""
         if self.options.server.images:
             self._reader.warm_up()
 
@@ -76,7 +79,10 @@ class VllmApi:
 
     @property
     def exit_code_on_death(self) -> int | None:
-        """0, so that no supervisor restarts it; None with VLLM_KEEP_ALIVE_ON_ENGINE_DEATH set: it stays, and fails."""
+        """0, so that no supervisor restarts it.
+
+        None with VLLM_KEEP_ALIVE_ON_ENGINE_DEATH set: the server stays, and fails.
+        """
         return None if os.environ.get("VLLM_KEEP_ALIVE_ON_ENGINE_DEATH", "0") not in {"0", ""} else 0
 
     def handle(self, exchange: HttpExchange) -> None:
@@ -84,25 +90,28 @@ class VllmApi:
         self._routes.answer(exchange, exchange.path)
 
     def abort_in_engine(self, ids: list[str]) -> None:
-        """Take engine requests out."""
+        """Remove requests from the engine."""
         self.engine.abort(ids)
 
     def generation_ended(self, generation: VllmGeneration) -> None:
-        """A generation is answered, or its client has gone."""
+        """Note that a generation is answered, or that its client has gone."""
         for choice in generation.choices:
             self._generations.pop(choice.id, None)
         if not self._generations:
             self._all_answered.set()
 
     def set_holding(self, held: bool) -> None:
-        """Let new requests wait without a byte, or go on."""
+        """Hold new requests back without a byte, or admit them again."""
         if held:
             self._admitting.clear()
         else:
             self._admitting.set()
 
     def abort_all(self, ids: list[str] | None = None) -> int:
-        """End running generations with finish_reason abort; None means all. Returns how many."""
+        """End running generations with finish_reason abort; None means all.
+
+        Returns how many.
+        """
         chosen = self._generations if ids is None else {i: g for i in ids if (g := self._generations.get(i))}
         running = set(chosen.values())
         for generation in running:
@@ -254,7 +263,11 @@ class VllmApi:
             self._submit(exchange, checked, pictures)
 
     async def _pictures(self, sources: Sequence[requests.MediaSource]) -> list[DecodedImage]:
-        """Decode all images. Raises Refusal in vLLM's words for the first that cannot be taken."""
+        """Decode all images.
+
+        Raises:
+            VllmRefusal: with vLLM's message for the first bad image.
+        """
         results = await asyncio.gather(*(self._reader.read(s.url) for s in sources), return_exceptions=True)
         pictures = []
         for source, result in zip(sources, results, strict=True):
@@ -268,7 +281,10 @@ class VllmApi:
         return pictures
 
     def _submit(self, exchange: HttpExchange, checked: CheckedRequest, pictures: Sequence[DecodedImage]) -> None:
-        """Hand a checked request to the engine; from here on the generation answers it."""
+        """Send a checked request to the engine.
+
+        From here on its generation answers it.
+        """
         ids, images = requests.assemble(checked.prompt, pictures)
         checked = requests.fit(replace(checked, ids=ids, images=images), self.options)
         engine_id = checked.request_id

@@ -1,4 +1,7 @@
-"""vLLM's refusals and errors in its own words; texts as measured on 0.32.0, older eras as read in their sources."""
+"""vLLM's refusals and errors in its own words.
+
+Texts are as measured on 0.32.0, of older eras as read in their sources.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ ENGINE_DEAD = "EngineCore encountered an issue. See stack trace (above) for the 
 BUSY = "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
 
 
-class VllmRefusal(Exception):  # noqa: N818 - an answer, not a mistake of ours
-    """A request the server answers with an error object."""
+class VllmRefusal(Exception):  # noqa: N818 - an answer, not an error of ours
+    """A request that the server answers with an error object."""
 
     def __init__(
         self, message: str, kind: str = "BadRequestError", param: str | None = None, status: int = 400
@@ -30,16 +33,18 @@ class VllmRefusal(Exception):  # noqa: N818 - an answer, not a mistake of ours
 
 
 def body(refusal: VllmRefusal, release: Release) -> bytes:
-    """The JSON body: nested from 0.9 on, flat before."""
+    """Return the JSON body: nested from 0.9 on, flat before."""
     if release < (0, 9, 0):
         return orjson.dumps({"object": "error", **refusal.error})
     return orjson.dumps({"error": refusal.error})
 
 
 def stream_event(refusal: VllmRefusal, release: Release) -> bytes:
-    """The error event in a stream whose 200 is already sent, and its [DONE]. Written with json.dumps, so with blanks.
+    """Return the error event of a stream whose 200 is already sent.
 
-    Up to 0.12 every one of them says code 400 and BadRequestError, a dead engine's too.
+    It is written with json.dumps, so with blanks.
+
+    Up to 0.12 each of them has code 400 and BadRequestError, even for a dead engine.
     """
     error = refusal.error
     if release < (0, 13, 0):
@@ -54,12 +59,15 @@ DONE = b"data: [DONE]\n\n"
 
 
 def dead() -> VllmRefusal:
-    """The engine is gone."""
+    """Return the error of a dead engine."""
     return VllmRefusal(ENGINE_DEAD, "InternalServerError", None, 500)
 
 
 def send(exchange: HttpExchange, refusal: VllmRefusal, release: Release) -> None:
-    """Answer with an error. Up to 0.10 a dead engine was a 500 without a body."""
+    """Answer with an error.
+
+    Up to 0.10 a dead engine was a 500 without a body.
+    """
     if refusal.message == ENGINE_DEAD and release < (0, 11, 0):
         exchange.send(500, b"", None)
     else:
@@ -67,13 +75,16 @@ def send(exchange: HttpExchange, refusal: VllmRefusal, release: Release) -> None
 
 
 def bad_parameter(message: str, name: str, value: object = None) -> VllmRefusal:
-    """A sampling parameter that cannot be: `(parameter=top_p, value=2.0)` is part of the message."""
+    """Return the refusal of a bad sampling parameter.
+
+    Its message ends with `(parameter=top_p, value=2.0)`.
+    """
     shown = f"(parameter={name})" if value is None else f"(parameter={name}, value={value})"
     return VllmRefusal(f"{message} {shown}", param=name)
 
 
 def validation(kind: str, place: str, message: str, value: object, more: str = "") -> VllmRefusal:
-    """One error of the request model, before any handler runs."""
+    """Return an error of the request model's validation."""
     text = (
         f"1 validation error:\n  {{'type': '{kind}', 'loc': '{place}', 'msg': '{message}', 'input': '{value}'{more}}}"
     )
@@ -81,7 +92,10 @@ def validation(kind: str, place: str, message: str, value: object, more: str = "
 
 
 def too_long(count: int, limit: int, release: Release) -> VllmRefusal:
-    """A prompt of more tokens than the context has. The tokenizer stops one past the limit, so newer eras never say more."""
+    """Return the refusal of a prompt longer than the context.
+
+    The tokenizer stops one token after the limit, so newer eras never report more.
+    """
     head = f"This model's maximum context length is {limit} tokens. However, "
     if release < (0, 9, 0):
         text = f"you requested {count} tokens in the messages, Please reduce the length of the messages."
@@ -97,7 +111,10 @@ def too_long(count: int, limit: int, release: Release) -> VllmRefusal:
 
 
 def too_many_characters(count: int, limit: int) -> VllmRefusal:
-    """A text that is refused before it is tokenized: more than 20 characters for each token of the context."""
+    """Return the refusal of a text too long to be tokenized.
+
+    It has more than 20 characters for each token of the context.
+    """
     text = (
         f"This model's maximum context length is {limit} tokens. However, your prompt contains {count} characters "
         f"(more than {20 * limit} characters, which is the upper bound for {limit} input tokens). Please reduce the "
@@ -107,7 +124,7 @@ def too_many_characters(count: int, limit: int) -> VllmRefusal:
 
 
 def too_long_with_images(count: int, limit: int) -> VllmRefusal:
-    """A prompt that fits as text and no longer does once its images are tokens."""
+    """Return the refusal of a prompt that is too long by its images."""
     return VllmRefusal(
         f"The decoder prompt (length {count}) is longer than the maximum model length of {limit}. Make sure that "
         "`max_model_len` is no smaller than the number of text tokens plus multimodal tokens. For image inputs, the "
@@ -116,7 +133,10 @@ def too_long_with_images(count: int, limit: int) -> VllmRefusal:
 
 
 def aspect_ratio(width: int, height: int) -> VllmRefusal:
-    """What becomes of an image the processor refuses; the reason itself is not in the message."""
+    """Return the refusal of an image with a bad aspect ratio.
+
+    The reason itself is not in the message.
+    """
     return VllmRefusal(
         "Failed to apply Qwen3VLProcessor on data={'text': '<|vision_start|><|image_pad|><|vision_end|>', 'images': "
         f"[<PIL.Image.Image image mode=RGB size={width}x{height}>]}} with kwargs={{'text_kwargs': {{'truncation': "

@@ -1,4 +1,4 @@
-"""What vLLM's API server logs of its life: start, routes, the engine's death, the end."""
+"""vLLM's log of the server's start, routes, engine death and end."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from loadchaos.simulator.options import Options, release
 
 
 class VllmLifecycleLog:
-    """Writes the log of one API server."""
+    """Writer of the log of one API server."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._log = Log(options.engine.dialect, options.engine.era, "APIServer")
 
     def start(self) -> None:
-        """Before anything runs."""
+        """Log the start, before anything runs."""
         options, log = self._options, self._log
         log.line("INFO", "api_utils.py:286", f"vLLM API server version {options.version}")
         given = {"model": options.server.model, **options.given}
@@ -30,12 +30,12 @@ class VllmLifecycleLog:
             log.line("INFO", "vllm.py:689", "Asynchronous scheduling is enabled.")
 
     def failed_start(self) -> None:
-        """The engine core ended before it was ready."""
+        """Log that the engine core ended before it was ready."""
         text = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
         self._log.raw([f"{self._log.tag}{line}" for line in ("Traceback (most recent call last):", text)])
 
     def listening(self, port: int, routes: Sequence[tuple[str, str]]) -> None:
-        """The server takes requests; `routes` are (path, method)."""
+        """Log that the server accepts requests; `routes` are (path, method)."""
         options, log = self._options, self._log
         engine = options.engine
         tokens = engine.num_gpu_blocks * engine.block_size
@@ -54,7 +54,7 @@ class VllmLifecycleLog:
         log.raw(uvicorn_startup_lines(options.host, port))
 
     def death(self) -> None:
-        """The engine core is gone."""
+        """Log the death of the engine core."""
         frames = (
             'File "/usr/local/lib/python3.12/dist-packages/vllm/v1/engine/async_llm.py", line 647, in output_handler',
             "  outputs = await engine_core.get_output_async()",
@@ -69,11 +69,11 @@ class VllmLifecycleLog:
         self._log.error("async_llm.py:703", [*head, *(f"  {line}" for line in frames), dead])
 
     def shutting_down(self) -> None:
-        """The listener closes."""
+        """Log that the listener closes."""
         self._log.raw(["INFO:     Shutting down"])
 
     def stopped(self) -> None:
-        """All connections are closed."""
+        """Log the end, when all connections are closed."""
         self._log.raw(
             [
                 "INFO:     Waiting for application shutdown.",

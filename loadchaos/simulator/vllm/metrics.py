@@ -1,4 +1,7 @@
-"""vLLM's /metrics: names, types, labels and buckets of the real page, by era, from what the engine really does."""
+"""vLLM's /metrics: names, types, labels and buckets by era.
+
+The values are what the simulated engine really does.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,10 @@ def _upto(bounds: tuple[float, ...], limit: int) -> tuple[float, ...]:
 
 
 class VllmMetrics:
-    """What the API server counts itself; gauges and engine counters come with each step and go stale with its death."""
+    """The API server's counters and histograms.
+
+    Gauges and engine counters come with each step, and stay as they are after its death.
+    """
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -71,7 +77,7 @@ class VllmMetrics:
         self.request_n = Histogram((1.0, 2.0, 5.0, 10.0, 20.0))
 
     def page(self, stats: EngineStats) -> bytes:
-        """The page as it stands."""
+        """Return the page."""
         page = MetricsPage()
         page.process()
         labels = {"engine": "0", "model_name": self._options.server.model}

@@ -1,4 +1,4 @@
-"""vLLM's /render of the embedded server: a request as the engine would get it, its prompt in token ids, and nothing run.
+"""vLLM's /render: the token ids of a request's prompt, without running it.
 
 Since 0.18. It was always there up to 0.22 at least; 0.32 answers 403 unless it was started with --enable-scale-out
 (vllm-project/vllm#54579, merged between the two).
@@ -14,19 +14,22 @@ from loadchaos.simulator.vllm.errors import VllmRefusal
 from loadchaos.simulator.vllm.requests import CheckedRequest
 
 PATHS = {"/v1/chat/completions/render": True, "/v1/completions/render": False}
-"""Each with whether it renders a chat."""
+"""Path, and True where it renders a chat."""
 SINCE = (0, 18, 0)
 GATED_SINCE = (0, 30, 0)
 _OFF = "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them."
 
 
 def disabled() -> VllmRefusal:
-    """What 0.32 says where it was not asked to have it."""
+    """Return the refusal of 0.32 without --enable-scale-out."""
     return VllmRefusal(_OFF, "PermissionDeniedError", None, 403)
 
 
 def rendered(checked: CheckedRequest, data: Mapping[str, Any], model: str) -> dict[str, Any]:
-    """One request. The processed images themselves (`kwargs_data`) are not modelled: null, as with mm_payload none."""
+    """Return one rendered request.
+
+    The processed images (`kwargs_data`) are not modelled: null, as with mm_payload none.
+    """
     sampling = checked.sampling
     return {
         "request_id": checked.request_id,

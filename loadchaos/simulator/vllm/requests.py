@@ -1,4 +1,4 @@
-"""What vLLM makes of a request body: checks in its order, prompt text, images' places, limits."""
+"""Checks and parsing of a request body, in vLLM's order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _IMAGE_MARK = "\0image\0"  # cannot come from a client: blanked out below
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the answer is to be made. `max_tokens` None: as many as fit."""
+    """Sampling parameters. `max_tokens` None: as many as fit."""
 
     max_tokens: int | None = None
     min_tokens: int = 0
@@ -36,7 +36,10 @@ class Sampling:
 
 
 class MediaSource(NamedTuple):
-    """Where an image or a video is, and what the client calls it: vLLM's caches then know it by that name alone."""
+    """URL of an image or video, and the client's name for it.
+
+    vLLM's caches then know it by that name alone.
+    """
 
     url: str
     uuid: str | None
@@ -44,7 +47,10 @@ class MediaSource(NamedTuple):
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt before its images are known: pieces of token ids, and an image between each two."""
+    """A prompt before its images are decoded.
+
+    Pieces of token ids, with an image between each two.
+    """
 
     pieces: tuple[tuple[int, ...], ...]
     sources: tuple[MediaSource, ...] = ()
@@ -63,7 +69,11 @@ class CheckedRequest:
 
 
 def parse_body(exchange: HttpExchange) -> dict[str, Any]:
-    """The body as an object. Raises Refusal as vLLM's request validation does."""
+    """Return the body as an object.
+
+    Raises:
+        VllmRefusal: as vLLM's request validation does.
+    """
     kind = exchange.headers.get("content-type", "").split(";")[0].strip().lower()
     if kind != "application/json":
         text = "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed"
@@ -89,7 +99,7 @@ def parse_body(exchange: HttpExchange) -> dict[str, Any]:
 
 
 def check_model(data: Mapping[str, Any], model: str) -> None:
-    """A model named in the request must be the one served; none named is fine."""
+    """Check that a model named in the request is the one served."""
     requested = data.get("model")
     if requested and requested != model:
         raise VllmRefusal(
@@ -123,7 +133,11 @@ def _number(data: Mapping[str, Any], name: str, default: float) -> float:
 
 
 def sampling(data: Mapping[str, Any], chat: bool, options: Options) -> Sampling:
-    """The sampling parameters, checked as far as vLLM checks them. Raises Refusal."""
+    """Return the sampling parameters, checked as far as vLLM checks them.
+
+    Raises:
+        VllmRefusal: for a bad value.
+    """
     limit = options.engine.max_model_len
     max_tokens = _integer(data, "max_completion_tokens") if chat else None
     max_tokens = _integer(data, "max_tokens") if max_tokens is None else max_tokens
@@ -167,7 +181,10 @@ def sampling(data: Mapping[str, Any], chat: bool, options: Options) -> Sampling:
 
 
 def _check_tools(choice: object, options: Options) -> None:
-    """What vLLM 0.22 says of tools without a parser; with one the model answers in words, as models may."""
+    """Refuse tools without a parser, as vLLM 0.22 does.
+
+    With a parser the model answers in plain text, as models may.
+    """
     server = options.server
     if choice == "none" or (server.enable_auto_tool_choice and server.tool_call_parser):
         return
@@ -213,7 +230,11 @@ def _check_ranges(data: Mapping[str, Any], temperature: float, top_p: float, cou
 
 
 def chat_prompt(data: Mapping[str, Any], options: Options) -> Prompt:
-    """Messages through the chat template (ChatML, as Qwen's). Raises Refusal."""
+    """Apply the chat template (ChatML, as Qwen's) to messages.
+
+    Raises:
+        VllmRefusal: for bad messages.
+    """
     if "messages" not in data:
         raise validation("missing", "body.messages", "Field required", f"<dict of {len(data)} items>")
     messages = data["messages"]
@@ -306,7 +327,11 @@ def _check_characters(text: str, options: Options) -> None:
 
 
 def encode(text: str) -> list[int]:
-    """Text as ids. Raises Refusal for what no tokenizer takes."""
+    """Return the token ids of a text.
+
+    Raises:
+        VllmRefusal: for text that no tokenizer takes.
+    """
     try:
         return tokenizer.encode(text)
     except UnicodeEncodeError as error:
@@ -315,7 +340,11 @@ def encode(text: str) -> list[int]:
 
 
 def completion_prompt(data: Mapping[str, Any], options: Options) -> Prompt:
-    """A text or a list of token ids. Raises Refusal."""
+    """Return the prompt of a completion: a text or a list of token ids.
+
+    Raises:
+        VllmRefusal: for a bad prompt.
+    """
     prompt = data.get("prompt")
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
         prompt = prompt[0]
@@ -336,7 +365,11 @@ def completion_prompt(data: Mapping[str, Any], options: Options) -> Prompt:
 
 
 def prompts(data: Mapping[str, Any], options: Options, *, chat: bool) -> list[Prompt]:
-    """The prompts of one body: a list of texts has several. Raises Refusal."""
+    """Return the prompts of one body; a list of texts has several.
+
+    Raises:
+        VllmRefusal: for a bad prompt.
+    """
     texts = data.get("prompt")
     if not chat and isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts):
         return [completion_prompt({**data, "prompt": text}, options) for text in texts]
@@ -346,7 +379,7 @@ def prompts(data: Mapping[str, Any], options: Options, *, chat: bool) -> list[Pr
 def assemble(
     prompt: Prompt, pictures: Sequence[DecodedImage]
 ) -> tuple[tuple[int, ...], tuple[tuple[int, DecodedImage], ...]]:
-    """Token ids with the images' placeholders in them, and where each image begins."""
+    """Return the token ids with image placeholders, and the images' offsets."""
     if not pictures:
         return prompt.pieces[0], ()
     ids = list(prompt.pieces[0])
@@ -359,7 +392,11 @@ def assemble(
 
 
 def fit(checked: CheckedRequest, options: Options) -> CheckedRequest:
-    """Check the prompt against the context and settle how much may be answered. Raises Refusal."""
+    """Check the prompt against the context, and set the output length.
+
+    Raises:
+        VllmRefusal: where the prompt or the output does not fit.
+    """
     limit, count = options.engine.max_model_len, len(checked.ids)
     era = release(options.engine.era)
     text_tokens = sum(len(piece) for piece in checked.prompt.pieces)

@@ -1,4 +1,4 @@
-"""A running generation under vLLM: engine outputs become chunks of a stream or one whole body."""
+"""A running generation under vLLM: chunks of a stream, or one body."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from loadchaos.simulator.vllm.requests import CheckedRequest
 
 
 class VllmContext(Protocol):
-    """What a generation needs of the face."""
+    """Part of the API that a generation needs."""
 
     metrics: VllmMetrics
     release: Release
@@ -28,14 +28,14 @@ class VllmContext(Protocol):
     token_details: bool
 
     def abort_in_engine(self, ids: list[str]) -> None:
-        """Take engine requests out."""
+        """Remove requests from the engine."""
 
     def generation_ended(self, generation: VllmGeneration) -> None:
-        """The generation is answered."""
+        """Note that the generation is answered."""
 
 
 class Choice:
-    """One of the n answers: its text so far, how it ended, and what was not written yet."""
+    """One of the n answers: its text, its end, and its unwritten tokens."""
 
     __slots__ = (
         "answer",
@@ -67,16 +67,19 @@ class Choice:
         self.derailed = False
 
     def output(self, output: RequestOutput) -> None:
-        """From the engine client."""
+        """Handle a call of the engine client."""
         self.owner.output(self, output)
 
     def engine_died(self) -> None:
-        """From the engine client."""
+        """Handle a call of the engine client."""
         self.owner.fail(errors.dead())
 
 
 class VllmGeneration:
-    """One HTTP request being answered. `output`, `fail` and `abort` come from the engine's side, the rest is writing."""
+    """One HTTP request being answered.
+
+    The engine's side calls `output`, `fail` and `abort`.
+    """
 
     def __init__(
         self, server: VllmContext, exchange: HttpExchange, checked: CheckedRequest, engine_id: str, seeds: list[int]
@@ -104,7 +107,7 @@ class VllmGeneration:
 
     @property
     def ids(self) -> list[str]:
-        """The engine's requests that are not finished."""
+        """Ids of the engine's requests that are not finished."""
         return [choice.id for choice in self.choices if choice.finish is None]
 
     @property
@@ -113,7 +116,7 @@ class VllmGeneration:
         return len(self._checked.ids)
 
     def output(self, choice: Choice, output: RequestOutput) -> None:
-        """What one step gave to one choice."""
+        """Handle the output of one step for one choice."""
         if self.finished:
             return
         if output.error is not None:
@@ -151,7 +154,10 @@ class VllmGeneration:
         self._server.generation_ended(self)
 
     def abort(self) -> None:
-        """End with finish_reason abort and what there is, as after /abort_requests, /pause or /sleep."""
+        """End with finish_reason abort and the text so far.
+
+        As after /abort_requests, /pause or /sleep.
+        """
         if self.finished:
             return
         self._server.abort_in_engine(self.ids)
@@ -176,7 +182,7 @@ class VllmGeneration:
         self._last_at = now
 
     def _stop_at_text(self, choice: Choice) -> None:
-        """End at the first stop text; vLLM leaves it out of the answer. Stopped choices are not merged or held back."""
+        """End at the first stop text, which vLLM leaves out of the answer."""
         choice.parts.append(choice.answer.next_text(choice.pending))
         choice.pending = 0
         text = "".join(choice.parts)
@@ -190,7 +196,7 @@ class VllmGeneration:
             choice.finish = "stop"
 
     def _unwritten_text(self, choice: Choice) -> str:
-        """Text not written yet."""
+        """Return the text that is not written yet."""
         if self._checked.sampling.stop:
             text, choice.parts = "".join(choice.parts), choice.parts if not self._checked.sampling.stream else []
             return text
@@ -198,7 +204,10 @@ class VllmGeneration:
         return choice.answer.next_text(tokens) if tokens else ""
 
     def _write(self, choice: Choice) -> None:
-        """One chunk for all tokens since the last, and the role before the first of all."""
+        """Write one chunk for all new tokens.
+
+        The role comes before the first chunk of all.
+        """
         text = orjson.dumps(self._unwritten_text(choice))
         chat = self._checked.chat
         if chat and not choice.written:
@@ -223,7 +232,7 @@ class VllmGeneration:
         self._exchange.write(b'data: %b,"choices":[%b]%b}\n\n' % (self._head, choice, fingerprint))
 
     def _flush(self) -> None:
-        """A slow reader takes bytes again: send what came meanwhile in one chunk."""
+        """Send the text so far in one chunk, when a slow client reads again."""
         for choice in self.choices:
             if choice.pending and not self.finished:
                 self._write(choice)
@@ -299,7 +308,10 @@ class VllmGeneration:
         return {"index": choice.index, "message": message, "logprobs": None, **rest}
 
     def _disconnected(self) -> None:
-        """The client has gone: such requests are counted in no finished_reason (measured on 0.32)."""
+        """End after a disconnect.
+
+        Such requests are counted in no finished_reason (measured on 0.32).
+        """
         if not self.finished:
             self.finished = True
             self._server.abort_in_engine(self.ids)
@@ -307,12 +319,15 @@ class VllmGeneration:
 
 
 def new_id(chat: bool, wanted: str | None) -> str:
-    """chatcmpl- and the client's X-Request-Id, or a random one."""
+    """Return an id: chatcmpl- and the client's X-Request-Id, or a random one."""
     return f"{'chatcmpl' if chat else 'cmpl'}-{wanted or uuid.uuid4().hex[:16]}"
 
 
 def seeds_for(checked: CheckedRequest, random_seed: Callable[[], int]) -> list[int]:
-    """A seed for each answer: greedy answers depend on the prompt alone, seeded ones on the seed too, others on chance."""
+    """Return a seed for each answer.
+
+    Greedy answers depend on the prompt alone, seeded ones on the seed too, others on chance.
+    """
     # Hashes of integers are the same in every process, those of text are not.
     base = hash((checked.ids, tuple(int(picture.hash[:15], 16) for _, picture in checked.images))) & 0x7FFFFFFF
     wanted = checked.sampling
