@@ -44,12 +44,12 @@ def launch(command: tuple[str, ...], url: str | None, ready_within: float | None
     folder = create_folder(out, "launch")
     ready_within_s = ready_within or _READY_WITHIN_S
     result = asyncio.run(
-        launch_alone(server, folder, ready_within_s, check=check, say=lambda text: echo(text, err=True))
+        launch_alone(server, folder, ready_within_s, check=check, print_line=lambda text: echo(text, err=True))
     )
-    echo(f"loadchaos: {result.said}", err=True)
+    echo(f"loadchaos: {result.text}", err=True)
     if result.log is not None:
         _classify(result.log)
-    sys.exit(result.code)
+    sys.exit(result.exit_code)
 
 
 def _classify(log: Path) -> None:

@@ -44,7 +44,7 @@ def probe(url: str, lengths: bool, as_json: bool, **options: Any) -> None:
     if lengths:
         authorization.check(admin, ["--lengths sends prompts at the edge of its context"], options["authorize"])
 
-    async def ask() -> server_probe.Probed:
+    async def ask() -> server_probe.ProbeResult:
         async with httpx.AsyncClient(headers=headers, verify=tls, trust_env=False) as client:
             request = CalibrationRequest(model=options["model"], api_key_env=api_key_env)
             return await server_probe.probe(DiscoveryClient(client, base, admin), request, profiles, lengths=lengths)

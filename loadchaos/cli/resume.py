@@ -13,7 +13,7 @@ from loadchaos.core.errors import OptionError
 if TYPE_CHECKING:
     from loadchaos.core.ledger.folder import RunFolder
     from loadchaos.profile.profile import Profile
-    from loadchaos.runner.resume import Point
+    from loadchaos.runner.resume import ResumePoint
 
 _MIN_REMAINING_S = 1.0
 """A run's time counts from the start of its load process, its load from that process's first row: both differ a little."""
@@ -76,7 +76,7 @@ def remaining_duration(ctx: click.Context, folder: Path, duration_s: float | Non
     return duration_s - loaded_s
 
 
-def resume_point(folder: Path, profile: Profile, seed: int) -> Point:
+def resume_point(folder: Path, profile: Profile, seed: int) -> ResumePoint:
     """The step of the plan at which the run continues."""
     from loadchaos.core.ledger.folder import RunFolder
     from loadchaos.runner.resume import point

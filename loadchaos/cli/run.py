@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from loadchaos.profile.profile import Profile
     from loadchaos.runner.finalize import Result
     from loadchaos.runner.options import Options
-    from loadchaos.runner.resume import Point
+    from loadchaos.runner.resume import ResumePoint
     from loadchaos.runner.web_runs import WebAddress
 
 
@@ -150,7 +150,7 @@ def run(ctx: click.Context, /, profile: str | None, overrides: tuple[str, ...], 
     sys.exit(_run(loaded, profile, options, resumed))
 
 
-def _run(loaded: Profile, profile: str, options: Mapping[str, Any], resumed: Point | None) -> int:
+def _run(loaded: Profile, profile: str, options: Mapping[str, Any], resumed: ResumePoint | None) -> int:
     """Run the profile, or every run of the web UI. Returns the exit code."""
     import asyncio
 
@@ -173,7 +173,7 @@ def _run(loaded: Profile, profile: str, options: Mapping[str, Any], resumed: Poi
     return result.exit_code
 
 
-def _run_options(options: Mapping[str, Any], resumed: Point | None, variables: Mapping[str, str]) -> Options:
+def _run_options(options: Mapping[str, Any], resumed: ResumePoint | None, variables: Mapping[str, str]) -> Options:
     """The runner's options from the command line's."""
     from loadchaos.core.tls import TlsSettings
     from loadchaos.runner.options import Options

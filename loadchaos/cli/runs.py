@@ -149,6 +149,7 @@ def export(run_folder: Path, openmetrics: bool, as_csv: bool, parquet: bool, to:
 @click.option("--no-live", is_flag=True, help="Print plain lines, not the live view.")
 def follow(run_folder: Path, exporter_port: int | None, no_live: bool) -> None:
     """Watch a run in progress: live view, incidents, /metrics for Prometheus."""
+    from loadchaos.runner.follower import FollowerOptions
     from loadchaos.runner.follower import follow as follow_run
 
-    sys.exit(follow_run(_run_folder(run_folder), exporter_port=exporter_port, live=not no_live))
+    sys.exit(follow_run(_run_folder(run_folder), FollowerOptions(exporter_port, live=not no_live)))

@@ -1,1 +1,6 @@
-"""One run, from its first row to its verdict."""
+"""One run of a profile: prepare, load and attacks, drain, undo, judge; soak runs one on a schedule.
+
+`run.run` performs the steps. Its parts are `RunContext` (inputs and record), `ServerUnderTest`, `LoadSession`,
+`RunAttacks`, `Preparation` and `RunErrors`. A new step is one method and one line in `_Run.execute`; a new option of
+`loadchaos run` is one field of `Options`.
+"""

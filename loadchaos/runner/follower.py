@@ -1,7 +1,7 @@
-"""The follower: reads a run's ledger while it grows, judges it, and tells: findings, incidents, terminal, /metrics.
+"""The follower process: read a run's ledger while it grows, judge it, show and export findings.
 
-A process of its own, so that a slow regex, a rendering or a stalled terminal never delays a probe or a request. It may
-be killed and started again at any time: it reads everything anew and writes nothing twice.
+It is a process of its own, so that a slow regex, rendering or terminal never delays a probe or a request. It may be killed
+and restarted at any time: it reads everything again and writes nothing twice.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, TextIO
@@ -40,49 +41,59 @@ _CHUNK = 2000
 _REWRITE_S = 5.0
 _WRITER_CHECK_S = 2.0
 LAST_SCRAPE_S = 5.0
-"""How long the exporter of a finished run waits for one more scrape to be answered, where somebody scrapes so often."""
+"""The exporter of a finished run waits this long for one more scrape, where Prometheus scrapes that often."""
+
+
+@dataclass(frozen=True)
+class FollowerOptions:
+    """Outputs of a follower.
+
+    Args:
+        exporter_port: port of /metrics; 0: a free one; None: no exporter.
+        live: show the live view; False: plain lines on a terminal, too.
+        stream: where to print; None: stderr.
+        cockpit: make the pages of the web UI.
+        addresses: where incidents are announced.
+    """
+
+    exporter_port: int | None = None
+    live: bool = True
+    stream: TextIO | None = None
+    cockpit: bool = False
+    addresses: Sequence[str] = ()
 
 
 class Follower:
-    """Follows one run folder; `run` returns when the run has ended and all was read.
+    """Follower of one run folder; `run` returns when the run has ended and everything was read.
 
-    `stopped`: once set, what is there is read once more, then `run` returns. `live` False: plain lines on a terminal, too.
-    `cockpit`: make the pages of the web UI. `addresses`: who is told of incidents.
+    Once `stopped` is set, the follower reads what is there and returns.
     """
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        *,
-        exporter_port: int | None = None,
-        live: bool = True,
-        stream: TextIO | None = None,
-        stopped: threading.Event | None = None,
-        cockpit: bool = False,
-        addresses: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, folder: RunFolder, options: FollowerOptions, stopped: threading.Event | None = None) -> None:
         self._folder = folder
         self._reader, self._judge, self._fold = Reader(folder), Judge(), Fold()
         self._incidents = IncidentFolders(folder)
-        self._findings = Findings(folder)
+        self._findings = FindingsFile(folder)
         self._head: list[str] = []
-        self._exporter = self._export(exporter_port)
+        self._exporter = self._start_exporter(options.exporter_port)
         self._lock = self._exporter.lock if self._exporter else threading.Lock()
-        self._screen = Screen(View(stream, plain=None if live else True, head=self._head))
+        self._screen = Screen(View(options.stream, plain=None if options.live else True, head=self._head))
         self._stop = stopped or threading.Event()
-        self._writer = WriterOfRun()
-        self._pages = PanelPages(folder) if cockpit else None
-        self._messenger = notify.IncidentNotifier(addresses, folder.path.resolve(), _complain) if addresses else None
+        self._run_process = RunProcess()
+        self._pages = PanelPages(folder) if options.cockpit else None
+        self._messenger = None
+        if options.addresses:
+            self._messenger = notify.IncidentNotifier(options.addresses, folder.path.resolve(), _print_error)
 
     def run(self) -> bool:
-        """Follow to the end; False when the terminal was stuck and its thread had to be left behind."""
+        """Follow the run to its end. Returns False when its terminal is stuck and the drawing thread hangs."""
         try:
-            while not self._stop.is_set() and not self._fold.ended and not self._writer.gone():
+            while not self._stop.is_set() and not self._fold.ended and not self._run_process.gone():
                 self._step()
                 self._stop.wait(POLL_S)
-            over = not self._stop.is_set()
+            ended = not self._stop.is_set()
             self._step(final=True)
-            if over:
+            if ended:
                 self._finish()
             if self._pages:
                 self._pages.write(self._fold.snapshot(), now=True)
@@ -95,13 +106,13 @@ class Follower:
             self._findings.close()
 
     def _finish(self) -> None:
-        """The run is over: what the judge held back until now is told too."""
+        """Report what the judge knows only at the end of the run."""
         self._judge.verdict(bad_rows=self._reader.bad_rows)
-        self._tell(self._judge.findings())
+        self._report(self._judge.findings())
         with self._lock:
             self._fold.finish()
-        if self._exporter and self._writer.this_boot:
-            # The death that ended the run is its most important sample: whoever scrapes gets it before we go.
+        if self._exporter and self._run_process.this_boot:
+            # The death that ended the run is its most important sample: let Prometheus scrape it before we exit.
             self._exporter.collector.wait_for_scrape(LAST_SCRAPE_S)
 
     def _step(self, *, final: bool = False) -> None:
@@ -109,42 +120,42 @@ class Follower:
         while chunk := list(islice(rows, _CHUNK)):
             for row in chunk:
                 self._judge.feed(row)
-                self._writer.feed(row)
+                self._run_process.feed(row)
                 if self._pages:
                     self._pages.feed(row)
             with self._lock:
                 for row in chunk:
                     self._fold.feed(row)
-        self._tell(self._judge.findings())
-        now_ns = time.monotonic_ns() if self._writer.this_boot and not self._fold.ended else None
+        self._report(self._judge.findings())
+        now_ns = time.monotonic_ns() if self._run_process.this_boot and not self._fold.ended else None
         snapshot = self._fold.snapshot(now_ns)
         self._screen.show(snapshot)
         if self._pages:
             self._pages.write(snapshot)
 
-    def _tell(self, findings: list[Row]) -> None:
-        """Findings to their file, incidents to their folders, both to the live numbers.
+    def _report(self, findings: list[Row]) -> None:
+        """Write findings and incidents, and fold both into the live figures.
 
-        A death is told when it is named, and again with its final counts (`final`) when it is over.
+        A death is reported when it is named, and again with final counts (`final`) when its incident closes.
         """
         closed = {i.folder for i in self._judge.incidents if i.closed_ns is not None}
         findings = [
             {**row, "final": closed.issuperset(map(str, row["incidents"]))} if row.get("incidents") else row
             for row in findings
         ]
-        if self._findings.mine:
+        if self._findings.writable:
             self._findings.write(findings)
-            self._incidents.renew(self._judge.incidents)
+            self._incidents.update(self._judge.incidents)
             if self._messenger:
                 for i in self._judge.incidents:
                     self._messenger.feed(i.n, i.id, i.to_json)
         with self._lock:
-            for row in [*findings, *_opened(self._judge.incidents)]:
+            for row in [*findings, *_incident_rows(self._judge.incidents)]:
                 self._fold.feed(row)
             self._fold.count_failures(self._judge.failures())
 
-    def _export(self, port: int | None) -> Exporter | None:
-        """The exporter, or None: a port that is taken costs the metrics, never the run."""
+    def _start_exporter(self, port: int | None) -> Exporter | None:
+        """Start the exporter; None without a port, or where it is taken: that costs only the metrics."""
         if port is None:
             return None
         try:
@@ -158,12 +169,12 @@ class Follower:
         return exporter
 
 
-def _complain(trouble: str) -> None:
-    sys.stderr.write(f"loadchaos: {trouble}\n")
+def _print_error(text: str) -> None:
+    sys.stderr.write(f"loadchaos: {text}\n")
 
 
-def _opened(incidents: Iterable[Incident]) -> Iterator[dict[str, Any]]:
-    """Open episodes under the name they have now, for the live numbers: their rows come when they close."""
+def _incident_rows(incidents: Iterable[Incident]) -> Iterator[dict[str, Any]]:
+    """Rows of incidents under their current names, for the live figures: the ledger gets them when they close."""
     for i in incidents:
         if i.kind != "failure":
             named = i.named_by()
@@ -180,8 +191,8 @@ def _opened(incidents: Iterable[Incident]) -> Iterator[dict[str, Any]]:
             }
 
 
-class WriterOfRun:
-    """Whether the process that writes the run still lives, by the header of events.jsonl: a killed run has no end row."""
+class RunProcess:
+    """The process that writes the run, from the header of events.jsonl: a killed run has no end row."""
 
     def __init__(self) -> None:
         self._pid, self._since_s = 0, 0.0
@@ -189,13 +200,13 @@ class WriterOfRun:
         self._checked = 0.0
 
     def feed(self, row: Mapping[str, Any]) -> None:
-        """Take the header of events.jsonl."""
+        """Fold one row; only the header of events.jsonl counts."""
         if row.get("row") == "header" and row.get("file") == "events.jsonl":
             self._pid, self._since_s = int(row.get("pid") or 0), int(row.get("utc_ns") or 0) / 1e9
             self.this_boot = row.get("boot_id") == boot_id()
 
     def gone(self) -> bool:
-        """True once it is known to have ended; asked of the system every two seconds only."""
+        """True once the process has exited; checked every two seconds."""
         if not self._pid or time.monotonic() - self._checked < _WRITER_CHECK_S:
             return False
         self._checked = time.monotonic()
@@ -203,18 +214,18 @@ class WriterOfRun:
             return True
         try:
             process = psutil.Process(self._pid)
-            # A pid is used again: its new owner was born after the header was written.
+            # Pids are reused: a new owner of the pid started after the header was written.
             return process.create_time() > self._since_s + 1 or process.status() == psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
             return True
-        except psutil.AccessDenied:  # somebody else's process: it lives
+        except psutil.AccessDenied:  # another user's process: it lives
             return False
 
 
-class Findings:
-    """findings.jsonl: written by one follower at a time, each finding once, however often the ledger is read anew.
+class FindingsFile:
+    """Writer of findings.jsonl: one follower at a time, each finding once.
 
-    A second follower of the same run (`mine` False) only looks.
+    A second follower of the same run is not `writable` and only shows the run.
     """
 
     def __init__(self, folder: RunFolder) -> None:
@@ -222,8 +233,8 @@ class Findings:
         self._writer: Writer | None = None
         try:
             self._lock_fd = os.open(folder.findings, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        except OSError as e:  # a read-only folder can still be looked at
-            sys.stderr.write(f"loadchaos: {folder.findings}: {e.strerror}; nothing will be written\n")
+        except OSError as e:  # a read-only folder can still be shown
+            sys.stderr.write(f"loadchaos: {folder.findings}: {e.strerror}; findings are not saved\n")
             self._lock_fd = -1
             return
         try:
@@ -233,16 +244,16 @@ class Findings:
         self._seen.update(_key(row) for row in Tail(folder.findings).rows())
         try:
             self._writer = Writer(folder.findings, "follower")
-        except LedgerError as e:  # a full disk: what would stand there can be made again from the rest
+        except LedgerError as e:  # a full disk: findings can be made again from the ledger
             sys.stderr.write(f"loadchaos: {e}\n")
 
     @property
-    def mine(self) -> bool:
-        """Whether this process is the one that writes."""
+    def writable(self) -> bool:
+        """True in the follower that writes the file."""
         return self._writer is not None
 
     def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Append those that are new; a full disk costs the findings, which can be made again, not the follower."""
+        """Append new findings; on a full disk they are dropped, as they can be made again."""
         for row in rows:
             key = _key(row)
             if self._writer is None or key in self._seen:
@@ -255,7 +266,7 @@ class Findings:
                 return
 
     def close(self) -> None:
-        """Give the file to the next follower."""
+        """Release the file for the next follower."""
         if self._writer is not None:
             self._writer.close()
         if self._lock_fd >= 0:
@@ -263,7 +274,7 @@ class Findings:
 
 
 def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What makes a finding the same one when it is found again; an exporter's port is news each time."""
+    """Identity of a finding, so that it is written once; each row of an exporter is a new one."""
     if row.get("row") == "incident":
         return "incident", row.get("n"), row.get("what")
     if row.get("row") == "failure":
@@ -280,67 +291,51 @@ def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 class IncidentFolders:
-    """Keeps incidents/ equal to the judge's incidents: new ones at once, those that grow every few seconds."""
+    """Writer of incidents/: new incidents at once, growing ones every few seconds."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
-        self._told: dict[int, tuple[tuple[Any, ...], tuple[Any, ...], float]] = {}
-        self._troubled = False
+        self._written: dict[int, tuple[tuple[Any, ...], tuple[Any, ...], float]] = {}
+        self._error_printed = False
 
-    def renew(self, incidents: Iterable[Incident]) -> None:
-        """Write each incident that has changed: at once where its name or end did, else at most every few seconds."""
+    def update(self, incidents: Iterable[Incident]) -> None:
+        """Write changed incidents: at once where name or end changed, else every few seconds."""
         for i in islice(incidents, incident.MOST_INCIDENTS):
             name = (i.id, i.closed_ns, len(i.causes))
             size = (sum(i.lost.values()), len(i.timeline), str(i.log_lines))
-            known = self._told.get(i.n)
+            known = self._written.get(i.n)
             due = known is not None and known[1] != size and time.monotonic() - known[2] > _REWRITE_S
             if known is None or known[0] != name or due:
                 self._write(i)
-                self._told[i.n] = (name, size, time.monotonic())
+                self._written[i.n] = (name, size, time.monotonic())
 
     def _write(self, i: Incident) -> None:
         try:
             incident.write(self._folder, i.to_json())
-        except OSError as e:  # a full disk: the ledger has it all, and the end of the run tries again
-            if not self._troubled:
+        except OSError as e:  # a full disk: `conclude` tries again at the end of the run
+            if not self._error_printed:
                 sys.stderr.write(f"loadchaos: incident {i.folder} could not be written: {e}\n")
-            self._troubled = True
+            self._error_printed = True
 
 
-def follow(
-    folder: RunFolder,
-    *,
-    exporter_port: int | None = None,
-    live: bool = True,
-    stream: TextIO | None = None,
-    cockpit: bool = False,
-    addresses: Sequence[str] = (),
-) -> int:
-    """Follow a run to its end or until SIGTERM or SIGINT; the exit code, 0. `stream`: where to tell (default stderr)."""
-    # Before anything is opened: a SIGTERM that comes while the follower sets itself up must end it in order, too.
+def follow(folder: RunFolder, options: FollowerOptions) -> int:
+    """Follow a run to its end, or until SIGTERM or SIGINT. Returns the exit code 0."""
+    # Before anything is opened: a SIGTERM during the start must end the follower in order, too.
     stopped = threading.Event()
     before = {s: signal.signal(s, lambda *_: stopped.set()) for s in (signal.SIGTERM, signal.SIGINT)}
     try:
-        drawn = Follower(
-            folder,
-            exporter_port=exporter_port,
-            live=live,
-            stream=stream,
-            stopped=stopped,
-            cockpit=cockpit,
-            addresses=addresses,
-        ).run()
+        drawn = Follower(folder, options, stopped).run()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     if not drawn:
-        # The drawing thread hangs in a write to a stopped terminal; only leaving without clean-up ends the process.
+        # The drawing thread hangs in a write to a stopped terminal; only an exit without clean-up ends the process.
         os._exit(0)
     return 0
 
 
 def main(argv: list[str] | None = None) -> int:
-    """`python -m loadchaos.runner.follower RUN`: what `run` starts."""
+    """Command line of `python -m loadchaos.runner.follower RUN`, which `run` starts."""
     parser = argparse.ArgumentParser(prog="python -m loadchaos.runner.follower", description=__doc__)
     parser.add_argument("run", type=Path, help="the run folder")
     parser.add_argument("--exporter-port", type=int, help="serve /metrics on 127.0.0.1 (0: a free port)")
@@ -349,13 +344,15 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     folder = RunFolder(options.run)
     if not folder.path.is_dir():
-        parser.error(f"{short_path(folder.path, '.')} is no folder")
+        parser.error(f"{short_path(folder.path, '.')} is not a folder")
     return follow(
         folder,
-        exporter_port=options.exporter_port,
-        live=not options.no_live,
-        cockpit=options.cockpit,
-        addresses=notify.from_environment(os.environ),
+        FollowerOptions(
+            exporter_port=options.exporter_port,
+            live=not options.no_live,
+            cockpit=options.cockpit,
+            addresses=notify.from_environment(os.environ),
+        ),
     )
 
 

@@ -1,4 +1,4 @@
-"""Starts a server alone, shows how it comes up, waits for its end or ours, and says why it did not come up."""
+"""`loadchaos launch`: start a server alone, show its progress, and say why it did not become ready."""
 
 from __future__ import annotations
 
@@ -24,78 +24,86 @@ from loadchaos.server.discovery.client import DiscoveryClient
 from loadchaos.server.process.launcher import Command, Exit, Launched, Typed, last_line, refuse_taken_port
 
 _PROGRESS_S = 2.0
-_DRAIN_S = 6.0
+_LAST_LINES_S = 6.0
 
 
 @dataclass(frozen=True)
 class StartResult:
-    """What a launch came to: the exit code of the command line, and the log to classify where the server is to blame."""
+    """Result of a launch: exit code, its text, and the log to classify where the server failed."""
 
-    code: int
-    said: str
+    exit_code: int
+    text: str
     log: Path | None = None
 
 
 class StandaloneLaunch:
-    """One server: `go` starts it and returns when it has ended, or at once when it is ready and `check` was asked for."""
+    """One server: `run` starts it and returns when it has exited, or with `check` as soon as it is ready."""
 
-    def __init__(self, what: Typed, folder: RunFolder, say: Callable[[str], None]) -> None:
-        self._what, self._folder, self._say = what, folder, say
-        self._redactor = Redactor.from_environment(os.environ)
-        self._redactor.mapping(what.env)
-        shown = self._redactor.argv(what.argv)
+    def __init__(self, server: Typed, folder: RunFolder, print_line: Callable[[str], None]) -> None:
+        self._typed, self._folder, self._print = server, folder, print_line
+        redactor = Redactor.from_environment(os.environ)
+        redactor.mapping(server.env)
+        shown = redactor.argv(server.argv)
         self._events = Writer(folder.events, "launch")
-        self._server = Launched(Command(what.argv, what.env), folder.path, self._events.write, shown)
+        self._server = Launched(Command(server.argv, server.env), folder.path, self._events.write, shown)
         self._interrupted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-    async def go(self, ready_within_s: float, *, check: bool) -> StartResult:
-        """0 when it came up and `check` was asked for, 4 when it did not, 1 when it ended later by itself."""
+    async def run(self, ready_within_s: float, *, check: bool) -> StartResult:
+        """Start the server and stay with it.
+
+        Returns:
+            Exit code 0 when it became ready (with `check`), 4 when it did not, 1 when it exited later, 128 plus the
+            number of a signal.
+        """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, functools.partial(self._hear, number))
+            loop.add_signal_handler(number, functools.partial(self._interrupt, number))
         await self._server.start()
         try:
-            return await self._stand(ready_within_s, check=check)
+            return await self._wait(ready_within_s, check=check)
         finally:
             await (self._server.over() if self._server.exit.done() else self._server.stop())
             self._events.close()
 
-    async def _stand(self, ready_within_s: float, *, check: bool) -> StartResult:
-        begin = time.monotonic()
-        progress = asyncio.create_task(self._tell_progress(begin))
+    async def _wait(self, ready_within_s: float, *, check: bool) -> StartResult:
+        begin_s = time.monotonic()
+        progress = asyncio.create_task(self._print_progress(begin_s))
         try:
-            words = await self._unless_interrupted(self._until_ready(ready_within_s))
+            description = await self._unless_interrupted(self._until_ready(ready_within_s))
         except TargetError as e:
-            await self._last_words()
+            await self._wait_for_last_lines()
             return StartResult(4, str(e), self._folder.server_log if self._server.pid is not None else None)
         finally:
             progress.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await progress
-        if words is not None:
+        if description is not None:
             self._server.ready()
-            self._say(f"ready after {time.monotonic() - begin:.0f} s at {self._what.url}: {words}")
+            self._print(f"ready after {time.monotonic() - begin_s:.0f} s at {self._typed.url}: {description}")
             if check:
-                return StartResult(0, "ended again, as --check asks")
-            self._say("Ctrl-C ends it")
+                return StartResult(0, "the server became ready and was stopped (--check)")
+            self._print("Ctrl-C stops the server")
             await _first(self._server.exit, self._interrupted)
         if self._interrupted.done():
-            return StartResult(128 + self._interrupted.result(), "the server is ended")
+            return StartResult(128 + self._interrupted.result(), "the server was stopped")
         ended: Exit = self._server.exit.result()
-        return StartResult(1, f"the server ended by itself: it {ended.reason}", self._folder.server_log)
+        return StartResult(1, f"the server exited by itself: it {ended.reason}", self._folder.server_log)
 
     async def _until_ready(self, ready_within_s: float) -> str:
-        """Healthy, and one real request answered; what the server is, in words. TargetError where that does not come."""
-        async with httpx.AsyncClient(trust_env=False) as client:
-            asker = DiscoveryClient(client, self._what.url, self._what.url)
-            await preflight.wait_until_healthy(asker, ready_within_s, self._gone, lambda _: None)
-            facts = await calibrate.identify_server(asker, calibrate.CalibrationRequest())
-            await preflight.require_an_answer(asker, facts.model)
-        length = f", context {facts.max_model_len}" if facts.max_model_len else ""
+        """Wait until the server is healthy and answers one request. Returns its description.
+
+        TargetError where it does not become ready.
+        """
+        async with httpx.AsyncClient(trust_env=False) as http:
+            client = DiscoveryClient(http, self._typed.url, self._typed.url)
+            await preflight.wait_until_healthy(client, ready_within_s, self._exit_reason, lambda _: None)
+            facts = await calibrate.identify_server(client, calibrate.CalibrationRequest())
+            await preflight.require_an_answer(client, facts.model)
+        length = f", context {facts.max_model_len} tokens" if facts.max_model_len else ""
         return f"{facts.dialect} {facts.version or '(version unknown)'}, model {facts.model}{length}"
 
-    async def _unless_interrupted(self, work_to_do: Awaitable[str]) -> str | None:
-        work = asyncio.ensure_future(work_to_do)
+    async def _unless_interrupted(self, step: Awaitable[str]) -> str | None:
+        work = asyncio.ensure_future(step)
         await _first(work, self._interrupted)
         if work.done():
             return work.result()
@@ -104,27 +112,27 @@ class StandaloneLaunch:
             await work
         return None
 
-    async def _tell_progress(self, begin: float) -> None:
-        """What the server says while it comes up: its newest line, where there is a new one."""
-        told = ""
+    async def _print_progress(self, begin_s: float) -> None:
+        """Print the newest line of the server's log every 2 s, where there is a new one."""
+        printed = ""
         while True:
             await asyncio.sleep(_PROGRESS_S)
             line = last_line(self._folder.server_log)
-            if line and line != told:
-                told = line
-                self._say(f"{time.monotonic() - begin:4.0f} s  {line}")
+            if line and line != printed:
+                printed = line
+                self._print(f"{time.monotonic() - begin_s:4.0f} s  {line}")
 
-    async def _last_words(self) -> None:
-        """A server that fails says why in the seconds before its exit; one that is only slow is not waited for."""
+    async def _wait_for_last_lines(self) -> None:
+        """Wait for the exit of a server whose log has an error; it may log the cause in its last seconds."""
         if "Error" in last_line(self._folder.server_log):
-            await asyncio.wait([self._server.exit], timeout=_DRAIN_S)
+            await asyncio.wait([self._server.exit], timeout=_LAST_LINES_S)
 
-    def _gone(self) -> str | None:
+    def _exit_reason(self) -> str | None:
         return f"it {self._server.exit.result().reason}" if self._server.exit.done() else None
 
-    def _hear(self, number: int) -> None:
+    def _interrupt(self, number: int) -> None:
         if not self._interrupted.done():
-            self._say("ending the server")
+            self._print("stopping the server")
             self._interrupted.set_result(number)
 
 
@@ -133,9 +141,9 @@ async def _first(*futures: asyncio.Future[Any]) -> None:
 
 
 async def launch_alone(
-    what: Typed, folder: RunFolder, ready_within_s: float, *, check: bool, say: Callable[[str], None]
+    server: Typed, folder: RunFolder, ready_within_s: float, *, check: bool, print_line: Callable[[str], None]
 ) -> StartResult:
-    """Start it and stay with it. OptionError when its port is served by somebody else."""
-    refuse_taken_port(what.url)
-    say(f"starting {what.argv[0]} for {what.url}; its log is {folder.server_log}")
-    return await StandaloneLaunch(what, folder, say).go(ready_within_s, check=check)
+    """Start a server and stay with it. OptionError when another server has its port."""
+    refuse_taken_port(server.url)
+    print_line(f"starting {server.argv[0]} for {server.url}, log in {folder.server_log}")
+    return await StandaloneLaunch(server, folder, print_line).run(ready_within_s, check=check)

@@ -12,7 +12,7 @@ from loadchaos.core.errors import OptionError
 from loadchaos.core.model import Terms
 from loadchaos.core.tls import TlsSettings
 from loadchaos.profile.profile import Profile
-from loadchaos.runner.resume import Point
+from loadchaos.runner.resume import ResumePoint
 from loadchaos.runner.server_under_test import TargetSpec, free_port
 from loadchaos.server.discovery.client import parse_target
 from loadchaos.server.discovery.local_tokenizer import Folder
@@ -56,7 +56,7 @@ class Options:
     live: bool = True
     processes: int = 1
     master: Master | None = None
-    resume: Point | None = None
+    resume: ResumePoint | None = None
     argv: Sequence[str] = ()
     follower_variables: Mapping[str, str] = field(default_factory=dict, repr=False)  # notify.to_environment: secrets
 

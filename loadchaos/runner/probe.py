@@ -1,6 +1,7 @@
-"""`loadchaos probe URL`: what a server is, what it can take, and which shipped profiles fit it; nothing of it does harm.
+"""`loadchaos probe URL`: identify a server, its limits, and the shipped profiles that fit it.
 
-At most 20 reads and tokenizer calls and 3 generations of one token each, none longer than a quarter of the context.
+It is harmless: at most 20 reads and tokenizer calls, and 3 generations of one token with prompts of at most a quarter of
+the context.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ _MOST_IMAGES_ASKED = 9
 
 
 @dataclass(frozen=True)
-class Fit:
-    """Whether a profile fits this server: `lacks` make its run impossible or prove nothing, `notes` are told only."""
+class ProfileFit:
+    """Fit of a profile to this server; each of `lacks` makes a run impossible or meaningless."""
 
     name: str
     about: str
@@ -42,12 +43,23 @@ class Fit:
 
 
 @dataclass(frozen=True)
-class Probed:
-    """A probed server. `configured` are facts beyond Facts (value, where it was learned); `unknown` says what and why."""
+class ProbeResult:
+    """Result of a probe.
+
+    Args:
+        facts: limits and token counts.
+        configured: further settings by name, each with its source.
+        fits: fit of each shipped profile.
+        unknown: what could not be found out, and why.
+        reads: reads and tokenizer calls sent.
+        generations: generations sent.
+        trouble: why the server does not generate; None when it does.
+        models: names of all served models.
+    """
 
     facts: Facts
     configured: Mapping[str, tuple[Any, str]]
-    fits: Sequence[Fit]
+    fits: Sequence[ProfileFit]
     unknown: Sequence[str]
     reads: int
     generations: int
@@ -55,7 +67,7 @@ class Probed:
     models: Sequence[str] = field(default_factory=tuple)
 
     def to_json(self) -> dict[str, Any]:
-        """A mapping that `json` takes."""
+        """Return a mapping for JSON."""
         facts = self.facts.to_json()
         return {
             "schema": 1,
@@ -73,39 +85,46 @@ class Probed:
 
 
 async def probe(
-    asker: DiscoveryClient, wanted: CalibrationRequest, profiles: Mapping[str, Profile], *, lengths: bool = False
-) -> Probed:
-    """Ask the server. Raises TargetError where nothing can be learned (unreachable, 401, no OpenAI-compatible server).
+    client: DiscoveryClient, request: CalibrationRequest, profiles: Mapping[str, Profile], *, lengths: bool = False
+) -> ProbeResult:
+    """Probe a server.
 
-    `lengths` searches the longest prompt, too, which is no small thing to ask: the caller has authorisation for it.
+    Args:
+        client: client for the server.
+        request: what to calibrate.
+        profiles: profiles whose fit is checked.
+        lengths: also search the longest prompt; the caller has checked the authorization for it.
+
+    Raises:
+        TargetError: the server is unreachable, answers 401 or is not OpenAI-compatible.
     """
-    facts = await identify_server(asker, wanted)
-    configured, _ = await configuration(asker, facts)
+    facts = await identify_server(client, request)
+    configured, _ = await configuration(client, facts)
     trouble = None
     size, most = _images_to_send(facts)
     try:
         facts = await calibrate(
-            asker, facts, replace(wanted, quick=True, image_sizes=[(size, size)], images_per_request=most)
+            client, facts, replace(request, quick=True, image_sizes=[(size, size)], images_per_request=most)
         )
-    except TargetError as e:  # it is up and does not generate: what the reads told is still worth a page
+    except TargetError as e:  # it does not generate, but the reads have found something
         trouble = str(e)
     if lengths and trouble is None:
-        facts = await longest_prompt(asker, facts)
+        facts = await longest_prompt(client, facts)
     facts = _limit_from_configuration(facts, configured)
-    return Probed(
+    return ProbeResult(
         facts,
         configured,
-        [fit(p, facts, configured) for p in profiles.values()],
+        [profile_fit(p, facts, configured) for p in profiles.values()],
         _unknown(facts, configured),
-        asker.reads,
-        asker.generations,
+        client.reads,
+        client.generations,
         trouble,
-        _models(asker.pages.get("/v1/models")),
+        _models(client.pages.get("/v1/models")),
     )
 
 
 def _images_to_send(facts: Facts) -> tuple[int, int]:
-    """(side of the image to measure, small images in one request), none above a quarter of what a prompt may have."""
+    """(side of the image to measure, small images in one request), within a quarter of the longest prompt."""
     limits = [n for n in (facts.max_model_len, facts.input_limit) if n is not None]
     quarter = min(limits, default=4096) // 4
     side = next((s for s in _SIZES if qwen(s, s) <= quarter), _SIZES[-1])
@@ -126,51 +145,51 @@ def _models(page: DiscoveryResponse | None) -> tuple[str, ...]:
 
 
 def _unknown(facts: Facts, configured: Mapping[str, tuple[Any, str]]) -> list[str]:
-    """What could not be learned, each with what would tell it."""
-    told = []
+    """List what could not be found out, each with the reason."""
+    unknown = []
     if facts.dialect == UNKNOWN.name:
         *others, last = (dialect.title for dialect in DIALECTS.values() if dialect is not UNKNOWN)
-        told.append(f"what kind of server this is: it shows no sign of {', '.join(others)} or {last}")
+        unknown.append(f"kind of server: no sign of {', '.join(others)} or {last}")
     if facts.version is None:
-        told.append("its version: it does not say it")
+        unknown.append("version: the server does not report it")
     if facts.max_model_len is None and facts.input_limit is None:
-        told.append("its context length: /v1/models has no max_model_len (a near-limit payload needs limit: N)")
+        unknown.append("context length: /v1/models has no max_model_len (set limit: N in a near_limit payload)")
     if facts.capacity_tokens is None:
-        told.append("the capacity of its KV cache: neither /metrics nor /distserve/engine_info tells it")
+        unknown.append("KV cache capacity: neither /metrics nor /distserve/engine_info reports it")
     if facts.text is None:
-        told.append("how it counts tokens: no tokenizer endpoint, no usage; prompt lengths will be estimates")
+        unknown.append("token counts: no tokenizer endpoint and no usage (prompt lengths will be estimates)")
     if facts.images is None:
-        told.append(f"whether it takes images{_because(facts, 'image_tokens')}")
+        unknown.append(f"image input{_because(facts, 'image_tokens')}")
     if facts.speculative_decoding is None:
-        told.append("whether it decodes speculatively: its metrics do not tell")
+        unknown.append("speculative decoding: /metrics does not report it")
     if facts.development_endpoints is None and DIALECTS[facts.dialect].development_path is not None:
-        told.append(f"whether its admin endpoints are on{_because(facts, 'development_endpoints')}")
+        unknown.append(f"development endpoints{_because(facts, 'development_endpoints')}")
     if "prefix_caching" not in configured:
-        told.append("whether prefix caching is on")
-    return told
+        unknown.append("prefix caching: the server does not report it")
+    return unknown
 
 
 def _because(facts: Facts, name: str) -> str:
     why = facts.sources.get(name)
-    return f" ({why})" if why else ""
+    return f": {why}" if why else ""
 
 
 # --- profiles ---------------------------------------------------------------------------------------------------------
 
 
-def fit(profile: Profile, facts: Facts, configured: Mapping[str, tuple[Any, str]]) -> Fit:
-    """What the profile needs and this server lacks, and what its user should know. Pure."""
+def profile_fit(profile: Profile, facts: Facts, configured: Mapping[str, tuple[Any, str]]) -> ProfileFit:
+    """Compare what a profile needs with what the server has."""
     dialect = DIALECTS[facts.dialect]
     lacks: list[str] = []
     if profile.target.dialect not in ("auto", facts.dialect):
-        lacks.append(f"it is about {DIALECTS[profile.target.dialect].title}, this is {dialect.title}")
+        lacks.append(f"it targets {DIALECTS[profile.target.dialect].title}; this server is {dialect.title}")
     lacks += _mechanisms(profile, facts, configured)
     for attack in profile.attacks:
         if attack.admin is not None:
             lacks += _operation(attack.admin, dialect, facts)
     if any("near_limit" in t.payload and _asks_for_limit(t.payload["near_limit"], facts) for t in profile.traffic):
-        lacks.append("its ladder needs the context length, which this server does not tell: set limit: N")
-    return Fit(profile.name, profile.about, list(dict.fromkeys(lacks)), _notes(profile, facts))
+        lacks.append("near_limit needs the context length, which this server does not report: set limit: N")
+    return ProfileFit(profile.name, profile.about, list(dict.fromkeys(lacks)), _notes(profile, facts))
 
 
 def _asks_for_limit(options: Mapping[str, Any], facts: Facts) -> bool:
@@ -195,10 +214,10 @@ def _mechanisms(profile: Profile, facts: Facts, configured: Mapping[str, tuple[A
 def _operation(name: str, dialect: Dialect, facts: Facts) -> list[str]:
     operation = dialect.admin.get(name)
     if operation is None:
-        return [f"the attack {name}: {dialect.title} has none"]
+        return [f"attack {name}: {dialect.title} does not have it"]
     since, version = version_key(operation.since), version_key(facts.version)
     if since is not None and version is not None and version < since:
-        return [f"the attack {name}: it came with {operation.since}, this is {facts.version}"]
+        return [f"attack {name}: needs version {operation.since} or later; this server is {facts.version}"]
     if operation.gate == dialect.development_gate and facts.development_endpoints is False:
         return [f"development endpoints: {operation.gate}"]
     return []
@@ -208,7 +227,7 @@ def _notes(profile: Profile, facts: Facts) -> list[str]:
     notes = []
     most = profile.image_sizes()[1]
     if facts.max_images is not None and most > facts.max_images:
-        notes.append(f"its {most} images a request become {facts.max_images}")
+        notes.append(f"{most} images per request become {facts.max_images}")
     limit = facts.input_limit or facts.max_model_len
     lengths = [
         high
@@ -217,7 +236,7 @@ def _notes(profile: Profile, facts: Facts) -> list[str]:
         if (high := getattr(getattr(o, "tokens", None), "high", None)) is not None
     ]
     if limit is not None and max(lengths, default=0) > limit:
-        notes.append(f"its texts of up to {max(lengths)} tokens are cut to fit {limit}")
+        notes.append(f"texts of up to {max(lengths)} tokens are cut to {limit}")
     if harms := profile.dangers():
         notes.append(f"needs --authorize HOST:PORT, for {'; '.join(harms)}")
     return notes
@@ -228,34 +247,47 @@ def _notes(profile: Profile, facts: Facts) -> list[str]:
 _LABEL = 22
 
 
-def page(probed: Probed) -> str:
-    """One page for a terminal: what it is, what it can take, how it is set up, which profiles fit, what is not known."""
+def page(probed: ProbeResult) -> str:
+    """Describe a probed server on one page for a terminal."""
     facts = probed.facts
-    lines = [*_identity(probed), "", *_limits(facts), "", *_setup(probed), "", "shipped profiles"]
+    lines = [
+        *_identity(probed),
+        "",
+        *_limits(facts),
+        "",
+        *_setup(probed),
+        "",
+        "shipped profiles (+ fits, - does not fit)",
+    ]
     width = max((len(f.name) for f in probed.fits), default=0)
     for one in probed.fits:
         lines.append(f"  {'-' if one.lacks else '+'} {one.name:{width}}  {'; '.join(one.lacks) or 'fits'}")
         lines += [f"    {'':{width}}  ({note})" for note in one.notes if not one.lacks]
     if probed.unknown:
-        lines += ["", "not learned", *(f"  {text}" for text in probed.unknown)]
+        lines += ["", "unknown", *(f"  {text}" for text in probed.unknown)]
     if probed.trouble:
-        lines += ["", f"TROUBLE: {probed.trouble}"]
-    return "\n".join([*lines, "", f"asked: {probed.reads} reads and tokenizer calls, {probed.generations} generations"])
+        lines += ["", f"PROBLEM: {probed.trouble}"]
+    sent = f"sent: {_count(probed.reads, 'read or tokenizer call', 'reads and tokenizer calls')}, "
+    return "\n".join([*lines, "", sent + _count(probed.generations, "generation", "generations")])
+
+
+def _count(n: int, one: str, several: str) -> str:
+    return f"{n} {one if n == 1 else several}"
 
 
 def _row(label: str, value: object, source: str | None = None) -> str:
-    told = "not known" if value is None else "yes" if value is True else "no" if value is False else str(value)
-    return f"{label:{_LABEL}}{told}" + (f"   [{source}]" if source and value is not None else "")
+    text = "unknown" if value is None else "yes" if value is True else "no" if value is False else str(value)
+    return f"{label:{_LABEL}}{text}" + (f"   [{source}]" if source and value is not None else "")
 
 
-def _identity(probed: Probed) -> list[str]:
+def _identity(probed: ProbeResult) -> list[str]:
     facts = probed.facts
-    more = f" (of {len(probed.models)}: {', '.join(probed.models)})" if len(probed.models) > 1 else ""
+    others = f" (one of {len(probed.models)}: {', '.join(probed.models)})" if len(probed.models) > 1 else ""
     return [
         _row("server", facts.base_url),
         _row("dialect", DIALECTS[facts.dialect].title, facts.sources.get("dialect")),
         _row("version", facts.version, facts.sources.get("version")),
-        _row("model", f"{facts.model}{more}"),
+        _row("model", f"{facts.model}{others}"),
     ]
 
 
@@ -264,28 +296,28 @@ def _limits(facts: Facts) -> list[str]:
     blocks = f" = {facts.kv_blocks} blocks x {facts.kv_block_size}" if facts.kv_blocks else ""
     capacity = None if facts.capacity_tokens is None else f"{facts.capacity_tokens} tokens{blocks}"
     text = facts.text
-    template = None if text is None else f"the chat template adds {text.overhead} tokens to a user message"
+    template = None if text is None else f"chat template adds {text.overhead} tokens to a user message"
     lines = [
         _row("context", None if facts.max_model_len is None else f"{facts.max_model_len} tokens",
              sources.get("max_model_len")),
         _row("KV cache", capacity, sources.get("capacity_tokens")),
-        _row("text", template, text.source if text is not None else None),
-        _row("images", facts.images, sources.get("images")),
+        _row("token counts", template, text.source if text is not None else None),
+        _row("image input", facts.images, sources.get("images")),
     ]  # fmt: skip
     if facts.input_limit is not None:
         lines.insert(1, _row("longest prompt", f"{facts.input_limit} tokens", sources.get("input_limit")))
     if facts.images:
         source = sources.get("max_images")
-        unmet = facts.max_images is None and source is not None
-        lines.append(_row("images a request", "no limit met" if unmet else facts.max_images, source))
-    lines += [_row(f"an image {size}", f"{cost} tokens", "usage") for size, cost in facts.image_tokens.items()]
+        unlimited = facts.max_images is None and source is not None
+        lines.append(_row("images per request", "no limit found" if unlimited else facts.max_images, source))
+    lines += [_row(f"image {size}", f"{cost} tokens", "usage") for size, cost in facts.image_tokens.items()]
     return lines
 
 
-def _setup(probed: Probed) -> list[str]:
+def _setup(probed: ProbeResult) -> list[str]:
     facts, configured = probed.facts, probed.configured
 
-    def told(label: str, name: str) -> str:
+    def setting(label: str, name: str) -> str:
         value, source = configured.get(name, (None, ""))
         return _row(label, value, source)
 
@@ -296,22 +328,22 @@ def _setup(probed: Probed) -> list[str]:
     else:
         shown = drafts
     gated = DIALECTS[facts.dialect].development_path is not None
-    mode = facts.development_endpoints if gated else "it has none"
+    mode = facts.development_endpoints if gated else "does not exist"
     lines = [
         _row("development mode", mode, facts.sources.get("development_endpoints")),
         _row("speculative decoding", shown, facts.sources.get("speculative_decoding")),
-        told("prefix caching", "prefix_caching"),
+        setting("prefix caching", "prefix_caching"),
         _row("/metrics", facts.metrics),
     ]
-    # What only development mode tells is left out where it is not told, rather than listed as not known.
+    # Settings that only development mode reports are left out where they are unknown.
     for label, name in (
-        ("processor cache GB", "mm_processor_cache_gb"),
-        ("batched tokens a step", "max_num_batched_tokens"),
-        ("sequences a step", "max_num_seqs"),
+        ("processor cache (GB)", "mm_processor_cache_gb"),
+        ("tokens per step", "max_num_batched_tokens"),
+        ("sequences per step", "max_num_seqs"),
         ("async scheduling", "async_scheduling"),
         ("chunked prefill", "chunked_prefill"),
         ("sleep mode", "sleep_mode"),
     ):
         if name in configured:
-            lines.append(told(label, name))
+            lines.append(setting(label, name))
     return lines

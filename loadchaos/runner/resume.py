@@ -1,4 +1,4 @@
-"""`loadchaos run --resume RUN`: where the load of an interrupted run stopped, and how that run was called."""
+"""`loadchaos run --resume RUN`: find where the load stopped and how the run was started."""
 
 from __future__ import annotations
 
@@ -19,14 +19,21 @@ from loadchaos.profile.profile import Profile
 from loadchaos.profile.steps import PHASE_STRIDE, SentSteps, is_left, of_phase
 
 _LATE_S = 5.0
-"""What was due so long before the newest request of an open phase was missed: it is not sent behind its time."""
+"""Steps due this long before an open phase's newest request count as missed and are not sent late."""
 
 
 @dataclass(frozen=True)
-class Point:
-    """What of a plan is left: `sent` by earlier runs (plan.steps), the next step, `behind_s` into its phase.
+class ResumePoint:
+    """Position in a plan at which a load is resumed.
 
-    `left`: requests to come, None where time ends the load. `loaded_s`: how long the load of that run went on.
+    Args:
+        run: folder of the interrupted run.
+        phase: number of the phase.
+        step: next step to send.
+        behind_s: time into the phase.
+        left: requests to send; None where time ends the load.
+        sent: last steps sent by earlier runs, by worker.
+        loaded_s: duration of the interrupted run's load.
     """
 
     run: str
@@ -38,7 +45,7 @@ class Point:
     loaded_s: float
 
     def to_json(self) -> dict[str, Any]:
-        """As plan.json has it."""
+        """Return the mapping for plan.json."""
         return {
             "run": self.run,
             "phase": self.phase,
@@ -49,33 +56,38 @@ class Point:
 
 
 def begin_row(folder: RunFolder) -> Mapping[str, Any]:
-    """The first row of a run: what was asked for. Raises OptionError where there is none."""
+    """Read the first row of a run. Raises OptionError where there is none."""
     for row in Tail(folder.events).rows():
         if row.get("row") == "run" and row.get("what") == "begin":
             return row
-    raise OptionError(f"--resume {folder.path}: no run began there; `loadchaos runs` lists those here")
+    raise OptionError(f"--resume {folder.path}: this folder has no run; `loadchaos runs` lists the runs here")
 
 
 def arguments(folder: RunFolder) -> list[str]:
-    """What stood behind `loadchaos run`, its secrets redacted, less `--resume`: its run may be elsewhere by now."""
+    """Arguments of the interrupted `loadchaos run` without --resume; secrets are redacted."""
     argv = [str(a) for a in begin_row(folder).get("argv") or ()]
-    said = argv[argv.index("run") + 1 :] if "run" in argv else []
-    return [a for before, a in pairwise(["", *said]) if "--resume" not in (before, a) and not a.startswith("--resume=")]
+    given = argv[argv.index("run") + 1 :] if "run" in argv else []
+    return [
+        a for before, a in pairwise(["", *given]) if "--resume" not in (before, a) and not a.startswith("--resume=")
+    ]
 
 
 def hidden(value: object) -> bool:
-    """Whether a part of an option's value was a secret, and so is not recorded."""
+    """True when a part of an option's value was a secret and is not recorded."""
     return any(REDACTED in str(text) for text in (value if isinstance(value, tuple | list) else (value,)))
 
 
-def point(folder: RunFolder, profile: Profile, seed: int) -> Point:
-    """Behind the last step that each worker sent. Raises OptionError where nothing was sent, or nothing is left."""
+def point(folder: RunFolder, profile: Profile, seed: int) -> ResumePoint:
+    """Find the step after the last one of each worker.
+
+    Raises OptionError where nothing was sent or nothing is left.
+    """
     seen = _read(folder)
     if not seen.last:
-        raise OptionError(f"--resume {folder.path}: it sent nothing, so there is nothing to go on with: run it anew")
-    over = OptionError(f"--resume {folder.path}: its load ran to the end, nothing of it is left: run it anew")
+        raise OptionError(f"--resume {folder.path}: this run sent no request; run the profile again without --resume")
+    complete = OptionError(f"--resume {folder.path}: the load is complete; run the profile again without --resume")
     if seen.ends and all(why == "done" for why in seen.ends):
-        raise over
+        raise complete
     workers, before = _plan(folder)
     last = [seen.last.get(worker, -1) for worker in range(max(workers, *(w + 1 for w in seen.last)))]
     phase = min(last) // PHASE_STRIDE if min(last) >= 0 else int(before.get("phase") or 0)
@@ -85,15 +97,15 @@ def point(folder: RunFolder, profile: Profile, seed: int) -> Point:
         if (found := _next(profile, seed, phase, sent, seen, before)) is not None:
             step, behind_s = found
             left = _left(profile, seed, phase, sent)
-            return Point(str(folder.path.resolve()), phase, step, behind_s, left, sent, seen.loaded_s)
+            return ResumePoint(str(folder.path.resolve()), phase, step, behind_s, left, sent, seen.loaded_s)
         phase += 1
-    raise over
+    raise complete
 
 
 def _next(
-    profile: Profile, seed: int, phase: int, sent: SentSteps, seen: _Seen, before: Mapping[str, Any]
+    profile: Profile, seed: int, phase: int, sent: SentSteps, seen: _Progress, before: Mapping[str, Any]
 ) -> tuple[int, float] | None:
-    """(the next step of a phase, how far into it); None where nothing of it is left."""
+    """(next step of a phase, seconds into it); None where the phase is complete."""
     part = profile.load[phase]
     if part.kind == "closed" and part.for_ is not None:
         had_s = float(before.get("behind_s") or 0.0) if before.get("phase") == phase else 0.0
@@ -107,11 +119,11 @@ def _next(
 
 
 def _without_missed(profile: Profile, seed: int, phase: int, last: Sequence[int]) -> list[int]:
-    """The last steps, where what an open phase had due long before its newest request counts as had."""
+    """Move the last steps of an open phase behind those that were missed."""
     newest, end = max(last), (phase + 1) * PHASE_STRIDE
     if profile.load[phase].kind == "closed" or newest < phase * PHASE_STRIDE:
         return list(last)
-    if newest >= end:  # others are past it
+    if newest >= end:  # other workers are past it
         return [max(had, end - 1) for had in last]
     horizon, recent = -1, deque[tuple[int, float]]()
     for step in itertools.takewhile(lambda s: s.index <= newest, of_phase(profile, seed, phase)):
@@ -122,7 +134,7 @@ def _without_missed(profile: Profile, seed: int, phase: int, last: Sequence[int]
 
 
 def _left(profile: Profile, seed: int, phase: int, sent: SentSteps) -> int | None:
-    """How many requests are to come; None where time ends the load."""
+    """Count the requests to send; None where time ends the load."""
     left = 0
     for number in range(phase, len(profile.load)):
         if (planned := phase_requests(profile.load[number], seed, number)) is None:
@@ -133,17 +145,19 @@ def _left(profile: Profile, seed: int, phase: int, sent: SentSteps) -> int | Non
 
 
 def _plan(folder: RunFolder) -> tuple[int, Mapping[str, Any]]:
-    """(how many workers shared it, what it went on with itself)."""
+    """(number of workers, the resume point of that run itself) from plan.json."""
     try:
         plan = json.loads(folder.plan.read_bytes())
         return int(plan["workers"]), plan.get("resume") or {}
     except (OSError, ValueError, KeyError) as e:
-        raise OptionError(f"--resume {folder.path}: its plan.json cannot be read ({e}): run it anew") from e
+        raise OptionError(
+            f"--resume {folder.path}: plan.json cannot be read ({e}); run the profile again without --resume"
+        ) from e
 
 
 @dataclass
-class _Seen:
-    """The last step of each worker, begin of each phase and of the load, newest moment, how each worker's load ended."""
+class _Progress:
+    """Progress of an interrupted load: last steps, begin of phases, newest row, ends of workers."""
 
     last: dict[int, int] = field(default_factory=dict)
     begun_ns: dict[int, int] = field(default_factory=dict)
@@ -153,12 +167,12 @@ class _Seen:
 
     @property
     def loaded_s(self) -> float:
-        """How long the load went on."""
+        """Duration of the load."""
         return 0.0 if self.load_ns is None else (self.newest_ns - self.load_ns) / 1e9
 
 
-def _read(folder: RunFolder) -> _Seen:
-    seen = _Seen()
+def _read(folder: RunFolder) -> _Progress:
+    seen = _Progress()
     for path in folder.request_files():
         end = ""
         for row in Tail(path).rows():

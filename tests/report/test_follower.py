@@ -25,7 +25,7 @@ from loadchaos.core.ledger.reader import Reader, Tail
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.report.html import page as html
 from loadchaos.runner.finalize import conclude
-from loadchaos.runner.follower import Findings, follow
+from loadchaos.runner.follower import FindingsFile, FollowerOptions, follow
 
 COMMAND = [sys.executable, "-m", "loadchaos.runner.follower"]
 
@@ -117,7 +117,7 @@ def start() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 
 def test_a_finished_run_is_read_told_and_left(run_folder: RunFolder) -> None:
     stream = io.StringIO()
-    assert follow(run_folder, stream=stream) == 0
+    assert follow(run_folder, FollowerOptions(stream=stream)) == 0
     assert "engine death: encoder_cache_miss" in stream.getvalue()
     assert [p.name for p in run_folder.incidents.iterdir()] == ["001-encoder_cache_miss"]
     found = findings(run_folder)
@@ -128,9 +128,9 @@ def test_a_finished_run_is_read_told_and_left(run_folder: RunFolder) -> None:
 
 
 def test_following_it_again_adds_nothing(run_folder: RunFolder) -> None:
-    follow(run_folder, live=False)
+    follow(run_folder, FollowerOptions(live=False))
     before = findings(run_folder)
-    follow(run_folder, live=False)
+    follow(run_folder, FollowerOptions(live=False))
     assert findings(run_folder) == before
     assert len(list(run_folder.incidents.iterdir())) == 1
 
@@ -217,16 +217,16 @@ def test_after_a_kill_metrics_of_several_workers_still_equal_the_ledger(
 
 
 def test_of_two_followers_one_writes_and_the_other_looks(run_folder: RunFolder) -> None:
-    holder = Findings(run_folder)
+    holder = FindingsFile(run_folder)
     try:
         stream = io.StringIO()
-        follow(run_folder, stream=stream)
+        follow(run_folder, FollowerOptions(stream=stream))
         assert "engine death" in stream.getvalue()
         assert findings(run_folder) == []
         assert not run_folder.incidents.exists()
     finally:
         holder.close()
-    follow(run_folder, live=False)
+    follow(run_folder, FollowerOptions(live=False))
     assert findings(run_folder)
 
 
@@ -256,7 +256,7 @@ def test_a_port_in_use_costs_the_metrics_and_not_the_run(run_folder: RunFolder, 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        assert follow(run_folder, exporter_port=taken.getsockname()[1], live=False) == 0
+        assert follow(run_folder, FollowerOptions(exporter_port=taken.getsockname()[1], live=False)) == 0
     assert "--exporter-port" in capsys.readouterr().err
     assert any(r["row"] == "failure" for r in findings(run_folder))
 
@@ -282,7 +282,7 @@ def test_a_folder_that_does_not_exist_is_said_to_be_none(start: Any, tmp_path: P
     process = start(RunFolder(tmp_path / "none"), stderr=subprocess.PIPE)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 2
-    assert b"is no folder" in said
+    assert b"is not a folder" in said
 
 
 # -- the verdict at the end ----------------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ def test_judging_twice_gives_the_same_files(run_folder: RunFolder) -> None:
 
 
 def test_what_the_follower_wrote_is_what_the_verdict_names(run_folder: RunFolder) -> None:
-    follow(run_folder, live=False)
+    follow(run_folder, FollowerOptions(live=False))
     verdict = conclude(run_folder)
     assert {p.name for p in run_folder.incidents.iterdir()} == {i["folder"] for i in verdict["incidents"]}
 
@@ -351,5 +351,5 @@ def test_a_fail_is_told_even_where_it_cannot_be_written(run_folder: RunFolder) -
 
 
 def test_a_folder_without_a_ledger_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LedgerError, match="no run folder"):
+    with pytest.raises(LedgerError, match="not a run folder"):
         conclude(RunFolder(tmp_path))

@@ -61,7 +61,7 @@ def told(process: subprocess.Popen[str]) -> tuple[int, str]:
     try:
         output, _ = process.communicate(timeout=60)
     finally:
-        process.kill()  # its keeper ends the server
+        process.kill()  # its supervisor ends the server
     assert "Traceback" not in output, output
     return process.returncode, output
 
@@ -102,7 +102,7 @@ def test_ctrl_c_ends_the_server_and_its_port_is_not_taken_twice(tmp_path: Path, 
     first = launch(tmp_path, *embedded(unused_port))
     assert first.stdout is not None
     said = ""
-    while "Ctrl-C ends it" not in said:
+    while "Ctrl-C stops the server" not in said:
         line = first.stdout.readline()
         assert line, said
         said += line
@@ -120,10 +120,10 @@ def test_ctrl_c_ends_the_server_and_its_port_is_not_taken_twice(tmp_path: Path, 
 def test_a_server_that_ends_later_is_told_with_its_log(tmp_path: Path, unused_port: int) -> None:
     process = launch(tmp_path, *embedded(unused_port))
     assert process.stdout is not None
-    while "Ctrl-C ends it" not in process.stdout.readline():
+    while "Ctrl-C stops the server" not in process.stdout.readline():
         pass
-    (keeper,) = psutil.Process(process.pid).children()
-    keeper.children()[0].kill()
+    (supervisor,) = psutil.Process(process.pid).children()
+    supervisor.children()[0].kill()
     code, output = told(process)
     assert code == 1
-    assert "ended by itself: it was killed by signal 9" in output
+    assert "exited by itself: it was killed by signal 9" in output

@@ -160,7 +160,7 @@ def test_an_unknown_server_is_described_as_far_as_it_goes(plain: Plain) -> None:
     assert told["facts"]["text"]["source"] == "usage"
     assert told["facts"]["images"] is False
     unknown = " ".join(told["unknown"])
-    for what in ("what kind of server", "its version", "its context length", "KV cache", "prefix caching"):
+    for what in ("kind of server", "version:", "context length", "KV cache", "prefix caching"):
         assert what in unknown
     generations = plain.asked["POST /v1/chat/completions"]
     assert generations == told["asked"]["generations"] <= MOST_GENERATIONS

@@ -21,7 +21,7 @@ from loadchaos.load.registry import whole
 from loadchaos.load.worker.worker_plan import WorkerPlan
 from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.profile.steps import steps
-from loadchaos.runner.resume import Point, point
+from loadchaos.runner.resume import ResumePoint, point
 
 
 def steps_of(folder: Path) -> list[int]:
@@ -33,7 +33,7 @@ def steps_of(folder: Path) -> list[int]:
 TEXT = {"name": "text", "payload": {"text": {"tokens": 16}}, "output": {"max": 8}}
 
 
-def plan_of(part: Profile, found: Point, workers: int) -> dict[str, Any]:
+def plan_of(part: Profile, found: ResumePoint, workers: int) -> dict[str, Any]:
     """What the workers of the run that goes on read."""
     return {
         "profile": part.to_json(),
@@ -58,7 +58,7 @@ def interrupted(
     why: str | None = None,
     worker: int = 0,
     workers: int = 1,
-    before: Point | None = None,
+    before: ResumePoint | None = None,
 ) -> RunFolder:
     """What a worker left of a run that was cut off."""
     folder.mkdir(exist_ok=True)
@@ -131,7 +131,7 @@ def test_what_a_lost_worker_of_an_open_phase_had_due_long_ago_is_not_sent_behind
 
 
 @pytest.mark.parametrize(
-    ("steps", "why", "told"), [(range(0), None, "it sent nothing"), (range(5), "done", "nothing of it is left")]
+    ("steps", "why", "told"), [(range(0), None, "sent no request"), (range(5), "done", "the load is complete")]
 )
 def test_where_there_is_nothing_to_go_on_with_it_says_so(
     tmp_path: Path, steps: range, why: str | None, told: str
