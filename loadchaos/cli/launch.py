@@ -36,9 +36,9 @@ def launch(command: tuple[str, ...], url: str | None, ready_within: float | None
     from loadchaos.core.ledger.recorder import create_folder
     from loadchaos.runner.launch_only import launch_alone
     from loadchaos.server.discovery.client import parse_target
-    from loadchaos.server.process.launcher import typed
+    from loadchaos.server.process.launcher import parse_command_line
 
-    server = typed(command[0] if len(command) == 1 else command)
+    server = parse_command_line(command[0] if len(command) == 1 else command)
     if url is not None:
         server = replace(server, url=parse_target(url))
     folder = create_folder(out, "launch")

@@ -240,9 +240,9 @@ def _print_result(result: Result, profile: str, ci: str | None, addresses: Seque
 def _with_launch(profile: Profile, command: str, url: str | None) -> Profile:
     """The profile with the server of --launch in place of its own."""
     from loadchaos.server.discovery.client import parse_target
-    from loadchaos.server.process.launcher import typed
+    from loadchaos.server.process.launcher import parse_command_line
 
-    server = typed(command)
+    server = parse_command_line(command)
     return profile.with_launch(
         {"command": server.argv, "env": server.env, "url": parse_target(url) if url else server.url}
     )

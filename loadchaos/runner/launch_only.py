@@ -21,7 +21,14 @@ from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.redact import Redactor
 from loadchaos.server.discovery import calibrate, preflight
 from loadchaos.server.discovery.client import DiscoveryClient
-from loadchaos.server.process.launcher import Command, Exit, Launched, Typed, last_line, refuse_taken_port
+from loadchaos.server.process.launcher import (
+    CommandLine,
+    LaunchCommand,
+    LaunchedServer,
+    ServerExit,
+    last_line,
+    refuse_taken_port,
+)
 
 _PROGRESS_S = 2.0
 _LAST_LINES_S = 6.0
@@ -39,13 +46,13 @@ class StartResult:
 class StandaloneLaunch:
     """One server: `run` starts it and returns when it has exited, or with `check` as soon as it is ready."""
 
-    def __init__(self, server: Typed, folder: RunFolder, print_line: Callable[[str], None]) -> None:
+    def __init__(self, server: CommandLine, folder: RunFolder, print_line: Callable[[str], None]) -> None:
         self._typed, self._folder, self._print = server, folder, print_line
         redactor = Redactor.from_environment(os.environ)
         redactor.mapping(server.env)
         shown = redactor.argv(server.argv)
         self._events = Writer(folder.events, "launch")
-        self._server = Launched(Command(server.argv, server.env), folder.path, self._events.write, shown)
+        self._server = LaunchedServer(LaunchCommand(server.argv, server.env), folder.path, self._events.write, shown)
         self._interrupted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     async def run(self, ready_within_s: float, *, check: bool) -> StartResult:
@@ -62,7 +69,7 @@ class StandaloneLaunch:
         try:
             return await self._wait(ready_within_s, check=check)
         finally:
-            await (self._server.over() if self._server.exit.done() else self._server.stop())
+            await (self._server.wait_recorded() if self._server.exit.done() else self._server.stop())
             self._events.close()
 
     async def _wait(self, ready_within_s: float, *, check: bool) -> StartResult:
@@ -86,7 +93,7 @@ class StandaloneLaunch:
             await _first(self._server.exit, self._interrupted)
         if self._interrupted.done():
             return StartResult(128 + self._interrupted.result(), "the server was stopped")
-        ended: Exit = self._server.exit.result()
+        ended: ServerExit = self._server.exit.result()
         return StartResult(1, f"the server exited by itself: it {ended.reason}", self._folder.server_log)
 
     async def _until_ready(self, ready_within_s: float) -> str:
@@ -141,7 +148,7 @@ async def _first(*futures: asyncio.Future[Any]) -> None:
 
 
 async def launch_alone(
-    server: Typed, folder: RunFolder, ready_within_s: float, *, check: bool, print_line: Callable[[str], None]
+    server: CommandLine, folder: RunFolder, ready_within_s: float, *, check: bool, print_line: Callable[[str], None]
 ) -> StartResult:
     """Start a server and stay with it. OptionError when another server has its port."""
     refuse_taken_port(server.url)

@@ -33,7 +33,7 @@ from loadchaos.server.monitor import (
     MonitorOutput,
     ServerAccess,
 )
-from loadchaos.server.process.launcher import Command, Launched, last_line, refuse_taken_port
+from loadchaos.server.process.launcher import LaunchCommand, LaunchedServer, last_line, refuse_taken_port
 from loadchaos.simulator.command import command as embedded_command
 from loadchaos.simulator.options import SimulatorSpec
 
@@ -78,7 +78,7 @@ class ServerUnderTest:
         self._log = record.folder.server_log
         self._monitor: Monitor | None = None
         self._canary: Canary | None = None
-        self.launched: Launched | None = None
+        self.launched: LaunchedServer | None = None
         self.url = target.url or ""
         self._dialect = _assumed_dialect(profile)
         self._machines = self._new_machines()
@@ -94,7 +94,7 @@ class ServerUnderTest:
         """
         if self.launched is not None:  # server.log has one writer at a time
             why = "it hung" if self.state == "hung" else "its engine was dead and the server did not exit"
-            await (self.launched.over() if self.launched.exit.done() else self.launched.kill(why))
+            await (self.launched.wait_recorded() if self.launched.exit.done() else self.launched.kill(why))
         if self.target.kind == "embedded":
             command, description = self._embedded()
         else:
@@ -103,16 +103,16 @@ class ServerUnderTest:
             self.url = parse_target(launch.url)
             refuse_taken_port(self.url)
             limits = launch.limits.model_dump(exclude_none=True)
-            command = Command(launch.command, launch.env, "server", secrets=self._secrets(), limits=limits)
+            command = LaunchCommand(launch.command, launch.env, "server", secrets=self._secrets(), limits=limits)
             description = f"starting {launch.command[0]} at {self.url}"
         shown = self._redactor.argv(list(command.argv))
-        self.launched = Launched(command, self._record.folder.path, self._record.event, shown)
+        self.launched = LaunchedServer(command, self._record.folder.path, self._record.event, shown)
         await self.launched.start()
         if self._monitor is not None:
             self._monitor.set_process("server", self.launched.pid)
         return description
 
-    def _embedded(self) -> tuple[Command, str]:
+    def _embedded(self) -> tuple[LaunchCommand, str]:
         embedded = self._profile.target.embedded
         assert embedded is not None
         port = int(self.url.rsplit(":", 1)[1]) if self.url else free_port()
@@ -129,7 +129,7 @@ class ServerUnderTest:
             raise OptionError(f"target.embedded: {e}") from e
         defects = f"planted defects: {', '.join(embedded.defects)}" if embedded.defects else "no planted defects"
         description = f"starting the EMBEDDED SERVER (simulates {embedded.dialect} {era}) at {self.url}; {defects}"
-        return Command(argv, {}, "server", secrets=self._secrets()), description
+        return LaunchCommand(argv, {}, "server", secrets=self._secrets()), description
 
     def _secrets(self) -> list[str]:
         """Values of request headers, with and without `Bearer`: a server may log them."""

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from loadchaos.core.errors import OptionError
-from loadchaos.server.process.launcher import typed
+from loadchaos.server.process.launcher import parse_command_line
 
 NO_MEMORY = (
     "ValueError: Free memory on device (3.12/79.19 GiB) on startup is less than desired GPU memory utilization "
@@ -37,14 +37,14 @@ NO_MEMORY = (
 def test_a_command_is_read_as_a_shell_would_and_says_where_it_listens(
     words: str | list[str], argv: tuple[str, ...], env: dict[str, str], url: str
 ) -> None:
-    what = typed(words)
+    what = parse_command_line(words)
     assert (what.argv, what.env, what.url) == (argv, env, url)
 
 
 @pytest.mark.parametrize("words", ["", "A=1", "vllm 'serve", "vllm --port eight", "vllm --port 70000"])
 def test_a_command_that_cannot_be_meant_is_refused(words: str) -> None:
     with pytest.raises(OptionError):
-        typed(words)
+        parse_command_line(words)
 
 
 def launch(tmp_path: Path, *args: str) -> subprocess.Popen[str]:
@@ -107,7 +107,7 @@ def test_ctrl_c_ends_the_server_and_its_port_is_not_taken_twice(tmp_path: Path, 
         assert line, said
         said += line
     code, output = told(launch(tmp_path, *embedded(unused_port)))
-    assert (code, "is served already" in output) == (2, True), output
+    assert (code, "already, so the launched one cannot" in output) == (2, True), output
     begin = time.monotonic()
     first.send_signal(signal.SIGINT)
     assert told(first)[0] == 130

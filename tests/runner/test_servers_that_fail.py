@@ -71,7 +71,7 @@ def test_a_port_that_somebody_else_serves_is_no_place_to_start_a_server(start: A
     port = int(other.url.rsplit(":", 1)[1])
     run = start(target=launching(served(port), port))
     assert run.ends() == 2
-    assert f"{other.url} is served already" in run.told
+    assert f"a server listens on {other.url} already" in run.told
     assert run.verdict()["failures"] == []
     assert other.process.poll() is None
 

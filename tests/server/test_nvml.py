@@ -11,7 +11,7 @@ import pytest
 
 from loadchaos.server import nvml
 from loadchaos.server.process import launcher
-from loadchaos.server.process.launcher import Command, Launched
+from loadchaos.server.process.launcher import LaunchCommand, LaunchedServer
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_the_end_of_a_server_says_whether_its_memory_is_free(
 
     async def story() -> None:
         argv = [sys.executable, "-c", "import time; time.sleep(60)"]
-        server = Launched(Command(argv), tmp_path / "run", rows.append, argv)
+        server = LaunchedServer(LaunchCommand(argv), tmp_path / "run", rows.append, argv)
         await server.start()
         await asyncio.to_thread(smi.write_text, f"{500 + left}\n")
         await server.stop(grace_s=2.0)

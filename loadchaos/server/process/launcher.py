@@ -1,4 +1,7 @@
-"""Start, wait for, and end a server through its keeper. What the server does wrong (exits, never starts) is data."""
+"""Start a server, wait for it and stop it, through its supervisor process.
+
+What the server does wrong (it exits, it never starts) is data, not an exception.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +27,19 @@ from loadchaos.server import nvml
 from loadchaos.server.dialects import DEFAULT_DIALECT, DIALECTS
 
 HIDDEN_VARIABLE = "LOADCHAOS_HIDE_"
-"""How the keeper is told what to hide: variables that it takes out of the environment before it starts the server."""
+"""Prefix of the variables that tell the supervisor which values to redact; the server never gets them."""
 
 
 @dataclass(frozen=True)
-class Command:
-    """What to start: argv, variables on top of our environment, and the replica's name in the ledger.
+class LaunchCommand:
+    """How to start a server.
 
-    `secrets` are values of ours that the server may log: the keeper hides them, and the server never sees them.
+    Args:
+        env: Variables on top of our environment.
+        replica: Name of the replica in the ledger.
+        secret_env: Variables whose values are redacted in its output.
+        secrets: Values of ours that the server may log; they are redacted in its output.
+        limits: Limits of each of its processes: names of `LIMITS`, bytes and numbers.
     """
 
     argv: Sequence[str]
@@ -40,12 +48,11 @@ class Command:
     secret_env: Sequence[str] = ()
     secrets: Sequence[str] = ()
     limits: Mapping[str, int] = field(default_factory=dict)
-    """What each process of it may have at most: names of LIMITS, bytes and numbers."""
 
 
 @dataclass(frozen=True)
-class Typed:
-    """A server as a person types it: `VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --port 8000`, and where it will listen."""
+class CommandLine:
+    """A parsed command line such as `VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --port 8000`, and the server's URL."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -56,56 +63,59 @@ _FREED_WITHIN_S = 3.0
 _TAIL_BYTES = 4096
 _LINE_CHARS = 200
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
-_EVERYWHERE = ("0.0.0.0", "::", "")  # what a command may say; we ask the loopback then
+_EVERYWHERE = ("0.0.0.0", "::", "")  # addresses of all interfaces: we use the loopback then
 
 
-def typed(words: str | Sequence[str]) -> Typed:
-    """Read a command line, or its words. OptionError where it names no command, or its quotes do not close."""
+def parse_command_line(line: str | Sequence[str]) -> CommandLine:
+    """Parse a command line, or the list of its arguments.
+
+    Raises:
+        OptionError: It has no command, an unclosed quote or a wrong port.
+    """
     try:
-        parts = shlex.split(words) if isinstance(words, str) else list(words)
+        parts = shlex.split(line) if isinstance(line, str) else list(line)
     except ValueError as e:
-        raise OptionError(f"the command {words!r} cannot be read ({e}): are its quotes closed?") from None
+        raise OptionError(f"the command {line!r} cannot be parsed ({e}): is a quote not closed?") from None
     env = {}
     while parts and _ASSIGNMENT.match(parts[0]):
         name, _, value = parts.pop(0).partition("=")
         env[name] = _at_home(value)
     parts = [_at_home(part) for part in parts]
     if not parts:
-        raise OptionError("a command was expected, e.g. 'vllm serve MODEL --port 8000'")
+        raise OptionError("the command is empty: give one such as 'vllm serve MODEL --port 8000'")
     port = _option(parts, "--port", "--server-port") or str(_default_port(parts))
     if not port.isdigit() or not 0 < int(port) < 65536:
-        raise OptionError(f"the command's port is a number up to 65535 (got {port})")
+        raise OptionError(f"the port in the command must be a number from 1 to 65535 (got {port}); correct --port")
     host = _option(parts, "--host", "--server-name") or "127.0.0.1"
     host = "127.0.0.1" if host in _EVERYWHERE else f"[{host}]" if ":" in host else host
-    return Typed(tuple(parts), env, f"http://{host}:{port}")
+    return CommandLine(tuple(parts), env, f"http://{host}:{port}")
 
 
 def _default_port(parts: Sequence[str]) -> int:
-    """The port that the server listens on where its command names none; vLLM is often started by a script."""
+    """Return the port of a command without --port: the default of the server it names, else vLLM's."""
     special = [d for d in DIALECTS.values() if d.command_word and d.default_port != DEFAULT_DIALECT.default_port]
     named = (d for d in special if any(d.command_word in part for part in parts))
     return next(named, DEFAULT_DIALECT).default_port
 
 
 def _at_home(word: str) -> str:
-    """`~/x` as a shell reads it; every other word as it is (a URL or JSON is no path)."""
+    """Expand `~/x` as a shell does; leave every other argument (a URL, JSON) as it is."""
     return str(Path(word).expanduser()) if word.startswith("~") else word
 
 
 def refuse_taken_port(url: str) -> None:
-    """OptionError where somebody else serves it already: that server would be tested in place of the one we start."""
+    """Raise OptionError if a server listens there already: it would be tested in place of the one we start."""
     parts = urlsplit(url)
     with socket.socket(socket.AF_INET6 if ":" in (parts.hostname or "") else socket.AF_INET) as s:
         s.settimeout(0.5)
         if s.connect_ex((parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))) == 0:
             raise OptionError(
-                f"{url} is served already, so the server to launch could not listen there: end that one, or choose "
-                "another --port"
+                f"a server listens on {url} already, so the launched one cannot: stop it, or choose another --port"
             )
 
 
 def last_line(log: Path) -> str:
-    """The newest line of a log that says anything, at most 200 characters of it; empty where there is none."""
+    """Return the newest non-empty line of a log, at most 200 characters; "" if there is none."""
     try:
         with log.open("rb") as f:
             f.seek(max(0, log.stat().st_size - _TAIL_BYTES))
@@ -116,7 +126,7 @@ def last_line(log: Path) -> str:
 
 
 def _option(parts: Sequence[str], *names: str) -> str | None:
-    """The value behind one of these options, the last one given."""
+    """Return the value of the last of these options; None if there is none."""
     found = None
     for part, after in zip(parts, [*parts[1:], ""], strict=True):
         name, sign, value = part.partition("=")
@@ -126,8 +136,8 @@ def _option(parts: Sequence[str], *names: str) -> str | None:
 
 
 @dataclass(frozen=True)
-class Exit:
-    """How a server ended: exit code or signal, and in words; `asked` when we ended it ourselves."""
+class ServerExit:
+    """How a server ended: exit code or signal, and a description; `asked` if we stopped it ourselves."""
 
     code: int | None
     signal: int | None
@@ -136,40 +146,40 @@ class Exit:
     at_ns: int
 
 
-class Launched:
-    """A server started by us. `pid` after `start`; `exit` is done when the server's own process has ended."""
+class LaunchedServer:
+    """A server started by us. `pid` is set by `start`; `exit` is done once the server's process has ended."""
 
-    def __init__(self, command: Command, folder: Path, emit: Emit, shown: Sequence[str]) -> None:
+    def __init__(self, command: LaunchCommand, folder: Path, emit: Emit, shown: Sequence[str]) -> None:
         self._command = command
         self._folder = folder
         self._emit = emit
         self._shown = list(shown)  # the argv as the ledger may show it, already redacted
-        self._keeper: asyncio.subprocess.Process | None = None
+        self._supervisor: asyncio.subprocess.Process | None = None
         self._reports: asyncio.Task[None] | None = None
         self._asked = False
         self.pid: int | None = None
         self._output: int | None = None
-        self.lost = False  # the keeper is gone without a word: what became of the server is not known
+        self.lost = False  # the supervisor was killed: the server's state is not known
         self._gpus: list[int] | None = None
         self._started = asyncio.Event()
-        self.exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
+        self.exit: asyncio.Future[ServerExit] = asyncio.get_running_loop().create_future()
 
     async def start(self) -> None:
-        """Start the keeper and the server; returns when the server's process exists or could not be started."""
+        """Start supervisor and server; return once the server's process exists or could not be started."""
         self._gpus = await nvml.memory_used_mib()
-        # We keep the reading end, too: a server whose keeper is killed must not break over its own log.
+        # We hold the reading end as well: a server whose supervisor is killed must not fail on writing its output.
         self._output, output = os.pipe()
         hidden = {f"{HIDDEN_VARIABLE}{n}": value for n, value in enumerate(self._command.secrets)}
-        told = [arg for name in self._command.secret_env for arg in ("--secret-env", name)]
-        told += [arg for name, most in self._command.limits.items() for arg in ("--limit", f"{name}={most}")]
+        options = [arg for name in self._command.secret_env for arg in ("--secret-env", name)]
+        options += [arg for name, most in self._command.limits.items() for arg in ("--limit", f"{name}={most}")]
         try:
-            self._keeper = await asyncio.create_subprocess_exec(
+            self._supervisor = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
                 "loadchaos.server.process.supervisor",
                 "--folder",
                 str(self._folder),
-                *told,
+                *options,
                 "--pipe",
                 str(self._output),
                 str(output),
@@ -178,40 +188,40 @@ class Launched:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 env={**os.environ, **self._command.env, **hidden},
-                start_new_session=True,  # a Ctrl-C on the terminal is ours to handle, not the keeper's
+                start_new_session=True,  # we handle a Ctrl-C on the terminal, not the supervisor
                 pass_fds=(self._output, output),
             )
         finally:
             os.close(output)
-        self._reports = asyncio.create_task(self._listen())
+        self._reports = asyncio.create_task(self._read_reports())
         await self._started.wait()
 
-    async def _listen(self) -> None:
-        assert self._keeper is not None
-        assert self._keeper.stdout is not None
-        async for line in self._keeper.stdout:
+    async def _read_reports(self) -> None:
+        assert self._supervisor is not None
+        assert self._supervisor.stdout is not None
+        async for line in self._supervisor.stdout:
             try:
                 report = json.loads(line)
             except ValueError:
                 continue
-            self._take(report)
+            self._handle_report(report)
         if not self.exit.done() and not self._asked:
-            self._lose()
+            self._supervisor_lost()
         self._started.set()
 
-    def _lose(self) -> None:
-        """The keeper was killed, and the server with it or not: that is no death of the server, but an end of knowing."""
+    def _supervisor_lost(self) -> None:
+        """Record that the supervisor was killed. The server may live on: this is no proof of its death."""
         self.lost = True
-        self._gap(time.monotonic_ns(), "the keeper was lost: from here on output could not be written")
+        self._gap(time.monotonic_ns(), "the supervisor process was killed; later server output is not recorded")
 
-    def _take(self, report: dict[str, Any]) -> None:
+    def _handle_report(self, report: dict[str, Any]) -> None:
         at_ns = int(report.get("at_ns") or time.monotonic_ns())
         if report["what"] == "start":
             self.pid = report["pid"]
             self._row("start", at_ns, reason="")
             self._started.set()
         elif report["what"] == "exit":
-            ended = Exit(report.get("code"), report.get("signal"), str(report["reason"]), self._asked, at_ns)
+            ended = ServerExit(report.get("code"), report.get("signal"), str(report["reason"]), self._asked, at_ns)
             reason = f"{ended.reason} (asked)" if ended.asked else ended.reason
             self._row("exit", at_ns, code=ended.code, signal=ended.signal, reason=reason, asked=ended.asked)
             if not self.exit.done():
@@ -242,55 +252,57 @@ class Launched:
         """Record that the server answered as healthy."""
         self._row("ready", time.monotonic_ns(), reason="")
 
-    async def over(self, limit_s: float = 10.0) -> None:
-        """Wait until a server that has ended by itself is recorded to its last line and its keeper is gone."""
-        await self._wait_for_keeper(limit_s)
-        await self._look_at_gpus()
+    async def wait_recorded(self, limit_s: float = 10.0) -> None:
+        """Wait until the output of a server that has ended by itself is recorded and its supervisor has ended."""
+        await self._wait_for_supervisor(limit_s)
+        await self._record_gpu_memory()
 
     async def stop(self, grace_s: float = 10.0) -> None:
-        """End the server in order (SIGTERM, then SIGKILL of all it started) and wait until the keeper is gone."""
+        """Stop the server (SIGTERM, later SIGKILL of all its processes) and wait for the supervisor's end."""
         self._asked = True
         await self._order({"what": "term", "grace_s": grace_s})
-        await self._wait_for_keeper(grace_s + 8.0)
-        await self._look_at_gpus()
+        await self._wait_for_supervisor(grace_s + 8.0)
+        await self._record_gpu_memory()
 
     async def kill(self, why: str = "") -> None:
-        """End everything at once; `why` is recorded before anything of it is seen."""
+        """Kill all processes of the server; `why` is recorded first."""
         self._asked = True
         if why:
             self._row("kill", time.monotonic_ns(), reason=why, asked=True)
         await self._order({"what": "kill"})
-        await self._wait_for_keeper(5.0)
+        await self._wait_for_supervisor(5.0)
 
-    async def _look_at_gpus(self) -> None:
-        """Record whether what it used of them is free again: what it leaves behind there, the next server lacks."""
+    async def _record_gpu_memory(self) -> None:
+        """Record if its GPU memory is free again: the next server lacks what is not."""
         before, self._gpus = self._gpus, None
         found = await nvml.wait_memory_freed(before, _FREED_WITHIN_S) if before else None
         if found is not None:
             self._row("end", time.monotonic_ns(), reason=found[1], gpu_memory_freed=found[0])
 
     async def _order(self, order: Mapping[str, object]) -> None:
-        if self._keeper is None or self._keeper.stdin is None or self._keeper.returncode is not None:
+        if self._supervisor is None or self._supervisor.stdin is None or self._supervisor.returncode is not None:
             return
         with contextlib.suppress(ConnectionError, OSError):  # it ended between the check and the order
-            self._keeper.stdin.write(json.dumps(order).encode() + b"\n")
-            await self._keeper.stdin.drain()
+            self._supervisor.stdin.write(json.dumps(order).encode() + b"\n")
+            await self._supervisor.stdin.drain()
 
-    async def _wait_for_keeper(self, limit_s: float) -> None:
+    async def _wait_for_supervisor(self, limit_s: float) -> None:
         if self._output is not None:
             os.close(self._output)
             self._output = None
-        if self._keeper is None:
+        if self._supervisor is None:
             return
         try:
-            await asyncio.wait_for(self._keeper.wait(), limit_s)
+            await asyncio.wait_for(self._supervisor.wait(), limit_s)
         except TimeoutError:
-            self._keeper.kill()
-            await self._keeper.wait()
+            self._supervisor.kill()
+            await self._supervisor.wait()
         if self._reports is not None:
             await self._reports
         if not self.exit.done() and self.pid is not None:
-            # No keeper is left to end it; the group is its own, as the keeper gave it a session.
+            # No supervisor is left to stop it. The supervisor gave it a session, so it has its own process group.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
-            self._take({"what": "exit", "reason": "ended without its keeper", "at_ns": time.monotonic_ns()})
+            self._handle_report(
+                {"what": "exit", "reason": "ended without its supervisor", "at_ns": time.monotonic_ns()}
+            )

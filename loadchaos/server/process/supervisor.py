@@ -1,8 +1,8 @@
-"""The keeper: owns a launched server's process group, records its output, and ends it when `run` is gone.
+"""Supervisor process: owns a launched server's process group, records its output, and stops it when `run` is gone.
 
-It is a process of its own, so that a server survives no crash of ours (kill -9 included) and a stalled terminal never
-blocks the server's output. It speaks JSON lines: reports on stdout (`start`, `exit`), orders on stdin (`term`, `kill`);
-the end of stdin means that `run` is gone, which ends the server.
+It is a separate process so that the server does not outlive us (kill -9 included) and a stalled terminal never blocks
+the server's output. It exchanges JSON lines: reports on stdout (`start`, `exit`), orders on stdin (`term`, `kill`). The
+end of stdin means that `run` is gone, which stops the server.
 
     python -m loadchaos.server.process.supervisor --folder RUN [--source NAME] [--secret-env NAME ...]
         [--limit NAME=N ...] -- COMMAND...
@@ -34,32 +34,32 @@ from loadchaos.core.redact import Redactor
 
 _PR_SET_CHILD_SUBREAPER = 36
 _TERM_GRACE_S = 10.0
-_HIDDEN_VARIABLE = "LOADCHAOS_HIDE_"  # launch.py says what for
+_HIDDEN_VARIABLE = "LOADCHAOS_HIDE_"  # as in launcher.py, which this process need not import
 _EXIT_DRAIN_S = 2.0
 _ORPHANED_S = 2.5
-"""How long the server is kept when `run` was killed: the load sees that too and ends first, or it would meet a death."""
+"""Time the server lives on after `run` was killed: the load ends first, or it would record a death of the server."""
 
 LIMITS = {"memory": resource.RLIMIT_DATA, "open_files": resource.RLIMIT_NOFILE, "core": resource.RLIMIT_CORE}
-"""What a server's processes may be limited in: bytes of memory of their own each, open files each, size of a core file."""
+"""Limits of each process of a server: bytes of its own memory, open files, size of a core file."""
 
 _REPORT = threading.Lock()
 
 
 def _become_subreaper() -> None:
-    """Orphans of the server (an engine core whose parent was killed) become our children, so that none is left over."""
-    with contextlib.suppress(OSError, AttributeError):  # not Linux: only the group is ended then
+    """Adopt orphans of the server (an engine core whose parent was killed), so that none is left behind."""
+    with contextlib.suppress(OSError, AttributeError):  # not Linux: only the process group is stopped then
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _report(what: str, **more: Any) -> None:
-    """One JSON line to `run`; when nobody reads any more there is nobody to tell."""
+def _report(what: str, **detail: Any) -> None:
+    """Send one JSON line to `run`, if it still reads."""
     with _REPORT, contextlib.suppress(OSError, ValueError):
-        sys.stdout.write(json.dumps({"what": what, "at_ns": time.monotonic_ns(), **more}) + "\n")
+        sys.stdout.write(json.dumps({"what": what, "at_ns": time.monotonic_ns(), **detail}) + "\n")
         sys.stdout.flush()
 
 
 class LogFile:
-    """server.log and its index: the index row (offset, bytes, arrival time) goes before the bytes it describes.
+    """Write server.log and its index; the index row (offset, bytes, arrival time) goes before the bytes it describes.
 
     Output that cannot be written (disk full) is dropped and counted: the server must never wait for our disk.
     """
@@ -88,7 +88,7 @@ class LogFile:
             self._offset = os.fstat(self._fd).st_size
 
     def close(self) -> None:
-        """fsync and close."""
+        """Sync and close both files."""
         with contextlib.suppress(OSError):
             os.fsync(self._fd)
         os.close(self._fd)
@@ -97,8 +97,8 @@ class LogFile:
         self._index.close()
 
 
-class Keeper:
-    """One server: its process group, its output, its end."""
+class ServerSupervisor:
+    """Supervise one server: its process group, its output, its end."""
 
     def __init__(
         self, folder: RunFolder, source: str, redactor: Redactor, pipe: tuple[int, int], limits: dict[str, int]
@@ -112,7 +112,7 @@ class Keeper:
         self._asked = False
 
     def start(self, command: list[str]) -> bool:
-        """Start the server in a session of its own; False (and an exit report) when the command cannot be run."""
+        """Start the server in its own session; False (after an exit report) when the command cannot be run."""
         try:
             self._server = subprocess.Popen(
                 command,
@@ -120,33 +120,33 @@ class Keeper:
                 stdout=self._input,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=self._limit if self._limits else None,  # safe: no thread of ours runs yet
+                preexec_fn=self._limit if self._limits else None,  # safe: we have no other thread yet
             )
         except (OSError, subprocess.SubprocessError) as e:
             why = f"{command[0]}: {e.strerror}" if isinstance(e, OSError) else f"its limits {self._limits}: {e}"
             _report("exit", pid=None, code=None, signal=None, reason=f"could not be started: {why}")
             return False
-        os.close(self._input)  # the end of the server's output is seen only when nobody else could write
+        os.close(self._input)  # the end of the output is seen only once no process can write
         _report("start", pid=self._server.pid)
         self._reader = threading.Thread(target=self._read, name="read-server-output", daemon=True)
         self._reader.start()
-        threading.Thread(target=self._obey, name="obey-run", daemon=True).start()
+        threading.Thread(target=self._read_orders, name="read-orders", daemon=True).start()
         return True
 
     def _limit(self) -> None:
-        """In the server's process, before it becomes the server; a limit above the one we have ourselves stays there."""
+        """Set the limits in the new process before the server runs; our own hard limits cap them."""
         for name, most in self._limits.items():
             _, hard = resource.getrlimit(LIMITS[name])
             most = most if hard == resource.RLIM_INFINITY else min(most, hard)
             resource.setrlimit(LIMITS[name], (most, most))
 
     def wait(self) -> int:
-        """Wait for the server's exit, report it, end what it left behind; the keeper's own exit code is 0."""
+        """Wait for the server's exit, report it and stop its remaining processes; return our exit code, 0."""
         assert self._server is not None
         code = self._server.wait()
         reason = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
         _report("exit", pid=self._server.pid, code=max(code, 0), signal=-code if code < 0 else None, reason=reason)
-        # A real vLLM's orphaned worker lives some seconds and still writes; its last lines may name the cause.
+        # An orphaned worker of vLLM lives some seconds and still writes; its last lines may name the cause.
         self._reader.join(_EXIT_DRAIN_S)
         self._end_descendants(_EXIT_DRAIN_S)
         self._reader.join(_EXIT_DRAIN_S)
@@ -157,7 +157,7 @@ class Keeper:
         return 0
 
     def end(self, grace_s: float = _TERM_GRACE_S) -> None:
-        """SIGTERM the server, after `grace_s` SIGKILL everything it started; safe to call more than once."""
+        """Send SIGTERM to the server and, after `grace_s`, SIGKILL to all its processes; repeated calls are safe."""
         if self._server is None or not self._ending.acquire(blocking=False):
             return
         with contextlib.suppress(ProcessLookupError):
@@ -169,7 +169,7 @@ class Keeper:
             self.kill()
 
     def kill(self) -> None:
-        """SIGKILL the server's whole group and every descendant."""
+        """Send SIGKILL to the server's process group and every descendant."""
         if self._server is None:
             return
         descendants = self._descendants()
@@ -186,7 +186,7 @@ class Keeper:
             return []
 
     def _end_descendants(self, grace_s: float) -> None:
-        """What the server left behind gets `grace_s` to go by itself, then SIGKILL."""
+        """Give remaining processes `grace_s` to end, then SIGKILL them."""
         _, left = psutil.wait_procs(self._descendants(), timeout=grace_s)
         for process in left:
             with contextlib.suppress(psutil.Error):
@@ -205,8 +205,8 @@ class Keeper:
             self._log.append(self._redactor.feed(data), at_ns)
         self._log.append(self._redactor.flush(), time.monotonic_ns())
 
-    def _obey(self) -> None:
-        """Orders from `run`, one JSON object a line; the end of them means that `run` is gone."""
+    def _read_orders(self) -> None:
+        """Read orders from `run`, one JSON object per line; end of file means that `run` is gone."""
         for line in sys.stdin:
             try:
                 order = json.loads(line)
@@ -223,17 +223,17 @@ class Keeper:
 
 
 def main() -> int:
-    """Parse, start, wait."""
+    """Parse the options, start the server, wait for its end."""
     parser = argparse.ArgumentParser(prog="loadchaos.server.process.supervisor")
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--source", default="server")
-    parser.add_argument("--pipe", type=int, nargs=2, metavar=("R", "W"), help="for the server's output, made by `run`")
-    parser.add_argument("--secret-env", action="append", default=[], help="variables whose values never reach disk")
+    parser.add_argument("--pipe", type=int, nargs=2, metavar=("R", "W"), help="pipe for the output, created by `run`")
+    parser.add_argument("--secret-env", action="append", default=[], help="variable whose value is redacted")
     parser.add_argument("--limit", action="append", default=[], metavar="NAME=N", help=f"one of {', '.join(LIMITS)}")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     args = parser.parse_args()
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
-    # A Ctrl-C or a closed terminal is for `run`; it tells us what to do, or is gone, which we see on stdin.
+    # `run` handles a Ctrl-C or a closed terminal: it sends an order, or is gone, which ends stdin.
     for name in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(name, signal.SIG_IGN)
     _become_subreaper()
@@ -243,17 +243,19 @@ def main() -> int:
             redactor.add(value)
     for variable in [v for v in os.environ if v.startswith(_HIDDEN_VARIABLE)]:
         redactor.add(os.environ.pop(variable))
-    redactor.argv(command)  # learns what stands behind --api-key and its like
+    redactor.argv(command)  # learns the values of --api-key and similar options
     try:
         limits = {name: int(most) for name, _, most in (text.partition("=") for text in args.limit)}
-        keeper = Keeper(RunFolder(args.folder), args.source, redactor, tuple(args.pipe or os.pipe()), limits)
+        supervisor = ServerSupervisor(
+            RunFolder(args.folder), args.source, redactor, tuple(args.pipe or os.pipe()), limits
+        )
     except (LedgerError, OSError) as e:
-        _report("exit", pid=None, code=None, signal=None, reason=f"was not started: its log cannot be kept: {e}")
+        _report("exit", pid=None, code=None, signal=None, reason=f"was not started: its log cannot be written: {e}")
         return 0
-    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=keeper.end, daemon=True).start())
-    if not keeper.start(command):
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=supervisor.end, daemon=True).start())
+    if not supervisor.start(command):
         return 0
-    return keeper.wait()
+    return supervisor.wait()
 
 
 if __name__ == "__main__":

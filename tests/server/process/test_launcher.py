@@ -15,7 +15,7 @@ import pytest
 
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import LogTail
-from loadchaos.server.process.launcher import Command, Launched
+from loadchaos.server.process.launcher import LaunchCommand, LaunchedServer
 
 TALKS = "import sys,time\nprint('ready to serve', flush=True)\nfor i in range(600): time.sleep(0.1)"
 HAS_A_CHILD = f"""
@@ -42,9 +42,9 @@ def log_lines(folder: Path) -> list[dict[str, Any]]:
     return list(LogTail(run.server_log, run.server_index).rows(final=True))
 
 
-async def launched(folder: Path, command: Command) -> tuple[Launched, list[dict[str, Any]]]:
+async def launched(folder: Path, command: LaunchCommand) -> tuple[LaunchedServer, list[dict[str, Any]]]:
     rows: list[dict[str, Any]] = []
-    server = Launched(command, folder, lambda row: rows.append(dict(row)), command.argv)
+    server = LaunchedServer(command, folder, lambda row: rows.append(dict(row)), command.argv)
     await server.start()
     return server, rows
 
@@ -56,7 +56,7 @@ def gone(pid: int) -> bool:
 def test_output_is_kept_with_its_arrival_and_the_server_is_ended(tmp_path: Path) -> None:
     async def story() -> None:
         begin = time.monotonic_ns()
-        server, rows = await launched(tmp_path, Command(python(TALKS)))
+        server, rows = await launched(tmp_path, LaunchCommand(python(TALKS)))
         await until(lambda: log_lines(tmp_path))
         assert server.pid is not None
         await server.stop(grace_s=2.0)
@@ -73,7 +73,7 @@ def test_output_is_kept_with_its_arrival_and_the_server_is_ended(tmp_path: Path)
 
 def test_a_server_that_exits_by_itself_is_told_with_its_code(tmp_path: Path) -> None:
     async def story() -> None:
-        server, rows = await launched(tmp_path, Command(python("print('bye'); raise SystemExit(3)")))
+        server, rows = await launched(tmp_path, LaunchCommand(python("print('bye'); raise SystemExit(3)")))
         ended = await asyncio.wait_for(server.exit, 10)
         assert (ended.code, ended.signal, ended.asked) == (3, None, False)
         await server.stop()
@@ -84,7 +84,7 @@ def test_a_server_that_exits_by_itself_is_told_with_its_code(tmp_path: Path) -> 
 
 def test_a_command_that_is_not_found_is_an_exit_with_its_reason(tmp_path: Path) -> None:
     async def story() -> None:
-        server, _ = await launched(tmp_path, Command(["/no/such/server"]))
+        server, _ = await launched(tmp_path, LaunchCommand(["/no/such/server"]))
         assert "No such file" in server.exit.result().reason
         await server.stop()
 
@@ -93,7 +93,7 @@ def test_a_command_that_is_not_found_is_an_exit_with_its_reason(tmp_path: Path) 
 
 def test_children_in_sessions_of_their_own_are_ended_too(tmp_path: Path) -> None:
     async def story() -> None:
-        server, _ = await launched(tmp_path, Command(python(HAS_A_CHILD)))
+        server, _ = await launched(tmp_path, LaunchCommand(python(HAS_A_CHILD)))
         await until(lambda: any("child" in r["text"] for r in log_lines(tmp_path)))
         child = int(next(r["text"] for r in log_lines(tmp_path) if "child" in r["text"]).split()[1])
         assert server.pid is not None
@@ -113,7 +113,7 @@ os.write(1, b"token is hunter2-hun"); time.sleep(0.3); os.write(1, b"ter2-secret
 
     async def story() -> None:
         env = {"MY_PLAIN_NAME": "hunter2-hunter2-secret"}
-        server, _ = await launched(tmp_path, Command(python(code), env, secret_env=["MY_PLAIN_NAME"]))
+        server, _ = await launched(tmp_path, LaunchCommand(python(code), env, secret_env=["MY_PLAIN_NAME"]))
         await asyncio.wait_for(server.exit, 10)
         await server.stop()
         assert "hunter2" not in (tmp_path / "server.log").read_text()
@@ -127,9 +127,9 @@ def test_the_server_ends_when_the_one_who_started_it_is_killed(tmp_path: Path) -
     script = f"""
 import asyncio, sys
 from pathlib import Path
-from loadchaos.server.process.launcher import Command, Launched
+from loadchaos.server.process.launcher import LaunchCommand, LaunchedServer
 async def main():
-    s = Launched(Command([sys.executable, "-u", "-c", {TALKS!r}]), Path({str(tmp_path)!r}), lambda r: None, [])
+    s = LaunchedServer(LaunchCommand([sys.executable, "-u", "-c", {TALKS!r}]), Path({str(tmp_path)!r}), lambda r: None, [])
     await s.start()
     print(s.pid, flush=True)
     await asyncio.sleep(60)
@@ -174,7 +174,7 @@ def test_a_server_has_no_more_than_its_limits(tmp_path: Path) -> None:
 
     async def story() -> None:
         limits = {"open_files": 64, "memory": 512 << 20}
-        server, _ = await launched(tmp_path, Command(python(code), limits=limits))
+        server, _ = await launched(tmp_path, LaunchCommand(python(code), limits=limits))
         ended = await asyncio.wait_for(server.exit, 20)
         await server.stop()
         assert ended.code == 1
