@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 
 class LoadchaosError(Exception):
-    """Base of all errors that a user reads; `exit_code` is that of the command."""
+    """Base of all errors for users; `exit_code` is that of the command."""
 
     exit_code = 2
 

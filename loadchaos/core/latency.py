@@ -1,7 +1,8 @@
-"""Latency of requests, folded from `end` rows: TTFT, TTFO, ITL and E2E. Verdict and reports use the same fold.
+"""Fold the latency of requests from `end` rows: TTFT, TTFO, ITL and E2E.
 
-TTFT, TTFO and E2E count from the time a request was due, so that a server that delays the load itself does not look
-fast. A request that got no answer in time counts as a lower bound: it took at least until it was given up.
+Verdict and reports use this same fold. TTFT, TTFO and E2E count from the time a request was due, so that a server
+that delays the load itself does not look fast. A request that got no answer in time counts as a lower bound: it took
+at least until it was given up.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ _LOWER_BOUNDS = frozenset({"timeout", "stalled"})
 
 @dataclass(frozen=True, slots=True)
 class LatencySample:
-    """Latencies of one request in nanoseconds, None where there was no such event; `gaps` by `stats.bucket`.
+    """Latencies of one request in nanoseconds; None: there was no such event.
 
-    With `lower_bound` the request had no answer in time, and TTFT and E2E are what it took at least.
+    `gaps` are counts by `stats.bucket`. With `lower_bound` the request had no answer in time, and TTFT and E2E are
+    what it took at least.
     """
 
     ttft_ns: int | None = None
@@ -32,9 +34,10 @@ class LatencySample:
 
 
 def sample_of(end: Row) -> LatencySample | None:
-    """Measure the request of an `end` row. Returns None where its times say nothing about the server.
+    """Measure the request of an `end` row.
 
-    That is any outcome other than an answer or a timeout, and every request of a client that is slow on purpose.
+    Returns None where its times say nothing about the server: any outcome other than an answer or a timeout, and
+    every request of a client that is slow on purpose.
     """
     due_ns = _due_ns(end)
     if due_ns is None:
@@ -54,7 +57,7 @@ def sample_of(end: Row) -> LatencySample | None:
 
 
 def ttft_ns(end: Row) -> int | None:
-    """Time to first token of an `end` row with any outcome; None where no token came."""
+    """Time to first token of an `end` row; None where no token came."""
     due_ns = _due_ns(end)
     return None if due_ns is None else _since(due_ns, end.get("first_token_ns"))
 
@@ -77,7 +80,7 @@ def _since(due_ns: int, at_ns: int | None) -> int | None:
 
 
 class LatencyHistograms:
-    """Latencies of many requests in nanoseconds, one histogram each; all but ITL count from the time they were due."""
+    """Histograms of TTFT, TTFO, ITL and E2E in nanoseconds."""
 
     __slots__ = ("e2e", "itl", "lower_bounds", "ttfo", "ttft")
 
@@ -119,7 +122,10 @@ class LatencyHistograms:
         return ((name, self[name]) for name in ("ttft", "ttfo", "itl", "e2e"))
 
     def to_json(self) -> dict[str, Any]:
-        """`{"ttft_s": {"p50", "p90", "p99", "n"}, "ttfo_s": ..., "itl_s": ..., "e2e_s": ..., "lower_bounds": n}`."""
+        """Convert to JSON, in seconds.
+
+        `{"ttft_s": {"p50", "p90", "p99", "n"}, "ttfo_s": ..., "itl_s": ..., "e2e_s": ..., "lower_bounds": n}`.
+        """
         found: dict[str, Any] = {
             f"{name}_s": {f"p{q}": _seconds(histogram.quantile(q / 100)) for q in (50, 90, 99)} | {"n": histogram.n}
             for name, histogram in self.items()

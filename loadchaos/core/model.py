@@ -1,4 +1,4 @@
-"""Types that all packages share: plan steps, requests, replies, server facts, terms.
+"""Types that all packages share: step, request, reply, facts, terms.
 
 Times within a run are CLOCK_MONOTONIC nanoseconds (`at_ns`, `due_ns`); a field that ends in `_s` is in seconds.
 """
@@ -67,7 +67,7 @@ Decision = Literal["pass", "fail", "unknown"]
 
 @dataclass(frozen=True)
 class TextFacts:
-    """Token costs of words on this server, enough to build a prompt of N tokens.
+    """Token costs of words on this server, to build prompts of N tokens.
 
     Attributes:
         overhead: tokens of the chat template around one user message.
@@ -88,7 +88,7 @@ class TextFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about the server, learned before the load (facts.json). None: unknown.
+    """Facts about the server, learned before the load. None: unknown.
 
     Attributes:
         image_tokens: prompt tokens of one image by its size (`1024x1024`).
@@ -208,7 +208,7 @@ class Request:
 
 @slotted_dataclass(frozen=True)
 class Reply:
-    """The outcome of one request on the wire, with its times; None: did not happen.
+    """Outcome of one request on the wire, with times. None: did not happen.
 
     Attributes:
         itl_hist: gaps between token chunks, as counts by `stats.bucket` of nanoseconds.
@@ -247,7 +247,7 @@ DEFAULT_EXPECT = ("failures == 0", "engine_deaths == 0", "hangs == 0", "ok_share
 
 @dataclass(frozen=True)
 class Terms:
-    """Terms of the verdict, taken from the profile so that `analysis` needs no profile.
+    """Terms of the verdict, so that `analysis` needs no profile.
 
     Attributes:
         expect: expectations such as `engine_deaths == 0`.

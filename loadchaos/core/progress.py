@@ -16,7 +16,7 @@ Row = TypeVar("Row")
 
 
 def on_terminal(say: Say | None = None) -> Say | None:
-    """Return `say`, or a printer to stderr, if stderr is a terminal; else None."""
+    """Return `say`, or print to stderr, if stderr is a terminal; else None."""
     try:
         return (say or _line) if os.isatty(_STDERR) else None
     except OSError:  # it is closed

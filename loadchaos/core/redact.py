@@ -36,7 +36,7 @@ _WORDS = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
 
 
 def secret_name(name: str) -> bool:
-    """Tell whether a name is of a secret: OPENAI_API_KEY, x-api-key, authToken."""
+    """Tell whether a name denotes a secret: OPENAI_API_KEY, x-api-key."""
     words = [word.lower() for word in _WORDS.split(name) if word]
     return bool(words) and words[-1] not in _ABOUT_WORD and not _SECRET_WORD.isdisjoint(words)
 

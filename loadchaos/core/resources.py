@@ -1,4 +1,4 @@
-"""Paths of shipped files (profiles, schemas, ...) in a wheel or a checkout."""
+"""Paths of shipped files (profiles, schemas, ...), wheel or checkout."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PACKAGE = Path(__file__).parent.parent
 
 
 def folder(name: str) -> Path:
-    """Find a shipped folder such as `profiles`: in the wheel, else the checkout."""
+    """Find a shipped folder such as `profiles`, in the wheel or checkout."""
     packed = _PACKAGE / "_shipped" / name
     return packed if packed.is_dir() else _PACKAGE.parent / name
 

@@ -13,7 +13,10 @@ _UNIT = 2.0**-53
 
 
 def hash64(seed: int, *values: int) -> int:
-    """Hash integers to 64 bits (splitmix64: Steele, Lea, Flood 2014, `SplittableRandom`)."""
+    """Hash integers to 64 bits.
+
+    The algorithm is splitmix64 (Steele, Lea, Flood 2014, `SplittableRandom`).
+    """
     return _scramble((hash_prefix(seed, *values) + _GOLDEN) & _MASK)
 
 
@@ -40,12 +43,12 @@ def _scramble(z: int) -> int:
 
 
 def text_seed(text: str) -> int:
-    """Hash a name to an integer that is the same in every process (Python's own hash is not)."""
+    """Hash a name to an integer that is the same in every process."""
     return zlib.crc32(text.encode())
 
 
 class Rng:
-    """Stream of random numbers from one seed; `random.Random` takes 5 µs to seed."""
+    """Stream of random numbers; `random.Random` would take 5 µs to seed."""
 
     __slots__ = ("_state",)
 

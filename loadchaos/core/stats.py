@@ -26,7 +26,7 @@ def bucket_middle(index: int) -> float:
 
 
 class LogHistogram:
-    """Counts of values in log-linear buckets: error at most 0.8 %, merges exactly."""
+    """Log-linear histogram: error at most 0.8 %, merges exactly."""
 
     __slots__ = ("counts", "n", "total")
 

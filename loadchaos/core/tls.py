@@ -1,4 +1,4 @@
-"""TLS settings: system certificates, a CA file of the user, or no verification."""
+"""TLS verification: system certificates, a CA file, or none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loadchaos.core.errors import OptionError
 
 @dataclass(frozen=True)
 class TlsSettings:
-    """Which certificates are trusted.
+    """Trusted certificates of a connection.
 
     `ca` is a PEM file that replaces the system's certificates. `insecure` turns verification off.
     """

@@ -1,6 +1,7 @@
-"""Values as people write them: `30s`, `5%`, `20/s`, `1..4`, `1024x1024`, `8GiB`. Errors are ValueErrors.
+"""Parse and format values such as `30s`, `5%`, `20/s`, `1..4`, `8GiB`.
 
-The classes plug into pydantic through `Annotated` types at the end, so profiles are read by the same code as options.
+Parsers raise ValueError. The `Annotated` types at the end use them in pydantic models, so that profiles and options
+are read by the same code.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
 
 def duration_s(text: object) -> float:
-    """Seconds of `30s`, `1h30m`, `250ms`. A bare number other than 0 is refused: a unit is part of the value."""
+    """Parse a duration such as `30s`, `1h30m` or `250ms` to seconds.
+
+    A number without a unit is refused, except 0.
+    """
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise ValueError(f"a duration such as 30s, 5m or 250ms was expected (got {text!r})")
     if isinstance(text, int | float):
@@ -35,7 +39,10 @@ def duration_s(text: object) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """`90.0` as `1m30s`: the shortest text that `duration_s` reads back to within a millisecond."""
+    """Format seconds as the shortest text that `duration_s` reads: `1m30s`.
+
+    The text is exact to a millisecond.
+    """
     ms = round(seconds * 1000)
     if ms == 0:
         return "0s"
@@ -51,7 +58,7 @@ _SPACED_UNITS = {"m": "min"}
 
 
 def describe_duration(seconds: float) -> str:
-    """Format a duration of a profile for people: `90.0` as `1 min 30 s`, without rounding."""
+    """Format a duration for people, without rounding: `1 min 30 s`."""
     return " ".join(
         f"{n} {_SPACED_UNITS.get(unit, unit)}" for n, unit in _DURATION_PART.findall(format_duration(seconds))
     )
@@ -61,7 +68,7 @@ _SIZES = {"B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3, "KiB": 1 << 10, "MiB
 
 
 def byte_count(text: object) -> int:
-    """Bytes of `8GiB`, `500MB` or 1048576."""
+    """Parse a size such as `8GiB`, `500MB` or 1048576 to bytes."""
     if isinstance(text, int) and not isinstance(text, bool) and text >= 0:
         return text
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]i?B|B)\s*", text) if isinstance(text, str) else None
@@ -71,7 +78,7 @@ def byte_count(text: object) -> int:
 
 
 def growth(text: object) -> float:
-    """A growth an hour from `1%/h`: 0.01. Raises ValueError for anything else."""
+    """Parse a growth per hour: `1%/h` is 0.01."""
     try:
         number, _, per = str(text).replace(" ", "").partition("%/")
         value = float(number) / 100
@@ -83,7 +90,7 @@ def growth(text: object) -> float:
 
 
 def share(text: object) -> float:
-    """A share between 0 and 1 from `5%` or `0.05`."""
+    """Parse a share such as `5%` or `0.05` to a number from 0 to 1."""
     try:
         if isinstance(text, str) and text.strip().endswith("%"):
             value = float(text.strip()[:-1]) / 100
@@ -99,7 +106,7 @@ def share(text: object) -> float:
 
 
 def rate_per_s(text: object) -> float:
-    """Requests per second from `20/s`, `600/m` or `3600/h`."""
+    """Parse a rate such as `20/s`, `600/m` or `3600/h` to requests per second."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*/\s*(s|m|h)", text.strip()) if isinstance(text, str) else None
     if match is None:
         raise ValueError(f"a rate such as 20/s or 600/m was expected (got {text!r})")
@@ -111,13 +118,13 @@ def rate_per_s(text: object) -> float:
 
 @dataclass(frozen=True)
 class Range:
-    """Whole numbers from `low` to `high`, both included; `7` is `7..7`. `pick` draws one with the caller's seed."""
+    """Integers from `low` to `high`, both included; `7` is `7..7`."""
 
     low: int
     high: int
 
     def pick(self, rng: random.Random) -> int:
-        """One value, each equally likely."""
+        """Draw a value; all are equally likely."""
         return rng.randint(self.low, self.high)
 
     def __str__(self) -> str:
@@ -125,7 +132,7 @@ class Range:
 
 
 def int_range(text: object) -> Range:
-    """A Range from `4`, `"1..4"` or `"-1100..-1"`."""
+    """Parse a range such as `4`, `1..4` or `-1100..-1`."""
     if isinstance(text, Range):
         return text
     if isinstance(text, int) and not isinstance(text, bool):
@@ -152,7 +159,7 @@ class Size:
 
 
 def size(text: object) -> Size:
-    """A Size from `1024x1024` (width x height)."""
+    """Parse an image size such as `1024x1024` (width x height)."""
     if isinstance(text, Size):
         return text
     match = re.fullmatch(r"\s*(\d+)\s*[x×]\s*(\d+)\s*", text) if isinstance(text, str) else None

@@ -1,3 +1,3 @@
-"""Version of loadchaos. It stands here because `import loadchaos` may import what needs it."""
+"""Version of loadchaos, in a module that any other may import."""
 
 __version__ = "0.1.0"

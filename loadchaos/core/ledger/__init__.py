@@ -1,4 +1,4 @@
-"""The ledger: a run folder of append-only JSON lines, the only link of load and analysis.
+"""The ledger: append-only JSON lines that link load and analysis.
 
 `rows` declares every kind of row. `writer` appends, `reader` reads back or follows, `folder` names the files.
 `recorder` writes the files of the run process, `batch` folds successful requests into one row while disk space is

@@ -1,4 +1,4 @@
-"""Fold successful requests into one `well` row while disk space is low, and unfold it.
+"""Fold successful requests into one `well` row while disk space is low.
 
 A `well` row keeps what the analysis counts of each request (times to the microsecond, tokens) and the gaps between
 tokens of all together. It takes a thirteenth of the space. The step in the plan still tells the content of a request.
@@ -41,7 +41,7 @@ def can_fold(begin: BeginRow, end: EndRow) -> bool:
 
 
 def fold_requests(pairs: Sequence[Pair]) -> Iterator[WellRow]:
-    """Fold requests that `can_fold` into `well` rows, one for each kind of request."""
+    """Fold requests that `can_fold` into `well` rows, one for each kind."""
     kinds: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for begin, end in pairs:
         both = {**begin, **end, "images": begin["images"], "sent_ns": begin["at_ns"]}

@@ -24,7 +24,7 @@ _COLUMNS = (("row", "VARCHAR"), ("at_ns", "BIGINT"), ("id", "VARCHAR"), ("traffi
 
 
 def part_of(file: Path, number: int) -> Path:
-    """Path of part `number` of a file: itself, then `<file>.1`, `<file>.2` and so on."""
+    """Path of part `number` of a file: `<file>`, `<file>.1`, `<file>.2`, ..."""
     return file if number == 0 else file.with_name(f"{file.name}.{number}")
 
 

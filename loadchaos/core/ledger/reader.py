@@ -100,7 +100,7 @@ class Tail:
             self.bad += 1
 
     def torn(self) -> bool:
-        """Tell whether the file ends inside a row: its writer was killed, or is writing."""
+        """Tell whether the file ends inside a row (killed or still writing)."""
         return self._torn
 
 
@@ -120,7 +120,7 @@ class LogTail:
         self._line = 0
 
     def rows(self, *, final: bool = False) -> Iterator[dict[str, Any]]:
-        """Give every complete new line; with `final` also a last one without its end."""
+        """Give every complete new line; with `final` also an unfinished one."""
         try:
             f = self.path.open("rb")
         except FileNotFoundError:
@@ -206,7 +206,7 @@ class Reader:
             yield row
 
     def logs(self) -> list[tuple[Path, Path]]:
-        """List the server logs with their indices: server.log and those in watch/logs."""
+        """List server.log and the logs in watch/logs, each with its index."""
         found = [(self.folder.server_log, self.folder.server_index)]
         found += [(p, p.with_suffix(".index.jsonl")) for p in sorted((self.folder.watch / "logs").glob("*.log"))]
         return found

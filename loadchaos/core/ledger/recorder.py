@@ -17,7 +17,10 @@ from loadchaos.core.ledger.writer import Writer
 
 
 def create_folder(out: Path, name: str) -> RunFolder:
-    """Create the run folder `<out>/<name>-<UTC>/`. Raises OptionError on failure."""
+    """Create the run folder `<out>/<name>-<UTC>/`.
+
+    Raises OptionError on failure.
+    """
     stem = f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', name)}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     for attempt in range(100):
         path = out / (stem if attempt == 0 else f"{stem}-{attempt + 1}")

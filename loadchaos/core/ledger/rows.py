@@ -1,4 +1,4 @@
-"""Every kind of ledger row: its fields with units and meaning, who writes it, and in which file.
+"""Declare every kind of ledger row: fields, units, meaning, writer, file.
 
 One TypedDict for each kind, tagged by `row`, so that `if row["row"] == "end":` narrows `AnyRow` to `EndRow`. A field is
 `NotRequired` when some rows of the kind leave it out. docs/ledger.md is generated from this module (`make docs`).
@@ -27,7 +27,7 @@ from loadchaos.core.model import Attribution, Outcome, Severity, State
 
 
 class Unit(str):
-    """The unit of a field, first in its `Annotated` metadata; the text after it is the field's meaning."""
+    """Unit of a field, first in its `Annotated` metadata, before its meaning."""
 
     __slots__ = ()
 
@@ -73,16 +73,17 @@ class _At(TypedDict):
 
 
 class _Row(_FromFile, _At):
-    """What nearly all rows have."""
+    """Fields of nearly all rows."""
 
 
 # --- first row of every file ------------------------------------------------------------------------------------------
 
 
 class HeaderRow(_FromFile):
-    """The first row of every file and of every part. `mono_ns` and `utc_ns` are one moment on both clocks.
+    """First row of every file and of every part.
 
-    Written by core/ledger/writer.py and, for watched logs, server/monitor/logs/sink.py.
+    `mono_ns` and `utc_ns` are one moment on both clocks. Written by core/ledger/writer.py and, for watched logs,
+    server/monitor/logs/sink.py.
     """
 
     row: Literal["header"]
@@ -102,10 +103,11 @@ class HeaderRow(_FromFile):
 
 
 class BeginRow(_Row):
-    """A request is about to be sent; `at_ns` is when. The row reaches the file before the first byte leaves.
+    """Begin of a request; `at_ns` is when it is sent.
 
-    What `pipeline` sends behind a request has the id of that request with `.1`, `.2` and so on. A begin without an end
-    is counted as `unfinished`. Written by load/worker/rows.py.
+    The row reaches the file before the first byte leaves. A request that `pipeline` sends behind another has the id
+    of that one with `.1`, `.2` and so on. A begin without an end is counted as `unfinished`. Written by
+    load/worker/rows.py.
     """
 
     row: Literal["begin"]
@@ -137,7 +139,7 @@ class BeginRow(_Row):
 
 
 class EndRow(_Row):
-    """What a request came to; `at_ns` is when it ended.
+    """End of a request with its outcome; `at_ns` is when it ended.
 
     Written by load/worker/rows.py.
     """
@@ -180,7 +182,7 @@ class EndRow(_Row):
 
 
 class MissedRow(_Row):
-    """Requests that were due and never sent, counted together.
+    """Count of requests that were due and never sent.
 
     Written by load/worker/recorder.py; for lost workers by load/cluster/master.py and load/cluster/lost_workers.py.
     """
@@ -193,10 +195,11 @@ class MissedRow(_Row):
 
 
 class WellRow(_Row):
-    """The successful requests of about a second in columns, in place of their rows while disk space is low.
+    """Successful requests of about a second in columns.
 
-    The reader turns it into begin and end rows, marked `folded`. `prefix` and `step` make the ids; a value that all
-    requests share is written once. Written by core/ledger/batch.py.
+    It replaces their rows while disk space is low. The reader turns it into begin and end rows, marked `folded`.
+    `prefix` and `step` make the ids; a value that all requests share is written once. Written by
+    core/ledger/batch.py.
     """
 
     row: Literal["well"]
@@ -231,7 +234,7 @@ class WellRow(_Row):
 
 
 class HeartbeatRow(_Row):
-    """What a worker did since its last heartbeat, every 250 ms.
+    """Counters and gauges of a worker, every 250 ms.
 
     Written by load/worker/recorder.py.
     """
@@ -251,7 +254,7 @@ class HeartbeatRow(_Row):
 
 
 class PhaseRow(_Row):
-    """A round of a load phase begins or ends on this worker.
+    """Begin or end of a round of a load phase on this worker.
 
     Written by load/worker/recorder.py.
     """
@@ -263,7 +266,7 @@ class PhaseRow(_Row):
 
 
 class LoadRow(_Row):
-    """The load of this worker begins or ends.
+    """Begin or end of the load of this worker.
 
     Written by load/worker/dispatcher.py.
     """
@@ -274,7 +277,7 @@ class LoadRow(_Row):
 
 
 class WorkerRow(_Row):
-    """What the master knows of a worker on another machine.
+    """State of a worker on another machine, as its master knows it.
 
     Written by load/cluster/master.py.
     """
@@ -287,7 +290,7 @@ class WorkerRow(_Row):
 
 
 class ClockRow(_Row):
-    """How a worker on another machine translates its clock, about once a minute.
+    """Clock offset of a worker on another machine, about once a minute.
 
     Written by load/cluster/worker_link.py.
     """
@@ -298,7 +301,7 @@ class ClockRow(_Row):
 
 
 class DiskRow(_Row):
-    """The disk of the run folder runs low, or has space again.
+    """Change of free space on the disk of the run folder.
 
     Written by runner/run.py, and by load/worker/dispatcher.py on another machine.
     """
@@ -337,7 +340,7 @@ class RunDetail(_FromFile, total=False):
 
 
 class RunRow(_At, RunDetail):
-    """The run reaches a step.
+    """Step of the run process.
 
     Written by runner/run.py through core/ledger/recorder.py.
     """
@@ -347,7 +350,7 @@ class RunRow(_At, RunDetail):
 
 
 class ProbeRow(_Row):
-    """A health check of one replica on a connection of its own.
+    """Health check of one replica on a connection of its own.
 
     Written by server/monitor/health_probe.py.
     """
@@ -366,7 +369,7 @@ _From = TypedDict("_From", {"from": Annotated[State, "state before"]})  # `from`
 
 
 class StateRow(_Row, _From):
-    """A replica, or one of its engines, changes its state.
+    """Change of state of a replica or of one of its engines.
 
     Written by analysis/state/machine.py and analysis/state/engines.py in the run process.
     """
@@ -392,7 +395,7 @@ class AttackDetail(_FromFile, total=False):
 
 
 class AttackRow(_At, AttackDetail):
-    """One act of an attack.
+    """Act of an attack.
 
     Written by chaos/injector.py. An attack fired in the web UI has a negative `n`.
     """
@@ -411,7 +414,7 @@ class AttackRow(_At, AttackDetail):
 
 
 class FactsRow(_Row):
-    """What is known of the server before the load; equal to facts.json.
+    """Facts about the server, learned before the load; equal to facts.json.
 
     Written by runner/prepare.py.
     """
@@ -421,7 +424,7 @@ class FactsRow(_Row):
 
 
 class ConfigurationRow(_Row):
-    """The server's configuration before the load.
+    """Configuration of the server before the load.
 
     Written by runner/prepare.py.
     """
@@ -442,7 +445,7 @@ class LaunchDetail(_FromFile, total=False):
 
 
 class LaunchRow(_At, LaunchDetail):
-    """A server that the run launched starts or ends.
+    """Start or end of a server that the run launched.
 
     With `on_death: restart` each life has its own `start` and `exit`. Written by server/process/launcher.py.
     """
@@ -456,9 +459,9 @@ class LaunchRow(_At, LaunchDetail):
 
 
 class ProcessRow(_Row):
-    """A process of the server on this machine, once a second and when it comes or goes.
+    """Sample of a server process on this machine.
 
-    Written by server/monitor/processes.py.
+    Written once a second, and when a process starts or ends. Written by server/monitor/processes.py.
     """
 
     row: Literal["process"]
@@ -476,7 +479,7 @@ class ProcessRow(_Row):
 
 
 class GapRow(_Row):
-    """The monitor was blind, or data was lost.
+    """Gap in the observation, or lost data.
 
     Written by server/monitor/gaps.py, monitor.py and log_follower.py, and server/process/launcher.py.
     """
@@ -489,7 +492,7 @@ class GapRow(_Row):
 
 
 class PreflightRow(_Row):
-    """One check before the load.
+    """Check before the load.
 
     Written by server/discovery/preflight.py.
     """
@@ -501,7 +504,7 @@ class PreflightRow(_Row):
 
 
 class LocustRow(_Row):
-    """The load process starts or exits.
+    """Start or exit of the load process.
 
     Written by runner/children.py and runner/web_session.py.
     """
@@ -513,7 +516,7 @@ class LocustRow(_Row):
 
 
 class GateRow(_Row):
-    """The load is paused or goes on.
+    """Pause or resumption of the load.
 
     Written by runner/pause_gate.py.
     """
@@ -524,9 +527,9 @@ class GateRow(_Row):
 
 
 class HeardRow(_Row):
-    """A log line that shows a server ending, failing or dead, before the death itself is judged.
+    """Log line that shows a server ending, failing or dead.
 
-    Written by server/monitor/log_alarms.py.
+    It comes before the death itself is judged. Written by server/monitor/log_alarms.py.
     """
 
     row: Literal["heard"]
@@ -536,7 +539,7 @@ class HeardRow(_Row):
 
 
 class SupervisorRow(_Row):
-    """What docker, Kubernetes or systemd reports of a server whose log is followed.
+    """Status of the server from docker, Kubernetes or systemd.
 
     Written by server/monitor/orchestrators.py.
     """
@@ -554,7 +557,7 @@ class SupervisorRow(_Row):
 
 
 class CanaryRow(_Row):
-    """A small prompt with a known answer is sent, or answered.
+    """Canary request: a small prompt with a known answer, or its answer.
 
     Written by server/monitor/canary.py.
     """
@@ -571,7 +574,7 @@ class CanaryRow(_Row):
 
 
 class OffersRow(_Row):
-    """The attacks that the web UI has buttons for.
+    """Attacks that the web UI has buttons for.
 
     Written by runner/web_commands.py.
     """
@@ -597,9 +600,10 @@ class CommandDetail(_FromFile, total=False):
 
 
 class CommandRow(_At, CommandDetail):
-    """A button pressed in the web UI (commands.jsonl), or its answer (events.jsonl: with `ok` and `text`).
+    """Button pressed in the web UI, or the answer to it.
 
-    Written by load/webui/extension.py and runner/web_commands.py.
+    The answer is in events.jsonl and has `ok` and `text`. Written by load/webui/extension.py and
+    runner/web_commands.py.
     """
 
     row: Literal["command"]
@@ -611,9 +615,9 @@ class CommandRow(_At, CommandDetail):
 
 
 class MetricsRow(_Row):
-    """One scrape of one engine's metrics, under names that are the same for all dialects.
+    """Metrics of one engine, scraped once a second.
 
-    Written by server/monitor/scraper.py, once a second.
+    Names are the same for all dialects. Written by server/monitor/scraper.py.
     """
 
     row: Literal["metrics"]
@@ -624,9 +628,9 @@ class MetricsRow(_Row):
 
 
 class PageRow(TypedDict):
-    """A raw metrics page was kept: at the start, every 10 minutes and at incidents.
+    """Raw metrics page that was kept.
 
-    Written by server/monitor/scraper.py.
+    Pages are kept at the start, every 10 minutes and at incidents. Written by server/monitor/scraper.py.
     """
 
     row: Literal["page"]
@@ -654,7 +658,7 @@ class DeviceRow(_Row):
 
 
 class ControlRow(_Row):
-    """An order of the run to its workers.
+    """Order of the run to its workers.
 
     Written by core/ledger/recorder.py.
     """
@@ -666,9 +670,10 @@ class ControlRow(_Row):
 
 
 class LinesRow(_Row):
-    """One piece of a log, in the log's index; written before the bytes it describes.
+    """Piece of a log, in the index of the log.
 
-    Written by server/process/supervisor.py and server/monitor/logs/sink.py.
+    The row is written before the bytes it describes. Written by server/process/supervisor.py and
+    server/monitor/logs/sink.py.
     """
 
     row: Literal["lines"]
@@ -678,9 +683,9 @@ class LinesRow(_Row):
 
 
 class LogRow(_FromFile):
-    """One line of a server log with its time of arrival. No file holds it: the reader makes it from log and index.
+    """Line of a server log with its time of arrival.
 
-    Made by core/ledger/reader.py.
+    No file holds it: the reader makes it from log and index. Made by core/ledger/reader.py.
     """
 
     row: Literal["log"]
@@ -691,9 +696,9 @@ class LogRow(_FromFile):
 
 
 class FailureRow(_Row):
-    """A failure, with its counts so far; the fields are those of `failures` in verdict.json.
+    """Failure with its counts so far.
 
-    Written by analysis/judge.py in the follower.
+    The fields are those of `failures` in verdict.json. Written by analysis/judge.py in the follower.
     """
 
     row: Literal["failure"]
@@ -721,9 +726,9 @@ class FailureRow(_Row):
 
 
 class IncidentRow(_Row):
-    """An incident opens or closes; `id` and `folder` are final when it closes.
+    """Begin or end of an incident.
 
-    Written by analysis/incidents/incident.py in the follower.
+    `id` and `folder` are final when it closes. Written by analysis/incidents/incident.py in the follower.
     """
 
     row: Literal["incident"]
@@ -737,7 +742,7 @@ class IncidentRow(_Row):
 
 
 class ExporterRow(_Row):
-    """Where the follower serves /metrics.
+    """Port at which the follower serves /metrics.
 
     Written by runner/follower.py.
     """
@@ -762,7 +767,7 @@ class SessionDetail(_FromFile, total=False):
 
 
 class SessionRow(_At, SessionDetail):
-    """A step of a web UI session, which may drive several runs.
+    """Step of a web UI session, which may drive several runs.
 
     Written by runner/web_session.py to the session's own folder.
     """
@@ -785,7 +790,7 @@ Emit = Callable[[AnyRow], None]
 
 @dataclass(frozen=True)
 class LedgerFile:
-    """One file of the run folder, who writes it, and the kinds of row in it besides the header."""
+    """File of the run folder, its writer, and its kinds of row."""
 
     name: str
     writer: str
@@ -818,7 +823,7 @@ KINDS: Mapping[str, type] = {get_args(get_type_hints(kind)["row"])[0]: kind for 
 
 @dataclass(frozen=True)
 class RowField:
-    """One field of a row: its type without metadata, its unit (empty: none) and its meaning."""
+    """Field of a row: type without metadata, unit (empty: none), meaning."""
 
     name: str
     type: Any
@@ -828,7 +833,10 @@ class RowField:
 
 
 def fields_of(kind: type) -> list[RowField]:
-    """List the fields of a kind of row, optional ones last, without its tag and what a reader adds."""
+    """List the fields of a kind of row, optional ones last.
+
+    The tag and the field that a reader adds are left out.
+    """
     found = []
     required: frozenset[str] = kind.__required_keys__  # type: ignore[attr-defined]  # every TypedDict has it
     for name, hint in get_type_hints(kind, include_extras=True).items():
@@ -842,10 +850,13 @@ def fields_of(kind: type) -> list[RowField]:
 
 
 def as_typed(row: Mapping[str, Any]) -> AnyRow:
-    """Give a row from outside (JSON, a test) its type; nothing is checked or copied."""
+    """Give a row from JSON its type; nothing is checked."""
     return cast("AnyRow", row)
 
 
 def is_pipelined(begin: Mapping[str, Any]) -> bool:
-    """Tell whether a `begin` row is of a request that `pipeline` sent behind another; the plan has one step for them."""
+    """Tell whether a request was sent behind another one by `pipeline`.
+
+    The plan has one step for all of them.
+    """
     return "." in str(begin.get("id"))

@@ -23,7 +23,7 @@ SCHEMA = 1
 
 
 def boot_id() -> str:
-    """Read the id of the current boot, which monotonic times belong to; empty: unknown."""
+    """Read the id of this boot; empty: unknown."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
