@@ -1,4 +1,4 @@
-"""The bench of cost: errors against the server's clock, and a page that says what is met and what is not."""
+"""Cost bench: errors against the server's clock, and its page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MS = 1_000_000
 TOKEN = b'data: {"choices":[{"delta":{"content":" %019d"}}]}\n\n'
 
 
-def test_marks_of_a_client_give_its_errors_against_the_stamps(tmp_path: Path) -> None:
+def test_client_marks_give_errors_against_server_stamps(tmp_path: Path) -> None:
     job = Job("http://127.0.0.1:1", 1, 2, True, 0.0, b"", tmp_path / "out.json")
     marks = Marks(job)
     stamps = []
@@ -45,7 +45,7 @@ def test_marks_of_a_client_give_its_errors_against_the_stamps(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("size", [1, 3, 50, 1000])
-def test_an_answer_is_whole_however_it_is_cut(size: int) -> None:
+def test_answer_is_complete_however_it_is_cut(size: int) -> None:
     answers = {
         True: b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
         False: b"HTTP/1.1 200 OK\r\ncontent-length: 12\r\n\r\n0\r\n\r\nhello\r\n",
@@ -61,7 +61,7 @@ def trial(scenario: str, contender: str, us: float, repeat: int = 0, **more: Any
     return {**figures, "server_core": 0.4, "server_late": 0.001, "core": 0.5, "rate": 1000.0, **more}
 
 
-def test_the_page_says_what_is_met_and_what_is_in_the_way() -> None:
+def test_cost_page_names_met_and_missed_targets() -> None:
     machine = {
         "commands": ["python -m bench.cost"], "cpu": "X", "cores": 2, "kernel": "6", "python": "3.11",
         "compiler": "cc", "urgent": True, "versions": {"locust": "2.47"},

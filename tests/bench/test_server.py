@@ -1,4 +1,4 @@
-"""The benches' load server and our client agree on what was sent, when, and how much of it."""
+"""Load server of the benches: agrees with our client on requests and times."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[LoadServer]:
 
 
 def ask(server: LoadServer, *, stream: bool, padding: int = 0) -> list[Reply]:
-    """Every user one after the other on one connection, the users beside each other."""
+    """Users run side by side, each with one connection."""
     trust = ssl.create_default_context(cafile=server.certificate) if server.certificate else None
     target = Origin(server.url, trust)
     body = b'{"model":"bench","p":"%s","stream":%s}' % (b"x" * padding, b"true" if stream else b"false")
@@ -63,7 +63,7 @@ def settled(server: LoadServer) -> None:
         time.sleep(0.005)
 
 
-def test_streams_agree_on_requests_tokens_and_clock(server: LoadServer) -> None:
+def test_load_server_streams_agree_on_requests_tokens_and_clock(server: LoadServer) -> None:
     replies = ask(server, stream=True)
     settled(server)
     count = server.counters()
@@ -82,7 +82,7 @@ def test_streams_agree_on_requests_tokens_and_clock(server: LoadServer) -> None:
     assert np.all(tokens["sent_ns"] >= tokens["due_ns"])
 
 
-def test_whole_answers_and_long_bodies_agree(server: LoadServer) -> None:
+def test_load_server_agrees_on_complete_answers_and_long_bodies(server: LoadServer) -> None:
     replies = ask(server, stream=False, padding=400_000)
     count = server.counters()
     assert [(r.outcome, r.completion_tokens) for r in replies] == [("ok", 8)] * 12

@@ -1,4 +1,4 @@
-"""The latency fold: timeouts are lower bounds, and verdict and reports give the same numbers for the same rows."""
+"""Latency fold: lower bounds, and equal numbers in verdict and reports."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ MS = 1_000_000
 
 
 def end(outcome: str = "ok", **other: Any) -> dict[str, Any]:
-    """Make the end row of a request due at 10 s whose first token came after 100 ms and whose end after 2 s."""
+    """Make an end row: due at 10 s, first token at 10.1 s, end at 12 s."""
     row = {
         "row": "end", "id": "r", "traffic": "text", "outcome": outcome, "at_ns": 12 * S, "due_ns": 10 * S,
         "sent_ns": 10 * S + MS, "first_token_ns": 10 * S + 100 * MS, "first_answer_ns": None,

@@ -1,4 +1,4 @@
-"""Work that takes long shows that it goes on, to whoever watches and to nobody else."""
+"""Progress lines of long work."""
 
 import os
 import subprocess
@@ -9,18 +9,18 @@ import pytest
 from loadchaos.core import progress
 
 
-def test_rows_pass_and_how_many_is_said_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
+def test_progress_rows_pass_through_with_a_count_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
     monkeypatch.setattr(progress, "EVERY_S", 0.0)
-    assert list(progress.rows(range(5000), "judging", said.append)) == list(range(5000))
-    assert [text.split(",")[0] for text in said[-1:]] == ["judging: 4"]
-    assert len(said) < 6
+    assert list(progress.rows(range(5000), "judging", lines.append)) == list(range(5000))
+    assert [text.split(",")[0] for text in lines[-1:]] == ["judging: 4"]
+    assert len(lines) < 6
 
 
-def test_work_that_is_quick_says_nothing() -> None:
-    said: list[str] = []
-    assert list(progress.rows(range(5000), "judging", said.append)) == list(range(5000))
-    assert said == []
+def test_progress_of_quick_work_prints_nothing() -> None:
+    lines: list[str] = []
+    assert list(progress.rows(range(5000), "judging", lines.append)) == list(range(5000))
+    assert lines == []
 
 
 _WORK = """
@@ -33,7 +33,7 @@ print(sum(1 for _ in progress.rows(range(3000), "judging", say)))
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_a_terminal_sees_it_and_a_pipe_does_not(terminal: bool) -> None:
+def test_progress_prints_on_a_terminal_only(terminal: bool) -> None:
     ours, theirs = os.openpty() if terminal else os.pipe()
     argv = [sys.executable, "-c", _WORK]
     done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=theirs, text=True, timeout=60, check=True)

@@ -1,4 +1,4 @@
-"""Secrets do not reach disk: by value, by name, by form, and wherever a stream is cut."""
+"""Redactor: secrets by value, by name, by form, and in cut streams."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SECRET = "s3cr3t-Value/with+odd=chars"
         "eyJabcDEF123456.eyJabcDEF123456.abcDEF123456",
     ],
 )
-def test_a_secret_in_a_known_form_is_replaced(line: str) -> None:
+def test_redactor_replaces_secret_of_a_known_form(line: str) -> None:
     shown = Redactor().text(line)
     assert "abcDEF123456" not in shown
     assert REDACTED in shown
@@ -58,11 +58,11 @@ def test_a_secret_in_a_known_form_is_replaced(line: str) -> None:
         "internal error happened, status code ResponseType.INPUT_LENGTH_ERROR",
     ],
 )
-def test_what_a_server_says_of_itself_is_left_as_it_is(line: str) -> None:
+def test_redactor_keeps_ordinary_server_text(line: str) -> None:
     assert Redactor().text(line) == line
 
 
-def test_a_given_secret_is_hidden_also_in_its_url_and_json_forms() -> None:
+def test_redactor_hides_secret_in_url_and_json_form() -> None:
     redactor = Redactor([SECRET, 'with "quotes" inside'])
     for text in (SECRET, "?k=s3cr3t-Value%2Fwith%2Bodd%3Dchars", r'{"a": "with \"quotes\" inside"}'):
         shown = redactor.text(text)
@@ -71,11 +71,11 @@ def test_a_given_secret_is_hidden_also_in_its_url_and_json_forms() -> None:
         assert "quotes" not in shown
 
 
-def test_a_given_secret_of_less_than_six_characters_is_not_searched_for() -> None:
+def test_redactor_ignores_secrets_under_six_characters() -> None:
     assert Redactor(["ok"]).text("all ok") == "all ok"
 
 
-def test_of_two_secrets_that_begin_alike_the_longer_is_hidden_whole() -> None:
+def test_redactor_hides_the_longer_of_two_secrets_with_equal_begin() -> None:
     assert Redactor(["abcdefgh", "abcdefghijklm"]).text("abcdefghijklm") == REDACTED
 
 
@@ -88,16 +88,16 @@ def test_of_two_secrets_that_begin_alike_the_longer_is_hidden_whole() -> None:
         ("SSL_KEY_FILE", False), ("AUTH_MODE", False), ("", False),
     ],
 )  # fmt: skip
-def test_names_tell_which_values_are_secret(name: str, secret: bool) -> None:
+def test_secret_name_recognises_secret_names(name: str, secret: bool) -> None:
     assert secret_name(name) is secret
 
 
-def test_the_environment_gives_its_secrets_away_by_their_names() -> None:
+def test_redactor_learns_secrets_of_the_environment_by_name() -> None:
     redactor = Redactor.from_environment({"MY_API_KEY": "qwertyuiop", "LIMIT_KEY": "262144", "HOME": "/home/someone"})
     assert redactor.text("qwertyuiop in /home/someone of 262144") == f"{REDACTED} in /home/someone of 262144"
 
 
-def test_a_command_line_is_shown_without_its_secrets_and_teaches_them() -> None:
+def test_redactor_argv_hides_and_learns_secret_options() -> None:
     redactor = Redactor()
     shown = redactor.argv(
         ["vllm", "serve", "m", "--api-key", "first-key", "second-key", "--port", "8000", "--token=third"]
@@ -106,7 +106,7 @@ def test_a_command_line_is_shown_without_its_secrets_and_teaches_them() -> None:
     assert redactor.text("got second-key") == f"got {REDACTED}"
 
 
-def test_headers_are_shown_by_name_and_their_values_are_learned_without_the_scheme() -> None:
+def test_redactor_mapping_hides_and_learns_headers_without_their_scheme() -> None:
     redactor = Redactor()
     assert redactor.mapping({"Authorization": "Bearer top-secret-1", "Accept": "text/plain"}) == {
         "Authorization": REDACTED,
@@ -115,7 +115,7 @@ def test_headers_are_shown_by_name_and_their_values_are_learned_without_the_sche
     assert redactor.text("echo top-secret-1") == f"echo {REDACTED}"
 
 
-def test_json_data_is_shown_without_what_its_keys_or_texts_give_away() -> None:
+def test_redactor_data_hides_secrets_of_keys_and_texts() -> None:
     shown = Redactor(["planted-1"]).data(
         {"vllm_env": {"VLLM_API_KEY": "x", "n": 1}, "api_key": ["a", "b"], "list": ["planted-1", 2], "token": 5}
     )
@@ -127,13 +127,13 @@ def test_json_data_is_shown_without_what_its_keys_or_texts_give_away() -> None:
     }
 
 
-def test_a_secret_split_over_two_reads_is_caught() -> None:
+def test_redactor_hides_secret_split_over_two_reads() -> None:
     redactor = Redactor([SECRET])
     out = redactor.feed(f"a {SECRET[:7]}".encode()) + redactor.feed(f"{SECRET[7:]} b\n".encode()) + redactor.flush()
     assert out == f"a {REDACTED} b\n".encode()
 
 
-def test_whole_lines_are_given_out_at_once_and_the_last_one_at_the_end() -> None:
+def test_redactor_feed_gives_complete_lines_at_once_and_the_rest_at_flush() -> None:
     redactor = Redactor()
     assert redactor.feed(b"one\ntwo") == b"one\n"
     assert redactor.feed(b" and more\r") == b"two and more\r"
@@ -141,7 +141,7 @@ def test_whole_lines_are_given_out_at_once_and_the_last_one_at_the_end() -> None
     assert redactor.flush() == b"no end"
 
 
-def test_an_endless_line_is_given_out_in_pieces_that_cut_no_secret() -> None:
+def test_redactor_cuts_endless_line_outside_secrets() -> None:
     redactor = Redactor([SECRET])
     text = (b"x" * 997 + b" " + SECRET.encode() + b" ") * 400
     out = b"".join(redactor.feed(text[i : i + 1000]) for i in range(0, len(text), 1000)) + redactor.flush()
@@ -150,7 +150,7 @@ def test_an_endless_line_is_given_out_in_pieces_that_cut_no_secret() -> None:
     assert len(redactor._rest) == 0
 
 
-def test_one_secret_longer_than_any_buffer_is_hidden_to_its_end() -> None:
+def test_redactor_hides_secret_longer_than_its_buffer() -> None:
     redactor = Redactor()
     text = b"Bearer " + b"A" * 500_000 + b" after\n"
     out = b"".join(redactor.feed(text[i : i + 4096]) for i in range(0, len(text), 4096)) + redactor.flush()
@@ -158,7 +158,7 @@ def test_one_secret_longer_than_any_buffer_is_hidden_to_its_end() -> None:
     assert out.endswith(b" after\n")
 
 
-def test_a_fork_is_another_stream_that_shares_the_secrets() -> None:
+def test_redactor_fork_shares_secrets() -> None:
     first = Redactor()
     second = first.fork()
     first.add("learned-later")
@@ -171,7 +171,7 @@ TEXTS = st.lists(st.sampled_from(PIECES), max_size=60).map("".join)
 
 
 @given(text=TEXTS, cuts=st.lists(st.integers(0, 400), max_size=6))
-def test_a_stream_cut_anywhere_is_redacted_like_the_whole(text: str, cuts: list[int]) -> None:
+def test_redactor_stream_cut_anywhere_equals_whole_text(text: str, cuts: list[int]) -> None:
     data = text.encode()
     redactor = Redactor([SECRET])
     edges = sorted({min(c, len(data)) for c in cuts} | {0, len(data)})
@@ -181,13 +181,13 @@ def test_a_stream_cut_anywhere_is_redacted_like_the_whole(text: str, cuts: list[
 
 
 @given(text=TEXTS)
-def test_redacting_twice_changes_nothing_more(text: str) -> None:
+def test_redactor_is_idempotent(text: str) -> None:
     redactor = Redactor([SECRET])
     once = redactor.redact(text.encode())
     assert redactor.redact(once) == once
 
 
 @given(data=st.binary(max_size=200))
-def test_any_bytes_can_be_fed(data: bytes) -> None:
+def test_redactor_accepts_any_bytes(data: bytes) -> None:
     redactor = Redactor(["abcdef"])
     assert b"abcdef" not in redactor.feed(data) + redactor.flush()

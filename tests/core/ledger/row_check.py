@@ -1,4 +1,4 @@
-"""Compare rows as written with their declared types in core/ledger/rows.py."""
+"""Compare written rows with the types declared in core/ledger/rows.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from loadchaos.core.ledger import rows
 
 
 def problems(row: Mapping[str, Any]) -> list[str]:
-    """List undeclared and missing fields and wrong types of one row; empty when it is as declared."""
+    """List undeclared fields, missing fields and wrong types of one row."""
     kind = rows.KINDS.get(str(row.get("row")))
     if kind is None:
         return [f"{row.get('row')}: no such kind of row"]
@@ -27,7 +27,7 @@ def problems(row: Mapping[str, Any]) -> list[str]:
 
 
 def matches(value: Any, hint: Any) -> bool:
-    """Check a JSON value against a type of rows.py; JSON keys are text, and an int is a float."""
+    """Check a JSON value against a type; an int counts as a float."""
     origin, args = get_origin(hint), get_args(hint)
     if hint is Any:
         return True

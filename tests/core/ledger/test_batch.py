@@ -1,4 +1,4 @@
-"""While disk is low many requests that went well share one row, and whoever reads the ledger gets the same numbers."""
+"""`well` rows: folding, unfolding, and equal numbers for every reader."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def tally(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def test_what_is_read_back_counts_as_the_rows_themselves_do_in_a_tenth_of_the_room(tmp_path: Path) -> None:
+def test_well_rows_give_equal_numbers_in_a_tenth_of_the_space(tmp_path: Path) -> None:
     pairs = [request(n) for n in range(200)]
     assert all(batch.can_fold(*pair) for pair in pairs)
     writer = Writer(tmp_path / "r.jsonl", "t")
@@ -80,7 +80,7 @@ def test_what_is_read_back_counts_as_the_rows_themselves_do_in_a_tenth_of_the_ro
     assert (tmp_path / "r.jsonl").stat().st_size < sum(len(json.dumps(r)) for r in whole) / 10
 
 
-def test_a_reader_that_stops_within_such_a_row_goes_on_there(tmp_path: Path) -> None:
+def test_tail_resumes_within_a_well_row(tmp_path: Path) -> None:
     writer = Writer(tmp_path / "r.jsonl", "t")
     for row in batch.fold_requests([request(n) for n in range(0, 10, 2)]):
         writer.write(row)
@@ -91,7 +91,7 @@ def test_a_reader_that_stops_within_such_a_row_goes_on_there(tmp_path: Path) -> 
     assert len(first) + len(list(tail.rows())) == 1 + 10
 
 
-def test_a_row_nobody_wrote_is_counted_as_bad(tmp_path: Path) -> None:
+def test_tail_counts_malformed_well_row_as_bad(tmp_path: Path) -> None:
     (tmp_path / "r.jsonl").write_text('{"row": "well", "n": 3}\n{"row": "well"}\n{"row": "phase"}\n')
     tail = Tail(tmp_path / "r.jsonl")
     assert [r["row"] for r in tail.rows()] == ["phase"]
@@ -103,11 +103,11 @@ def test_a_row_nobody_wrote_is_counted_as_bad(tmp_path: Path) -> None:
     [{"outcome": "stalled"}, {"evidence": ["x"]}, {"error": "x"}, {"detail": {"stale_retry": 1}}, {"edge": 0},
      {"length_mismatch": True}, {"expect": ["rejected"]}, {"exact_tokens": 9}],
 )  # fmt: skip
-def test_what_is_worth_a_look_keeps_its_own_rows(odd: dict[str, Any]) -> None:
+def test_can_fold_rejects_requests_with_remarks(odd: dict[str, Any]) -> None:
     assert not batch.can_fold(*request(1, **odd))
 
 
-def test_disk_is_low_below_a_twentieth_and_enough_only_well_above(
+def test_disk_monitor_warns_below_a_twentieth_and_ends_well_above(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = iter([60, 49, 60, 76, 76])
@@ -117,7 +117,7 @@ def test_disk_is_low_below_a_twentieth_and_enough_only_well_above(
     assert [s and s["what"] for s in seen] == [None, None, "low", None, "enough", None]
 
 
-def test_of_a_large_disk_a_gigabyte_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_monitor_of_a_large_disk_warns_below_a_gigabyte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free = iter([2**30 + 1, 2**30 - 1])
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Disk(2**44, 0, next(free)))
     watch = disk_space.DiskMonitor(tmp_path)

@@ -1,4 +1,4 @@
-"""A long run's files go on in parts, finished parts become Parquet, and whoever reads sees one file all the time."""
+"""Parts of ledger files and their Parquet form."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def written(path: Path, rows: list[dict[str, Any]], parts: int) -> None:
     writer.close()
 
 
-def test_a_file_goes_on_in_a_new_part_after_its_time_and_after_a_kill_in_the_newest(tmp_path: Path) -> None:
+def test_writer_begins_new_part_and_resumes_the_last_one(tmp_path: Path) -> None:
     path = tmp_path / "requests-0.jsonl"
     writer = Writer(path, "t", part_s=0.0)
     for n in range(3):
@@ -59,7 +59,7 @@ def test_a_file_goes_on_in_a_new_part_after_its_time_and_after_a_kill_in_the_new
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 8))])
-def test_a_reader_sees_each_row_once_whatever_is_compacted_while_it_reads(tmp_path: Path, seed: int) -> None:
+def test_reader_gives_each_row_once_while_parts_become_parquet(tmp_path: Path, seed: int) -> None:
     rng, path = random.Random(seed), tmp_path / "requests-0.jsonl"
     rows = [{"n": n, **rng.choice(ODD)} for n in range(60)]
     written(path, rows, parts=4)
@@ -84,9 +84,7 @@ def test_a_reader_sees_each_row_once_whatever_is_compacted_while_it_reads(tmp_pa
     ]
 
 
-def test_the_index_of_a_log_goes_on_in_parts_and_its_lines_keep_their_times(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_log_index_continues_in_parts_and_keeps_line_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "HOUR_S", 0.0)
     logs = tmp_path / "watch" / "logs"
     sink = LogSink(logs, "a", "file:x", Redactor())
@@ -106,7 +104,7 @@ def test_the_index_of_a_log_goes_on_in_parts_and_its_lines_keep_their_times(
     assert parquet.last_part(index) == 4, "a new one goes on where the last one was"
 
 
-def test_torn_and_empty_lines_come_through_and_are_counted_as_before(tmp_path: Path) -> None:
+def test_compact_keeps_torn_and_empty_lines(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"n": 1}\n\n{"to\n{"n": 2}\n"no row"\n{"torn": ')
     parquet.part_of(path, 1).write_bytes(b'{"n": 3}\n')
@@ -118,7 +116,7 @@ def test_torn_and_empty_lines_come_through_and_are_counted_as_before(tmp_path: P
     assert after.bad == before.bad == 3
 
 
-def test_a_part_stays_where_its_lines_do_not_come_back(tmp_path: Path) -> None:
+def test_compact_keeps_part_whose_lines_differ(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"n": 1}\n{"n": "\xff"}\n')
     parquet.part_of(path, 1).write_bytes(b"")
@@ -133,7 +131,7 @@ def test_a_part_stays_where_its_lines_do_not_come_back(tmp_path: Path) -> None:
     assert not parquet.parquet_of(path).exists()
 
 
-def test_a_part_that_cannot_be_read_is_an_error_and_no_end(tmp_path: Path) -> None:
+def test_tail_raises_on_unreadable_part(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     parquet.parquet_of(path).write_bytes(b"no parquet")
     with pytest.raises(LedgerError, match=r"a\.jsonl"):
@@ -141,7 +139,7 @@ def test_a_part_that_cannot_be_read_is_an_error_and_no_end(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("after_ms", [500, *(pytest.param(n, marks=pytest.mark.slow) for n in range(0, 1300, 60))])
-def test_a_kill_in_the_middle_loses_nothing(tmp_path: Path, after_ms: int) -> None:
+def test_compact_killed_midway_loses_nothing(tmp_path: Path, after_ms: int) -> None:
     path = tmp_path / "requests-0.jsonl"
     rows = [{"row": "end", "n": n, "at_ns": n, "outcome": "ok", "text": f"{n:x}" * 40} for n in range(40_000)]
     written(path, rows, parts=2)

@@ -1,4 +1,4 @@
-"""The declared row types: complete, equal to docs/ledger.md, and equal to what a real run writes."""
+"""Row types: complete, equal to docs/ledger.md and to rows of a real run."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The run folder survives what happens to files: kills, full disks, readers that come too early."""
+"""Writer, Tail, LogTail and Reader: kills, full disks, early readers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def of(tail: Tail) -> list[dict[str, Any]]:
 
 @TMP
 @given(rows=ROWS)
-def test_what_is_written_is_read_back_in_order(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+def test_tail_reads_rows_in_the_order_written(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
     path = tmp_path / "a.jsonl"
     path.unlink(missing_ok=True)
     writer = Writer(path, "test")
@@ -54,9 +54,7 @@ def test_what_is_written_is_read_back_in_order(tmp_path: Path, rows: list[dict[s
 
 @TMP
 @given(rows=ROWS, seed=st.integers(0, 2**32))
-def test_a_file_cut_anywhere_and_read_in_any_steps_gives_each_row_once(
-    tmp_path: Path, rows: list[dict[str, Any]], seed: int
-) -> None:
+def test_tail_gives_each_row_once_of_a_file_cut_anywhere(tmp_path: Path, rows: list[dict[str, Any]], seed: int) -> None:
     path, rng = tmp_path / "b.jsonl", random.Random(seed)
     data = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
     tail, got, at = Tail(path), [], 0
@@ -71,7 +69,7 @@ def test_a_file_cut_anywhere_and_read_in_any_steps_gives_each_row_once(
     assert tail.bad == 0
 
 
-def test_a_reader_who_stops_in_the_middle_goes_on_there(tmp_path: Path) -> None:
+def test_tail_resumes_where_it_stopped(tmp_path: Path) -> None:
     path = tmp_path / "c.jsonl"
     path.write_bytes(b'{"n":1}\n{"n":2}\n{"n":3}\n{"n":')
     tail = Tail(path)
@@ -80,7 +78,7 @@ def test_a_reader_who_stops_in_the_middle_goes_on_there(tmp_path: Path) -> None:
     assert tail.torn()
 
 
-def test_lines_that_are_no_rows_are_skipped_and_counted(tmp_path: Path) -> None:
+def test_tail_skips_and_counts_lines_that_are_not_rows(tmp_path: Path) -> None:
     path = tmp_path / "d.jsonl"
     path.write_bytes(b'{"n":1}\n{"n":\n[1]\n"x"\n\n\xff\xfe\n{"n":2}\n')
     tail = Tail(path)
@@ -88,14 +86,14 @@ def test_lines_that_are_no_rows_are_skipped_and_counted(tmp_path: Path) -> None:
     assert tail.bad == 4
 
 
-def test_a_file_that_is_not_there_yet_is_an_empty_one(tmp_path: Path) -> None:
+def test_tail_of_a_missing_file_is_empty(tmp_path: Path) -> None:
     tail = Tail(tmp_path / "later.jsonl")
     assert list(tail.rows()) == []
     (tmp_path / "later.jsonl").write_bytes(b'{"n":1}\n')
     assert list(tail.rows()) == [{"n": 1}]
 
 
-def test_a_torn_row_of_a_killed_writer_does_not_hide_the_next_one(tmp_path: Path) -> None:
+def test_writer_ends_torn_row_of_a_killed_predecessor(tmp_path: Path) -> None:
     path = tmp_path / "e.jsonl"
     path.write_bytes(b'{"n":1}\n{"n":2,"cut')
     writer = Writer(path, "second")
@@ -106,9 +104,7 @@ def test_a_torn_row_of_a_killed_writer_does_not_hide_the_next_one(tmp_path: Path
     assert tail.bad == 1
 
 
-def test_a_short_write_is_told_and_its_line_ended_before_the_next_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_writer_raises_on_short_write_and_ends_the_torn_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "f.jsonl"
     writer = Writer(path, "test")
     real = os.write
@@ -124,19 +120,19 @@ def test_a_short_write_is_told_and_its_line_ended_before_the_next_row(
     assert tail.bad == 1
 
 
-def test_a_disk_that_is_full_is_a_ledger_error() -> None:
+def test_writer_raises_ledger_error_on_full_disk() -> None:
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     with pytest.raises(LedgerError, match="No space left"):
         Writer(Path("/dev/full"), "test")
 
 
-def test_a_folder_that_is_not_there_is_a_ledger_error(tmp_path: Path) -> None:
+def test_writer_raises_ledger_error_without_folder(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="cannot be written"):
         Writer(tmp_path / "no" / "x.jsonl", "test")
 
 
-def test_a_text_that_is_no_utf8_does_not_lose_its_row(tmp_path: Path) -> None:
+def test_writer_keeps_row_with_invalid_utf8(tmp_path: Path) -> None:
     writer = Writer(tmp_path / "g.jsonl", "test")
     writer.write({"name": os.fsdecode(b"py\xff"), "path": tmp_path})
     writer.close()
@@ -158,7 +154,7 @@ while True:
 """
 
 
-def test_a_writer_killed_twenty_times_loses_no_whole_row(tmp_path: Path) -> None:
+def test_writer_killed_twenty_times_loses_no_complete_row(tmp_path: Path) -> None:
     path, rng = tmp_path / "requests-0.jsonl", random.Random(7)
     for _ in range(20):
         child = subprocess.Popen([sys.executable, "-c", WRITE_FOR_EVER, str(path)], stdout=subprocess.PIPE)
@@ -203,7 +199,7 @@ def written(tmp_path: Path, pieces: list[bytes], *, index: bool = True) -> LogTa
     return LogTail(log, rows)
 
 
-def test_a_line_has_the_time_of_the_piece_in_which_it_begins(tmp_path: Path) -> None:
+def test_log_tail_gives_line_the_time_of_its_piece(tmp_path: Path) -> None:
     tail = written(tmp_path, [b"one\ntw", b"o\nthr", b"ee\r\nfour"])
     assert [(r["line"], r["text"], r["at_ns"]) for r in tail.rows()] == [
         (1, "one", 100),
@@ -217,7 +213,7 @@ def test_a_line_has_the_time_of_the_piece_in_which_it_begins(tmp_path: Path) -> 
 @given(
     lines=st.lists(st.binary(max_size=12).map(lambda b: b.replace(b"\n", b"")), max_size=12), seed=st.integers(0, 2**32)
 )
-def test_a_log_read_while_it_grows_gives_each_line_once(tmp_path: Path, lines: list[bytes], seed: int) -> None:
+def test_log_tail_gives_each_line_of_a_growing_log_once(tmp_path: Path, lines: list[bytes], seed: int) -> None:
     rng, data, at = random.Random(seed), b"".join(x + b"\n" for x in lines), 0
     log, rows = tmp_path / "g.log", tmp_path / "g.index.jsonl"
     log.write_bytes(b"")
@@ -248,7 +244,7 @@ def some(tail: LogTail, rng: random.Random) -> Iterator[dict[str, Any]]:
             return
 
 
-def test_a_log_without_an_index_is_read_without_times(tmp_path: Path) -> None:
+def test_log_tail_reads_log_without_index(tmp_path: Path) -> None:
     tail = written(tmp_path, [b"one\n"], index=False)
     assert [(r["text"], r["at_ns"]) for r in tail.rows()] == [("one", None)]
 
@@ -261,7 +257,7 @@ def put(path: Path, *rows: dict[str, Any]) -> None:
         f.writelines(json.dumps(row) + "\n" for row in rows)
 
 
-def test_rows_of_all_files_come_in_order_of_time(tmp_path: Path) -> None:
+def test_reader_merges_files_by_time(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     put(folder.events, {"row": "probe", "at_ns": 10}, {"row": "probe", "at_ns": 30})
     put(folder.requests(0), {"row": "header", "mono_ns": 5}, {"row": "begin", "at_ns": 20})
@@ -275,7 +271,7 @@ def test_rows_of_all_files_come_in_order_of_time(tmp_path: Path) -> None:
     assert rows[4]["text"] == "boom"
 
 
-def test_following_gives_new_rows_only_and_finds_new_workers(tmp_path: Path) -> None:
+def test_reader_gives_new_rows_only_and_finds_new_workers(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     reader = Reader(folder)
     assert list(reader.new()) == []
@@ -292,7 +288,7 @@ def test_following_gives_new_rows_only_and_finds_new_workers(tmp_path: Path) -> 
     assert reader.bad_rows == 0
 
 
-def test_logs_of_other_places_are_found_with_their_own_index(tmp_path: Path) -> None:
+def test_reader_finds_watched_logs_with_their_index(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     logs = folder.watch / "logs"
     logs.mkdir(parents=True)
@@ -302,7 +298,7 @@ def test_logs_of_other_places_are_found_with_their_own_index(tmp_path: Path) -> 
     assert (row["file"], row["at_ns"], row["source"]) == ("watch/logs/vllm.log", 9, "vllm")
 
 
-def test_a_watched_log_with_the_name_of_the_keepers_is_read_too(tmp_path: Path) -> None:
+def test_reader_reads_watched_log_named_server_log(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.server_log.write_text("from the keeper\n")
     logs = folder.watch / "logs"
@@ -312,7 +308,7 @@ def test_a_watched_log_with_the_name_of_the_keepers_is_read_too(tmp_path: Path) 
     assert found == {"server.log": "from the keeper", "watch/logs/server.log": "from the watch"}
 
 
-def test_many_rows_of_several_files_come_in_order_of_time_and_are_not_all_held(tmp_path: Path) -> None:
+def test_reader_merges_many_rows_without_holding_all(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     for worker in (0, 1):
         writer = Writer(folder.requests(worker), f"locust-{worker}")
