@@ -1,6 +1,6 @@
 """What workers on other machines cost their master: `python -m bench.master [--workers 10 50 100] [--rate 20] [--for 20]`.
 
-The master is the real one: a Locust process with our Gatherer, its port, its files. The workers are simulated, many in one
+The master is the real one: a Locust process with our Coordinator, its port, its files. The workers are simulated, many in one
 process: each speaks Locust's protocol over a connection of its own and sends what a real one sends, pings, heartbeats,
 statistics and rows (real rows, `rate` requests a second), compressed and acknowledged. Measured are the master's messages,
 bytes and CPU while all of them work, and how long rows take to be acknowledged.
@@ -159,7 +159,7 @@ class Crowd:
 
     def ping(self, w: Worker) -> None:
         """Clock and orders."""
-        self.send(w, messages.PING, {"mine_ns": time.monotonic_ns(), "orders": 0, "place": w.place, "token": w.token})
+        self.send(w, messages.PING, {"mine_ns": time.monotonic_ns(), "commands": 0, "slot": w.place, "token": w.token})
 
     def listen(self, seconds: float) -> None:
         """Take what the master says for so long."""
@@ -170,9 +170,9 @@ class Crowd:
                 worker = self.by_socket[s]
                 kind, data, _ = msgpack.loads(s.recv())
                 if kind == messages.WELCOME:
-                    worker.place = data["place"]
+                    worker.place = data["slot"]
                 elif kind == messages.ACK:
-                    worker.acked = data["have"]
+                    worker.acked = data["received"]
                     if (at := worker.shipped_at.pop(worker.acked, None)) is not None:
                         self.waits.append(time.monotonic() - at)
             left = until - time.monotonic() if seconds else -1.0
@@ -201,9 +201,9 @@ class Crowd:
                 messages.ROWS,
                 {
                     "offset": w.sent,
-                    "rows": messages.packed(piece),
+                    "rows": messages.compress(piece),
                     "sent_ns": time.monotonic_ns(),
-                    "place": w.place,
+                    "slot": w.place,
                     "token": w.token,
                 },
             )
@@ -231,7 +231,7 @@ class Crowd:
         """The load is over."""
         self.listen(2.0)
         for w in self.workers:
-            self.send(w, messages.DONE, {"why": "done", "size": w.sent, "place": w.place, "token": w.token})
+            self.send(w, messages.DONE, {"why": "done", "size": w.sent, "slot": w.place, "token": w.token})
 
 
 def measure(workers: int, rate: float, seconds: float) -> dict[str, Any]:

@@ -26,9 +26,9 @@ from locust.runners import MasterRunner, WorkerRunner
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.model import Reply
-from loadchaos.load.cluster.lost_workers import note_lost
+from loadchaos.load.cluster.lost_workers import record_lost_workers
 from loadchaos.load.cluster.master import Coordinator
-from loadchaos.load.cluster.worker_link import SILENT_S, Link
+from loadchaos.load.cluster.worker_link import MASTER_SILENCE_S, WorkerLink
 from loadchaos.load.webui import extension
 from loadchaos.load.worker import locust_stats
 from loadchaos.load.worker.dispatcher import CONTROL_POLL_S, Dispatcher
@@ -50,7 +50,7 @@ _QUIT_S = 10.0
 _NEVER = 1 << 30
 _FAILED = "loadchaos_failed"
 _loads: list[Dispatcher] = []
-_links: list[Link] = []
+_links: list[WorkerLink] = []
 _coordinators: list[Coordinator] = []
 _events = cast("Any", locust.events)  # its hooks carry no types
 
@@ -111,8 +111,8 @@ def _on_init(environment: Environment, **_: Any) -> None:
 def _act_as_master(environment: Environment, runner: Any) -> None:
     """Act as master of workers on other machines; it begins and ends the load."""
     options = cast("Any", environment.parsed_options)
-    places, options.expect_workers = options.expect_workers, _NEVER
-    runners.HEARTBEAT_LIVENESS = int(SILENT_S)  # Locust would end the load for a worker that is silent for 3 s
+    slots, options.expect_workers = options.expect_workers, _NEVER
+    runners.HEARTBEAT_LIVENESS = int(MASTER_SILENCE_S)  # Locust would end the load for a worker that is silent for 3 s
 
     def begin(workers: int) -> None:
         options.num_users, options.spawn_rate, options.expect_workers = workers, float(workers), 1
@@ -125,7 +125,7 @@ def _act_as_master(environment: Environment, runner: Any) -> None:
         options.expect_workers = 0
 
     folder = Path(os.environ[PLAN_VARIABLE]).parent
-    _coordinators.append(Coordinator(runner, folder, places, float(os.environ[REMOTE_VARIABLE]), begin, on_end))
+    _coordinators.append(Coordinator(runner, folder, slots, float(os.environ[REMOTE_VARIABLE]), begin, on_end))
 
 
 def _act_as_remote_worker(environment: Environment, runner: Any) -> None:
@@ -135,7 +135,7 @@ def _act_as_remote_worker(environment: Environment, runner: Any) -> None:
     def lost() -> None:
         if not any(load.ended.is_set() for load in _loads):
             _print_error(
-                f"no message from the master for {SILENT_S:g} s: the load on this worker ends; its rows are in {plan.folder}"
+                f"no message from the master for {MASTER_SILENCE_S:g} s: this worker ends; its rows are in {plan.folder}"
             )
             environment.process_exit_code = LedgerError.exit_code
         for load in _loads:
@@ -143,8 +143,8 @@ def _act_as_remote_worker(environment: Environment, runner: Any) -> None:
         if not _loads:
             runner.quit()
 
-    link = Link(runner, plan.folder, plan.worker, os.environ[TOKEN_VARIABLE], lost)
-    cast("Any", environment.events).heartbeat_received.add_listener(lambda **_: link.heard())
+    link = WorkerLink(runner, plan.folder, plan.worker, os.environ[TOKEN_VARIABLE], lost)
+    cast("Any", environment.events).heartbeat_received.add_listener(lambda **_: link.note_master_alive())
     _links.append(link)
 
 
@@ -152,7 +152,7 @@ def _on_init_of_session(environment: Environment, home: Path) -> None:
     environment.process_exit_code = 0
     if not isinstance(environment.runner, WorkerRunner):
         spawn(_end_with_parent, environment, _parent_pid(environment))
-        extension.extend(cast("extension.Environment", environment), home)
+        extension.extend_web_ui(cast("extension.Environment", environment), home)
     if not isinstance(environment.runner, MasterRunner):
         spawn(_run_session_worker, environment, home)
 
@@ -223,13 +223,13 @@ def _run_load(environment: Environment, plan: Path, on_end: Callable[[Dispatcher
     load = None
     try:
         if link is not None:
-            link.known.wait(SILENT_S)
+            link.known.wait(MASTER_SILENCE_S)
         load = Dispatcher(
             WorkerPlan.read(plan, worker), fire, None if link is None else link.clock, lambda: WorkerUser.users
         )
         _loads.append(load)
         if link is not None:
-            link.noting(load.write_row)
+            link.record_clock(load.write_row)
         load.run()
     finally:
         if load is not None and load.failure is not None:
@@ -237,7 +237,7 @@ def _run_load(environment: Environment, plan: Path, on_end: Callable[[Dispatcher
         on_end(load)
 
 
-def _deliver(link: Link, why: str, environment: Environment) -> None:
+def _deliver(link: WorkerLink, why: str, environment: Environment) -> None:
     """Wait until the master has the last rows; it then ends this process."""
     if not link.finish(why, _ARRIVAL_S):
         environment.process_exit_code = LedgerError.exit_code
@@ -278,7 +278,7 @@ def _on_quitting(environment: Environment, **_: Any) -> None:
         for coordinator in _coordinators:
             coordinator.close()
         if local and not environment.process_exit_code:  # after a ledger failure nothing more counts
-            note_lost(Path(os.environ[PLAN_VARIABLE]), cast("Any", environment.parsed_options).processes)
+            record_lost_workers(Path(os.environ[PLAN_VARIABLE]), cast("Any", environment.parsed_options).processes)
     except LedgerError as e:
         environment.process_exit_code = LedgerError.exit_code
         _print_error(_describe_failure(e))

@@ -1,9 +1,9 @@
-"""The bodies of requests that were out when a server died, made again from the plan and kept once each with the incidents.
+"""Rebuild request bodies from the plan, for incidents and reports.
 
-Bodies are not spooled while the load runs: `payloads.build` is pure, so plan, facts and a step's number give the same
-bytes, which are checked against length and CRC of the begin row. This is a room of its own because it needs the plan and
-the payloads, which neither the follower nor the judge may import; `run`, `loadchaos judge` and `report` hand it to
-`follow.conclude`.
+Bodies are not stored during the load: `payloads.build` is pure, so plan, facts and a step's number give the same bytes.
+They are checked against length and CRC of the begin row. This module is separate because it needs the plan and the
+payloads, which neither the follower nor the judge may import; `run`, `loadchaos judge` and `report` pass it to
+`runner.finalize`.
 """
 
 from __future__ import annotations
@@ -24,45 +24,58 @@ from loadchaos.load import payloads, registry
 from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.profile.steps import PHASE_STRIDE, of_phase
 
-MOST_BYTES = 64 * 1024 * 1024
-"""All bodies of one run; what does not fit is listed, and can be made again from the same plan."""
+MAX_BYTES = 64 * 1024 * 1024
+"""Limit for all bodies of a run; a body that does not fit is listed and can be rebuilt from the plan."""
 FOLDER = "bodies"
-_FARTHEST = 3_000_000  # steps of a phase that are made to reach the one that is wanted: half a minute
+_MAX_STEPS = 3_000_000  # steps of a phase that are generated to reach a wanted one: half a minute
 
-Wanted = dict[tuple[int, int], dict[str, Any]]  # (phase, step): the begin row's id, len, crc, hash, traffic
+BeginRows = dict[tuple[int, int], dict[str, Any]]  # (phase, step): the begin row's id, len, crc, hash, traffic
 
 
 def store(
     folder: RunFolder, incidents: Sequence[Mapping[str, Any]], *, budget_s: float | None = None
 ) -> dict[int, list[dict[str, Any]]]:
-    """Keep the bodies of each incident's requests under incidents/bodies/, and say of each request where its body is.
+    """Store the bodies of each incident's requests under incidents/bodies/.
 
-    Gives, by the incident's number, one mapping a request: `{id, step, traffic, in_flight, len, hash, path, body, why}`;
-    `body` is a path relative to incidents/, None where it is not kept, and `why` says why. Deaths come before failures,
-    what was in flight before what was admitted earlier, until 64 MB are full or `budget_s` seconds are over. Raises
-    OSError when it cannot write, ValueError or KeyError when the plan cannot be read.
+    Deaths come before failures, and requests in flight before others, until 64 MB are full or `budget_s` seconds have
+    passed.
+
+    Returns:
+        By the incident's number, one mapping per request: `{id, step, traffic, in_flight, len, hash, path, body, why}`.
+        `body` is a path relative to incidents/, or None with the reason in `why`.
+
+    Raises:
+        OSError: A body cannot be written.
+        ValueError, KeyError: The plan cannot be read.
     """
     rows = _begin_rows(folder, {str(r.get("id")) for i in incidents for r in _requests(i)})
-    keeper = _Keeper(folder, None if budget_s is None else time.monotonic() + budget_s)
+    bodies = _BodyStore(folder, None if budget_s is None else time.monotonic() + budget_s)
     order = [(i, r) for i in incidents for r in _requests(i)]
     order.sort(key=lambda item: (item[0].get("kind") == "failure", not item[1]["in_flight"], -int(item[1]["step"])))
-    wanted: Wanted = {}
+    begin_rows: BeginRows = {}
     for _, r in order:
         row = rows.get(str(r.get("id")))
         if row is not None:
-            wanted.setdefault((int(row.get("phase") or 0), int(row["step"])), row)
-    keeper.keep(wanted)
-    return {int(i["n"]): [_told(r, rows.get(str(r.get("id"))), keeper) for r in _requests(i)] for i in incidents}
+            begin_rows.setdefault((int(row.get("phase") or 0), int(row["step"])), row)
+    bodies.keep(begin_rows)
+    return {
+        int(i["n"]): [_describe_body(r, rows.get(str(r.get("id"))), bodies) for r in _requests(i)] for i in incidents
+    }
 
 
 def _requests(incident: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Its requests, each once: those in flight, then the others that were admitted before."""
-    seen = set()
-    for name, flying in (("in_flight", True), ("admitted", False)):
+    """Yield each request of an incident once, those in flight first."""
+    found_ids = set()
+    for name, in_flight in (("in_flight", True), ("admitted", False)):
         for r in incident.get(name) or ():
-            if r.get("id") not in seen:
-                seen.add(r.get("id"))
-                yield {"id": r.get("id"), "step": r.get("step") or 0, "traffic": r.get("traffic"), "in_flight": flying}
+            if r.get("id") not in found_ids:
+                found_ids.add(r.get("id"))
+                yield {
+                    "id": r.get("id"),
+                    "step": r.get("step") or 0,
+                    "traffic": r.get("traffic"),
+                    "in_flight": in_flight,
+                }
 
 
 def _begin_rows(folder: RunFolder, ids: set[str]) -> dict[str, dict[str, Any]]:
@@ -74,58 +87,64 @@ def _begin_rows(folder: RunFolder, ids: set[str]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _told(r: dict[str, Any], row: Mapping[str, Any] | None, keeper: _Keeper) -> dict[str, Any]:
+def _describe_body(r: dict[str, Any], row: Mapping[str, Any] | None, bodies: _BodyStore) -> dict[str, Any]:
     if row is None:
         return {**r, "len": None, "hash": None, "path": None, "body": None, "why": "its begin row is not in the ledger"}
-    body, path, why = keeper.where(row)
+    body, path, why = bodies.where(row)
     return {**r, "len": row.get("len"), "hash": row.get("hash"), "path": path, "body": body, "why": why}
 
 
-class _Keeper:
-    """Makes bodies until there is no more room or time; the same body is kept once."""
+class _BodyStore:
+    """Rebuilds bodies within a limit of bytes and time.
+
+    Equal bodies are stored once.
+    """
 
     def __init__(self, folder: RunFolder, until: float | None) -> None:
-        self._home = folder.incidents / FOLDER
+        self._folder = folder.incidents / FOLDER
         self._plan: dict[str, Any] = orjson.loads(folder.plan.read_bytes())
         self._facts = Facts.from_json(orjson.loads(folder.facts.read_bytes()))
         self._until = until
         self._bytes = 0
         self._redactor = Redactor()
         self._kept: dict[str, tuple[str, str]] = {}  # hash: file, path of the request
-        self._why: dict[str, str] = {}
+        self._reasons: dict[str, str] = {}
 
-    def keep(self, wanted: Wanted) -> None:
-        """Rebuild what is wanted, in its order, as far as room and time go."""
-        chosen = self._choose(wanted)
+    def keep(self, begin_rows: BeginRows) -> None:
+        """Rebuild and store bodies in the given order."""
+        chosen = self._choose(begin_rows)
         made = dict(self._steps(set(chosen)))
         for key, row in chosen.items():
             name = str(row.get("hash"))
             if name in self._kept:
                 continue
-            if self._over():
-                self._why[name] = "there was no time left to make it"
+            if self._out_of_time():
+                self._reasons[name] = "there was no time left to rebuild it"
             elif key not in made:
-                self._why.setdefault(name, "the plan has no such step within reach")
+                self._reasons.setdefault(name, f"the plan has no such step among the first {_MAX_STEPS:,} of its phase")
             else:
                 self._write(name, row, payloads.build(made[key], self._facts))
 
     def where(self, row: Mapping[str, Any]) -> tuple[str | None, str | None, str | None]:
-        """(file relative to incidents/, path it was sent to, why it is not there)."""
+        """Return (file relative to incidents/, request path, reason for no file)."""
         name = str(row.get("hash"))
         if name in self._kept:
             file, path = self._kept[name]
             return f"{FOLDER}/{file}", path, None
-        return None, None, self._why.get(name, "it was not made")
+        return None, None, self._reasons.get(name, "it was not rebuilt")
 
-    def _choose(self, wanted: Wanted) -> Wanted:
-        """What fits into the room, in order; a small one may fit where a large one did not."""
-        chosen: Wanted = {}
+    def _choose(self, begin_rows: BeginRows) -> BeginRows:
+        """Choose bodies that fit the limit, in order.
+
+        A small one may fit where a large one did not.
+        """
+        chosen: BeginRows = {}
         names: set[str] = set()
-        for key, row in wanted.items():
+        for key, row in begin_rows.items():
             name, size = str(row.get("hash")), int(row.get("len") or 0)
-            if name not in names and self._bytes + size > MOST_BYTES:
-                self._why[name] = (
-                    f"{MOST_BYTES // 2**20} MB of bodies are kept, and there was no room for its {size} bytes"
+            if name not in names and self._bytes + size > MAX_BYTES:
+                self._reasons[name] = (
+                    f"the bodies of a run may take {MAX_BYTES // 2**20} MB, and its {size:,} bytes do not fit"
                 )
                 continue
             self._bytes += 0 if name in names else size
@@ -136,35 +155,35 @@ class _Keeper:
     def _steps(self, keys: set[tuple[int, int]]) -> Iterator[tuple[tuple[int, int], Step]]:
         profile: Profile = from_mapping(self._plan["profile"], registry.of_traffic())
         for phase in sorted({phase for phase, _ in keys}):
-            steps = {step for of, step in keys if of == phase and step - phase * PHASE_STRIDE < _FARTHEST}
+            steps = {step for of, step in keys if of == phase and step - phase * PHASE_STRIDE < _MAX_STEPS}
             if not steps or phase >= len(profile.load):
                 continue
             last = max(steps)
             for step in of_phase(profile, int(self._plan["seed"]), phase):
                 if step.index in steps:
                     yield (phase, step.index), step
-                if step.index >= last or self._over():
+                if step.index >= last or self._out_of_time():
                     break
 
-    def _over(self) -> bool:
+    def _out_of_time(self) -> bool:
         return self._until is not None and time.monotonic() > self._until
 
     def _write(self, name: str, row: Mapping[str, Any], request: Request) -> None:
         body = request.body
         if len(body) != row.get("len") or zlib.crc32(body) != row.get("crc"):
-            self._why[name] = "what the plan gives now is not what was sent: length or CRC differ"
+            self._reasons[name] = "the rebuilt body is not the one that was sent: length or CRC differ"
         elif self._redactor.redact(body) != body:
-            self._why[name] = "it holds what looks like a secret"
+            self._reasons[name] = "it contains text that looks like a secret"
         else:
-            self._home.mkdir(parents=True, exist_ok=True)
+            self._folder.mkdir(parents=True, exist_ok=True)
             file = f"{name}.json"
-            _put(self._home / file, body)
+            _write_once(self._folder / file, body)
             self._kept[name] = (file, request.path)
 
 
-def _put(path: Path, data: bytes) -> None:
+def _write_once(path: Path, data: bytes) -> None:
     if path.exists() and path.stat().st_size == len(data):
-        return  # content has one address: it is there already
+        return  # named by its content: it exists already
     part = path.with_name(path.name + ".part")
     part.write_bytes(data)
     part.replace(path)

@@ -1,4 +1,7 @@
-"""What a profile may name, taken from the shelves themselves, for whoever reads one."""
+"""Names that a profile may use.
+
+Payloads, behaviours, attacks, defects, dialects.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,10 @@ from loadchaos.profile.profile import Registry
 
 
 def of_traffic() -> Registry:
-    """What is sent and how clients behave: all that a plan needs that was judged before."""
+    """Registry of payloads and behaviours.
+
+    Enough for a plan that was validated before.
+    """
     return Registry(
         payloads={name: payload.Options for name, payload in PAYLOADS.items()},
         behaviours={name: behaviour.Options for name, behaviour in BEHAVIOURS.items()},
@@ -16,7 +22,7 @@ def of_traffic() -> Registry:
 
 
 def whole() -> Registry:
-    """The names of attacks, defects and dialects, too: a user's profile is held against all."""
+    """Registry of all names; a user's profile is validated against it."""
     from loadchaos.server.dialects import DIALECTS
     from loadchaos.simulator.defects import DEFECTS  # the embedded server is no part of a worker
 

@@ -69,9 +69,9 @@ class Preparation:
         space = disk_space.estimate(
             self._profile, self._options.seed, self._record.folder.path, self._options.duration_s
         )
-        self._record.event(preflight.row("disk", ok=space.fits, text=space.told()))
+        self._record.event(preflight.row("disk", ok=space.fits, text=space.describe()))
         if not space.fits:
-            self._print(f"note: {space.told()}")
+            self._print(f"note: {space.describe()}")
 
     async def _start_server(self) -> None:
         """Launch the server, or print that an external one has no log to name causes from."""

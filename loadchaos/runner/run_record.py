@@ -79,7 +79,7 @@ class RunRecord(EventRecorder):
             self._compaction.begin()
 
     def _watch_disk(self, now_s: float) -> None:
-        if (change := self._disk.changed(now_s)) is not None:
+        if (change := self._disk.poll(now_s)) is not None:
             self.event(change)
             self.control("brief" if self._disk.low else "whole", change["text"])
             self._print(f"note: {change['text']}")

@@ -42,4 +42,4 @@ def test_of_a_long_run_all_but_two_hours_are_parquet(tmp_path: Path) -> None:
 def test_a_tenth_stays_free() -> None:
     assert DiskEstimate(90, 100).fits
     assert not DiskEstimate(91, 100).fits
-    assert DiskEstimate(3 << 30, 2 << 30).told() == "the record will take about 3.0 GB, 2.0 GB are free: too little"
+    assert DiskEstimate(3 << 30, 2 << 30).describe() == "the ledger will need about 3.0 GB, but only 2.0 GB are free"

@@ -71,9 +71,9 @@ def incident(n: int, in_flight: list[Any], admitted: list[Any] | None = None, ki
 
 
 def test_every_body_is_what_was_sent_images_included(sent: Sent) -> None:
-    flying = [sent.send(0, n) for n in (3, 4, 5, 6, 17, 44)] + [sent.send(1, n) for n in (0, 25)]
-    told = rebuild.store(sent.folder, [incident(1, flying, [flying[0], sent.send(0, 1)])])[1]
-    assert [(t["id"], t["in_flight"]) for t in told] == [(f["id"], True) for f in flying] + [(told[-1]["id"], False)]
+    in_flight = [sent.send(0, n) for n in (3, 4, 5, 6, 17, 44)] + [sent.send(1, n) for n in (0, 25)]
+    told = rebuild.store(sent.folder, [incident(1, in_flight, [in_flight[0], sent.send(0, 1)])])[1]
+    assert [(t["id"], t["in_flight"]) for t in told] == [(f["id"], True) for f in in_flight] + [(told[-1]["id"], False)]
     for t in told:
         assert sent.body(t) == sent.requests[t["id"]].body
         assert (t["why"], t["path"]) == (None, "/v1/chat/completions")
@@ -97,11 +97,11 @@ def test_a_body_that_is_not_what_was_sent_is_not_kept(sent: Sent) -> None:
 def test_what_does_not_fit_is_listed_and_deaths_come_first(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
     failed, died, admitted = (sent.send(0, n) for n in (1, 2, 3))
     room = len(sent.requests[died["id"]].body) + 10
-    monkeypatch.setattr(rebuild, "MOST_BYTES", room)
+    monkeypatch.setattr(rebuild, "MAX_BYTES", room)
     told = rebuild.store(sent.folder, [incident(1, [failed], kind="failure"), incident(2, [died], [admitted])])
     assert told[2][0]["body"] is not None
-    assert "no room" in told[1][0]["why"]
-    assert "no room" in told[2][1]["why"]
+    assert "do not fit" in told[1][0]["why"]
+    assert "do not fit" in told[2][1]["why"]
 
 
 def test_without_time_nothing_is_made_and_that_is_said(sent: Sent) -> None:
@@ -125,7 +125,7 @@ def test_incidents_name_the_file_of_each_body_and_how_to_send_it(tmp_path: Path)
     ]
     home = write(folder, {"n": 1, "id": "x", "severity": "engine_death"}, rows)
     page = (home / "incident.md").read_text()
-    assert "1 of 2 requests are kept (1 were in flight)" in page
+    assert "stored: 1 of 2 requests (1 in flight)" in page
     assert "--data-binary @../bodies/ab.json $SERVER/v1/chat/completions" in page
     assert "1 not kept: no room" in page
     assert [json.loads(line)["id"] for line in (home / "requests.jsonl").read_text().splitlines()] == ["a", "b"]

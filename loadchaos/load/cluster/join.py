@@ -1,4 +1,7 @@
-"""`loadchaos worker`: asks a master for a place and the plan, lays the plan out, and becomes a Locust worker there."""
+"""`loadchaos worker`.
+
+Join a master, unpack its plan, become a Locust worker.
+"""
 
 from __future__ import annotations
 
@@ -22,70 +25,79 @@ from loadchaos.load.worker.worker_plan import header_values
 
 _rpc, _gevent = cast("Any", untyped), cast("Any", gevent)
 LOCUSTFILE = Path(__file__).parents[1] / "locustfile.py"
-_ASK_AGAIN_S = 1.0
-_SPARE_S = 2.0
+_ASK_PERIOD_S = 1.0
+_STANDBY_S = 2.0
 
 
 def join(
-    host: str, port: int, spool: Path, wait_s: float, say: Callable[[str], None]
+    host: str, port: int, spool: Path, wait_s: float, report: Callable[[str], None]
 ) -> tuple[list[str], dict[str, str]]:
-    """Ask until the master gives a place; the command line and variables of the Locust worker to become.
+    """Ask until the master gives a slot.
 
-    `spool`: the folder under which this worker's own one is made. Raises OptionError where versions differ or a variable
-    is missing, TargetError when no master gave a place within `wait_s`.
+    Returns the worker's command and variables.
+    Args:
+        host: The master's host.
+        port: The master's port.
+        spool: Folder under which this worker's own folder is created.
+        wait_s: Seconds to wait for a slot.
+        report: Prints a line.
+
+    Raises:
+        OptionError: Versions differ, or a variable is missing.
+        TargetError: No master gave a slot within `wait_s`.
     """
     token = uuid4().hex
-    client = _rpc.rpc.Client(host, port, _name(token))
+    client = _rpc.rpc.Client(host, port, _client_name(token))
     try:
-        welcome = _ask(client, token, time.monotonic() + wait_s, say)
+        welcome = _request_slot(client, token, time.monotonic() + wait_s, report)
     except RPCError as e:
         raise TargetError(
-            f"the master at {host}:{port} cannot be asked: {e}; is it the address of a `loadchaos run --master`?"
+            f"the master at {host}:{port} cannot be reached: {e}; is it the address of a `loadchaos run --master`?"
         ) from e
     finally:
         client.close(linger=0)
     if welcome is None:
         raise TargetError(
-            f"no master at {host}:{port} gave this worker a place within {wait_s:g} s: does `loadchaos run --master` wait "
-            "there, and does a firewall let its port through?"
+            f"no master at {host}:{port} accepted this worker within {wait_s:g} s: check that `loadchaos run --master` "
+            "waits there and that no firewall blocks its port"
         )
     plan = welcome["plan"]
     header_values(plan.get("headers") or {}, None, os.environ)
     if (key := plan.get("api_key_env")) and not os.environ.get(key):
         raise OptionError(
-            f"the run sends the API key in {key}, and that variable is not set here; keys do not travel: export it"
+            f"the run sends the API key in {key}, but that variable is not set here; keys are not sent to workers: export it"
         )
-    folder = _folder(spool, f"{Path(plan['folder']).name}-worker-{welcome['place']}")
-    path = bundle.unpack(welcome, folder, int(welcome["place"]))
-    drives = f"{plan['profile']['name']} against {plan['base_url']}"
-    say(f"worker {welcome['place']} of {plan['workers']}: {drives}; its rows: {folder}")
+    folder = _folder(spool, f"{Path(plan['folder']).name}-worker-{welcome['slot']}")
+    path = bundle.unpack(welcome, folder, int(welcome["slot"]))
+    load = f"{plan['profile']['name']} against {plan['base_url']}"
+    report(f"worker {welcome['slot']} of {plan['workers']}: {load}; its rows: {folder}")
     argv = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--worker", "--headless", "--only-summary"]
     argv += ["--loglevel", "WARNING", "--master-host", host, "--master-port", str(port)]
     return argv, {"LOADCHAOS_PLAN": str(path), "LOADCHAOS_TOKEN": token}
 
 
-def _ask(client: Any, token: str, deadline: float, say: Callable[[str], None]) -> Mapping[str, Any] | None:
-    told = ""
+def _request_slot(client: Any, token: str, deadline: float, report: Callable[[str], None]) -> Mapping[str, Any] | None:
+    reported = ""
     while time.monotonic() < deadline:
-        client.send(_rpc.Message(messages.HELLO, _hello(token), _name(token)))
+        client.send(_rpc.Message(messages.HELLO, _hello(token), _client_name(token)))
         answer = None
-        with _gevent.Timeout(_ASK_AGAIN_S, False):
+        with _gevent.Timeout(_ASK_PERIOD_S, False):
             answer = client.recv()
         if answer is None:
-            told = _told(told, "no master answers yet, asking again", say)
+            reported = _report_change(reported, "no master answers yet; retrying", report)
         elif answer.type == messages.WELCOME:
             found: Mapping[str, Any] = answer.data
             return found
         elif answer.type == messages.REFUSED:
             raise OptionError(f"refused: {answer.data['why']}")
         elif answer.type == messages.WAIT:
-            told = _told(told, f"standing by: {answer.data['why']}", say)
-            _gevent.sleep(_SPARE_S)
+            reported = _report_change(reported, f"standing by: {answer.data['why']}", report)
+            _gevent.sleep(_STANDBY_S)
     return None
 
 
-def _name(token: str) -> str:
-    """What Locust's master answers to."""
+def _client_name(token: str) -> str:
+    """Identity that Locust's master replies to."""
     return f"{socket.gethostname()}_join_{token}"
 
 
@@ -93,9 +105,9 @@ def _hello(token: str) -> dict[str, Any]:
     return {"token": token, "host": socket.gethostname(), "versions": messages.versions()}
 
 
-def _told(before: str, now: str, say: Callable[[str], None]) -> str:
+def _report_change(before: str, now: str, report: Callable[[str], None]) -> str:
     if now != before:
-        say(now)
+        report(now)
     return now
 
 
@@ -109,4 +121,4 @@ def _folder(spool: Path, name: str) -> Path:
         except OSError as e:
             raise OptionError(f"{path} cannot be made: {e.strerror}; {next_step(e)}") from e
         return path.resolve()
-    raise LoadchaosError(f"no free name for a worker's folder under {spool}: --out names another")
+    raise LoadchaosError(f"no free name for a worker's folder under {spool}: choose another with --out")

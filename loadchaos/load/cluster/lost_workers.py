@@ -1,30 +1,103 @@
-"""Workers beside their master on one machine: each writes its own rows, so a lost one is known by rows without an end."""
+"""Count the requests that lost workers left unsent (missed rows).
+
+Workers beside their master write their own rows: one is lost if its rows have no end. Workers on other machines are
+watched by the master (master.py).
+"""
 
 from __future__ import annotations
 
+import os
 import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
+
+import orjson
 
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
+from loadchaos.core.ledger.rows import is_pipelined
 from loadchaos.core.ledger.writer import Writer
-from loadchaos.load.cluster.reassign import Begins, lost_share
+from loadchaos.load.worker.worker_plan import WorkerPlan
+
+Share = Counter[tuple[str, int]]
+"""Requests by traffic and phase."""
 
 
-def note_lost(plan: Path, workers: int) -> None:
-    """Write what lost workers have left undone, as missed. May raise LedgerError."""
+class PhaseBegins:
+    """Begin of each phase and time of the stop.
+
+    They bound what can have been missed.
+    """
+
+    def __init__(self) -> None:
+        self.phases: dict[int, int] = {}
+        self.stopped_ns: int | None = None
+
+    def feed(self, rows: bytes) -> None:
+        """Read a piece of a worker's rows; parses only the few that name a phase."""
+        if b'"row":"phase"' not in rows:
+            return
+        for line in rows.split(b"\n"):
+            if b'"row":"phase"' in line:
+                self.feed_row(orjson.loads(line))
+
+    def feed_row(self, row: Mapping[str, Any]) -> None:
+        """Read one row of a worker."""
+        if row.get("row") == "phase" and row.get("what") == "begin":
+            self.phases.setdefault(int(row["phase"]), int(row["at_ns"]))
+
+    def feed_commands(self, commands: Iterable[Mapping[str, Any]]) -> None:
+        """Read rows of control.jsonl."""
+        for row in commands:
+            if row.get("what") == "stop" and self.stopped_ns is None:
+                self.stopped_ns = int(row["at_ns"])
+
+
+def unsent_share(plan: Path, worker: int, rows: Path, begins: PhaseBegins) -> Share:
+    """Count the requests that a worker should have sent and did not.
+
+    A closed phase with a duration has no such number.
+    """
+    unsent: Share = Counter()
+    read = WorkerPlan.read(plan, worker, os.environ)
+    for phase, steps in read.phases():
+        if phase.for_s is not None:
+            continue
+        begin_ns = begins.phases.get(phase.index)
+        if begins.stopped_ns is not None and (begin_ns is None or not phase.open):
+            continue  # nobody knows how far the others would have got
+        for step in steps:
+            due_ns = (begin_ns or 0) + int(((step.due_s or 0.0) - phase.behind_s) * 1e9)
+            if begins.stopped_ns is not None and due_ns > begins.stopped_ns:
+                break
+            unsent[step.traffic, phase.index] += 1
+    for row in Tail(rows).rows():
+        if row.get("row") == "begin" and not is_pipelined(row):
+            unsent[str(row["traffic"]), int(row["phase"])] -= 1
+        elif row.get("row") == "missed":
+            unsent[str(row["traffic"]), int(row["phase"])] -= int(row["count"])
+    return +unsent
+
+
+def record_lost_workers(plan: Path, workers: int) -> None:
+    """Write missed rows for local workers that were lost.
+
+    May raise LedgerError.
+    """
     folder = RunFolder(plan.parent)
-    begins = Begins()
-    begins.obey(row for row in Tail(folder.control).rows() if row.get("row") == "control")
+    begins = PhaseBegins()
+    begins.feed_commands(row for row in Tail(folder.control).rows() if row.get("row") == "control")
     lost = [worker for worker in range(workers) if not _ended(folder.requests(worker))]
     if not lost:
         return
     for path in folder.request_files():
         for row in Tail(path).rows():
-            begins.see(row)
+            begins.feed_row(row)
     writer = Writer(folder.path / "requests-master.jsonl", "locust-master")
     for worker in lost:
-        for (traffic, phase), count in sorted(lost_share(plan, worker, folder.requests(worker), begins).items()):
+        for (traffic, phase), count in sorted(unsent_share(plan, worker, folder.requests(worker), begins).items()):
             writer.write(
                 {
                     "row": "missed",

@@ -1,8 +1,8 @@
-"""What master and remote workers say to each other inside Locust's messages, and how rows are packed for the way.
+"""Messages between master and remote workers, and the compression of rows.
 
-Rows travel as pieces of the worker's own file: `part` and `offset` are the place of the piece in it, and so its sequence
-number. The master appends a piece only where its copy ends, and says how far it has got; what comes twice or out of turn
-changes nothing, and in the end both files are equal byte by byte.
+Rows are sent as pieces of the worker's own file: `part` and `offset` are the position of the piece in it, and so its
+sequence number. The master appends a piece only where its copy ends, and replies how much it has. Repeated or reordered
+pieces change nothing, and in the end both files are equal byte by byte.
 """
 
 from __future__ import annotations
@@ -15,59 +15,66 @@ from typing import Any
 from loadchaos.core.version import __version__
 
 HELLO = "loadchaos_hello"
-"""Worker to master, before Locust knows it: versions, host. Asked again until WELCOME, WAIT or REFUSED comes."""
+"""Worker to master, before Locust knows it: versions and host. Repeated until WELCOME, WAIT or REFUSED arrives."""
 WELCOME = "loadchaos_welcome"
-"""Master to worker: its place, the plan, the server's facts, and the files the profile names."""
+"""Master to worker: its slot, the plan, the server's facts, and the files that the profile names."""
 WAIT = "loadchaos_wait"
-"""Master to worker: no place is free now; it may ask again."""
+"""Master to worker: no slot is free now; it may ask again."""
 REFUSED = "loadchaos_refused"
-"""Master to worker: it cannot take part, and why."""
+"""Master to worker: it cannot take part, and the reason."""
 ROWS = "loadchaos_rows"
 """Worker to master: a piece of its file."""
 ACK = "loadchaos_ack"
-"""Master to worker: how many bytes of its file are written here."""
+"""Master to worker: how many bytes of its file the master has written."""
 PING = "loadchaos_ping"
 PONG = "loadchaos_pong"
 CONTROL = "loadchaos_control"
 """Master to workers: rows of control.jsonl."""
 DONE = "loadchaos_done"
-"""Worker to master: its load is over and every row is written here."""
+"""Worker to master: its load has ended, and the master has every row."""
 
 PIECE_BYTES = 256 * 1024
-"""How much of a file goes into one message at most, before it is compressed."""
+"""Largest piece of a file in one message, before compression."""
 
 
 def versions() -> dict[str, str]:
-    """What has to be equal on both sides."""
+    """Versions that must be equal on master and worker."""
     return {"loadchaos": __version__, "locust": version("locust")}
 
 
 def mismatch(theirs: Mapping[str, Any]) -> str | None:
-    """Why a worker of these versions cannot take part, None where it can. Locust's own messages change with minors."""
+    """Explain why a worker of these versions cannot take part.
+
+    Returns None if it can.
+    Locust's own messages change with minor versions.
+    """
     ours = versions()
     if theirs.get("loadchaos") != ours["loadchaos"]:
-        return _differ("loadchaos", ours["loadchaos"], theirs.get("loadchaos"))
+        return _version_error("loadchaos", ours["loadchaos"], theirs.get("loadchaos"))
     if str(theirs.get("locust")).split(".")[:2] != ours["locust"].split(".")[:2]:
-        return _differ("Locust", ours["locust"], theirs.get("locust"))
+        return _version_error("Locust", ours["locust"], theirs.get("locust"))
     return None
 
 
-def _differ(what: str, ours: str, theirs: object) -> str:
+def _version_error(what: str, ours: str, theirs: object) -> str:
     return f"the master runs {what} {ours}, this worker {what} {theirs}: install the same version on both"
 
 
-def packed(data: bytes) -> bytes:
-    """Compressed, quickly: rows shrink to about a sixth."""
+def compress(data: bytes) -> bytes:
+    """Compress rows, fast rather than small: to about a sixth."""
     return zlib.compress(data, 1)
 
 
-def unpacked(data: bytes) -> bytes:
-    """What `packed` took. Raises ValueError for anything else, or for more than a piece may hold."""
+def decompress(data: bytes) -> bytes:
+    """Undo `compress`.
+
+    Raises ValueError for anything else, or for more than one piece.
+    """
     engine = zlib.decompressobj()
     try:
         found = engine.decompress(data, 4 * PIECE_BYTES)
     except zlib.error as e:
-        raise ValueError(f"a piece of rows cannot be unpacked: {e}") from e
+        raise ValueError(f"a piece of rows cannot be decompressed: {e}") from e
     if engine.unconsumed_tail:
         raise ValueError("a piece of rows is larger than any worker sends")
     return found

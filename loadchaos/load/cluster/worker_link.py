@@ -1,8 +1,8 @@
-"""The worker's side of a load on many machines: its rows to the master, the master's orders and clock to it.
+"""Worker's link to its master: rows out, commands and clock in.
 
-The worker writes its rows to a file of its own, as every worker does, and this ships what has been written since, part by
-part. So a link that breaks delays rows and loses none, and after a death the file lies where the worker ran; a part that the
-master has whole becomes Parquet there.
+The worker writes its rows to its own file, as every worker does, and this sends new rows, part by part. A broken link
+delays rows and loses none, and after a death the file is where the worker ran. A part that the master has completely
+becomes Parquet there.
 """
 
 from __future__ import annotations
@@ -26,96 +26,100 @@ from loadchaos.load.worker.clock_sync import MasterClock
 from loadchaos.load.worker.greenlets import flag, sleep, spawn
 
 SHIP_S = 0.5
-"""How long a row waits at most before it goes; with the way there, what a worker's death can cost."""
+"""Longest time a row waits before it is sent, in seconds; a worker's death loses this much and the transfer."""
 PING_S = 5.0
-SILENT_S = 15.0
-"""A worker that hears nothing of its master for so long ends its load: nobody would watch what it does."""
+MASTER_SILENCE_S = 15.0
+"""A worker ends its load after this long without its master, as nobody would monitor it."""
 
-_AGAIN_S = 3.0
+_RESEND_S = 3.0
 _WINDOW_BYTES = 4 * messages.PIECE_BYTES
 _FIRST_PINGS = 8
 _CLOCK_ROW_S = 60.0
 
 
 class LocustWorker(Protocol):
-    """What we need of Locust's WorkerRunner."""
+    """The part of Locust's WorkerRunner that is used here."""
 
     def send_message(self, msg_type: str, data: dict[str, Any] | None = None) -> None:
         """Send to the master."""
 
     def register_message(self, msg_type: str, listener: Callable[..., None], concurrent: bool = False) -> None:
-        """Have `listener(environment, msg)` called for messages of a kind."""
+        """Call `listener(environment, msg)` for messages of a kind."""
 
 
-class Link:
-    """One worker's link to its master, from before the load until every row has arrived.
+class WorkerLink:
+    """One worker's link to its master, until every row has arrived.
 
-    `clock` is the master's; `lost` is called once when the master has been silent for SILENT_S.
+    `clock` is the master's, `known` is set once it was measured. `lost` is called once when the master has been silent
+    for MASTER_SILENCE_S.
     """
 
-    def __init__(self, runner: LocustWorker, folder: Path, place: int, token: str, lost: Callable[[], None]) -> None:
+    def __init__(self, runner: LocustWorker, folder: Path, slot: int, token: str, lost: Callable[[], None]) -> None:
         self.clock = MasterClock()
         self.known = flag()
-        self._runner, self._place, self._token, self._lost = runner, place, token, lost
-        self._path = RunFolder(folder).requests(place)
+        self._runner, self._slot, self._token, self._lost = runner, slot, token, lost
+        self._path = RunFolder(folder).requests(slot)
         self._control = RunFolder(folder).control
         self._part = self._sent = self._acked = 0
-        self._sent_at = self._heard_at = time.monotonic()
-        self._noted_at = 0.0
-        self._orders = 0
+        self._sent_at_s = self._heard_at_s = time.monotonic()
+        self._clock_row_at_s = 0.0
+        self._commands = 0
         self._acks = flag()
         self._note: Callable[[ClockRow], None] | None = None
-        self._over = False
+        self._finished = False
         for kind, listener in (
             (messages.ACK, self._on_ack),
             (messages.PONG, self._on_pong),
             (messages.CONTROL, self._on_control),
         ):
             runner.register_message(kind, listener)
-        spawn(self._pinging)
-        spawn(self._shipping)
+        spawn(self._ping_forever)
+        spawn(self._ship_forever)
 
-    def noting(self, note: Callable[[ClockRow], None]) -> None:
-        """Where rows about the clock go from now on."""
+    def record_clock(self, note: Callable[[ClockRow], None]) -> None:
+        """Write clock rows with `note` from now on."""
         self._note = note
-        self._note_clock()
+        self._write_clock_row()
 
     def finish(self, why: str, limit_s: float) -> bool:
-        """The load is over: wait until the master has every row, then tell it; False when it did not get them."""
+        """End the load: wait until the master has every row, then report it.
+
+        Returns False when the master does not have all rows within `timeout_s`.
+        """
         deadline = time.monotonic() + limit_s
-        while not self._arrived():
+        while not self._all_acked():
             if time.monotonic() > deadline:
                 return False
             self._acks.clear()
             self._ship()
             self._acks.wait(SHIP_S)
-        self._over = True
+        self._finished = True
         self._send(messages.DONE, {"why": why, "size": self._size()})
         return True
 
     # --- rows to the master -----------------------------------------------------------------------------------------------
 
-    def _shipping(self) -> None:
-        while not self._over:
+    def _ship_forever(self) -> None:
+        while not self._finished:
             self._ship()
             sleep(SHIP_S)
-            if time.monotonic() - self._heard_at > SILENT_S:
+            if time.monotonic() - self._heard_at_s > MASTER_SILENCE_S:
                 self._lost()
                 return
 
     def _ship(self) -> None:
-        self._turn_to_next_part()
-        if self._sent > self._acked and time.monotonic() - self._sent_at > _AGAIN_S:
-            self._sent = self._acked  # lost on the way, or the master took long: it ignores what it has
+        self._advance_part()
+        if self._sent > self._acked and time.monotonic() - self._sent_at_s > _RESEND_S:
+            self._sent = self._acked  # lost in transfer, or the master is slow: it ignores rows that it has
         while self._sent - self._acked < _WINDOW_BYTES and (piece := self._piece(self._sent)):
             lag_ns = self.clock.now_ns()
-            rows = {"part": self._part, "offset": self._sent, "rows": messages.packed(piece), "sent_ns": lag_ns}
+            rows = {"part": self._part, "offset": self._sent, "rows": messages.compress(piece), "sent_ns": lag_ns}
             self._send(messages.ROWS, rows)
             self._sent += len(piece)
-            self._sent_at = time.monotonic()
+            self._sent_at_s = time.monotonic()
 
     def _piece(self, offset: int) -> bytes:
-        """Whole rows from there on, as many as go into one message."""
+        """Return complete rows from `offset` on, as many as fit into one message."""
         try:
             with self._file.open("rb") as f:
                 f.seek(offset)
@@ -132,80 +136,80 @@ class Link:
         return self._file.stat().st_size if self._file.exists() else 0
 
     def _is_finished(self) -> bool:
-        """Whether the load writes the next part by now."""
+        """True when the load writes the next part already."""
         return parquet.part_of(self._path, self._part + 1).exists()
 
-    def _arrived(self) -> bool:
-        """Whether the master has every row."""
-        return not self._is_finished() and self._has_all()
+    def _all_acked(self) -> bool:
+        """True when the master has every row."""
+        return not self._is_finished() and self._part_acked()
 
-    def _has_all(self) -> bool:
-        """Whether it has those of this part: a row that a full disk has torn is none."""
+    def _part_acked(self) -> bool:
+        """True when the master has this part, except a row torn by a full disk."""
         return self._acked >= self._size() or not self._piece(self._acked)
 
-    def _turn_to_next_part(self) -> None:
-        if self._is_finished() and self._has_all():
-            spawn(_pack, self._file)
+    def _advance_part(self) -> None:
+        if self._is_finished() and self._part_acked():
+            spawn(_convert_part, self._file)
             self._part, self._sent, self._acked = self._part + 1, 0, 0
 
     def _on_ack(self, msg: Any, **_: Any) -> None:
-        self._heard_at = time.monotonic()
+        self._heard_at_s = time.monotonic()
         if int(msg.data.get("part") or 0) != self._part:
             return
-        have = int(msg.data["have"])
-        if msg.data.get("again"):  # a piece before it is missing there
-            self._sent = have
-        self._acked = max(self._acked, have)
+        received = int(msg.data["received"])
+        if msg.data.get("resend"):  # the master misses an earlier piece
+            self._sent = received
+        self._acked = max(self._acked, received)
         self._sent = max(self._sent, self._acked)
         self._acks.set()
-        if not self._arrived():
+        if not self._all_acked():
             self._ship()
 
     # --- clock and orders -------------------------------------------------------------------------------------------------
 
-    def _pinging(self) -> None:
-        while not self._over:
-            self._send(messages.PING, {"mine_ns": time.monotonic_ns(), "orders": self._orders})
+    def _ping_forever(self) -> None:
+        while not self._finished:
+            self._send(messages.PING, {"mine_ns": time.monotonic_ns(), "commands": self._commands})
             sleep(0.05 if self.clock.samples < _FIRST_PINGS else PING_S)
 
     def _on_pong(self, msg: Any, **_: Any) -> None:
-        self._heard_at = time.monotonic()
+        self._heard_at_s = time.monotonic()
         self.clock.sample(int(msg.data["mine_ns"]), int(msg.data["theirs_ns"]), time.monotonic_ns())
         if self.clock.samples >= _FIRST_PINGS:
             self.known.set()
-        if time.monotonic() - self._noted_at > _CLOCK_ROW_S:
-            self._note_clock()
+        if time.monotonic() - self._clock_row_at_s > _CLOCK_ROW_S:
+            self._write_clock_row()
 
-    def _note_clock(self) -> None:
+    def _write_clock_row(self) -> None:
         if self._note is not None:
-            self._noted_at = time.monotonic()
+            self._clock_row_at_s = time.monotonic()
             at_ns, offset_ns = time.monotonic_ns(), self.clock.offset_ns
             self._note({"row": "clock", "at_ns": at_ns, "offset_ns": offset_ns, "rtt_ns": self.clock.rtt_ns})
 
     def _on_control(self, msg: Any, **_: Any) -> None:
-        """What the run tells: it goes into the file that the load reads, as on the master's own machine."""
-        self._heard_at = time.monotonic()
-        if int(msg.data["first"]) > self._orders:  # one before it is missing: the next ping asks for it
+        """Append the run's commands to the file that the load reads."""
+        self._heard_at_s = time.monotonic()
+        if int(msg.data["first"]) > self._commands:  # an earlier one is missing: the next ping requests it
             return
-        new = msg.data["rows"][self._orders - int(msg.data["first"]) :]
-        self._orders += len(new)
+        new = msg.data["rows"][self._commands - int(msg.data["first"]) :]
+        self._commands += len(new)
         fd = os.open(self._control, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             os.write(fd, b"".join(orjson.dumps(row) + b"\n" for row in new))
         finally:
             os.close(fd)
 
-    def heard(self) -> None:
-        """The master gave a sign of its own (Locust's heartbeat)."""
-        self._heard_at = time.monotonic()
+    def note_master_alive(self) -> None:
+        """Note a sign of life from the master (Locust's heartbeat)."""
+        self._heard_at_s = time.monotonic()
 
     def _send(self, kind: str, data: dict[str, Any]) -> None:
-        self._runner.send_message(kind, {**data, "place": self._place, "token": self._token})
+        self._runner.send_message(kind, {**data, "slot": self._slot, "token": self._token})
 
 
-def _pack(part: Path) -> None:
-    """Nobody reads it any more: beside, in a process of its own, it becomes Parquet."""
-    with suppress(OSError):  # no process to be had: the JSONL stays
+def _convert_part(part: Path) -> None:
+    """Convert a finished part to Parquet in a process of its own."""
+    with suppress(OSError):  # no process could be started: the JSONL stays
         subprocess.run(
             [sys.executable, "-m", "loadchaos.core.ledger.parquet", str(part)], stdin=subprocess.DEVNULL, check=False
         )

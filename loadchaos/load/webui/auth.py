@@ -1,8 +1,9 @@
-"""Who may use the web UI: the browser of whoever started it, or of whoever knows the password; no other page in it.
+"""Access control of the web UI.
 
-A page from elsewhere that is open in the same browser can send requests to 127.0.0.1, so each request must name us as
-its Host (a name that was made to resolve to us does not), what changes something must come from our own pages (Origin),
-and our own buttons carry a token that only our page knows.
+Host check, same-origin check, page token, login.
+A page from elsewhere that is open in the same browser can send requests to 127.0.0.1. So each request must name us as
+its Host (a name that was made to resolve to us does not), a request that changes something must come from our own pages
+(Origin), and our own buttons carry a token that only our page knows.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ PASSWORD_VARIABLE = "LOADCHAOS_WEB_PASSWORD"  # noqa: S105 - the name of a varia
 TOKEN_HEADER = "X-Loadchaos-Token"  # noqa: S105 - the name of a header
 _USER = "loadchaos"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
-_HARMLESS = ("GET", "HEAD", "OPTIONS")
+_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _WRONG_PASSWORD_S = 1.0
 
 
@@ -30,7 +31,7 @@ class _User(UserMixin):
 
 
 class WebUi(Protocol):
-    """Locust's web UI, as far as it is used here and in webui.py."""
+    """The part of Locust's web UI that is used here and in extension.py."""
 
     app: Flask
     host: str
@@ -41,16 +42,19 @@ class WebUi(Protocol):
 
     @property
     def login_manager(self) -> Any:
-        """Flask-Login's."""
+        """Flask-Login's manager."""
         ...
 
     def auth_required_if_enabled(self, view: Callable[..., Any]) -> Callable[..., Any]:
-        """The view behind the login, where there is one."""
+        """Wrap a view so that it needs a login, if there is one."""
         ...
 
 
-def guard(web_ui: WebUi) -> str:
-    """Set everything up; returns the token that our page gives to our buttons."""
+def protect(web_ui: WebUi) -> str:
+    """Install all checks.
+
+    Returns the token that our page gives to our buttons.
+    """
     app = web_ui.app
     app.config.update(
         SECRET_KEY=secrets.token_hex(),
@@ -66,12 +70,12 @@ def guard(web_ui: WebUi) -> str:
     @app.before_request
     def check() -> None:
         if local and request.host not in hosts:
-            abort(403, "this address is not ours: open http://127.0.0.1 in place of a name")
-        if request.method not in _HARMLESS:
-            _own_page()
+            abort(403, "unknown Host header: open http://127.0.0.1 instead of a host name")
+        if request.method not in _SAFE_METHODS:
+            _require_own_page()
 
     def harden(response: Response) -> Response:
-        # Locust allows every page to read its answers (CORS); nobody needs that here.
+        # Locust allows every page to read its answers (CORS), which nothing here needs.
         for name in ("Access-Control-Allow-Origin", "Access-Control-Allow-Credentials"):
             response.headers.pop(name, None)
         response.headers.update(
@@ -85,30 +89,33 @@ def guard(web_ui: WebUi) -> str:
     return secrets.token_urlsafe()
 
 
-def need(token: str) -> None:
-    """403 without the token of our page."""
+def require_token(token: str) -> None:
+    """Abort with 403 unless the request carries our page's token."""
     if not hmac.compare_digest(request.headers.get(TOKEN_HEADER, "").encode(), token.encode()):
-        abort(403, "the token of the page is missing: reload it")
+        abort(403, "the page token is missing: reload the page")
 
 
-def _own_page() -> None:
+def _require_own_page() -> None:
     origin, site = request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site")
     if origin is not None and origin.partition("://")[2] != request.host:
-        abort(403, "a request from another page")
+        abort(403, "requests from other pages are not allowed")
     if site not in (None, "same-origin", "none"):
-        abort(403, "a request from another page")
+        abort(403, "requests from other pages are not allowed")
 
 
 def _login(web_ui: WebUi, password: str) -> None:
-    """Locust's own login page; each wrong password costs its sender a second."""
+    """Install Locust's own login page.
+
+    A wrong password delays its sender by 1 s.
+    """
     web_ui.login_manager.user_loader(lambda name: _User() if name == _USER else None)
     web_ui.auth_args = {"username_password_callback": "./loadchaos/login"}
 
     @web_ui.app.route("/loadchaos/login", methods=["POST"])
     def login() -> Any:
         given = request.form.get("password", "")
-        right = hmac.compare_digest(given.encode(), password.encode())
-        if right and request.form.get("username") == _USER:
+        correct = hmac.compare_digest(given.encode(), password.encode())
+        if correct and request.form.get("username") == _USER:
             login_user(_User())  # type: ignore[no-untyped-call]  # flask_login ships no types
             return redirect(url_for("locust.index"))
         time.sleep(_WRONG_PASSWORD_S)

@@ -1,10 +1,10 @@
-// Draws what the follower made into Locust's own page: a strip on top, and panels for our tabs and under its charts.
-// The panels come escaped from the server and stand in a shadow root, so that neither page's style reaches the other.
+// Adds to Locust's page: a status strip on top, panels for our tabs, and a panel below Locust's charts.
+// The panels are escaped on the server. A shadow root keeps both pages' styles apart.
 (() => {
   "use strict";
-  const EVERY_MS = 1000, LOOK_MS = 150, ASTRAY = 3;
+  const REFRESH_MS = 1000, TAB_POLL_MS = 150, MAX_STALE = 3;
   const PANELS = { server: "server", attacks: "attacks", charts: "charts" };
-  const WORDS = { idle: "ready", starting: "starting", preparing: "preparing the server and the load", load: "running", judging: "judging" };
+  const PHASE_TEXTS = { idle: "ready", starting: "starting", preparing: "preparing the server and the load", load: "running", judging: "judging the run" };
   const { token } = window.loadchaos;
   const root = document.getElementById("root");
 
@@ -19,14 +19,14 @@
   host.style.cssText = "max-width:1536px;margin:0 auto;padding:0 24px 48px";
   document.body.appendChild(host);
   const fit = document.createElement("style");
-  fit.textContent = "#root>*{min-height:0!important}"; // Locust fills the window, and ours would begin below it
+  fit.textContent = "#root>*{min-height:0!important}"; // Locust fills the window: our panel would begin below it
   document.head.appendChild(fit);
   const shadow = host.attachShadow({ mode: "open" });
-  let shown = "", newest = "", astray = 0;
+  let shown = "", newest = "", stale = 0;
 
   const tab = () => (document.querySelector('[role="tab"]') ? new URLSearchParams(location.search).get("tab") || "stats" : "");
 
-  function part(text, href, bold) {
+  function addPart(text, href, bold) {
     const e = document.createElement(href ? "a" : "span");
     e.textContent = text;
     if (href) { e.href = href; e.target = "_blank"; e.style.color = "#7fd8c0"; }
@@ -34,32 +34,32 @@
     strip.appendChild(e);
   }
 
-  async function strip_now() {
+  async function refresh_strip() {
     const s = await (await fetch("./loadchaos/state")).json();
     strip.replaceChildren();
-    part(`loadchaos ${s.profile}`, "", true);
+    addPart(`loadchaos ${s.profile}`, "", true);
     strip.dataset.phase = s.phase;
-    // Locust's page hears of a load by its own Start alone, and an answer that was on its way then tells it that there is
-    // none: it shows its form, no tabs, and asks no more. Loaded anew it knows.
-    astray = s.phase === "load" && !tab() ? astray + 1 : 0;
-    if (astray > ASTRAY) location.reload();
+    // Locust's page learns of a load by its own Start only. An answer that was in flight then may report no load: the page
+    // shows its form, no tabs, and stops polling. A reload repairs this.
+    stale = s.phase === "load" && !tab() ? stale + 1 : 0;
+    if (stale > MAX_STALE) location.reload();
     strip.dataset.verdict = s.verdict || "";
-    part(s.verdict ? `${s.verdict.toUpperCase()} (exit code ${s.exit_code})` : WORDS[s.phase] || s.phase, "", Boolean(s.verdict));
-    if (s.error) part(s.error);
-    if (!s.run) part(s.about);
-    for (const link of s.links) part(link.title, `./loadchaos/runs/${encodeURIComponent(s.run)}/${link.href}`);
-    if (s.run) part(s.run);
-    for (const older of s.older) part(`report of ${older}`, `./loadchaos/runs/${encodeURIComponent(older)}/report.html`);
+    addPart(s.verdict ? `${s.verdict.toUpperCase()} (exit code ${s.exit_code})` : PHASE_TEXTS[s.phase] || s.phase, "", Boolean(s.verdict));
+    if (s.error) addPart(s.error);
+    if (!s.run) addPart(s.about);
+    for (const link of s.links) addPart(link.title, `./loadchaos/runs/${encodeURIComponent(s.run)}/${link.href}`);
+    if (s.run) addPart(s.run);
+    for (const older of s.older) addPart(`report of ${older}`, `./loadchaos/runs/${encodeURIComponent(older)}/report.html`);
   }
 
-  async function panel_now() {
+  async function refresh_panel() {
     const name = PANELS[tab()];
     host.hidden = !name;
     if (!name) return;
     const text = await (await fetch(`./loadchaos/panel/${name}`)).text();
-    const page = text || `<p>${name === "charts" ? "" : "Nothing yet: the run is still being prepared, or none was started."}</p>`;
+    const page = text || `<p>${name === "charts" ? "" : "No data yet: the run is being prepared, or no run was started."}</p>`;
     if (name !== PANELS[tab()] || (name === shown && page === newest)) return;
-    // A pressed or focused button and opened details outlive the redrawing.
+    // Keep the focused button and opened details when the panel is redrawn.
     const open = new Set([...shadow.querySelectorAll("details[open]")].map((d) => d.id));
     const focus = shadow.activeElement && shadow.activeElement.id;
     shadow.innerHTML = page;
@@ -85,19 +85,19 @@
       body: button.dataset.attack,
     });
     if (!answer.ok) { button.textContent = `${button.textContent}: ${await answer.text()}`; return; }
-    setTimeout(() => { button.disabled = false; }, EVERY_MS);
+    setTimeout(() => { button.disabled = false; }, REFRESH_MS);
   });
 
-  const forever = (work, ms) => {
-    const turn = async () => {
+  const repeat = (work, ms) => {
+    const step = async () => {
       try { await work(); } catch (e) { strip.dataset.phase = "lost"; }
-      setTimeout(turn, ms);
+      setTimeout(step, ms);
     };
-    turn();
+    step();
   };
-  forever(strip_now, EVERY_MS);
-  forever(panel_now, EVERY_MS);
-  // Locust changes its tab without a word to anybody: look at the address.
+  repeat(refresh_strip, REFRESH_MS);
+  repeat(refresh_panel, REFRESH_MS);
+  // Locust fires no event when its tab changes: poll the address.
   let last = "";
-  setInterval(() => { const now = tab(); if (now !== last) { last = now; panel_now().catch(() => {}); } }, LOOK_MS);
+  setInterval(() => { const now = tab(); if (now !== last) { last = now; refresh_panel().catch(() => {}); } }, TAB_POLL_MS);
 })();

@@ -293,7 +293,7 @@ class Dispatcher:
 
     def _poll_control(self) -> None:
         self.control.read()
-        if self._disk is not None and (change := self._disk.changed(time.monotonic())) is not None:
+        if self._disk is not None and (change := self._disk.poll(time.monotonic())) is not None:
             change["text"] = f"on {socket.gethostname()} {change['text']}"
             self._recorder.write(change)
         self._recorder.set_compact(self.control.compact_rows or (self._disk is not None and self._disk.low))

@@ -113,7 +113,7 @@ def test_disk_monitor_warns_below_a_twentieth_and_ends_well_above(
     free = iter([60, 49, 60, 76, 76])
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Disk(1000, 0, next(free)))
     watch = disk_space.DiskMonitor(tmp_path)
-    seen = [watch.changed(now) for now in (10.0, 11.0, 12.0, 14.0, 16.0, 18.0)]
+    seen = [watch.poll(now) for now in (10.0, 11.0, 12.0, 14.0, 16.0, 18.0)]
     assert [s and s["what"] for s in seen] == [None, None, "low", None, "enough", None]
 
 
@@ -121,7 +121,7 @@ def test_disk_monitor_of_a_large_disk_warns_below_a_gigabyte(tmp_path: Path, mon
     free = iter([2**30 + 1, 2**30 - 1])
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Disk(2**44, 0, next(free)))
     watch = disk_space.DiskMonitor(tmp_path)
-    assert watch.changed(10.0) is None
-    found = watch.changed(20.0)
+    assert watch.poll(10.0) is None
+    found = watch.poll(20.0)
     assert found is not None
     assert "1,024 MB of disk are free" in found["text"]

@@ -20,7 +20,7 @@ from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.load.cluster import master as gather
 from loadchaos.load.cluster import messages, worker_link
-from loadchaos.load.cluster.reassign import Begins, lost_share
+from loadchaos.load.cluster.lost_workers import PhaseBegins, unsent_share
 from loadchaos.load.worker import bundle
 from loadchaos.load.worker.clock_sync import MasterClock
 from loadchaos.load.worker.greenlets import sleep, spawn
@@ -69,16 +69,16 @@ class Master:
         lay_out(folder, [{"rate": "10/s", "for": "10s"}], workers)
         self.folder, self.wire = folder, Wire()
         self.begun: list[int] = []
-        self.over: list[LedgerError | None] = []
-        self.gatherer = gather.Coordinator(self.wire, folder, workers, wait_s, self.begun.append, self.over.append)
+        self.on_end: list[LedgerError | None] = []
+        self.gatherer = gather.Coordinator(self.wire, folder, workers, wait_s, self.begun.append, self.on_end.append)
 
     def hello(self, token: str, **versions: str) -> tuple[str, dict[str, Any]]:
         return self.wire.comes(messages.HELLO, token=token, host=token, versions={**messages.versions(), **versions})
 
     def joined(self, *tokens: str) -> None:
-        for place, token in enumerate(tokens):
+        for slot, token in enumerate(tokens):
             assert self.hello(token)[0] == messages.WELCOME
-            self.wire.comes(messages.PING, client=token, place=place, token=token, mine_ns=7, orders=0)
+            self.wire.comes(messages.PING, client=token, slot=slot, token=token, mine_ns=7, commands=0)
 
     def seen(self, what: str) -> list[dict[str, Any]]:
         rows = map(json.loads, (self.folder / "requests-master.jsonl").read_bytes().splitlines())
@@ -100,8 +100,8 @@ def master(tmp_path: Path) -> Master:
 
 def test_each_worker_gets_a_place_and_the_plan_and_the_load_begins_with_the_last(master: Master) -> None:
     kind, welcome = master.hello("a")
-    assert (kind, welcome["place"], welcome["plan"]["seed"]) == (messages.WELCOME, 0, 1)
-    assert master.hello("a")[1]["place"] == 0, "asked again, it has the same place"
+    assert (kind, welcome["slot"], welcome["plan"]["seed"]) == (messages.WELCOME, 0, 1)
+    assert master.hello("a")[1]["slot"] == 0, "asked again, it has the same place"
     master.joined("a")
     sleep(0.2)
     assert master.begun == []
@@ -118,7 +118,7 @@ def test_a_worker_of_another_version_is_refused_in_words(master: Master, which: 
     assert theirs in answer["why"]
     assert "install the same version" in answer["why"]
     assert [r["what"] for r in master.seen("refused")] == ["refused"]
-    assert master.hello("new")[1]["place"] == 0, "it has taken no place"
+    assert master.hello("new")[1]["slot"] == 0, "it has taken no place"
 
 
 def test_a_worker_that_comes_late_stands_by_and_is_told_of_once(master: Master) -> None:
@@ -135,23 +135,24 @@ def test_rows_are_written_once_and_in_order_whatever_the_way_does(master: Master
     now_ns = time.monotonic_ns()
 
     def send(offset: int, rows: bytes) -> dict[str, Any]:
-        packed = messages.packed(rows)
-        return master.wire.comes(messages.ROWS, place=1, token="b", offset=offset, rows=packed, sent_ns=now_ns)[1]
+        data = messages.compress(rows)
+        return master.wire.comes(messages.ROWS, slot=1, token="b", offset=offset, rows=data, sent_ns=now_ns)[1]
 
-    assert send(len(first), second) == {"part": 0, "have": 0, "again": True}, "one before it is missing"
-    assert send(0, first) == {"part": 0, "have": len(first), "again": False}
-    assert send(0, first) == {"part": 0, "have": len(first), "again": False}, "it came twice"
-    assert send(len(first), second)["have"] == len(first + second)
+    assert send(len(first), second) == {"part": 0, "received": 0, "resend": True}, "one before it is missing"
+    assert send(0, first) == {"part": 0, "received": len(first), "resend": False}
+    assert send(0, first) == {"part": 0, "received": len(first), "resend": False}, "it came twice"
+    assert send(len(first), second)["received"] == len(first + second)
     assert (master.folder / "requests-1.jsonl").read_bytes() == first + second
 
 
 def test_rows_of_strangers_are_nobodys(master: Master) -> None:
     master.joined("a", "b")
     before = len(master.wire.sent)
-    for more in ({"place": 0, "token": "x"}, {"place": 9, "token": "a"}, {"place": None, "token": "a"}):
-        packed = messages.packed(ROW)
+    for more in ({"slot": 0, "token": "x"}, {"slot": 9, "token": "a"}, {"slot": None, "token": "a"}):
+        compress = messages.compress(ROW)
         master.wire.listeners[messages.ROWS](
-            environment=None, msg=SimpleNamespace(data={"offset": 0, "rows": packed, "sent_ns": 0, **more}, node_id="s")
+            environment=None,
+            msg=SimpleNamespace(data={"offset": 0, "rows": compress, "sent_ns": 0, **more}, node_id="s"),
         )
     assert len(master.wire.sent) == before
     assert not (master.folder / "requests-0.jsonl").exists()
@@ -162,7 +163,7 @@ def test_rows_that_take_long_make_a_worker_slow_once(master: Master) -> None:
     for n in range(2):
         long_ago = time.monotonic_ns() - 3 * gather.SLOW_NS
         master.wire.comes(
-            messages.ROWS, place=0, token="a", offset=n * len(ROW), rows=messages.packed(ROW), sent_ns=long_ago
+            messages.ROWS, slot=0, token="a", offset=n * len(ROW), rows=messages.compress(ROW), sent_ns=long_ago
         )
     assert [r["worker"] for r in master.seen("slow")] == [0]
 
@@ -172,25 +173,25 @@ def test_orders_reach_every_worker_and_again_those_that_missed_some(master: Mast
     with (master.folder / "control.jsonl").open("w") as f:
         f.write('{"row":"control","at_ns":1,"what":"pause","why":""}\n')
     turn_until(lambda: master.wire.kinds()[messages.CONTROL] == 2)
-    kind, data = master.wire.comes(messages.PING, client="a", place=0, token="a", mine_ns=7, orders=0)
+    kind, data = master.wire.comes(messages.PING, client="a", slot=0, token="a", mine_ns=7, commands=0)
     assert (kind, data["first"], data["rows"][0]["what"]) == (messages.CONTROL, 0, "pause")
-    assert master.wire.comes(messages.PING, client="a", place=0, token="a", mine_ns=7, orders=1)[0] == messages.PONG
+    assert master.wire.comes(messages.PING, client="a", slot=0, token="a", mine_ns=7, commands=1)[0] == messages.PONG
 
 
 def test_when_all_are_done_the_load_is_over(master: Master) -> None:
     master.joined("a", "b")
     turn_until(lambda: master.begun)
-    master.wire.comes(messages.DONE, place=0, token="a", why="done")
-    master.wire.comes(messages.DONE, place=1, token="b", why="done")
-    turn_until(lambda: master.over)
-    assert master.over == [None]
+    master.wire.comes(messages.DONE, slot=0, token="a", why="done")
+    master.wire.comes(messages.DONE, slot=1, token="b", why="done")
+    turn_until(lambda: master.on_end)
+    assert master.on_end == [None]
     assert not [r for r in master.seen("begin") if r["row"] == "missed"]
 
 
 def test_without_any_worker_it_is_over_and_says_so(tmp_path: Path) -> None:
     master = Master(tmp_path, wait_s=0.1)
-    turn_until(lambda: master.over)
-    assert "no worker came within 0.1 s" in str(master.over[0])
+    turn_until(lambda: master.on_end)
+    assert "no worker connected within 0.1 s" in str(master.on_end[0])
 
 
 def test_who_never_comes_is_absent_and_his_share_is_missed(tmp_path: Path) -> None:
@@ -199,8 +200,8 @@ def test_who_never_comes_is_absent_and_his_share_is_missed(tmp_path: Path) -> No
     turn_until(lambda: master.begun)
     assert master.begun == [1]
     assert [r["worker"] for r in master.seen("absent")] == [1]
-    master.wire.comes(messages.DONE, place=0, token="a", why="done")
-    turn_until(lambda: master.over)
+    master.wire.comes(messages.DONE, slot=0, token="a", why="done")
+    turn_until(lambda: master.on_end)
     rows = [json.loads(line) for line in (tmp_path / "requests-master.jsonl").read_bytes().splitlines()]
     assert [(r["traffic"], r["why"], r["count"]) for r in rows if r["row"] == "missed"] == [("text", "worker_lost", 50)]
 
@@ -210,12 +211,12 @@ def test_who_never_comes_is_absent_and_his_share_is_missed(tmp_path: Path) -> No
 
 def test_a_link_ships_whole_rows_measures_the_clock_and_sends_again_what_was_lost(tmp_path: Path) -> None:
     wire, file = Wire(), tmp_path / "requests-3.jsonl"
-    link = worker_link.Link(wire, tmp_path, 3, "t", lambda: None)
+    link = worker_link.WorkerLink(wire, tmp_path, 3, "t", lambda: None)
     file.write_bytes(ROW * 2 + b'{"row":"begin","id"')
     turn_until(lambda: wire.kinds()[messages.ROWS])
     _, data, _ = next(s for s in wire.sent if s[0] == messages.ROWS)
-    assert (data["offset"], messages.unpacked(data["rows"]), data["place"]) == (0, ROW * 2, 3)
-    wire.comes(messages.ACK, have=0, again=True)
+    assert (data["offset"], messages.decompress(data["rows"]), data["slot"]) == (0, ROW * 2, 3)
+    wire.comes(messages.ACK, received=0, resend=True)
     turn_until(lambda: wire.kinds()[messages.ROWS] == 2)
     assert wire.sent[-1][1]["offset"] == 0
     for _ in range(8):
@@ -226,13 +227,13 @@ def test_a_link_ships_whole_rows_measures_the_clock_and_sends_again_what_was_los
 
 def test_a_link_ends_only_when_the_master_has_every_row(tmp_path: Path) -> None:
     wire, file = Wire(), tmp_path / "requests-0.jsonl"
-    link = worker_link.Link(wire, tmp_path, 0, "t", lambda: None)
+    link = worker_link.WorkerLink(wire, tmp_path, 0, "t", lambda: None)
     file.write_bytes(ROW)
     assert not link.finish("done", 0.3)
     assert wire.kinds()[messages.DONE] == 0
-    wire.comes(messages.ACK, have=len(ROW), again=False)
+    wire.comes(messages.ACK, received=len(ROW), resend=False)
     assert link.finish("done", 0.3)
-    assert wire.sent[-1][1] == {"why": "done", "size": len(ROW), "place": 0, "token": "t"}
+    assert wire.sent[-1][1] == {"why": "done", "size": len(ROW), "slot": 0, "token": "t"}
 
 
 class Through(Wire):
@@ -260,27 +261,27 @@ def test_part_after_part_arrives_and_becomes_parquet_where_it_was_written(tmp_pa
     here, copy = (RunFolder(tmp_path / name).requests(0) for name in ("here", "there"))
     rows = [{"row": "heartbeat", "at_ns": n} for n in range(7)]
     writer = Writer(here, "locust-0", lambda: {"host": "h"})
-    link = worker_link.Link(Through(there), here.parent, 0, "a", lambda: None)
+    link = worker_link.WorkerLink(Through(there), here.parent, 0, "a", lambda: None)
     for n, row in enumerate(rows):
         if n in (3, 5):
             writer._next_part()
         writer.write(row)
     assert link.finish("done", 60)
-    told = list(Tail(here).rows())
-    assert list(Tail(copy).rows()) == told
-    assert [r["host"] for r in told if r["row"] == "header"] == ["h"] * 3
-    assert [r for r in told if r["row"] != "header"] == rows
+    reported = list(Tail(here).rows())
+    assert list(Tail(copy).rows()) == reported
+    assert [r["host"] for r in reported if r["row"] == "header"] == ["h"] * 3
+    assert [r for r in reported if r["row"] != "header"] == rows
     assert parquet.part_of(copy, 2).read_bytes() == parquet.part_of(here, 2).read_bytes()
     turn_until(lambda: parquet.parquet_of(parquet.part_of(here, 1)).exists() and not parquet.part_of(here, 1).exists())
-    assert list(Tail(here).rows()) == told
+    assert list(Tail(here).rows()) == reported
 
 
 def test_orders_are_obeyed_once_and_in_turn(tmp_path: Path) -> None:
     wire = Wire()
-    worker_link.Link(wire, tmp_path, 0, "t", lambda: None)
+    worker_link.WorkerLink(wire, tmp_path, 0, "t", lambda: None)
     pause, resume = ({"row": "control", "what": w} for w in ("pause", "resume"))
-    for first, orders in ((1, [resume]), (0, [pause]), (0, [pause, resume]), (1, [resume])):
-        wire.listeners[messages.CONTROL](environment=None, msg=SimpleNamespace(data={"first": first, "rows": orders}))
+    for first, commands in ((1, [resume]), (0, [pause]), (0, [pause, resume]), (1, [resume])):
+        wire.listeners[messages.CONTROL](environment=None, msg=SimpleNamespace(data={"first": first, "rows": commands}))
     written = [json.loads(line)["what"] for line in (tmp_path / "control.jsonl").read_bytes().splitlines()]
     assert written == ["pause", "resume"]
 
@@ -306,7 +307,7 @@ def test_the_shortest_round_trip_says_the_offset_and_a_minute_later_it_is_forgot
 
 
 @pytest.mark.parametrize(
-    ("load", "stop_after_s", "begun", "undone"),
+    ("load", "stop_after_s", "begun", "unsent"),
     [
         ({"rate": "10/s", "for": "10s"}, None, 20, 30),
         ({"rate": "10/s", "for": "10s"}, 6.0, 20, 10),
@@ -316,18 +317,20 @@ def test_the_shortest_round_trip_says_the_offset_and_a_minute_later_it_is_forgot
     ],
 )
 def test_a_lost_worker_has_missed_what_was_its_own_and_due(
-    tmp_path: Path, load: dict[str, Any], stop_after_s: float | None, begun: int, undone: int
+    tmp_path: Path, load: dict[str, Any], stop_after_s: float | None, begun: int, unsent: int
 ) -> None:
     lay_out(tmp_path, [load], 2)
     rows = tmp_path / "requests-0.jsonl"
-    told = [{"row": "begin", "id": f"lc-ab-{i}", "traffic": "text", "phase": 0, "step": i} for i in range(begun)]
-    told += [{**row, "id": f"{row['id']}.{n}"} for row in told[:3] for n in (1, 2)]  # pipelined: no steps of the plan
-    rows.write_text("".join(json.dumps(row) + "\n" for row in told))
-    begins = Begins()
+    reported = [{"row": "begin", "id": f"lc-ab-{i}", "traffic": "text", "phase": 0, "step": i} for i in range(begun)]
+    reported += [
+        {**row, "id": f"{row['id']}.{n}"} for row in reported[:3] for n in (1, 2)
+    ]  # pipelined: no steps of the plan
+    rows.write_text("".join(json.dumps(row) + "\n" for row in reported))
+    begins = PhaseBegins()
     begins.feed(b'{"row":"phase","phase":0,"round":0,"what":"begin","at_ns":1000}\n')
     if stop_after_s is not None:
-        begins.obey([{"what": "stop", "at_ns": int(stop_after_s * 1e9) + 500}])
-    assert sum(lost_share(tmp_path / "plan.json", 0, rows, begins).values()) == undone
+        begins.feed_commands([{"what": "stop", "at_ns": int(stop_after_s * 1e9) + 500}])
+    assert sum(unsent_share(tmp_path / "plan.json", 0, rows, begins).values()) == unsent
 
 
 def test_files_that_a_profile_names_travel_with_it(tmp_path: Path) -> None:
@@ -338,9 +341,9 @@ def test_files_that_a_profile_names_travel_with_it(tmp_path: Path) -> None:
     (there / "asked.jsonl").write_text('{"text": "what?", "image": "a.png"}\n')
     traffic = {**TEXT, "payload": {"requests": {"file": str(there / "asked.jsonl")}}}
     lay_out(tmp_path, [{"rate": "1/s", "for": "1s"}], 1, traffic)
-    packed = bundle.pack(tmp_path)
+    compress = bundle.pack(tmp_path)
     (there / "asked.jsonl").unlink()
-    path = bundle.unpack(packed, here, 4)
+    path = bundle.unpack(compress, here, 4)
     plan = json.loads(path.read_text())
     asked = Path(plan["profile"]["traffic"][0]["payload"]["requests"]["file"])
     assert asked.is_relative_to(here)
@@ -350,9 +353,9 @@ def test_files_that_a_profile_names_travel_with_it(tmp_path: Path) -> None:
 
 def test_a_master_cannot_write_outside_the_workers_folder(tmp_path: Path) -> None:
     lay_out(tmp_path, [{"rate": "1/s", "for": "1s"}], 1)
-    packed = {**bundle.pack(tmp_path), "files": {"../../evil": b"x"}}
+    compress = {**bundle.pack(tmp_path), "files": {"../../evil": b"x"}}
     with pytest.raises(LedgerError, match="outside"):
-        bundle.unpack(packed, tmp_path / "here", 0)
+        bundle.unpack(compress, tmp_path / "here", 0)
 
 
 @pytest.mark.parametrize("named", ["/etc/passwd", "../../secret"])
@@ -367,7 +370,7 @@ def test_a_master_cannot_have_a_worker_send_what_lies_elsewhere(tmp_path: Path, 
 
 def test_rows_of_a_place_that_nobody_was_given_are_not_taken(master: Master) -> None:
     master.hello("x", loadchaos="other")
-    master.wire.comes(messages.ROWS, place=1, token="", offset=0, rows=messages.packed(ROW), sent_ns=0)
+    master.wire.comes(messages.ROWS, slot=1, token="", offset=0, rows=messages.compress(ROW), sent_ns=0)
     assert not (master.folder / "requests-1.jsonl").exists()
 
 
@@ -379,6 +382,6 @@ def test_versions_are_those_that_run() -> None:
 
 def test_a_piece_larger_than_any_is_refused() -> None:
     with pytest.raises(ValueError, match="larger"):
-        messages.unpacked(messages.packed(b"x" * (8 * messages.PIECE_BYTES)))
-    with pytest.raises(ValueError, match="unpacked"):
-        messages.unpacked(b"nonsense")
+        messages.decompress(messages.compress(b"x" * (8 * messages.PIECE_BYTES)))
+    with pytest.raises(ValueError, match="decompressed"):
+        messages.decompress(b"nonsense")

@@ -145,7 +145,7 @@ def ui(tmp_path: Path) -> Extended:
     target = "http://embedded-server"
     session.write({"row": "session", "what": "web", "profile": "small", "about": "x", "target": target, "users": 10})
     environment = Environment(FakeUi("127.0.0.1", runner), runner)
-    extension.extend(environment, tmp_path)
+    extension.extend_web_ui(environment, tmp_path)
     return Extended(tmp_path, session, environment.web_ui.app.test_client(), environment)
 
 
