@@ -1,6 +1,6 @@
 """What workers on other machines cost their master: `python -m bench.master [--workers 10 50 100] [--rate 20] [--for 20]`.
 
-The master is the real one: a Locust process with our Coordinator, its port, its files. The workers are simulated, many in one
+The master is the real one: a Locust process with our Coordinator, its port, its files. Workers are simulated, many in one
 process: each speaks Locust's protocol over a connection of its own and sends what a real one sends, pings, heartbeats,
 statistics and rows (real rows, `rate` requests a second), compressed and acknowledged. Measured are the master's messages,
 bytes and CPU while all of them work, and how long rows take to be acknowledged.

@@ -127,5 +127,5 @@ def test_incidents_name_the_file_of_each_body_and_how_to_send_it(tmp_path: Path)
     page = (home / "incident.md").read_text()
     assert "stored: 1 of 2 requests (1 in flight)" in page
     assert "--data-binary @../bodies/ab.json $SERVER/v1/chat/completions" in page
-    assert "1 not stored: no room" in page
+    assert "not stored: 1, no room" in page
     assert [json.loads(line)["id"] for line in (home / "requests.jsonl").read_text().splitlines()] == ["a", "b"]
