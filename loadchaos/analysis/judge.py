@@ -359,7 +359,7 @@ class Judge:
         idle = dict(self._attacks.without_effect(terms.attacks))
         for name in dict.fromkeys(terms.attacks):  # one that the profile names twice is one in the ledger
             fared = self._attacks.fared.get(name, {})
-            actual = idle.get(name) or f"{fared.get('ok', 0)} of {fared.get('begun', 0)} worked"
+            actual = idle.get(name) or f"{fared.get('ok', 0)} of {fared.get('begun', 0)} succeeded"
             checks.append(Check(f"attack {name}", "took effect", actual, "unknown" if name in idle else "pass"))
         if self._explainer.misfits:
             checks.append(Check("fit", "no request beyond the server's limits", self._explainer.misfits[0], "unknown"))
@@ -375,7 +375,7 @@ class Judge:
             latency={**self._tally.latency, "": self._tally.all_latency()},
             recoveries_s=[i.recovered_after_s() for i in down],
             away_s=max(((self._run.newest_ns - i.opened_ns) / S for i in down if i.back_ns is None), default=None),
-            void=f"we were too slow ourselves: {why[0]}" if why else None,
+            void=f"the load generator was the limit: {why[0]}" if why else None,
             drifts=self._drifts.growths(),
         )
 

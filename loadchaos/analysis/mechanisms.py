@@ -12,9 +12,9 @@ from loadchaos.core.model import Facts, Row
 _STILL_DRAFTING_NS = 5 * S
 _JUST_DRAFTED_NS = 2 * S
 _COUNTERS = {
-    "speculative_decoding": ("spec_drafts_total", "no drafts were made: spec_drafts_total did not grow"),
+    "speculative_decoding": ("spec_drafts_total", "no drafts: spec_drafts_total did not grow"),
     "prefix_caching": ("prefix_cache_queries_total", "prefix_cache_queries_total did not grow"),
-    "preemption": ("preemptions_total", "nothing was preempted"),
+    "preemption": ("preemptions_total", "preemptions_total did not grow"),
     "mm_cache": ("mm_cache_queries_total", "mm_cache_queries_total did not grow"),
 }
 
@@ -86,9 +86,9 @@ class Mechanisms:
             ok, actual = self.image_requests_ok > 0, f"{self.image_requests_ok} requests with images answered"
         elif name == "development_endpoints":
             told = facts is not None and bool(facts.development_endpoints)
-            ok, actual = attacks_worked > 0, f"{attacks_worked} attacks through them worked"
+            ok, actual = attacks_worked > 0, f"{attacks_worked} attacks through them succeeded"
             if not ok and told:
-                actual = "they answer, but no attack through them worked"
+                actual = "they answer, but no attack through them succeeded"
         elif name == "metrics":
             ok, actual = self.scrapes > 0, f"{self.scrapes} scrapes"
         elif name in _COUNTERS:
@@ -97,8 +97,8 @@ class Mechanisms:
             ok, actual = grown > 0, f"{counter} grew by {grown:g}" if grown > 0 else absent
         else:
             held = getattr(facts, name, None) if facts is not None else None
-            ok, actual = bool(held), f"the server says {held}" if held is not None else "nothing measures it"
-        return Check(f"requires {name}", "at work", actual, "pass" if ok else "unknown")
+            ok, actual = bool(held), f"the server reports {held}" if held is not None else "not measured"
+        return Check(f"requires {name}", "active", actual, "pass" if ok else "unknown")
 
     def exposed(self, wanted: Mapping[str, Any] | None) -> Check | None:
         """The exposure the profile asks for: enough, or unknown."""
@@ -106,7 +106,7 @@ class Mechanisms:
             return None
         name, least = str(wanted.get("count", "requests")), int(wanted.get("at_least") or 0)
         if name not in self.exposures:
-            return Check("exposure", f"{name} >= {least}", "nothing counts that", "unknown")
+            return Check("exposure", f"{name} >= {least}", "unknown exposure", "unknown")
         n = self.exposures[name]
         return Check("exposure", f"{name} >= {least}", str(n), "pass" if n >= least and n > 0 else "unknown")
 

@@ -53,10 +53,10 @@ class PhaseStats:
         """Why this phase was limited by us and not by the server, None if it was not (design: outcomes)."""
         lag, e2e = self.lag.quantile(0.5), self.e2e.quantile(0.5)
         if lag is not None and e2e is not None and lag > max(0.1 * e2e, 5_000_000):
-            return f"half of the requests were sent {lag / 1e6:.0f} ms late or more"
+            return f"median generator delay {lag / 1e6:.0f} ms"
         if self.no_slot > 0.01 * (self.ended + self.no_slot):
-            many = "request was" if self.no_slot == 1 else "requests were"
-            return f"{self.no_slot} {many} missed for want of users"
+            many = "request" if self.no_slot == 1 else "requests"
+            return f"{self.no_slot} {many} missed because all users were busy"
         return None
 
 

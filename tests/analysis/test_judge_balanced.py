@@ -23,7 +23,7 @@ def test_an_engine_whose_log_says_it_is_gone_died_though_its_address_goes_on_ans
     verdict = external(history).log(history.MISS).work(20).end().verdict()
     counts = {c["name"]: c["verdict"] for c in verdict["expectations"]}
     assert (verdict["verdict"], counts["engine_deaths"]) == ("fail", "fail")
-    assert verdict["worth"].startswith("1 death in")
+    assert verdict["worth"].startswith("Crash rate 0.")
     assert verdict["incidents"][0]["kind"] == "death"
 
 
@@ -49,6 +49,6 @@ def test_the_death_of_one_of_several_says_so_among_its_signs(history: Any) -> No
     judge = Judge()
     for row in history.work(10).end().rows:
         judge.feed(row)
-    assert judge.verdict()["worth"].startswith("1 death in")
+    assert judge.verdict()["worth"].startswith("Crash rate 0.")
     [death] = judge.incidents
     assert "one of several servers behind the address died" in death.signs

@@ -126,7 +126,7 @@ def test_a_run_that_proved_nothing_is_unknown(history: Any, case: Callable[[Any]
     verdict = case(history).verdict()
     assert (verdict["verdict"], verdict["exit_code"]) == ("unknown", 3), verdict["failures"]
     assert check in history.unknowns(verdict)
-    assert verdict["worth"].startswith("nothing")
+    assert verdict["worth"].startswith("Not assessed")
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_connections_that_had_gone_stale_are_counted_and_blamed_on_nobody(histor
         history.answer(history.send(1), "ok", detail={"stale_retry": 1})
     verdict = history.end().verdict()
     assert (verdict["generator"]["stale_connections"], verdict["failures"]) == (3, [])
-    assert "3 kept connections had been closed by the server" in generator_text(verdict)
+    assert "3 idle connections that the server had closed were replaced" in generator_text(verdict)
 
 
 def test_a_slow_generator_voids_latency_and_nothing_else(history: Any) -> None:

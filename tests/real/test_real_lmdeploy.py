@@ -34,8 +34,8 @@ def test_the_ladder_finds_1216_of_21_blocks(shared_lmdeploy: Server, loadchaos: 
         {"name": "ladder", "traffic": [ladder], "load": [{"users": 2, "requests": 15}]}, *on(shared_lmdeploy)
     )
     said = told.check("near_limit")
-    assert "the limit is 1,217 tokens (21 blocks of 64 hold a prompt of 1,216: --num-gpu-blocks" in said, told.output
-    assert "longest that passed: -1; shortest refused: +0" in said
+    assert "limit 1,217 tokens (21 blocks of 64 hold a prompt of 1,216, set by --num-gpu-blocks" in said, told.output
+    assert "longest answered: -1; shortest refused: +0" in said
     assert told.verdict["verdict"] == "pass", told.output
 
 

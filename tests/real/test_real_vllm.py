@@ -55,7 +55,7 @@ def test_near_max_len_finds_the_longest_prompt_and_the_refusal_behind_it(shared_
         str(shared_vllm.log),
     )
     assert told.verdict["verdict"] == "pass", told.output
-    assert "longest that passed: -1" in told.check("near_limit"), "4095 of 4096"
+    assert "longest answered: -1" in told.check("near_limit"), "4095 of 4096"
     assert "shortest refused: +0" in told.check("near_limit")
 
 

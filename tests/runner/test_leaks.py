@@ -29,4 +29,4 @@ def test_the_blocks_that_hung_up_requests_leave_behind_are_found(defects: list[s
         assert (check["verdict"], check["actual"]) == ("pass", "0 requests")
     else:
         assert check["verdict"] == "fail"
-        assert f"({aborted} blocks) is held by no request" in check["actual"]
+        assert f"({aborted} blocks) held by no request" in check["actual"]

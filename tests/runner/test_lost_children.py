@@ -72,7 +72,7 @@ def test_after_a_kill_of_the_run_nothing_is_left_and_its_folder_can_be_judged(st
     assert judged.returncode == 3, judged.stdout
     verdict = run.verdict()
     assert (verdict["verdict"], verdict["failures"]) == ("unknown", [])
-    assert run.check("run")["actual"] == "its record breaks off"
+    assert run.check("run")["actual"] == "the record ends early"
     reported = run.again("report")
     assert reported.returncode == 0
     assert "UNKNOWN" in (run.folder / "report.html").read_text().upper()

@@ -38,9 +38,7 @@ _INJECTED: Mapping[str, Sequence[str]] = {
     "preempt": ("preemption_storm", "async_placeholder_underflow"),
     "nan_logits": ("wrong_output", "empty", "sampler_nan"),
 }
-_NOT_THE_SERVERS = (
-    "Nothing: loadchaos-vllm did this inside the engine, as LOADCHAOS_SABOTAGE asked; it is no bug of the server."
-)
+_NOT_THE_SERVERS = "None: loadchaos-vllm injected this fault, as LOADCHAOS_SABOTAGE asked. It is not a server bug."
 
 # What an admin operation does by design, as against what may break by it (encoder_cache_miss after our own reset).
 _BY_DESIGN = frozenset({*OUTCOMES, "alive_but_hung", "server_terminated", "server_unreachable", "http_scaling"})
@@ -184,5 +182,5 @@ class AttackLog:
                 skipped = counts["skipped"] if counts else 0
                 found.append((name, f"skipped {skipped} times" if skipped else "none ran"))
             elif counts["ok"] == 0:
-                found.append((name, f"none of {counts['begun']} worked"))
+                found.append((name, f"0 of {counts['begun']} succeeded"))
         return found

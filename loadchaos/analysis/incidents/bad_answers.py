@@ -19,16 +19,14 @@ WAIT_NS = 15 * S
 MIXED_UP = "An answer contains text of another request: the server mixes up requests"
 _MOST_TEXT = 2_000
 _TITLE = 160
-_MEANT = {
-    "unexpected_rejection": "a request that is meant to be refused says so in its traffic: expect: [ok, rejected]"
-}
+_MEANT = {"unexpected_rejection": "If the refusal is intended, say so in the traffic: expect: [ok, rejected]."}
 _WORDS = {
-    "http_error": "An HTTP error nobody can explain", "stream_error": "An error inside a stream that nobody can explain",
-    "finish_error": "Answers end with finish_reason error", "finish_abort": "Answers are aborted though nobody asked for it",
-    "truncated": "Answers end without their end", "empty": "Answers without a token",
-    "protocol_error": "What is no HTTP, SSE or JSON", "wrong_output": "Another answer than asked for",
-    "connect_error": "Connections fail", "reset": "Connections are cut", "stalled": "Answers stall",
-    "timeout": "Answers take longer than the limit",
+    "http_error": "Unexplained HTTP error", "stream_error": "Unexplained error in a stream",
+    "finish_error": "Answers end with finish_reason error", "finish_abort": "Answers aborted by the server",
+    "truncated": "Stream ended without finish_reason", "empty": "Answers without a token",
+    "protocol_error": "Invalid HTTP, SSE or JSON", "wrong_output": "Wrong answer",
+    "connect_error": "Connections fail", "reset": "Connections reset", "stalled": "Answers stall",
+    "timeout": "Requests exceed the time limit",
 }  # fmt: skip
 
 
@@ -120,14 +118,16 @@ def failure_of(bad: BadAnswer) -> Failure:
         words = {
             "overlength_not_refused": "A prompt over the limit was not refused",
             "unexpected_ok": "A request that had to fail was answered",
-            "unexpected_rejection": "A request that was right was refused",
+            "unexpected_rejection": "A valid request was refused",
         }[bad.outcome]
         title = f"{words}: {_titled(bad.text)}" if bad.text else words
         remedy = _MEANT.get(bad.outcome, "")
         return Failure(bad.outcome, "request", title, shown, bad.at_ns, remedy=remedy, outcome=bad.outcome)
     if bad.outcome == "wrong_output" and bad.text.startswith("the word of another request"):
         title = MIXED_UP
-        remedy = "whose data came back to whom is in the incident: stop serving users who must not see each other's"
+        remedy = (
+            "The incident shows which request got whose data. Stop serving users who must not see each other's data."
+        )
         return Failure(
             "answer_of_another_request", "request", title, shown, bad.at_ns, remedy=remedy, outcome=bad.outcome
         )

@@ -79,16 +79,16 @@ class Explainer:
         tokens, facts = bad.sample.get("planned_tokens"), self.facts
         limit = (facts.input_limit or facts.max_model_len) if facts is not None else None
         if tokens is not None and limit is not None and tokens >= limit and bad.sample.get("edge") is None:
-            return f"{bad.traffic}: {tokens} tokens were planned, the server takes {limit}"
+            return f"{bad.traffic}: {tokens} tokens planned, the server accepts {limit}"
         images, most = int(bad.sample.get("images") or 0), facts.max_images if facts is not None else None
         if most is not None and images > most:
-            return f"{bad.traffic}: {images} images were planned, the server takes {most}"
+            return f"{bad.traffic}: {images} images planned, the server accepts {most}"
         return None
 
 
 def _engine_dead(bad: BadAnswer) -> Failure:
     """A death that only answers to clients show."""
-    title = "Clients were told that the engine is dead, and no log says why"
+    title = "Answers say that the engine is dead, and no log names the cause"
     failure = bad_answers.failure_of(bad)
     return replace(
         failure,

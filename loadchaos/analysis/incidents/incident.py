@@ -24,23 +24,23 @@ _PID = re.compile(r"\(pid (\d+)(?:, \w+)?\) is (?:gone|stopped)")
 _GONE = (("engine_core", "engine_core_proc_died", "engine core"), ("worker", "worker_proc_died", "worker"))
 _DEFAULTS: Mapping[str, tuple[str, Severity, str, str]] = {
     "death": (
-        "engine_death_unexplained", "engine_death", "The server died, and no log says why",
-        "Give --server-log, so that the cause can be named.",
+        "engine_death_unexplained", "engine_death", "Server died, and no log names the cause",
+        "Pass --server-log so that the cause can be named.",
     ),
     "startup": (
-        "startup_failure_unexplained", "startup", "The server ended before it was ever healthy",
-        "Give --server-log, so that the cause can be named.",
+        "startup_failure_unexplained", "startup", "Server exited before it became healthy",
+        "Pass --server-log so that the cause can be named.",
     ),
     "restart": (
-        "restart_unexplained", "engine_death", "The server was restarted under load, and no log says why",
-        "Give --server-log, so that the cause can be named; ask the supervisor who restarted it.",
+        "restart_unexplained", "engine_death", "Server restarted under load, and no log names the cause",
+        "Pass --server-log so that the cause can be named. Ask the supervisor who restarted it.",
     ),
     "hang": (
-        "alive_but_hung", "hang", "The server accepts requests and makes no progress, though /health may say ok",
-        "py-spy dump --pid <engine core> of the hung process before it is restarted; give --server-log.",
+        "alive_but_hung", "hang", "Server accepts requests but makes no progress (/health may still return 200)",
+        "Run py-spy dump --pid <engine core> before the hung process is restarted. Pass --server-log.",
     ),
-    "unreachable": ("server_unreachable", "node", "No probe was answered and none refused: the network was lost", ""),
-    "terminated": ("server_terminated", "node", "The server was ended in order (SIGTERM) while the load ran", ""),
+    "unreachable": ("server_unreachable", "node", "Server unreachable: probes were neither answered nor refused", ""),
+    "terminated": ("server_terminated", "node", "Server was shut down (SIGTERM) during the load", ""),
     "failure": ("failure", "request", "", ""),
 }  # fmt: skip
 
@@ -99,16 +99,14 @@ class Incident:
         if self.exit is not None and self.kind in ("death", "restart"):
             title = f"{title} ({self.exit.get('reason')})"
         if self.has_log and self.kind in ("death", "restart"):
-            remedy = (
-                "Read the end of its log: nothing in it is known to loadchaos; send it upstream with this incident."
-            )
+            remedy = "Read the end of its log: loadchaos knows no line of it. Send it upstream with this incident."
         if (
             self.kind == "death"
             and self.exit is not None
             and self.exit.get("code") == 0
             and not self.exit.get("signal")
         ):
-            remedy += " It ended with exit code 0: a supervisor that restarts on failure only leaves it dead."
+            remedy += " It ended with exit code 0: a supervisor that restarts only on failure leaves it down."
         text = "; ".join(self.signs) or title
         return Failure(name, severity, title, evidence("signs", text), self.opened_ns, remedy=remedy)
 
@@ -120,10 +118,8 @@ class Incident:
             if role == "engine_core" and sign != first:
                 continue  # it went after its API server, which was not killed by that
             if sign is not None and self.kind == "death":
-                title = f"The {words} process is gone, and it left no word in the log: killed from outside, or crashed"
-                remedy = (
-                    "Look for the OOM killer (dmesg, journalctl -k, the pod's last state) and for who sends signals."
-                )
+                title = f"The {words} process disappeared without a log line: killed from outside, or crashed"
+                remedy = "Check the OOM killer (dmesg, journalctl -k, the pod's last state) and who sends signals."
                 # What others say of it in the log is evidence with a line number; the sign alone is what is left else.
                 shown = self.echoes[0].evidence if self.echoes else evidence("signs", sign)
                 return Failure(name, "engine_death", title, shown, self.opened_ns, remedy=remedy)

@@ -21,7 +21,7 @@ _STOPPING_NS = 20 * S
 _MOST_SNAPSHOTS = 100
 _ONE_OF_SEVERAL = "one of several servers behind the address died"
 _ANOTHER_ANSWERS = (
-    "its log says that its engine is gone, and the address went on answering: another server, or a new life"
+    "the log says that the engine is gone, but the address still answers: another server, or a restarted one"
 )
 _UP: tuple[State, ...] = ("healthy",)
 
@@ -322,7 +322,7 @@ class IncidentTracker:
         incident.closed_ns = at_ns
         if self._was_told_to_end(incident):
             incident.kind, incident.worst, incident.ever_dead = "terminated", "terminated", False
-            incident.tell(at_ns, "terminated: its log tells of an end in order, and of no failure")
+            incident.tell(at_ns, "terminated: the log shows an orderly shutdown and no failure")
         self._recent.close(incident)
         if self._balanced and self.sole and incident.kind == "death" and not incident.dismissed:
             incident.add_signs([_ONE_OF_SEVERAL])
@@ -338,7 +338,7 @@ class IncidentTracker:
             incident.exit = row
             if incident.kind == "death" and row.get("code") == 0 and not row.get("signal"):
                 incident.beside.append("exit_zero_after_death")
-            incident.tell(int(row["at_ns"]), f"its process has ended: {row.get('reason')}")
+            incident.tell(int(row["at_ns"]), f"process ended: {row.get('reason')}")
 
     def _attribute(self, incident: Incident) -> None:
         incident.has_log = self.has_log

@@ -119,7 +119,7 @@ class DeathEvidence:
             return None
         if worked_ns > dead[0] + 2 * _LATER_NS or not self._silent_since(dead[0], now_ns):
             return None
-        return dead[0], f"{dead[1]}; requests break off, and no token comes"
+        return dead[0], f"{dead[1]}; requests fail and no tokens arrive"
 
     def _network_says(self, now_ns: int, *, knows_death: bool) -> tuple[list[Sign], list[Sign]]:
         network = self._network
@@ -128,11 +128,11 @@ class DeathEvidence:
         if network.refused_ns is not None:
             first, _, n = network.refused_ns
             sure = network.refused_twice() and self._silent_since(first, now_ns)
-            (proofs if sure else signs).append((first, f"connections are refused ({n} probes)"))
+            (proofs if sure else signs).append((first, f"connection refused ({n} probes)"))
         if network.says_dead(knows_death) and network.unhealthy_ns is not None:
             first, newest, n = network.unhealthy_ns
             sure = newest - first >= 50 * MS and self._silent_since(first, now_ns)
-            (proofs if sure else signs).append((first, f"/health says {network.unhealthy_status} ({n} times)"))
+            (proofs if sure else signs).append((first, f"/health returned {network.unhealthy_status} ({n} times)"))
         return proofs, signs
 
     def _silent_since(self, ns: int, now_ns: int) -> bool:

@@ -71,13 +71,13 @@ class EngineStates:
         return rows
 
     def _row(self, label: str, engine: _Engine, target: State, now_ns: int) -> StateRow:
-        sign = f"engine {label} works"
+        sign = f"engine {label} is working"
         since_ns = now_ns
         if target != "healthy":
             since_ns = engine.moved_ns
             others = len(self._engines) - 1
-            sign = f"engine {label} says {engine.running:g} requests run, and its counters have stood still for "
-            sign += f"{(now_ns - since_ns) / S:.0f} s, beside {others} other engine{'s' if others > 1 else ''}"
+            sign = f"engine {label} reports {engine.running:g} running requests, no progress for "
+            sign += f"{(now_ns - since_ns) / S:.0f} s, {others} other engine{'s' if others > 1 else ''}"
         return {
             "row": "state",
             "at_ns": now_ns,

@@ -161,20 +161,20 @@ class StateMachine:
         elif self.state == "dead" and (row.get("asked") or row.get("what") == "kill"):
             self._exit = (at_ns, ("dead", at_ns, []))  # we end what is left of it: that takes no death back
         elif row.get("what") == "kill":
-            self._exit = (at_ns, ("terminated", at_ns, [f"ended by us: {row.get('reason')}"]))
+            self._exit = (at_ns, ("terminated", at_ns, [f"stopped by loadchaos: {row.get('reason')}"]))
         elif row.get("what") == "exit":
             reason = str(row.get("reason") or f"exited with code {row.get('code')}")
             by_us = bool(row.get("asked")) or self._attacked.doing(_TERMINATED, at_ns, _EXIT_WAITS_NS)
             # vLLM ends with code 0 whether it died or was told to end.
             told = row.get("signal") is None and self._deaths.heard.told_to_end(at_ns) is not None
             state: State = "terminated" if by_us or told or row.get("signal") == 15 else "dead"
-            self._exit = (at_ns, (state, at_ns, [f"its process has ended: {reason}"]))
+            self._exit = (at_ns, (state, at_ns, [f"process ended: {reason}"]))
 
     def _supervised(self, row: Row) -> None:
         """Whoever supervises it says that it ended: a proof while it is down; later, that it was restarted unseen."""
         if row.get("what") != "ended":
             return
-        at_ns, words = int(row["at_ns"]), f"{row.get('source')} says that it {row.get('reason')}"
+        at_ns, words = int(row["at_ns"]), f"{row.get('source')}: {row.get('reason')}"
         seen = self._down_ns is not None and at_ns - self._down_ns < _SUPERVISED_NS
         if not row.get("running"):
             self._deaths.supervised = (at_ns, words)
@@ -212,7 +212,7 @@ class StateMachine:
         since_ns = min(at_ns for at_ns, _ in proofs + signs)
         words = [text for _, text in proofs + signs]
         if proofs and self._attacked.doing(_TERMINATED, self._now_ns, _EXIT_WAITS_NS):
-            return "terminated", since_ns, [*words, "after a SIGTERM of our own"]
+            return "terminated", since_ns, [*words, "after our SIGTERM"]
         if (ending := self._deaths.heard.told_to_end(since_ns)) is not None:
             return "terminated", min(since_ns, ending[0]), [*words, ending[1]]
         return ("dead" if proofs else "dying"), since_ns, words
@@ -227,7 +227,7 @@ class StateMachine:
             return "hung", stuck_ns, [stopped[1], why]
         if silent is not None and not self._working_since(silent) and self._was_up:
             if self._now_ns - silent >= _UNREACHABLE_NS or self.state == "unreachable":
-                return "unreachable", silent, ["no probe is answered, and none is refused"]
+                return "unreachable", silent, ["probes get no answer"]
             return self.state, silent, []
         if stuck_ns is None or self._now_ns - stuck_ns < _DEGRADED_NS:
             return None
@@ -235,17 +235,17 @@ class StateMachine:
         limit_ns = max(_HUNG_BLIND_NS, 3 * self._longest_gap_ns)
         # A pause explains the silence behind it; one that came upon a silence excuses it no longer than that may last.
         if (paused := self._paused()) and (quiet_ns < limit_ns or self._paused(by_ns=stuck_ns + _DEGRADED_NS)):
-            return "degraded", stuck_ns, [why, f"paused by our own attack {paused}"]
+            return "degraded", stuck_ns, [why, f"paused by our attack {paused}"]
         idle = self._processes.idle_since(self._now_ns, _IDLE_FOR_NS)
         if idle is not None and quiet_ns >= _HUNG_IDLE_NS and self._counters.work():
-            return "hung", stuck_ns, [why, "its engine processes use no CPU"]
+            return "hung", stuck_ns, [why, "engine processes use no CPU"]
         resting = self._processes.all_idle_since(self._now_ns, _IDLE_FOR_NS)
         if resting is not None and quiet_ns >= _HUNG_UNHEARD_NS:
-            return "hung", stuck_ns, [why, "neither its engine nor its API server uses CPU"]
+            return "hung", stuck_ns, [why, "engine and API server use no CPU"]
         if quiet_ns >= _HUNG_BLIND_NS // 6 and self._network.says_hung():
             return "hung", stuck_ns, [why, f"/health says: {self._network.unhealthy_body[:120]}"]
         if quiet_ns >= limit_ns and silent is None:
-            return "hung", stuck_ns, [why, f"longer than {limit_ns // S} s"]
+            return "hung", stuck_ns, [why, f"longer than the limit of {limit_ns // S} s"]
         if self.state == "hung":
             return "hung", stuck_ns, []  # nothing has moved since: a sign that fades is no recovery
         return "degraded", stuck_ns, [why]
@@ -258,10 +258,10 @@ class StateMachine:
             if n == 0:
                 return None, ""
             since = max(self._traffic.busy_since_ns, self._progress_ns or 0)
-            return since, f"{n} requests out, and nothing has moved for {(now - since) / S:.1f} s"
+            return since, f"{n} in flight, no tokens for {(now - since) / S:.1f} s"
         if (asked_ns := self._traffic.canary_since()) is not None and self._sole:
             since = max(asked_ns, self._progress_ns or 0)
-            return since, f"the canary has waited for its answer for {(now - since) / S:.1f} s"
+            return since, f"canary unanswered for {(now - since) / S:.1f} s"
         running = self._counters.gauge("requests_running")
         fresh = self._counters.at_ns is not None and now - self._counters.at_ns < 3 * S
         if (
@@ -272,7 +272,7 @@ class StateMachine:
         ):
             # Not ours, or ours are not known.
             since = max(self._counters.moved_ns, self._progress_ns or 0)
-            return since, f"the server says {running:g} requests run, and its counters stand still"
+            return since, f"server reports {running:g} running requests, but its counters do not change"
         return None, ""
 
     def _working_since(self, ns: int) -> bool:
@@ -287,23 +287,23 @@ class StateMachine:
         if not self._was_up or self.state == "restarting":
             now_ok = network.refused_ns is None and network.unhealthy_ns is None
             if now_ok and network.health_ok_ns is not None and network.health_ok_ns > (self._down_ns or 0):
-                return "healthy", network.health_ok_ns, ["/health says ok"]
+                return "healthy", network.health_ok_ns, ["/health returns 200"]
             if self._worked_ns is not None and self._worked_ns > (self._down_ns or 0) + _BACK_NS:
-                return "healthy", self._worked_ns, ["it answers requests"]
+                return "healthy", self._worked_ns, ["answers requests"]
             return ("restarting" if self._was_up else "starting"), 0, []
         if network.unhealthy_ns is not None and network.unhealthy_ns[2] >= 2:
-            return "degraded", network.unhealthy_ns[0], [f"/health says {network.unhealthy_status}"]
+            return "degraded", network.unhealthy_ns[0], [f"/health returns {network.unhealthy_status}"]
         silent = network.silent_ns.get("health")
         if silent is not None and silent[2] >= 2 and self._now_ns - silent[0] >= _HEALTH_SILENT_NS:
             return "degraded", silent[0], ["/health does not answer"]
-        return "healthy", self._now_ns, ["it works"]
+        return "healthy", self._now_ns, ["working"]
 
     def _back(self) -> Verdict | None:
         """After a death: what shows that it comes up again (a dying vLLM 0.8 says /health 200 for 5 s more)."""
         assert self._down_ns is not None
         down, network = self._down_ns, self._network
         if self._relaunched_ns is not None and self._relaunched_ns > down:
-            return "restarting", self._relaunched_ns, ["it was started again"]
+            return "restarting", self._relaunched_ns, ["launched again"]
         if (moved := self._identity.moved_since(down)) is not None:
             return "restarting", moved[0], [moved[1]]
         reached = network.last_ok_ns
@@ -313,13 +313,13 @@ class StateMachine:
         if self._saw_it_gone_ns is not None and reached > self._saw_it_gone_ns:
             return "restarting", reached, ["connections are accepted again"]
         if self._worked_ns is not None and self._worked_ns > down + _BACK_NS:
-            return "restarting", self._worked_ns, ["it answers requests again"]
+            return "restarting", self._worked_ns, ["answers requests again"]
         if self._processes.engine_seen_ns > down:
-            return "restarting", self._processes.engine_seen_ns, ["it has an engine core again"]
+            return "restarting", self._processes.engine_seen_ns, ["engine core is running again"]
         if self._engine_was_gone:
             return None  # LMDeploy says /health 200 without its engine: before 0.14 for ever, now until it looks
         if reached - down >= _BACK_SURE_NS and network.health_ok_ns is not None and network.health_ok_ns > down:
-            return "restarting", reached, ["/health has said ok for 10 s"]
+            return "restarting", reached, ["/health returned 200 for 10 s"]
         return None
 
     def _enter(self, target: State, since_ns: int, signs: list[str]) -> StateRow:
@@ -364,7 +364,7 @@ class StateMachine:
                 rows.append(self._note(remark))
             else:
                 rows.append(self._enter("restarting", remark.restarted_ns, [remark.text]))
-                rows.append(self._enter("healthy", self._now_ns, ["it works"]))
+                rows.append(self._enter("healthy", self._now_ns, ["working"]))
                 self._identity.settled()
         return rows
 

@@ -8,7 +8,7 @@ from loadchaos.analysis.state.signals import CounterSignals, S
 from loadchaos.core.model import Row
 
 _BALANCER_NS = 10 * S
-_ANOTHER = "another of the servers behind its address answers"
+_ANOTHER = "another server behind the address answers"
 _FORWARD_S = 0.5  # a start time that moves by less is the same one, rounded
 
 
@@ -37,7 +37,7 @@ class RestartDetector:
 
     def replaced(self, at_ns: int, words: str) -> None:
         """Its supervisor says that another process runs in its place since then."""
-        self._replaced = RestartNote(f"{words}: restarted unseen", at_ns)
+        self._replaced = RestartNote(f"{words}: restarted unnoticed", at_ns)
 
     def scraped(self, row: Row) -> bool:
         """Fold a `metrics` row; True when one of the counters of work has grown."""
@@ -64,7 +64,7 @@ class RestartDetector:
 
     def moved_since(self, ns: int) -> tuple[int, str] | None:
         """When its start time changed and what that means, if it was after `ns`."""
-        words = _ANOTHER if self._told_balancer else "its start time has changed"
+        words = _ANOTHER if self._told_balancer else "process start time changed"
         return (self._moved[0], words) if self._moved is not None and self._moved[0] > ns else None
 
     def remarks(self, now_ns: int, *, up: bool, healthy_ns: int) -> list[RestartNote]:
@@ -82,7 +82,7 @@ class RestartDetector:
         elif self._moved is not None and now_ns - self._moved[0] > _BALANCER_NS:
             moved_ns, self._moved = self._moved[0], None
             if up and not self._told_balancer:
-                found.append(RestartNote("its start time has changed: restarted unseen", moved_ns))
+                found.append(RestartNote("process start time changed: restarted unnoticed", moved_ns))
         return found + self._counted_back(now_ns, up=up, healthy_ns=healthy_ns)
 
     def _counted_back(self, now_ns: int, *, up: bool, healthy_ns: int) -> list[RestartNote]:
@@ -98,13 +98,13 @@ class RestartDetector:
         backs.clear()
         if times > 1:
             return self._balancer("counters go back and forth")
-        return [RestartNote("its counters went back: restarted unseen", first_ns)]
+        return [RestartNote("counters were reset: restarted unnoticed", first_ns)]
 
     def _balancer(self, seen: str) -> list[RestartNote]:
         if self._told_balancer:
             return []
         self._told_balancer = True
-        return [RestartNote(f"{seen}: several servers behind one address: name the replicas", balanced=True)]
+        return [RestartNote(f"{seen}: several servers behind one address, name the replicas", balanced=True)]
 
     def _compared(self) -> str:
         if self._told_balancer:
@@ -113,8 +113,8 @@ class RestartDetector:
         if start is not None and self._start_before is not None:
             moved = start - self._start_before
             if abs(moved) > _FORWARD_S:
-                return f"restarted: its start time moved by {moved:.1f} s"
+                return f"restarted: process start time moved by {moved:.1f} s"
             return "the same process as before"
         if self._counters.went_back_ns is not None and self._counters.went_back_ns >= (self._settle_from_ns or 0):
-            return "restarted: its counters went back"
-        return "whether it was restarted is not known: no start time in its metrics"
+            return "restarted: counters were reset"
+        return "unknown whether it restarted: no start time in its metrics"

@@ -37,9 +37,7 @@ def name_by_length(
             if failure.incident is not None:
                 failure.incident.title, failure.incident.remedy = failure.title, failure.remedy
         elif boundary is not None and not (blocks and size):
-            failure.title = (
-                f"prompts of {boundary[1]} tokens or more fail, up to {boundary[0]} pass: what the KV cache holds"
-            )
+            failure.title = f"Prompts of {boundary[1]} tokens or more fail, up to {boundary[0]} pass: KV cache capacity"
 
 
 def moved_by(facts: Facts | None, limit: int | None) -> str:
@@ -48,6 +46,6 @@ def moved_by(facts: Facts | None, limit: int | None) -> str:
         return ""
     if facts.input_limit is not None and facts.input_limit < (facts.max_model_len or math.inf) and facts.kv_blocks:
         held = f"{facts.kv_blocks} blocks of {facts.kv_block_size}"
-        return f"{held} hold a prompt of {facts.input_limit:,}: --num-gpu-blocks or --cache-max-entry-count moves it"
+        return f"{held} hold a prompt of {facts.input_limit:,}, set by --num-gpu-blocks or --cache-max-entry-count"
     flag = DIALECTS.get(facts.dialect, UNKNOWN).length_flag
-    return f"{flag} moves it" if flag and limit is not None and limit == facts.max_model_len else ""
+    return f"set by {flag}" if flag and limit is not None and limit == facts.max_model_len else ""

@@ -110,33 +110,33 @@ def _figure(name: str, figures: ExpectationInputs) -> _Figure:
         return _outcome(traffic, rest.removeprefix("outcomes."), figures)
     if (latency := latency_names.parse(rest)) is not None:
         return _latency(traffic, latency, figures)
-    raise KeyError(f"there is no figure called {name}")
+    raise KeyError(f"unknown figure {name}")
 
 
 def _shed(traffic: str, figures: ExpectationInputs) -> _Figure:
     outcomes = figures.outcomes.get(traffic) or {}
     sent = sum(n for outcome, n in outcomes.items() if outcome != "missed")
     if not sent:
-        return _Figure(None, "no request", "share")
+        return _Figure(None, "no requests", "share")
     part = outcomes.get("shed", 0) / sent
     return _Figure(part, f"{part:.2%}", "share")
 
 
 def _recovery(figures: ExpectationInputs) -> _Figure:
     if not figures.recoveries_s:
-        return _Figure(0.0, "it never went down", "duration")
+        return _Figure(0.0, "no outage", "duration")
     known = [r for r in figures.recoveries_s if r is not None]
     if figures.away_s is not None:
-        told = f"it did not come back in the {format_duration(figures.away_s)} that it was watched"
+        told = f"not recovered {format_duration(figures.away_s)} later, at the end of the run"
         return _Figure(max([figures.away_s, *known]), told, "duration", still=True)
     return _Figure(max(known), format_duration(max(known)), "duration")
 
 
 def _outcome(traffic: str, outcome: str, figures: ExpectationInputs) -> _Figure:
     if outcome not in OUTCOMES:
-        raise KeyError(f"there is no outcome called {outcome}")
+        raise KeyError(f"unknown outcome {outcome}")
     if traffic not in figures.outcomes:
-        return _Figure(None, f"no request of {traffic}" if traffic else "no request", "count")
+        return _Figure(None, f"no requests of {traffic}" if traffic else "no requests", "count")
     n = figures.outcomes[traffic].get(outcome, 0)
     return _Figure(float(n), str(n), "count")
 
@@ -145,12 +145,12 @@ def _latency(traffic: str, name: latency_names.LatencyName, figures: Expectation
     latency = figures.latency.get(traffic)
     histogram: LogHistogram | None = latency[name.latency] if latency is not None else None
     if latency is None or histogram is None or histogram.n == 0:
-        return _Figure(None, "nothing was measured", "duration")
+        return _Figure(None, "no data", "duration")
     ns = histogram.mean() if name.quantile is None else histogram.quantile(name.quantile)
     assert ns is not None
     told = format_duration(ns / 1e9) if ns >= 1e6 else f"{ns / 1e3:.0f}us"
     if latency.lower_bounds and name.latency != "itl":
-        told += f" (at least: {latency.lower_bounds} timed out)"
+        told += f" (lower bound: {latency.lower_bounds} timed out)"
     if figures.void:
         return _Figure(None, f"{told}, but {figures.void}", "duration")
     return _Figure(ns / 1e9, told, "duration")

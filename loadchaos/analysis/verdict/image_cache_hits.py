@@ -54,14 +54,14 @@ class ImageCacheHits:
         elif kind == "metrics":
             self._metrics(row)
         elif kind == "attack" and row.get("what") == "begin":
-            self._why_not = "attacks were made on the server meanwhile"
+            self._why_not = "attacks ran during the load"
         elif kind == "launch" and row.get("what") == "exit" and not row.get("asked"):
-            self._why_not = "the server went down meanwhile"
+            self._why_not = "the server went down"
 
     def _begin(self, row: Row) -> None:
         names = row.get("image_names")
         if names is None:
-            self._why_not = f"traffic {row.get('traffic')} sends images that the ledger does not tell apart"
+            self._why_not = f"images of traffic {row.get('traffic')} have no names in the ledger"
             return
         sent = _Sent(list(names), _looked_up(row), 0, 0)
         for name in sent.names:
@@ -98,7 +98,7 @@ class ImageCacheHits:
             self._base = now
             return
         if self._newest is not None and now[0] < self._newest[0]:
-            self._why_not = "the server's counters went back meanwhile"
+            self._why_not = "the server's counters were reset"
         self._newest = now
         a, open_ = self._answered, self._unsure + sum(s.images for s in self._flying.values())
         self._expected = (a.images, a.images + open_, a.sure, a.sure + a.perhaps + open_)
@@ -121,9 +121,9 @@ class ImageCacheHits:
         repeats = f"{sure:,}" if sure == possible else f"{sure:,} to {possible:,}"
         actual = f"{hits:,.0f} hits in {queries:,.0f} queries, {repeats} repeats sent"
         if hits > possible + slack:
-            return Check("image_dial", expected, f"{actual}: images never sent before were taken for known", "fail")
+            return Check("image_dial", expected, f"{actual}: images never sent before were cache hits", "fail")
         if hits < sure - slack:
-            actual += ": the server forgets sooner (a small cache, or another distance than reuse_distance)"
+            actual += ": the cache evicts earlier (a small cache, or another distance than reuse_distance)"
             return Check("image_dial", expected, actual, "unknown" if required else "pass")
         return Check("image_dial", expected, actual, "pass")
 
@@ -131,9 +131,9 @@ class ImageCacheHits:
         if len(self._sides) > 1:
             return f"{len(self._sides)} engines have a cache each"
         if queries < _FEWEST:
-            return f"{queries:g} images were looked up; {_FEWEST} are needed"
+            return f"{queries:g} cache lookups, {_FEWEST} needed"
         if not fewest * (1 - _TOLERANCE) <= queries <= most * (1 + _TOLERANCE):
-            return f"{queries:g} images were looked up, {fewest} to {most} of them ours"
+            return f"{queries:g} cache lookups, {fewest} to {most} of them ours"
         return ""
 
 

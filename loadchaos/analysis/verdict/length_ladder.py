@@ -35,20 +35,20 @@ class _Rungs:
         good = [m for m in ordered if not self.margins[m]["bad"]]
         answered = [m for m in good if self.margins[m]["ok"]]
         refused = [m for m in good if self.margins[m]["refused"]]
-        told = [f"longest that passed: {answered[-1]:+d}"] if answered else []
+        told = [f"longest answered: {answered[-1]:+d}"] if answered else []
         told += [f"shortest refused: {refused[0]:+d}"] if refused else []
         if self.over["refused"] or self.over["ok"]:
             took = [what for what in ("refused", "answered") if self.over["ok" if what == "answered" else what]]
-            told.append(f"output asked for over the edge: {' or '.join(took)}")
+            told.append(f"output beyond the limit: {' or '.join(took)}")
         return [*told, *_trouble(bad[0], ordered[0])] if bad else told
 
 
 def _trouble(first: int, lowest: int) -> list[str]:
     if first >= 0:
-        return [f"trouble from {first:+d} on, where a clean refusal was due"]
+        return [f"failures from {first:+d} on instead of a refusal"]
     if first == lowest:
-        return [f"trouble from the lowest rung on, {first:+d}: where it begins, there or further below, is not known"]
-    return [f"trouble from {first:+d} on: stay more than {-first} tokens away from the limit"]
+        return [f"failures from {first:+d} on, the shortest length tried"]
+    return [f"failures from {first:+d} on: stay more than {-first} tokens below the limit"]
 
 
 class LengthLadder:
@@ -100,12 +100,17 @@ class LengthLadder:
         if not both.margins:
             return None
         if not (words := both.words()):
-            return Check("near_limit", _WANTED, "no rung was answered", "unknown")
-        told = [] if self.limit is None else [f"the limit is {self.limit:,} tokens" + (f" ({moves})" if moves else "")]
+            return Check("near_limit", _WANTED, "no request near the limit was answered", "unknown")
+        told = [] if self.limit is None else [f"limit {self.limit:,} tokens" + (f" ({moves})" if moves else "")]
         bad = any(counts["bad"] for counts in both.margins.values())
-        told += _apart({("together" if way else "alone"): rungs.words() for way, rungs in ways.items()}) or words
+        told += (
+            _apart({("concurrent" if way else "one at a time"): rungs.words() for way, rungs in ways.items()}) or words
+        )
         return Check(
-            "near_limit", _WANTED, "; ".join(told) + " (tokens from the limit)", "fail" if bad and against else "pass"
+            "near_limit",
+            _WANTED,
+            "; ".join(told) + " (in tokens relative to the limit)",
+            "fail" if bad and against else "pass",
         )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.request_stats import RequestStats, S
-from loadchaos.core.model import KERNEL_LOG, Row, Terms
+from loadchaos.core.model import KERNEL_LOG, Decision, Row, Terms
 from loadchaos.core.stats import LogHistogram
 
 _MOST_FITTED = 20
@@ -24,7 +24,7 @@ _DELIVERED = 0.95
 _SHED = 0.01
 _MOST_SEEN = 50
 _TOLD_OF_WORKERS = {
-    "lost": "was lost", "back": "came back", "slow": "was slow", "late": "came too late", "absent": "never came",
+    "lost": "was lost", "back": "came back", "slow": "was slow", "late": "joined too late", "absent": "never joined",
     "refused": "was refused", "failed": "failed",
 }  # fmt: skip
 
@@ -169,7 +169,10 @@ class RunHealth:
     @property
     def notes(self) -> list[str]:
         """What a reader of the verdict should know of the run."""
-        return [*([f"edited by hand while it went: {'; '.join(self._by_hand)}"] if self._by_hand else []), *self._disk]
+        return [
+            *([f"changed by hand during the run: {'; '.join(self._by_hand)}"] if self._by_hand else []),
+            *self._disk,
+        ]
 
     # --- what it comes to ---------------------------------------------------------------------------------------------
 
@@ -186,7 +189,7 @@ class RunHealth:
         if self._seen_of_workers:
             seen = "; ".join(f"{text} ({n} times)" if n > 1 else text for text, n in self._seen_of_workers.items())
             # What a lost one cost is counted as missed; a user who never came is nowhere else to be seen.
-            found.append(Check("workers", "in time and to the end", seen, "unknown" if self._absent else "pass"))
+            found.append(Check("workers", "on time and until the end", seen, "unknown" if self._absent else "pass"))
         found += self._told_fitted()
         found += [
             Check(f"preflight {row.get('name')}", "ok", str(row.get("text")), "unknown")
@@ -197,12 +200,12 @@ class RunHealth:
 
     def _whole(self) -> Check:
         if self.interrupted is not None:
-            return Check("run", "ran to its end", f"interrupted: {self.interrupted}", "unknown")
+            return Check("run", "completed", f"interrupted: {self.interrupted}", "unknown")
         if self.end is None:
-            return Check("run", "ran to its end", "its record breaks off", "unknown")
+            return Check("run", "completed", "the record ends early", "unknown")
         if self.end.get("exit_code") or self.end.get("why"):
-            return Check("run", "ran to its end", str(self.end.get("why") or "ended early"), "unknown")
-        return Check("run", "ran to its end", "it did", "pass")
+            return Check("run", "completed", str(self.end.get("why") or "ended early"), "unknown")
+        return Check("run", "completed", "completed", "pass")
 
     def _sent(self, tally: RequestStats) -> Check:
         n = tally.begun
@@ -229,14 +232,14 @@ class RunHealth:
     def _load_process(self, tally: RequestStats, unfinished: int) -> Check:
         lost = [worker for worker, what in self._workers.items() if what != "end"]
         if self._locust_exit not in (None, 0):
-            actual = f"it ended with code {self._locust_exit}"
+            actual = f"exited with code {self._locust_exit}"
         elif lost or not self._workers:
-            actual = f"the load of {', '.join(lost)} has no end" if lost else "no load was recorded"
+            actual = f"no end recorded for {', '.join(lost)}" if lost else "no load was recorded"
         elif unfinished or tally.missed["worker_lost"]:
-            actual = f"{unfinished} requests have no end, {tally.missed['worker_lost']} were lost with a worker"
+            actual = f"{_requests(unfinished)} without an end, {tally.missed['worker_lost']} lost with a worker"
         else:
-            return Check("load_process", "alive to the end", "it was", "pass")
-        return Check("load_process", "alive to the end", actual, "unknown")
+            return Check("load_process", "alive until the end", "alive until the end", "pass")
+        return Check("load_process", "alive until the end", actual, "unknown")
 
     def _watched(self, episodes: list[Incident]) -> Check:
         expected = "probed and recorded throughout"
@@ -244,7 +247,7 @@ class RunHealth:
             return Check("watching", expected, "the server was never probed", "unknown")
         hole_s, since_ns = self._probe_hole
         if hole_s > _PROBE_HOLE_S:
-            return Check("watching", expected, f"no probe for {hole_s:.0f} s from {self._at(since_ns)}", "unknown")
+            return Check("watching", expected, f"no probe for {hole_s:.0f} s, from {self._at(since_ns)} on", "unknown")
         load_s = ((self.load_end_ns or self.newest_ns) - (self.load_begin_ns or self.newest_ns)) / S
         lost: Counter[str] = Counter()
         for source, at_ns, seconds, why in self._gaps:
@@ -256,15 +259,15 @@ class RunHealth:
                 lost[source] += round(seconds * 1000)
         for source, ms in lost.items():
             if ms / 1000 > max(_GAP_S, _GAP_SHARE * load_s):
-                return Check("watching", expected, f"{source} was blind for {ms / 1000:.1f} s", "unknown")
-        return Check("watching", expected, f"{self._probes} probes, longest hole {hole_s:.1f} s", "pass")
+                return Check("watching", expected, f"no data from {source} for {ms / 1000:.1f} s", "unknown")
+        return Check("watching", expected, f"{self._probes} probes, longest gap {hole_s:.1f} s", "pass")
 
     def _told_fitted(self) -> list[Check]:
         """What was sent otherwise than the profile says, because the server could not take it: told, never hidden."""
         return [
             Check(
                 f"fitted {key[0]}",
-                "as the profile says",
+                "as in the profile",
                 f"{n} of {self._begun[key[0]]}: {self._fitted_as[key]}",
                 "pass",
             )
@@ -275,16 +278,15 @@ class RunHealth:
         """A log the user named and that says nothing all the while is likely another server's, or an old file."""
         logs = ", ".join(str(spec) for spec in self.begin["server_logs"])
         if self._log_lines:
-            return Check("server_log", "heard", f"{self._log_lines:,} lines from {logs}", "pass")
-        return Check("server_log", "heard", f"not one line from {logs}: is it this server's log?", "unknown")
+            return Check("server_log", "log lines", f"{self._log_lines:,} lines from {logs}", "pass")
+        return Check("server_log", "log lines", f"no lines from {logs}. Is it this server's log?", "unknown")
 
     def _ledger(self, bad_rows: int, tally: RequestStats) -> Check:
         lost = (self.end or {}).get("ledger_lost")
         if lost:
-            return Check("ledger", "whole", str(lost), "unknown")
-        some = tally.begun + 1000
-        verdict = "pass" if bad_rows <= some / 1000 else "unknown"
-        return Check("ledger", "whole", f"{bad_rows} rows cannot be read" if bad_rows else "it is", verdict)  # type: ignore[arg-type]  # mypy widens the literal
+            return Check("ledger", "complete", str(lost), "unknown")
+        verdict: Decision = "pass" if bad_rows <= (tally.begun + 1000) / 1000 else "unknown"
+        return Check("ledger", "complete", _unreadable(bad_rows), verdict)
 
     def _at(self, ns: int) -> str:
         return f"{(ns - (self.load_begin_ns or self.begin_ns or ns)) / S:.1f} s"
@@ -303,6 +305,14 @@ class RunHealth:
             "cpu_share_max": round(self.cpu_share, 3),
             "stale_connections": tally.stale,
         }
+
+
+def _requests(n: int) -> str:
+    return f"{n} request{'' if n == 1 else 's'}"
+
+
+def _unreadable(rows: int) -> str:
+    return f"{rows} unreadable row{'' if rows == 1 else 's'}" if rows else "complete"
 
 
 def _seconds(ns: float | None) -> float | None:

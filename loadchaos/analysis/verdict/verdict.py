@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -38,15 +39,15 @@ def accept(failures: Sequence[dict[str, Any]], terms: Terms, today: date | None)
 
 def _refusal(entry: Mapping[str, Any], count: int, today: date | None) -> str | None:
     if not entry.get("because"):
-        return "no reason was given for accepting it"
+        return "not accepted: the profile gives no reason"
     until = entry.get("until")
     if until is not None:
         last = until if isinstance(until, date) else date.fromisoformat(str(until)[:10])
         if today is None or today > last:
-            return f"it was accepted until {last.isoformat()} only"
+            return f"accepted only until {last.isoformat()}"
     most = entry.get("at_most")
     if most is not None and count > int(most):
-        return f"it was accepted {most} times at most"
+        return f"accepted at most {most} times"
     return None
 
 
@@ -112,23 +113,22 @@ def exit_code(decision: Decision, end: Row | None, *, sent: bool) -> int:
 
 
 def worth(decision: Decision, deaths: int, exposures: int, what: str) -> str:
-    """What the run proves: of a pass, the rate of deaths it excludes at 95 %; of a fail, how often it was met."""
+    """Statistical strength of the run: the crash rate met, or for a pass the one excluded at 95 % confidence."""
+    what = re.sub(r"^(\w+)s\b", r"\1", what) if exposures == 1 else what  # 1 request
     if deaths:
-        times = "1 death" if deaths == 1 else f"{deaths} deaths"
-        return f"{times} in {exposures:,} exposures ({what})"
+        met = f"{deaths:,} in {exposures:,} {what}"
+        return f"Crash rate {_percent(deaths / exposures)} ({met})" if exposures > deaths else f"Crashes: {met}"
     if decision == "unknown":
-        return "nothing: it was not proved that the load met what it was meant to meet"
+        return "Not assessed: the checks do not prove that the load reached its target"
     bound = upper_bound_at_zero(exposures)
     if bound is None:
-        return "nothing: there was no exposure"
-    met = f"0 deaths in {exposures:,} exposure{'' if exposures == 1 else 's'} ({what})"
+        return "Not assessed: no exposure"
     if bound > 0.5:
-        return f"{met}: too few to say how rare a death is"
-    return f"{met}: below 1 in {_round(1 / bound):,} at 95 %"
+        return f"Not assessed: 0 crashes in {exposures:,} {what} are too few to bound the crash rate"
+    return f"Crash rate < {_percent(bound)} (95 % confidence, 0 in {exposures:,} {what})"
 
 
-def _round(n: float) -> int:
-    """Down to two digits, so that no more is claimed than is known: 7009 becomes 7000, 4 stays 4."""
-    whole = int(n)
-    step = int(10 ** max(0, len(str(whole)) - 2))
-    return whole // step * step
+def _percent(share: float) -> str:
+    """`4.3 %`: rounded up to two digits, so that no more is claimed than is known."""
+    scale = 10 ** (1 - math.floor(math.log10(share * 100)))
+    return f"{math.ceil(share * 100 * scale - 1e-9) / scale:.12g} %"

@@ -24,7 +24,7 @@ def test_an_engine_that_stands_still_beside_one_that_works_is_degraded_then_hung
     rows = scrape(EngineStates("server"), range(1, 90), works=5, is_stuck=3)
     assert [(r["engine"], r["to"]) for r in rows] == [("1", "degraded"), ("1", "hung")]
     assert rows[0]["noticed_after_s"] <= 16
-    assert "3 requests run" in rows[1]["signs"][0]
+    assert "3 running requests" in rows[1]["signs"][0]
 
 
 def test_an_engine_that_works_again_is_healthy_again() -> None:

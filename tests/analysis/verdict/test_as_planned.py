@@ -107,14 +107,14 @@ def test_a_hit_on_an_image_never_sent_before_fails() -> None:
     story.counted(200, 106)
     verdict, actual = story.told()
     assert verdict == "fail"
-    assert "images never sent before were taken for known" in actual
+    assert "images never sent before were cache hits" in actual
 
 
 def test_fewer_hits_are_told_and_unknown_where_the_cache_is_required() -> None:
     story = repeated(1)
     story.counted(200, 40)
     assert story.told()[0] == "pass"
-    assert "the server forgets sooner" in story.told()[1]
+    assert "the cache evicts earlier" in story.told()[1]
     assert story.told(required=True)[0] == "unknown"
 
 
@@ -147,8 +147,8 @@ def test_new_images_have_no_name() -> None:
 @pytest.mark.parametrize(
     ("row", "why"),
     [
-        ({"row": "attack", "what": "begin"}, "attacks were made"),
-        ({"row": "begin", "id": 9, "images": 1, "image_names": None, "traffic": "hostile"}, "does not tell apart"),
+        ({"row": "attack", "what": "begin"}, "attacks ran"),
+        ({"row": "begin", "id": 9, "images": 1, "image_names": None, "traffic": "hostile"}, "have no names in the ledger"),
         ({"row": "launch", "what": "exit", "asked": False}, "the server went down"),
         ({"row": "metrics", "replica": "b", "engine": "0",
           "values": {"mm_cache_queries_total": 900.0, "mm_cache_hits_total": 0.0}}, "2 engines have a cache each"),

@@ -32,7 +32,7 @@ def test_it_tells_where_trouble_began(history: Any) -> None:
     history.answer(history.send(1, "edge"), "rejected", edge=1, expect=["rejected"])
     verdict, words = said(history)
     assert verdict == "fail"
-    assert "longest that passed: -800" in words
+    assert "longest answered: -800" in words
     assert "stay more than 700 tokens" in words
 
 
@@ -43,7 +43,7 @@ def test_trouble_at_the_lowest_rung_gives_no_distance_to_keep(history: Any) -> N
         history.answer(history.send(1, "edge"), "http_error", edge=edge, **error)
     verdict, words = said(history)
     assert verdict == "fail"
-    assert "trouble from the lowest rung on, -40: where it begins, there or further below, is not known" in words
+    assert "failures from -40 on, the shortest length tried" in words
     assert "stay" not in words
 
 
@@ -51,15 +51,15 @@ def test_a_refused_sum_of_prompt_and_output_is_no_refused_length(history: Any) -
     history.begin().work(5)
     climb(history)
     climb(history, phase=2, at_once=7)
-    expected = "longest that passed: -1; shortest refused: +0; output asked for over the edge: refused"
-    assert said(history) == ("pass", f"the limit is 1,000 tokens; {expected} (tokens from the limit)")
+    expected = "longest answered: -1; shortest refused: +0; output beyond the limit: refused"
+    assert said(history) == ("pass", f"limit 1,000 tokens; {expected} (in tokens relative to the limit)")
 
 
 @pytest.mark.parametrize("over", ["ok", "rejected"])
 def test_a_server_that_answers_over_the_edge_is_told_from_one_that_refuses(history: Any, over: str) -> None:
     history.begin().work(5)
     climb(history, over=over)
-    assert f"over the edge: {'answered' if over == 'ok' else 'refused'} (" in said(history)[1]
+    assert f"beyond the limit: {'answered' if over == 'ok' else 'refused'} (" in said(history)[1]
 
 
 def test_alone_and_together_are_told_apart_where_they_differ(history: Any) -> None:
@@ -67,5 +67,5 @@ def test_alone_and_together_are_told_apart_where_they_differ(history: Any) -> No
     climb(history)
     climb(history, phase=2, refused_from=-100, at_once=7)
     words = said(history)[1]
-    assert "alone: longest that passed: -1, shortest refused: +0, output" in words
-    assert "together: longest that passed: -200, shortest refused: -100, output" in words
+    assert "one at a time: longest answered: -1, shortest refused: +0, output" in words
+    assert "concurrent: longest answered: -200, shortest refused: -100, output" in words

@@ -149,7 +149,7 @@ def test_what_was_done_by_hand_stands_in_the_verdict() -> None:
         judge.feed(row)
     told = judge.verdict()
     assert told["by_hand"] == ["3.0 s: 4 users"]
-    assert told["notes"] == ["edited by hand while it went: 3.0 s: 4 users"]
+    assert told["notes"] == ["changed by hand during the run: 3.0 s: 4 users"]
 
 
 def test_a_run_nobody_touched_says_nothing_of_hands() -> None:

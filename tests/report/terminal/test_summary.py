@@ -61,10 +61,10 @@ def test_color_changes_nothing_but_color(verdict: Verdict) -> None:
 
 
 def test_a_pass_says_what_it_is_worth(verdict: Verdict) -> None:
-    passed = {**verdict, "verdict": "pass", "exit_code": 0, "failures": [], "worth": "0 deaths in 600 exposures"}
+    passed = {**verdict, "verdict": "pass", "exit_code": 0, "failures": [], "worth": "Crash rate < 0.5 %"}
     page = summary.render(passed, Path("r"), color=False)
     assert page.startswith("PASS  mtp_mm  660 requests (exit code 0)")
-    assert "0 deaths in 600 exposures" in page
+    assert "Crash rate < 0.5 %" in page
 
 
 @pytest.mark.parametrize(("kinds", "told"), [(5, None), (6, "(1 more kind of"), (8, "(3 more kinds of")])
@@ -81,7 +81,7 @@ def test_an_unknown_names_the_check_that_proved_nothing(verdict: Verdict) -> Non
 
 
 def test_a_run_that_never_came_to_its_load_says_what_stopped_it_and_little_else(verdict: Verdict) -> None:
-    stopped = {"name": "run", "expected": "ran to its end", "actual": "the server answered 401: set OPENAI_API_KEY",
+    stopped = {"name": "run", "expected": "completed", "actual": "the server answered 401: set OPENAI_API_KEY",
                "verdict": "unknown"}  # fmt: skip
     page = summary.render({**verdict, "exit_code": 4, "checks": [stopped], "failures": []}, Path("r"), width=120)
     assert page.splitlines()[0].endswith("the server answered 401: set OPENAI_API_KEY (exit code 4)")
