@@ -1,4 +1,7 @@
-"""Format numbers, durations, times and foreign text for people: one format each, used by every report."""
+"""Format numbers, durations, times and foreign text for people.
+
+There is one format for each, used by every report.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ _CONTROL = re.compile(
 
 
 def clean(text: object, limit: int = 2000) -> str:
-    """Put foreign text on one line, without escape sequences or control characters.
+    """Put foreign text on one line, without control characters.
 
     A text longer than `limit` characters is cut and ends with an ellipsis.
     """
@@ -30,7 +33,7 @@ def clean_line(text: str, limit: int = 2000) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Format seconds as `650 ms`, `4.0 s`, `2 min 5 s` or `1 h 5 min`; a dash for None."""
+    """Format seconds: `650 ms`, `4.0 s`, `2 min 5 s`, `1 h 5 min`, or a dash."""
     if seconds is None:
         return "–"
     if seconds < 0:
@@ -53,7 +56,10 @@ def _milliseconds(ms: float) -> str:
 
 
 def number(value: float | None) -> str:
-    """Format `1234567` as `1,234,567` and a fraction with three digits; a dash for None."""
+    """Format `1234567` as `1,234,567`, a fraction with three digits.
+
+    None is a dash.
+    """
     if value is None:
         return "–"
     if float(value).is_integer():
@@ -64,7 +70,10 @@ def number(value: float | None) -> str:
 
 
 def plural(n: float, noun: str) -> str:
-    """Format a count with its noun: `1 request`, `2 requests`. Only for nouns whose plural ends in -s."""
+    """Format a count with its noun: `1 request`, `2 requests`.
+
+    Only for nouns whose plural ends in -s.
+    """
     return f"{number(n)} {noun}" + ("" if n == 1 else "s")
 
 
@@ -82,7 +91,7 @@ def space_percent(text: str) -> str:
 
 
 def parse_time(text: object) -> datetime | None:
-    """Parse an ISO 8601 text of verdict.json as a time in UTC; None for anything else."""
+    """Parse an ISO 8601 time as UTC; None for anything else."""
     if not isinstance(text, str):
         return None
     try:
@@ -93,7 +102,9 @@ def parse_time(text: object) -> datetime | None:
 
 
 def since_load(verdict: Mapping[str, Any], at: object, at_s: object = None) -> str:
-    """Format a moment relative to the load: `12.4 s after the load began (14:20:11 UTC)`.
+    """Format a time relative to the load.
+
+    Example: `12.4 s after the load began (14:20:11 UTC)`.
 
     Args:
         verdict: The verdict; its `started` is the origin where `at_s` is missing.
@@ -119,7 +130,7 @@ def _after(seconds: float, origin: str) -> str:
 
 
 def short_path(folder: Path, part: str | Path) -> str:
-    """Format a path as short as it can be typed: relative to the current folder where it lies below it."""
+    """Format a path relative to the current folder if it is below it."""
     path = folder / part
     try:
         return str(path.absolute().relative_to(Path.cwd()))

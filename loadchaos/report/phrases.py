@@ -1,4 +1,4 @@
-"""Display text of a verdict: every check, state, outcome, severity, cause and section has its words here.
+"""Display text of checks, states, outcomes, causes and sections.
 
 The terminal, report.html, incident.md, GitHub, JUnit and notifications all use them. The ids in verdict.json
 (`checks[].name`, outcomes, states) do not change. A new check, state or outcome is one entry in a table below.
@@ -196,7 +196,7 @@ CHECKS = {
 
 
 def check_text(name: str) -> CheckText | None:
-    """Look up the display text of a check; None for an id that no table entry describes."""
+    """Look up the display text of a check; None for an unknown id."""
     if name in CHECKS:
         return CHECKS[name]
     first, _, rest = name.partition(" ")
@@ -246,7 +246,7 @@ def worst_first(failure: Mapping[str, Any]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class RuleText:
-    """An expectation or a check, ready to show: label, found value and expected value."""
+    """Label, found and expected value of an expectation or a check."""
 
     label: str
     found: str
@@ -260,7 +260,10 @@ _OPERATORS = "=<>!"
 
 
 def rule_text(rule: Mapping[str, Any]) -> RuleText:
-    """Describe an expectation or a check of verdict.json: `hangs: 0 (expected == 0)`, `run completed`."""
+    """Describe an expectation or a check of verdict.json.
+
+    Examples: `hangs: 0 (expected == 0)`, `run completed`.
+    """
     name = str(rule.get("name") or "")
     expected, found = space_percent(clean(rule.get("expected") or "", 160)), value_text(rule.get("actual"))
     passed = rule.get("verdict") == "pass"
@@ -301,7 +304,7 @@ def _delivered(label: str, share: re.Match[str], expected: str) -> RuleText:
 
 
 def advice_text(check: Mapping[str, Any]) -> str:
-    """Next step for a check that left the verdict unknown; empty for other checks."""
+    """Next step for a check that is unknown; empty for other checks."""
     name = str(check.get("name") or "")
     if check.get("verdict") != "unknown":
         return ""
@@ -325,7 +328,10 @@ def value_text(value: Any) -> str:
 
 
 def target_text(verdict: Mapping[str, Any]) -> str:
-    """Describe the target: `embedded server (a simulation inside loadchaos): vllm 0.18.0 sim`."""
+    """Describe the target of a run.
+
+    Example: `embedded server (a simulation inside loadchaos): vllm 0.18.0 sim`.
+    """
     target = verdict.get("target") or {}
     kind = str(target.get("kind") or "")
     model = " ".join(clean(target[k], 80) for k in ("dialect", "version", "model") if target.get(k))
@@ -334,7 +340,10 @@ def target_text(verdict: Mapping[str, Any]) -> str:
 
 
 def one_line(verdict: Mapping[str, Any]) -> str:
-    """Summarise a verdict in one line: the worst failure, the first rule not met, or the number of requests."""
+    """Summarise a verdict in one line.
+
+    It names the worst failure, else the first rule not met, else the number of requests.
+    """
     ended_early: Mapping[str, Any] = next((c for c in verdict.get("checks") or [] if c.get("name") == "run"), {})
     if verdict.get("exit_code") in _BEFORE_LOAD and ended_early.get("verdict") != "pass":
         return clean(ended_early.get("actual") or "the run ended before any load", 400)
@@ -382,7 +391,7 @@ def generator_text(verdict: Mapping[str, Any]) -> str:
 
 
 def lower_bounds_text(verdict: Mapping[str, Any]) -> str:
-    """Say that requests which timed out count with their time so far; empty where none did."""
+    """Say how many requests timed out and count as lower bounds."""
     n = sum(int(kinds.get("lower_bounds") or 0) for kinds in (verdict.get("latency") or {}).values())
     if not n:
         return ""
@@ -400,7 +409,10 @@ def when_text(verdict: Mapping[str, Any], failure: Mapping[str, Any]) -> str:
 
 
 def count_text(failure: Mapping[str, Any], *keys: str) -> str:
-    """Format the first of these keys that is there, a number or a list, as `76 requests`; empty without any."""
+    """Format the first of these keys as a count: `76 requests`.
+
+    A list counts its items; the text is empty without any key.
+    """
     for key in keys:
         value = failure.get(key)
         if isinstance(value, Sequence) and not isinstance(value, str):
@@ -411,7 +423,7 @@ def count_text(failure: Mapping[str, Any], *keys: str) -> str:
 
 
 def lost_text(failure: Mapping[str, Any]) -> str:
-    """Say how many requests a death cost, and after how long the server was healthy again."""
+    """Say how many requests were lost and when the server recovered."""
     lost = count_text(failure, "lost_requests", "lost")
     back = failure.get("recovered_after_s")
     if back is None:
@@ -420,7 +432,10 @@ def lost_text(failure: Mapping[str, Any]) -> str:
 
 
 def incident_paths(failure: Mapping[str, Any]) -> list[str]:
-    """Folders of a failure's incidents, relative to the run folder; a path out of `incidents/` is left out."""
+    """Folders of a failure's incidents, relative to the run folder.
+
+    A path that leaves `incidents/` is left out.
+    """
     names = [str(n) for n in [failure.get("incident"), *(failure.get("incidents") or [])] if n]
     inside = [n.removeprefix("incidents/") for n in names]
     return [f"incidents/{n}" for n in dict.fromkeys(inside) if "/" not in n and ".." not in n]
@@ -442,7 +457,7 @@ _ISSUE_FIELDS = {"state": "now", "seen": "seen in"}
 
 
 def known_text(known: Any) -> str:
-    """Format a known issue with a clickable address: `vllm-project/vllm#38551` becomes its URL."""
+    """Format a known issue; `vllm-project/vllm#38551` becomes its URL."""
     if isinstance(known, Mapping):
         parts = [known_text(known.get("url") or known.get("issue") or ""), clean(known.get("title") or "", 160)]
         fixed = clean(known.get("fixed") or "", 120)
@@ -467,7 +482,10 @@ def remedy_text(remedy: Any) -> str:
 
 
 def accepted_text(failure: Mapping[str, Any]) -> str:
-    """Say why the profile accepts a failure, or why its acceptance does not hold; empty without an entry."""
+    """Say why a failure is accepted, or why its acceptance does not hold.
+
+    Empty if the profile does not name it.
+    """
     why = clean(failure.get("acceptance") or "", 300)
     if failure.get("accepted"):
         return why or "by the profile"

@@ -61,12 +61,12 @@ def charted(given: list[dict[str, Any]]) -> dict[str, list[str]]:
 
 def test_the_report_draws_the_machines_where_somebody_told_of_them() -> None:
     charts = charted(rows())
-    assert charts["The machines: memory and GPUs in use"] == [
+    assert charts["Hosts: memory and GPUs in use"] == [
         "GPU memory (fullest)",
         "GPU busy (busiest)",
         "host memory (fullest)",
     ]
-    assert len(charts["The GPUs: temperature and power"]) == 2
+    assert len(charts["GPUs: temperature and power"]) == 2
     assert not [
         title for title in charted([*rows()[:1], {"row": "gap", "at_ns": 9 * S, "source": "x"}]) if "GPU" in title
     ]
@@ -82,5 +82,5 @@ def test_a_full_disk_and_a_gpu_that_slows_itself_down_can_be_seen() -> None:
          "values": {"gpu_throttle_reasons": 64.0}},
     ]  # fmt: skip
     charts = charted([*rows(), *strained])
-    assert charts["The machines: memory and GPUs in use"][-2:] == ["disk (fullest)", "open files (host)"]
-    assert charts["The GPUs that slow themselves down"] == ["too hot, or short of power"]
+    assert charts["Hosts: memory and GPUs in use"][-2:] == ["disk (fullest)", "open files (host)"]
+    assert charts["GPUs throttled"] == ["thermal or power limit"]

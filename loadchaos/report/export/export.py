@@ -1,7 +1,7 @@
-"""A finished run for other tools: OpenMetrics to backfill Prometheus with, its rows as CSV or Parquet for everything else.
+"""Export a run as OpenMetrics text, or its rows as CSV or Parquet.
 
-Built from the run folder alone. OpenMetrics replays the ledger through the very fold the exporter uses, a page each
-`step_s`, so a backfilled run and a scraped one look alike.
+It needs only the run folder. OpenMetrics replays the ledger through the fold of the exporter, a page every
+`step_s`, so a backfilled run looks like a scraped one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Label = tuple[str, str]
 
 
 def rows_of(folder: RunFolder, what: str = "exporting", say: progress.Say | None = None) -> Iterator[dict[str, Any]]:
-    """The ledger's rows and the follower's findings, in order of time; `say` is told how far it is."""
+    """Merge ledger rows and findings in order of time; `say` gets progress."""
     findings = [r for r in Tail(folder.findings).rows() if r.get("row") in {"failure", "incident"}]
     findings.sort(key=_at)
     return progress.rows(heapq.merge(Reader(folder).new(final=True), findings, key=_at), what, say)
@@ -42,16 +42,19 @@ def _at(row: dict[str, Any]) -> int:
 # -- OpenMetrics ---------------------------------------------------------------------------------------------------
 
 
-class _Kept:
-    """Samples of a whole run by family and label set, so that each family's lines can be written together."""
+class _Samples:
+    """Samples of a whole run by family and labels, to write each together."""
 
     def __init__(self) -> None:
         self.heads: dict[str, tuple[str, str]] = {}  # family: type, help
         self.groups: dict[str, dict[tuple[Label, ...], dict[tuple[str, str], array[float]]]] = {}
         self.times: dict[tuple[str, tuple[Label, ...]], array[float]] = {}
 
-    def page(self, at_s: float, page: Iterable[Metric]) -> None:
-        """Take one page. A histogram's buckets share a label set: `le` and the suffix tell them apart."""
+    def add(self, at_s: float, page: Iterable[Metric]) -> None:
+        """Add a page of metrics.
+
+        Buckets of a histogram share their labels: `le` and the suffix distinguish them.
+        """
         for family in page:
             self.heads.setdefault(family.name, (family.type, family.documentation))
             seen = set()
@@ -64,7 +67,7 @@ class _Kept:
                 self.times.setdefault((family.name, labels), array("d")).append(at_s)
 
     def write(self, out: TextIO) -> int:
-        """The text of all of it; returns how many samples there are."""
+        """Write all samples as text; returns their number."""
         n = 0
         for family, (kind, text) in self.heads.items():
             out.write(f"# HELP {family} {text}\n# TYPE {family} {kind}\n")
@@ -85,46 +88,52 @@ def _series(name: str, labels: tuple[Label, ...], le: str) -> str:
 
 
 def openmetrics(folder: RunFolder, out: TextIO, step_s: float = 1.0, say: progress.Say | None = None) -> int:
-    """Write the run as OpenMetrics text, a point each `step_s` of its own UTC time; the number of samples.
+    """Write the run as OpenMetrics, one point per `step_s`.
 
-    OptionError where the run has no header that says what time it was.
+    Times are the UTC times of the run. Returns the number of samples.
+
+    Raises:
+        OptionError: The run has no header with its time.
     """
-    fold, kept, run = Fold(), _Kept(), folder.path.resolve().name
+    fold, samples, run = Fold(), _Samples(), folder.path.resolve().name
     clock, step_ns, tick = RunClock.of(folder), int(step_s * _NS), 0
     for row in rows_of(folder, "OpenMetrics", say):
         at = row.get("at_ns")
         if isinstance(at, int):
             if not tick:
-                # On whole steps of UTC, as a query's own steps are.
+                # On whole steps of UTC, like the steps of a query.
                 tick = at + step_ns - (at + clock.offset_ns) % step_ns
             while at > tick:
-                kept.page(clock.utc_s(tick), families(fold, run, tick))
+                samples.add(clock.utc_s(tick), families(fold, run, tick))
                 tick += step_ns
         fold.feed(row)
     fold.finish()
     for row in _judged(folder):
         fold.feed(row)
     if tick:
-        kept.page(clock.utc_s(tick), families(fold, run, tick))
+        samples.add(clock.utc_s(tick), families(fold, run, tick))
     if say is not None:
         say("OpenMetrics: writing the samples")
-    return kept.write(out)
+    return samples.write(out)
 
 
 def _judged(folder: RunFolder) -> Iterator[dict[str, Any]]:
-    """The verdict's failures and incidents as findings: they count, and a killed follower may not have come to them."""
+    """Failures and incidents of the verdict as findings.
+
+    A follower that was killed may not have written all of them.
+    """
     try:
         verdict = orjson.loads(folder.verdict.read_bytes())
     except (OSError, orjson.JSONDecodeError):
         return
     for failure in verdict.get("failures") or ():
         yield {**failure, "row": "failure"}
-        told = {k: failure.get(k) for k in ("id", "severity", "known", "attribution")}
+        common = {k: failure.get(k) for k in ("id", "severity", "known", "attribution")}
         for name in failure.get("incidents") or ():
             home = str(name).rsplit("/", 1)[-1]
             if home[:3].isdigit():
                 yield {
-                    **told,
+                    **common,
                     "row": "incident",
                     "what": "close",
                     "n": int(home[:3]),
@@ -136,21 +145,24 @@ def _judged(folder: RunFolder) -> Iterator[dict[str, Any]]:
 
 
 def write_csv(folder: RunFolder, to: Path, say: progress.Say | None = None) -> list[Path]:
-    """requests.csv, metrics.csv and events.csv in the folder `to`; times are UTC, an empty field is no value."""
+    """Write requests.csv, metrics.csv and events.csv into the folder `to`.
+
+    Times are UTC; an empty field means no value.
+    """
     to.mkdir(parents=True, exist_ok=True)
     clock = RunClock.of(folder)
     paths = [to / f"{table.name}.csv" for table in TABLES]
     files = [path.open("w", newline="", encoding="utf-8") for path in paths]
     try:
         writers = [csv.writer(f) for f in files]
-        makers = [table.rows(clock) for table in TABLES]
+        tables = [table.rows(clock) for table in TABLES]
         for table, writer in zip(TABLES, writers, strict=True):
             writer.writerow(table.columns)
         for row in rows_of(folder, "tables", say):
-            for make, writer in zip(makers, writers, strict=True):
-                writer.writerows(make.feed(row))
-        for make, writer in zip(makers, writers, strict=True):
-            writer.writerows(make.rest())
+            for table_rows, writer in zip(tables, writers, strict=True):
+                writer.writerows(table_rows.feed(row))
+        for table_rows, writer in zip(tables, writers, strict=True):
+            writer.writerows(table_rows.rest())
     finally:
         for f in files:
             f.close()
@@ -158,11 +170,11 @@ def write_csv(folder: RunFolder, to: Path, say: progress.Say | None = None) -> l
 
 
 def write_parquet(folder: RunFolder, to: Path, say: progress.Say | None = None) -> list[Path]:
-    """The same tables as Parquet (zstd), with types."""
+    """Write the same tables as typed Parquet files (zstd)."""
     import duckdb  # slow to import, and only this needs it
 
     to.mkdir(parents=True, exist_ok=True)
-    made = []
+    written = []
     with tempfile.TemporaryDirectory(dir=to) as work, duckdb.connect() as db:
         for table, source in zip(TABLES, write_csv(folder, Path(work), say), strict=True):
             target = to / f"{table.name}.parquet"
@@ -178,5 +190,5 @@ def write_parquet(folder: RunFolder, to: Path, say: progress.Say | None = None) 
                 parallel=False,
             )
             rows.write_parquet(str(target), compression="zstd")
-            made.append(target)
-    return made
+            written.append(target)
+    return written

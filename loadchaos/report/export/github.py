@@ -1,4 +1,4 @@
-"""Write a verdict for GitHub Actions: annotations on the profile's file and a summary page in Markdown.
+"""Write a verdict for GitHub Actions: annotations and a summary page.
 
 Workflow commands and their escapes: docs.github.com, "Workflow commands for GitHub Actions". Foreign text is never a
 command: `fenced` switches commands off around it.
@@ -34,13 +34,19 @@ _MOST = 10
 
 
 def fenced(text: str) -> str:
-    """Switch workflow commands off around a text, so that a log line such as `::set-output` stays text."""
+    """Switch workflow commands off around a text.
+
+    A log line such as `::set-output` then stays text.
+    """
     token = secrets.token_hex(16)
     return f"::stop-commands::{token}\n{text}\n::{token}::"
 
 
 def annotate(verdict: Mapping[str, Any], profile: str) -> list[str]:
-    """Build an annotation for each failure and each rule not met, worst first, on the file `profile`."""
+    """Build an annotation for each failure and rule not met, worst first.
+
+    They are shown on the file `profile`.
+    """
     found = []
     for f in sorted(verdict.get("failures") or [], key=worst_first):
         mild = f.get("accepted") or str(f.get("attribution") or "server") != "server"
@@ -69,7 +75,7 @@ def _property(text: str) -> str:
 
 
 def summarise(verdict: Mapping[str, Any], folder: Path) -> bool:
-    """Append the summary to the file in $GITHUB_STEP_SUMMARY; False without one."""
+    """Append the summary to $GITHUB_STEP_SUMMARY; False if it is not set."""
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if not path:
         return False
@@ -79,7 +85,7 @@ def summarise(verdict: Mapping[str, Any], folder: Path) -> bool:
 
 
 def summary(verdict: Mapping[str, Any], folder: Path) -> str:
-    """Render the verdict as Markdown: failures, rules, requests, latency and where the evidence is."""
+    """Render the verdict as Markdown."""
     result = str(verdict.get("verdict") or "unknown")
     sign = {"pass": ":white_check_mark:", "fail": ":x:"}.get(result, ":grey_question:")
     profile = clean(verdict.get("profile") or "?", 80)
@@ -145,13 +151,13 @@ def _table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> str:
 
 
 def _text(text: str) -> str:
-    """Escape foreign text: no tag, no link, no table edge, no mention of a person."""
+    """Escape foreign text: no tags, links, table edges or mentions."""
     plain = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("@", "@\u200b")
     return re.sub(r"([\\`*_\[\]|!])", r"\\\1", plain)
 
 
 def _code(text: str) -> str:
-    """Format foreign text as code, in a fence longer than any run of backticks in it."""
+    """Format foreign text as code that it cannot end."""
     plain = clean(text, 500)
     fence = "`" * (max((len(x) for x in re.findall("`+", plain)), default=0) + 1)
     return f"{fence} {plain} {fence}"

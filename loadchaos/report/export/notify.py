@@ -1,4 +1,4 @@
-"""Send notifications: JSON to a webhook (http URL), any other address through apprise.
+"""Send notifications: JSON to an http URL, else through apprise.
 
 The webhook is ours because apprise's `json://` sends a title and a text only: a webhook here gets the facts as JSON, and
 needs no extra package. A failed notification is reported and does not change the verdict. An address is often a secret
@@ -43,7 +43,7 @@ def address(given: str) -> str:
 
 
 def message(verdict: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Build the message at the end of a run: `text` (shown by Slack, Mattermost) and facts."""
+    """Build the message at the end of a run, with `text` for chats."""
     result = str(verdict.get("verdict") or "unknown").upper()
     profile = clean(verdict.get("profile") or "?", 80)
     failures = verdict.get("failures") or []
@@ -61,7 +61,7 @@ def message(verdict: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def incident_message(incident: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Build the message for an incident (incident.json) that opened or got a new id."""
+    """Build the message for an incident that opened or got a new id."""
     where = f"{folder.name}/incidents/{incident.get('folder')}"
     about = {k: incident.get(k) for k in ("n", "id", "kind", "severity", "replica", "attribution", "known", "folder")}
     about |= {k: clean(incident.get(k) or "", 600) for k in ("title", "remedy")}
@@ -108,12 +108,15 @@ def _apprise(to: str, content: Mapping[str, Any]) -> str:
 
 
 def to_environment(addresses: Sequence[str]) -> dict[str, str]:
-    """Environment variable that passes the addresses to the follower (all users can read a command line)."""
+    """Environment that passes the addresses to the follower.
+
+    A command line could be read by all users.
+    """
     return {VARIABLE: orjson.dumps(list(addresses)).decode()} if addresses else {}
 
 
 def from_environment(environment: MutableMapping[str, str]) -> tuple[str, ...]:
-    """Read the addresses and remove them from the environment, so that no child gets them."""
+    """Read the addresses and remove them from the environment."""
     try:
         found = orjson.loads(environment.pop(VARIABLE, "[]"))
     except orjson.JSONDecodeError:
@@ -122,7 +125,7 @@ def from_environment(environment: MutableMapping[str, str]) -> tuple[str, ...]:
 
 
 class IncidentNotifier:
-    """Sends incidents from its own thread, so that a slow service does not delay the follower."""
+    """Sends incidents in its own thread: a slow service delays nothing."""
 
     def __init__(self, addresses: Sequence[str], folder: Path, report: Callable[[str], object]) -> None:
         self._addresses, self._folder, self._report = addresses, folder, report

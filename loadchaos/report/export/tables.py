@@ -1,4 +1,4 @@
-"""The tables `loadchaos export` writes: their columns with SQL types, and how the ledger's rows become theirs."""
+"""Tables of `loadchaos export`: columns with SQL types, and their rows."""
 
 from __future__ import annotations
 
@@ -19,14 +19,21 @@ _NS = 1_000_000_000
 
 @dataclass(frozen=True)
 class RunClock:
-    """Monotonic ns of a run as UTC; `load_ns` is when its load began (its first row, where none did)."""
+    """Converts monotonic time of a run to UTC.
+
+    `load_ns` is the begin of the load, or the first row without a load.
+    """
 
     offset_ns: int
     load_ns: int
 
     @classmethod
     def of(cls, folder: RunFolder) -> RunClock:
-        """From the header of events.jsonl, which is one moment on both clocks. OptionError where there is none."""
+        """Read the header of events.jsonl.
+
+        Raises:
+            OptionError: There is no header.
+        """
         offset: int | None = None
         first: int | None = None
         for row in Tail(folder.events).rows():
@@ -44,11 +51,11 @@ class RunClock:
         return cls(offset, first or 0)
 
     def utc_s(self, at_ns: int) -> float:
-        """Unix time in seconds."""
+        """Convert to Unix time in seconds."""
         return (at_ns + self.offset_ns) / _NS
 
     def stamp(self, at_ns: object) -> str | None:
-        """`2026-11-21 15:08:32.243000`, in UTC."""
+        """Format in UTC as `2026-11-21 15:08:32.243000`."""
         if not isinstance(at_ns, int):
             return None
         return datetime.fromtimestamp(self.utc_s(at_ns), UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
@@ -62,20 +69,23 @@ Record = tuple[Any, ...]
 
 
 class Rows(Protocol):
-    """Makes a table's records out of ledger rows; `rest` are those that only the end of the run completes."""
+    """Builds the records of a table from ledger rows.
+
+    `rest` gives those that only the end of the run completes.
+    """
 
     def feed(self, row: Mapping[str, Any], /) -> Iterable[Record]:
-        """The records this row completes."""
+        """Return the records that this row completes."""
         ...
 
     def rest(self) -> Iterable[Record]:
-        """The records that were still open when the run ended."""
+        """Return the records that were open at the end of the run."""
         ...
 
 
 @dataclass(frozen=True)
 class Table:
-    """One table: columns as name to SQL type, and what makes its records."""
+    """A table: columns with SQL types, and the builder of its records."""
 
     name: str
     columns: dict[str, str]
@@ -99,7 +109,10 @@ _REQUESTS = {
 
 
 class _Requests:
-    """One record a request; folded misses are one with their `count`; what never ended is `unfinished`."""
+    """One record per request.
+
+    Misses that share a row are one record with their `count`. A request without an end is `unfinished`.
+    """
 
     def __init__(self, clock: RunClock) -> None:
         self._clock = clock
@@ -153,7 +166,7 @@ def _seconds(ns: int | None) -> float | None:
 
 
 class _Metrics:
-    """The server's own numbers, a record each."""
+    """One record per server metric and scrape."""
 
     def __init__(self, clock: RunClock) -> None:
         self._clock = clock
@@ -172,7 +185,7 @@ class _Metrics:
 
 
 class _Events:
-    """What happened: all other rows of events.jsonl and the findings, with their details as JSON."""
+    """All other rows of events.jsonl and the findings, with JSON details."""
 
     def __init__(self, clock: RunClock) -> None:
         self._clock = clock
@@ -182,8 +195,8 @@ class _Events:
         if kind in {"header", "log"} or row.get("file") not in {"events.jsonl", None}:
             return
         name = row.get("attack") or row.get("id") or row.get("name") or row.get("to") or row.get("source")
-        told = {"row", "file", "at_ns", "what", "replica"}
-        rest = {k: v for k, v in row.items() if k not in told}
+        columns = {"row", "file", "at_ns", "what", "replica"}
+        rest = {k: v for k, v in row.items() if k not in columns}
         yield (
             self._clock.stamp(at),
             self._clock.since_load_s(at),

@@ -1,4 +1,6 @@
-"""Draw charts as static SVG paths on a 1000 x 100 plane that the page stretches; ticks are in per cent.
+"""Draw charts as static SVG paths.
+
+The plane is 1000 x 100, which the page stretches; ticks are in per cent.
 
 The shapes are SVG and the labels are HTML, because an SVG that shrinks to the width of a phone shrinks its letters too.
 plots.py says why report.html has this renderer and an interactive one.
@@ -85,7 +87,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class Shade:
-    """Shaded time spans behind all charts (attacks or a server state), in seconds, and their path."""
+    """Time spans shaded behind all charts: attacks or a server state."""
 
     css: str
     spans: tuple[tuple[float, float], ...]
@@ -94,7 +96,7 @@ class Shade:
 
 @dataclass(frozen=True)
 class ChartSet:
-    """All drawings of a run: timeline lanes, charts, the time axis and marked moments.
+    """All drawings of a run: lanes, charts, time axis and marks.
 
     Attributes:
         plots: The numbers behind the charts, one plot per chart.
@@ -190,7 +192,7 @@ def _bar(axis: Axis, span: Span, css: str) -> Bar:
 
 
 def _joined(axis: Axis, spans: Sequence[Span], css: str) -> tuple[Bar, ...]:
-    """Draw at most some hundred bars: of a thousand attacks in a lane, neighbours become one bar."""
+    """Draw at most some hundred bars; neighbours are joined beyond that."""
     step = math.ceil(len(spans) / _MAX_LANE_SPANS)
     bars = []
     for i in range(0, len(spans), step):
@@ -209,7 +211,10 @@ def _named(span: Span, n: int) -> tuple[str, str, float, float]:
 
 
 def _shades(axis: Axis, every: Sequence[Span]) -> list[Shade]:
-    """Shades of states other than healthy, then of attacks; overlapping spans become one."""
+    """Shades of states other than healthy, then of attacks.
+
+    Overlapping spans become one.
+    """
     kinds: dict[str, list[tuple[float, float]]] = {}
     for span in sorted(every, key=lambda s: not s.lane.startswith("state:")):
         if span.lane.startswith("attack:"):

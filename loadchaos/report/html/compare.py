@@ -1,4 +1,4 @@
-"""Compare two runs: differences of latency and failure rates, each with its interval.
+"""Compare latency and failure rates of two runs, with intervals.
 
 Latency quantiles are compared by a bootstrap over the runs' histograms (fixed seed, so the same runs give the same text),
 shares by Newcombe's interval for a difference of two proportions (Newcombe 1998, method 10, from Wilson's). Both assume
@@ -88,7 +88,7 @@ class Comparison:
 
 
 def side(path: Path, say: progress.Say | None = None) -> Side:
-    """Read a run: latencies and counts from its ledger, failures from verdict.json.
+    """Read a run to compare, from its ledger and verdict.json.
 
     Raises:
         OptionError: The run has no verdict.
@@ -165,7 +165,10 @@ def _caveats(a: Side, b: Side) -> list[str]:
 
 
 class _Sample:
-    """A histogram and its number of independent values (gaps of one answer are not)."""
+    """A histogram and its number of independent values.
+
+    The gaps of one answer are not independent.
+    """
 
     def __init__(self, of: LatencyHistograms, kind: str) -> None:
         self.hist = of[kind]

@@ -42,7 +42,10 @@ def headline(found: Comparison) -> str:
 
 
 def by_chance(found: Comparison) -> str:
-    """Say how many comparisons would differ by chance: each has a chance of 5 %."""
+    """Say how many comparisons would differ by chance alone.
+
+    Each has a chance of 5 %.
+    """
     n = sum(d.says != "too few" for d in (*found.latency, *found.rates))
     return f"Of {n} comparisons about {max(1, round(n * 0.05))} would differ by chance alone." if n > 4 else ""
 
@@ -87,7 +90,7 @@ def _table(rows: Sequence[Difference]) -> list[str]:
 
 
 def html(found: Comparison) -> str:
-    """Render one page without scripts and requests, with each interval drawn around zero."""
+    """Render the comparison as one page without scripts and requests."""
     env = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -110,7 +113,9 @@ def html(found: Comparison) -> str:
 
 
 def _interval_bar(d: Difference) -> dict[str, float | None]:
-    """Place an interval on a scale from -100 % to +100 % of A, in per cent of the width.
+    """Place an interval in per cent of the width of its bar.
+
+    The scale reaches from -100 % to +100 % of A.
 
     Where A is 0 the scale is the larger bound.
     """

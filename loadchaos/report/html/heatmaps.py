@@ -1,4 +1,4 @@
-"""Draw latency heatmaps: cells of time by latency, coloured by the number of samples.
+"""Draw latency heatmaps: time by latency, coloured by sample count.
 
 Quantiles hide that some answers were slow while most were not. A heatmap shows a second band, a step and an outlier.
 """
@@ -93,7 +93,10 @@ def _cells(column: Mapping[int, int], row_of: Mapping[int, int]) -> Counter[int]
 
 
 def _bounds(most: int) -> list[int]:
-    """Smallest count of each colour. They grow by a factor: a busy second has thousands of gaps, an outlier is one."""
+    """Smallest count of each colour; they grow by a factor.
+
+    A busy second has thousands of gaps, an outlier is one.
+    """
     return sorted({round(most ** (i / COLOURS)) for i in range(COLOURS)})
 
 
@@ -110,7 +113,9 @@ def _labels(bounds: Sequence[int], most: int, noun: str) -> list[str]:
 
 
 def _paths(cells: Sequence[Mapping[int, int]], bounds: Sequence[int], rows: int) -> list[str]:
-    """One path per colour on a plane of one unit per cell; equal neighbours become one stroke.
+    """One path per colour on a plane of one unit per cell.
+
+    Equal neighbours become one stroke.
 
     y = 0 is the middle of the highest row.
     """

@@ -1,4 +1,4 @@
-"""Write report.html: one file, readable offline, without scripts and on a phone.
+"""Write report.html: one file, readable offline and without scripts.
 
 The template engine escapes all foreign text. The page's Content-Security-Policy forbids requests and every script but
 its own, by its hash (uplot_data.py: interactive charts in place of the static ones).
@@ -70,7 +70,7 @@ def write(folder: RunFolder, verdict: Mapping[str, Any], series: Series) -> Path
 
 
 def render(verdict: Mapping[str, Any], series: Series, folder: Path) -> str:
-    """Render the page as text; `folder` holds the incidents whose log excerpts it shows."""
+    """Render the page; `folder` holds the incidents with log excerpts."""
     decision = str(verdict.get("verdict") or "unknown")
     decision = decision if decision in {"pass", "fail", "unknown"} else "unknown"
     drawn = picture(series, _incident_marks(verdict))
@@ -241,7 +241,10 @@ def _noticed(after_s: float | None) -> str:
 
 
 def server_facts(folder: Path) -> list[tuple[str, str]]:
-    """Describe what was measured of the server before the load (facts.json); empty without it."""
+    """Describe what was measured of the server before the load.
+
+    It comes from facts.json; empty without it.
+    """
     try:
         facts = orjson.loads((folder / "facts.json").read_bytes())
     except (OSError, orjson.JSONDecodeError):

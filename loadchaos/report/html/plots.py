@@ -1,4 +1,4 @@
-"""Define the charts of a run as numbers: titles, curves and units, without any drawing.
+"""Define the charts of a run as numbers, without any drawing.
 
 There are two renderers for these numbers. charts.py draws static SVG on the server side: the page must be complete
 where scripts are blocked (mail, CI artifact viewers), in print, and in web_panels.py. uplot_data.py and report.js draw
@@ -99,7 +99,7 @@ def plots(points: Points, width_s: int) -> list[Plot]:
                   each(lambda b: b.fullest("gpu_memory_used_bytes", "gpu_memory_free_bytes"))),
             Curve("GPU busy (busiest)", "second", each(lambda b: b.busiest("gpu_utilisation_ratio"))),
             Curve("host memory (fullest)", "ours", each(Bucket.host_memory)),
-            Curve("disk (fullest)", "warn", each(lambda b: b.left("disk_free_bytes", "disk_size_bytes"))),
+            Curve("disk (fullest)", "warn", each(lambda b: b.used_share("disk_free_bytes", "disk_size_bytes"))),
             Curve("open files (host)", "attack", each(lambda b: b.share("host_files_open", "host_files_limit"))),
         ], "%", top=1.0),
         _plot("GPUs: temperature and power", [
@@ -107,7 +107,7 @@ def plots(points: Points, width_s: int) -> list[Plot]:
             Curve("power (highest), W", "first", each(lambda b: b.busiest("gpu_power_w"))),
         ]),
     ]  # fmt: skip
-    slow = each(lambda b: b.slowed())
+    slow = each(lambda b: b.throttled_gpus())
     if any(slow):
         optional.append(_plot("GPUs throttled", [Curve("thermal or power limit", "bad", slow)]))
     return [*always, *(p for p in optional if p.curves)]

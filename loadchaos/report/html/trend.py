@@ -1,4 +1,4 @@
-"""Compare the runs of a soak: each run against the median of the last seven good ones.
+"""Compare each run of a soak with the last seven good ones.
 
 A latency is unusual outside `median ± max(5 x 1.4826 x MAD, 15 % of the median)`. Seven runs are a small sample, so the
 MAD is the larger of theirs and that of the last 28 good runs, and it is widened while there are fewer than seven.
@@ -41,7 +41,7 @@ Says = Literal["higher", "lower", "as usual", "no baseline"]
 
 @dataclass(frozen=True)
 class Figure:
-    """A latency of one run in seconds, with the band of the good runs before it.
+    """A latency of one run in seconds, and the band of earlier good runs.
 
     The band is None with fewer than three of them.
     """
@@ -56,7 +56,10 @@ class Figure:
 
 @dataclass(frozen=True)
 class Rate:
-    """A rate, `count` of `of`; `low` and `high` bound it at 95 %, one-sided at a count of 0."""
+    """A rate, `count` of `of`, with its bounds at 95 %.
+
+    The bounds are one-sided at a count of 0.
+    """
 
     count: int
     of: int
@@ -100,7 +103,10 @@ class TrendRun:
 
 @dataclass(frozen=True)
 class SoakTrend:
-    """All runs of a profile, oldest first; `since_change` pools rates since the server changed."""
+    """All runs of a profile, oldest first.
+
+    `since_change` pools the rates since the server changed.
+    """
 
     profile: str
     runs: tuple[TrendRun, ...]
@@ -110,7 +116,7 @@ class SoakTrend:
 
     def to_json(self) -> dict[str, Any]:
         """Mapping for trend.json: seconds and rates."""
-        nights = [
+        runs = [
             {**asdict(n), "unusual": n.unusual, "rates": {k: _rate_json(r) for k, r in n.rates.items()}}
             for n in self.runs
         ]
@@ -118,7 +124,7 @@ class SoakTrend:
             "schema": 1,
             "profile": self.profile,
             "changed": self.changed,
-            "nights": nights,
+            "nights": runs,
             "since_change": {k: _rate_json(r) for k, r in self.since_change.items()},
             "other_profiles": list(self.others),
         }
@@ -133,7 +139,10 @@ def _one_in(rate: float) -> str:
 
 
 def rate(count: int, of: int) -> Rate:
-    """Build a rate with its 95 % bounds: exact and one-sided at zero, Wilson's above."""
+    """Build a rate with its 95 % bounds.
+
+    They are exact and one-sided at a count of 0, Wilson's above.
+    """
     if count == 0:
         return Rate(0, of, 0.0, upper_bound_at_zero(of) or 1.0)
     # There can be more than one per exposure (a count of lines): the bound is that of "every time".
@@ -145,7 +154,10 @@ def rate(count: int, of: int) -> Rate:
 
 
 def read(home: Path, profile: str | None = None) -> SoakTrend:
-    """Read all runs of a profile in a folder, deleted ones too; by default the newest profile."""
+    """Read all runs of a profile in a folder, deleted ones too.
+
+    The default is the profile that ran last.
+    """
     runs = [RunFolder(p) for p in home.iterdir() if (p / "verdict.json").is_file()] if home.is_dir() else []
     found = [(str(v.get("profile")), _trend_run(f, v)) for f in runs if (v := _json(f.verdict))]
     present = {run.folder for _, run in found}
@@ -157,7 +169,7 @@ def read(home: Path, profile: str | None = None) -> SoakTrend:
 
 
 def remember(home: Path, folder: str) -> None:
-    """Keep the figures of a run in the trend; to be called before the run is deleted."""
+    """Keep the figures of a run before it is deleted."""
     run = RunFolder(home / folder)
     if verdict := _json(run.verdict):
         line = {"profile": str(verdict.get("profile")), "night": asdict(_trend_run(run, verdict))}
@@ -240,7 +252,10 @@ def _latencies(verdict: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _server(folder: RunFolder, verdict: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, str]:
-    """Facts that make two runs comparable: server version and flags, and the load."""
+    """Facts that must be equal for two runs to be comparable.
+
+    They are the version and flags of the server, and the load.
+    """
     target, facts = verdict.get("target") or {}, _json(folder.facts)
     shown = {k: facts.get(k, target.get(k)) for k in _FACTS} | {"kind": target.get("kind")}
     asked = plan.get("target") or {}
@@ -258,7 +273,10 @@ def _server(folder: RunFolder, verdict: Mapping[str, Any], plan: Mapping[str, An
 
 
 def trend(profile: str, runs: Sequence[TrendRun], others: Sequence[str] | set[str] = ()) -> SoakTrend:
-    """Compare each run with the good ones before it; runs are in order of time, changed in place."""
+    """Compare each run with the good ones before it, in place.
+
+    Runs are in order of time.
+    """
     good: list[TrendRun] = []
     since: list[TrendRun] = []
     changed = None
@@ -298,7 +316,10 @@ def _mad(values: Sequence[float]) -> float:
 
 
 def _compare_rate(newest: Rate, before: Sequence[Rate], baseline: Sequence[TrendRun]) -> Rate:
-    """Compare a rate with the baseline; a failure new in this run occurred 0 times before."""
+    """Compare a rate with the baseline.
+
+    A failure that is new in this run occurred 0 times before.
+    """
     if len(baseline) < _FEWEST:
         return newest
     pooled = _pool(before) if before else rate(0, sum(n.requests for n in baseline))

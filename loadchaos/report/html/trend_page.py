@@ -1,4 +1,4 @@
-"""Render a soak trend as text and as trend.html: figures per run, their band, server changes."""
+"""Render a soak trend as text and as trend.html."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PROFILE_MARKS = 6
 
 
 def write(home: Path, profile: str) -> SoakTrend:
-    """Write trend.html and trend.json into the folder, each whole or not at all."""
+    """Write trend.html and trend.json, each whole or not at all."""
     found = read(home, profile)
     data = orjson.dumps(found.to_json(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
     for name, content in (("trend.json", data), ("trend.html", html(found).encode())):
@@ -44,7 +44,7 @@ def headline(trend: SoakTrend) -> str:
 
 
 def text(trend: SoakTrend) -> str:
-    """Render the newest run's figures and rates with their bands, and a line per run."""
+    """Render the newest run's figures and rates, and a line per run."""
     if not trend.runs:
         return headline(trend)
     lines = [headline(trend), ""]

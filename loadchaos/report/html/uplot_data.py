@@ -1,4 +1,6 @@
-"""Provide the interactive charts of report.html: uPlot 1.6.32 (MIT, in uplot/), report.js and their numbers.
+"""Provide the interactive charts of report.html: uPlot and its data.
+
+uPlot is version 1.6.32 (MIT, in uplot/); report.js drives it.
 
 The numbers are one block of JSON, which no browser executes; the page allows only this one script, by its hash.
 plots.py says why report.html has this renderer and a static one.
@@ -22,7 +24,7 @@ _HERE = Path(__file__).parent
 
 @cache
 def script() -> tuple[str, str]:
-    """Return uPlot with its licence and report.js as one text, and its Content-Security-Policy hash."""
+    """Return the script of the page, and its Content-Security-Policy hash."""
     licence, library = _read("uplot/LICENSE"), _read("uplot/uPlot.iife.min.js")
     text = f"/*\n{licence.strip()}\n*/\n{library}\n{_read('report.js')}"
     return text, "sha256-" + b64encode(hashlib.sha256(text.encode()).digest()).decode()
@@ -35,7 +37,10 @@ def style() -> str:
 
 
 def numbers(picture: ChartSet, utc_s: float | None) -> str:
-    """Encode the charts' values as JSON for a script element; `utc_s` is the Unix time of 0 s. Nulls are gaps."""
+    """Encode the values of the charts as JSON for a script element.
+
+    `utc_s` is the Unix time of 0 s. Nulls are gaps.
+    """
     data = {
         "from": picture.from_s, "to": picture.to_s, "width": picture.width_s, "utc": utc_s,
         "start": picture.starts[0] if picture.starts else None, "points": len(picture.starts),

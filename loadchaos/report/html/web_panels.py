@@ -1,4 +1,4 @@
-"""Write the pages of the web UI's tabs (server, charts, attacks), once a second.
+"""Write the pages of the web UI's tabs, once a second.
 
 They are files in the run folder (cockpit/), each written whole; the web process only serves them.
 """
@@ -146,7 +146,7 @@ class PanelPages:
         }
 
     def _failure_row(self, f: Mapping[str, Any]) -> dict[str, Any]:
-        """Build a row of Locust's failures table: by failure id instead of raw error text."""
+        """Build a row of Locust's failures table, by failure id."""
         name, count, now_s = clean(f.get("id"), 80), int(f.get("count") or 1), time.time()
         seen = self._seen.setdefault(name, _Occurrences(0, now_s, now_s))
         if count > seen.count:

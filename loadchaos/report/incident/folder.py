@@ -1,4 +1,6 @@
-"""Write incidents/NNN-<id>/: one incident as a folder, with a page to paste into an upstream issue.
+"""Write incidents/NNN-<id>/: the evidence of one incident.
+
+It has a page (incident.md) to paste into an upstream issue.
 
 All content comes from the ledger, which is redacted; the server is not asked anything. Writing an incident again gives
 the same folder. An incident whose id became known later moves to the folder of that id.
@@ -69,7 +71,10 @@ def _earlier(folder: RunFolder, home: Path, incident: Mapping[str, Any]) -> list
 
 
 def folder_of(folder: RunFolder, incident: Mapping[str, Any]) -> Path:
-    """Create `incidents/003-<id>`; a folder with the same number and an earlier id is renamed."""
+    """Create the folder `incidents/003-<id>` of an incident.
+
+    A folder with the same number and an earlier id is renamed.
+    """
     n, name = int(incident["n"]), re.sub(r"[^A-Za-z0-9_.-]", "_", str(incident.get("id") or "incident"))[:80]
     home = folder.incidents / f"{n:03d}-{name.lstrip('.')}"
     folder.incidents.mkdir(exist_ok=True)
@@ -82,7 +87,10 @@ def folder_of(folder: RunFolder, incident: Mapping[str, Any]) -> Path:
 
 
 def remove_others(folder: RunFolder, kept: Sequence[Path]) -> None:
-    """Remove incident folders that the final verdict does not have; one with foreign files stays."""
+    """Remove incident folders that the final verdict does not have.
+
+    A folder with foreign files stays.
+    """
     for home in sorted(folder.incidents.glob("[0-9][0-9][0-9]-*")):
         if home in kept or not home.is_dir() or {p.name for p in home.iterdir()} - FILES:
             continue
@@ -101,7 +109,7 @@ def _put(path: Path, data: bytes) -> None:
 
 
 def _log_path(folder: RunFolder, name: str) -> Path | None:
-    """Find the log that a row's `file` names: server.log or one under watch/logs, inside the run folder only."""
+    """Find the log that a row names, inside the run folder only."""
     for path in (folder.server_log, *sorted((folder.watch / "logs").glob("*.log"))):
         if str(path.relative_to(folder.path)) == name:
             return path
@@ -109,7 +117,10 @@ def _log_path(folder: RunFolder, name: str) -> Path | None:
 
 
 def _windows(incident: Mapping[str, Any]) -> list[tuple[str, int, int]]:
-    """(file, first line, last line) of the log of an incident: the judge's window and the evidence line."""
+    """(file, first line, last line) of the log parts of an incident.
+
+    The judge's window and the evidence line.
+    """
     windows: dict[str, list[int]] = {}
     for file, w in (incident.get("log_lines") or {}).items():
         windows[str(file)] = [int(w["first"]), int(w["last"])]
@@ -130,7 +141,7 @@ def _lines(path: Path, first: int, last: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _excerpt(folder: RunFolder, name: str, first: int, last: int) -> bytes:
-    """Copy the log lines around the incident, under a line that names file and line numbers."""
+    """Copy the log lines around the incident, under a heading line."""
     path = _log_path(folder, name)
     if path is None:
         return f"# {clean(name, 80)} is not in this run folder\n".encode()
@@ -141,7 +152,10 @@ def _excerpt(folder: RunFolder, name: str, first: int, last: int) -> bytes:
 
 
 def _around(folder: RunFolder, incident: Mapping[str, Any]) -> tuple[list[str], str, list[str]]:
-    """The evidence line with the lines before and after it; its text alone if it is not from a log."""
+    """The evidence line with the lines before and after it.
+
+    Its text alone if it is not from a log.
+    """
     evidence = incident.get("evidence") or {}
     path, line = _log_path(folder, str(evidence.get("source"))), evidence.get("line")
     if path is None or not path.exists() or not isinstance(line, int):

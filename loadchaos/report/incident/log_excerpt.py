@@ -1,4 +1,4 @@
-"""Select the decisive lines of a log: the whole traceback of the failure, without repeated lines."""
+"""Select the decisive lines of a log, without repeated lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _LONG_BATCH = 1_500
 
 
 def decisive(before: Sequence[str], line: str, after: Sequence[str], *, traceback: bool) -> list[str]:
-    """Select the lines to show around `line`: from the head of its traceback to the next traceback."""
+    """Select the lines to show around `line`.
+
+    They reach from the head of its traceback to the next traceback.
+    """
     heads = [n for n, text in enumerate(before) if _HEADER in text] if traceback else []
     shown = before[max(0, heads[-1] - _INTRO) :] if heads else before[-_WITHOUT_TRACEBACK:]
     end = next((n for n, text in enumerate(after) if _HEADER in text), len(after))
@@ -28,7 +31,10 @@ def decisive(before: Sequence[str], line: str, after: Sequence[str], *, tracebac
 
 
 def batch(lines: Sequence[str]) -> list[str]:
-    """Lines that vLLM dumps of the step that crashed its engine: the best start for a reproducer."""
+    """Lines of the batch that vLLM dumps when its engine crashes.
+
+    They are the best start for a reproducer.
+    """
     return [clean_line(text, _LONG_BATCH) for text in lines if _is_batch(text)]
 
 
@@ -37,7 +43,7 @@ def _is_batch(text: str) -> bool:
 
 
 def _without_repeats(lines: Sequence[str]) -> list[str]:
-    """Shorten lines in a row that differ in numbers only to the first few and their count."""
+    """Shorten runs of lines that differ in numbers only."""
     found: list[str] = []
     like, alike = "", 0
     for text in lines:

@@ -1,4 +1,4 @@
-"""Render incident.md: an incident as a page ready to paste into an upstream issue.
+"""Render incident.md, ready to paste into an upstream issue.
 
 Foreign text (from the server or its log) is escaped, or in code spans and fences that it cannot leave.
 """
@@ -61,7 +61,10 @@ class IncidentView:
 
 
 def page(incident: Mapping[str, Any], view: IncidentView, requests: Sequence[Mapping[str, Any]] = ()) -> str:
-    """Render the page; `requests` says where the bodies of requests in flight are stored."""
+    """Render the page of an incident.
+
+    `requests` says where the bodies of requests in flight are stored.
+    """
     name = clean(incident.get("id"), 80)
     environment = incident.get("environment") or {}
     parts = [
@@ -94,7 +97,10 @@ def _plain(text: object) -> str:
 
 
 def _span(text: object, limit: int = 400) -> str:
-    """Format foreign text as a code span; backticks become quotes, since nothing else ends a span."""
+    """Format foreign text as a code span.
+
+    Backticks become quotes, since only a backtick ends a span.
+    """
     return "`" + clean(text, limit).replace("`", "'") + "`"
 
 
@@ -210,7 +216,7 @@ def _timeline(incident: Mapping[str, Any]) -> list[str]:
 
 
 def _figures(incident: Mapping[str, Any]) -> list[str]:
-    """Newest readings of each engine before the failure as a table, and of each device as a list."""
+    """Table of the newest engine metrics, and a list of devices."""
     opened = incident.get("opened_at_s") or 0.0
     every = [f for f in incident.get("figures") or [] if isinstance(f, Mapping)]
     engines = [f for f in every if "requests_running" in f or "kv_usage_ratio" in f]
@@ -293,7 +299,7 @@ def _in_flight(incident: Mapping[str, Any]) -> list[str]:
 
 
 def _bodies(requests: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Say how many bodies are stored, how to send one again, and why others are not stored."""
+    """Say how many bodies are stored and how to send one again."""
     kept = [r for r in requests if r.get("body")]
     if not requests:
         return []
@@ -309,7 +315,7 @@ def _bodies(requests: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def replay_command(run: Mapping[str, Any]) -> str:
-    """Build the command that sends the same steps again: that of the run, with its seed."""
+    """Build the command that sends the same steps again."""
     argv = [str(a) for a in run.get("argv") or []]
     seed = run.get("seed")
     if not argv:
@@ -322,7 +328,7 @@ def replay_command(run: Mapping[str, Any]) -> str:
 
 
 def _without_display_options(argv: Sequence[str]) -> list[str]:
-    """Remove the options that only change what loadchaos shows and where it stores it."""
+    """Remove options that only change the display and output places."""
     kept: list[str] = []
     skip = False
     for word in argv:

@@ -1,4 +1,4 @@
-"""What happened in one stretch of time of a run: counts, latencies and the last gauges; folded from ledger rows."""
+"""Counts, latencies and last gauges of one time span of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from loadchaos.core.model import GPU_SLOWED
 
 
 class Bucket:
-    """One stretch of time. Gauges are kept per worker or replica, so that several add up; the last one counts."""
+    """One time span of a run.
+
+    Gauges are kept per worker or replica, so that they can be summed; the last value counts.
+    """
 
     __slots__ = ("begun", "devices", "in_flight", "lag_ns", "latency", "outcomes", "server", "tokens", "users")
 
@@ -27,7 +30,7 @@ class Bucket:
         self.devices: dict[str, dict[str, float]] = {}  # by host and device
 
     def merge(self, later: Bucket) -> None:
-        """Add a later stretch to this one."""
+        """Merge a later time span into this one."""
         self.begun += later.begun
         self.tokens += later.tokens
         self.outcomes.update(later.outcomes)
@@ -39,7 +42,7 @@ class Bucket:
         self.devices.update(later.devices)
 
     def heartbeat(self, row: Mapping[str, Any]) -> None:
-        """A worker's sign of life: what it received since the last one, and how late it is."""
+        """Add a heartbeat of a worker: tokens, requests, users and send delay."""
         worker = str(row.get("file", ""))
         self.tokens += int(row.get("tokens") or 0)
         self.in_flight[worker] = int(row.get("in_flight") or 0)
@@ -47,14 +50,17 @@ class Bucket:
         self.lag_ns = max(self.lag_ns, int(row.get("lag_ns") or 0))
 
     def gauge(self, name: str, how: str = "sum") -> float | None:
-        """A server metric over all replicas and engines: their sum or their highest; None when nobody said."""
+        """Sum or maximum of a server metric over all engines; None without data."""
         values = [v[name] for v in self.server.values() if v.get(name) is not None]
         if not values:
             return None
         return sum(values) if how == "sum" else max(values)
 
     def fullest(self, used: str, *others: str) -> float | None:
-        """The largest share of `used` among `used` and `others` of any device; None when nobody said."""
+        """Largest share of `used` in `used` and `others` on any device.
+
+        None without data.
+        """
         shares = [
             v[used] / sum(v[name] for name in (used, *others))
             for v in self.devices.values()
@@ -63,24 +69,24 @@ class Bucket:
         return max(shares, default=None)
 
     def busiest(self, name: str) -> float | None:
-        """The highest figure of this name of any device; None when nobody said."""
+        """Highest value of a metric on any device; None without data."""
         return max((v[name] for v in self.devices.values() if name in v), default=None)
 
     def share(self, part: str, whole: str) -> float | None:
-        """The largest share that `part` is of `whole` on any device; None when nobody said."""
+        """Largest ratio of `part` to `whole` on any device; None without data."""
         shares = [v[part] / v[whole] for v in self.devices.values() if v.get(whole) and part in v]
         return max(shares, default=None)
 
-    def left(self, free: str, whole: str) -> float | None:
-        """What is in use on the fullest device, as a share; None when nobody said."""
+    def used_share(self, free: str, whole: str) -> float | None:
+        """Used share of the fullest device; None without data."""
         shares = [1 - v[free] / v[whole] for v in self.devices.values() if v.get(whole) and free in v]
         return max(shares, default=None)
 
-    def slowed(self) -> float | None:
-        """How many GPUs are held down by heat or power, by their clocks' event reasons; None when nobody said."""
+    def throttled_gpus(self) -> float | None:
+        """Number of GPUs throttled by heat or power; None without data."""
         reasons = [int(v["gpu_throttle_reasons"]) for v in self.devices.values() if "gpu_throttle_reasons" in v]
         return float(sum(bool(r & sum(GPU_SLOWED)) for r in reasons)) if reasons else None
 
     def host_memory(self) -> float | None:
-        """The share of memory in use on the fullest host; None when nobody said."""
-        return self.left("host_memory_available_bytes", "host_memory_total_bytes")
+        """Used share of memory on the fullest host; None without data."""
+        return self.used_share("host_memory_available_bytes", "host_memory_total_bytes")

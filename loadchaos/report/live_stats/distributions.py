@@ -1,4 +1,4 @@
-"""Latency distributions and prompt lengths of a whole run, by kind of traffic.
+"""Latency distributions and prompt lengths of a run, by traffic.
 
 All kinds of traffic share one logarithmic latency axis, so that they can be compared by eye. Bar heights count within
 one kind of traffic. Bins join log-linear buckets of 0.8 % (core/stats.py).
@@ -75,7 +75,10 @@ class RunTotals:
 
 @dataclass(frozen=True)
 class DistributionRow:
-    """One kind of traffic: its shape on a 1000 x 100 plane, and quantile marks in per cent."""
+    """Shape of one kind of traffic and its quantile marks.
+
+    The plane is 1000 x 100; marks are in per cent.
+    """
 
     traffic: str
     path: str
@@ -85,7 +88,10 @@ class DistributionRow:
 
 @dataclass(frozen=True)
 class Distribution:
-    """One kind of latency: a row per traffic on one axis; ticks are (per cent, label)."""
+    """One kind of latency: a row per kind of traffic on one axis.
+
+    Ticks are (per cent, label).
+    """
 
     title: str
     rows: tuple[DistributionRow, ...]
@@ -137,7 +143,9 @@ def _n(value: float) -> str:
 
 
 def log_ticks(low: float, high: float, apart: float = 11) -> list[tuple[float, str]]:
-    """Ticks at round latencies from 10**low to 10**high ns, as (per cent, label).
+    """Ticks at round latencies from 10**low to 10**high ns.
+
+    Each is (per cent, label).
 
     Two ticks are at least `apart` per cent of the axis from each other.
     """
@@ -161,7 +169,7 @@ def _short(value_s: float) -> str:
 
 
 def lengths(totals: RunTotals) -> list[dict[str, str]]:
-    """Table rows per traffic: requested prompt lengths and images against reported tokens."""
+    """Build table rows of requested against reported tokens, by traffic."""
     rows = []
     for traffic, x in list(totals.lengths.items())[:MOST]:
         if not x.counted and not x.images:

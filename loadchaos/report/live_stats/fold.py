@@ -1,7 +1,9 @@
-"""Live numbers of a run, folded row by row from its ledger; the terminal and the Prometheus exporter share them.
+"""Fold ledger rows into the live numbers of a run.
 
-Nothing here decides anything: outcomes come with the end rows, states with the state rows, failures and incidents
-with the follower's findings. The same rows give the same totals again, so a restarted follower tells the same story.
+The live view and the Prometheus exporter share them.
+
+Outcomes come from end rows, states from state rows, failures and incidents from the follower's findings. The same rows
+give the same totals, so a restarted follower shows the same numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _MOST_DEVICES = 256
 STALE_S = 5
 _NS = 1_000_000_000
 
-# vLLM's own bounds (its /metrics page, 0.32), so that a panel can lay both sides over each other; ITL has finer ones.
+# vLLM's own bounds (its /metrics page, 0.32), so that a panel can compare both sides; ITL has finer ones.
 TTFT_BOUNDS_S = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
     640.0, 2560.0,
@@ -42,7 +44,7 @@ _SETTLES_NS = 4 * _NS
 
 
 class BucketHistogram:
-    """A Prometheus histogram: counts below fixed bounds in seconds, their sum, and an example id a bucket."""
+    """Prometheus histogram: counts per bucket, sum, one example per bucket."""
 
     __slots__ = ("bounds", "counts", "exemplars", "sum_s")
 
@@ -53,7 +55,7 @@ class BucketHistogram:
         self.sum_s = 0.0
 
     def add(self, value_s: float, times: int = 1, request_id: str = "") -> None:
-        """Count a value; `request_id` is remembered as the bucket's newest example."""
+        """Count a value; `request_id` becomes the example of its bucket."""
         i = bisect_left(self.bounds, value_s)
         self.counts[i] += times
         self.sum_s += value_s * times
@@ -83,7 +85,10 @@ class TrafficStats:
 
 
 class Fold:
-    """Feed it every row of a run (findings too), ask it for a Snapshot; the exporter reads its totals directly."""
+    """Totals of a run, folded from all of its rows and findings.
+
+    `snapshot` gives the values of the live view; the exporter reads the totals directly.
+    """
 
     def __init__(self) -> None:
         self.run: dict[str, Any] = {}
@@ -105,7 +110,7 @@ class Fold:
         self.processes: dict[tuple[str, int], tuple[str, int]] = {}  # (replica, pid): role, resident bytes
         self.devices: dict[tuple[str, str], dict[str, float]] = {}  # (host, device): the newest figures
         self.gaps_s: dict[str, float] = {}
-        self._gap_told_ns: dict[tuple[str, str], int] = {}  # (replica, source): up to when
+        self._gap_known_ns: dict[tuple[str, str], int] = {}  # (replica, source): up to when
         self.missed: Counter[str] = Counter()  # by why
         self.send_lag_ns = 0  # of all requests sent: sent minus due
         self.send_lags = 0
@@ -116,18 +121,21 @@ class Fold:
         self._window: dict[int, Bucket] = {}
 
     def feed(self, row: Mapping[str, Any]) -> None:
-        """Take one row; kinds it does not know are counted and otherwise ignored."""
+        """Fold one row; unknown kinds are counted and otherwise ignored."""
         kind = str(row.get("row"))
         self.rows[kind] += 1
         at = row.get("at_ns")
         if isinstance(at, int) and at > self.now_ns and kind not in {"failure", "incident"}:
             self.now_ns = at
-        take = getattr(self, f"_on_{kind}", None)
-        if take is not None:
-            take(row)
+        handler = getattr(self, f"_on_{kind}", None)
+        if handler is not None:
+            handler(row)
 
     def finish(self) -> None:
-        """The run is over, read and judged: what began and never ended is `unfinished`, and no name will change."""
+        """End the fold: requests without an end become `unfinished`.
+
+        No failure id changes after this.
+        """
         self._finished = True
         for traffic in self._open.values():
             self._traffic(traffic).outcomes["unfinished"] += 1
@@ -209,12 +217,12 @@ class Fold:
             self.devices[key] = self.devices.get(key, {}) | values
 
     def _on_gap(self, row: Mapping[str, Any]) -> None:
-        # A long gap is told again and again with its length so far: only what no earlier row told is added.
+        # A long gap has several rows with its length so far: only the part since the last one is added.
         source, at = str(row.get("source")), int(row.get("at_ns") or 0)
         key = str(row.get("replica") or ""), source
-        since = max(at - round(float(row.get("seconds") or 0) * _NS), self._gap_told_ns.get(key, 0))
+        since = max(at - round(float(row.get("seconds") or 0) * _NS), self._gap_known_ns.get(key, 0))
         self.gaps_s[source] = self.gaps_s.get(source, 0.0) + max(0, at - since) / _NS
-        self._gap_told_ns[key] = at
+        self._gap_known_ns[key] = at
 
     def _on_process(self, row: Mapping[str, Any]) -> None:
         key = str(row.get("replica") or ""), int(row.get("pid") or 0)
@@ -257,17 +265,17 @@ class Fold:
     # -- findings ------------------------------------------------------------------------------------------------
 
     def _on_failure(self, row: Mapping[str, Any]) -> None:
-        # A later row about the same failure tells of another incident, or carries a newer count.
+        # A later row about the same failure names another incident or has a newer count.
         key = str(row.get("id")), str(row.get("attribution") or "server")
         deaths = self._deaths.setdefault(key, set())
         deaths.update(str(i) for i in row.get("incidents") or ())
         self.failures[key] = {**row, "count": max(len(deaths), int(row.get("count") or 1))}
 
     def count_failures(self, failures: Iterable[Mapping[str, Any]]) -> None:
-        """All failures the judge knows now, with their counts: also those that kill nobody, and go on happening.
+        """Update failures and their counts from all that the judge knows now.
 
-        Counts never go back: Prometheus would take that for a restart. Deaths are left to their own rows: an open one
-        may still be renamed by its log, and what was counted under the first name could not be taken back.
+        Counts never decrease: Prometheus would take that for a restart. Deaths are counted from their own rows: an open
+        death can still be renamed by its log, and a count under the first name could not be undone.
         """
         counted: Counter[tuple[str, str]] = Counter()
         for failure in failures:
@@ -280,25 +288,28 @@ class Fold:
             self.failures[key]["count"] = max(count, int(self.failures[key].get("count") or 1))
 
     def _on_incident(self, row: Mapping[str, Any]) -> None:
-        known = self.incidents.setdefault(row.get("n"), {"told_from_ns": self.now_ns + _SETTLES_NS})
+        known = self.incidents.setdefault(row.get("n"), {"settled_from_ns": self.now_ns + _SETTLES_NS})
         known.update(row)
 
     def all_failures(self) -> list[dict[str, Any]]:
-        """Failures found, and incidents that are still open under the id they have now: a death is told at once."""
+        """List failures, and open incidents under their current id."""
         names = {name for name, _ in self.failures}
-        still = [
+        open_incidents = [
             {**i, "attribution": i.get("attribution") or "server", "count": 1}
             for i in self.incidents.values()
             if i.get("severity") and i.get("what") == "open" and i.get("id") not in names and self._settled(i)
         ]
-        return [*self.failures.values(), *still]
+        return [*self.failures.values(), *open_incidents]
 
     def _settled(self, incident: Mapping[str, Any]) -> bool:
-        """Whether its name may be told: a dying server's log comes a moment later than the signs, and knows better."""
-        named = any(name == incident.get("id") for name, _ in self.failures)
-        return named or self._finished or incident.get("what") == "close" or self.now_ns >= incident["told_from_ns"]
+        """True once the id of an incident is final enough to show.
 
-    # -- telling -------------------------------------------------------------------------------------------------
+        The log of a dying server comes a moment later than its signs, and gives a better id.
+        """
+        named = any(name == incident.get("id") for name, _ in self.failures)
+        return named or self._finished or incident.get("what") == "close" or self.now_ns >= incident["settled_from_ns"]
+
+    # -- reading -------------------------------------------------------------------------------------------------
 
     def _traffic(self, name: object) -> TrafficStats:
         return self.traffic.setdefault(str(name), TrafficStats())
@@ -312,7 +323,10 @@ class Fold:
         return self._window[second]
 
     def window(self, now_ns: int | None = None) -> Bucket:
-        """The last WINDOW_S whole seconds in one bucket, ending at `now_ns` (default: the newest row)."""
+        """Merge the last WINDOW_S whole seconds before `now_ns` into one bucket.
+
+        By default `now_ns` is the time of the newest row.
+        """
         last = (now_ns or self.now_ns) // _NS
         recent = Bucket()
         for second in sorted(self._window):
@@ -321,7 +335,7 @@ class Fold:
         return recent
 
     def fresh_server(self, now_ns: int | None = None) -> dict[tuple[str, str], dict[str, float]]:
-        """The server's metrics where they are not older than STALE_S: a dead server has none."""
+        """Server metrics that are not older than STALE_S."""
         oldest = max(now_ns or 0, self.now_ns) - STALE_S * _NS
         return {key: values for key, values in self.server.items() if self._server_ns[key] >= oldest}
 
@@ -329,7 +343,7 @@ class Fold:
         return max((int(w.get(key) or 0) for w in self.workers.values()), default=0)
 
     def snapshot(self, now_ns: int | None = None) -> Snapshot:
-        """Everything the live view shows, as values; `now_ns` is the reader's clock where the run still goes."""
+        """Take a snapshot for the live view; `now_ns` is the current time."""
         now = max(now_ns or 0, self.now_ns)
         recent = self.window(now)
         lines = tuple(
@@ -344,7 +358,7 @@ class Fold:
         )
         begun = self.load_begin_ns
         until = self.load_end_ns or now
-        # In its first seconds a run has no ten seconds behind it.
+        # A run that began less than ten seconds ago.
         span = min(WINDOW_S, max(1, now // _NS - begun // _NS)) if begun is not None else WINDOW_S
         return Snapshot(
             run=self.run,

@@ -1,4 +1,7 @@
-"""A whole run as stretches of equal length, for charts: seconds at first, merged by twos as the run grows."""
+"""Time series of a whole run for charts, in points of equal length.
+
+Points are seconds at first and are merged in pairs as the run grows.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,17 @@ from loadchaos.report.live_stats.buckets import Bucket
 from loadchaos.report.live_stats.distributions import RunTotals
 
 POINTS = 4000
-"""Stretches at most: a run of an hour keeps its seconds, one of a day has 32 s."""
+"""Points at most: a run of an hour keeps its seconds, a run of a day has points of 32 s."""
 
 _NS = 1_000_000_000
 
 
 @dataclass(frozen=True)
 class Span:
-    """Something that lasted: a state, an attack, the load, an incident. Seconds since the series' origin."""
+    """Time span of a state, attack, load or incident.
+
+    Seconds since the origin of the series.
+    """
 
     lane: str
     name: str
@@ -29,7 +35,7 @@ class Span:
 
 
 class Series:
-    """Feed it every row; then `points` are the stretches in order of time and `spans` what lasted.
+    """Time series and spans of a run, folded from all of its rows.
 
     The origin (0 s) is the begin of the load, or the first row where no load began. A latency stands where its answer
     ended up: a TTFT at the first token, an E2E and an outcome at the end.
@@ -47,10 +53,10 @@ class Series:
         self._closed: list[tuple[str, str, int, int, str]] = []
         self.attacks: Counter[tuple[str, str]] = Counter()  # (name, ok | failed | skipped)
         self.totals = RunTotals()
-        self.configuration: Mapping[str, Any] = {}  # what the server told of itself: flags, settings, system
+        self.configuration: Mapping[str, Any] = {}  # flags, settings and system of the server
 
     def feed(self, row: Mapping[str, Any]) -> None:
-        """Take one row; kinds without a place on a chart are ignored."""
+        """Fold one row; kinds that no chart shows are ignored."""
         at, kind = row.get("at_ns"), row.get("row")
         if kind == "header" and row.get("file") == "events.jsonl":
             self._utc_ns = int(row["utc_ns"]) - int(row["mono_ns"])
@@ -59,9 +65,9 @@ class Series:
         if self.begin_ns is None:
             self.begin_ns = at
         self.last_ns = max(self.last_ns, at)
-        take = getattr(self, f"_on_{kind}", None)
-        if take is not None:
-            take(row, at)
+        handler = getattr(self, f"_on_{kind}", None)
+        if handler is not None:
+            handler(row, at)
 
     # -- rows ----------------------------------------------------------------------------------------------------
 
@@ -129,10 +135,10 @@ class Series:
 
     # -- folding -------------------------------------------------------------------------------------------------
 
-    def _close(self, lane: str, key: str, at: int, more: str = "") -> None:
+    def _close(self, lane: str, key: str, at: int, suffix: str = "") -> None:
         if (lane, key) in self._open:
             since, name, text = self._open.pop((lane, key))
-            self._closed.append((lane, name, since, at, text + more))
+            self._closed.append((lane, name, since, at, text + suffix))
 
     def _bucket(self, at: int) -> Bucket:
         begin = self.begin_ns if self.begin_ns is not None else at
@@ -156,27 +162,27 @@ class Series:
 
     @property
     def origin_ns(self) -> int:
-        """Where 0 s of every chart is."""
+        """Monotonic time of 0 s on every chart."""
         return self.load_ns if self.load_ns is not None else (self.begin_ns or 0)
 
     @property
     def origin_utc_s(self) -> float | None:
-        """The Unix time of 0 s; None where the record does not tell."""
+        """Unix time of 0 s; None if the record has no header."""
         return None if self._utc_ns is None else (self.origin_ns + self._utc_ns) / _NS
 
     def seconds(self, at_ns: int) -> float:
-        """A monotonic time on the charts' axis."""
+        """Convert a monotonic time to seconds on the charts."""
         return (at_ns - self.origin_ns) / _NS
 
     def points(self) -> list[tuple[float, Bucket | None]]:
-        """(second at which the stretch begins, what happened in it or None), in order, without a hole between."""
+        """(start in seconds, bucket or None) of each point, in order."""
         if not self._buckets or self.begin_ns is None:
             return []
         start = (self.begin_ns - self.origin_ns) / _NS
         return [(start + i * self.width_s, self._buckets.get(i)) for i in range(max(self._buckets) + 1)]
 
     def spans(self) -> list[Span]:
-        """What lasted, in order of begin; what is still open lasts until the last row."""
-        still = [(lane, name, since, self.last_ns, text) for (lane, _), (since, name, text) in self._open.items()]
-        every = sorted(self._closed + still, key=lambda s: s[2])
-        return [Span(lane, name, self.seconds(a), self.seconds(b), text) for lane, name, a, b, text in every]
+        """Spans in order of begin; an open span lasts until the last row."""
+        open_spans = [(lane, name, since, self.last_ns, text) for (lane, _), (since, name, text) in self._open.items()]
+        spans = sorted(self._closed + open_spans, key=lambda s: s[2])
+        return [Span(lane, name, self.seconds(a), self.seconds(b), text) for lane, name, a, b, text in spans]

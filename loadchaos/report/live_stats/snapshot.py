@@ -1,4 +1,4 @@
-"""What a run looks like at one moment, as plain values: the live view draws it and reads nothing else."""
+"""Values of a run at one moment, for the live view."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Percentiles:
-    """Latency in seconds; None where nothing was measured."""
+    """Latency quantiles in seconds; None without data."""
 
     p50: float | None
     p90: float | None
@@ -19,7 +19,7 @@ class Percentiles:
 
 @dataclass(frozen=True)
 class ReplicaState:
-    """The state one replica is in since `at_ns`, and what made us say so."""
+    """State of a replica since `at_ns`, with its signs."""
 
     replica: str
     state: str
@@ -38,7 +38,10 @@ class AttackInForce:
 
 @dataclass(frozen=True)
 class TrafficLine:
-    """One kind of traffic: how much of it, with which outcomes, how fast (`ttft`, `itl`, `e2e`: ok requests only)."""
+    """Counts, outcomes and latencies of one kind of traffic.
+
+    `latency` has `ttft`, `itl` and `e2e`.
+    """
 
     name: str
     in_flight: int
@@ -49,7 +52,10 @@ class TrafficLine:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One moment. Rates and `recent` latencies are over the last ten whole seconds, the rest since the run began."""
+    """Values of one moment.
+
+    Rates and `recent` latencies cover the last ten whole seconds, the rest the whole run.
+    """
 
     run: Mapping[str, Any] = field(default_factory=dict)
     now_ns: int = 0

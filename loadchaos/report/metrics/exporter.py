@@ -1,4 +1,6 @@
-"""Serve /metrics for Prometheus from ledger rows, so that its totals equal those of the ledger.
+"""Serve /metrics for Prometheus, folded from ledger rows.
+
+Its totals equal those of the ledger.
 
 metric_table.py has the names, labels and limits. Metric names end with their unit, as Prometheus asks for. Histograms
 have vLLM's own bounds (fold.py). A server metric has one name for all dialects and versions.
@@ -72,7 +74,10 @@ class _Page:
         self._family(name).add_metric([self._run, *labels], count, total)
 
     def server(self, name: str, labels: Sequence[str], value: float) -> None:
-        """Add a sample of a server metric; a name outside the table gets a general help text."""
+        """Add a sample of a server metric.
+
+        A name outside the table gets a general help text.
+        """
         full = server_sample(name)
         if full not in self._families:
             text = SERVER.get(name, "Server metric, with one name for all dialects and versions")
@@ -81,7 +86,7 @@ class _Page:
         self._families[full].add_metric([self._run, *labels], value)
 
     def families(self) -> list[Metric]:
-        """All families with samples: those of the table in its order, then those of the server."""
+        """All families with samples: the table first, then the server."""
         known = [s.name for s in METRICS if s.name in self._families]
         return [self._families[n] for n in [*known, *(n for n in self._families if n not in _MAKERS)]]
 
@@ -100,7 +105,10 @@ _MAKERS = {s.name: (_KINDS[s.kind], s) for s in METRICS}
 
 
 class FoldCollector(Collector):
-    """Turns a Fold into metric families at each scrape; `lock` separates feeding from scraping."""
+    """Turns a Fold into metric families at each scrape.
+
+    `lock` separates feeding from scraping.
+    """
 
     def __init__(self, fold: Fold, run: str = "") -> None:
         self.fold = fold
@@ -115,17 +123,20 @@ class FoldCollector(Collector):
             return families(self.fold, self.run)
 
     def sent(self, began_s: float) -> None:
-        """Note that the page requested at `began_s` (time.monotonic) was sent completely."""
+        """Note that the page requested at `began_s` was sent completely."""
         with self._scraped:
             self.scraped_s = [*self.scraped_s[-1:], began_s]
             self._scraped.notify_all()
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: the families depend on the server, and no other collector shares the registry."""
+        """Describe nothing in advance.
+
+        The families depend on the server, and no other collector shares the registry.
+        """
         return []
 
     def wait_for_scrape(self, limit_s: float) -> bool:
-        """Wait up to `limit_s` for the next scrape, if somebody scrapes more often than that."""
+        """Wait up to `limit_s` for the next scrape, if scrapes are frequent."""
         now = time.monotonic()
         with self._scraped:
             before = self.scraped_s
@@ -135,7 +146,10 @@ class FoldCollector(Collector):
 
 
 class _PageBody:
-    """Body of a response that calls `sent` once it was written, and not if the scraper hung up."""
+    """Response body that calls `sent` once it was written completely.
+
+    It does not call it if the scraper hung up.
+    """
 
     def __init__(self, parts: Sequence[bytes], sent: Callable[[], None]) -> None:
         self._parts, self._sent = parts, sent
@@ -149,7 +163,7 @@ class _PageBody:
 
 
 class Exporter:
-    """Serves /metrics on `address`:`port`; with port 0 on a free one, named by `port`.
+    """Serves /metrics on `address`:`port`; port 0 takes a free one.
 
     Raises:
         OptionError: The port is in use.
@@ -204,7 +218,10 @@ def families(fold: Fold, run: str, now_ns: int | None = None) -> list[Metric]:
 
 
 def _bounded_traffic(fold: Fold) -> list[Group]:
-    """Group traffic: the first kinds by name, later ones together; this never changes in a run."""
+    """Group traffic: the first kinds by name, later ones together.
+
+    The grouping never changes during a run.
+    """
     names = list(fold.traffic)
     groups = [(name, [fold.traffic[name]]) for name in names[:TRAFFICS]]
     rest = [fold.traffic[name] for name in names[TRAFFICS:]]
@@ -282,7 +299,7 @@ def _findings(page: _Page, fold: Fold) -> None:
 
 
 def _issue(incident: Mapping[str, Any]) -> str:
-    """Path of the first known issue on github.com, for links in panels; empty without one."""
+    """Path of the first known issue on github.com; empty without one."""
     known = next(iter(incident.get("known") or ()), "")
     text = str(known.get("issue") if isinstance(known, Mapping) else known)
     found = re.fullmatch(r"([\w.-]+/[\w.-]+)#(\d+)", text)
@@ -340,7 +357,10 @@ _DEVICE_METRICS: Mapping[str, tuple[str, Callable[[Iterable[float]], float]]] = 
 
 
 def _devices(page: _Page, fold: Fold) -> None:
-    """Add device metrics over all hosts; per-GPU series come from the GPU exporter itself."""
+    """Add device metrics over all hosts.
+
+    Series per GPU come from the GPU exporter itself.
+    """
     for name, (key, aggregate) in _DEVICE_METRICS.items():
         values = [v[key] for v in fold.devices.values() if key in v]
         if values:

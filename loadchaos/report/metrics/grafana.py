@@ -1,4 +1,6 @@
-"""Build Grafana dashboard JSON (schema 39: Grafana 10.4 and later) from plain functions.
+"""Build Grafana dashboard JSON from plain functions.
+
+The schema is 39, for Grafana 10.4 and later.
 
 These are not the builders of grafana-foundation-sdk: it marks those of the classic dashboard as deprecated, they set no
 panel ids and overflow the 24 columns, and each function here would stay as a wrapper of the same length around them. A
@@ -56,7 +58,7 @@ class LineStyle(TypedDict, total=False):
 
 
 class StatStyle(TypedDict, total=False):
-    """Options of a single number; it is red if it is `bad` above or below `limit`."""
+    """Options of a single number, red if `bad` above or below `limit`."""
 
     unit: str
     width: int
@@ -139,7 +141,7 @@ def stat(title: str, about: str, query: Json, **style: Unpack[StatStyle]) -> Jso
 
 
 def states(title: str, about: str, query: Json, *, width: int = 24) -> Json:
-    """Build bars over time, a row per series, coloured by the server state in its name."""
+    """Build bars over time, a row per series, coloured by state."""
     options = {
         "showValue": "never", "rowHeight": 0.8, "mergeValues": True, "alignValue": "left",
         "legend": {"displayMode": "list", "placement": "bottom", "showLegend": False, "calcs": []},
@@ -223,7 +225,7 @@ def table(
 
 
 def row(title: str, folded: Sequence[Json] = ()) -> Json:
-    """Build a heading; `folded` panels belong to it and are queried only when it is opened."""
+    """Build a heading; `folded` panels are queried only when it is open."""
     return {
         "type": "row",
         "title": title,
@@ -234,7 +236,10 @@ def row(title: str, folded: Sequence[Json] = ()) -> Json:
 
 
 def variable(name: str, label: str, about: str, query: str) -> Json:
-    """Build a variable with the values of a label, updated when the time range changes."""
+    """Build a variable with the values of a label.
+
+    It is updated when the time range changes.
+    """
     return {
         "type": "query",
         "name": name,
@@ -273,7 +278,7 @@ def annotation(name: str, expr: str, color: str, title: str) -> Json:
 def dashboard(
     uid: str, title: str, about: str, panels: Sequence[Json], annotations: Sequence[Json], since: str
 ) -> Json:
-    """Build a dashboard; panels are placed from left to right in the given order."""
+    """Build a dashboard; panels are placed left to right in order."""
     return {
         "uid": uid,
         "title": title,

@@ -173,7 +173,10 @@ SERVER: dict[str, str] = {
 
 
 def server_sample(name: str) -> str:
-    """Metric name: `loadchaos_server_process_start_time_seconds` for `process_start_time_s`."""
+    """Name of a server metric on the page.
+
+    `process_start_time_s` becomes `loadchaos_server_process_start_time_seconds`.
+    """
     return "loadchaos_server_" + re.sub(r"_s$", "_seconds", name)
 
 

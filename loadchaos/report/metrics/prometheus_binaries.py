@@ -1,4 +1,4 @@
-"""Find the programs of Prometheus, or unpack Debian's packages into a cache folder.
+"""Find the programs of Prometheus, or unpack Debian's packages.
 
 Nothing is installed: `apt-get download` and `dpkg -x`, no root, no services. Run it with
 `python -m loadchaos.report.metrics.prometheus_binaries`.
@@ -28,7 +28,7 @@ def cache() -> Path:
 
 
 def find(program: str) -> Path | None:
-    """Find a program in `$LOADCHAOS_PROMETHEUS`, on PATH or in the cache; None without one."""
+    """Find a program in `$LOADCHAOS_PROMETHEUS`, on PATH or in the cache."""
     on_path = shutil.which(program)
     given = os.environ.get(ENV)
     places = [*([Path(given) / program] if given else []), *([Path(on_path)] if on_path else [])]
@@ -37,7 +37,10 @@ def find(program: str) -> Path | None:
 
 
 def fetch(packages: Sequence[str] = PACKAGES) -> str:
-    """Unpack Debian packages into the cache; returns the reason of a failure, else empty."""
+    """Unpack Debian packages into the cache.
+
+    Returns the reason of a failure, else an empty text.
+    """
     for tool in ("apt-get", "dpkg"):
         if shutil.which(tool) is None:
             return f"{tool} is not installed on this machine"

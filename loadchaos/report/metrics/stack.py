@@ -1,4 +1,4 @@
-"""Provision Prometheus, Alertmanager and Grafana for loadchaos, with or without containers.
+"""Provision Prometheus, Alertmanager and Grafana for loadchaos.
 
 `write` makes a folder with a compose file that works without loadchaos. `start_local` and `stop_local` run Debian's
 programs from that folder without containers and without root. Everything listens on loopback only.
@@ -156,7 +156,7 @@ def engine() -> list[str] | None:
 
 
 def compose(folder: Path, command: Sequence[str], *arguments: str) -> None:
-    """Run `docker compose ARGUMENTS` in the folder; its own output goes to the terminal.
+    """Run `docker compose ARGUMENTS` in the folder.
 
     Raises:
         OptionError: The command failed.

@@ -1,4 +1,4 @@
-"""What a log says of its server, in a few lines for people: what died, of what, where, what is known, what to send."""
+"""Describe the failures found in a log: cause, place, known issues."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loadchaos.report.phrases import SEVERITY, known_text, remedy_text
 _DEADLY = ("engine_death", "startup", "hang", "node")
 _MOST_DEATHS = 5
 _MOST_OTHERS = 12
-_AROUND = (60, 60)  # lines before and after the cause that a report upstream needs
+_AROUND = (60, 60)  # lines before and after the cause, for an upstream report
 _NEAR_LINES = 400
 _WIDE = 9
 
@@ -26,13 +26,22 @@ def render(
     marks: Mapping[str, Sequence[int]],
     width: int = 100,
 ) -> str:
-    """The answer. `failures` as `--json` gives them, `marks` the numbers of lines that tell flags and the dying batch."""
+    """Render the failures found in a log.
+
+    Args:
+        source: Name of the log.
+        failures: Failures as `--json` gives them.
+        lines: Number of lines read.
+        version: Dialect, version and line number of the server's version, if the log has it.
+        marks: Numbers of the lines with flags and with the batch of a crash.
+        width: Columns of the terminal.
+    """
     read = f"{source}: {plural(lines, 'line')}" + (f", {version[0]} {version[1]}" if version else "")
     if not failures:
-        return f"{read}: nothing found: no death, no error of the server's own."
+        return f"{read}: no failure found."
     deaths = [f for f in failures if f["severity"] in _DEADLY]
     others = [f for f in failures if f["severity"] not in _DEADLY]
-    parts = [f"{read}: {_what(deaths, others)}"]
+    parts = [f"{read}: {_counts(deaths, others)}"]
     parts += [_one(f, width) for f in deaths[:_MOST_DEATHS]]
     if len(deaths) > _MOST_DEATHS:
         rest = ", ".join(dict.fromkeys(str(f["id"]) for f in deaths[_MOST_DEATHS:]))
@@ -44,12 +53,12 @@ def render(
     return "\n".join(parts)
 
 
-def _what(deaths: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]) -> str:
-    told = {s: sum(1 for f in deaths if f["severity"] == s) for s in _DEADLY}
-    words = [plural(n, SEVERITY[s]) for s, n in told.items() if n]
+def _counts(deaths: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]) -> str:
+    counts = {s: sum(1 for f in deaths if f["severity"] == s) for s in _DEADLY}
+    parts = [plural(n, SEVERITY[s]) for s, n in counts.items() if n]
     if others:
-        words.append(plural(len(others), "failure") + " that killed nobody")
-    return ", ".join(words)
+        parts.append(plural(len(others), "other failure"))
+    return ", ".join(parts)
 
 
 def _one(f: Mapping[str, Any], width: int) -> str:
@@ -61,7 +70,9 @@ def _one(f: Mapping[str, Any], width: int) -> str:
     rows: list[str] = [
         _field(str(SEVERITY.get(f["severity"], f["severity"])), clean(f["title"], 400), width, lead=""),
         _field(
-            "id", clean(f["id"], 80) + ("" if f["role"] == "cause" else " (an echo: no cause is in this log)"), width
+            "id",
+            clean(f["id"], 80) + ("" if f["role"] == "cause" else " (a symptom; its cause is not in this log)"),
+            width,
         ),
         _field("cause" if f["role"] == "cause" else "line", where, width),
         _field("", clean(f["evidence"]["text"], 400), width),
@@ -74,7 +85,7 @@ def _one(f: Mapping[str, Any], width: int) -> str:
     known = [known_text(k) for k in f.get("known") or []]
     rows += [_field("known" if n == 0 else "", k, width) for n, k in enumerate(known[:4])]
     if not known:
-        rows.append(_field("known", "no issue that loadchaos knows of", width))
+        rows.append(_field("known", "no known issue", width))
     if len(known) > 4:
         rows.append(_field("", f"and {len(known) - 4} more (--json)", width))
     if remedy := remedy_text(f.get("remedy")):
@@ -87,7 +98,7 @@ def _list(others: Sequence[Mapping[str, Any]], width: int) -> str:
     for f in others[:_MOST_OTHERS]:
         times = f" x{number(f['repeats'] + 1)}" if f.get("repeats") else ""
         text = f"{clean(f['id'], 80)}{times}, line {number(f['evidence']['line'])}: {clean(f['title'], 200)}"
-        rows.append(_field("beside" if not rows else "", text, width))
+        rows.append(_field("other" if not rows else "", text, width))
     if len(others) > _MOST_OTHERS:
         rows.append(_field("", f"and {number(len(others) - _MOST_OTHERS)} more (--json)", width))
     return "\n".join(rows)
@@ -99,17 +110,17 @@ def _to_send(
     line = int(worst["evidence"]["line"])
     first, last = max(1, line - _AROUND[0]), min(lines, line + _AROUND[1])
     parts = [f"lines {first} to {last}"]
-    parts.append(f"line {version[2]} (version)" if version else "the server's version (its log does not tell)")
+    parts.append(f"line {version[2]} (version)" if version else "the server's version (not in this log)")
     flags = [n for n in marks.get("flags") or () if n <= line]  # those of its own life
     batch = [n for n in marks.get("batch") or () if abs(n - line) <= _NEAR_LINES][:2]
     parts.append(f"line {flags[-1]} (flags)" if flags else "its command line")
     if batch:
-        parts.append(f"line {' and '.join(str(n) for n in batch)} (the batch that killed it; may hold prompts)")
-    return ", ".join(parts) + ", GPU and driver, and what was asked of it at that time"
+        parts.append(f"line {' and '.join(str(n) for n in batch)} (the batch of the crash; may contain prompts)")
+    return ", ".join(parts) + ", GPU and driver, and the requests at that time"
 
 
 def _field(name: str, text: str, width: int, *, lead: str = "  ") -> str:
-    """`  name     text`, wrapped under the text."""
+    """Format a label and its text, wrapped under the text."""
     label = f"{lead}{name}".ljust(_WIDE + 2) if lead else f"{name}: "
     inside = " " * (_WIDE + 2)
     return textwrap.fill(
@@ -123,21 +134,19 @@ def _field(name: str, text: str, width: int, *, lead: str = "  ") -> str:
 
 
 def explain(signature: Mapping[str, Any], width: int = 100) -> str:
-    """One signature in words: what it is, how it is told, what is known of it, what to do."""
+    """Describe a signature: patterns, known issues and remedy."""
     rows = [f"{signature['id']}: {signature['title']}"]
-    told = [
+    fields = [
         n for n in ("severity", "role", "speaker", "layer", "versions", "trigger", "why", "remedy") if signature.get(n)
     ]
-    rows += [_field(name, str(signature[name]), width) for name in told]
-    for n, pattern in enumerate(
-        signature.get("patterns") or ["none: no line tells it; it is recognised from behaviour"]
-    ):
+    rows += [_field(name, str(signature[name]), width) for name in fields]
+    for n, pattern in enumerate(signature.get("patterns") or ["none: recognised from behaviour, not from a log line"]):
         rows.append(_field("pattern" if n == 0 else "", pattern, max(width, 4 + len(pattern))))
     for n, example in enumerate(signature.get("examples") or []):
         rows.append(_field("example" if n == 0 else "", example, width))
     for n, variant in enumerate(signature.get("variants") or []):
-        words = f"{variant['title']} (with {', '.join(variant['frames'])} in its traceback)"
-        rows.append(_field("variant" if n == 0 else "", words, width))
+        text = f"{variant['title']} (with {', '.join(variant['frames'])} in its traceback)"
+        rows.append(_field("variant" if n == 0 else "", text, width))
     if signature.get("refines"):
         rows.append(_field("refines", ", ".join(signature["refines"]), width))
     for n, known in enumerate(signature.get("known") or []):

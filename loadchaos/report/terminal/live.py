@@ -1,4 +1,4 @@
-"""The run while it goes: a live terminal view, or one plain line per ten seconds where there is no terminal.
+"""Show a run live in the terminal, or as one plain line every ten seconds.
 
 Only the follower draws, so that a stalled terminal stops neither the load nor the watching.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any, TextIO
+from collections.abc import Sequence
+from typing import TextIO
 
 from rich.console import Console, ConsoleDimensions, Group, RenderableType
 from rich.live import Live
@@ -18,9 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from loadchaos.core.model import BLAMELESS
-from loadchaos.report.formatting import clean, duration, number, plural
+from loadchaos.report.formatting import clean, duration, number, percent, plural
 from loadchaos.report.live_stats.snapshot import Percentiles, Snapshot
-from loadchaos.report.phrases import SEVERITY, known_text, worst_first
+from loadchaos.report.phrases import is_server_fault, known_text, outcome_text, severity_text, state_text, worst_first
 
 PLAIN_EVERY_S = 10.0
 _NS = 1_000_000_000
@@ -32,9 +32,11 @@ _NOTHING = Percentiles(None, None, None, 0)
 
 
 class View:
-    """Shows snapshots until `close`. `plain` is chosen by itself where the stream is no terminal or TERM is dumb.
+    """Live view of snapshots, until `close`.
 
-    `head` are lines told once, before anything else.
+    By default it is plain where the stream is no terminal or TERM is dumb.
+
+    `head` are lines printed once, before anything else.
     """
 
     def __init__(self, stream: TextIO | None = None, *, plain: bool | None = None, head: Sequence[str] = ()) -> None:
@@ -45,35 +47,38 @@ class View:
         self.plain = plain
         self._next_line_ns = 0
         self._moment: object = None
-        self._told: set[object] = set()
+        self._printed: set[object] = set()
         self._live: Live | None = None
         self._size = ConsoleDimensions(0, 0)
 
     def show(self, snapshot: Snapshot) -> None:
-        """Draw this moment: the whole view, or whatever the plain log has not told yet."""
+        """Draw a snapshot, or print what is new in it."""
         head, self._head = self._head, ()
         for line in head:
-            self._say(line)
+            self._print(line)
         if not self.plain:
             picture = self._picture()
-            if picture.console.size != self._size:  # lines that were wrapped anew cannot be found again to be overdrawn
+            if picture.console.size != self._size:  # rewrapped lines cannot be found again and overwritten
                 self._size = picture.console.size
                 picture.console.clear()
             picture.update(draw(snapshot), refresh=True)
             return
         for key, line in plain_events(snapshot):
-            if key not in self._told:
-                self._told.add(key)
-                self._say(line)
+            if key not in self._printed:
+                self._printed.add(key)
+                self._print(line)
         if snapshot.now_ns >= self._next_line_ns:
             self._next_line_ns = snapshot.now_ns + round(PLAIN_EVERY_S * _NS)
             moment = (_phase(snapshot), _totals(snapshot))
-            if moment != self._moment:  # the last of all may have been told
+            if moment != self._moment:  # the last line may have been printed
                 self._moment = moment
-                self._say(plain_line(snapshot))
+                self._print(plain_line(snapshot))
 
     def _picture(self) -> Live:
-        """Begun with the first picture, since even that writes to a terminal, which may be stopped."""
+        """Create the live display with the first snapshot.
+
+        Even that writes to the terminal, which may be stopped.
+        """
         if self._live is None:
             console = Console(file=self._stream)
             self._live = Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
@@ -81,12 +86,12 @@ class View:
             self._live.start()
         return self._live
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         self._stream.write(line + "\n")
         self._stream.flush()
 
     def close(self, snapshot: Snapshot | None = None) -> None:
-        """Leave the last picture on the screen, with the terminal as it was."""
+        """Stop; the last view stays on the screen and the terminal is restored."""
         if snapshot is not None:
             self._next_line_ns = 0
             self.show(snapshot)
@@ -96,48 +101,54 @@ class View:
 
 
 class Screen:
-    """Shows snapshots from a thread of its own: a terminal that takes nothing more holds up the drawing, nothing else."""
+    """Draws snapshots in its own thread: a stopped terminal blocks nothing."""
 
     def __init__(self, view: View) -> None:
         self._view = view
         self._newest: Snapshot | None = None
-        self._wake, self._over = threading.Event(), False
+        self._wake, self._closed = threading.Event(), False
         self._thread = threading.Thread(target=self._loop, name="live view", daemon=True)
         self._thread.start()
 
     def show(self, snapshot: Snapshot) -> None:
-        """Hand over the newest moment; one that was not drawn yet is dropped."""
+        """Queue a snapshot; an older one that was not drawn is dropped."""
         self._newest = snapshot
         self._wake.set()
 
     def close(self, snapshot: Snapshot, limit_s: float = 2.0) -> bool:
-        """Draw the last moment and stop; False when the terminal did not take it within `limit_s`."""
-        self._newest, self._over = snapshot, True
+        """Draw the last snapshot and stop.
+
+        Returns False if the terminal did not accept it within `limit_s`.
+        """
+        self._newest, self._closed = snapshot, True
         self._wake.set()
         self._thread.join(limit_s)
         return not self._thread.is_alive()
 
     def _loop(self) -> None:
         try:
-            while not self._over:
+            while not self._closed:
                 self._wake.wait()
                 self._wake.clear()
-                if self._newest is not None and not self._over:
+                if self._newest is not None and not self._closed:
                     self._view.show(self._newest)
             self._view.close(self._newest)
-        except (OSError, ValueError):  # the terminal is gone (EIO, a closed pipe): the run goes on, unseen
+        except (OSError, ValueError):  # the terminal is gone (EIO, a closed pipe): the run continues without it
             return
 
 
 def plain_events(s: Snapshot) -> list[tuple[object, str]]:
-    """What the plain log tells at once and only once: changes of state, failures, incidents; each with its key."""
+    """Lines for state changes, failures and incidents, each with its key.
+
+    The plain log prints each key once.
+    """
     lines: list[tuple[object, str]] = []
     for state in s.states:
-        signs = "; ".join(clean(sign, 160) for sign in state.signs) or "no sign given"
-        lines.append(((state.replica, state.state, state.at_ns), f"  server {state.state}: {signs}"))
+        signs = "; ".join(clean(sign, 160) for sign in state.signs) or "no sign recorded"
+        lines.append(((state.replica, state.state, state.at_ns), f"  server {state_text(state.state)}: {signs}"))
     for f in s.failures:
         key = ("failure", f.get("id"), f.get("attribution"))
-        lines.append((key, f"  {_severity(f)}: {clean(f.get('id'), 80)}: {clean(f.get('title') or '', 200)}"))
+        lines.append((key, f"  {severity_text(f)}: {clean(f.get('id'), 80)}: {clean(f.get('title') or '', 200)}"))
     lines.extend(
         (("incident", i.get("n")), f"  incident {i.get('n')}: {clean(i['folder'], 200)}")
         for i in s.incidents
@@ -147,11 +158,14 @@ def plain_events(s: Snapshot) -> list[tuple[object, str]]:
 
 
 def plain_line(s: Snapshot) -> str:
-    """`[1m20s] healthy · 61 in flight · 12.3 req/s · 4,012 ok, 3 reset · TTFT p50 210 ms p99 1.2 s · 310 tokens/s`."""
-    parts = [_state_words(s), plural(s.in_flight, "request") + " in flight", f"{s.begun_per_s:.1f} begun/s"]
+    """Format one plain line of the run.
+
+    Example: `[load 80.0 s] healthy · 61 requests in flight · 12.3 requests/s · 4,012 ok · 310 tokens/s`.
+    """
+    parts = [_states_text(s), plural(s.in_flight, "request") + " in flight", f"{s.begun_per_s:.1f} requests/s"]
     outcomes = _totals(s)
     if outcomes:
-        parts.append(", ".join(f"{number(n)} {o}" for o, n in outcomes.items()))
+        parts.append(", ".join(f"{number(n)} {outcome_text(o)}" for o, n in outcomes.items()))
     ttft = s.recent.get("ttft", _NOTHING)
     if ttft.n:
         parts.append(f"TTFT p50 {duration(ttft.p50)} p99 {duration(ttft.p99)}")
@@ -168,15 +182,15 @@ def plain_line(s: Snapshot) -> str:
 def _phase(s: Snapshot) -> str:
     if s.load_s is None:
         return "before the load"
-    return f"{'load over' if s.load_over else 'load'} {duration(s.load_s) if s.load_s >= 0.05 else '0 s'}"
+    return f"{'load ended after' if s.load_over else 'load'} {duration(s.load_s) if s.load_s >= 0.05 else '0 s'}"
 
 
-def _state_words(s: Snapshot) -> str:
+def _states_text(s: Snapshot) -> str:
     if not s.states:
-        return "server not seen yet"
+        return "server not checked yet"
     if len(s.states) == 1:
-        return s.states[0].state
-    return ", ".join(f"{clean(st.replica, 20)} {st.state}" for st in s.states)
+        return state_text(s.states[0].state)
+    return ", ".join(f"{clean(st.replica, 20)} {state_text(st.state)}" for st in s.states)
 
 
 def _totals(s: Snapshot) -> dict[str, int]:
@@ -187,15 +201,14 @@ def _totals(s: Snapshot) -> dict[str, int]:
     return total
 
 
-def _severity(f: Mapping[str, Any]) -> str:
-    return SEVERITY.get(str(f.get("severity")), clean(f.get("severity"), 30))
-
-
-# -- the live picture ----------------------------------------------------------------------------------------------
+# -- the live view ----------------------------------------------------------------------------------------------
 
 
 def draw(s: Snapshot) -> RenderableType:
-    """The whole view as one rich renderable; fits 80 columns and 24 lines for a few kinds of traffic."""
+    """Build the live view.
+
+    It fits 80 columns and 24 lines for a few kinds of traffic.
+    """
     parts: list[RenderableType] = [_title(s), _server(s)]
     if s.load_s is None and s.preflight:
         parts.append(_preflight(s))
@@ -230,7 +243,7 @@ def _server(s: Snapshot) -> RenderableType:
         grid.add_row(
             name,
             Text.assemble(
-                (st.state, _STATE_STYLE.get(st.state, "bold red")),
+                (state_text(st.state), _STATE_STYLE.get(st.state, "bold red")),
                 f" for {since}  ",
                 (
                     "; ".join(clean(x, 100) for x in st.signs)[:200],
@@ -239,7 +252,7 @@ def _server(s: Snapshot) -> RenderableType:
             ),
         )
     if not s.states:
-        grid.add_row("server", Text("not seen yet", "dim"))
+        grid.add_row("server", Text("not checked yet", "dim"))
     numbers = _server_numbers(s)
     if numbers:
         grid.add_row("", numbers)
@@ -253,8 +266,8 @@ def _server_numbers(s: Snapshot) -> str:
 
     kv = [v["kv_usage_ratio"] for v in s.server.values() if "kv_usage_ratio" in v]
     parts = [
-        f"{number(n)} {word}"
-        for word, n in (
+        f"{number(n)} {label}"
+        for label, n in (
             ("running", total("requests_running")),
             ("waiting", total("requests_waiting")),
             ("preemptions", total("preemptions_total")),
@@ -262,7 +275,7 @@ def _server_numbers(s: Snapshot) -> str:
         if n is not None
     ]
     if kv:
-        parts.append(f"KV cache {max(kv):.0%}")
+        parts.append(f"KV cache {percent(max(kv))}")
     return "  ".join(parts)
 
 
@@ -275,13 +288,13 @@ def _preflight(s: Snapshot) -> RenderableType:
 
 def _load(s: Snapshot) -> RenderableType:
     ttft, itl = s.recent.get("ttft", _NOTHING), s.recent.get("itl", _NOTHING)
-    now = f"{s.begun_per_s:.1f} begun/s  {s.done_per_s:.1f} done/s  {s.tokens_per_s:.0f} tokens/s"
+    now = f"{s.begun_per_s:.1f} sent/s  {s.done_per_s:.1f} ended/s  {s.tokens_per_s:.0f} tokens/s"
     latency = (
         f"TTFT p50 {duration(ttft.p50)} p99 {duration(ttft.p99)}  ITL p50 {duration(itl.p50)} p99 {duration(itl.p99)}"
     )
-    text = Text(f"last 10 s  {now}\n           {latency if ttft.n else 'no answer finished'}")
-    users = f"{plural(s.users, 'user')}, {number(s.in_flight)} in flight; oldest silence {duration(s.oldest_silence_s)}"
-    text.append(f"\n{users}; generator {duration(s.lag_s)} late", "yellow" if s.lag_s > 0.1 else "dim")
+    text = Text(f"last 10 s  {now}\n           {latency if ttft.n else 'no answer yet'}")
+    users = f"{plural(s.users, 'user')}, {number(s.in_flight)} in flight; no token for {duration(s.oldest_silence_s)}"
+    text.append(f"\n{users}; generator delay {duration(s.lag_s)}", "yellow" if s.lag_s > 0.1 else "dim")
     if s.paused:
         text.append(f"\npaused: {clean(s.paused, 100)}", "bold yellow")
     return text
@@ -290,7 +303,7 @@ def _load(s: Snapshot) -> RenderableType:
 def _traffic(s: Snapshot) -> RenderableType:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("traffic", no_wrap=True, max_width=16)
-    for head in ("flying", "ok"):
+    for head in ("in flight", "ok"):
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("other outcomes", overflow="fold", ratio=1)
     for head in ("TTFT p50", "p99", "E2E p50", "p99"):
@@ -298,7 +311,9 @@ def _traffic(s: Snapshot) -> RenderableType:
     for line in s.traffic[:12]:
         counts = dict(line.outcomes)
         others = Text(", ").join(
-            Text(f"{number(n)} {o}", "" if o in BLAMELESS else "red") for o, n in counts.items() if o != "ok"
+            Text(f"{number(n)} {outcome_text(o)}", "" if o in BLAMELESS else "red")
+            for o, n in counts.items()
+            if o != "ok"
         )
         ttft, e2e = line.latency.get("ttft", _NOTHING), line.latency.get("e2e", _NOTHING)
         table.add_row(
@@ -332,8 +347,8 @@ def _attacks(s: Snapshot) -> RenderableType:
 def _failures(s: Snapshot) -> RenderableType:
     body = Text()
     for f in sorted(s.failures, key=worst_first)[:6]:
-        bad = (f.get("attribution") or "server") == "server"
-        body.append(f"{_severity(f)}: ", "red" if bad else "yellow")
+        bad = is_server_fault(f)
+        body.append(f"{severity_text(f)}: ", "red" if bad else "yellow")
         body.append(clean(f.get("id"), 80), "bold red" if bad else "bold yellow")
         body.append(f" x{number(f['count'])}" if (f.get("count") or 0) > 1 else "")
         body.append(f"  {clean(f.get('title') or '', 160)}")
@@ -342,4 +357,4 @@ def _failures(s: Snapshot) -> RenderableType:
         body.append("\n")
     folders = [clean(i["folder"], 160) for i in s.incidents if i.get("folder")]
     body.append("\n".join(folders[-3:]), "dim")
-    return Panel(body, title="what broke", title_align="left", border_style="red")
+    return Panel(body, title="failures", title_align="left", border_style="red")

@@ -1,4 +1,4 @@
-"""The runs of a folder with their verdicts, for `loadchaos runs`."""
+"""List the runs of a folder with their verdicts (`loadchaos runs`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TARGET, _FAILURES = 14, 30  # columns they have at least on a narrow terminal
 
 
 def found(home: Path) -> list[dict[str, Any]]:
-    """A mapping a run under `home`, oldest first: folder, profile, started, verdict, requests, failures and so on."""
+    """Read the runs under `home`, oldest first, one mapping each."""
     runs = [_run(RunFolder(p)) for p in home.iterdir() if (p / "events.jsonl").is_file()] if home.is_dir() else []
     return sorted(runs, key=lambda r: (str(r["started"] or ""), r["folder"]))
 
@@ -32,7 +32,7 @@ def _run(folder: RunFolder) -> dict[str, Any]:
         "folder": str(folder.path),
         "profile": verdict.get("profile"),
         "started": verdict.get("started"),
-        # Without a verdict it runs still, or was killed: both can be judged.
+        # Without a verdict the run is active or was killed; both can be judged.
         "verdict": verdict.get("verdict"),
         "exit_code": verdict.get("exit_code"),
         "lasted_s": (ended - started).total_seconds() if started and ended else None,
@@ -43,8 +43,11 @@ def _run(folder: RunFolder) -> dict[str, Any]:
 
 
 def text(runs: Sequence[Mapping[str, Any]], width: int | None = None) -> str:
-    """A line a run, of at most `width` columns: what failed is worth more room than which server it was."""
-    cells = [("run", "verdict", "lasted", "requests", "target", "failures")]
+    """Format one line per run, in at most `width` columns.
+
+    On a narrow terminal the failures get more space than the target.
+    """
+    cells = [("run", "verdict", "duration", "requests", "target", "failures")]
     for r in runs:
         verdict = str(r["verdict"]).upper() if r["verdict"] == "fail" else r["verdict"] or "none yet"
         names = ", ".join(clean(f, 40) for f in r["failures"][:3]) + (" ..." if len(r["failures"]) > 3 else "")

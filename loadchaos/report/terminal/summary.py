@@ -1,4 +1,4 @@
-"""Print a verdict in the terminal: result first, then failures, rules and figures, at any width."""
+"""Print a verdict in the terminal, at any width."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ _FAILURE_COUNTS = {
 
 
 def render(verdict: Mapping[str, Any], folder: Path, *, color: bool = False, width: int = 80) -> str:
-    """Render verdict.json as text, in lines of at most `width` characters. Paths and addresses are never broken."""
+    """Render verdict.json in lines of at most `width` characters.
+
+    Paths and addresses are never broken.
+    """
     page = _Page(max(40, width), color)
     _headline(page, verdict)
     failures = sorted(verdict.get("failures") or [], key=worst_first)
@@ -67,7 +70,10 @@ def render(verdict: Mapping[str, Any], folder: Path, *, color: bool = False, wid
 
 
 class _Page:
-    """Lines of text with or without colour. Foreign text goes through `clean` before it gets here."""
+    """Lines of text with or without colour.
+
+    Foreign text goes through `clean` before it gets here.
+    """
 
     def __init__(self, width: int, color: bool) -> None:
         self.width, self._color, self._lines = width, color, list[str]()
@@ -104,7 +110,10 @@ class _Page:
             self.wrap(text, 3 + _LABEL_WIDTH, "   " + self.paint(label.ljust(_LABEL_WIDTH), *(styles or ("dim",))))
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
-        """Add a table; the first `left` columns are left-aligned, and the first one shrinks where space is short."""
+        """Add a table with its first `left` columns aligned to the left.
+
+        The first column shrinks where space is short.
+        """
         sizes = [max(len(r[i]) for r in [head, *rows]) for i in range(len(head))]
         sizes[0] = max(8, min(sizes[0], self.width - 2 - sum(sizes[1:]) - 2 * (len(sizes) - 1)))
         for n, row in enumerate([head, *rows]):

@@ -44,7 +44,7 @@ def test_the_picture_shows_traffic_latency_state_attacks_and_failures(run_folder
         "EMBEDDED",
         "dead for",
         "images",
-        "26 reset",
+        "connection reset",
         "TTFT",
         "reset_mm_cache 7",
         "engine death: encoder_cache_miss",
@@ -67,7 +67,7 @@ def test_while_it_goes_recent_latencies_are_shown(run_folder: RunFolder) -> None
 
 
 def test_nothing_seen_yet_can_be_drawn_too() -> None:
-    assert "not seen yet" in drawn(Snapshot())
+    assert "not checked yet" in drawn(Snapshot())
 
 
 def test_without_a_terminal_there_is_a_line_each_ten_seconds_and_news_at_once(run_folder: RunFolder) -> None:
