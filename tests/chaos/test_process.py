@@ -136,10 +136,10 @@ def test_sigstop_is_undone_when_loadchaos_is_killed(tree: Tree) -> None:
         "    await asyncio.sleep(60)\n"
         "asyncio.run(attack())\n"
     )
-    us = subprocess.Popen([sys.executable, "-c", script, str(tree.server.pid)])
+    attacker = subprocess.Popen([sys.executable, "-c", script, str(tree.server.pid)])
     until(lambda: tree.core.status() == psutil.STATUS_STOPPED)
-    us.kill()
-    us.wait()
+    attacker.kill()
+    attacker.wait()
     until(lambda: tree.core.status() != psutil.STATUS_STOPPED)
 
 

@@ -22,7 +22,7 @@ load: [{users: 4, for: 3s}]
 attacks: [{process: sigkill, role: engine_core, at: 1s}]
 expect: ["engine_deaths == 0", "failures == 0", "recovers_within <= 20s"]
 """
-# A prompt near the limit kills this server, and all the while its engine core is stopped and continued by us.
+# A prompt near the limit kills this server while the attack stops and continues its engine core.
 BUG = """\
 name: bug
 target:

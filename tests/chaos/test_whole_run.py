@@ -44,4 +44,4 @@ def test_run_without_a_target_in_the_profile_uses_the_proxy_to_an_external_serve
     verdict = json.loads(next(tmp_path.glob("runs/*/verdict.json")).read_text())
     assert verdict["verdict"] == "pass", done.stderr
     assert verdict["attacks"]["network_latency"]["ok"] == 1
-    assert "pass a proxy" in done.stderr
+    assert "go through a proxy" in done.stderr

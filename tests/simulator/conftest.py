@@ -1,4 +1,4 @@
-"""What the embedded server's tests share: a real server in processes of its own, on a free port."""
+"""Helpers for tests of the embedded server: a real server process."""
 
 import base64
 import http.client
@@ -17,13 +17,16 @@ import pytest
 from PIL import Image
 
 from loadchaos.simulator.command import command
+from loadchaos.simulator.engine.engine import Engine
+from loadchaos.simulator.engine.types import EngineConfig, EngineRequest
+from loadchaos.simulator.engine.virtual_time import LoopResult, closed_loop
 from loadchaos.simulator.options import SimulatorSpec
 
 CAPTURES = Path(__file__).parent / "captures"
 
 
 class Server:
-    """One embedded server; `log` grows as it writes."""
+    """One embedded server with its log so far."""
 
     def __init__(self, argv: list[str], env: dict[str, str] | None = None) -> None:
         self.log: list[str] = []
@@ -50,14 +53,14 @@ class Server:
 
     @property
     def core(self) -> psutil.Process:
-        """The engine core process, found by its title as a watcher does."""
+        """The engine core process, found by its title as a monitor does."""
         children = psutil.Process(self.process.pid).children()
         return next(c for c in children if re.search("EngineCore|MPEngine", " ".join(c.cmdline())))
 
     def raw(
         self, method: str, path: str, body: str | bytes = b"", kind: str | None = "application/json"
     ) -> tuple[int, str]:
-        """One request over a connection of its own: status and body."""
+        """Send one request over a connection of its own; return status and body."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
         try:
             data = body.encode() if isinstance(body, str) else body
@@ -75,12 +78,12 @@ class Server:
         """GET."""
         return self.raw("GET", path, kind=None)
 
-    def chat(self, content: Any = "hi", **more: Any) -> tuple[int, str]:
+    def chat(self, content: Any = "hi", **fields: Any) -> tuple[int, str]:
         """A chat request with one message."""
-        return self.post("/v1/chat/completions", {"messages": [{"role": "user", "content": content}], **more})
+        return self.post("/v1/chat/completions", {"messages": [{"role": "user", "content": content}], **fields})
 
     def stop(self) -> None:
-        """End it, whatever state it is in."""
+        """End the server in any state."""
         if self.process.poll() is None:
             self.process.terminate()
             try:
@@ -96,9 +99,14 @@ class Server:
 Start = Callable[..., Server]
 
 
+def run_requests(config: EngineConfig, *requests: EngineRequest) -> LoopResult:
+    """Run these requests at once in an engine in virtual time."""
+    return closed_loop(Engine(config), iter(requests), users=len(requests))
+
+
 @pytest.fixture(scope="module")
 def start() -> Iterator[Start]:
-    """Starts servers; all are ended with the module."""
+    """Start servers; all of them end with the module."""
     servers: list[Server] = []
 
     def begin(
@@ -122,7 +130,7 @@ def start() -> Iterator[Start]:
 
 @pytest.fixture(scope="session")
 def eventually() -> Callable[[Callable[[], Any]], Any]:
-    """Waits for a condition, at most 8 s, and returns what it gave."""
+    """Wait for a condition, at most 8 s, and return its value."""
 
     def wait(condition: Callable[[], Any]) -> Any:
         end = time.monotonic() + 60
@@ -142,7 +150,7 @@ def captures() -> Path:
 
 @pytest.fixture(scope="session")
 def png() -> Callable[..., dict[str, Any]]:
-    """Makes an image part of a message: a PNG of that size and colour as a data URL."""
+    """Make an image part of a message: a PNG as a data URL."""
 
     def make(width: int, height: int, color: int = 0, tail: bytes = b"") -> dict[str, Any]:
         buffer = io.BytesIO()

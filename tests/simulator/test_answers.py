@@ -1,15 +1,15 @@
-"""What the embedded model says: the same for the same prompt, a repeated word where it was told to, wrong once derailed."""
+"""Answer texts: repeatable, obeying a repeat order, wrong once derailed."""
 
 from loadchaos.simulator.engine import tokenizer
 from loadchaos.simulator.engine.answers import AnswerText, ordered_opening
 
 
-def test_an_answer_taken_in_pieces_is_the_same_text() -> None:
+def test_answer_text_read_in_pieces_is_the_same() -> None:
     whole, pieces = AnswerText(7), AnswerText(7)
     assert whole.next_text(10) == pieces.next_text(3) + pieces.next_text(7)
 
 
-def test_a_word_that_it_is_told_to_repeat_opens_the_answer_whatever_the_pieces() -> None:
+def test_ordered_opening_repeats_the_word_of_the_prompt() -> None:
     ids = tokenizer.encode(
         "<|im_start|>user\nRepeat this word 3 times, with blanks between: canary-0123456789<|im_end|>\n"
     )
@@ -19,12 +19,12 @@ def test_a_word_that_it_is_told_to_repeat_opens_the_answer_whatever_the_pieces()
         assert text.startswith("canary-0123456789 canary-0123456789 canary-0123456789 ")
 
 
-def test_other_prompts_order_nothing() -> None:
+def test_ordered_opening_is_empty_for_other_prompts() -> None:
     assert ordered_opening(tokenizer.encode("Describe this picture")) == ()
     assert ordered_opening(tokenizer.encode("Repeat this word 3 times: yes " + "and so on " * 100)) == ()
 
 
-def test_a_derailed_answer_is_right_up_to_that_token_and_wrong_behind_it() -> None:
+def test_derailed_answer_is_wrong_after_the_given_token() -> None:
     right, wrong = AnswerText(7), AnswerText(7)
     wrong.derail(after=4)
     assert wrong.next_text(2) == right.next_text(2)

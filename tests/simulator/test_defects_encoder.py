@@ -1,4 +1,4 @@
-"""The three ways an encoder-cache entry is gone when the drafter wants it (vllm-project/vllm#38551), in virtual time."""
+"""The three encoder cache defects (vllm-project/vllm#38551)."""
 
 from dataclasses import replace
 
@@ -23,28 +23,28 @@ def demo(config: EngineConfig, seed: int, requests: int = 600) -> LoopResult:
 
 
 @pytest.mark.parametrize("defect", THREE)
-def test_mixed_traffic_of_80_users_brings_the_engine_into_it_within_600_requests(defect: str) -> None:
+def test_encoder_defects_kill_the_engine_within_600_mixed_requests(defect: str) -> None:
     deaths = [demo(with_defect(defect), seed) for seed in range(4)]
-    assert all(played.fault for played in deaths)
-    assert all(played.steps > 3 for played in deaths)  # and not with the first request
+    assert all(loop.fault for loop in deaths)
+    assert all(loop.steps > 3 for loop in deaths)  # and not with the first request
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_same_traffic_passes_with_the_defects_off(seed: int) -> None:
-    played = demo(SMALL, seed)
-    assert played.fault is None
-    assert {output.finish_reason for output in played.ended.values()} == {"length"}
-    assert len(played.ended) == 600
+def test_engine_without_defects_serves_the_same_traffic(seed: int) -> None:
+    loop = demo(SMALL, seed)
+    assert loop.fault is None
+    assert {output.finish_reason for output in loop.ended.values()} == {"length"}
+    assert len(loop.ended) == 600
 
 
 @pytest.mark.parametrize("defect", THREE)
-def test_without_drafts_the_mechanism_is_absent(defect: str) -> None:
-    played = demo(with_defect(defect, replace(SMALL, num_speculative_tokens=0)), seed=1, requests=300)
-    assert played.fault is None
+def test_encoder_defects_need_drafts(defect: str) -> None:
+    loop = demo(with_defect(defect, replace(SMALL, num_speculative_tokens=0)), seed=1, requests=300)
+    assert loop.fault is None
 
 
 @pytest.mark.parametrize("defect", THREE)
-def test_no_async_scheduling_cures_the_speculated_count_and_nothing_else(defect: str) -> None:
+def test_disabled_async_scheduling_cures_only_encoder_free_on_speculated(defect: str) -> None:
     faults = [demo(with_defect(defect, replace(SMALL, async_scheduling=False)), seed).fault for seed in range(3)]
     if defect == "encoder_free_on_speculated":
         assert faults == [None, None, None]
@@ -53,7 +53,7 @@ def test_no_async_scheduling_cures_the_speculated_count_and_nothing_else(defect:
 
 
 @pytest.mark.parametrize("defect", THREE)
-def test_a_larger_batch_budget_and_with_it_encoder_cache_makes_it_rarer(defect: str) -> None:
+def test_larger_batch_budget_makes_encoder_defects_rarer(defect: str) -> None:
     small = sum(demo(with_defect(defect), seed, 200).fault is not None for seed in range(4))
     large = sum(
         demo(with_defect(defect, replace(SMALL, max_num_batched_tokens=32768)), seed, 200).fault is not None
@@ -63,54 +63,55 @@ def test_a_larger_batch_budget_and_with_it_encoder_cache_makes_it_rarer(defect: 
 
 
 @pytest.mark.parametrize("defect", THREE)
-def test_text_alone_never_meets_it(defect: str) -> None:
-    played = closed_loop(Engine(with_defect(defect)), mixed_traffic(200, images=0.0), users=40)
-    assert played.fault is None
+def test_encoder_defects_need_images(defect: str) -> None:
+    loop = closed_loop(Engine(with_defect(defect)), mixed_traffic(200, images=0.0), users=40)
+    assert loop.fault is None
 
 
-def picture(name: str) -> MMItem:
+def image_item(name: str) -> MMItem:
     return MMItem(name, 1000, 4)
 
 
-# A cache for one picture, and draft_acceptance 0: every draft is rejected, so the drafter starts over. `a` has its
-# answer's first steps behind it when `b` comes, whose picture wants the room.
-ONE_PICTURE = EngineConfig(encoder_cache_size=1000, draft_acceptance=0.0)
+# A cache for one image, and draft_acceptance 0: every draft is rejected, so the drafter reads the image again. `a` has
+# given its first tokens when `b` comes, whose image needs the space.
+ONE_IMAGE = EngineConfig(encoder_cache_size=1000, draft_acceptance=0.0)
 
 
-def meet(config: EngineConfig, b_comes_at_step: int) -> LoopResult:
-    """`a` and its picture from step 0, `b` with another picture some steps later, in a cache that holds one."""
+def run_two(config: EngineConfig, b_comes_at_step: int) -> LoopResult:
+    """Run `a` with an image from step 0, and `b` with another one later.
+
+    The encoder cache holds one image.
+    """
     engine = Engine(config)
-    played = LoopResult()
-    engine.add(EngineRequest("a", 1100, 20, mm_items=(picture("of_a"),)))
+    loop = LoopResult()
+    engine.add(EngineRequest("a", 1100, 20, mm_items=(image_item("of_a"),)))
     for step in range(100):
         if step == b_comes_at_step:
-            engine.add(EngineRequest("b", 1100, 20, mm_items=(picture("of_b"),)))
+            engine.add(EngineRequest("b", 1100, 20, mm_items=(image_item("of_b"),)))
         try:
             engine.step()
         except EngineFault as fault:
-            played.fault = fault
-            return played
-        played.steps += 1
-    return played
+            loop.fault = fault
+            return loop
+        loop.steps += 1
+    return loop
 
 
 @pytest.mark.parametrize("defect", THREE)
-def test_it_bites_only_when_another_picture_takes_the_room_in_the_few_steps_before_the_drafter_starts_over(
-    defect: str,
-) -> None:
-    bites = [step for step in range(12) if meet(with_defect(defect, ONE_PICTURE), step).fault is not None]
-    assert bites, "no moment at which it bites"
-    assert max(bites) <= REDO_AFTER_REJECTIONS + 2
-    assert [step for step in range(12) if meet(ONE_PICTURE, step).fault is not None] == []
+def test_encoder_defects_need_an_eviction_within_few_steps(defect: str) -> None:
+    deadly_steps = [step for step in range(12) if run_two(with_defect(defect, ONE_IMAGE), step).fault is not None]
+    assert deadly_steps, "no step at which the defect shows"
+    assert max(deadly_steps) <= REDO_AFTER_REJECTIONS + 2
+    assert [step for step in range(12) if run_two(ONE_IMAGE, step).fault is not None] == []
 
 
 @pytest.mark.parametrize("defect", THREE)
-def test_it_does_not_bite_while_the_drafts_hold(defect: str) -> None:
-    config = with_defect(defect, replace(ONE_PICTURE, draft_acceptance=1.0))
-    assert all(meet(config, step).fault is None for step in range(12))
+def test_encoder_defects_need_rejected_drafts(defect: str) -> None:
+    config = with_defect(defect, replace(ONE_IMAGE, draft_acceptance=1.0))
+    assert all(run_two(config, step).fault is None for step in range(12))
 
 
-def test_the_death_reads_like_vllms_own() -> None:
+def test_encoder_miss_has_vllms_traceback() -> None:
     fault = demo(with_defect("encoder_free_on_speculated"), seed=0).fault
     assert fault is not None
     assert fault.traceback[0] == "Traceback (most recent call last):"
@@ -123,28 +124,28 @@ def test_the_death_reads_like_vllms_own() -> None:
     assert fault.log_before[1].startswith("Dumping scheduler output for model execution: SchedulerOutput(")
 
 
-def test_from_0_24_on_it_is_a_runtime_error() -> None:
+def test_encoder_miss_is_a_runtime_error_from_0_24() -> None:
     fault = demo(with_defect("encoder_pop_before_draft", replace(SMALL, era="0.24")), seed=0).fault
     assert fault is not None
     assert fault.title.startswith("RuntimeError: Encoder cache miss for ")
 
 
-def test_a_server_patched_as_the_reporter_did_logs_the_miss_and_lives_on() -> None:
+def test_skip_encoder_miss_logs_the_miss_and_continues() -> None:
     patched = replace(SMALL, skip_encoder_miss=True)
-    played = demo(with_defect("encoder_free_on_speculated", patched), seed=0)
-    assert played.fault is None
-    assert len(played.ended) == 600
+    loop = demo(with_defect("encoder_free_on_speculated", patched), seed=0)
+    assert loop.fault is None
+    assert len(loop.ended) == 600
     assert any(
-        line.startswith("Encoder cache miss for ") and line.endswith(", skipping mm embedding") for line in played.log
+        line.startswith("Encoder cache miss for ") and line.endswith(", skipping mm embedding") for line in loop.log
     )
 
 
-def test_a_misspelt_defect_is_refused_with_the_nearest_name() -> None:
+def test_plant_refuses_an_unknown_defect_with_the_nearest_name() -> None:
     with pytest.raises(ValueError, match="did you mean encoder_free_on_speculated"):
         Engine(with_defect("encoder_free_on_speculation"))
 
 
-def test_the_shelf_says_of_each_defect_what_it_is_and_where_it_belongs() -> None:
+def test_defects_have_a_description_and_a_dialect() -> None:
     assert set(THREE) < set(DEFECTS)
     for name, defect in DEFECTS.items():
         assert defect.name == name

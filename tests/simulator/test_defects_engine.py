@@ -1,4 +1,4 @@
-"""The planted bugs beside the encoder cache: the state each needs, what it says, and what cures it, in virtual time."""
+"""The other defects: the state each needs, its error and its cure."""
 
 import re
 from collections import OrderedDict
@@ -10,12 +10,8 @@ import pytest
 from loadchaos.simulator.engine.engine import Engine
 from loadchaos.simulator.engine.limits import input_limit
 from loadchaos.simulator.engine.types import EngineConfig, EngineFault, EngineRequest, MMItem
-from loadchaos.simulator.engine.virtual_time import LoopResult, closed_loop, mixed_traffic
-
-
-def play(config: EngineConfig, requests: list[EngineRequest]) -> LoopResult:
-    return closed_loop(Engine(config), iter(requests), users=len(requests))
-
+from loadchaos.simulator.engine.virtual_time import closed_loop, mixed_traffic
+from tests.simulator.conftest import run_requests
 
 # mm_chunk_split
 
@@ -30,8 +26,8 @@ SPLIT = EngineConfig(
 SEVEN = [EngineRequest(f"r{n}", 1963, 4, mm_items=(MMItem(f"h{n}", 1963, 0),)) for n in range(7)]
 
 
-def test_a_budget_that_ends_inside_an_image_gives_more_rows_than_placeholders() -> None:
-    fault = play(SPLIT, SEVEN).fault
+def test_mm_chunk_split_kills_when_the_budget_ends_inside_an_image() -> None:
+    fault = run_requests(SPLIT, *SEVEN).fault
     assert fault is not None
     assert fault.title == (
         "ValueError: Attempted to assign 1 x 1963 + 1 x 1963 + 1 x 1963 + 1 x 1963 + 1 x 1963 + 1 x 1963 + 1 x 1963 "
@@ -40,9 +36,11 @@ def test_a_budget_that_ends_inside_an_image_gives_more_rows_than_placeholders() 
     assert any("_merge_multimodal_embeddings" in line for line in fault.traceback)
 
 
-def test_seven_images_in_one_request_do_the_same() -> None:
+def test_mm_chunk_split_kills_with_seven_images_in_one_request() -> None:
     items = tuple(MMItem(f"h{n}", 1963, n * 1963) for n in range(7))
-    fault = play(replace(SPLIT, max_num_batched_tokens=13722), [EngineRequest("r", 13800, 4, mm_items=items)]).fault
+    fault = run_requests(
+        replace(SPLIT, max_num_batched_tokens=13722), EngineRequest("r", 13800, 4, mm_items=items)
+    ).fault
     assert fault is not None
     assert fault.title.endswith(" = 13741 multimodal tokens to 13722 placeholders")
 
@@ -50,30 +48,30 @@ def test_seven_images_in_one_request_do_the_same() -> None:
 @pytest.mark.parametrize(
     "cure", [{"defects": frozenset()}, {"disable_chunked_mm_input": True}, {"max_num_batched_tokens": 14_000}]
 )
-def test_the_fix_the_flag_and_a_larger_budget_each_cure_it(cure: dict[str, object]) -> None:
-    played = play(replace(SPLIT, **cure), SEVEN)  # type: ignore[arg-type]  # the three cures have three types
-    assert played.fault is None
-    assert len(played.ended) == 7
+def test_mm_chunk_split_is_cured_by_flag_and_budget(cure: dict[str, object]) -> None:
+    loop = run_requests(replace(SPLIT, **cure), *SEVEN)  # type: ignore[arg-type]  # the three cures have three types
+    assert loop.fault is None
+    assert len(loop.ended) == 7
 
 
-def test_a_burst_of_mixed_traffic_brings_it_about_and_the_flag_cures_it() -> None:
+def test_mm_chunk_split_kills_in_a_burst_unless_the_flag_is_set() -> None:
     config = replace(SPLIT, max_num_batched_tokens=2500, encoder_cache_size=None)
     assert closed_loop(Engine(config), mixed_traffic(100, image_tokens=1369), users=40).fault is not None
     cured = replace(config, disable_chunked_mm_input=True)
     assert closed_loop(Engine(cured), mixed_traffic(100, image_tokens=1369), users=40).fault is None
 
 
-def test_one_image_at_a_time_that_fits_the_budget_is_never_split() -> None:
+def test_mm_chunk_split_spares_single_images_that_fit_the_budget() -> None:
     config = replace(SPLIT, max_num_batched_tokens=2048)
     one = EngineRequest("r", 1990, 4, mm_items=(MMItem("h", 1963, 5),))
-    assert play(config, [one]).fault is None
+    assert run_requests(config, one).fault is None
 
 
 # mm_cache_desync
 
 
 class Sender:
-    """The API server's side, as it should be: the last `size` images, a hit makes one young again."""
+    """A correct sender side: the last `size` images, refreshed on a hit."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -89,7 +87,10 @@ class Sender:
 
 
 def churn(config: EngineConfig, *, different: int, reset_each: int = 0) -> Engine:
-    """200 requests, one a step, over so many different images, in an order with hits on old ones."""
+    """Run 200 requests, one per step, over `different` images.
+
+    The order has hits on old images.
+    """
     engine, sender = Engine(config), Sender(config.mm_processor_cache_items)
     for n in range(200):
         if reset_each and n % reset_each == reset_each - 1:
@@ -107,7 +108,7 @@ DESYNC = EngineConfig(mm_processor_cache_items=8, defects=frozenset(["mm_cache_d
 
 
 @pytest.mark.parametrize(("different", "reset_each"), [(20, 0), (6, 10)], ids=["churn", "reset"])
-def test_the_two_sides_diverge_and_only_the_request_that_meets_it_fails(different: int, reset_each: int) -> None:
+def test_mm_cache_desync_fails_only_the_affected_requests(different: int, reset_each: int) -> None:
     counters = churn(DESYNC, different=different, reset_each=reset_each).stats().counters
     assert counters["requests_finished_error"] > 0
     assert counters["requests_finished_length"] > 0
@@ -116,11 +117,11 @@ def test_the_two_sides_diverge_and_only_the_request_that_meets_it_fails(differen
     assert healthy["requests_finished_length"] == 200
 
 
-def test_few_images_and_no_reset_never_diverge() -> None:
+def test_mm_cache_desync_needs_many_images_or_a_reset() -> None:
     assert churn(DESYNC, different=8).stats().counters["requests_finished_error"] == 0
 
 
-def test_no_processor_cache_cures_it() -> None:
+def test_mm_cache_desync_is_cured_by_no_processor_cache() -> None:
     engine = churn(replace(DESYNC, mm_processor_cache_items=0), different=20, reset_each=10)
     assert engine.stats().counters["requests_finished_error"] == 0
 
@@ -129,7 +130,7 @@ def expect_cached(engine: Engine) -> None:
     engine.add(EngineRequest("lost", 200, 3, mm_items=(MMItem("h", 100, 4, data=False),)))
 
 
-def test_since_0_14_the_error_is_the_requests_own_and_is_logged() -> None:
+def test_mm_cache_desync_fails_one_request_from_0_14() -> None:
     engine = Engine(EngineConfig(era="0.14"))
     expect_cached(engine)
     result = engine.step()
@@ -141,7 +142,7 @@ def test_since_0_14_the_error_is_the_requests_own_and_is_logged() -> None:
     assert [o.finish_reason for o in engine.step().outputs] == ["length"]
 
 
-def test_before_0_14_the_input_thread_dies_and_nothing_is_heard_any_more() -> None:
+def test_mm_cache_desync_kills_the_input_thread_before_0_14() -> None:
     engine = Engine(EngineConfig(era="0.13"))
     engine.add(EngineRequest("earlier", 10, 1))
     expect_cached(engine)
@@ -167,8 +168,8 @@ PIPELINE = EngineConfig(
 BURST = [EngineRequest(f"r{n}", 16, 64) for n in range(131)]
 
 
-def test_a_burst_into_an_idle_pipeline_at_low_memory_is_an_illegal_access() -> None:
-    fault = play(PIPELINE, BURST).fault
+def test_pp_illegal_access_kills_on_a_burst_at_low_memory() -> None:
+    fault = run_requests(PIPELINE, *BURST).fault
     assert fault is not None
     assert fault.title == "RuntimeError: CUDA error: an illegal memory access was encountered"
     assert "For debugging consider passing CUDA_LAUNCH_BLOCKING=1." in fault.traceback
@@ -184,10 +185,10 @@ def test_a_burst_into_an_idle_pipeline_at_low_memory_is_an_illegal_access() -> N
         {"pipeline_parallel_size": 1},
     ],
 )
-def test_blocking_launches_more_memory_or_one_stage_each_make_it_vanish(cure: dict[str, object]) -> None:
-    played = play(replace(PIPELINE, **cure), BURST)  # type: ignore[arg-type]  # the cures have different types
-    assert played.fault is None
-    assert len(played.ended) == 131
+def test_pp_illegal_access_is_cured_by_each_remedy(cure: dict[str, object]) -> None:
+    loop = run_requests(replace(PIPELINE, **cure), *BURST)  # type: ignore[arg-type]  # the cures have different types
+    assert loop.fault is None
+    assert len(loop.ended) == 131
 
 
 def trickle(engine: Engine, a_step: int) -> None:
@@ -200,18 +201,18 @@ def trickle(engine: Engine, a_step: int) -> None:
         engine.step()
 
 
-def test_the_same_requests_one_after_the_other_do_no_harm() -> None:
+def test_pp_illegal_access_needs_a_burst() -> None:
     engine = Engine(PIPELINE)
     trickle(engine, a_step=2)
     assert engine.stats().counters["requests_finished_length"] == 131
 
 
-def test_a_burst_that_arrives_over_some_steps_is_still_a_burst() -> None:
+def test_pp_illegal_access_counts_a_burst_over_several_steps() -> None:
     with pytest.raises(EngineFault, match="illegal memory access"):
         trickle(Engine(PIPELINE), a_step=6)
 
 
-def test_a_small_burst_does_no_harm_and_a_large_one_after_idle_does() -> None:
+def test_pp_illegal_access_needs_a_large_burst() -> None:
     engine = Engine(PIPELINE)
     assert closed_loop(engine, iter(BURST[:60]), users=60).fault is None
     assert closed_loop(engine, (replace(request, id=f"again-{request.id}") for request in BURST), users=131).fault
@@ -223,8 +224,8 @@ NEAR = EngineConfig(max_model_len=8192, defects=frozenset(["near_max_oob"]))
 
 
 @pytest.mark.parametrize("below", [1, 64, 500, 999])
-def test_a_prompt_close_to_the_maximum_trips_the_assertion_on_many_threads(below: int) -> None:
-    fault = play(NEAR, [EngineRequest("a", 8192 - below, 1)]).fault
+def test_near_max_oob_asserts_near_the_maximum(below: int) -> None:
+    fault = run_requests(NEAR, EngineRequest("a", 8192 - below, 1)).fault
     assert fault is not None
     assert fault.title == "RuntimeError: CUDA error: device-side assert triggered"
     assert any("vocab_parallel_embedding" in line for line in fault.traceback)
@@ -236,38 +237,38 @@ def test_a_prompt_close_to_the_maximum_trips_the_assertion_on_many_threads(below
 
 
 @pytest.mark.parametrize("below", [1000, 1100, 4000])
-def test_further_away_nothing_happens(below: int) -> None:
-    assert play(NEAR, [EngineRequest("a", 8192 - below, 8)]).fault is None
+def test_near_max_oob_spares_shorter_prompts(below: int) -> None:
+    assert run_requests(NEAR, EngineRequest("a", 8192 - below, 8)).fault is None
 
 
-def test_an_answer_may_grow_to_the_edge_unharmed() -> None:
-    played = play(NEAR, [EngineRequest("a", 7000, 5000)])
-    assert played.fault is None
-    assert played.tokens["a"] == 1192
+def test_near_max_oob_spares_long_answers() -> None:
+    loop = run_requests(NEAR, EngineRequest("a", 7000, 5000))
+    assert loop.fault is None
+    assert loop.tokens["a"] == 1192
 
 
-def test_without_the_defect_the_whole_band_passes() -> None:
+def test_engine_without_near_max_oob_serves_prompts_near_the_maximum() -> None:
     healthy = replace(NEAR, defects=frozenset())
     assert input_limit(healthy) == 8191
-    played = play(healthy, [EngineRequest(f"r{below}", 8192 - below, 4) for below in (1, 2, 50, 500, 1000)])
-    assert played.fault is None
-    assert played.tokens["r1"] == 1
+    loop = run_requests(healthy, *[EngineRequest(f"r{below}", 8192 - below, 4) for below in (1, 2, 50, 500, 1000)])
+    assert loop.fault is None
+    assert loop.tokens["r1"] == 1
 
 
 # kv_capacity_as_500
 
 
-def test_the_capacity_defect_changes_the_face_and_not_the_engine() -> None:
+def test_kv_capacity_as_500_changes_nothing_in_the_engine() -> None:
     config = EngineConfig(dialect="lmdeploy", era="0.6.4", num_gpu_blocks=21, block_size=64)
     for defects in (frozenset[str](), frozenset(["kv_capacity_as_500"])):
-        played = play(
-            replace(config, defects=defects), [EngineRequest("over", 3446, 4), EngineRequest("fits", 1000, 4)]
+        loop = run_requests(
+            replace(config, defects=defects), EngineRequest("over", 3446, 4), EngineRequest("fits", 1000, 4)
         )
-        assert played.ended["over"].error == "ResponseType.INPUT_LENGTH_ERROR"
-        assert played.ended["fits"].finish_reason == "length"
+        assert loop.ended["over"].error == "ResponseType.INPUT_LENGTH_ERROR"
+        assert loop.ended["fits"].finish_reason == "length"
 
 
-def test_clients_that_leave_take_blocks_with_them_until_nothing_fits() -> None:
+def test_kv_leak_on_abort_fills_the_cache() -> None:
     for defects, left in ((frozenset[str](), 0), (frozenset(["kv_leak_on_abort"]), 20)):
         engine = Engine(EngineConfig(num_gpu_blocks=200, defects=defects))
         for n in range(20):
@@ -285,7 +286,7 @@ def test_clients_that_leave_take_blocks_with_them_until_nothing_fits() -> None:
 @pytest.mark.parametrize(
     ("defects", "blocks"), [(["stale_kv_on_resume"], 100), (["stale_kv_on_resume"], 8192), ([], 100)]
 )
-def test_an_answer_goes_wrong_where_its_request_was_preempted_and_nowhere_else(defects: list[str], blocks: int) -> None:
+def test_stale_kv_on_resume_derails_only_preempted_requests(defects: list[str], blocks: int) -> None:
     engine = Engine(EngineConfig(num_gpu_blocks=blocks, enable_prefix_caching=False, defects=frozenset(defects)))
     for n in range(12):
         engine.add(EngineRequest(f"r{n}", 100, 120))
@@ -300,7 +301,7 @@ def test_an_answer_goes_wrong_where_its_request_was_preempted_and_nowhere_else(d
 # rows_slip_on_abort
 
 
-def test_an_abort_swaps_the_two_younger_requests_behind_it() -> None:
+def test_rows_slip_on_abort_swaps_the_two_younger_requests() -> None:
     for defects, swapped in ((frozenset[str](), []), (frozenset(["rows_slip_on_abort"]), [("r1", "r2")])):
         engine = Engine(EngineConfig(defects=defects))
         for n in range(4):
@@ -312,7 +313,7 @@ def test_an_abort_swaps_the_two_younger_requests_behind_it() -> None:
         assert [(o.request_id, o.swapped_with) for o in outputs if o.swapped_with] == swapped
 
 
-def test_an_abort_with_fewer_than_two_behind_it_swaps_nobody() -> None:
+def test_rows_slip_on_abort_needs_two_younger_requests() -> None:
     engine = Engine(EngineConfig(defects=frozenset(["rows_slip_on_abort"])))
     for n in range(2):
         engine.add(EngineRequest(f"r{n}", 50, 50))

@@ -1,4 +1,4 @@
-"""The engine in virtual time: what it gives, what it holds back, and what it leaves behind."""
+"""The engine in virtual time: outputs, caches, pauses and limits."""
 
 from dataclasses import replace
 
@@ -7,13 +7,10 @@ import pytest
 from loadchaos.simulator.engine.engine import Engine
 from loadchaos.simulator.engine.limits import input_limit, lmdeploy_blocks
 from loadchaos.simulator.engine.types import EngineConfig, EngineFault, EngineRequest, MMItem, RequestOutput
-from loadchaos.simulator.engine.virtual_time import LoopResult, closed_loop, mixed_traffic
+from loadchaos.simulator.engine.virtual_time import closed_loop, mixed_traffic
+from tests.simulator.conftest import run_requests
 
 PLAIN = EngineConfig(num_speculative_tokens=0, async_scheduling=False)
-
-
-def play(config: EngineConfig, *requests: EngineRequest) -> LoopResult:
-    return closed_loop(Engine(config), iter(requests), users=len(requests))
 
 
 def run_until_idle(engine: Engine) -> list[RequestOutput]:
@@ -23,28 +20,30 @@ def run_until_idle(engine: Engine) -> list[RequestOutput]:
     return outputs
 
 
-def test_a_request_gets_the_tokens_it_asked_for_and_ends_with_length() -> None:
-    played = play(PLAIN, EngineRequest("a", 100, 7))
-    assert played.tokens == {"a": 7}
-    assert played.ended["a"].finish_reason == "length"
+def test_engine_gives_the_requested_tokens_and_ends_with_length() -> None:
+    loop = run_requests(PLAIN, EngineRequest("a", 100, 7))
+    assert loop.tokens == {"a": 7}
+    assert loop.ended["a"].finish_reason == "length"
 
 
-def test_a_prompt_longer_than_the_batch_budget_is_computed_in_chunks() -> None:
-    played = play(replace(PLAIN, max_num_batched_tokens=512), EngineRequest("a", 1500, 1))
-    assert played.steps == 3
+def test_chunked_prefill_computes_a_long_prompt_in_chunks() -> None:
+    loop = run_requests(replace(PLAIN, max_num_batched_tokens=512), EngineRequest("a", 1500, 1))
+    assert loop.steps == 3
 
 
-def test_without_chunked_prefill_a_prompt_is_computed_in_one_step() -> None:
-    played = play(replace(PLAIN, max_num_batched_tokens=512, enable_chunked_prefill=False), EngineRequest("a", 1500, 1))
-    assert played.steps == 1
+def test_disabled_chunked_prefill_computes_a_prompt_in_one_step() -> None:
+    loop = run_requests(
+        replace(PLAIN, max_num_batched_tokens=512, enable_chunked_prefill=False), EngineRequest("a", 1500, 1)
+    )
+    assert loop.steps == 1
 
 
-def test_drafting_gives_more_tokens_than_steps_and_counts_what_was_accepted() -> None:
+def test_drafts_give_more_tokens_than_steps_and_are_counted() -> None:
     engine = Engine(replace(PLAIN, num_speculative_tokens=2, draft_acceptance=0.8))
-    played = closed_loop(engine, iter([EngineRequest("a", 10, 200)]), users=1)
+    loop = closed_loop(engine, iter([EngineRequest("a", 10, 200)]), users=1)
     counters = engine.stats().counters
-    assert played.tokens == {"a": 200}
-    assert played.steps < 120
+    assert loop.tokens == {"a": 200}
+    assert loop.steps < 120
     assert 0 < counters["spec_accepted_tokens"] < counters["spec_draft_tokens"] == 2 * counters["spec_drafts"]
 
 
@@ -56,14 +55,14 @@ def test_async_scheduling_gives_the_same_answers_as_planning_step_by_step() -> N
         assert one.tokens == two.tokens
 
 
-def test_the_same_config_seed_and_arrivals_give_the_same_run() -> None:
+def test_engine_is_deterministic() -> None:
     config = EngineConfig(num_gpu_blocks=700)
     first = closed_loop(Engine(config), mixed_traffic(80), users=20)
     again = closed_loop(Engine(config), mixed_traffic(80), users=20)
     assert first == again
 
 
-def test_a_known_prefix_is_not_computed_again_and_is_told_as_cached() -> None:
+def test_prefix_cache_hit_is_not_computed_again() -> None:
     engine = Engine(PLAIN)
     hashes = tuple(range(1, 11))
     engine.add(EngineRequest("a", 165, 4, prefix_hashes=hashes))
@@ -75,21 +74,21 @@ def test_a_known_prefix_is_not_computed_again_and_is_told_as_cached() -> None:
     assert engine.stats().kv_usage == 0
 
 
-def test_without_room_for_all_the_last_one_is_preempted_and_still_gets_all_its_tokens() -> None:
+def test_preemption_hits_the_last_request_and_loses_no_token() -> None:
     engine = Engine(replace(PLAIN, num_gpu_blocks=40, max_model_len=600))
-    played = closed_loop(engine, iter([EngineRequest(f"r{n}", 200, 150) for n in range(4)]), users=4)
+    loop = closed_loop(engine, iter([EngineRequest(f"r{n}", 200, 150) for n in range(4)]), users=4)
     assert engine.stats().counters["preemptions"] > 0
-    assert set(played.tokens.values()) == {150}
+    assert set(loop.tokens.values()) == {150}
     assert engine.stats().kv_usage == 0
 
 
-def test_a_request_alone_that_runs_out_of_blocks_ends_with_what_it_has() -> None:
-    played = play(replace(PLAIN, num_gpu_blocks=4), EngineRequest("a", 60, 100))
-    assert played.ended["a"].finish_reason == "length"
-    assert 0 < played.tokens["a"] < 10
+def test_single_request_out_of_blocks_ends_with_its_tokens_so_far() -> None:
+    loop = run_requests(replace(PLAIN, num_gpu_blocks=4), EngineRequest("a", 60, 100))
+    assert loop.ended["a"].finish_reason == "length"
+    assert 0 < loop.tokens["a"] < 10
 
 
-def test_an_abort_frees_everything_at_once_and_is_told() -> None:
+def test_abort_frees_everything_at_once() -> None:
     engine = Engine(EngineConfig())
     engine.add(EngineRequest("a", 3000, 50, mm_items=(MMItem("x", 1000, 10),)))
     engine.step()
@@ -99,7 +98,7 @@ def test_an_abort_frees_everything_at_once_and_is_told() -> None:
     assert (stats.requests_running, stats.kv_usage, stats.counters["requests_finished_abort"]) == (0, 0, 1)
 
 
-def test_a_paused_engine_takes_requests_and_serves_none_until_it_is_resumed() -> None:
+def test_paused_engine_accepts_requests_and_serves_none() -> None:
     engine = Engine(PLAIN)
     engine.pause("keep")
     engine.add(EngineRequest("a", 10, 2))
@@ -108,7 +107,7 @@ def test_a_paused_engine_takes_requests_and_serves_none_until_it_is_resumed() ->
     assert [o.new_tokens for o in run_until_idle(engine)] == [1, 1]
 
 
-def test_pause_with_wait_lets_running_requests_finish_and_admits_no_other() -> None:
+def test_pause_with_wait_finishes_running_requests_only() -> None:
     engine = Engine(PLAIN)
     engine.add(EngineRequest("a", 10, 20))
     engine.step()
@@ -118,7 +117,7 @@ def test_pause_with_wait_lets_running_requests_finish_and_admits_no_other() -> N
     assert engine.stats().requests_waiting == 1
 
 
-def test_sleep_ends_what_runs_and_wake_up_serves_again() -> None:
+def test_sleep_ends_running_requests_until_wake_up() -> None:
     engine = Engine(EngineConfig())
     engine.add(EngineRequest("a", 10, 20))
     engine.step()
@@ -130,7 +129,7 @@ def test_sleep_ends_what_runs_and_wake_up_serves_again() -> None:
     assert sum(o.new_tokens for o in run_until_idle(engine)) == 3
 
 
-def test_resetting_a_cache_with_requests_in_progress_logs_vllms_warning() -> None:
+def test_cache_reset_with_requests_in_progress_logs_vllms_warning() -> None:
     engine = Engine(PLAIN)
     assert engine.reset_mm_cache() == []
     engine.add(EngineRequest("a", 10, 20))
@@ -146,7 +145,7 @@ def test_resetting_a_cache_with_requests_in_progress_logs_vllms_warning() -> Non
     assert sum(o.new_tokens for o in run_until_idle(engine)) == 19
 
 
-def test_resetting_the_processor_cache_in_order_hurts_nobody() -> None:
+def test_processor_cache_reset_in_order_fails_no_request() -> None:
     engine = Engine(EngineConfig())
     sent: set[str] = set()
     for n in range(40):
@@ -162,7 +161,7 @@ def test_resetting_the_processor_cache_in_order_hurts_nobody() -> None:
     assert engine.stats().counters["mm_cache_hits"] == 10
 
 
-def test_an_encoder_reset_under_load_is_a_miss_of_our_own_making() -> None:
+def test_encoder_reset_under_load_causes_a_miss() -> None:
     def reset_and_step_until_it_dies(engine: Engine) -> None:
         for request in mixed_traffic(400):
             engine.add(request)
@@ -175,32 +174,34 @@ def test_an_encoder_reset_under_load_is_a_miss_of_our_own_making() -> None:
         reset_and_step_until_it_dies(Engine(EngineConfig()))
 
 
-def test_a_request_may_stop_by_itself_where_min_tokens_allows() -> None:
+def test_stop_share_ends_requests_after_min_tokens() -> None:
     config = replace(PLAIN, stop_share=1.0)
-    played = play(config, EngineRequest("free", 10, 50, seed=3), EngineRequest("exact", 10, 50, min_tokens=50, seed=3))
-    assert played.ended["free"].finish_reason == "stop"
-    assert 1 <= played.tokens["free"] < 50
-    assert (played.ended["exact"].finish_reason, played.tokens["exact"]) == ("length", 50)
+    loop = run_requests(
+        config, EngineRequest("free", 10, 50, seed=3), EngineRequest("exact", 10, 50, min_tokens=50, seed=3)
+    )
+    assert loop.ended["free"].finish_reason == "stop"
+    assert 1 <= loop.tokens["free"] < 50
+    assert (loop.ended["exact"].finish_reason, loop.tokens["exact"]) == ("length", 50)
 
 
-def test_a_prompt_that_fits_nowhere_is_an_error_of_that_request_alone() -> None:
-    played = play(replace(PLAIN, max_model_len=1000), EngineRequest("a", 1001, 5), EngineRequest("b", 999, 5))
-    assert played.ended["a"].finish_reason == "error"
-    assert played.ended["b"].finish_reason == "length"
-    assert played.tokens["b"] == 1
+def test_too_long_prompt_fails_only_its_own_request() -> None:
+    loop = run_requests(replace(PLAIN, max_model_len=1000), EngineRequest("a", 1001, 5), EngineRequest("b", 999, 5))
+    assert loop.ended["a"].finish_reason == "error"
+    assert loop.ended["b"].finish_reason == "length"
+    assert loop.tokens["b"] == 1
 
 
-def test_two_images_side_by_side_do_not_wait_for_each_other_for_ever() -> None:
+def test_adjacent_images_do_not_deadlock() -> None:
     items = tuple(MMItem(f"h{n}", 1024, 4 + 1024 * n) for n in range(4))
     for drafts in (0, 1):
         config = EngineConfig(encoder_cache_size=1024, num_speculative_tokens=drafts)
-        played = play(config, *(EngineRequest(f"r{n}", 5000, 5, mm_items=items) for n in range(3)))
-        assert set(played.tokens.values()) == {5}
+        loop = run_requests(config, *(EngineRequest(f"r{n}", 5000, 5, mm_items=items) for n in range(3)))
+        assert set(loop.tokens.values()) == {5}
 
 
-def test_a_step_with_more_to_do_takes_longer_and_speed_divides_it() -> None:
-    one = play(PLAIN, EngineRequest("a", 10, 100))
-    fast = play(replace(PLAIN, speed=10.0), EngineRequest("a", 10, 100))
+def test_step_time_grows_with_work_and_is_divided_by_speed() -> None:
+    one = run_requests(PLAIN, EngineRequest("a", 10, 100))
+    fast = run_requests(replace(PLAIN, speed=10.0), EngineRequest("a", 10, 100))
     assert 0.010 <= one.seconds / one.steps <= 0.020
     assert fast.seconds == pytest.approx(one.seconds / 10)
 
@@ -208,7 +209,7 @@ def test_a_step_with_more_to_do_takes_longer_and_speed_divides_it() -> None:
 @pytest.mark.parametrize(
     ("era", "limit"), [("0.6.4", 1344), ("0.9.0", 1344), ("0.9.2", 1280), ("0.10.0", 1280), ("0.18", 1216)]
 )
-def test_the_longest_input_of_lmdeploy_follows_its_era(era: str, limit: int) -> None:
+def test_input_limit_of_lmdeploy_follows_its_era(era: str, limit: int) -> None:
     config = EngineConfig(dialect="lmdeploy", era=era, num_gpu_blocks=21, block_size=64, max_model_len=8192)
     assert input_limit(config) == limit
     engine = Engine(config)
@@ -219,7 +220,7 @@ def test_the_longest_input_of_lmdeploy_follows_its_era(era: str, limit: int) -> 
     assert ended["fits"].finish_reason == "length"
 
 
-def test_lmdeploys_blocks_follow_its_share_of_memory_as_in_the_capture() -> None:
+def test_lmdeploy_blocks_follow_the_share_of_memory() -> None:
     assert [lmdeploy_blocks(share) for share in (0.1, 0.5)] == [21, 107]
     assert lmdeploy_blocks(0.25) < 54 <= lmdeploy_blocks(0.26)
     config = EngineConfig(dialect="lmdeploy", era="0.6.4", num_gpu_blocks=0, block_size=64, cache_max_entry_count=0.1)

@@ -1,4 +1,7 @@
-"""Whatever the traffic and the flags: nothing is lost, nothing is freed twice, everybody gets what they asked for."""
+"""Properties of the engine for any traffic and flags.
+
+No request is lost, no block is freed twice, every request gets its tokens.
+"""
 
 from itertools import islice
 
@@ -55,13 +58,11 @@ configs = config_of()
 
 @BOUNDED
 @given(configs, requests())
-def test_every_request_gets_its_tokens_and_the_engine_is_empty_afterwards(
-    config: EngineConfig, asked: list[EngineRequest]
-) -> None:
+def test_engine_gives_all_tokens_and_is_empty_afterwards(config: EngineConfig, asked: list[EngineRequest]) -> None:
     engine = Engine(config)
-    played = closed_loop(engine, iter(asked), users=5, max_steps=20_000)
-    assert played.fault is None
-    assert played.tokens == {request.id: request.max_tokens for request in asked}
+    loop = closed_loop(engine, iter(asked), users=5, max_steps=20_000)
+    assert loop.fault is None
+    assert loop.tokens == {request.id: request.max_tokens for request in asked}
     stats = engine.stats()
     assert (stats.requests_running, stats.requests_waiting, stats.kv_usage) == (0, 0, 0)
     assert stats.encoder_cache_tokens <= (config.encoder_cache_size or max(config.max_num_batched_tokens, 300))
@@ -71,7 +72,7 @@ def test_every_request_gets_its_tokens_and_the_engine_is_empty_afterwards(
 
 @BOUNDED
 @given(configs, requests(), st.data())
-def test_aborts_at_any_moment_leave_nothing_behind(
+def test_aborts_at_any_step_leave_nothing_behind(
     config: EngineConfig, asked: list[EngineRequest], data: st.DataObject
 ) -> None:
     engine = Engine(config)
@@ -94,7 +95,7 @@ def test_aborts_at_any_moment_leave_nothing_behind(
 
 @BOUNDED
 @given(configs, requests(), st.lists(st.sampled_from(["mm", "prefix", "preempt", "encoder"]), max_size=30))
-def test_resets_under_load_lose_no_request_where_nobody_drafts_ahead(
+def test_resets_under_load_lose_no_request_without_drafts(
     config: EngineConfig, asked: list[EngineRequest], resets: list[str]
 ) -> None:
     plain = EngineConfig(num_speculative_tokens=0, async_scheduling=False, num_gpu_blocks=config.num_gpu_blocks)
@@ -118,9 +119,7 @@ def test_resets_under_load_lose_no_request_where_nobody_drafts_ahead(
 
 @BOUNDED
 @given(st.sampled_from(sorted(DEFECTS)), configs, st.lists(st.integers(1, 1200), min_size=1, max_size=20))
-def test_text_alone_is_never_hurt_by_a_planted_bug_of_images(
-    defect: str, config: EngineConfig, prompts: list[int]
-) -> None:
+def test_image_defects_never_affect_text_requests(defect: str, config: EngineConfig, prompts: list[int]) -> None:
     with_defect = EngineConfig(
         num_gpu_blocks=config.num_gpu_blocks,
         num_speculative_tokens=config.num_speculative_tokens,
@@ -128,19 +127,19 @@ def test_text_alone_is_never_hurt_by_a_planted_bug_of_images(
         dialect=DEFECTS[defect].dialect,
         defects=frozenset([defect]),
     )
-    played = closed_loop(
+    loop = closed_loop(
         Engine(with_defect), iter([EngineRequest(f"r{n}", p, 9) for n, p in enumerate(prompts)]), users=8
     )
-    assert played.fault is None
-    assert set(played.tokens.values()) == {9}
+    assert loop.fault is None
+    assert set(loop.tokens.values()) == {9}
 
 
 @BOUNDED
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 6), st.integers(0, 8)), max_size=60))
-def test_blocks_are_free_or_held_and_never_both(doings: list[tuple[int, int, int]]) -> None:
+def test_block_pool_blocks_are_free_or_held(operations: list[tuple[int, int, int]]) -> None:
     pool = BlockPool(24, 16, caching=True)
     held: list[list[int]] = []
-    for what, size, name in doings:
+    for what, size, name in operations:
         if what <= 1:
             matched = pool.match([name * 100 + n for n in range(size)], size)
             fresh = pool.allocate(size - len(matched)) if pool.room_beside(matched) >= size - len(matched) else None

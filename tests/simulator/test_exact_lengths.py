@@ -1,4 +1,4 @@
-"""usage.prompt_tokens is what the plan says, in every answered request of every payload, from both embedded servers."""
+"""usage.prompt_tokens equals the plan, for every payload and server."""
 
 import asyncio
 from itertools import islice
@@ -43,7 +43,10 @@ def profile(path: Path, text: str) -> Profile:
 
 
 async def counted(url: str, asked: Profile) -> tuple[Facts, list[tuple[Request, int | None]]]:
-    """Every request of the profile with the prompt tokens its answer tells (None: it was refused)."""
+    """Yield every request of the profile with its answer's prompt tokens.
+
+    None: it was refused.
+    """
     async with httpx.AsyncClient(trust_env=False, timeout=30, limits=httpx.Limits(max_connections=8)) as client:
         asker = calibrate.DiscoveryClient(client, url, url)
         sizes, most = asked.image_sizes()
@@ -72,7 +75,7 @@ async def counted(url: str, asked: Profile) -> tuple[Facts, list[tuple[Request, 
     indirect=["embedded"],
     ids=["vllm", "lmdeploy", "vllm at its limit"],
 )
-def test_every_answer_counts_what_was_planned(embedded: str, text: str, tmp_path: Path) -> None:
+def test_prompt_tokens_are_those_of_the_plan(embedded: str, text: str, tmp_path: Path) -> None:
     facts, found = asyncio.run(counted(embedded, profile(tmp_path / "p.yaml", text)))
     answered = [(request.tokens, used) for request, used in found if used is not None]
     assert len(answered) > 0.6 * len(found)

@@ -1,4 +1,4 @@
-"""Images and tokens of the embedded server, without a server."""
+"""Images and tokens of the embedded server, without a server process."""
 
 import asyncio
 from typing import Any
@@ -25,17 +25,17 @@ QWEN2 = Processor(patch=14, min_pixels=3136, max_pixels=12845056)
         (1920, 1080, 2691, 2040), (3840, 2160, 10549, 8160), (4096, 4096, 16384, 16384), (28, 5600, 200, 175),
     ],
 )  # fmt: skip
-def test_tokens_follow_the_published_formula(width: int, height: int, qwen2: int, qwen3: int) -> None:
+def test_processor_tokens_follow_the_published_formula(width: int, height: int, qwen2: int, qwen3: int) -> None:
     assert QWEN2.tokens(width, height) == qwen2
     assert Processor().tokens(width, height) == qwen3
 
 
-def test_an_image_over_200_to_1_has_no_tokens() -> None:
+def test_processor_refuses_an_image_over_200_to_1() -> None:
     with pytest.raises(AspectRatioError, match="must be smaller than 200"):
         Processor().tokens(1, 201)
 
 
-def test_bytes_after_the_image_make_another_hash_from_0_13_on_and_none_before(png: Any) -> None:
+def test_image_hash_covers_trailing_bytes_from_0_13(png: Any) -> None:
     def digest(hash_pixels: bool, tail: bytes) -> str:
         url = png(8, 8, tail=tail)["image_url"]["url"]
         return asyncio.run(ImageReader(Processor(hash_pixels=hash_pixels)).read(url)).hash
@@ -45,16 +45,16 @@ def test_bytes_after_the_image_make_another_hash_from_0_13_on_and_none_before(pn
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_any_text_comes_back_from_its_tokens(text: str) -> None:
+def test_tokenizer_round_trip_loses_nothing(text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 @given(st.lists(st.sampled_from(tokenizer.WORDS), min_size=1))
-def test_a_common_word_with_its_blank_is_one_token(words: list[str]) -> None:
+def test_tokenizer_makes_one_token_of_a_common_word(words: list[str]) -> None:
     assert len(tokenizer.encode("".join(f" {word}" for word in words))) == len(words)
 
 
-def test_a_block_hash_covers_all_before_it_and_the_images_in_it() -> None:
+def test_block_hash_covers_the_prefix_and_its_images() -> None:
     ids = list(range(64))
     plain = tokenizer.block_hashes(ids, 16)
     assert len(plain) == 4
@@ -66,7 +66,7 @@ def test_a_block_hash_covers_all_before_it_and_the_images_in_it() -> None:
 
 
 @given(st.lists(st.integers(0, 9)), st.integers(0, 4))
-def test_both_sides_of_the_processor_cache_hold_the_same(order: list[int], items: int) -> None:
+def test_processor_cache_sides_hold_the_same(order: list[int], items: int) -> None:
     sender, receiver = SenderCache(items), ReceiverCache(items)
     for name in order:
         receiver.receive(MMItem(str(name), 1, 0, sender.must_send(str(name))))
@@ -76,5 +76,5 @@ def test_both_sides_of_the_processor_cache_hold_the_same(order: list[int], items
 @pytest.mark.parametrize(
     ("value", "text"), [(3, "3.0"), (0.25, "0.25"), (885284864, "8.85284864e+08"), (1e21, "1e+21")]
 )
-def test_numbers_are_written_as_prometheus_does(value: float, text: str) -> None:
+def test_metrics_number_format_is_that_of_prometheus(value: float, text: str) -> None:
     assert number(value) == text

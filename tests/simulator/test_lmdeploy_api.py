@@ -1,4 +1,4 @@
-"""LMDeploy's face: the same fault in five eras, and the capacity in its log, endpoints and metrics."""
+"""LMDeploy's API: one fault in five eras, and its reported capacity."""
 
 import http.client
 import json
@@ -15,7 +15,7 @@ def lmdeploy(start: Any, era: str, *defects: str, **flags: object) -> Any:
     return start(dialect="lmdeploy", era=era, defects=defects, cache_max_entry_count=0.1, **flags)
 
 
-def test_an_input_over_the_kv_cache_is_a_bare_500_with_the_planted_bug(start: Any, eventually: Any) -> None:
+def test_kv_capacity_as_500_answers_a_bare_500(start: Any, eventually: Any) -> None:
     server = lmdeploy(start, "0.6", "kv_capacity_as_500")
     assert server.post("/v1/chat/completions", LONG) == (500, "Internal Server Error")
     with pytest.raises(http.client.IncompleteRead):
@@ -36,7 +36,7 @@ def test_an_input_over_the_kv_cache_is_a_bare_500_with_the_planted_bug(start: An
     assert server.get("/health") == (200, "")
 
 
-def test_without_the_bug_the_same_input_is_a_clean_400(start: Any) -> None:
+def test_lmdeploy_refuses_the_same_input_with_400_without_the_defect(start: Any) -> None:
     server = lmdeploy(start, "0.6")
     status, body = server.post("/v1/chat/completions", LONG)
     assert status == 400
@@ -50,24 +50,24 @@ def test_without_the_bug_the_same_input_is_a_clean_400(start: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("era", "status", "word"),
+    ("era", "status", "text"),
     [
         ("0.7.3", 200, '"content":"internal error happened"'),
         ("0.10", 200, '"content":"internal error happened, status code ResponseType.INPUT_LENGTH_ERROR"'),
         ("0.18", 400, "The request exceeds the model context length."),
     ],
 )
-def test_each_era_says_the_same_fault_its_own_way(start: Any, era: str, status: int, word: str) -> None:
+def test_lmdeploy_engine_error_has_the_form_of_its_era(start: Any, era: str, status: int, text: str) -> None:
     server = lmdeploy(start, era)
     for stream in (False, True):
         got, body = server.post("/v1/chat/completions", {**LONG, "stream": stream})
         assert got == (200 if stream else status)
-        assert word in body
+        assert text in body
         if stream:
             assert body.endswith("data: [DONE]\n\n")
 
 
-def test_the_limit_is_exact_and_can_be_found_over_http(start: Any) -> None:
+def test_lmdeploy_input_limit_is_exact(start: Any) -> None:
     server = lmdeploy(start, "0.18")
     info = json.loads(json.loads(server.get("/distserve/engine_info")[1]))
     assert (info["block_size"], info["num_gpu_blocks"]) == (64, 21)
@@ -81,7 +81,7 @@ def test_the_limit_is_exact_and_can_be_found_over_http(start: Any) -> None:
     assert [status(1216), status(1217)] == [200, 400]
 
 
-def test_a_stream_carries_the_role_in_every_chunk_and_usage_where_asked(start: Any) -> None:
+def test_lmdeploy_stream_has_a_role_in_every_chunk_and_usage_on_request(start: Any) -> None:
     server = lmdeploy(start, "0.18")
     body = server.chat(max_tokens=4, ignore_eos=True, stream=True, stream_options={"include_usage": True})[1]
     chunks = [json.loads(line[6:]) for line in body.split("\n\n") if line.startswith("data: {")]
@@ -92,13 +92,13 @@ def test_a_stream_carries_the_role_in_every_chunk_and_usage_where_asked(start: A
     assert body.endswith("data: [DONE]\n\n")
 
 
-def test_models_never_tell_a_length(start: Any) -> None:
+def test_lmdeploy_models_contain_no_length(start: Any) -> None:
     card = json.loads(lmdeploy(start, "0.18").get("/v1/models")[1])["data"][0]
     assert card["owned_by"] == "lmdeploy"
     assert "max_model_len" not in card
 
 
-def test_bad_requests_have_the_shape_of_their_era(start: Any) -> None:
+def test_lmdeploy_bad_request_has_the_form_of_its_era(start: Any) -> None:
     old, new = lmdeploy(start, "0.6"), lmdeploy(start, "0.18")
     assert old.post("/v1/chat/completions", {})[0] == 422
     assert new.post("/v1/chat/completions", {})[0] == 400
@@ -109,7 +109,7 @@ def test_bad_requests_have_the_shape_of_their_era(start: Any) -> None:
     assert json.loads(new.chat(broken)[1])["message"] == "Request preprocessing failed."
 
 
-def test_metrics_have_the_real_names(start: Any, captures: Path) -> None:
+def test_lmdeploy_metrics_have_the_real_names(start: Any, captures: Path) -> None:
     server = lmdeploy(start, "0.18")
     server.chat(max_tokens=2)
     real = set(json.loads((captures / "lmdeploy_metric_names.json").read_text()))
@@ -119,7 +119,7 @@ def test_metrics_have_the_real_names(start: Any, captures: Path) -> None:
     assert "lmdeploy:gpu_cache_usage_perc" in ours
 
 
-def test_a_dead_engine_is_seen_by_health_from_0_14_and_the_server_stays(start: Any, eventually: Any) -> None:
+def test_lmdeploy_health_reports_a_dead_engine_from_0_14(start: Any, eventually: Any) -> None:
     server = lmdeploy(start, "0.18")
     server.core.kill()
     eventually(lambda: server.get("/health")[0] == 503)
@@ -128,7 +128,7 @@ def test_a_dead_engine_is_seen_by_health_from_0_14_and_the_server_stays(start: A
     assert server.process.poll() is None
 
 
-def test_before_0_7_a_dead_engine_takes_the_server_with_it(start: Any) -> None:
+def test_lmdeploy_server_ends_with_its_engine_before_0_7(start: Any) -> None:
     server = lmdeploy(start, "0.6")
     server.core.kill()
     assert server.process.wait(60) == 1

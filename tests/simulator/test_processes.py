@@ -1,4 +1,4 @@
-"""The embedded server's processes: quick to start, dying as vLLM dies, leaving nobody behind."""
+"""Processes of the embedded server: start, deaths as in vLLM, no orphans."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def refused(server: Any) -> bool:
     return False
 
 
-def test_a_killed_engine_core_looks_as_on_a_real_server(start: Any, eventually: Any) -> None:
+def test_killed_engine_core_has_the_effects_of_a_real_server(start: Any, eventually: Any) -> None:
     server = start(env={**os.environ, "VLLM_SERVER_DEV_MODE": "1"})
     flying = InFlight(server, eventually)
     server.core.kill()
@@ -65,7 +65,7 @@ def test_a_killed_engine_core_looks_as_on_a_real_server(start: Any, eventually: 
     assert server.text.index("Shutting down") < server.text.index("Application shutdown complete.")
 
 
-def test_a_server_told_to_outlive_its_engine_says_503_and_keeps_stale_gauges(start: Any, eventually: Any) -> None:
+def test_server_kept_alive_answers_503_and_keeps_stale_gauges(start: Any, eventually: Any) -> None:
     server = start(env={**os.environ, "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH": "1"})
     flying = InFlight(server, eventually)
     server.core.kill()
@@ -80,14 +80,14 @@ def test_a_server_told_to_outlive_its_engine_says_503_and_keeps_stale_gauges(sta
 
 
 @pytest.mark.parametrize(("era", "status"), [("0.8.1", 200), ("0.10", 500), ("0.18", 503)])
-def test_health_after_a_death_is_what_the_era_says(start: Any, eventually: Any, era: str, status: int) -> None:
+def test_health_after_a_death_follows_the_era(start: Any, eventually: Any, era: str, status: int) -> None:
     server = start(era=era, env={**os.environ, "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH": "1"})
     server.core.kill()
     eventually(lambda: "EngineDeadError" in server.text)
     assert server.get("/health") == (status, "")
 
 
-def test_sigterm_gives_clients_the_bodies_of_a_death_and_its_log_does_not(start: Any, eventually: Any) -> None:
+def test_sigterm_answers_like_a_death_but_logs_a_shutdown(start: Any, eventually: Any) -> None:
     server = start()
     flying, core = InFlight(server, eventually), server.core
     server.process.terminate()
@@ -99,7 +99,7 @@ def test_sigterm_gives_clients_the_bodies_of_a_death_and_its_log_does_not(start:
     assert "ERROR" not in server.text
 
 
-def test_a_sigterm_to_the_whole_group_is_a_shutdown_and_no_death(start: Any) -> None:
+def test_sigterm_to_the_process_group_is_a_shutdown(start: Any) -> None:
     server = start()
     core = server.core
     core.send_signal(signal.SIGTERM)
@@ -108,14 +108,14 @@ def test_a_sigterm_to_the_whole_group_is_a_shutdown_and_no_death(start: Any) -> 
     assert "ERROR" not in server.text
 
 
-def test_an_engine_core_never_outlives_its_api_server(start: Any, eventually: Any) -> None:
+def test_engine_core_never_outlives_its_api_server(start: Any, eventually: Any) -> None:
     server = start()
     core = server.core
     server.process.kill()
     eventually(lambda: not core.is_running() or core.status() == psutil.STATUS_ZOMBIE)
 
 
-def test_a_frozen_engine_core_leaves_health_at_200_and_answers_nobody(start: Any, eventually: Any) -> None:
+def test_frozen_engine_core_leaves_health_at_200(start: Any, eventually: Any) -> None:
     server = start()
     core = server.core
     core.suspend()
@@ -130,7 +130,7 @@ def test_a_frozen_engine_core_leaves_health_at_200_and_answers_nobody(start: Any
     assert answers[0][0] == 200
 
 
-def test_the_engines_death_is_logged_with_its_traceback_and_prefixes(start: Any, eventually: Any, png: Any) -> None:
+def test_engine_death_is_logged_with_traceback_and_prefixes(start: Any, eventually: Any, png: Any) -> None:
     server = start(era="0.18", defects=("near_max_oob",), max_model_len=4096, speed=4)
     status, _ = server.post("/v1/completions", {"prompt": [1000] * 3700, "max_tokens": 1})
     assert status == 500
@@ -142,7 +142,7 @@ def test_the_engines_death_is_logged_with_its_traceback_and_prefixes(start: Any,
     assert "IndexKernel.cu:94" in server.text
 
 
-def test_a_server_is_up_soon_and_says_where(start: Any) -> None:
+def test_server_starts_fast_and_logs_its_address(start: Any) -> None:
     began = time.monotonic()
     server = start()
     assert server.port > 0
@@ -151,7 +151,7 @@ def test_a_server_is_up_soon_and_says_where(start: Any) -> None:
     assert "Route: /reset_mm_cache, Methods: POST" in server.text
 
 
-def test_a_flag_reaches_the_engine_under_the_servers_own_name(start: Any) -> None:
+def test_flag_reaches_the_engine_under_its_real_name(start: Any) -> None:
     server = start(**{"max-model-len": 2048, "num_gpu_blocks_override": 512, "no_enable_prefix_caching": True})
     info = json.loads(server.get("/server_info?config_format=json")[1])["vllm_config"]
     assert (info["max_model_len"], info["num_gpu_blocks"], info["enable_prefix_caching"]) == (2048, 512, False)
@@ -169,12 +169,12 @@ def test_a_flag_reaches_the_engine_under_the_servers_own_name(start: Any) -> Non
         ({"flags": {"max_model_len": "long"}}, "flag max_model_len must be int (got 'long')"),
     ],
 )
-def test_a_wrong_option_names_the_right_one(wrong: dict[str, Any], message: str) -> None:
+def test_command_refuses_a_wrong_option_with_the_right_one(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         command(SimulatorSpec(**{"era": "0.18", **wrong}), port=0)
 
 
-def test_a_command_line_comes_back_as_the_options_it_was_made_from() -> None:
+def test_command_line_round_trips_to_the_same_options() -> None:
     flags = {"max_num_batched_tokens": 1024, "encoder_cache_size": None, "async_scheduling": False}
     spec = SimulatorSpec("vllm", "0.18", ["mm_chunk_split"], flags, images=False, dev_mode=False)
     argv = command(spec, port=8000)

@@ -1,4 +1,4 @@
-"""vLLM's face against what real vLLM servers answered (captures of 0.32.0 and 0.22.1)."""
+"""vLLM's API compared with captures of vLLM 0.32.0 and 0.22.1."""
 
 import json
 import re
@@ -32,7 +32,7 @@ CASES = json.loads((Path(__file__).parent / "captures" / "vllm_0.32_errors.json"
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
-def test_a_refusal_has_the_real_servers_status_and_body(server: Any, name: str) -> None:
+def test_vllm_refusal_has_the_real_status_and_body(server: Any, name: str) -> None:
     case = CASES[name]
     method, path = case["request"].split()
     kind = None if name == "no_content_type" or method == "GET" else "application/json"
@@ -53,18 +53,18 @@ TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"ty
         ("none", None),
     ],
 )
-def test_tools_want_a_parser_unless_none_may_be_called(server: Any, choice: Any, flags: str | None) -> None:
+def test_vllm_tools_need_a_parser_unless_choice_is_none(server: Any, choice: Any, flags: str | None) -> None:
     status, body = server.chat(max_tokens=3, tools=TOOLS, **({"tool_choice": choice} if choice else {}))
     assert status == (400 if flags else 200)
     assert f"requires {flags} to be set" in body if flags else "requires" not in body
 
 
-def test_with_a_parser_they_are_taken(start: Any) -> None:
+def test_vllm_tools_are_accepted_with_a_parser(start: Any) -> None:
     status, _ = start(enable_auto_tool_choice=True, tool_call_parser="hermes").chat(max_tokens=3, tools=TOOLS)
     assert status == 200
 
 
-def test_a_stream_begins_with_the_role_and_ends_with_usage_and_done(server: Any) -> None:
+def test_vllm_stream_begins_with_the_role_and_ends_with_usage_and_done(server: Any) -> None:
     status, body = server.chat(max_tokens=12, ignore_eos=True, stream=True, stream_options={"include_usage": True})
     first, *chunks, usage, done = events(body)
     assert status == 200
@@ -79,7 +79,7 @@ def test_a_stream_begins_with_the_role_and_ends_with_usage_and_done(server: Any)
     assert len({c["id"] for c in [first, *chunks, usage]}) == 1
 
 
-def test_a_whole_answer_counts_its_tokens(server: Any) -> None:
+def test_vllm_answer_counts_its_tokens(server: Any) -> None:
     body = json.loads(server.chat(max_tokens=7, ignore_eos=True)[1])
     assert body["object"] == "chat.completion"
     assert body["usage"]["completion_tokens"] == 7
@@ -87,9 +87,9 @@ def test_a_whole_answer_counts_its_tokens(server: Any) -> None:
     assert body["choices"][0]["finish_reason"] == "length"
 
 
-def test_a_greedy_answer_depends_on_the_prompt_alone(server: Any) -> None:
-    def answer(content: str, **more: Any) -> str:
-        return str(json.loads(server.chat(content, max_tokens=8, **more)[1])["choices"][0]["message"]["content"])
+def test_vllm_greedy_answer_depends_on_the_prompt_alone(server: Any) -> None:
+    def answer(content: str, **fields: Any) -> str:
+        return str(json.loads(server.chat(content, max_tokens=8, **fields)[1])["choices"][0]["message"]["content"])
 
     assert answer("one", temperature=0) == answer("one", temperature=0)
     assert answer("one", temperature=0) != answer("two", temperature=0)
@@ -97,7 +97,7 @@ def test_a_greedy_answer_depends_on_the_prompt_alone(server: Any) -> None:
     assert answer("one", seed=5) != answer("one", seed=6)
 
 
-def test_an_answer_ends_before_a_stop_text(server: Any) -> None:
+def test_vllm_answer_ends_before_a_stop_text(server: Any) -> None:
     whole = json.loads(server.chat("stop", max_tokens=20, temperature=0)[1])["choices"][0]["message"]["content"]
     stop = whole.split()[4]
     choice = json.loads(server.chat("stop", max_tokens=20, temperature=0, stop=[stop])[1])["choices"][0]
@@ -106,13 +106,13 @@ def test_an_answer_ends_before_a_stop_text(server: Any) -> None:
     assert choice["message"]["content"] == whole[: whole.index(stop)]
 
 
-def test_n_answers_come_in_one_body(server: Any) -> None:
+def test_vllm_n_answers_come_in_one_body(server: Any) -> None:
     body = json.loads(server.chat(max_tokens=3, n=3, temperature=1)[1])
     assert [choice["index"] for choice in body["choices"]] == [0, 1, 2]
     assert body["usage"]["completion_tokens"] == 9
 
 
-def test_token_ids_are_a_prompt_and_the_edge_of_the_context_is_exact(server: Any) -> None:
+def test_vllm_token_ids_prompt_has_an_exact_context_limit(server: Any) -> None:
     longest = {"prompt": [1000] * 4095, "max_tokens": 2}
     assert json.loads(server.post("/v1/completions", longest)[1])["usage"]["completion_tokens"] == 1
     status, body = server.post("/v1/completions", {"prompt": [1000] * 4097, "max_tokens": 1})
@@ -124,7 +124,7 @@ def test_token_ids_are_a_prompt_and_the_edge_of_the_context_is_exact(server: Any
     )
 
 
-def test_a_text_far_too_long_is_refused_before_it_is_tokenized(server: Any) -> None:
+def test_vllm_text_far_too_long_is_refused_before_tokenizing(server: Any) -> None:
     status, body = server.chat("x" * 90_000)
     assert status == 400
     assert "(more than 81920 characters, which is the upper bound for 4096 input tokens)" in body
@@ -134,7 +134,7 @@ def test_a_text_far_too_long_is_refused_before_it_is_tokenized(server: Any) -> N
     ("width", "height", "tokens"),
     [(1, 1, 64), (336, 336, 100), (512, 512, 256), (1024, 1024, 1024), (1920, 1080, 2040)],
 )
-def test_images_cost_what_qwen3_vl_makes_of_them(server: Any, png: Any, width: int, height: int, tokens: int) -> None:
+def test_vllm_image_tokens_are_those_of_qwen3_vl(server: Any, png: Any, width: int, height: int, tokens: int) -> None:
     text = json.loads(server.chat([{"type": "text", "text": "hi"}], max_tokens=1)[1])["usage"]["prompt_tokens"]
     content = [png(width, height), {"type": "text", "text": "hi"}]
     status, body = server.chat(content, max_tokens=1)
@@ -144,25 +144,25 @@ def test_images_cost_what_qwen3_vl_makes_of_them(server: Any, png: Any, width: i
     assert counted["count"] == text + tokens + 2
 
 
-def test_more_images_than_allowed_are_refused(server: Any, png: Any) -> None:
+def test_vllm_too_many_images_are_refused(server: Any, png: Any) -> None:
     status, body = server.chat([png(8, 8)] * 3)
     assert status == 400
     assert json.loads(body)["error"]["message"] == "At most 2 image(s) may be provided in one prompt. (parameter=image)"
 
 
-def test_images_too_large_for_the_context_are_refused(server: Any, png: Any) -> None:
+def test_vllm_images_too_large_for_the_context_are_refused(server: Any, png: Any) -> None:
     status, body = server.chat([png(2048, 2048), png(1024, 1024)], max_tokens=1)
     assert status == 400
     assert "longer than the maximum model length of 4096" in body
 
 
-def test_a_model_without_images_says_so(start: Any, png: Any) -> None:
+def test_vllm_text_model_refuses_images(start: Any, png: Any) -> None:
     status, body = start(images=False, model="words").chat([png(8, 8)])
     assert status == 400
     assert "is not a multimodal model" in body
 
 
-def test_a_text_survives_tokenize_and_detokenize(server: Any) -> None:
+def test_vllm_tokenize_and_detokenize_round_trip(server: Any) -> None:
     text = " the river, Über 12 <|im_end|>\n zz"
     tokens = json.loads(server.post("/tokenize", {"prompt": text})[1])
     assert tokens["max_model_len"] == 4096
@@ -170,7 +170,7 @@ def test_a_text_survives_tokenize_and_detokenize(server: Any) -> None:
     assert json.loads(server.post("/detokenize", {"tokens": tokens["tokens"]})[1]) == {"prompt": text}
 
 
-def test_models_health_ping_version_and_load_answer(server: Any) -> None:
+def test_vllm_models_health_ping_version_and_load_answer(server: Any) -> None:
     card = json.loads(server.get("/v1/models")[1])["data"][0]
     assert (card["id"], card["max_model_len"], card["owned_by"]) == ("tiny", 4096, "vllm")
     assert server.get("/health") == (200, "")
@@ -183,7 +183,7 @@ def families(page: str) -> dict[str, str]:
     return dict(re.findall(r"^# TYPE (\S+) (\S+)$", page, re.MULTILINE))
 
 
-def test_every_metric_is_named_typed_and_labelled_as_the_real_ones(server: Any, captures: Path) -> None:
+def test_vllm_metrics_have_the_real_names_types_and_labels(server: Any, captures: Path) -> None:
     server.chat(max_tokens=2)
     page = server.get("/metrics")[1]
     real = json.loads((captures / "vllm_metric_names.json").read_text())
@@ -205,7 +205,7 @@ def metric(server: Any, name: str) -> float:
     )
 
 
-def test_counters_count(server: Any, png: Any) -> None:
+def test_vllm_metrics_count_requests_and_tokens(server: Any, png: Any) -> None:
     names = (
         "prompt_tokens_total",
         "generation_tokens_total",
@@ -220,7 +220,7 @@ def test_counters_count(server: Any, png: Any) -> None:
     assert grown == [sum(u["prompt_tokens"] for u in usage), 10, 2, 2, 1]
 
 
-def test_an_image_is_known_by_its_clients_name_where_it_has_one(server: Any, png: Any) -> None:
+def test_vllm_image_uuid_is_its_cache_key(server: Any, png: Any) -> None:
     before = metric(server, "mm_cache_hits_total")
     for name, image in (("a", png(64, 64, 5)), ("b", png(64, 64, 5)), ("a", png(64, 64, 6))):
         part = {**image, "uuid": name}
@@ -229,7 +229,7 @@ def test_an_image_is_known_by_its_clients_name_where_it_has_one(server: Any, png
     assert metric(server, "mm_cache_hits_total") - before == 1
 
 
-def test_a_request_whose_client_leaves_is_taken_out_of_the_engine(server: Any, eventually: Any) -> None:
+def test_vllm_disconnect_aborts_the_request_in_the_engine(server: Any, eventually: Any) -> None:
     import socket
 
     body = json.dumps({"prompt": "x", "max_tokens": 4000, "ignore_eos": True, "stream": True}).encode()
@@ -244,7 +244,7 @@ def test_a_request_whose_client_leaves_is_taken_out_of_the_engine(server: Any, e
     eventually(lambda: metric(server, "num_requests_running") == 0)
 
 
-def test_development_endpoints_answer_as_measured(server: Any) -> None:
+def test_vllm_development_endpoints_answer_as_measured(server: Any) -> None:
     assert server.post("/reset_mm_cache", {}) == (200, "")
     assert server.get("/reset_mm_cache") == (405, '{"detail":"Method Not Allowed"}')
     assert server.post("/reset_encoder_cache", {}) == (200, "")
@@ -255,7 +255,7 @@ def test_development_endpoints_answer_as_measured(server: Any) -> None:
     assert info["vllm_config"]["max_model_len"] == 4096
 
 
-def test_a_paused_server_says_health_and_answers_nobody_until_it_resumes(server: Any, eventually: Any) -> None:
+def test_vllm_paused_server_answers_health_only_until_resume(server: Any, eventually: Any) -> None:
     answers: list[tuple[int, str]] = []
     long = threading.Thread(target=lambda: answers.append(server.chat(max_tokens=3000, ignore_eos=True, stream=True)))
     long.start()
@@ -275,7 +275,7 @@ def test_a_paused_server_says_health_and_answers_nobody_until_it_resumes(server:
     assert answers[1][0] == 200
 
 
-def test_abort_requests_ends_what_runs(server: Any, eventually: Any) -> None:
+def test_vllm_abort_requests_ends_running_requests(server: Any, eventually: Any) -> None:
     answers: list[tuple[int, str]] = []
     long = threading.Thread(target=lambda: answers.append(server.chat(max_tokens=3000, ignore_eos=True)))
     long.start()
@@ -285,13 +285,13 @@ def test_abort_requests_ends_what_runs(server: Any, eventually: Any) -> None:
     assert json.loads(answers[0][1])["choices"][0]["finish_reason"] == "abort"
 
 
-def test_without_development_mode_the_endpoints_are_not_there(start: Any) -> None:
+def test_vllm_development_endpoints_need_development_mode(start: Any) -> None:
     server = start(dev_mode=False)
     for path in ("/reset_mm_cache", "/sleep", "/pause", "/abort_requests"):
         assert server.post(path, {}) == (404, '{"detail":"Not Found"}')
 
 
-def test_a_full_queue_refuses_streams_inside_a_200(start: Any, eventually: Any) -> None:
+def test_vllm_full_queue_refuses_streams_inside_a_200(start: Any, eventually: Any) -> None:
     server = start(max_num_seqs=1, max_num_queued_reqs=1)
     threads = [threading.Thread(target=server.chat, kwargs={"max_tokens": 400, "ignore_eos": True}) for _ in range(2)]
     for thread in threads:
@@ -314,7 +314,7 @@ def test_a_full_queue_refuses_streams_inside_a_200(start: Any, eventually: Any) 
         ("0.18", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
     ],
 )
-def test_an_era_has_its_own_names_bodies_and_endpoints(start: Any, era: str, present: str, absent: str) -> None:
+def test_vllm_era_has_its_own_names_bodies_and_endpoints(start: Any, era: str, present: str, absent: str) -> None:
     server = start(era=era)
     names = families(server.get("/metrics")[1])
     assert present in names
@@ -324,7 +324,7 @@ def test_an_era_has_its_own_names_bodies_and_endpoints(start: Any, era: str, pre
     assert server.post("/reset_mm_cache", {})[0] == (200 if era == "0.18" else 404)
 
 
-def test_requests_with_the_same_id_are_all_served(server: Any) -> None:
+def test_vllm_requests_with_the_same_id_are_all_served(server: Any) -> None:
     import httpx
 
     answers: list[httpx.Response] = []
@@ -349,7 +349,7 @@ def rendered(server: Any, path: str, body: Any) -> Any:
     return json.loads(text) if status == 200 else (status, json.loads(text).get("error", text))
 
 
-def test_a_request_is_rendered_as_the_engine_would_get_it(start: Any, png: Any) -> None:
+def test_vllm_render_returns_the_prompt_of_the_engine(start: Any, png: Any) -> None:
     server = start(era="0.22.1", limit_mm_per_prompt=2, max_model_len=4096)
     content = [png(512, 512), {"type": "text", "text": "hi"}]
     body = {"messages": [{"role": "user", "content": content}], "max_tokens": 1}
@@ -366,11 +366,11 @@ def test_a_request_is_rendered_as_the_engine_would_get_it(start: Any, png: Any) 
     assert (status, "maximum context length is 4096 tokens" in error["message"]) == (400, True)
 
 
-def test_rendering_is_off_in_newer_eras_unless_it_was_asked_for(server: Any, start: Any) -> None:
+def test_vllm_render_is_off_in_newer_eras_by_default(server: Any, start: Any) -> None:
     body = {"messages": [{"role": "user", "content": "hi"}]}
     assert rendered(server, "chat/completions", body) == (
         403,
-        {  # word for word what 0.32.0 says
+        {  # verbatim from 0.32.0
             "message": "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them.",
             "type": "PermissionDeniedError",
             "param": None,

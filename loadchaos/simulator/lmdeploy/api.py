@@ -41,11 +41,8 @@ class LmdeployApi:
         self.release = release(options.engine.era)
         self.model = options.server.model
         self.hides_kv_error = "kv_capacity_as_500" in options.engine.defects
-        self.refuses_cleanly = self.release < (
-            0,
-            7,
-            0,
-        )  # the era of the planted bug, healthy: as today's versions refuse
+        # The era of the planted bug refuses as later versions do, where the bug is not planted.
+        self.refuses_cleanly = self.release < (0, 7, 0)
         self.metrics = LmdeployMetrics(options)
         self.log = Log("lmdeploy", options.engine.era, "APIServer")
         server = options.server
