@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from loadchaos.core.units import duration_s
+
 # Terminal escape sequences, then other control characters, what turns the direction of text, what no XML may hold.
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.")
 _CONTROL = re.compile(
@@ -83,11 +85,17 @@ def percent(share: float, decimals: int = 0) -> str:
 
 
 _PERCENT = re.compile(r"(?<=\d)%")
+_DURATION = re.compile(r"(?<![\w.-])(?:(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+|\d+us)(?![\w-])")
 
 
-def space_percent(text: str) -> str:
-    """Write every percentage in a text with a space: `29.8%` becomes `29.8 %`."""
-    return _PERCENT.sub(" %", text)
+def unify_units(text: str) -> str:
+    """Rewrite values in a text: `29.8%` as `29.8 %`, `1m30s` as `1 min 30 s`."""
+    return _DURATION.sub(_unify_duration, _PERCENT.sub(" %", text))
+
+
+def _unify_duration(match: re.Match[str]) -> str:
+    text = match[0]
+    return duration(int(text[:-2]) / 1e6 if text.endswith("us") else duration_s(text))
 
 
 def parse_time(text: object) -> datetime | None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from loadchaos.report.formatting import clean, duration, number, plural, since_load, space_percent
+from loadchaos.report.formatting import clean, duration, number, plural, since_load, unify_units
 
 _BEFORE_LOAD = (2, 4)
 """Exit codes of a run that sent no load: the reason it stopped comes first, whatever else was seen."""
@@ -265,14 +265,14 @@ def rule_text(rule: Mapping[str, Any]) -> RuleText:
     Examples: `hangs: 0 (expected == 0)`, `run completed`.
     """
     name = str(rule.get("name") or "")
-    expected, found = space_percent(clean(rule.get("expected") or "", 160)), value_text(rule.get("actual"))
+    expected, found = unify_units(clean(rule.get("expected") or "", 160)), value_text(rule.get("actual"))
     passed = rule.get("verdict") == "pass"
     text = check_text(name)
     if text is None:
-        label = space_percent(clean(name, 160))
+        label = unify_units(clean(name, 160))
         if expected and label.endswith(expected):  # the whole expression stands in the name
             label = label.removesuffix(expected).rstrip(" =<>!")
-            expected = space_percent(clean(name, 160)).removeprefix(label).strip()
+            expected = unify_units(clean(name, 160)).removeprefix(label).strip()
         return RuleText(label, found, expected, f"{label}: {_with_expected(found, expected)}")
     if passed and text.passed and not any(c.isdigit() for c in found):
         return RuleText(text.label, text.passed, "", f"{text.label} {text.passed}")
@@ -294,7 +294,7 @@ def _with_expected(found: str, expected: str) -> str:
 
 def _delivered(label: str, share: re.Match[str], expected: str) -> RuleText:
     part, whole = int(share["part"]), int(share["whole"])
-    percent = space_percent(share["share"])
+    percent = unify_units(share["share"])
     missed = [f"{n} ({MISSED.get(why, 'unknown reason')})" for n, why in _MISSED_PART.findall(share["missed"] or "")]
     rest = f"; not sent: {', '.join(missed)}" if missed else ""
     found = f"{number(part)} of {plural(whole, 'request')}"
@@ -321,7 +321,7 @@ def value_text(value: Any) -> str:
         return "not known"
     if isinstance(value, int | float) and not isinstance(value, bool):
         return number(value)
-    return space_percent(clean(value, 300))
+    return unify_units(clean(value, 300))
 
 
 # -- the verdict as a whole ----------------------------------------------------------------------------------------

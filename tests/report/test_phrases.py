@@ -13,7 +13,7 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.profile.profile import Mechanism
 from loadchaos.report import phrases
 from loadchaos.report.export import github, junit
-from loadchaos.report.formatting import duration, number, percent, plural, space_percent
+from loadchaos.report.formatting import duration, number, percent, plural, unify_units
 from loadchaos.report.html import page
 from loadchaos.report.live_stats.series import Series
 from loadchaos.report.phrases import RuleText, rule_text
@@ -168,4 +168,10 @@ def test_numbers_counts_and_percentages_have_one_format() -> None:
     assert (number(1234567), number(1.5), number(None)) == ("1,234,567", "1.50", "–")
     assert (plural(1, "request"), plural(2000, "request")) == ("1 request", "2,000 requests")
     assert (percent(0.298, 1), percent(1)) == ("29.8 %", "100 %")
-    assert space_percent("29.8% of 5 %") == "29.8 % of 5 %"
+    assert unify_units("29.8% of 5 %") == "29.8 % of 5 %"
+
+
+def test_unify_units_rewrites_durations_only() -> None:
+    assert unify_units("9s750ms, <= 5m, 434ms, 850us") == "9.8 s, <= 5 min, 434 ms, 0.85 ms"
+    for text in ("vllm-5m", "0.27.1", "4x", "m5s", "5 s", "10ms-log", "s1"):
+        assert unify_units(text) == text

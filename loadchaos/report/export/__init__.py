@@ -1,1 +1,1 @@
-"""Files for other tools."""
+"""A run for other tools: CI, notifications, OpenMetrics, tables."""

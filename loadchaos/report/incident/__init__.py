@@ -1,1 +1,1 @@
-"""incidents/NNN-<id>/."""
+"""Incident folders: page, log excerpt and requests of an incident."""

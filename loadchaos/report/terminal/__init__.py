@@ -1,1 +1,1 @@
-"""Reports for a terminal."""
+"""Text for the terminal: verdict, live view, runs, log diagnosis."""
