@@ -1,4 +1,4 @@
-"""Hourly checkpoint of a load: outcomes so far, position in the plan, our own memory."""
+"""Hourly checkpoint of a load: outcomes, position, our own memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ class Checkpoint:
             self._outcomes["missed"] += int(row.get("count") or 0)
 
     def due(self, now_s: float) -> dict[str, Any] | None:
-        """Figures `{n, begun, outcomes, step, rss_bytes}` of the load so far; None between the hours.
+        """Figures of the load so far, once an hour; None in between.
+
+        They are `{n, begun, outcomes, step, rss_bytes}`.
 
         The first hour begins with the first call.
         """

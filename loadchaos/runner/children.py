@@ -1,4 +1,7 @@
-"""Child processes of a run: Locust, the follower, Parquet compaction. The run survives the loss of each."""
+"""Child processes of a run: Locust, the follower, Parquet compaction.
+
+The run survives the loss of each.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +100,10 @@ class ChildProcess:
             await self.wait(5.0)
 
     def kill_leftovers(self) -> None:
-        """Kill the rest of its process group: all after a crash, only stopped processes after a normal exit."""
+        """Kill what is left of its process group.
+
+        After a crash that is every process, after a normal exit only stopped ones.
+        """
         if self.pid is None or self.exit_code is None:
             return
         if self.exit_code == 0:
@@ -107,14 +113,20 @@ class ChildProcess:
             os.killpg(self.pid, signal.SIGKILL)
 
     def kill(self) -> None:
-        """Send SIGKILL to its whole session; a stopped process does not react to SIGTERM."""
+        """Send SIGKILL to its whole session.
+
+        A stopped process does not react to SIGTERM.
+        """
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
 
 class LoadProcess(Protocol):
-    """The process that drives the load of one run: a Locust process of its own, or that of the web UI."""
+    """Process that drives the load of one run.
+
+    It is a Locust process of its own, or that of the web UI.
+    """
 
     @property
     def alive(self) -> bool:
@@ -130,7 +142,7 @@ class LoadProcess(Protocol):
         ...
 
     def lost_reason(self) -> str | None:
-        """Why the load has to stop because a part of the process was lost; None to continue."""
+        """Reason to stop after a part was lost; None to continue."""
         ...
 
     async def end(self, grace_s: float) -> None:
@@ -147,7 +159,10 @@ class LoadProcess(Protocol):
 
 
 class Locust(ChildProcess):
-    """`python -m locust` with our locustfile; reads plan.json and facts.json of the run folder."""
+    """Locust process of one run, with our locustfile.
+
+    It reads plan.json and facts.json of the run folder.
+    """
 
     def __init__(self, folder: RunFolder, emit: Emit) -> None:
         super().__init__("locust")
@@ -155,7 +170,10 @@ class Locust(ChildProcess):
         self._emit = emit
 
     async def begin(self, argv: Sequence[str] = (), variables: Mapping[str, str] | None = None) -> None:
-        """Start Locust with further options; `variables` hold values that plan.json only names."""
+        """Start Locust with further options and environment variables.
+
+        `variables` hold values that plan.json only names.
+        """
         argv = [sys.executable, "-m", "locust", "-f", str(LOCUSTFILE), "--headless", "--only-summary", *argv]
         argv += ["--loglevel", "WARNING"]
         env = {**(variables or {}), "LOADCHAOS_PLAN": str(self._folder.plan)}
@@ -166,11 +184,14 @@ class Locust(ChildProcess):
         """Ignore the row: the process ends with its load, so its exit says enough."""
 
     def lost_reason(self) -> str | None:
-        """None: Locust itself records what a lost worker leaves undone, and continues."""
+        """None, as Locust itself records the loss of a worker."""
         return None
 
     def record_exit(self) -> None:
-        """Write the row of its exit and kill leftovers: workers without a master would go on unwatched."""
+        """Write the row of its exit and kill leftover workers.
+
+        Workers without a master would go on unwatched.
+        """
         self.kill_leftovers()
         self._emit(
             {"row": "locust", "at_ns": time.monotonic_ns(), "what": "exit", "pid": self.pid, "code": self.exit_code}
@@ -190,7 +211,10 @@ class Locust(ChildProcess):
 
 
 def _kill_stopped(group: int) -> None:
-    """Kill stopped (SIGSTOP) workers: they do not notice that their master has exited; all others do, and exit."""
+    """Kill stopped (SIGSTOP) processes of a group.
+
+    They do not notice that their master has exited; all others do, and exit.
+    """
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, ProcessLookupError, PermissionError):
             if os.getpgid(process.pid) == group and process.status() == psutil.STATUS_STOPPED:
@@ -198,7 +222,7 @@ def _kill_stopped(group: int) -> None:
 
 
 def _last_error(log: Path) -> str:
-    """The last line of loadchaos in a log, else its last line, as the end of a sentence."""
+    """Last error line of a log, as the end of a sentence."""
     try:
         lines = [line.strip() for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
     except OSError:
@@ -236,7 +260,10 @@ class FollowerProcess(ChildProcess):
         await self.start(argv, variables, None)
 
     async def finish(self, limit_s: float) -> None:
-        """Let it read to the end; a stopped (Ctrl-Z) or slow one is killed, which loses nothing."""
+        """Let it read to the end of the ledger.
+
+        A stopped (Ctrl-Z) or slow follower is killed, which loses nothing.
+        """
         deadline = time.monotonic() + limit_s
         while self.alive and time.monotonic() < deadline and not self._stopped():
             await self.wait(_LOOK_S)
@@ -262,7 +289,10 @@ class FollowerProcess(ChildProcess):
 
 
 class Compaction(ChildProcess):
-    """`python -m loadchaos.core.ledger.parquet`: makes finished parts Parquet; killing it loses nothing."""
+    """Process that makes finished parts of the ledger Parquet.
+
+    It is `python -m loadchaos.core.ledger.parquet`. Killing it loses nothing.
+    """
 
     def __init__(self, folder: RunFolder) -> None:
         super().__init__("compaction")
@@ -274,7 +304,10 @@ class Compaction(ChildProcess):
         self._starting = asyncio.create_task(self._begin())
 
     async def end(self, grace_s: float = 1.0) -> None:
-        """Send SIGTERM, and SIGKILL after `grace_s`. Raises the error of a failed start."""
+        """End the process, as `ChildProcess.end`.
+
+        Raises the error of a failed start.
+        """
         if self._starting is not None:
             await self._starting
         await super().end(grace_s)

@@ -1,4 +1,6 @@
-"""Check before the load that the server accepts the profile's models, tools, schemas and sampling options.
+"""Check that the server accepts the profile's special requests.
+
+These are models by name, tools, schemas and sampling options.
 
 A server that rejects these is correct and the profile does not fit it: a TargetError (exit 4) says what to change.
 Profiles without them send nothing.
@@ -31,7 +33,10 @@ _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]+")
 
 
 def require_models(client: DiscoveryClient, profile: Profile) -> None:
-    """Check that /v1/models has every model that the profile names. TargetError otherwise."""
+    """Check that /v1/models has every model that the profile names.
+
+    Raises TargetError otherwise.
+    """
     if any(a.admin == _LOADS_MODELS for a in profile.attacks):
         return  # attacks load and unload models during the run
     data = client.pages["/v1/models"].json()
@@ -47,7 +52,10 @@ def require_models(client: DiscoveryClient, profile: Profile) -> None:
 
 
 async def require_payloads(client: DiscoveryClient, profile: Profile, facts: Facts) -> None:
-    """Send one small request for each such payload of the profile. TargetError where the server rejects one."""
+    """Send one small request for each special payload of the profile.
+
+    Raises TargetError where the server rejects one.
+    """
     dialect = DIALECTS[facts.dialect].at(facts.version)
     tried: set[str] = set()
     for number, traffic in _active_traffic(profile):
@@ -70,7 +78,10 @@ def _active_traffic(profile: Profile) -> list[tuple[int, Traffic]]:
 
 
 def _step(traffic: Traffic, options: Mapping[str, Any]) -> Step:
-    """Make a small request: streams end early, other answers keep their length, as half a tool call may be an error."""
+    """Make the step of a small request.
+
+    Streams end early. Other answers keep their length, as half a tool call may be an error.
+    """
     cap = traffic.output.max or traffic.output.exact
     longest = int(cap.low) if cap is not None else _SHORT
     return Step(
@@ -89,7 +100,7 @@ def _step(traffic: Traffic, options: Mapping[str, Any]) -> Step:
 
 
 def rejection(answer: DiscoveryResponse, dialect: Dialect) -> str | None:
-    """Error text of a server that rejected the request itself; None for an answer and for any other error."""
+    """Error text of a rejected request; None for any other response."""
     plain = dialect.refusal_statuses and dialect.refusal_statuses | _NOT_FOUND
     rules = OutcomeRules(dialect.validation, dialect.shed, dialect.engine_failure, plain)
     if answer.status >= 400:

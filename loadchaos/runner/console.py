@@ -1,4 +1,7 @@
-"""Print lines on the terminal from a thread, so that a stopped terminal never stops the run."""
+"""Print lines on the terminal from a thread.
+
+A stopped terminal never stops the run.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ class Console:
         self._lines.put(text)
 
     def close(self, limit_s: float = 1.0) -> None:
-        """Write the queued lines, waiting at most `limit_s` seconds for a terminal that accepts none."""
+        """Write the queued lines, within `limit_s` seconds."""
         self._lines.put(None)
         self._thread.join(limit_s)
 

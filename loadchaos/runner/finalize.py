@@ -1,4 +1,4 @@
-"""Judge the ledger of a finished or killed run and write verdict, incidents and reports."""
+"""Judge a run's ledger and write verdict, incidents and reports."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ _BODIES_S = 5.0  # bodies not made in this time are listed; `loadchaos judge` ma
 
 @dataclass(frozen=True)
 class Result:
-    """Result of a run for the command line: exit code, verdict (None: not judged), run folder, error text."""
+    """Result of a run for the command line.
+
+    `verdict` is None for a run that was not judged.
+    """
 
     exit_code: int
     verdict: Mapping[str, Any] | None
@@ -68,7 +71,9 @@ def _exit_unjudged(folder: RunFolder, print_line: progress.Say, code: int) -> No
 
 
 def conclude(folder: RunFolder, bodies: Bodies | None = None, say: progress.Say | None = None) -> dict[str, Any]:
-    """Judge the whole ledger and write verdict.json, incidents, report.html and junit.xml.
+    """Judge the whole ledger and write its verdict and reports.
+
+    They are verdict.json, incidents/, report.html and junit.xml.
 
     Args:
         folder: the run folder.
@@ -123,7 +128,10 @@ def _incidents(folder: RunFolder, judge: Judge) -> None:
 
 
 def _bodies(folder: RunFolder, judge: Judge, bodies: Bodies) -> None:
-    """Store request bodies last, as it may take seconds: the verdict is on disk by then."""
+    """Store request bodies of incidents.
+
+    This comes last, as it may take seconds: the verdict is on disk by then.
+    """
     incidents = [i.to_json() for i in islice(judge.incidents, incident.MOST_INCIDENTS)]
     kept = bodies(folder, incidents)
     for i in incidents:

@@ -1,4 +1,4 @@
-"""The follower process: read a run's ledger while it grows, judge it, show and export findings.
+"""Follow a run's ledger: judge it live, show and export findings.
 
 It is a process of its own, so that a slow regex, rendering or terminal never delays a probe or a request. It may be killed
 and restarted at any time: it reads everything again and writes nothing twice.
@@ -64,7 +64,9 @@ class FollowerOptions:
 
 
 class Follower:
-    """Follower of one run folder; `run` returns when the run has ended and everything was read.
+    """Follower of one run folder, in a process of its own.
+
+    `run` returns when the run has ended and everything was read.
 
     Once `stopped` is set, the follower reads what is there and returns.
     """
@@ -86,7 +88,10 @@ class Follower:
             self._messenger = notify.IncidentNotifier(options.addresses, folder.path.resolve(), _print_error)
 
     def run(self) -> bool:
-        """Follow the run to its end. Returns False when its terminal is stuck and the drawing thread hangs."""
+        """Follow the run to its end.
+
+        Returns False when its terminal is stuck and the drawing thread hangs.
+        """
         try:
             while not self._stop.is_set() and not self._fold.ended and not self._run_process.gone():
                 self._step()
@@ -155,7 +160,10 @@ class Follower:
             self._fold.count_failures(self._judge.failures())
 
     def _start_exporter(self, port: int | None) -> Exporter | None:
-        """Start the exporter; None without a port, or where it is taken: that costs only the metrics."""
+        """Start the exporter; None without a free port.
+
+        A taken port costs only the metrics.
+        """
         if port is None:
             return None
         try:
@@ -174,7 +182,10 @@ def _print_error(text: str) -> None:
 
 
 def _incident_rows(incidents: Iterable[Incident]) -> Iterator[dict[str, Any]]:
-    """Rows of incidents under their current names, for the live figures: the ledger gets them when they close."""
+    """Rows of incidents under their current names, for live figures.
+
+    The ledger gets them when they close.
+    """
     for i in incidents:
         if i.kind != "failure":
             named = i.named_by()
@@ -192,7 +203,10 @@ def _incident_rows(incidents: Iterable[Incident]) -> Iterator[dict[str, Any]]:
 
 
 class RunProcess:
-    """The process that writes the run, from the header of events.jsonl: a killed run has no end row."""
+    """Process that writes the run, from the header of events.jsonl.
+
+    Its exit ends the follower: a killed run has no end row.
+    """
 
     def __init__(self) -> None:
         self._pid, self._since_s = 0, 0.0
@@ -253,7 +267,10 @@ class FindingsFile:
         return self._writer is not None
 
     def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Append new findings; on a full disk they are dropped, as they can be made again."""
+        """Append new findings.
+
+        On a full disk they are dropped, as they can be made again.
+        """
         for row in rows:
             key = _key(row)
             if self._writer is None or key in self._seen:
@@ -274,7 +291,7 @@ class FindingsFile:
 
 
 def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Identity of a finding, so that it is written once; each row of an exporter is a new one."""
+    """Identity of a finding, so that it is written once."""
     if row.get("row") == "incident":
         return "incident", row.get("n"), row.get("what")
     if row.get("row") == "failure":
@@ -291,7 +308,10 @@ def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 class IncidentFolders:
-    """Writer of incidents/: new incidents at once, growing ones every few seconds."""
+    """Writer of incidents/.
+
+    New incidents are written at once, growing ones every few seconds.
+    """
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
@@ -299,7 +319,10 @@ class IncidentFolders:
         self._error_printed = False
 
     def update(self, incidents: Iterable[Incident]) -> None:
-        """Write changed incidents: at once where name or end changed, else every few seconds."""
+        """Write changed incidents.
+
+        A new name or end is written at once, growth every few seconds.
+        """
         for i in islice(incidents, incident.MOST_INCIDENTS):
             name = (i.id, i.closed_ns, len(i.causes))
             size = (sum(i.lost.values()), len(i.timeline), str(i.log_lines))
@@ -319,7 +342,10 @@ class IncidentFolders:
 
 
 def follow(folder: RunFolder, options: FollowerOptions) -> int:
-    """Follow a run to its end, or until SIGTERM or SIGINT. Returns the exit code 0."""
+    """Follow a run to its end, or until SIGTERM or SIGINT.
+
+    Returns the exit code 0.
+    """
     # Before anything is opened: a SIGTERM during the start must end the follower in order, too.
     stopped = threading.Event()
     before = {s: signal.signal(s, lambda *_: stopped.set()) for s in (signal.SIGTERM, signal.SIGINT)}
@@ -335,7 +361,7 @@ def follow(folder: RunFolder, options: FollowerOptions) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Command line of `python -m loadchaos.runner.follower RUN`, which `run` starts."""
+    """Command line of `python -m loadchaos.runner.follower RUN`."""
     parser = argparse.ArgumentParser(prog="python -m loadchaos.runner.follower", description=__doc__)
     parser.add_argument("run", type=Path, help="the run folder")
     parser.add_argument("--exporter-port", type=int, help="serve /metrics on 127.0.0.1 (0: a free port)")

@@ -1,4 +1,4 @@
-"""`loadchaos launch`: start a server alone, show its progress, and say why it did not become ready."""
+"""Start a server alone and say why it does not become ready."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ _LAST_LINES_S = 6.0
 
 @dataclass(frozen=True)
 class StartResult:
-    """Result of a launch: exit code, its text, and the log to classify where the server failed."""
+    """Result of a launch.
+
+    `log` is the log to classify where the server failed.
+    """
 
     exit_code: int
     text: str
@@ -44,7 +47,10 @@ class StartResult:
 
 
 class StandaloneLaunch:
-    """One server: `run` starts it and returns when it has exited, or with `check` as soon as it is ready."""
+    """Launch of one server without a run.
+
+    `run` returns when the server has exited, or with `check` as soon as it is ready.
+    """
 
     def __init__(self, server: CommandLine, folder: RunFolder, print_line: Callable[[str], None]) -> None:
         self._typed, self._folder, self._print = server, folder, print_line
@@ -97,7 +103,9 @@ class StandaloneLaunch:
         return StartResult(1, f"the server exited by itself: it {ended.reason}", self._folder.server_log)
 
     async def _until_ready(self, ready_within_s: float) -> str:
-        """Wait until the server is healthy and answers one request. Returns its description.
+        """Wait until the server is healthy and answers one request.
+
+        Returns its description. Raises TargetError where it does not become ready.
 
         TargetError where it does not become ready.
         """
@@ -120,7 +128,7 @@ class StandaloneLaunch:
         return None
 
     async def _print_progress(self, begin_s: float) -> None:
-        """Print the newest line of the server's log every 2 s, where there is a new one."""
+        """Print the newest new line of the server's log every 2 s."""
         printed = ""
         while True:
             await asyncio.sleep(_PROGRESS_S)
@@ -130,7 +138,10 @@ class StandaloneLaunch:
                 self._print(f"{time.monotonic() - begin_s:4.0f} s  {line}")
 
     async def _wait_for_last_lines(self) -> None:
-        """Wait for the exit of a server whose log has an error; it may log the cause in its last seconds."""
+        """Wait for the exit of a server whose log has an error.
+
+        It may log the cause in its last seconds.
+        """
         if "Error" in last_line(self._folder.server_log):
             await asyncio.wait([self._server.exit], timeout=_LAST_LINES_S)
 
@@ -150,7 +161,10 @@ async def _first(*futures: asyncio.Future[Any]) -> None:
 async def launch_alone(
     server: CommandLine, folder: RunFolder, ready_within_s: float, *, check: bool, print_line: Callable[[str], None]
 ) -> StartResult:
-    """Start a server and stay with it. OptionError when another server has its port."""
+    """Start a server and stay with it.
+
+    Raises OptionError when another server has its port.
+    """
     refuse_taken_port(server.url)
     print_line(f"starting {server.argv[0]} for {server.url}, log in {folder.server_log}")
     return await StandaloneLaunch(server, folder, print_line).run(ready_within_s, check=check)

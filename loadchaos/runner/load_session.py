@@ -1,4 +1,4 @@
-"""The load of one run: start its process, read its rows, stop it in time, and pause it while the server is down."""
+"""Drive the load of one run: start, watch, pause and stop it."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _SILENT_S = 30.0  # heartbeats come every 250 ms; before the first one Locust ne
 
 @dataclass(frozen=True)
 class WebStart:
-    """The Start button, pressed in `ui`; `command` is its row with the number of users."""
+    """Press of the Start button in `ui`, with the row of its command."""
 
     ui: WebUi
     command: Row
 
 
 class LoadSession:
-    """The load process of one run, with its pause gate and the commands of the web UI.
+    """Load process of one run, with pause gate and web UI commands.
 
     `begun` stays set once the load process was started, `running` only while it drives, `shortened` when the load was
     ended before its plan.
@@ -73,7 +73,10 @@ class LoadSession:
                 await tick()
 
     async def drive(self, tick: Tick) -> None:
-        """Tick until the load process is done, or stop it. LedgerError when it is silent."""
+        """Tick until the load process is done, or stop it.
+
+        Raises LedgerError when it is silent.
+        """
         begin_s = time.monotonic()
         stopped_s: float | None = None
         while self._process.alive:
@@ -129,7 +132,10 @@ class LoadSession:
             self._gate.tick()
 
     def read_rows(self) -> None:
-        """Read the workers' newest rows; the first sign of the server's progress is tokens arriving."""
+        """Read the workers' newest rows.
+
+        Tokens that arrive are the first sign of the server's progress.
+        """
         self._silent_ticks += 1
         for path in self._record.folder.request_files():
             for row in self._tails.setdefault(path.name, Tail(path)).rows():
@@ -143,16 +149,16 @@ class LoadSession:
 
     @property
     def has_web_ui(self) -> bool:
-        """Whether a web UI controls this load."""
+        """True when a web UI controls this load."""
         return self._commands is not None
 
     @property
     def stop_pressed(self) -> bool:
-        """Whether Stop was pressed in the web UI."""
+        """True when Stop was pressed in the web UI."""
         return self._commands is not None and self._commands.stop_asked
 
     def failure(self) -> str | None:
-        """Why the load process failed; None when it did not."""
+        """Failure of the load process; None if it did not fail."""
         return self._process.failure()
 
     def _stop_reason(self, loaded_s: float) -> str | None:

@@ -1,4 +1,4 @@
-"""Options of `loadchaos run`, and what follows from them and a profile: target, headers, Locust arguments."""
+"""Options of `loadchaos run` and the settings that follow from them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _HEADER_VARIABLE = "LOADCHAOS_HEADER_"
 
 @dataclass(frozen=True)
 class Master:
-    """Settings for workers on other machines: how many, where they connect, seconds to wait for them."""
+    """Settings for workers on other machines.
+
+    They connect to `bind_host` and `bind_port` within `wait_s` seconds.
+    """
 
     workers: int
     bind_host: str = "*"
@@ -67,7 +70,10 @@ def worker_count(options: Options) -> int:
 
 
 def verdict_terms(profile: Profile, options: Options) -> Terms:
-    """Terms the verdict is judged by; a resumed run plans only the requests that are left."""
+    """Terms that the verdict is judged by.
+
+    A resumed run plans only the requests that are left.
+    """
     terms = profile.terms(options.seed)
     return terms if options.resume is None else replace(terms, planned_requests=options.resume.left)
 
@@ -110,19 +116,25 @@ def target_spec(profile: Profile, options: Options) -> TargetSpec:
 
 
 def local_tokenizer(profile: Profile, options: Options) -> Folder | None:
-    """Load the local tokenizer, where one is named. OptionError where its folder is unusable."""
+    """Load the local tokenizer, where one is named.
+
+    Raises OptionError where its folder is unusable.
+    """
     path = options.tokenizer or profile.target.tokenizer
     return Folder.load(path) if path else None
 
 
 def _external_urls(profile: Profile, kind: str, url: str | None, admin_url: str | None) -> tuple[str, ...]:
-    """URLs of servers that load or attacks reach and the run does not start: each needs --authorize."""
+    """URLs of external servers; attacks on each need --authorize."""
     replicas = [parse_target(r.url) for r in profile.target.replicas] if kind == "external" else []
     return tuple(dict.fromkeys(u for u in (admin_url, url, *replicas) if u is not None))
 
 
 def _refuse_pid(profile: Profile, pid: int | None, urls: Sequence[str]) -> None:
-    """Refuse a --pid that is not the server's: process attacks would signal another program."""
+    """Refuse a --pid that is not the server's.
+
+    Process attacks would signal another program.
+    """
     if pid is None:
         return
     if not urls:
@@ -147,7 +159,10 @@ def _refuse_for_workers(options: Options) -> None:
 
 
 def _refuse_unreadable(spec: str, *, may_appear: bool) -> None:
-    """Refuse a log file that cannot be read; `may_appear`: it may not exist yet, as the server still has to start."""
+    """Refuse a log file that cannot be read.
+
+    With `may_appear` it may not exist yet, as the server still has to start.
+    """
     kind, rest = read_spec(spec)
     if kind != "file":
         return
@@ -185,7 +200,10 @@ def target_kind(profile: Profile, options: Options) -> str:
 
 
 def request_headers(options: Options) -> dict[str, str]:
-    """Request headers with values from the environment. OptionError for a variable that is not set."""
+    """Request headers with values from the environment.
+
+    Raises OptionError for a variable that is not set.
+    """
     headers = {}
     for name, value in options.headers.items():
         headers[name] = _variable(value[4:], f"--header {name}={value}") if value.startswith("env:") else value
@@ -196,7 +214,10 @@ def request_headers(options: Options) -> dict[str, str]:
 
 
 def planned_headers(options: Options) -> dict[str, str]:
-    """Headers for plan.json: values only by the names of their variables, as it is no place for secrets."""
+    """Headers for plan.json, with values only by variable name.
+
+    plan.json is no place for secrets.
+    """
     return {
         name: value if value.startswith("env:") else f"env:{_HEADER_VARIABLE}{n}"
         for n, (name, value) in enumerate(options.headers.items())

@@ -1,4 +1,4 @@
-"""Pause load and attacks while the server is down, restart it where asked for, stop waiting in time.
+"""Pause load and attacks while the server is down; restart it.
 
 A server that hangs is not down, and may recover by itself; one whose engine is dead may never exit (vLLM 0.32 waits for
 tasks of its own). With `on_death: restart` such a server is ended after as long as a return is waited for.
@@ -98,7 +98,7 @@ class PauseGate:
         self._restart = asyncio.create_task(self._server.launch())
 
     def _stays_useless(self) -> bool:
-        """Whether the server has been hung or dead for as long as its return is waited for."""
+        """True when the server is hung or dead for longer than the wait."""
         if self._server.state not in ("hung", "dead"):
             self._useless_since_s = None
             return False
@@ -115,7 +115,7 @@ class PauseGate:
             self._print(f"restart {self._restarts}: {description}")
 
     def stop_reason(self) -> str | None:
-        """Why the server's state ends the load; None while it is up or worth waiting for."""
+        """Reason to end the load because of the server; None to continue."""
         if self._server.supervisor_lost:
             return "the supervisor process of the server was lost: neither the server's log nor its exit can be read"
         if self._no_restart is not None and (self._down_since_s is not None or self._useless_since_s is not None):
@@ -135,7 +135,10 @@ class PauseGate:
         return None
 
     async def close(self) -> None:
-        """Cancel a restart that is under way; `ServerUnderTest.stop` ends what it started."""
+        """Cancel a restart that is under way.
+
+        `ServerUnderTest.stop` ends what it started.
+        """
         if self._restart is not None:
             self._restart.cancel()
             await asyncio.gather(self._restart, return_exceptions=True)

@@ -1,4 +1,6 @@
-"""Prepare the load: start server and monitor, identify the server, check that the profile fits, write plan.json.
+"""Prepare the load: launch, monitor and identify the server.
+
+It also checks that the profile fits, and writes plan.json.
 
 An error that makes the load impossible is raised: TargetError where the server is the cause, OptionError where our user
 is.
@@ -44,7 +46,10 @@ class Preparation:
         self._server = server
 
     async def run(self) -> AttackInjector:
-        """Prepare the load and write facts.json and plan.json. Returns the attacks, ready to be started."""
+        """Prepare the load and write facts.json and plan.json.
+
+        Returns the attacks, ready to be started.
+        """
         self._check_disk()
         await self._start_server()
         await self._server.start_monitor()
@@ -74,7 +79,7 @@ class Preparation:
             self._print(f"note: {space.describe()}")
 
     async def _start_server(self) -> None:
-        """Launch the server, or print that an external one has no log to name causes from."""
+        """Launch the server; print a note for an external one without a log."""
         if self._target.kind != "external":
             self._print(await self._server.launch())
         elif not self._target.server_log and not any(r.log for r in self._profile.target.replicas):
@@ -97,7 +102,10 @@ class Preparation:
         return launch.ready_within if self._target.kind == "launched" and launch is not None else _EMBEDDED_READY_S
 
     async def _refuse_dead_server(self, client: calibrate.DiscoveryClient) -> None:
-        """Raise TargetError for a server that died of the first requests; this goes before any other error."""
+        """Raise TargetError for a server that died of the first requests.
+
+        This error goes before any other one.
+        """
         if client.failed:
             await self._while(lambda: not self._server.down, _DEATH_SHOWS_S)
         if not self._server.down:
@@ -117,7 +125,7 @@ class Preparation:
             await asyncio.sleep(_POLL_S)
 
     async def _discover(self, client: calibrate.DiscoveryClient) -> AttackInjector:
-        """Identify the server, check that the profile fits it, learn how it counts tokens."""
+        """Identify the server, check the profile, learn token counts."""
         profile = self._profile
         tokenizer = local_tokenizer(profile, self._options)
         request = requirements.calibration_request(profile, self._options.model, self._options.api_key_env, tokenizer)
@@ -152,7 +160,10 @@ class Preparation:
         self._record.event(preflight.row(check, ok=ok, text=line if text is None else text))
 
     async def _record_configuration(self, client: calibrate.DiscoveryClient, facts: Facts, head: str) -> None:
-        """Record the server's flags, settings and machine: a reader of an incident needs them first."""
+        """Record the server's flags, settings and machine.
+
+        A reader of an incident needs them first.
+        """
         settings, system = await configuration(client, facts)
         values = {name: value for name, (value, _) in settings.items()}
         clean = self._redactor.data
@@ -167,7 +178,7 @@ class Preparation:
         )
 
     async def _open_proxy(self, dialect: Dialect) -> RunProxy | None:
-        """Open the proxy that network attacks need; None for a profile without such attacks."""
+        """Open the proxy that network attacks need; None without any."""
         if not any(a.network for a in self._profile.attacks):
             return None
         proxy = await self._server.open_proxy()
@@ -179,7 +190,10 @@ class Preparation:
         return proxy
 
     async def _attack_injector(self, dialect: Dialect, facts: Facts, proxy: RunProxy | None) -> AttackInjector:
-        """Make the attacks and check that each can be done. TargetError where one cannot."""
+        """Make the attacks and check that each can be done.
+
+        Raises TargetError where one cannot.
+        """
         pid_of = self._server.pid_of
         replicas = [
             AttackedReplica(name, url, partial(pid_of, name), proxy) for name, url in self._server.replicas.items()
@@ -202,7 +216,10 @@ class Preparation:
         return injector
 
     def _write_plan(self, facts: Facts, via: tuple[str, int] | None) -> None:
-        """Write plan.json and facts.json for the Locust workers, which connect to the proxy `via` if there is one."""
+        """Write plan.json and facts.json for the Locust workers.
+
+        They connect to the proxy `via` if there is one.
+        """
         folder = self._record.folder
         profile = self._profile.to_json()
         if "target" in profile:

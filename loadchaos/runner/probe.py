@@ -1,4 +1,4 @@
-"""`loadchaos probe URL`: identify a server, its limits, and the shipped profiles that fit it.
+"""Probe a server: what it is, its limits, the profiles that fit it.
 
 It is harmless: at most 20 reads and tokenizer calls, and 3 generations of one token with prompts of at most a quarter of
 the context.
@@ -34,7 +34,10 @@ _MOST_IMAGES_ASKED = 9
 
 @dataclass(frozen=True)
 class ProfileFit:
-    """Fit of a profile to this server; each of `lacks` makes a run impossible or meaningless."""
+    """Fit of a profile to this server.
+
+    Each of `lacks` makes a run impossible or meaningless.
+    """
 
     name: str
     about: str
@@ -124,7 +127,10 @@ async def probe(
 
 
 def _images_to_send(facts: Facts) -> tuple[int, int]:
-    """(side of the image to measure, small images in one request), within a quarter of the longest prompt."""
+    """Sizes of the image requests: (side in pixels, small images).
+
+    Both stay within a quarter of the longest prompt.
+    """
     limits = [n for n in (facts.max_model_len, facts.input_limit) if n is not None]
     quarter = min(limits, default=4096) // 4
     side = next((s for s in _SIZES if qwen(s, s) <= quarter), _SIZES[-1])
@@ -271,7 +277,7 @@ def page(probed: ProbeResult) -> str:
     return "\n".join([*lines, "", sent + _count(probed.generations, "generation", "generations")])
 
 
-def _count(n: int, one: str, several: str) -> str:
+def _count(n: object, one: str, several: str) -> str:
     return f"{n} {one if n == 1 else several}"
 
 
@@ -324,7 +330,7 @@ def _setup(probed: ProbeResult) -> list[str]:
     drafts = facts.speculative_decoding
     if drafts and "speculative_method" in configured:
         tokens = configured.get("speculative_tokens", ("?", ""))[0]
-        shown: object = f"yes: {configured['speculative_method'][0]}, {tokens} tokens"
+        shown: object = f"yes: {configured['speculative_method'][0]}, {_count(tokens, 'token', 'tokens')} per step"
     else:
         shown = drafts
     gated = DIALECTS[facts.dialect].development_path is not None

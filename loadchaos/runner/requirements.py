@@ -1,4 +1,4 @@
-"""Discover what a profile needs to know of a server, and check that the server accepts its requests."""
+"""Discover what a profile needs to know of a server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def calibration_request(
 async def discover(
     client: DiscoveryClient, profile: Profile, facts: Facts, request: CalibrationRequest, admin_attacks: Sequence[str]
 ) -> tuple[Facts, list[str]]:
-    """Measure how the server counts tokens, and search its longest prompt where a payload needs it.
+    """Measure token counts and, where needed, the longest prompt.
 
     The search of the longest prompt is an attack: the caller has checked the authorization.
 

@@ -1,4 +1,4 @@
-"""`loadchaos run --resume RUN`: find where the load stopped and how the run was started."""
+"""Resume an interrupted run: find where its load stopped."""
 
 from __future__ import annotations
 
@@ -64,7 +64,10 @@ def begin_row(folder: RunFolder) -> Mapping[str, Any]:
 
 
 def arguments(folder: RunFolder) -> list[str]:
-    """Arguments of the interrupted `loadchaos run` without --resume; secrets are redacted."""
+    """Arguments of the interrupted run without --resume.
+
+    Secrets in them are redacted.
+    """
     argv = [str(a) for a in begin_row(folder).get("argv") or ()]
     given = argv[argv.index("run") + 1 :] if "run" in argv else []
     return [
@@ -105,7 +108,7 @@ def point(folder: RunFolder, profile: Profile, seed: int) -> ResumePoint:
 def _next(
     profile: Profile, seed: int, phase: int, sent: SentSteps, seen: _Progress, before: Mapping[str, Any]
 ) -> tuple[int, float] | None:
-    """(next step of a phase, seconds into it); None where the phase is complete."""
+    """Next step of a phase and seconds into it; None when complete."""
     part = profile.load[phase]
     if part.kind == "closed" and part.for_ is not None:
         had_s = float(before.get("behind_s") or 0.0) if before.get("phase") == phase else 0.0
@@ -157,7 +160,7 @@ def _plan(folder: RunFolder) -> tuple[int, Mapping[str, Any]]:
 
 @dataclass
 class _Progress:
-    """Progress of an interrupted load: last steps, begin of phases, newest row, ends of workers."""
+    """Progress of an interrupted load."""
 
     last: dict[int, int] = field(default_factory=dict)
     begun_ns: dict[int, int] = field(default_factory=dict)

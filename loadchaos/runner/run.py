@@ -1,4 +1,4 @@
-"""One run of a profile, step by step: prepare, load and attacks, drain, undo, judge.
+"""One run of a profile, step by step, from preparation to verdict.
 
 This process is asyncio and does only what must not wait: it never formats, classifies or renders. The load runs in the
 Locust child, live findings in the follower; both may die without damage to the record. Whatever happens, a bug of our
@@ -28,7 +28,10 @@ _TICK_S = 0.1
 
 
 async def run(profile: Profile, options: Options, web_start: WebStart | None = None) -> Result:
-    """Run a profile to its end. Raises LoadchaosError for mistakes found before a run folder exists."""
+    """Run a profile to its end.
+
+    Raises LoadchaosError for mistakes found before a run folder exists.
+    """
     with Console() as console:
         context = RunContext.create(profile, options, console.print)
         if web_start is not None:
@@ -79,7 +82,7 @@ class _Run:
     # --- before and during the load -------------------------------------------------------------------------------------
 
     async def _prepare(self) -> None:
-        """Launch the server, start its monitor, check that the profile fits it, write plan.json."""
+        """Launch and monitor the server, check the profile, write the plan."""
         self._attacks.prepared(await Preparation(self._context, self._server).run())
 
     async def _load_and_attack(self) -> None:
@@ -113,14 +116,20 @@ class _Run:
         self._errors.not_undone = not_undone if self._context.target.kind == "external" else []
 
     async def _wait_for_last_words(self) -> None:
-        """Wait for a dying server to log the cause and exit: its log is the only source of a cause."""
+        """Wait for a dying server to log the cause and exit.
+
+        Its log is the only source of a cause.
+        """
         begin_s = time.monotonic()
         while self._server.dying and time.monotonic() - begin_s < self._interrupts.timeouts.settle_s:
             await self._tick()
         self._load.read_rows()
 
     async def _wait_until_idle(self) -> None:
-        """Wait for idle gauges where clients aborted requests as planned; the judge interprets them."""
+        """Wait for idle gauges where clients aborted requests as planned.
+
+        The judge interprets them.
+        """
         begin_ns = time.monotonic_ns()
         if not self._load.begun or not any(t.behaviours for t in self._context.profile.traffic):
             return
@@ -140,7 +149,7 @@ class _Run:
         await self._follower.finish(0.0 if self._record.lost else self._interrupts.timeouts.follower_s)
 
     def _exit_reason(self) -> dict[str, Any]:
-        """Fields of the last row: why the run ended; empty for a run that went to its end."""
+        """Fields of the last row: why the run ended; empty if completed."""
         reason: dict[str, Any] = {}
         if self._interrupts:
             reason = {"exit_code": self._interrupts.exit_code, "why": self._interrupts.name}

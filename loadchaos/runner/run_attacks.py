@@ -1,4 +1,4 @@
-"""The attacks of one run: started with the load, undone once, before the run ends."""
+"""Attacks of one run: started with the load, undone before the end."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ class RunAttacks:
             self._injector.resume()
 
     def begin_undo(self) -> None:
-        """Start undoing beside the drain of the load, which a paused server would never finish."""
+        """Start undoing beside the drain of the load.
+
+        A paused server would never finish the drain.
+        """
         if self._undo is None and self._injector is not None:
             self._undo = asyncio.create_task(self._injector.stop())
 

@@ -1,4 +1,4 @@
-"""What all parts of one run share: profile, options, target, record, interrupts, terminal."""
+"""Context of a run: profile, options, target, record, interrupts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from loadchaos.runner.server_under_test import TargetSpec
 
 @dataclass(frozen=True)
 class RunContext:
-    """The inputs of one run, its record and its terminal; `print_line` prints one line and never blocks."""
+    """Inputs of one run, its record and its terminal.
+
+    `print_line` prints one line and never blocks.
+    """
 
     profile: Profile
     options: Options
@@ -28,7 +31,10 @@ class RunContext:
 
     @classmethod
     def create(cls, profile: Profile, options: Options, print_line: Callable[[str], None]) -> RunContext:
-        """Check the options and create the run folder. Raises LoadchaosError before anything exists."""
+        """Check the options and create the run folder.
+
+        Raises LoadchaosError before anything exists.
+        """
         target = target_spec(profile, options)
         folder = create_folder(options.out, profile.name)
         record = RunRecord(folder, _redactor(profile, target), print_line)
@@ -36,7 +42,7 @@ class RunContext:
 
 
 def _redactor(profile: Profile, target: TargetSpec) -> Redactor:
-    """Redactor that knows the secrets of the environment, of request headers and of the launch command."""
+    """Redactor for secrets of environment, headers and launch command."""
     redactor = Redactor.from_environment(os.environ)
     for value in target.headers.values():
         redactor.add(value)

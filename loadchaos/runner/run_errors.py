@@ -1,4 +1,4 @@
-"""Collect our own errors during a run, for the run's last row and for the terminal."""
+"""Collect our own errors during a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from loadchaos.core.redact import Redactor
 
 
 class RunErrors:
-    """Errors of one run: the first `error` that ended it, the first bug of loadchaos, attacks `not_undone`."""
+    """Errors of one run.
+
+    `error` is the first one that ended it, `not_undone` the attacks that still hold.
+    """
 
     def __init__(self, folder: Path, redactor: Redactor) -> None:
         self._folder, self._redactor = folder, redactor
@@ -32,7 +35,7 @@ class RunErrors:
             self.record_bug(e)
 
     def record_bug(self, e: Exception) -> None:
-        """Append the traceback of an exception that is a bug of loadchaos to loadchaos-error.txt."""
+        """Append the traceback of a bug to loadchaos-error.txt."""
         trace = self._folder / "loadchaos-error.txt"
         text = self._redactor.text("".join(traceback.format_exception(e)))
         with contextlib.suppress(OSError), trace.open("a") as f:
@@ -46,7 +49,7 @@ class RunErrors:
         return {} if self._bug is None else {"exit_code": LedgerError.exit_code, "why": self._bug}
 
     def summary(self, *others: str | None) -> str | None:
-        """Describe all errors, and the `others`, for the terminal; None without any."""
+        """Describe all errors and the `others`; None without any."""
         not_undone = None
         if self.not_undone:
             not_undone = f"these attacks were NOT undone, undo them by hand: {', '.join(self.not_undone)}"

@@ -1,4 +1,4 @@
-"""The record of one run: ledger rows, their listeners, and the upkeep of the run folder."""
+"""Record of one run: ledger rows, listeners, upkeep of the folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SYNC_S = 1.0
 
 
 class RunRecord(EventRecorder):
-    """Ledger writer of a run; passes each row to its listeners, syncs files and watches the disk."""
+    """Ledger writer that passes rows on, syncs files, watches the disk."""
 
     def __init__(self, folder: RunFolder, redactor: Redactor, print_line: Callable[[str], None]) -> None:
         super().__init__(folder, self._notify)
@@ -34,7 +34,10 @@ class RunRecord(EventRecorder):
         self._synced_s = 0.0
 
     def listen(self, listener: Callable[[Row], None]) -> None:
-        """Call `listener` with each row of the run and of its workers, state rows excepted."""
+        """Call `listener` with each row of the run and its workers.
+
+        State rows are left out.
+        """
         self._listeners.append(listener)
 
     def begin(self, profile: Profile, options: Options, target: TargetSpec) -> None:
@@ -59,7 +62,7 @@ class RunRecord(EventRecorder):
         self._notify(row)
 
     def tick(self, *, loading: bool) -> None:
-        """Sync files once a second; during the load also write checkpoints and watch the disk."""
+        """Sync files once a second; write checkpoints during the load."""
         now_s = time.monotonic()
         if loading:
             self._write_checkpoint(now_s)
@@ -85,7 +88,10 @@ class RunRecord(EventRecorder):
             self._print(f"note: {change['text']}")
 
     def _notify(self, row: Row) -> None:
-        """Pass a row on; state rows follow from the others, so nobody learns from them."""
+        """Pass a row to the listeners, except state rows.
+
+        State rows follow from the others.
+        """
         if row.get("row") != "state":
             for listener in self._listeners:
                 listener(row)

@@ -1,4 +1,4 @@
-"""The server under test: launch it, monitor it, follow its state row by row, stop it."""
+"""Launch, monitor and stop the server under test."""
 
 from __future__ import annotations
 
@@ -70,7 +70,10 @@ class TargetSpec:
 
 
 class ServerUnderTest:
-    """One server, or the replicas of one: its process, monitor, canary, proxy and state machines."""
+    """Server under test, or the replicas of one.
+
+    It owns process, monitor, canary, proxy and state machines.
+    """
 
     def __init__(self, profile: Profile, target: TargetSpec, record: EventRecorder, redactor: Redactor) -> None:
         self._profile, self.target = profile, target
@@ -88,7 +91,9 @@ class ServerUnderTest:
     # --- start and end --------------------------------------------------------------------------------------------------
 
     async def launch(self) -> str:
-        """Start, or start again, the embedded server or the profile's command. Returns a line that says which.
+        """Start or restart the embedded server or the launch command.
+
+        Returns a line that says which.
 
         OptionError when another server has its port.
         """
@@ -132,11 +137,14 @@ class ServerUnderTest:
         return LaunchCommand(argv, {}, "server", secrets=self._secrets()), description
 
     def _secrets(self) -> list[str]:
-        """Values of request headers, with and without `Bearer`: a server may log them."""
+        """Values of request headers, with and without `Bearer`.
+
+        A server may log them.
+        """
         return [part for value in self.target.headers.values() for part in dict.fromkeys((value, value.split(" ")[-1]))]
 
     async def start_monitor(self, dialect: Dialect | None = None) -> None:
-        """Start the monitor, or restart it for the dialect that the server turned out to speak."""
+        """Start the monitor, or restart it for another dialect."""
         if dialect is not None:
             if self._monitor is not None and dialect == self._dialect:
                 return
@@ -162,7 +170,10 @@ class ServerUnderTest:
         return [(DCGM, url) for url in watch.dcgm] + [(NODE, url) for url in watch.node]
 
     async def learn_canary(self, facts: Facts) -> None:
-        """Record the canary's answers on the idle server, where the profile has a canary; it bypasses our proxy."""
+        """Record the canary's answers on the idle server.
+
+        The canary bypasses our proxy.
+        """
         canary = self._profile.watch.canary
         if canary is not None:
             self._canary = Canary(
@@ -181,7 +192,10 @@ class ServerUnderTest:
             self._canary.start(lambda: self.down)
 
     async def stop_canary(self) -> None:
-        """Send no more canary requests: after the load the server has to become idle."""
+        """Send no more canary requests.
+
+        After the load the server has to become idle.
+        """
         if self._canary is not None:
             await self._canary.stop()
 
@@ -199,14 +213,17 @@ class ServerUnderTest:
         return [MonitoredReplica("server", url, logs=tuple(self.target.server_log), pid=pid, here=here)]
 
     async def open_proxy(self) -> RunProxy:
-        """Open a proxy between clients and server, built-in or Toxiproxy; `stop` closes it."""
+        """Open a proxy between clients and server; `stop` closes it."""
         api = self.target.toxiproxy
         self._proxy = LocalProxy(self.url) if api is None else ToxiproxyProxy(api, self.url)
         await self._proxy.open()
         return self._proxy
 
     async def read_log_head(self) -> str:
-        """First 64 KiB of the server's log, which show version and flags; empty without a log."""
+        """First 64 KiB of the server's log; empty without a log.
+
+        They show version and flags.
+        """
         if self.launched is not None:
             with contextlib.suppress(OSError), self._log.open("rb") as log:
                 return log.read(_HEAD_BYTES).decode("utf-8", "replace")
@@ -215,7 +232,10 @@ class ServerUnderTest:
         return "".join([await self._monitor.read_head(name) for name in self._machines])
 
     async def stop(self, *, grace_s: float) -> None:
-        """Stop the monitor, then the server that we started: an exit that we cause is no death."""
+        """Stop the monitor, then the server that we started.
+
+        An exit that we cause is no death.
+        """
         if self._proxy is not None:
             await self._proxy.close()
             self._proxy = None
@@ -235,7 +255,7 @@ class ServerUnderTest:
         return {name: StateMachine(name, launched, health_knows_death, sole=len(names) == 1) for name in names}
 
     def feed(self, row: Row) -> None:
-        """Fold one row of the ledger and record the state changes that follow from it."""
+        """Fold one ledger row and record the state changes that follow."""
         self._idle.feed(row)
         if self._monitor is not None and _may_mean_death(row):
             self._monitor.poll_logs()  # the log comes first: it says whether the server was told to end, or died
@@ -273,7 +293,10 @@ class ServerUnderTest:
         return self.down and self.exit_reason() is None
 
     def idle_since(self, begin_ns: int) -> bool:
-        """True when the server's gauges, read after `begin_ns`, show no requests, or are not worth waiting for."""
+        """True when the gauges show no requests after `begin_ns`.
+
+        Also true where waiting is useless.
+        """
         return self._idle.idle_since(begin_ns)
 
     @property
@@ -284,7 +307,7 @@ class ServerUnderTest:
         return {"server": self.target.admin_url or self.url}
 
     def pid_of(self, name: str) -> int | None:
-        """Root process of a replica now; None where it has exited or is not on this machine."""
+        """Root process of a replica now; None if unknown or exited."""
         if self.target.kind != "external":
             return None if self.launched is None or self.launched.exit.done() else self.launched.pid
         if self.target.pid is not None and psutil.pid_exists(self.target.pid):
@@ -292,7 +315,10 @@ class ServerUnderTest:
         return authorization.listener_pid(self.replicas[name])
 
     def exit_reason(self) -> str | None:
-        """Why the launched server exited, as the end of a sentence; None while it lives or is external."""
+        """Exit reason of the launched server; None while it lives.
+
+        It is the end of a sentence. An external server has none.
+        """
         if self.launched is None or not self.launched.exit.done():
             return None
         if self.launched.pid is None:
@@ -301,7 +327,10 @@ class ServerUnderTest:
 
     @property
     def supervisor_lost(self) -> bool:
-        """True when the server's supervisor process is gone, so neither log nor exit can be read."""
+        """True when the server's supervisor process is gone.
+
+        Without it neither log nor exit can be read.
+        """
         return self.launched is not None and self.launched.lost
 
 
@@ -318,7 +347,7 @@ def _last_line(log: Path) -> str:
 
 
 def _assumed_dialect(profile: Profile) -> Dialect:
-    """Dialect to monitor with until the server is identified: the profile's, the embedded server's or vLLM."""
+    """Dialect to monitor with until the server is identified."""
     if profile.target.dialect != "auto":
         return DIALECTS[profile.target.dialect]
     return DIALECTS[profile.target.embedded.dialect] if profile.target.embedded else DEFAULT_DIALECT

@@ -1,4 +1,4 @@
-"""Commands of the web UI, read from commands.jsonl: check them, carry them out, record the answer.
+"""Carry out commands of the web UI and record the answers.
 
 Every manual change (users, attacks, stop) is a row of kind `command`, so that the verdict can mention it.
 """
@@ -19,7 +19,10 @@ from loadchaos.runner.server_under_test import TargetSpec
 
 
 class WebCommands:
-    """Commands for one run. `start` is the row of the Start button; `stop_asked` is set by Stop."""
+    """Commands of the web UI for one run.
+
+    `start` is the row of the Start button; Stop sets `stop_asked`.
+    """
 
     def __init__(self, record: EventRecorder, target: TargetSpec, authorized: Sequence[str], start: Row) -> None:
         self._record, self._target, self._authorized, self._start = record, target, authorized, start
@@ -29,7 +32,7 @@ class WebCommands:
         self.stop_asked = False
 
     def load_begins(self, attacks: AttackInjector) -> None:
-        """Offer the attacks and apply the number of users that Start was pressed with."""
+        """Offer the attacks and apply the number of users at Start."""
         self._attacks = attacks
         self._record.event(
             {
@@ -80,7 +83,10 @@ class WebCommands:
         self._answer(row, ok=why is None, text=why or f"{row.get('title') or name} fired")
 
     def _refusal(self, reason: str) -> str | None:
-        """Why an attack is refused: a button needs the same --authorize as a profile; None where it may run."""
+        """Reason to refuse an attack; None where it may run.
+
+        A button needs the same --authorize as a profile.
+        """
         try:
             for url in self._target.external_urls:
                 authorization.check(url, [reason], self._authorized)

@@ -1,4 +1,4 @@
-"""`loadchaos run --web`: serve Locust's web UI until Ctrl-C; each Start in it is a run of its own."""
+"""Serve Locust's web UI; each Start in it is a run (`run --web`)."""
 
 from __future__ import annotations
 
@@ -119,7 +119,10 @@ async def _serve(
 
 
 def _end_on_signals(ended: asyncio.Event) -> None:
-    """End the session on a signal between runs; during a run the run handles signals."""
+    """End the session on a signal between runs.
+
+    During a run the run handles signals.
+    """
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, ended.set)
@@ -148,7 +151,10 @@ def _connect_host(host: str) -> str:
 
 
 def _free_port(address: WebAddress) -> int:
-    """The port of the address, or a free one for 0. OptionError where it is taken."""
+    """Port of the address, or a free one for 0.
+
+    Raises OptionError where it is taken.
+    """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.socket(family) as s:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,6 @@
-"""The web UI's process. It outlives runs: each Start and Stop is one load in it, directed by session.jsonl.
+"""Process of the web UI, which outlives runs.
+
+Each Start and Stop is one load in it, directed by session.jsonl.
 
 The UI writes button presses: Start into the session's commands.jsonl, all others into that of the current run.
 """
@@ -29,7 +31,10 @@ PASSWORD_VARIABLE = "LOADCHAOS_WEB_PASSWORD"  # noqa: S105 - the name of a varia
 
 @dataclass(frozen=True)
 class WebUiSettings:
-    """Address of the UI and what it shows before the first run; `users` is the number in the profile."""
+    """Address of the UI and its texts before the first run.
+
+    `users` is the number in the profile.
+    """
 
     host: str
     port: int
@@ -54,7 +59,10 @@ class WebUi(ChildProcess):
         self._commands = Tail(home / "commands.jsonl")
 
     async def begin(self, arguments: Sequence[str], variables: Mapping[str, str]) -> None:
-        """Start it with further options of Locust; `variables` hold header values, which no file may hold."""
+        """Start the UI with further options and environment variables.
+
+        `variables` hold header values, which no file may hold.
+        """
         web = self.web
         self.write(
             "web", profile=web.profile, about=web.about, target=web.target, users=web.users, processes=web.processes
@@ -69,7 +77,10 @@ class WebUi(ChildProcess):
         await self.start(argv, env, self.log)
 
     def gone(self) -> set[int]:
-        """Pids of load processes that have exited early; Locust continues with the others."""
+        """Pids of load processes that have exited early.
+
+        Locust continues with the others.
+        """
         if self.web.processes > 1 and self.pid is not None and time.monotonic() - self._polled_s > _POLL_S:
             self._polled_s = time.monotonic()
             with contextlib.suppress(psutil.Error):
@@ -114,7 +125,10 @@ def _lives(process: psutil.Process) -> bool:
 
 
 class WebLoad:
-    """LoadProcess of one run in the UI's process; it ends when each worker's load has ended."""
+    """Load of one run in the process of the web UI.
+
+    It ends when each worker's load has ended.
+    """
 
     def __init__(self, ui: WebUi, folder: RunFolder, emit: Emit) -> None:
         self._ui, self._folder, self._emit = ui, folder, emit
@@ -149,7 +163,10 @@ class WebLoad:
             self._ended.add(str(row.get("file")))
 
     def lost_reason(self) -> str | None:
-        """Describe lost load processes: Locust would continue without their share of the load."""
+        """Describe lost load processes; None without any.
+
+        Locust would continue without their share of the load.
+        """
         return self._ui.lost_reason() if self._begun and self._ui.gone() else None
 
     async def end(self, grace_s: float) -> None:
@@ -157,7 +174,10 @@ class WebLoad:
         await self._ui.end(grace_s)
 
     def record_exit(self) -> None:
-        """Write the row of the load's end; the process lives on and may drive the next run."""
+        """Write the row of the load's end.
+
+        The process lives on and may drive the next run.
+        """
         self._ui.kill_leftovers()
         self._ui.write("load_over")
         code = 0 if self._ui.alive else self._ui.exit_code

@@ -1,4 +1,4 @@
-"""Print what happens to workers on other machines on the master's terminal."""
+"""Print notices about workers on other machines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from loadchaos.runner.options import Master
 
 
 class WorkerNotices:
-    """Printer for `worker` and `disk` rows; `load_begun` is set when the workers begin the load."""
+    """Printer for `worker` and `disk` rows.
+
+    `load_begun` is set when the workers begin the load.
+    """
 
     def __init__(self, print_line: Callable[[str], None]) -> None:
         self._print = print_line

@@ -1,4 +1,4 @@
-"""The run as a child process: start it, watch it, find it again after the soak was killed.
+"""Child process of a soak: start, watch and find its run.
 
 The child holds a lock file open. The lock is taken as long as the child lives, whoever started it and whether or not its
 pid was recorded in time; it is free as soon as the child has exited, for whatever reason.
@@ -40,7 +40,7 @@ class FinishedRun:
 
 
 class SoakChild(Protocol):
-    """The current run of a soak's folder, started by this soak or an earlier one."""
+    """Current run of a soak, started by this soak or an earlier one."""
 
     def start(self, arguments: Sequence[str], *, quiet: bool) -> int:
         """Start `loadchaos run ARGUMENTS`, with output to soak-run.log when quiet.
@@ -52,7 +52,10 @@ class SoakChild(Protocol):
         """True while a run is going on."""
 
     def exit_code(self) -> int | None:
-        """Exit code of the run; None while it runs, when it was killed, or when another soak started it."""
+        """Exit code of the run; None if unknown.
+
+        Unknown while it runs, when it was killed, and when another soak started it.
+        """
 
     def end(self, pid: int | None, number: int) -> None:
         """Send a signal to the current run."""
@@ -82,7 +85,10 @@ class ChildRun:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, arguments: Sequence[str], *, quiet: bool) -> int:
-        """Start `loadchaos run ARGUMENTS`. Raises LedgerError when it cannot be started."""
+        """Start `loadchaos run ARGUMENTS` and return its pid.
+
+        Raises LedgerError when it cannot be started.
+        """
         command = [sys.executable, "-m", "loadchaos", "run", *arguments]
         self._process = None
         try:
@@ -127,19 +133,25 @@ class ChildRun:
         return False
 
     def exit_code(self) -> int | None:
-        """Exit code of the child; None while it runs, when killed, or when started by another soak."""
+        """Exit code of the child; None if unknown.
+
+        Unknown while it runs, when it was killed, and when another soak started it.
+        """
         if self._process is None or self._process.poll() is None or self._process.returncode < 0:
             return None
         return self._process.returncode
 
     def end(self, pid: int | None, number: int) -> None:
-        """Send a signal while the run is alive, as the pid is certain to be its own only then."""
+        """Send a signal to the run while it is alive.
+
+        Only then the pid is certain to be its own.
+        """
         if pid is not None and self.alive():
             with contextlib.suppress(ProcessLookupError):  # it has exited meanwhile
                 os.kill(pid, signal.Signals(number))
 
     def find(self, pid: int | None, started: str, name: str, known: Collection[str]) -> FinishedRun | None:
-        """Find the run's folder by the pid in its first ledger row, else by name and time."""
+        """Find the run's folder by pid, else by name and time."""
         candidates = []
         for path in self._home.iterdir():
             if path.name in known or path.name.startswith(".") or not path.name.startswith(name):

@@ -1,4 +1,4 @@
-"""The soak loop: start due runs, watch the current one, note its result, delete old runs.
+"""Soak loop: start due runs, watch, note results, delete old runs.
 
 `Soak.poll` is called each second and saves soak.json before every action that a kill could interrupt.
 """
@@ -167,7 +167,10 @@ class Soak:
     # --- the current run ------------------------------------------------------------------------------------------------
 
     def _start(self, planned: datetime | None, why: Why, *, quiet: bool) -> None:
-        """Record the start, then start the run: killed in between, the next soak finds the record."""
+        """Record the start, then start the run.
+
+        If the soak is killed in between, the next one finds the record.
+        """
         now = self._clock.now()
         running = Running(iso(planned) if planned else None, why, iso(now))
         self.state.running, self._signal_sent = running, None
@@ -209,7 +212,7 @@ class Soak:
         return f"a run is going on ({pid}since {format_time(parse_time(running.started))})"
 
     def _limit_duration(self, running: Running) -> None:
-        """Send SIGTERM to a run that exceeds `max_duration`, and SIGKILL if that does not end it."""
+        """Send SIGTERM, then SIGKILL, to a run over `max_duration`."""
         limit_s = self._order.schedule.max_duration
         if limit_s is None:
             return
@@ -225,7 +228,7 @@ class Soak:
         self._child.end(running.pid, number)
 
     def _end_run(self) -> None:
-        """Pass the soak's stop signal to the run and wait for its verdict and report."""
+        """Pass the stop signal to the run and wait for its verdict."""
         if self._stop_signal is not None and self.state.running is not None:
             self._child.end(self.state.running.pid, self._stop_signal)
             for _ in range(int(_KILL_AFTER_S / _POLL_S)):
@@ -238,7 +241,10 @@ class Soak:
         return self._child.find(running.pid, running.started, self._order.name, known)
 
     def _finish(self, running: Running) -> None:
-        """Note the result of a run once, then clean up; a kill in between repeats both."""
+        """Note the result of a run once, then clean up.
+
+        A kill in between repeats both.
+        """
         found = self._find(running)
         code = self._child.exit_code()
         if found is not None and found.verdict is None:
@@ -280,7 +286,10 @@ class Soak:
         self._clean_up(run.folder)
 
     def _clean_up(self, newest: str | None) -> None:
-        """Delete old runs, update the trend page and print unusual figures; an error here ends no soak."""
+        """Delete old runs, update the trend page, print unusual figures.
+
+        An error here ends no soak.
+        """
         home, keep = self._order.home, self._order.schedule.keep
         try:
             for run in retention.expired(home, self.state.runs, keep, self._clock.now()):
@@ -307,7 +316,7 @@ class Soak:
 
 
 def _fingerprint(state: State) -> tuple[object, ...]:
-    """Fields that change whenever the state changes, cheap enough for each second."""
+    """Fields that change whenever the state does; cheap to compare."""
     running = astuple(state.running) if state.running else None
     deleted = sum(r.deleted for r in state.runs)
     return state.handled_to, state.queued, running, len(state.runs), deleted

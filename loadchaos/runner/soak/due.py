@@ -1,4 +1,4 @@
-"""Decide which run is due now, and note starts that were missed or skipped; pure but for the state."""
+"""Decide which run is due now; note missed and skipped starts."""
 
 from __future__ import annotations
 
@@ -43,14 +43,17 @@ def poll(state: State, schedule: Schedule, now: datetime, *, busy: bool) -> Star
 
 
 def mark_handled(state: State, now: datetime) -> None:
-    """Count all starts until now as handled: a run started with --once stands for them."""
+    """Count all starts until now as handled.
+
+    A run started with --once stands for them.
+    """
     handled = parse_time(state.handled_to)
     if now > handled or handled - now > _WRONG_CLOCK:
         state.handled_to = iso(now)
 
 
 def _due(state: State, schedule: Schedule, now: datetime) -> Start | None:
-    """Find the start that is due since the last poll, and move `handled_to` behind it."""
+    """Find the start that is due, and move `handled_to` behind it."""
     handled = parse_time(state.handled_to)
     if handled - now > _WRONG_CLOCK:  # written while the clock was wrong: without this nothing would start until then
         state.handled_to, handled = iso(now), now

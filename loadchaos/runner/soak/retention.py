@@ -1,4 +1,4 @@
-"""Delete old runs of a soak, except the last passed one and those marked to be kept.
+"""Delete old runs of a soak, except the last passed and marked ones.
 
 A user marks a run with an empty file KEEP in its folder or in one of its incidents, or with "keep": true in an
 incident.json. Only runs that this soak started are deleted.
@@ -60,7 +60,10 @@ def _is_run_folder(path: Path) -> bool:
 
 
 def marked(run: Path) -> bool:
-    """True when a user marked the run or one of its incidents to be kept, or when that cannot be read."""
+    """True when a user marked the run or one of its incidents.
+
+    Also true when that cannot be read.
+    """
     if (run / "KEEP").exists():
         return True
     try:
@@ -76,7 +79,10 @@ def marked(run: Path) -> bool:
 
 
 def delete(home: Path, run: SoakRun) -> None:
-    """Delete a run folder: rename it first, so that a kill leaves no half run behind."""
+    """Delete a run folder.
+
+    It is renamed first, so that a kill leaves no half run behind.
+    """
     path = home / str(run.folder)
     doomed = home / f"{_DOOMED}{path.name}"
     path.rename(doomed)

@@ -1,4 +1,4 @@
-"""State of a soak: soak.json, replaced in one step, and the lock of its folder.
+"""State of a soak (soak.json) and the lock of its folder.
 
 Each action is recorded before it is done, so that a kill -9 leaves either the old or the new state.
 """
@@ -28,7 +28,10 @@ What = Literal["ran", "skipped", "missed", "not_begun", "cut_short"]
 
 @dataclass
 class SoakRun:
-    """A planned start and its result; times are ISO 8601 in UTC, `folder` is a name in the soak's folder."""
+    """Planned start and its result.
+
+    Times are ISO 8601 in UTC; `folder` is a name in the soak's folder.
+    """
 
     planned: str | None
     why: Why
@@ -45,7 +48,10 @@ class SoakRun:
 
 @dataclass
 class Running:
-    """The current run; without `pid` the soak was killed while it started the run."""
+    """Current run, as recorded.
+
+    Without `pid` the soak was killed while it started the run.
+    """
 
     planned: str | None
     why: Why
@@ -69,7 +75,10 @@ class State:
     runs: list[SoakRun] = field(default_factory=list)
 
     def add(self, run: SoakRun) -> None:
-        """Add the result of a start, and drop old ones without a folder beyond the last thousand."""
+        """Add the result of a start; drop the oldest beyond 1000.
+
+        Those that still have a folder are kept.
+        """
         self.runs.append(run)
         for old in [r for r in self.runs[:-_MOST_RUNS] if not r.folder or r.deleted]:
             self.runs.remove(old)
@@ -135,7 +144,9 @@ def _made(kind: type[T], data: dict[str, Any] | None) -> T | None:
 
 
 def save(home: Path, state: State) -> None:
-    """Write soak.json so that a kill or a power cut leaves the old or the new one.
+    """Write soak.json in one step.
+
+    A kill or a power cut leaves the old or the new file.
 
     Raises LedgerError when it cannot be written.
     """
@@ -146,7 +157,10 @@ def save(home: Path, state: State) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Replace a file in one step and sync it to disk. Raises LedgerError when that fails."""
+    """Replace a file in one step and sync it to disk.
+
+    Raises LedgerError when that fails.
+    """
     part = path.with_name(f".{path.name}.part")
     try:
         with part.open("wb") as f:
@@ -164,7 +178,10 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 class Lock:
-    """Lock of a folder: one soak at a time; free at once when its process is killed."""
+    """Lock of a folder for one soak at a time.
+
+    It is free at once when its process is killed.
+    """
 
     def __init__(self, home: Path, profile: str, now: datetime) -> None:
         path = home / _LOCK

@@ -1,4 +1,4 @@
-"""Write a schedule as systemd units, a crontab line or a Kubernetes CronJob.
+"""Write a schedule for systemd, cron or Kubernetes.
 
 Each starts `loadchaos soak PROFILE --once`, which locks the folder, notes the run and deletes old ones. A comment names
 options of the schedule that one of them does not have; an option that would change start times is an error.
@@ -33,7 +33,7 @@ _END_S = 900
 
 @dataclass(frozen=True)
 class Job:
-    """A scheduled command: name, schedule, working folder, the soak's folder and the text of the profile."""
+    """Scheduled command with its schedule, folders and profile text."""
 
     name: str
     schedule: Schedule
@@ -53,19 +53,25 @@ class Job:
 
 
 def emit(job: Job, kind: str) -> str:
-    """Return the text for `systemd`, `cron` or `k8s`. OptionError where it cannot express the schedule."""
+    """Return the text for `systemd`, `cron` or `k8s`.
+
+    Raises OptionError where it cannot express the schedule.
+    """
     return _KINDS[kind](job)
 
 
 def _plain(schedule: Schedule, who: str, way_out: str) -> None:
-    """Refuse syntax that only cronsim has: the last day, the last or second Monday."""
+    """Refuse syntax that only cronsim has.
+
+    It has the last day, and the last or second Monday.
+    """
     day, _, weekday = schedule.cron.upper().split()[2:]
     if re.search(r"[L#W]", day + weekday.replace("WED", "")):
         raise OptionError(f"{who} cannot express {schedule.cron!r} (L, W or #): {way_out}")
 
 
 def _moved(schedule: Schedule, now: datetime) -> datetime | None:
-    """Next start at a local time that a clock change skips; None within five years."""
+    """Next start that a clock change skips; None within five years."""
     zone = ZoneInfo(schedule.timezone)
     for days in range(_YEARS * 366):
         begin = datetime.combine(now.astimezone(zone).date() + timedelta(days), time(), zone)
@@ -82,7 +88,10 @@ def _moved(schedule: Schedule, now: datetime) -> datetime | None:
 
 
 def _skips(schedule: Schedule, who: str) -> str:
-    """Comment that names the next start skipped because of a clock change; empty without one."""
+    """Comment on the next start that a clock change skips.
+
+    Empty without one.
+    """
     moved = _moved(schedule, datetime.now(UTC))
     if moved is None:
         return ""
