@@ -97,7 +97,7 @@ class AttackPlan(ProfilePart):
             raise ValueError("share and stream go with network: they select connections and a direction")
         if self.process is not None and self.params:
             raise ValueError("params go with admin, engine, network and host; a signal has none")
-        if self.process in ("sigkill", "sigterm") and self.for_ is not None:
+        if self.process not in (None, "sigstop") and self.for_ is not None:
             raise ValueError(f"{self.process} cannot be undone: for goes with sigstop")
         return self
 

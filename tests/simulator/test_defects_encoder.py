@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from loadchaos.simulator.defects import DEFECTS
 from loadchaos.simulator.engine.engine import Engine
 from loadchaos.simulator.engine.rules import REDO_AFTER_REJECTIONS
 from loadchaos.simulator.engine.types import EngineConfig, EngineFault, EngineRequest, MMItem
@@ -138,18 +137,3 @@ def test_skip_encoder_miss_logs_the_miss_and_continues() -> None:
     assert any(
         line.startswith("Encoder cache miss for ") and line.endswith(", skipping mm embedding") for line in loop.log
     )
-
-
-def test_plant_refuses_an_unknown_defect_with_the_nearest_name() -> None:
-    with pytest.raises(ValueError, match="did you mean encoder_free_on_speculated"):
-        Engine(with_defect("encoder_free_on_speculation"))
-
-
-def test_defects_have_a_description_and_a_dialect() -> None:
-    assert set(THREE) < set(DEFECTS)
-    for name, defect in DEFECTS.items():
-        assert defect.name == name
-        assert defect.dialect in {"vllm", "lmdeploy"}
-        assert defect.about
-        assert "\n" not in defect.about
-        assert set(defect.remedies) <= set(EngineConfig.__dataclass_fields__)

@@ -1,7 +1,8 @@
 """Planted bugs: one file per defect.
 
 A defect changes a few of the engine's rules (engine/rules.py), so that a bug known from a real server becomes possible. It
-never kills by chance: traffic has to bring the engine into the state that triggers it. `Defect` describes one.
+never kills by chance: traffic has to bring the engine into the state that triggers it. `Defect` describes one. No other
+code knows a defect by its name.
 
 A new defect is one file with NAME, ABOUT, UPSTREAM, REMEDIES and `plant(rules)`, and one entry in `_ALL` below.
 """
@@ -73,7 +74,7 @@ _ALL = (
     _defect("vllm", stale_kv_on_resume),
     _defect("vllm", rows_slip_on_abort),
 )
-DEFECTS: Mapping[str, Defect] = {defect.name: defect for defect in _ALL}
+DEFECTS: dict[str, Defect] = {defect.name: defect for defect in _ALL}
 
 
 def plant(names: Iterable[str], rules: EngineRules) -> None:

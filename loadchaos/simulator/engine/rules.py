@@ -61,5 +61,7 @@ class EngineRules:
     stale_after_preemption: bool = False
     # an abort removes a row from the batch and swaps the two rows behind it
     swap_rows_on_abort: bool = False
+    # the API server answers an input longer than the KV cache with 500 and hides the cause
+    kv_error_as_500: bool = False
     # checks before a step runs; each may raise EngineFault
     before_step: list[Callable[[Batch, EngineConfig], None]] = field(default_factory=list)

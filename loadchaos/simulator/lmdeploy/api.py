@@ -12,8 +12,10 @@ from typing import Any
 
 import orjson
 
+from loadchaos.simulator.defects import plant
 from loadchaos.simulator.engine import tokenizer
 from loadchaos.simulator.engine.client import EngineClient
+from loadchaos.simulator.engine.rules import EngineRules
 from loadchaos.simulator.engine.types import EngineRequest, MMItem
 from loadchaos.simulator.http import metrics_page
 from loadchaos.simulator.http.logs import Log
@@ -40,7 +42,9 @@ class LmdeployApi:
         self.engine = engine
         self.release = release(options.engine.era)
         self.model = options.server.model
-        self.hides_kv_error = "kv_capacity_as_500" in options.engine.defects
+        rules = EngineRules(options.engine)
+        plant(options.engine.defects, rules)
+        self.hides_kv_error = rules.kv_error_as_500
         # The era of the planted bug refuses as later versions do, where the bug is not planted.
         self.refuses_cleanly = self.release < (0, 7, 0)
         self.metrics = LmdeployMetrics(options)
