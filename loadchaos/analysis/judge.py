@@ -128,7 +128,7 @@ class Judge:
             self._episodes.started(str(row.get("replica")))
             self._starting_ns = (int(row["at_ns"]), None)
             self._environment["command"] = list(row.get("command") or ())
-            self._lines.remember(" ".join(map(str, row.get("command") or ())))
+            self._lines.feed_kv_facts(" ".join(map(str, row.get("command") or ())))
 
     def _on_supervisor(self, row: Row) -> None:
         """What supervises the server knows how it ended; its words are as good as a line of a log."""
@@ -183,7 +183,7 @@ class Judge:
         self._lines.forget(replica, sole=self._episodes.sole)
 
     def _read_logs(self, now_ns: int | None, *, at_once: bool = False) -> None:
-        for failure in self._lines.ready(now_ns, died=self._episodes.any_down(), at_once=at_once):
+        for failure in self._lines.poll(now_ns, died=self._episodes.any_down(), at_once=at_once):
             self._logged(failure)
         while self._lines.stops:
             self._episodes.stopped_in_order(self._lines.stops.pop()[0])

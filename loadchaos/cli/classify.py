@@ -117,11 +117,11 @@ def _failures(diagnosis: Diagnosis, lines: Iterator[str]) -> list[Failure]:
     The text is an error body if it is a single line, JSON, a stream or an HTML page.
     """
     from loadchaos.analysis.classify.classifier import PAGE, classify_text
-    from loadchaos.analysis.classify.rejoin import joined
+    from loadchaos.analysis.classify.rejoin import rejoin
 
     head: list[tuple[int, str]] = []
     size = 0
-    whole = joined(lines)
+    whole = rejoin(lines)
     for count, line in whole:
         head.append((count, line))
         size += len(line)
@@ -146,7 +146,7 @@ def _unknown_error(text: str) -> list[Failure]:
 
 
 def _failure_data(failure: Failure, diagnosis: Diagnosis) -> dict[str, Any]:
-    from loadchaos.analysis.classify.prefixes import told
+    from loadchaos.analysis.classify.prefixes import format_clock
     from loadchaos.analysis.classify.versions import with_standing
 
     dialect, version, _ = diagnosis.landmarks.version or (None, None, 0)
@@ -157,7 +157,7 @@ def _failure_data(failure: Failure, diagnosis: Diagnosis) -> dict[str, Any]:
         "role": failure.role,
         "evidence": {"line": failure.evidence["line"], "text": failure.evidence["text"]},
         "process": failure.process,
-        "at": told(failure.clock_s) if failure.clock_s is not None else None,
+        "at": format_clock(failure.clock_s) if failure.clock_s is not None else None,
         "frames": list(failure.frames),
         "known": with_standing(failure.known, dialect, version),
         "remedy": failure.remedy,

@@ -1,4 +1,4 @@
-"""Reads a server's log line by line and says what it holds: causes, echoes, hints; group() makes failures of them."""
+"""Match log lines against the signatures; group() turns the matches into failures."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 
 from loadchaos.analysis.classify.group import group
-from loadchaos.analysis.classify.match import Match, name, put_stack
+from loadchaos.analysis.classify.match import Hit, Match, match_of, put_stack
 from loadchaos.analysis.classify.native_stack import NativeStack
-from loadchaos.analysis.classify.prefixes import LogLine, clean, expand, without_margin
-from loadchaos.analysis.classify.python_stack import HEADER, Frame, Trace, chains, guilty
+from loadchaos.analysis.classify.prefixes import LogLine, expand, strip_prefixes, without_margin
+from loadchaos.analysis.classify.python_stack import HEADER, Frame, Trace, begins_chained_traceback, guilty_frame
 from loadchaos.analysis.classify.signature_file import UNCAUGHT, UNKNOWN, Signature, SignatureError, Signatures, load
-from loadchaos.analysis.failure import Failure
+from loadchaos.analysis.failure import DEADLY, Failure, evidence
 
 __all__ = ["Classifier", "Match", "SignatureError", "Signatures", "classify_text", "group", "load"]
 
@@ -22,23 +22,23 @@ _EVIDENCE = 2_000
 _MOST_WRITERS = 256
 _ATTEND = 10  # lines after a traceback that may go on with its message
 _INTRO = 3  # lines between an echo and the traceback that it introduces
-_REPEATS = 8  # equal matches told one by one within _REPEAT_S (or _REPEAT_LINES); more are counted
+_REPEATS = 8  # equal matches reported one by one within _REPEAT_S (or _REPEAT_LINES); more are counted
 _REPEAT_S = 10.0
 _REPEAT_LINES = 2_000
 _MOST_REPEATS_KEPT = 4_096
 _LONGEST_BODY = 1 << 20
-_STACK_COMES = 12  # lines between what names a crash and the stack printed of it, and within that stack
+_STACK_FOLLOWS = 12  # lines between what names a crash and the stack printed of it, and within that stack
 _LAST_WORDS = 3  # lines after an uncaught exception that are still its message
-_TELLS = ("ERROR", "WARNING", "CRITICAL")  # a logger that tells of an exception does so in the line before it
+_LOG_LEVELS = ("ERROR", "WARNING", "CRITICAL")  # a logger reports an exception in the line before it
 _WARNS = "WARNING"
 PAGE = re.compile(r"\s*<(?:!doctype|\?xml|html|head|body|title|center|h\d|p|div|pre|error)\b", re.IGNORECASE)
-"""What a page begins with. A syslog's `<30>` and Python's `<frozen runpy>:128:` are no pages."""
+"""Begin of an HTML or XML page. A syslog's `<30>` and Python's `<frozen runpy>:128:` are no pages."""
 _ENDINGS = ("KeyboardInterrupt", "SystemExit", "CancelledError", "GeneratorExit")  # somebody ended it
 
 
 @dataclass(slots=True)
 class _Writer:
-    """What one process is in the middle of saying."""
+    """Open traceback and context of one process."""
 
     trace: Trace | None = None
     last: Trace | None = None
@@ -50,17 +50,17 @@ class _Writer:
 
 @dataclass(slots=True)
 class _Repeats:
-    """How often one thing was said lately: since when (seconds), told so often, left out so often, and the newest told."""
+    """Count of equal matches since `since` (seconds): reported, left out, and the newest reported one."""
 
     since: float
     last: Match
-    told: int = 0
+    reported: int = 0
     left_out: int = 0
 
 
 @dataclass(slots=True)
 class _Source:
-    """One log: its writers (least recently heard first), where an unprefixed traceback belongs, what facts it told."""
+    """State of one log: its writers (least recently active first), the writer of unprefixed lines, and its facts."""
 
     writers: OrderedDict[str, _Writer] = field(default_factory=OrderedDict)
     carry: str = ""
@@ -74,8 +74,18 @@ class _Source:
     repeats: OrderedDict[tuple[str, str, str], _Repeats] = field(default_factory=OrderedDict)
 
 
+@dataclass(slots=True)
+class _Position:
+    """Position of one line: its log, its number from 1 on, and its arrival (monotonic ns)."""
+
+    source: str
+    state: _Source
+    line_no: int
+    at_ns: int | None
+
+
 class Classifier:
-    """Follows any number of logs at once. Holds bounded state; never raises, whatever the text."""
+    """Matches the lines of any number of logs. Its state is bounded, and no text makes it raise."""
 
     def __init__(self, signatures: Signatures | None = None) -> None:
         self._signatures = signatures or load()
@@ -83,51 +93,60 @@ class Classifier:
         self._chain = 0
 
     def feed(self, line: str, *, line_no: int, at_ns: int | None = None, source: str = "") -> list[Match]:
-        """The next line of `source` (numbers count from 1, times are monotonic ns): what it shows, at once."""
+        """Fold the next line of `source` and give its matches.
+
+        Args:
+            line: the raw line.
+            line_no: its number, from 1 on.
+            at_ns: its arrival, monotonic ns; None for a log that is not live.
+            source: name of the log.
+        """
         state = self._sources.get(source)
         if state is None:
             state = self._sources[source] = _Source()
         before, state.before = state.before, line
         if line.strip():
             state.last_line = line_no
-        if not state.open and line_no > state.attend_until and not self._signatures.worth_a_look(line):
+        if not state.open and line_no > state.attend_until and not self._signatures.may_match(line):
             return []  # nine lines in ten end here
         found: list[Match] = []
+        position = _Position(source, state, line_no, at_ns)
         for text in expand(line):
             if state.crash is not None and not state.open and self._in_stack(text, line_no, state):
                 continue
-            found += self._line(text, line_no, at_ns, source, state, before)
+            found += self._line(text, position, before)
         for match in found:
             if match.role in ("cause", "echo") and match.severity == "engine_death" and not match.frames:
                 self._crashed(match, line_no, state)
         found = [m for m in found if not any(p.search(before) for p in m.signature.unless_before)]
-        return [m for m in found if self._tell(m, state)]
+        return [m for m in found if self._is_reported(m, state)]
 
     def _crashed(self, match: Match, line_no: int, state: _Source) -> None:
-        """A death without a traceback: the stack that may follow is its own, and not that of what is said of it later."""
+        """Expect the stack of a death without a traceback. The stack belongs to the first line that names the death."""
         stack = NativeStack()
         if state.crash is not None and line_no <= state.attend_until:
             if state.crash[0].role == "cause" or match.role == "echo":
                 match = state.crash[0]
             stack = state.crash[1]
         state.crash = (match, stack)
-        state.attend_until = max(state.attend_until, line_no + _STACK_COMES)
+        state.attend_until = max(state.attend_until, line_no + _STACK_FOLLOWS)
 
     def _in_stack(self, text: str, line_no: int, state: _Source) -> bool:
-        """Whether the line belongs to the stack that a crashing process prints; its match gets the frames."""
+        """True for a line of the stack that a crashing process prints; its match gets the frames."""
         assert state.crash is not None
         match, stack = state.crash
-        if not stack.take(clean(text).text, line_no):
+        if not stack.feed(strip_prefixes(text).text, line_no):
             if line_no > state.attend_until:
                 state.crash = None
             return False
-        put_stack(match, stack.outermost_first(), stack.blamed(self._signatures.skip))
-        state.attend_until = max(state.attend_until, line_no + _STACK_COMES)
+        put_stack(match, stack.outermost_first(), stack.guilty_frame(self._signatures.skip))
+        state.attend_until = max(state.attend_until, line_no + _STACK_FOLLOWS)
         return True
 
     def close(self, *, died: bool = False) -> list[Match]:
-        """The log ends: a traceback without its last line is still one. With `died` (the process is known to be gone, or
-        nothing is known of it) a traceback at the very end that nobody logged is what it died of.
+        """End all logs and give their last matches: a traceback without its last line is still one.
+
+        `died`: the process is gone, or nothing is known of it. Then an unlogged traceback at the very end killed it.
         """
         found: list[Match] = []
         for source, state in self._sources.items():
@@ -135,25 +154,19 @@ class Classifier:
                 if writer.trace is not None and writer.trace.frames:
                     last = writer.trace.frames[-1]
                     line = LogLine(f"(the log ends inside this traceback) {last}", process)
-                    found += self._ended(writer, line, last.line_no, None, source, state)
+                    found += self._ended(writer, line, _Position(source, state, last.line_no, None))
             state.writers.clear()
             state.open = 0
             if died and state.ending is not None and state.last_line - state.ending[1].evidence["line"] <= _LAST_WORDS:
                 found.append(state.ending[1])
-            for seen in state.repeats.values():
-                if (
-                    seen.left_out
-                    and seen.last.role == "cause"
-                    and seen.last.severity not in ("engine_death", "startup")
-                ):
-                    found.append(replace(seen.last, repeats=seen.left_out - 1))
+            for repeat in state.repeats.values():
+                if repeat.left_out and repeat.last.role == "cause" and repeat.last.severity not in DEADLY:
+                    found.append(replace(repeat.last, repeats=repeat.left_out - 1))
             state.repeats.clear()  # in a log that goes on with a new life nothing is a repeat of the old one
         return found
 
-    def _line(
-        self, text: str, line_no: int, at_ns: int | None, source: str, state: _Source, before: str
-    ) -> list[Match]:
-        line = clean(text)
+    def _line(self, text: str, position: _Position, before: str) -> list[Match]:
+        state, line = position.state, strip_prefixes(text)
         if len(line.text) > _LONGEST_LINE:
             line = LogLine(line.text[:_LONGEST_LINE], line.writer, line.level, line.clock_s)
         process = line.writer or (state.carry if not line.level else "")
@@ -162,21 +175,21 @@ class Classifier:
         line = LogLine(line.text, process, line.level, line.clock_s)
         writer = self._writer(state, process)
         if writer.trace is None and HEADER not in line.text:
-            return self._plain(writer, line, line_no, at_ns, source, state)
+            return self._plain(writer, line, position)
         body = without_margin(line.text)
         if HEADER in body:
-            found = self._begin(writer, line, body, line_no, at_ns, source, state)
+            found = self._begin(writer, line, body, position)
             if writer.trace is not None:
-                level = line.level or clean(expand(before)[-1]).level
-                writer.trace.logged |= bool(line.level) or level in _TELLS
+                level = line.level or strip_prefixes(expand(before)[-1]).level
+                writer.trace.logged |= bool(line.level) or level in _LOG_LEVELS
                 writer.trace.warned |= level == _WARNS
             return found
         trace = writer.trace
         if trace is None or (line.level and line.level != trace.level):  # another logger between the lines
-            return self._plain(writer, line, line_no, at_ns, source, state)
-        if trace.take(body, line_no):
+            return self._plain(writer, line, position)
+        if trace.feed(body, position.line_no):
             return []
-        return self._ended(writer, LogLine(body, process, line.level, line.clock_s), line_no, at_ns, source, state)
+        return self._ended(writer, LogLine(body, process, line.level, line.clock_s), position)
 
     def _writer(self, state: _Source, process: str) -> _Writer:
         writer = state.writers.get(process)
@@ -189,16 +202,13 @@ class Classifier:
             state.writers.move_to_end(process)
         return writer
 
-    def _begin(
-        self, writer: _Writer, line: LogLine, body: str, line_no: int, at_ns: int | None, source: str, state: _Source
-    ) -> list[Match]:
-        """A traceback begins; what the same line says before it (SGLang, old vLLM) introduces it."""
+    def _begin(self, writer: _Writer, line: LogLine, body: str, position: _Position) -> list[Match]:
+        """Open a traceback; text before it in the same line (SGLang, old vLLM) introduces it."""
+        line_no, state = position.line_no, position.state
         found: list[Match] = []
         before = body[: body.index(HEADER)]
         if before.strip():
-            found = self._plain(
-                writer, LogLine(before, line.writer, line.level, line.clock_s), line_no, at_ns, source, state
-            )
+            found = self._plain(writer, LogLine(before, line.writer, line.level, line.clock_s), position)
         if writer.trace is None:
             state.open += 1
         follows = writer.last is not None and writer.chained
@@ -224,37 +234,34 @@ class Classifier:
             state.carry = line.writer
         return found
 
-    def _ended(
-        self, writer: _Writer, line: LogLine, line_no: int, at_ns: int | None, source: str, state: _Source
-    ) -> list[Match]:
-        """The exception's own line: what the line says, what its frames say, or that nobody knows it."""
-        trace = writer.trace
+    def _ended(self, writer: _Writer, line: LogLine, position: _Position) -> list[Match]:
+        """Close a traceback at its exception line: match the line, then the frames, else it is an unknown exception."""
+        line_no, state, trace = position.line_no, position.state, writer.trace
         assert trace is not None
         writer.trace, writer.last, writer.last_line = None, trace, line_no
         state.open -= 1
         state.attend_until = line_no + _ATTEND
         if trace.exception and not trace.logged and trace.exception not in _ENDINGS:
-            state.ending = (trace, self._match(UNCAUGHT, None, line, line_no, at_ns, source, trace, state))
-        found = self._scan(line, line_no, at_ns, source, state, trace)
-        found += self._in_frames(trace, line, at_ns, source, state)
+            state.ending = (trace, self._match(UNCAUGHT, None, line, position, trace))
+        found = self._scan(line, position, trace)
+        found += self._in_frames(trace, line, position)
         if any(m.role in ("cause", "echo") for m in found):
             trace.named = True
         elif trace.exception and not trace.named:
-            found.append(self._match(UNKNOWN, None, line, line_no, at_ns, source, trace, state))
+            found.append(self._match(UNKNOWN, None, line, position, trace))
         return found
 
-    def _plain(
-        self, writer: _Writer, line: LogLine, line_no: int, at_ns: int | None, source: str, state: _Source
-    ) -> list[Match]:
-        """A line outside tracebacks; right after one it may still be the exception's message."""
+    def _plain(self, writer: _Writer, line: LogLine, position: _Position) -> list[Match]:
+        """Match a line outside tracebacks; right after one it may still be the exception's message."""
+        line_no, state = position.line_no, position.state
         if writer.last is not None and (line.level != writer.last.level or line_no - writer.last_line > _ATTEND):
             writer.last = None  # another record begins
         trace = writer.last
-        if trace is not None and chains(line.text):
+        if trace is not None and begins_chained_traceback(line.text):
             writer.chained = True
             writer.last_line = line_no
             return []
-        found = self._scan(line, line_no, at_ns, source, state, trace)
+        found = self._scan(line, position, trace)
         if line.level and not line.writer:
             state.carry = ""
         introducing = [m for m in found if m.role == "echo"]
@@ -263,9 +270,8 @@ class Classifier:
             state.attend_until = max(state.attend_until, line_no + _INTRO)
         return found
 
-    def _scan(
-        self, line: LogLine, line_no: int, at_ns: int | None, source: str, state: _Source, trace: Trace | None
-    ) -> list[Match]:
+    def _scan(self, line: LogLine, position: _Position, trace: Trace | None) -> list[Match]:
+        state = position.state
         hits = self._signatures.scan(line.text)
         if not hits or self._signatures.ignored(line.text):
             return []
@@ -276,17 +282,17 @@ class Classifier:
                 continue
             if signature.role == "start":
                 state.repeats.clear()  # a new life may die of the same, and says so anew
-            found.append(self._match(signature, hit, line, line_no, at_ns, source, trace, state))
+            found.append(self._match(signature, hit, line, position, trace))
         return found
 
-    def _in_frames(self, trace: Trace, line: LogLine, at_ns: int | None, source: str, state: _Source) -> list[Match]:
-        """Signatures that are told by a frame or its source line: asserts without a message."""
+    def _in_frames(self, trace: Trace, line: LogLine, position: _Position) -> list[Match]:
+        """Match signatures of frames and their source lines: asserts without a message."""
         found = []
         for frame in trace.frames:
             text = f'File "{frame.path}", line {frame.line}, in {frame.function} {frame.code}'
             for signature, hit in self._signatures.scan(text, where="traceback"):
-                said = LogLine(f"{line.text} <- {frame} | {frame.code}", line.writer, line.level, line.clock_s)
-                found.append(self._match(signature, hit, said, frame.line_no, at_ns, source, trace, state))
+                shown = LogLine(f"{line.text} <- {frame} | {frame.code}", line.writer, line.level, line.clock_s)
+                found.append(self._match(signature, hit, shown, replace(position, line_no=frame.line_no), trace))
         return found
 
     def _match(
@@ -294,57 +300,53 @@ class Classifier:
         signature: Signature,
         hit: re.Match[str] | None,
         line: LogLine,
-        line_no: int,
-        at_ns: int | None,
-        source: str,
+        position: _Position,
         trace: Trace | None,
-        state: _Source,
     ) -> Match:
         frames: list[Frame] = trace.frames if trace is not None else []
         groups = {k: v for k, v in hit.groupdict().items() if v is not None} if hit is not None else {}
-        blamed = guilty(frames, self._signatures.skip)
-        match = name(
-            signature,
-            groups={**state.facts, **groups} if signature.derive or signature.role == "cause" else groups,
-            frames=frames,
-            blamed=blamed,
-            exception=(trace.exception, trace.message) if trace is not None else ("", ""),
-            engine_side=any(p.search(f.path) for p in self._signatures.engine for f in frames),
-            known=self._signatures.known,
-            evidence={"source": source, "line": line_no, "text": line.text[:_EVIDENCE].rstrip()},
+        with_facts = signature.derive or signature.role == "cause"
+        hit_in = Hit(
+            groups={**position.state.facts, **groups} if with_facts else groups,
+            evidence=evidence(position.source, line.text[:_EVIDENCE].rstrip(), position.line_no),
             process=line.writer,
-            at_ns=at_ns,
+            at_ns=position.at_ns,
             clock_s=line.clock_s,
+            frames=frames,
+            blamed=guilty_frame(frames, self._signatures.skip),
+            exception=(trace.exception, trace.message) if trace is not None else ("", ""),
             chain=trace.chain if trace is not None else 0,
+            engine_side=any(p.search(f.path) for p in self._signatures.engine for f in frames),
         )
+        match = match_of(signature, hit_in, self._signatures.known)
         match.warned = trace.warned if trace is not None else line.level == _WARNS and match.severity == "startup"
         return match
 
-    def _tell(self, match: Match, state: _Source) -> bool:
-        """False for the ninth like it in a short time; the next one told says how many were left out."""
+    def _is_reported(self, match: Match, state: _Source) -> bool:
+        """False from the ninth equal match in a short time on; the next reported one counts those left out."""
         key = (match.id, match.title, match.process or "")
         now = match.at_ns / 1e9 if match.at_ns is not None else match.clock_s
         now = now if now is not None else match.evidence["line"] * _REPEAT_S / _REPEAT_LINES
-        seen = state.repeats.setdefault(key, _Repeats(now, match))
+        repeat = state.repeats.setdefault(key, _Repeats(now, match))
         state.repeats.move_to_end(key)
         if len(state.repeats) > _MOST_REPEATS_KEPT:
             state.repeats.popitem(last=False)
-        if not 0 <= now - seen.since <= _REPEAT_S:
-            seen.since, seen.told = now, 0
-        seen.told += 1
-        if seen.told > _REPEATS:
-            seen.left_out += 1
+        if not 0 <= now - repeat.since <= _REPEAT_S:
+            repeat.since, repeat.reported = now, 0
+        repeat.reported += 1
+        if repeat.reported > _REPEATS:
+            repeat.left_out += 1
             return False
-        match.repeats += seen.left_out
-        seen.left_out, seen.last = 0, match
+        match.repeats += repeat.left_out
+        repeat.left_out, repeat.last = 0, match
         return True
 
 
 def classify_text(text: str, *, source: str = "", signatures: Signatures | None = None) -> list[Failure]:
-    """The failures of a whole log or an HTTP body, the root cause of each; echoes only where no cause was seen.
+    """Failures of a whole log or an HTTP body by root cause; echoes only where no cause was found.
 
-    A body (one line, or JSON, or a page) also gets the names of what is the client's own doing, such as a prompt over
-    the context; in a log those are quiet unless the server made a 500 of them.
+    A body (one line, or JSON, or a page) also gets client errors such as a prompt over the context; in a log those are
+    left out unless the server made a 500 of them.
     """
     classifier = Classifier(signatures)
     matches: list[Match] = []
@@ -360,7 +362,7 @@ def classify_text(text: str, *, source: str = "", signatures: Signatures | None 
 
 
 def _is_one_json(text: str) -> bool:
-    """Whether this is one JSON object (an error body, perhaps printed over lines) and not a log of JSON records."""
+    """True for one JSON object (an error body, perhaps over several lines), false for a log of JSON records."""
     if len(text) > _LONGEST_BODY or text.lstrip()[:1] != "{":
         return False
     try:

@@ -1,7 +1,7 @@
-"""One whole log, line by line, to what it says of its server: failures, versions, and which lines to send upstream.
+"""Diagnose one whole log: its failures, the server version, and the lines to send upstream.
 
-Memory does not grow with the log: matches are made failures as soon as 300 s (or 15,000 lines) pass without another,
-equal troubles of requests are counted, and of a crash loop the first deaths are kept.
+Memory does not grow with the log: matches become failures as soon as 300 s (or 15,000 lines) pass without another, equal
+request failures are counted, and of a crash loop the first deaths are kept.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _LANDMARKS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass
 class Landmarks:
-    """Where a log tells what upstream asks for: line numbers of the newest life; `version` is (dialect, version, line)."""
+    """Line numbers of what upstream asks for, of the newest life; `version` is (dialect, version, line)."""
 
     version: tuple[str, str, int] | None = None
     lines: dict[str, list[int]] = field(default_factory=dict)
 
-    def look(self, line: str, n: int) -> None:
-        """Take the landmark of a line, if it is one."""
-        # Spelled out, because this is asked of every line: a generator would cost as much as the classifier.
+    def feed(self, line: str, n: int) -> None:
+        """Fold line number `n`."""
+        # Spelled out, because it runs for every line: a generator would cost as much as the classifier.
         if "(v" not in line and "ersion" not in line and "mdeploy" not in line and "glang" not in line:
             if "args" not in line and "Config(" not in line and "Dumping" not in line:
                 return
@@ -61,7 +61,7 @@ class Landmarks:
 
 
 class Diagnosis:
-    """Feed it the lines of one log in order, then `finish`."""
+    """Diagnosis of one log: `feed` its lines in order, then `finish`."""
 
     def __init__(self, source: str = "", signatures: Signatures | None = None) -> None:
         self.lines = 0
@@ -74,14 +74,14 @@ class Diagnosis:
         self._others: dict[tuple[str, str], Failure] = {}
 
     def feed(self, line: str, count: int = 1) -> None:
-        """The next line; `count` is how many lines of the file it was cut into."""
+        """Fold the next line; `count` is how many lines of the file it was split into."""
         at, self.lines = self.lines + 1, self.lines + count
-        self.landmarks.look(line, at)
+        self.landmarks.feed(line, at)
         for match in self._classifier.feed(line, line_no=at, source=self._source):
             self._hold(match)
 
     def finish(self) -> list[Failure]:
-        """The log has ended: its failures, deaths first, each kind in the order of its evidence."""
+        """End the log and give its failures, deaths first, each kind in the order of its evidence."""
         for match in self._classifier.close(died=True):
             self._hold(match)
         self._group()
@@ -92,7 +92,7 @@ class Diagnosis:
     def _hold(self, match: Match) -> None:
         if self._held and not near(self._held[-1], match, _APART_S):
             self._group()
-            if match.clock_s is not None or match.at_ns is not None:  # else nobody knows how long after it was said
+            if match.clock_s is not None or match.at_ns is not None:  # else the time between them is not known
                 self._context = []
         elif len(self._held) >= _MOST_HELD:
             self._group()
@@ -101,10 +101,10 @@ class Diagnosis:
     def _group(self) -> None:
         held, self._held = self._held, []
         for failure in group(held, context=self._context):
-            self._take(failure)
+            self._add(failure)
         self._context = (self._context + held)[-_MOST_CONTEXT:]
 
-    def _take(self, failure: Failure) -> None:
+    def _add(self, failure: Failure) -> None:
         if failure.severity in DEADLY and len(self._deaths) < _MOST_DEATHS:
             self._deaths.append(failure)
             return

@@ -1,4 +1,4 @@
-"""Makes failures of matches: one for each death, named by its root cause, and one for each other trouble."""
+"""Group matches into failures: one per death, named by its root cause, and one per other fault."""
 
 from __future__ import annotations
 
@@ -11,32 +11,35 @@ from loadchaos.analysis.classify.signature_file import UNKNOWN
 from loadchaos.analysis.failure import DEADLY, Failure
 from loadchaos.core.model import Severity
 
-_ONE_DEATH_S = 60.0  # a dying server talks for less than this; a restart takes longer or says that it starts
+_ONE_DEATH_S = 60.0  # a dying server logs for less than this; a restart takes longer or logs its start
 _ENGINES = ("EngineCore", "Worker")  # who writes, as vLLM puts it before a line
 
 
 def group(matches: Iterable[Match], *, quiet: bool = True, context: Sequence[Match] = ()) -> list[Failure]:
-    """Failures in the order of their evidence. `quiet` drops what is a client's own doing and ended in no 500.
+    """Failures in the order of their evidence.
 
-    `context` are matches of before that were grouped already (300 s of them are enough): they may explain what is new,
-    and what merely echoes a death among them is not told again.
+    Args:
+        matches: new matches.
+        quiet: leave out client errors that ended in no 500.
+        context: earlier matches that were grouped already (300 s of them are enough). They may explain new ones, and an
+            echo of a death among them is not reported again.
     """
     old = {id(m) for m in context}
     by_source: dict[str, list[Match]] = {}
     for match in (*context, *matches):
         by_source.setdefault(str(match.evidence["source"]), []).append(match)
     found: list[Failure] = []
-    for said in by_source.values():
-        for life in _lives(said):
+    for of_source in by_source.values():
+        for life in _lives(of_source):
             found += _life(life, old, quiet=quiet)
     found.sort(key=lambda f: (f.at_ns, f.evidence["line"]))
     return _merged(found)
 
 
-def _lives(said: Sequence[Match]) -> list[list[Match]]:
-    """Cut where a server starts anew, so that what killed one is not blamed for the next one's death."""
+def _lives(matches: Sequence[Match]) -> list[list[Match]]:
+    """Split where a server starts again, so that the cause of one death is not blamed for the next."""
     lives: list[list[Match]] = [[]]
-    for match in said:
+    for match in matches:
         if match.role == "start":
             lives.append([])
         else:
@@ -50,7 +53,7 @@ def _life(life: Sequence[Match], old: set[int], *, quiet: bool) -> list[Failure]
     failures = []
     for cluster in _deaths(life):
         failure, by = _death(cluster, life, used, explained)
-        # Told before, unless what was told was its envelope only and this is the cause, which came late.
+        # Reported before, unless only its envelope was and this is the cause, which came late.
         if not any(id(m) in old for m in cluster) or (by.role == "cause" and id(by) not in old):
             failures.append(failure)
     before = {id(m) for m in life if id(m) in old}
@@ -61,18 +64,20 @@ def _life(life: Sequence[Match], old: set[int], *, quiet: bool) -> list[Failure]
     for match in life:
         if match.id == UNKNOWN.id and match.chain:
             unknown.setdefault(match.chain, match)  # the first of a chain is the root
-    told: Match | None = None  # the last echo whose exception we could tell
-    said: Match | None = None  # the engine's own last word on a request: the API server's echo adds nothing to it
+    last_echo: Match | None = None  # the last echo with a known exception
+    engine_cause: Match | None = (
+        None  # the engine's own last line on a request: the API server's echo adds nothing to it
+    )
     for match in rest:
         if match.role == "cause" and (match.engine_side or (match.process or "").startswith(_ENGINES)):
-            said = match
+            engine_cause = match
         if id(match) in before:
             continue
         if (
             match.role == "echo"
             and not match.chain
-            and said is not None
-            and near(said, match, match.signature.within_s)
+            and engine_cause is not None
+            and near(engine_cause, match, match.signature.within_s)
         ):
             continue
         if match.warned and match.role == "cause" and match.severity in DEADLY and match.chain not in echoes:
@@ -80,23 +85,28 @@ def _life(life: Sequence[Match], old: set[int], *, quiet: bool) -> list[Failure]
         if match.role == "cause" and not (quiet and match.signature.quiet and match.chain not in echoes):
             failures.append(_failure(match))
         elif match.role == "echo" and not (match.chain and match.chain in named):
-            if match.signature.weak and told is not None and match.chain not in unknown and near(told, match, 1.0):
-                continue  # it only quotes what another said
-            told = match if match.chain in unknown else told
+            if (
+                match.signature.weak
+                and last_echo is not None
+                and match.chain not in unknown
+                and near(last_echo, match, 1.0)
+            ):
+                continue  # it only quotes another line
+            last_echo = match if match.chain in unknown else last_echo
             severity: Severity = "degraded" if match.signature.weak else match.severity
-            failures.append(_failure(match, severity=severity, told_by=unknown.get(match.chain)))
+            failures.append(_failure(match, severity=severity, exception=unknown.get(match.chain)))
     return failures
 
 
 def _deaths(life: Sequence[Match]) -> list[list[Match]]:
-    """Deadly matches that belong together. After an envelope the server is dead: later mere echoes are of that death."""
+    """Clusters of deadly matches, one per death. After an envelope the server is dead: later echoes are of that death."""
     clusters: list[list[Match]] = []
     for match in life:
         if match.role not in ("cause", "echo") or match.severity not in DEADLY or match.id == UNKNOWN.id:
             continue
         if match.warned and match.role == "cause":
             continue
-        if match.signature.weak or match.signature.quiet:  # a call failed, an import did: whether it died others tell
+        if match.signature.weak or match.signature.quiet:  # a failed call or import: other lines show a death
             continue
         if clusters and near(clusters[-1][-1], match, max(_ONE_DEATH_S, match.signature.within_s)):
             clusters[-1].append(match)
@@ -116,7 +126,7 @@ def _deaths(life: Sequence[Match]) -> list[list[Match]]:
 def _death(
     cluster: Sequence[Match], life: Sequence[Match], used: set[int], explained: set[int]
 ) -> tuple[Failure, Match]:
-    """The failure that a cluster is, and the match it is named by."""
+    """Make the failure of a cluster; also gives the match that names it."""
     echoes = [m for m in cluster if m.role == "echo"]
     chains = {m.chain for m in echoes if m.chain}
     in_cluster = {id(m) for m in cluster}
@@ -159,7 +169,7 @@ def _death(
 
 
 def _refined(chosen: Match, life: Sequence[Match]) -> Match:
-    """The more telling match that says of itself that it explains this one (an assertion in a kernel, a wake-up)."""
+    """The more specific match whose signature refines this one (an assertion in a kernel, a wake-up)."""
     for _ in range(4):  # a refinement of a refinement of ...
         better = next(
             (
@@ -178,7 +188,7 @@ def _refined(chosen: Match, life: Sequence[Match]) -> Match:
 
 
 def _distance(match: Match) -> int:
-    """How far the writer stands from the fault: a worker nearest, the API server farthest."""
+    """Distance of the writer from the fault: a worker is nearest, the API server farthest."""
     process = (match.process or "").lower()
     if "worker" in process or "rank" in process or re.match(r"(?:dp\d+ )?tp\d", process):
         return 0
@@ -192,18 +202,18 @@ def _failure(
     repeats: int | None = None,
     also: tuple[str, ...] = (),
     frames: tuple[str, ...] = (),
-    told_by: Match | None = None,
+    exception: Match | None = None,
 ) -> Failure:
-    title = f"{match.title}: {told_by.title}" if told_by is not None else match.title
+    title = f"{match.title}: {exception.title}" if exception is not None else match.title
     return Failure(
         id=match.id,
         severity=severity or match.severity,
         title=title,
         role="echo" if match.role == "echo" else "cause",
-        evidence=(told_by or match).evidence,
+        evidence=(exception or match).evidence,
         process=match.process,
         at_ns=match.at_ns or 0,
-        frames=match.frames or frames or (told_by.frames if told_by else ()),
+        frames=match.frames or frames or (exception.frames if exception else ()),
         known=match.known,
         remedy=match.remedy,
         alt=match.alt,
@@ -213,20 +223,20 @@ def _failure(
         repeats=match.repeats if repeats is None else repeats,
         also=also,
         clock_s=match.clock_s,
-        frame=match.frame or (told_by.frame if told_by else ""),
+        frame=match.frame or (exception.frame if exception else ""),
     )
 
 
 def _merged(found: Sequence[Failure]) -> list[Failure]:
-    """Equal troubles of requests are one failure with a count; each death stays one of its own."""
+    """Merge equal request failures into one with a count; deaths stay separate."""
     merged: list[Failure] = []
-    seen: dict[tuple[str, str, str], int] = {}
+    index: dict[tuple[str, str, str], int] = {}
     for failure in found:
         key = (str(failure.evidence["source"]), failure.id, failure.title)
-        if failure.severity in DEADLY or key not in seen:
-            seen.setdefault(key, len(merged))
+        if failure.severity in DEADLY or key not in index:
+            index.setdefault(key, len(merged))
             merged.append(failure)
         else:
-            first = merged[seen[key]]
-            merged[seen[key]] = replace(first, repeats=first.repeats + failure.repeats + 1)
+            first = merged[index[key]]
+            merged[index[key]] = replace(first, repeats=first.repeats + failure.repeats + 1)
     return merged

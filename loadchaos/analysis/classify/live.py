@@ -1,4 +1,4 @@
-"""Log lines to failures, live: what a dying server says is held back a moment, so that the cause outruns its echoes."""
+"""Classify log lines live; matches are held back for a moment so that a cause precedes its echoes."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _KV_HINT = ("gpu_blocks", "block num", "block_size", "cache_max_entry_count", "c
 
 
 class LiveClassifier:
-    """Feeds the classifier; `ready` gives the failures of a burst once 2 s have passed without another match.
+    """Feeds the classifier; `poll` gives the failures of a burst once 2 s have passed without another match.
 
-    What was told in the 300 s before is remembered: a late echo of a death is no second one, and an earlier line may be
-    the cause of what comes now.
+    Matches of the 300 s before are kept as context: a late echo of a death is no second one, and an earlier line may be
+    the cause of a later one.
     """
 
     def __init__(self) -> None:
@@ -41,28 +41,30 @@ class LiveClassifier:
         self._context: deque[tuple[int, Match]] = deque(maxlen=_MOST_CONTEXT)
         self._first_ns = self._newest_ns = 0
         self.lines = 0
-        self.stops: list[tuple[int, str]] = []  # when servers said that they end in order, and where
+        self.stops: list[tuple[int, str]] = []  # (time, source) of orderly shutdowns
         self.kv: dict[str, float] = {}
 
     def feed(self, row: Row, now_ns: int) -> bool:
-        """Fold a `log` row; True when it holds a match."""
+        """Fold a `log` row; True when it has a match."""
         self.lines += 1
         text = str(row.get("text", ""))
         if any(hint in text for hint in _KV_HINT):
-            self.remember(text)
+            self.feed_kv_facts(text)
         source = str(row.get("file") or row.get("source") or "server.log")
         at_ns = row.get("at_ns")
         return self._hold(self._classifier.feed(text, line_no=int(row["line"]), at_ns=at_ns, source=source), now_ns)
 
-    def ready(self, now_ns: int | None, *, died: bool = False, at_once: bool = False) -> list[Failure]:
-        """Failures of what has been said; None: the run is over, and everything is given.
+    def poll(self, now_ns: int | None, *, died: bool = False, at_once: bool = False) -> list[Failure]:
+        """Failures of the matches so far.
 
-        `died`: the server is known to be gone, so that a traceback at the very end of its log is what it died of.
-        `at_once`: nothing is held back, because what is to come is of another life.
+        Args:
+            now_ns: None when the run is over and nothing is held back.
+            died: the server is gone, so that a traceback at the very end of its log killed it.
+            at_once: nothing is held back, because later lines belong to another life.
         """
         if now_ns is None:
             self._hold(self._classifier.close(died=died), self._newest_ns)
-        elif not self._matches or (not at_once and self._may_go_on(now_ns)):
+        elif not self._matches or (not at_once and self._is_open(now_ns)):
             return []
         matches, self._matches = self._matches, []
         while self._context and self._newest_ns - self._context[0][0] > _CONTEXT_NS:
@@ -71,13 +73,13 @@ class LiveClassifier:
         self._context.extend((self._newest_ns, match) for match in matches)
         return found
 
-    def _may_go_on(self, now_ns: int) -> bool:
-        """Whether what is being said is worth waiting for."""
+    def _is_open(self, now_ns: int) -> bool:
+        """True while more lines of this burst are worth waiting for."""
         short = now_ns - self._first_ns < _LONGEST_NS and len(self._matches) < _MOST_MATCHES
         return short and now_ns - self._newest_ns < _QUIET_NS
 
     def forget(self, replica: str, *, sole: bool) -> None:
-        """A server was started anew: what was said before explains nothing of its new life.
+        """Drop the context of a server that was started again: its new life has other causes.
 
         `sole`: there is one server only, and every log is its own.
         """
@@ -98,8 +100,8 @@ class LiveClassifier:
         self._newest_ns = now_ns
         return True
 
-    def remember(self, text: str) -> None:
-        """Take figures of the KV cache from a line of the log or from the command that started the server."""
+    def feed_kv_facts(self, text: str) -> None:
+        """Read KV cache figures from a log line or from the command that started the server."""
         for name, pattern in _KV_FACTS.items():
             if (hit := pattern.search(text)) is not None:
                 self.kv[name] = float(next(g for g in hit.groups() if g))

@@ -1,4 +1,4 @@
-"""One signature seen in one line, with its title, remedy and known issues filled in."""
+"""Match: one signature found in one line, with its title, remedy and known issues filled in."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 @dataclass(slots=True, eq=False)
 class Match:
-    """One signature seen in one line. `chain` ties it to a traceback (0: none); group() turns matches into failures.
+    """One signature found in one line; group() turns matches into failures.
 
-    `warned`: a logger only warned of it; what would be deadly otherwise is told only where something did die of it.
+    `chain` is the number of its traceback (0: none). `warned`: a logger only warned of it, so that a deadly one is reported
+    only where something died of it.
     """
 
     signature: Signature
@@ -48,35 +49,40 @@ class Match:
     warned: bool = False
 
 
-def name(
-    signature: Signature,
-    *,
-    groups: Mapping[str, str],
-    frames: Sequence[Frame],
-    blamed: Frame | None,
-    exception: tuple[str, str],
-    engine_side: bool,
-    known: Mapping[str, Mapping[str, Any]],
-    evidence: Mapping[str, Any],
-    process: str,
-    at_ns: int | None,
-    clock_s: float | None,
-    chain: int,
-) -> Match:
-    """A match with its title, remedy and known issues filled in; its frames choose the variant."""
-    where = [f"{f.path}:{f.function} {f.code}" for f in frames]
+@dataclass(slots=True)
+class Hit:
+    """Place and content of a hit of a signature: the line, its writer and time, and the traceback around it.
+
+    `groups` are the named groups of the pattern, with the facts of the log where the signature uses them.
+    """
+
+    groups: Mapping[str, str]
+    evidence: Mapping[str, Any]
+    process: str
+    at_ns: int | None
+    clock_s: float | None
+    frames: Sequence[Frame]
+    blamed: Frame | None
+    exception: tuple[str, str]
+    chain: int
+    engine_side: bool
+
+
+def match_of(signature: Signature, hit: Hit, known: Mapping[str, Mapping[str, Any]]) -> Match:
+    """Make a match with its title, remedy and known issues filled in; its frames choose the variant."""
+    where = [f"{f.path}:{f.function} {f.code}" for f in hit.frames]
     variant = next((v for v in signature.variants if all(any(part in w for w in where) for part in v.frames)), None)
-    facts: dict[str, float | str] = {k: _number(v) for k, v in groups.items()}
+    facts: dict[str, float | str] = {k: _number(v) for k, v in hit.groups.items()}
     for key, expression in signature.derive.items():
         try:
             facts[key] = evaluate(expression, {k: v for k, v in facts.items() if isinstance(v, (int, float))})
-        except (KeyError, ValueError):  # the log did not tell enough for this figure
+        except (KeyError, ValueError):  # the log has not enough facts for this figure
             continue
     values = {k: _shown(v) for k, v in facts.items()}
-    values["exception"], values["message"] = exception[0] or "exception", normalise(exception[1])[:_TITLE]
-    values["process"] = process
-    if blamed is not None and not signature.asynchronous:  # an asynchronous fault's stack names the wrong place
-        values["frame"] = blamed.where
+    values["exception"], values["message"] = hit.exception[0] or "exception", normalise(hit.exception[1])[:_TITLE]
+    values["process"] = hit.process
+    if hit.blamed is not None and not signature.asynchronous:  # an asynchronous fault's stack names the wrong place
+        values["frame"] = hit.blamed.where
     issues = (variant.known if variant else ()) or signature.known
     template = variant.title if variant else signature.title
     return Match(
@@ -88,23 +94,23 @@ def name(
         alt=tuple(_fill(a, values) for a in signature.alt),
         remedy=_clauses(variant.remedy if variant and variant.remedy else signature.remedy, values),
         known=tuple({"issue": i, **known.get(i, {})} for i in issues),
-        evidence=evidence,
-        process=process or None,
-        at_ns=at_ns,
-        clock_s=clock_s,
-        frames=tuple(str(f) for f in frames),
-        chain=chain,
-        engine_side=engine_side,
+        evidence=hit.evidence,
+        process=hit.process or None,
+        at_ns=hit.at_ns,
+        clock_s=hit.clock_s,
+        frames=tuple(str(f) for f in hit.frames),
+        chain=hit.chain,
+        engine_side=hit.engine_side,
         why=_clauses(variant.why if variant and variant.why else signature.why, values),
         facts=facts if signature.derive else {},
-        frame=str(blamed) if blamed is not None and not signature.asynchronous else "",
+        frame=str(hit.blamed) if hit.blamed is not None and not signature.asynchronous else "",
         template=template,
         values=values,
     )
 
 
 def put_stack(match: Match, frames: Sequence[Frame], blamed: Frame | None) -> None:
-    """Give a match the stack that its process printed after it (outermost first), and its title the guilty frame."""
+    """Add the stack printed after a match (outermost first) to it, and the guilty frame to its title."""
     match.frames = tuple(str(f) for f in frames)
     if blamed is None or match.signature.asynchronous:
         return
@@ -124,7 +130,7 @@ def _shown(value: float | str) -> str:
 
 
 def _fill(template: str, values: Mapping[str, str]) -> str:
-    """The template with its names filled in; ` in {frame}` and `: {message}` go where there is none."""
+    """Fill in a template; ` in {frame}` and `: {message}` are dropped where there is none."""
     for optional in (" in {frame}", ": {message}"):
         if not values.get(optional.split("{")[1][:-1]):
             template = template.replace(optional, "")
@@ -132,13 +138,13 @@ def _fill(template: str, values: Mapping[str, str]) -> str:
 
 
 def _clauses(template: str, values: Mapping[str, str]) -> str:
-    """The clauses (parted by `; `) whose figures are all known, filled in."""
+    """Fill in the clauses (separated by `; `) whose figures are all known, and drop the others."""
     parts = [p for p in template.split("; ") if all(m in values for m in _PLACEHOLDER.findall(p))]
     return _PLACEHOLDER.sub(lambda m: values[m[1]], "; ".join(parts))
 
 
 def near(a: Match, b: Match, seconds: float) -> bool:
-    """Whether two matches lie at most `seconds` apart, by arrival, else by the log's clock, else by lines."""
+    """True when two matches are at most `seconds` apart, by arrival, else by the log's clock, else by lines."""
     if a.at_ns is not None and b.at_ns is not None:
         return abs(a.at_ns - b.at_ns) <= seconds * 1e9
     if a.clock_s is not None and b.clock_s is not None:

@@ -1,4 +1,4 @@
-"""Reads the stacks that a dying process prints of its native code and of its threads, and finds the frame to blame.
+"""Parse native and faulthandler stacks of a dying process and find the guilty frame.
 
 They come after the line that names the fault, innermost frame first: torch's `frame #3:`, gdb's and the sanitizers'
 `#3 0x...`, glibc's `lib.so(symbol+0x8f)[0x...]`, glog's `@ 0x...`, UCX's `14 0x... f()`, Python's faulthandler, and
@@ -22,7 +22,7 @@ _NATIVE = re.compile(
     rf"|(?:PC: )?@ +{_HEX}(?: +(?:\d+|\(unknown\)))? +(?P<glog>\S.*?)\s*$"
     rf"|\d+ +{_HEX} (?P<ucx>.+?\)?) +(?P<ucx_lib>\S+):\d+\s*$"
 )
-_GDB_TELLS = re.compile(rf"^#\d+ +{_HEX} |\) (?:at|from) \S+$")  # and not a list that happens to be numbered so
+_GDB_FRAME = re.compile(rf"^#\d+ +{_HEX} |\) (?:at|from) \S+$")  # and not a list that happens to be numbered so
 _PYTHON = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+),? in (?P<function>.+?)\s*$')
 _THREAD = re.compile(r"(?P<current>Current thread|Stack|Thread) ?(?:0x[0-9a-fA-F]+)?.*\(most recent call first\):")
 _OTHER_LOG = re.compile(
@@ -39,14 +39,14 @@ _MOST = 64
 
 @dataclass(slots=True)
 class NativeStack:
-    """The stack printed after one fault, innermost first as printed; the threads that did not crash are left out."""
+    """The stack printed after one fault, innermost frame first; threads that did not crash are left out."""
 
     frames: list[Frame] = field(default_factory=list)
     python: list[Frame] = field(default_factory=list)
     _thread: bool = True
 
-    def take(self, text: str, line_no: int) -> bool:
-        """Feed the next line; True when it is a part of the stack."""
+    def feed(self, text: str, line_no: int) -> bool:
+        """Fold the next line; True when it is part of the stack."""
         text = _MPI.sub("", _OTHER_LOG.sub("", text, count=1), count=1).strip()
         thread = _THREAD.match(text)
         if thread is not None:
@@ -60,7 +60,7 @@ class NativeStack:
                 self._keep(self.frames if native else self.python, frame)
             return True
         found = _NATIVE.match(text)
-        if found is None or (found["gdb"] and not _GDB_TELLS.search(text)):
+        if found is None or (found["gdb"] and not _GDB_FRAME.search(text)):
             return False
         symbol = found["torch"] or found["gdb"] or found["glibc"] or found["glog"] or found["ucx"] or ""
         where = found["torch_lib"] or found["gdb_lib"] or found["gdb_file"] or found["asan_file"] or found["asan_lib"]
@@ -70,8 +70,8 @@ class NativeStack:
             self._keep(self.frames, frame)
         return True
 
-    def blamed(self, skip: Sequence[re.Pattern[str]]) -> Frame | None:
-        """The innermost frame that no skip pattern (searched in `path:function`) excuses: native code before Python."""
+    def guilty_frame(self, skip: Sequence[re.Pattern[str]]) -> Frame | None:
+        """The innermost frame that no skip pattern (searched in `path:function`) matches: native code before Python."""
         for frame in (*self.frames, *self.python):
             if not any(p.search(f"{frame.path}:{frame.function}") for p in skip):
                 return frame
@@ -95,7 +95,7 @@ def _frame(path: str, line: str, symbol: str, line_no: int) -> Frame | None:
 
 
 def symbol_name(symbol: str) -> str:
-    """`at::native::f<float>(at::Tensor const&) const` -> `at::native::f`; `_ZN2at6native1fERKNS_6TensorE` the same."""
+    """Name of a symbol: `at::native::f` of `at::native::f<float>(at::Tensor const&) const` or of its mangled form."""
     mangled = _MANGLED.match(symbol)
     if mangled is not None:
         return _demangled(symbol[mangled.end() :]) or symbol
@@ -108,7 +108,7 @@ def symbol_name(symbol: str) -> str:
 
 
 def _demangled(rest: str) -> str:
-    """The names of `2at6native1fE...`, joined."""
+    """Join the names of `2at6native1fE...`."""
     names: list[str] = []
     while (length := re.match(r"\d+", rest)) is not None:
         end = length.end() + int(length[0][:6])

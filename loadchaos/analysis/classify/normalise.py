@@ -1,4 +1,4 @@
-"""Takes out of a message what changes from death to death (addresses, hashes, ids, numbers), so that titles meet."""
+"""Replace what varies in a message (addresses, hashes, ids, numbers), so that equal failures have equal titles."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ROUNDS = 8
 
 
 def normalise(text: str) -> str:
-    """`text` with noise replaced by names, to a fixed point: `normalise(normalise(x)) == normalise(x)`.
+    """Replace noise by names, to a fixed point: `normalise(normalise(x)) == normalise(x)`.
 
     It never cuts: cutting is for display, and a title cut before it is compared is another title.
     """

@@ -1,4 +1,4 @@
-"""Takes one log line as people have it (compose, Kubernetes, journald, colours, JSON) down to what its writer said."""
+"""Strip what transports and loggers put before a log line (compose, Kubernetes, journald, colours, JSON)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _JSON_LIMIT = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """What is left: the text with its indentation, who wrote it ("" unknown), its level ("" none), its own clock.
+    """A stripped line: its text with indentation, its writer ("" unknown), its level ("" none) and its clock.
 
     `clock_s` counts seconds from the begin of some year as the log's own stamp has it, None where it has none: good for
     differences inside one log, and for nothing else.
@@ -63,14 +63,14 @@ class LogLine:
 
 
 def clock(month_day: str, time: str) -> float:
-    """`11-20`, `15:53:40` -> seconds; months count 31 days, which keeps the order and nearly every difference."""
+    """Seconds of `11-20`, `15:53:40`; months count 31 days, which keeps the order and nearly every difference."""
     month, day = month_day.split("-")
     hour, minute, second = time.split(":")
     return float(((int(month) * 31 + int(day)) * 24 + int(hour)) * 3600 + int(minute) * 60 + int(second))
 
 
-def told(clock_s: float) -> str:
-    """The stamp that `clock` took: `11-20 15:53:40`."""
+def format_clock(clock_s: float) -> str:
+    """The stamp that `clock` read: `11-20 15:53:40`."""
     minutes, second = divmod(round(clock_s), 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
@@ -79,7 +79,7 @@ def told(clock_s: float) -> str:
 
 
 def expand(raw: str) -> list[str]:
-    """The lines inside one raw line: itself, or what a JSON log record or an error body holds (several for a traceback)."""
+    """Lines inside one raw line: itself, or those of a JSON log record or an error body (several for a traceback)."""
     raw = raw.rstrip("\r\n")
     if "\x1b" in raw:
         raw = _ANSI.sub("", raw)
@@ -95,7 +95,7 @@ def expand(raw: str) -> list[str]:
 
 
 def _texts(record: object) -> list[str]:
-    """The messages in a JSON record: a log record's, or an HTTP error body's wherever servers put it."""
+    """Messages in a JSON record: a log record's, or an HTTP error body's wherever servers put it."""
     if not isinstance(record, dict):
         return []
     error = record.get("error")
@@ -109,8 +109,8 @@ def _texts(record: object) -> list[str]:
     return found
 
 
-def clean(text: str) -> LogLine:
-    """One expanded line without what transports, loggers and processes put before it. Never raises."""
+def strip_prefixes(text: str) -> LogLine:
+    """Strip what transports, loggers and processes put before an expanded line. Never raises."""
     writer = level = ""
     when: float | None = None
     at = 0
@@ -140,13 +140,13 @@ def clean(text: str) -> LogLine:
     return LogLine(text[at:], writer, level, when)
 
 
-def begins_anew(raw: str) -> bool:
-    """Whether a raw line begins a record of its own, by what transports, processes or loggers put before it."""
+def begins_record(raw: str) -> bool:
+    """True for a raw line that begins a record, by what transports, processes or loggers put before it."""
     if "\x1b" in raw:
         raw = _ANSI.sub("", raw)
     return bool(_OUTER.match(raw) or _WRITER.match(raw) or _STAMP.match(raw) or raw.startswith(("Traceback (", "{")))
 
 
 def without_margin(text: str) -> str:
-    """A line of an ExceptionGroup's traceback without the margin of bars; other lines as they are."""
+    """Strip the margin of bars in an ExceptionGroup's traceback; other lines stay as they are."""
     return _GROUP_BAR.sub("", text, count=1)

@@ -1,4 +1,4 @@
-"""Reads Python tracebacks line by line, one writer at a time, and finds the frame that is to blame."""
+"""Parse Python tracebacks line by line and find the guilty frame."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_FRAMES = 200  # a recursion error has a thousand; the innermost ones say w
 
 @dataclass(slots=True)
 class Frame:
-    """One frame; `path` as the log has it, `code` the source line where it was printed."""
+    """One stack frame; `path` as in the log, `code` the source line where it was printed."""
 
     path: str
     line: int
@@ -31,7 +31,7 @@ class Frame:
 
     @property
     def where(self) -> str:
-        """`gpu_model_runner.py _gather_mm_embeddings`; of native code that tells no file the function alone."""
+        """`gpu_model_runner.py _gather_mm_embeddings`; the function alone for native code without a file."""
         return f"{self.file} {self.function}".strip()
 
     def __str__(self) -> str:
@@ -40,10 +40,10 @@ class Frame:
 
 @dataclass(slots=True)
 class Trace:
-    """A traceback, open until the exception's own line; `chain` is shared by those that follow from one another.
+    """A traceback, open until its exception line; chained tracebacks share `chain`.
 
-    `logged` says that a logger told of it: the process went on. `warned`: it only warned. `named`: it, or
-    one that it follows from, is known by a signature: what is raised from that adds nothing.
+    `logged`: a logger reported it, and the process went on. `warned`: it was only a warning. `named`: a signature knows it
+    or one that it follows from, and what is raised from that adds nothing.
     """
 
     chain: int
@@ -55,8 +55,8 @@ class Trace:
     warned: bool = False
     named: bool = False
 
-    def take(self, text: str, line_no: int) -> bool:
-        """Feed the next line of the same writer; True when it was a part of this traceback and left it open."""
+    def feed(self, text: str, line_no: int) -> bool:
+        """Fold the next line of the same writer; True when it is part of this traceback and leaves it open."""
         found = _FILE.match(text)
         if found is not None:
             self.frames.append(Frame(found["path"], int(found["line"]), found["function"] or "<module>", line_no))
@@ -74,13 +74,13 @@ class Trace:
         return False
 
 
-def chains(text: str) -> bool:
-    """Whether this line says that the next traceback follows from the last one."""
+def begins_chained_traceback(text: str) -> bool:
+    """True for the line before a traceback that follows from the last one."""
     return text.startswith(_CHAIN)
 
 
-def guilty(frames: Sequence[Frame], skip: Sequence[re.Pattern[str]]) -> Frame | None:
-    """The innermost frame that no skip pattern (searched in `path:function`) excuses; the innermost if all are."""
+def guilty_frame(frames: Sequence[Frame], skip: Sequence[re.Pattern[str]]) -> Frame | None:
+    """The innermost frame that no skip pattern (searched in `path:function`) matches; else the innermost."""
     for frame in reversed(frames):
         where = f"{frame.path}:{frame.function}"
         if not any(p.search(where) for p in skip):

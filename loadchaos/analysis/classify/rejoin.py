@@ -1,6 +1,6 @@
-"""Joins what transports and terminals have cut: container runtimes' partial records, lines wrapped at a terminal's width.
+"""Rejoin split log lines: partial records of container runtimes, lines wrapped at a terminal's width.
 
-Which of these a log needs is seen at its head, so that ordinary logs pass through untouched.
+The head of a log shows which of these it needs, so that ordinary logs pass unchanged.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 
-from loadchaos.analysis.classify.prefixes import begins_anew
+from loadchaos.analysis.classify.prefixes import begins_record
 
 _HEAD_LINES = 2_000
 _LONGEST = 1 << 20
 _CRI = re.compile(r"\S+ (?:stdout|stderr) (?P<part>[PF]) ")
-_BLOB = re.compile(r'\{.*"MESSAGE" ?: ?\[')  # journald tells a text with colours in it as a list of bytes
+_BLOB = re.compile(r'\{.*"MESSAGE" ?: ?\[')  # journald writes a text with colours in it as a list of bytes
 _WIDTHS = range(40, 512)
 _FULL_LINES = 3
 
 
-def joined(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """The whole lines, each with the number of raw lines it was made of."""
+def rejoin(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """Whole lines, each with the number of raw lines it was made of."""
     rest = iter(lines)
     head = list(islice(rest, _HEAD_LINES))
     raw: Iterator[str] = chain(head, rest)
@@ -45,7 +45,7 @@ def _text(line: str) -> str:
 
 
 def _without_parts(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """The kubelet's own files: a record over 16 kB comes in parts, `P` until the last, `F`. One part is open a stream."""
+    """Join the kubelet's records: one over 16 kB comes in parts, `P` until the last, `F`; one part is open per stream."""
     open_: dict[str, tuple[int, str]] = {}
     for line in lines:
         found = _CRI.match(line)
@@ -63,20 +63,20 @@ def _without_parts(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
 
 
 def _width(head: list[str]) -> int:
-    """The terminal's width, 0 where nothing was wrapped: no line is longer, several are full and go on in the next."""
+    """Terminal width, 0 without wrapping: no line is longer, several are full and continue in the next."""
     lengths = Counter(len(line) for line in head)
     width = max(lengths, default=0)
     if width not in _WIDTHS or lengths[width] < _FULL_LINES:
         return 0
     full = [n for n, line in enumerate(head[:-1]) if len(line) == width]
-    go_on = sum(not begins_anew(head[n + 1]) for n in full)
-    return width if go_on >= _FULL_LINES and 2 * go_on >= len(full) else 0
+    continued = sum(not begins_record(head[n + 1]) for n in full)
+    return width if continued >= _FULL_LINES and 2 * continued >= len(full) else 0
 
 
 def _unwrapped(lines: Iterable[str], width: int) -> Iterator[tuple[int, str]]:
     count, text, full = 0, "", False
     for line in lines:
-        if count and not (full and line and not begins_anew(line) and len(text) < _LONGEST):
+        if count and not (full and line and not begins_record(line) and len(text) < _LONGEST):
             yield count, text
             count, text = 0, ""
         count, text, full = count + 1, text + line, len(line) == width

@@ -1,4 +1,4 @@
-"""Reads the signature files, checks them whole, and finds which signatures one line of text could be."""
+"""Load and validate the signature files, and scan lines for signatures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from loadchaos.core.errors import LoadchaosError
 from loadchaos.core.model import Severity
 
 WORD = re.compile(r"[A-Za-z]{3,}")
-"""What a line is cut into for the cheap scan: a signature is looked at only where its rarest word occurs."""
+"""Words of a line for the cheap scan: a signature is tried only where its rarest word occurs."""
 
 ROLES = ("cause", "echo", "hint", "noise", "fact", "start", "stop")
 _COMMON_TEXT = """
@@ -31,16 +31,16 @@ _SEVERITIES = get_args(Severity)
 
 
 class NotOverError(ValueError):
-    """over(x, limit) where x is not: the figure does not explain this failure and is left out."""
+    """over(x, limit) with x below the limit: the figure does not explain this failure and is left out."""
 
 
 class SignatureError(LoadchaosError):
-    """A signature file is wrong: names the file, the entry and what is wrong with it."""
+    """A mistake in a signature file, with file, entry and reason."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """What a signature is called when these functions or files are in its traceback (all of `frames`)."""
+    """Title of a signature when all of these functions or files (`frames`) are in its traceback."""
 
     frames: tuple[str, ...]
     title: str
@@ -91,7 +91,7 @@ class Signature:
 
 @dataclass(frozen=True)
 class Signatures:
-    """All signatures, ready to scan: `keys` are the words that make a line worth a look."""
+    """All signatures, ready to scan; a line without a word of `keys` cannot match."""
 
     all: tuple[Signature, ...]
     by_word: Mapping[str, tuple[Signature, ...]]
@@ -102,11 +102,11 @@ class Signatures:
     known: Mapping[str, Mapping[str, Any]]
 
     def get(self, signature_id: str) -> Signature | None:
-        """The signature of this id, None if there is none."""
+        """The signature with this id, None if there is none."""
         return next((s for s in self.all if s.id == signature_id), None)
 
-    def worth_a_look(self, line: str) -> bool:
-        """Whether a raw line may hold anything: a traceback, or the `find` of some signature. Cheap, and never wrong."""
+    def may_match(self, line: str) -> bool:
+        """False for a raw line without a traceback and without the `find` of any signature. Cheap, never misses one."""
         words = self.keys.intersection(WORD.findall(line))
         if not words:
             return False
@@ -139,11 +139,11 @@ class Signatures:
         return found
 
     def ignored(self, text: str) -> bool:
-        """Whether a line is not to be believed: it quotes what clients sent, or is our own."""
+        """True for a line that proves nothing: it quotes client text, or is our own."""
         return any(p.search(text) for p in self.ignore)
 
 
-# What an exception is called that no signature names; it counts only where an echo says that it mattered.
+# An exception that no signature names; it counts only where an echo shows that it mattered.
 UNKNOWN = Signature(
     id="unknown_exception",
     title="{exception}: {message} in {frame}",
@@ -173,14 +173,14 @@ _EXTRA_KEYS = frozenset({"Traceback", "File", "traceback"})  # so that traceback
 
 @lru_cache(maxsize=1)
 def load() -> Signatures:
-    """The shipped signatures, read once. Raises SignatureError: file, entry, reason."""
+    """The shipped signatures, loaded once. Raises SignatureError."""
     folder = resources.files("loadchaos.analysis.signatures")
     texts = {f.name: f.read_text("utf-8") for f in folder.iterdir() if f.name.endswith(".toml")}
     return build(dict(sorted(texts.items())))
 
 
 def build(texts: Mapping[str, str]) -> Signatures:
-    """Signatures from file name -> TOML text. Raises SignatureError for whatever cannot be meant so."""
+    """Build signatures from file name -> TOML text. Raises SignatureError for any mistake."""
     parsed = {name: _parse(name, text) for name, text in texts.items()}
     frames, ignore, known = (parsed.pop(f"{n}.toml", {}) for n in ("frames", "ignore", "known"))
     found: dict[str, Signature] = {}
@@ -256,7 +256,7 @@ def _signature(name: str, n: int, data: Mapping[str, Any]) -> Signature:
     lists = {key: _list(name, entry, data, key) for key in _LISTS}
     symptom = bool(data.get("symptom"))
     if not lists["pattern"] and not symptom:
-        raise SignatureError(f"{name}: {entry}: pattern is missing (symptom = true where no line tells)")
+        raise SignatureError(f"{name}: {entry}: pattern is missing (symptom = true for one without log lines)")
     if not lists["find"] and not symptom:
         raise SignatureError(f"{name}: {entry}: find is missing")
     for text in lists["find"]:
@@ -305,7 +305,7 @@ def _signature(name: str, n: int, data: Mapping[str, Any]) -> Signature:
 
 
 def _index(signatures: Iterable[Signature]) -> dict[str, tuple[Signature, ...]]:
-    """Rarest word -> signatures. A word cut off at either end of `find` may be longer in the line, so it is avoided."""
+    """Index by rarest word. A word at either end of `find` may be longer in the line, so it is avoided."""
     index: dict[str, list[Signature]] = {}
     for signature in signatures:
         for text in signature.find:
@@ -334,7 +334,7 @@ def _check_expression(name: str, entry: str, text: str) -> None:
 
 
 def evaluate(expression: str, values: Mapping[str, float]) -> float:
-    """The four operations, ceil(x), ceil2(x) (up to two decimals) and over(x, limit) on named figures.
+    """Evaluate + - * /, ceil(x), ceil2(x) (up to two decimals) and over(x, limit) on named figures.
 
     Raises KeyError for a figure that is not there, ValueError for anything else that is not arithmetic.
     """

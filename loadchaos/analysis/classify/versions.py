@@ -1,4 +1,4 @@
-"""Whether the server that failed is of a version that a known issue is about: `fixed in 0.27.1, you run 0.18.0`. Pure."""
+"""Compare the server's version with those of known issues: `fixed in 0.27.1, you run 0.18.0`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Order = tuple[tuple[int, ...], int, int]
 
 
 def order(text: str) -> Order | None:
-    """What versions are compared by, from the version at the begin of a text; None where there is none.
+    """Sort key of the version at the begin of a text; None where there is none.
 
-    `0.8.5.post1` > `0.8.5` > `0.8.5rc2`; a local part (`+cpu`) says nothing.
+    `0.8.5.post1` > `0.8.5` > `0.8.5rc2`; a local part (`+cpu`) does not count.
     """
     found = _VERSION.match(text.strip())
     if found is None:
@@ -31,7 +31,7 @@ def order(text: str) -> Order | None:
 
 
 def within(spec: str, version: str) -> bool | None:
-    """Whether a version is in `>=0.11.0, <0.27.1`; None when either cannot be read."""
+    """True when a version is in `>=0.11.0, <0.27.1`; None when either cannot be parsed."""
     clauses, mine = _CLAUSE.findall(spec), order(version)
     if not clauses or mine is None:
         return None
@@ -46,25 +46,25 @@ def within(spec: str, version: str) -> bool | None:
 
 
 def standing(issue: Mapping[str, Any], version: str) -> str:
-    """What the issue means for who runs this version, in words that follow `fixed in ...`."""
+    """Standing of an issue for a server of this version; the text follows `fixed in ...`."""
     fixed, affected = str(issue.get("fixed") or ""), str(issue.get("affected") or "")
-    cure, mine = order(fixed), order(version)
+    fix, mine = order(fixed), order(version)
     hit = within(affected, version) if affected else None
-    if cure is not None and mine is not None:
-        if mine < cure:
-            lacks = "it lacks the cure" if hit is not False else f"it is older than those affected ({affected})"
-            return f"you run {version}: {lacks}"
+    if fix is not None and mine is not None:
+        if mine < fix:
+            why = "it lacks the fix" if hit is not False else f"it is older than those affected ({affected})"
+            return f"you run {version}: {why}"
         condition = fixed.partition(" ")[2]
         if condition:
-            return f"you run {version}, which has the cure only {condition}"
-        return f"you run {version}, which should have the cure: tell upstream that it is back"
+            return f"you run {version}, which has the fix only {condition}"
+        return f"you run {version}, which should have the fix. Report upstream that the bug is back"
     if hit is not None:
         return f"you run {version}, {'one of the affected' if hit else 'not one of the affected'} ({affected})"
     return f"you run {version}"
 
 
 def with_standing(known: Iterable[Any], dialect: str | None, version: str | None) -> list[Any]:
-    """Known issues with `you_run` and `standing` for this server; those of other projects as they are."""
+    """Known issues with `you_run` and `standing` for this server; issues of other projects stay as they are."""
     repository = DIALECTS.get(dialect or "", UNKNOWN).repository
     return [
         {**k, "you_run": version, "standing": standing(k, version)}

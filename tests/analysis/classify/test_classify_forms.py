@@ -12,8 +12,8 @@ import pytest
 
 from loadchaos.analysis.classify.classifier import Classifier, classify_text, group, load
 from loadchaos.analysis.classify.normalise import normalise
-from loadchaos.analysis.classify.prefixes import clean
-from loadchaos.analysis.classify.python_stack import Frame, guilty
+from loadchaos.analysis.classify.prefixes import strip_prefixes
+from loadchaos.analysis.classify.python_stack import Frame, guilty_frame
 from loadchaos.analysis.failure import Failure
 
 CRASHES = Path(__file__).parents[2] / "crashes"
@@ -184,9 +184,9 @@ def test_the_same_line_a_million_times_is_a_handful_of_matches_and_a_count() -> 
 
 def test_the_guilty_frame_is_the_innermost_that_nobody_excuses() -> None:
     frames = [Frame("/vllm/a.py", 1, "a", 1), Frame("/usr/lib/python3.11/threading.py", 2, "run", 2)]
-    assert guilty(frames, load().skip) is frames[0]
-    assert guilty(frames[1:], load().skip) is frames[1]
-    assert guilty([], load().skip) is None
+    assert guilty_frame(frames, load().skip) is frames[0]
+    assert guilty_frame(frames[1:], load().skip) is frames[1]
+    assert guilty_frame([], load().skip) is None
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_no_text_makes_it_raise() -> None:
     ],
 )
 def test_a_line_is_cleaned_of_what_stands_before_it(raw: str, writer: str, level: str, text: str) -> None:
-    line = clean(raw)
+    line = strip_prefixes(raw)
     assert (line.writer, line.level, line.text) == (writer, level, text)
 
 

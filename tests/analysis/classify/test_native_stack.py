@@ -66,8 +66,8 @@ def test_the_thread_that_crashed_is_read_and_the_others_are_not() -> None:
             '  File "/x/guilty.py", line 2 in crashes',
         ]
     ):
-        assert stack.take(line, n)
-    blamed = stack.blamed(load().skip)
+        assert stack.feed(line, n)
+    blamed = stack.guilty_frame(load().skip)
     assert blamed is not None
     assert blamed.where == "guilty.py crashes"
 

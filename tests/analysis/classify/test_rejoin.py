@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from loadchaos.analysis.classify.rejoin import joined
+from loadchaos.analysis.classify.rejoin import rejoin
 from loadchaos.cli.main import main
 
 CRASHES = Path(__file__).parents[2] / "crashes"
@@ -48,13 +48,13 @@ def test_a_coloured_message_in_journalds_json_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", sorted(CRASHES.rglob("*.log")), ids=lambda p: p.stem)
 def test_a_log_that_nobody_cut_is_left_alone(path: Path) -> None:
     lines = path.read_text("utf-8").partition("\n\n")[2].splitlines()
-    assert list(joined(lines)) == [(1, line) for line in lines]
+    assert list(rejoin(lines)) == [(1, line) for line in lines]
 
 
 def test_lines_that_happen_to_be_equally_long_are_no_wrapped_ones() -> None:
     lines = [f"INFO 11-20 15:53:{n:02d} [loggers.py:123] Engine 000: Running: {n:02d} reqs" for n in range(60)]
-    assert list(joined(lines)) == [(1, line) for line in lines]
+    assert list(rejoin(lines)) == [(1, line) for line in lines]
 
 
 def test_a_part_whose_end_never_came_is_told_all_the_same() -> None:
-    assert list(joined(["2026-01-01T00:00:00Z stderr P half"])) == [(1, "2026-01-01T00:00:00Z stderr P half")]
+    assert list(rejoin(["2026-01-01T00:00:00Z stderr P half"])) == [(1, "2026-01-01T00:00:00Z stderr P half")]

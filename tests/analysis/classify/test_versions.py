@@ -1,4 +1,4 @@
-"""What a known issue means for who runs this version: it lacks the cure, has it, or is not affected."""
+"""What a known issue means for who runs this version: it lacks the fix, has it, or is not affected."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def test_a_range_of_versions_is_read(spec: str, version: str, inside: bool | Non
 @pytest.mark.parametrize(
     ("issue", "version", "words"),
     [
-        ({"fixed": "0.27.1"}, "0.18.0", "lacks the cure"),
-        ({"fixed": "0.27.1"}, "0.32.0", "should have the cure: tell upstream"),
+        ({"fixed": "0.27.1"}, "0.18.0", "lacks the fix"),
+        ({"fixed": "0.27.1"}, "0.32.0", "should have the fix: tell upstream"),
         ({"fixed": "0.8.5.post1 with --disable-chunked-mm-input"}, "0.18.0", "only with --disable-chunked-mm-input"),
         ({"fixed": "0.27.1", "affected": ">=0.11.0, <0.27.1"}, "0.10.0", "older than those affected"),
         ({"affected": ">=0.11.0, <=0.13.0"}, "0.12.0", "one of the affected"),
@@ -72,4 +72,4 @@ def test_the_verdict_says_which_version_runs_and_what_that_means(history: object
     h.serve(0.2).log(h.MISS).die(ids).idle(3).end()  # type: ignore[attr-defined]
     [failure] = h.verdict()["failures"]  # type: ignore[attr-defined]
     [known] = [k for k in failure["known"] if k["issue"] == "vllm-project/vllm#38551"]
-    assert (known["you_run"], known["standing"]) == ("0.18.0", "you run 0.18.0: it lacks the cure")
+    assert (known["you_run"], known["standing"]) == ("0.18.0", "you run 0.18.0: it lacks the fix")
