@@ -58,7 +58,7 @@ _events = cast("Any", locust.events)  # its hooks carry no types
 class WorkerUser(User):
     """Represents this worker in Locust's counts.
 
-    One of its slots once they are edited.
+    Once the number of users is edited, each of these is one of the worker's slots.
     """
 
     users = 0

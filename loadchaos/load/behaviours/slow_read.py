@@ -20,9 +20,9 @@ _BUFFER_BYTES = 4096
 
 
 class Options(BaseModel):
-    """At most `bytes` a read, `pause` between reads.
+    """At most `bytes` a read and `pause` between reads.
 
-    Normal reading after `for`.
+    After `for` it reads normally.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)

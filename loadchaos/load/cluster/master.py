@@ -1,6 +1,5 @@
-"""Master of a load on many machines.
+"""Master of a load on many machines: worker slots, plan, rows, commands.
 
-Slots, plan, rows, commands, lost workers.
 It writes each worker's rows into that worker's file of the run folder, and events of the workers themselves into
 `requests-master.jsonl`. A lost, late or slow worker is an observation: the load goes on.
 """

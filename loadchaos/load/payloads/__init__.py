@@ -1,9 +1,9 @@
-"""SHELF: what is sent. Each payload is one file with its options and how it adds to a request.
+"""Payloads: what a request contains, such as text, images or tools.
 
-A new payload is one file with an `Options` model, an `ORDER` and `add`, and one entry in PAYLOADS; `text` is the one to
-copy. Options may also offer `describe()` (for `explain`), `variants()` (options sent one after the other),
-`ignored_payloads(names)` (payloads of the same traffic that have no effect beside this one), `warning(...)` (text if the
-options have no effect under the load) and `can_kill`.
+A payload is a module with `Options` (a pydantic model: its keys in a profile), `ORDER` and `add`, which adds to a
+`Draft`. To add one, copy `tools.py` and add an entry to PAYLOADS below. Options may also offer `describe()` (for
+`explain`), `variants()` (sent one after the other), `ignored_payloads(names)` (payloads without effect beside this one),
+`warning(in_flight, requests)`, `notes()`, `per_request()` and `can_kill`.
 """
 
 from __future__ import annotations
@@ -44,5 +44,8 @@ PAYLOADS: Mapping[str, Payload] = {
 
 
 def build(step: Step, facts: Facts) -> Request:
-    """The request of a step on this server. Pure: an incident can make the very bytes again."""
+    """Build the request of a step for this server.
+
+    Pure: an incident can rebuild the very bytes.
+    """
     return _build(step, facts, PAYLOADS)

@@ -1,6 +1,6 @@
-"""A Motion-JPEG video in the oldest container there is: every decoder reads it, and writing it takes no codec.
+"""Write Motion-JPEG video in an AVI container, which needs no codec.
 
-RIFF AVI as Microsoft's `AVI RIFF File Reference` has it: a list of headers, the frames as they are, an index of them.
+Every decoder reads it. RIFF AVI as in Microsoft's `AVI RIFF File Reference`: a list of headers, the frames, an index.
 """
 
 from __future__ import annotations
@@ -13,77 +13,31 @@ _KEY_FRAME = 0x10
 
 
 def file(frames: Sequence[bytes], width: int, height: int, fps: int) -> bytes:
-    """The file of these JPEGs, each of width x height pixels, shown `fps` a second."""
+    """Build the AVI file of these JPEGs.
+
+    Args:
+        frames: JPEG files of equal size.
+        width: Width in pixels.
+        height: Height in pixels.
+        fps: Frames per second.
+    """
     largest = max(len(frame) for frame in frames)
     movie, index, at = [b"movi"], [], 4
     for frame in frames:
         index.append(struct.pack("<4sIII", b"00dc", _KEY_FRAME, at, len(frame)))
         movie.append(_chunk(b"00dc", frame))
         at += len(movie[-1])
+    rate = largest * fps
+    main = (1_000_000 // fps, rate, 0, _HAS_INDEX, len(frames), 0, 1, largest, width, height, 0, 0, 0, 0)
+    stream = (b"vids", b"MJPG", 0, 0, 0, 0, 1, fps, 0, len(frames), largest, 0xFFFFFFFF, 0, 0, 0, width, height)
+    bitmap = (40, width, height, 1, 24, b"MJPG", width * height * 3, 0, 0, 0, 0)
     head = _list(
         b"hdrl",
-        _chunk(
-            b"avih",
-            struct.pack(
-                "<14I",
-                1_000_000 // fps,
-                largest * fps,
-                0,
-                _HAS_INDEX,
-                len(frames),
-                0,
-                1,
-                largest,
-                width,
-                height,
-                0,
-                0,
-                0,
-                0,
-            ),
-        ),
+        _chunk(b"avih", struct.pack("<14I", *main)),
         _list(
             b"strl",
-            _chunk(
-                b"strh",
-                struct.pack(
-                    "<4s4sIHHIIIIIIII4H",
-                    b"vids",
-                    b"MJPG",
-                    0,
-                    0,
-                    0,
-                    0,
-                    1,
-                    fps,
-                    0,
-                    len(frames),
-                    largest,
-                    0xFFFFFFFF,
-                    0,
-                    0,
-                    0,
-                    width,
-                    height,
-                ),
-            ),
-            _chunk(
-                b"strf",
-                struct.pack(
-                    "<IiiHH4sIiiII",
-                    40,
-                    width,
-                    height,
-                    1,
-                    24,
-                    b"MJPG",
-                    width * height * 3,
-                    0,
-                    0,
-                    0,
-                    0,
-                ),
-            ),
+            _chunk(b"strh", struct.pack("<4s4sIHHIIIIIIII4H", *stream)),
+            _chunk(b"strf", struct.pack("<IiiHH4sIiiII", *bitmap)),
         ),
     )
     return _chunk(b"RIFF", b"AVI " + head + _chunk(b"LIST", b"".join(movie)) + _chunk(b"idx1", b"".join(index)))
@@ -94,5 +48,5 @@ def _list(kind: bytes, *parts: bytes) -> bytes:
 
 
 def _chunk(kind: bytes, data: bytes) -> bytes:
-    """Chunks begin at even places."""
+    """Build a chunk; chunks begin at even offsets."""
     return struct.pack("<4sI", kind, len(data)) + data + b"\0" * (len(data) % 2)

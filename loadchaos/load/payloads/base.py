@@ -1,4 +1,4 @@
-"""A request while payloads add to it: content parts as JSON bytes, and what the server should count."""
+"""The payload interface, and the draft of a request that payloads add to."""
 
 from __future__ import annotations
 
@@ -14,31 +14,39 @@ from loadchaos.core.rng import Rng
 
 @dataclass(slots=True)
 class Draft:
-    """Mutable, of one request only. `text_tokens` counts template and text, None where the server's count is unknown.
+    """A request while its payloads add to it, one after the other.
 
-    `pieces` are the content parts before the text, each a run of JSON bytes with a comma behind it. `final` is set by a
-    payload that has fixed prompt and output itself: nothing is fitted any more then. `history` are earlier messages as
-    JSON, each with a comma behind it, and `history_tokens` what they cost. `way` is how the text is made (text.Way),
-    `countable` False: what stands in the prompt beside text and images is not known. `extra` are further fields of the
-    body, `model` asks for another one than the run's. `request` is a complete one that is sent as it is. `image_names`
-    are of images and videos that may come again; None where some were put in of which nothing is known.
+    Then it is built.
+    Attributes:
+        parts: Content parts before the text, each as JSON bytes with a trailing comma.
+        text_tokens: Tokens of template and text; None where the server's count is unknown.
+        text_style: Style of the text (text.TextStyle).
+        image_names: Numbers of images and videos that may repeat; None where some are unknown.
+        length_known: False if the prompt holds more than text and images.
+        edge: Margin of a near-limit rung (prompt tokens minus limit).
+        fixed_length: A payload has set prompt and output itself, so nothing is fitted to the server.
+        history: Earlier messages as JSON, each with a trailing comma; `history_tokens` is their cost.
+        extra: More fields of the body.
+        model: Model to ask for in place of the run's.
+        request: A complete request that is sent as it is.
+        notes: What was reduced to fit the server, in words.
     """
 
     output: Output
     expect: Sequence[Outcome]
-    pieces: list[bytes] = field(default_factory=list)
+    parts: list[bytes] = field(default_factory=list)
     text: str | None = None
     text_tokens: int | None = None
-    way: object = None
+    text_style: object = None
     nonce: str = ""
     images: int = 0
     videos: int = 0
     image_names: list[int] | None = field(default_factory=list)
     image_tokens: int = 0
     image_tokens_known: bool = True
-    countable: bool = True
+    length_known: bool = True
     edge: int | None = None
-    final: bool = False
+    fixed_length: bool = False
     history: list[bytes] = field(default_factory=list)
     history_tokens: int = 0
     extra: dict[str, object] = field(default_factory=dict)
@@ -48,9 +56,9 @@ class Draft:
 
 
 class Payload(Protocol):
-    """What an entry of the shelf offers; a module does.
+    """Interface of a payload; each module of the table implements it.
 
-    `order` says when it adds: images before text, because what they cost is taken off what the text may have.
+    `ORDER`: images add before text, because their cost is subtracted from the text's length.
     """
 
     @property
@@ -59,7 +67,7 @@ class Payload(Protocol):
 
     @property
     def ORDER(self) -> int:  # noqa: N802 - a constant of a module
-        """Lower adds first."""
+        """Payloads with lower numbers add first."""
 
     def add(self, draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:
-        """Add to the draft. Pure: the same arguments, the same bytes."""
+        """Add to the draft. Pure: equal arguments give equal bytes."""

@@ -1,7 +1,7 @@
-"""Conversations that grow turn by turn: each request carries all of its conversation so far, exactly as long as planned.
+"""Multi-turn conversations: each request carries all earlier turns.
 
-The server's own answers are not in it: a step is made before it is sent, by any worker, so what the assistant said is
-made up, and the same in every turn. The prefix cache therefore hits on all but the newest question.
+The server's own answers are not in it. A step is built before it is sent, by any worker, so the assistant's messages are
+made up, and equal in every turn. The prefix cache therefore hits on all but the newest question.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from loadchaos.core import rng as draws
 from loadchaos.core.model import Facts, Step, TextFacts
 from loadchaos.core.units import IntRange, Range
 from loadchaos.load.payloads.base import Draft
-from loadchaos.load.payloads.text import corpus_of, prompt
+from loadchaos.load.payloads.text import corpus_for, write_prompt
 
 ORDER = 12
-_KEPT = 512
+_CACHED_MESSAGES = 512
 
 
 class Options(BaseModel):
-    """`turns` requests a conversation; its last prompt has `tokens`, template and all earlier turns included.
+    """Number of `turns` and `tokens` of the last prompt of a conversation.
 
-    `parallel` conversations go on at a time: request n of this traffic belongs to conversation n modulo that. It should
-    be no less than the requests of this traffic in flight, or a turn is sent before the one before it was answered.
+    `tokens` includes the template and all earlier turns. `parallel` conversations go on at a time: request n of this
+    traffic belongs to conversation n modulo `parallel`. `parallel` should be at least the number of this traffic's requests
+    in flight, or a turn is sent before the previous one was answered.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -38,13 +39,13 @@ class Options(BaseModel):
 
     @field_validator("tokens")
     @classmethod
-    def _some(cls, value: Range) -> Range:
+    def _at_least_one_token(cls, value: Range) -> Range:
         if value.low < 1:
             raise ValueError(f"a conversation has at least 1 token (got {value})")
         return value
 
     @model_validator(mode="after")
-    def _room(self) -> Options:
+    def _turns_fit(self) -> Options:
         if self.tokens.low < 2 * self.turns - 1:
             raise ValueError(
                 f"{self.turns} turns have {2 * self.turns - 1} messages of a token or more: "
@@ -54,11 +55,11 @@ class Options(BaseModel):
 
     @classmethod
     def ignored_payloads(cls, names: Iterable[str]) -> list[str]:
-        """What else would make the prompt."""
+        """Payloads that would also write the prompt."""
         return [name for name in names if name in ("text", "near_limit")]
 
     def place(self, ordinal: int) -> tuple[int, int]:
-        """(conversation, turn from 0) of a request."""
+        """Return (conversation, turn from 0) of a request."""
         group, within = divmod(ordinal, self.turns * self.parallel)
         return group * self.parallel + within % self.parallel, within // self.parallel
 
@@ -73,11 +74,11 @@ class Options(BaseModel):
         )
 
     def describe(self) -> str:
-        """For `explain`."""
+        """Describe the payload, for `explain`."""
         return f"conversations of {self.turns} turns that grow to {self.tokens} tokens, {self.parallel} at a time"
 
     def per_request(self) -> dict[str, float]:
-        """For `explain`: the mean of what one request carries."""
+        """Average content of a request for `explain`."""
         last = (self.tokens.low + self.tokens.high) / 2
         return {"tokens": last * (self.turns + 1) / (2 * self.turns)}
 
@@ -85,43 +86,46 @@ class Options(BaseModel):
 def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - drawn by conversation, not by step
     """Put the earlier turns in front and set the newest question."""
     assert isinstance(options, Options)
-    number, turn = options.place(step.ordinal)
+    number, turn_number = options.place(step.ordinal)
     seed = draws.hash64(step.run_seed, step.phase, draws.text_seed(step.traffic), 11, number)
     overhead = facts.text.overhead if facts.text else 0
     each = facts.text.turn_overhead if facts.text else None
-    last = _fitting(draws.Rng(seed).between(options.tokens.low, options.tokens.high), draft, facts)
+    last = _limit_tokens(draws.Rng(seed).between(options.tokens.low, options.tokens.high), draft, facts)
     sizes = _sizes(last - overhead - (options.turns - 1) * (each or 0), options.turns)
-    draft.history = [_message(facts.text, seed, i, size) for i, size in enumerate(sizes[: 2 * turn])]
-    draft.history_tokens = sum(sizes[: 2 * turn]) + turn * (each or 0)
-    draft.way = None
-    own = draws.Rng(draws.hash64(seed, 2 * turn))
-    prompt(draft, facts, overhead + draft.history_tokens + sizes[2 * turn], own)
-    if turn and each is None:
-        draft.countable = False  # what the template puts between turns is not known here
+    draft.history = [_message(facts.text, seed, i, size) for i, size in enumerate(sizes[: 2 * turn_number])]
+    draft.history_tokens = sum(sizes[: 2 * turn_number]) + turn_number * (each or 0)
+    draft.text_style = None
+    own = draws.Rng(draws.hash64(seed, 2 * turn_number))
+    write_prompt(draft, facts, overhead + draft.history_tokens + sizes[2 * turn_number], own)
+    if turn_number and each is None:
+        draft.length_known = False  # what the template puts between turns is not known here
 
 
-def _fitting(wanted: int, draft: Draft, facts: Facts) -> int:
+def _limit_tokens(wanted: int, draft: Draft, facts: Facts) -> int:
     limits = [n - 1 for n in (facts.max_model_len, facts.capacity_tokens) if n is not None]
     limits += [facts.input_limit] if facts.input_limit is not None else []
-    room = min(limits, default=wanted + draft.image_tokens) - draft.image_tokens
-    if room < wanted:
-        draft.notes.append(f"a conversation of {room} tokens in place of {wanted}: the server's limit")
-    return min(room, wanted)
+    available = min(limits, default=wanted + draft.image_tokens) - draft.image_tokens
+    if available < wanted:
+        draft.notes.append(f"a conversation of {available} tokens in place of {wanted}: the server's limit")
+    return min(available, wanted)
 
 
 @functools.lru_cache(maxsize=256)
 def _sizes(tokens: int, turns: int) -> tuple[int, ...]:
-    """Tokens of each message, questions and answers in turn, as equal as they can be; at least 1 each."""
+    """Tokens of each message, as equal as possible and at least 1 each."""
     messages = 2 * turns - 1
     least, more = divmod(max(tokens, messages), messages)
     return tuple(least + (i >= messages - more) for i in range(messages))
 
 
-@functools.lru_cache(maxsize=_KEPT)
+@functools.lru_cache(maxsize=_CACHED_MESSAGES)
 def _message(known: TextFacts | None, seed: int, index: int, tokens: int) -> bytes:
-    """An earlier message as JSON: a question as it was sent in its own turn, or a made-up answer."""
+    """Build an earlier message as JSON.
+
+    A question as it was sent, or a made-up answer.
+    """
     own = draws.Rng(draws.hash64(seed, index))
-    corpus = corpus_of(known)
-    opening, spent = corpus.nonce(tokens, own) if index % 2 == 0 else ("", 0)
-    text = opening + corpus.take(tokens - spent, own)
+    corpus = corpus_for(known)
+    opening, used = corpus.make_nonce(tokens, own) if index % 2 == 0 else ("", 0)
+    text = opening + corpus.text_of(tokens - used, own)
     return orjson.dumps({"role": "assistant" if index % 2 else "user", "content": text}) + b","

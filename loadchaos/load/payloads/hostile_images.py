@@ -1,6 +1,7 @@
-"""Images that servers stumble over, one a request, in turn: the shipped corpus, or a folder of your own.
+"""Hostile images, one per request in turn.
 
-Right is a 4xx or a right answer, as the corpus says for each; a 5xx or a death never is.
+The shipped corpus or your folder.
+A 4xx or a correct answer is right, as the corpus says for each image; a 5xx or a death never is.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from loadchaos.load.payloads import image_corpus
 from loadchaos.load.payloads.base import Draft
 
 ORDER = 0
-_NAMED = 5
-_EXPECTED: Mapping[image_corpus.Right, Sequence[Outcome]] = {
+_MAX_NAMED = 5
+_EXPECTED_OUTCOMES: Mapping[image_corpus.CorrectAnswer, Sequence[Outcome]] = {
     "image": ("ok",),
     "refusal": ("rejected",),
     "either": ("ok", "rejected"),
@@ -32,9 +33,9 @@ _EXPECTED: Mapping[image_corpus.Right, Sequence[Outcome]] = {
 
 
 class Options(BaseModel):
-    """`folder` of your own in place of the shipped corpus; `only` some files of it, whatever their names.
+    """Your own `folder` in place of the shipped corpus; `only` selects files.
 
-    Without a manifest, files whose names are no images' are left out.
+    Without a manifest, files without an image's suffix are not sent unless `only` names them.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -44,8 +45,8 @@ class Options(BaseModel):
     only: tuple[str, ...] = ()
 
     @model_validator(mode="after")
-    def _there(self) -> Options:
-        known = [e.file for e in _read(self.folder)]
+    def _has_images(self) -> Options:
+        known = [e.file for e in _corpus(self.folder)]
         if not known:
             raise ValueError(f"{self.folder} holds no file")
         for name in self.only:
@@ -53,57 +54,61 @@ class Options(BaseModel):
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f"; did you mean {near[0]}?" if near else ""
                 raise ValueError(f"{name} is not among the images{hint}")
-        if not self.chosen():
-            raise ValueError(
-                f"{self.folder} holds no image ({self._left_out()}); `only` sends a file whatever its name"
-            )
+        if not self.selected():
+            raise ValueError(f"{self.folder} holds no image ({self._skipped()}); `only` sends a file whatever its name")
         return self
 
-    def chosen(self) -> Sequence[image_corpus.CorpusImage]:
-        """What is sent, in this order."""
-        entries = _read(self.folder)
+    def selected(self) -> Sequence[image_corpus.CorpusImage]:
+        """Images that are sent, in this order."""
+        entries = _corpus(self.folder)
         if self.only:
             return [e for e in entries if e.file in self.only]
-        strange = _strange(self.folder)
-        return [e for e in entries if e.file not in strange]
+        non_images = _non_images(self.folder)
+        return [e for e in entries if e.file not in non_images]
 
     def notes(self) -> Sequence[str]:
-        """What is to be known before the load."""
-        return [f"{self.folder}: {told}"] if (told := self._left_out()) else []
+        """Notes for the user before the load."""
+        return [f"{self.folder}: {skipped}"] if (skipped := self._skipped()) else []
 
-    def _left_out(self) -> str:
-        strange = () if self.only else _strange(self.folder)
-        more = f" and {len(strange) - _NAMED} more" if len(strange) > _NAMED else ""
+    def _skipped(self) -> str:
+        non_images = () if self.only else _non_images(self.folder)
+        rest = f" and {len(non_images) - _MAX_NAMED} more" if len(non_images) > _MAX_NAMED else ""
         return (
-            f"not sent, because their names are not those of images: {', '.join(strange[:_NAMED])}{more}"
-            if strange
+            f"not sent, because their names are not those of images: {', '.join(non_images[:_MAX_NAMED])}{rest}"
+            if non_images
             else ""
         )
 
     def describe(self) -> str:
-        """For `explain`."""
+        """Describe the payload, for `explain`."""
         whose = f"of {self.folder}" if self.folder else "of the shipped corpus"
-        left_out = f" ({told})" if (told := self._left_out()) else ""
-        return f"one of {len(self.chosen())} hostile images {whose}, in turn{left_out}"
+        note = f" ({skipped})" if (skipped := self._skipped()) else ""
+        return f"one of {len(self.selected())} hostile images {whose}, in turn{note}"
 
     def per_request(self) -> dict[str, float]:
-        """For `explain`: the mean of what one request carries; what these cost in tokens nobody knows."""
+        """Average content of a request for `explain`.
+
+        The images' tokens are unknown.
+        """
         return {"images": 1.0, "uncounted_images": 1.0}
 
 
 def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - in turn, not drawn
-    """Put the image in front of the text; what is expected is what its manifest calls right."""
+    """Put the image in front of the text.
+
+    Its manifest decides the expected outcome.
+    """
     assert isinstance(options, Options)
     if facts.images is False:
         draft.notes.append("the model takes no images: sent as text only")
         return
-    chosen = options.chosen()
-    entry = chosen[step.ordinal % len(chosen)]
-    draft.pieces.append(_part(_folder(options.folder), entry))
+    selected = options.selected()
+    entry = selected[step.ordinal % len(selected)]
+    draft.parts.append(_part(_folder(options.folder), entry))
     draft.images += 1
     draft.image_tokens_known, draft.image_names = False, None
     if tuple(step.expect) == ("ok",):
-        draft.expect = _EXPECTED[entry.right]
+        draft.expect = _EXPECTED_OUTCOMES[entry.right]
 
 
 def _folder(given: str | None) -> Path:
@@ -111,7 +116,7 @@ def _folder(given: str | None) -> Path:
 
 
 @functools.lru_cache(maxsize=8)
-def _read(given: str | None) -> Sequence[image_corpus.CorpusImage]:
+def _corpus(given: str | None) -> Sequence[image_corpus.CorpusImage]:
     try:
         return image_corpus.read(_folder(given))
     except (OSError, KeyError, TypeError) as e:
@@ -120,8 +125,8 @@ def _read(given: str | None) -> Sequence[image_corpus.CorpusImage]:
 
 
 @functools.lru_cache(maxsize=8)
-def _strange(given: str | None) -> Sequence[str]:
-    return tuple(image_corpus.no_images(_folder(given)))
+def _non_images(given: str | None) -> Sequence[str]:
+    return tuple(image_corpus.non_images(_folder(given)))
 
 
 @functools.lru_cache(maxsize=512)

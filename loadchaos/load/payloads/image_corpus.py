@@ -1,7 +1,7 @@
-"""The corpus of images that servers stumble over: each file, what it is, and what a right server answers; and its maker.
+"""The corpus of hostile images: files, expected answers, and their maker.
 
-`loadchaos images build FOLDER` writes the files and manifest.json. Everything is small: what is huge in pixels is flat,
-what is huge when unpacked is a promise in a header. A folder of your own may have the same manifest.
+`loadchaos images build FOLDER` writes the files and manifest.json. Everything is small: images with many pixels are
+flat, and files that unpack to a large size only claim it in a header. Your own folder may have the same manifest.
 """
 
 from __future__ import annotations
@@ -16,48 +16,56 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-Right = Literal["image", "refusal", "either"]
-"""What a right server answers: it took the image, it refused with a 4xx, or one of the two."""
+CorrectAnswer = Literal["image", "refusal", "either"]
+"""Correct answer: the image is accepted, it is refused with a 4xx, or either."""
 
 Form = Literal["base64", "verbatim", "text"]
-"""How the file stands in its data URL: in base64, as it is behind `;base64,`, or percent-encoded without it."""
+"""Form of the file in its data URL: base64, raw bytes after `;base64,`, or percent-encoded without it."""
 
 MANIFEST = "manifest.json"
 _SIDE = 64
-_PILLOWS_LIMIT = 178_956_970
+_PILLOW_PIXEL_LIMIT = 178_956_970
 """Pillow refuses more pixels than this as a decompression bomb (2 x Image.MAX_IMAGE_PIXELS)."""
 
 
 @dataclass(frozen=True)
 class CorpusImage:
-    """One image of the corpus, as manifest.json has it. `pixels` is "64x64" as its header says, "" where it says none."""
+    """One image of the corpus, as in manifest.json.
+
+    `pixels` is the size in its header such as "64x64", "" where there is none.
+    """
 
     file: str
     mime: str
     what: str
-    right: Right
+    right: CorrectAnswer
     form: Form = "base64"
     pixels: str = ""
     sha256: str = ""
 
 
 @dataclass(frozen=True)
-class _Maker:
-    entry: CorpusImage
+class _CorpusEntry:
+    """An image and the function that makes its bytes."""
+
+    image: CorpusImage
     make: Callable[[], bytes]
 
 
 def build(folder: Path) -> list[CorpusImage]:
-    """Write every file and the manifest. Formats this Pillow cannot write are left out; returns what was written."""
+    """Write every file and the manifest; returns the images that were written.
+
+    Formats that this Pillow cannot write are left out.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for maker in _makers():
+    for entry in _entries():
         try:
-            data = maker.make()
+            data = entry.make()
         except (KeyError, OSError):
             continue  # an optional codec (AVIF, WebP) this Pillow was built without
-        (folder / maker.entry.file).write_bytes(data)
-        details = {**asdict(maker.entry), "sha256": hashlib.sha256(data).hexdigest(), "pixels": _pixels(data)}
+        (folder / entry.image.file).write_bytes(data)
+        details = {**asdict(entry.image), "sha256": hashlib.sha256(data).hexdigest(), "pixels": _pixels(data)}
         written.append(CorpusImage(**details))
     manifest = {"about": __doc__.splitlines()[0] if __doc__ else "", "images": [asdict(e) for e in written]}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
@@ -65,7 +73,7 @@ def build(folder: Path) -> list[CorpusImage]:
 
 
 def _pixels(data: bytes) -> str:
-    """The size its header tells; PNG's by hand, because Pillow refuses to look at the largest."""
+    """Read the size in the header; PNG by hand, as Pillow refuses the largest."""
     if data[:8] == _SIGNATURE and len(data) >= 24:
         return "{}x{}".format(*struct.unpack(">II", data[16:24]))
     from PIL import Image, UnidentifiedImageError
@@ -89,7 +97,10 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 def _png(
     width: int, height: int, *, bits: int = 8, color: int = 2, data: bytes | None = None, extra: bytes = b""
 ) -> bytes:
-    """A PNG by hand: flat rows of zeros unless `data` (already deflated) is given; `extra` chunks behind the header."""
+    """Make a PNG by hand.
+
+    Rows are flat zeros unless `data` (already deflated) is given; `extra` chunks follow the header.
+    """
     header = _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, bits, color, 0, 0, 0))
     if data is None:
         channels = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[color]
@@ -99,8 +110,8 @@ def _png(
     return _SIGNATURE + header + extra + _chunk(b"IDAT", data) + _chunk(b"IEND", b"")
 
 
-def _picture(mode: str = "RGB", size: tuple[int, int] = (_SIDE, _SIDE)) -> Any:
-    """A small gradient in that mode; Pillow's Image."""
+def _gradient(mode: str = "RGB", size: tuple[int, int] = (_SIDE, _SIDE)) -> Any:
+    """Make a small gradient in a mode; returns Pillow's Image."""
     from PIL import Image
 
     plain = Image.new("RGB", size)
@@ -112,14 +123,14 @@ def _picture(mode: str = "RGB", size: tuple[int, int] = (_SIDE, _SIDE)) -> Any:
     return plain.convert("L").convert(mode) if mode in ("LA", "1") else plain.convert(mode)
 
 
-def _saved(image: Any, kind: str, **options: Any) -> bytes:
+def _encode(image: Any, kind: str, **options: Any) -> bytes:
     out = io.BytesIO()
     image.save(out, kind, **options)
     return out.getvalue()
 
 
-def _of_mode(mode: str, kind: str = "PNG", **options: Any) -> Callable[[], bytes]:
-    return lambda: _saved(_picture(mode), kind, **options)
+def _in_mode(mode: str, kind: str = "PNG", **options: Any) -> Callable[[], bytes]:
+    return lambda: _encode(_gradient(mode), kind, **options)
 
 
 def _rotated() -> bytes:
@@ -127,16 +138,16 @@ def _rotated() -> bytes:
 
     exif = Image.Exif()
     exif[0x0112] = 6  # Orientation: to be turned by 90 degrees
-    return _saved(_picture(size=(96, 48)), "JPEG", exif=exif.tobytes())
+    return _encode(_gradient(size=(96, 48)), "JPEG", exif=exif.tobytes())
 
 
 def _animated(kind: str) -> bytes:
-    frames = [_picture().rotate(90 * n) for n in range(4)]
-    return _saved(frames[0], kind, save_all=True, append_images=frames[1:], duration=100, loop=0)
+    frames = [_gradient().rotate(90 * n) for n in range(4)]
+    return _encode(frames[0], kind, save_all=True, append_images=frames[1:], duration=100, loop=0)
 
 
 def _wrong_crc() -> bytes:
-    whole = _of_mode("RGB")()
+    whole = _in_mode("RGB")()
     at = whole.index(b"IDAT") + 4
     length = struct.unpack(">I", whole[at - 8 : at - 4])[0]
     end = at + length
@@ -144,7 +155,10 @@ def _wrong_crc() -> bytes:
 
 
 def _unpacking_text() -> bytes:
-    """A comment of 20 kB that unpacks to 20 MB: a bomb beside the pixels (Pillow: MAX_TEXT_CHUNK)."""
+    """Make a PNG whose 20 kB comment unpacks to 20 MB.
+
+    Pillow's limit for it is MAX_TEXT_CHUNK.
+    """
     packer = zlib.compressobj(9)
     packed = b"".join([*(packer.compress(b"\x00" * 1_000_000) for _ in range(20)), packer.flush()])
     return _png(_SIDE, _SIDE, extra=_chunk(b"zTXt", b"comment\x00\x00" + packed))
@@ -163,93 +177,102 @@ def _zip_behind() -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         archive.writestr(zipfile.ZipInfo("inside.txt"), "an archive behind an image")
-    return _of_mode("RGB")() + out.getvalue()
+    return _in_mode("RGB")() + out.getvalue()
 
 
 def _gif_and_script() -> bytes:
-    """A GIF whose first bytes are JavaScript, too: its width is "/*" and its comment ends what that begins."""
-    whole = _saved(_picture("P", (16, 16)), "GIF")
+    """Make a GIF that is also JavaScript.
+
+    Its width is "/*", and its comment closes what that begins.
+    """
+    whole = _encode(_gradient("P", (16, 16)), "GIF")
     return whole[:6] + b"/*" + whole[8:-1] + b"\x21\xfe\x08*/=1;//\n\x00\x3b"
 
 
-def _made(file: str, mime: str, what: str, right: Right, make: Callable[[], bytes], form: Form = "base64") -> _Maker:
-    return _Maker(CorpusImage(file, mime, what, right, form), make)
+def _entry(
+    file: str, mime: str, what: str, right: CorrectAnswer, make: Callable[[], bytes], form: Form = "base64"
+) -> _CorpusEntry:
+    return _CorpusEntry(CorpusImage(file, mime, what, right, form), make)
 
 
-def _makers() -> Sequence[_Maker]:
+def _entries() -> Sequence[_CorpusEntry]:
     png, jpeg = "image/png", "image/jpeg"
-    whole = _of_mode("RGB")
+    whole = _in_mode("RGB")
     return [
         # modes: what a converter to RGB forgets
-        _made("rgb.png", png, "plain RGB, the control", "image", whole),
-        _made("l.png", png, "grey (L)", "image", _of_mode("L")),
-        _made("la.png", png, "grey with alpha (LA)", "image", _of_mode("LA")),
-        _made("p.png", png, "palette (P)", "image", _of_mode("P")),
-        _made("p_transparent.png", png, "palette with a transparent colour", "image", _of_mode("P", transparency=0)),
-        _made("rgba.png", png, "RGB with alpha (RGBA)", "image", _of_mode("RGBA")),
-        _made("1.png", png, "one bit a pixel (1)", "image", _of_mode("1")),
-        _made("i16.png", png, "sixteen bits of grey (I;16)", "image", _of_mode("I;16")),
-        _made("rgb48.png", png, "sixteen bits a channel", "image", lambda: _png(_SIDE, _SIDE, bits=16)),
-        _made("cmyk.jpg", jpeg, "four colours for print (CMYK)", "image", _of_mode("CMYK", "JPEG")),
-        _made("grey.jpg", jpeg, "a grey JPEG", "image", _of_mode("L", "JPEG")),
-        _made("progressive.jpg", jpeg, "a progressive JPEG", "image", _of_mode("RGB", "JPEG", progressive=True)),
-        _made("exif_rotated.jpg", jpeg, "to be turned by its EXIF orientation", "image", _rotated),
+        _entry("rgb.png", png, "plain RGB, the control", "image", whole),
+        _entry("l.png", png, "grey (L)", "image", _in_mode("L")),
+        _entry("la.png", png, "grey with alpha (LA)", "image", _in_mode("LA")),
+        _entry("p.png", png, "palette (P)", "image", _in_mode("P")),
+        _entry("p_transparent.png", png, "palette with a transparent colour", "image", _in_mode("P", transparency=0)),
+        _entry("rgba.png", png, "RGB with alpha (RGBA)", "image", _in_mode("RGBA")),
+        _entry("1.png", png, "one bit a pixel (1)", "image", _in_mode("1")),
+        _entry("i16.png", png, "sixteen bits of grey (I;16)", "image", _in_mode("I;16")),
+        _entry("rgb48.png", png, "sixteen bits a channel", "image", lambda: _png(_SIDE, _SIDE, bits=16)),
+        _entry("cmyk.jpg", jpeg, "four colours for print (CMYK)", "image", _in_mode("CMYK", "JPEG")),
+        _entry("grey.jpg", jpeg, "a grey JPEG", "image", _in_mode("L", "JPEG")),
+        _entry("progressive.jpg", jpeg, "a progressive JPEG", "image", _in_mode("RGB", "JPEG", progressive=True)),
+        _entry("exif_rotated.jpg", jpeg, "to be turned by its EXIF orientation", "image", _rotated),
         # more than one frame, and other formats
-        _made("animated.png", png, "an animated PNG of four frames", "image", lambda: _animated("PNG")),
-        _made("animated.gif", "image/gif", "an animated GIF of four frames", "image", lambda: _animated("GIF")),
-        _made("animated.webp", "image/webp", "an animated WebP of four frames", "image", lambda: _animated("WEBP")),
-        _made("lossy.webp", "image/webp", "a WebP", "image", _of_mode("RGB", "WEBP")),
-        _made("picture.avif", "image/avif", "an AVIF, which not every server reads", "either", _of_mode("RGB", "AVIF")),
-        _made("picture.bmp", "image/bmp", "a BMP", "either", _of_mode("L", "BMP")),
-        _made("picture.tiff", "image/tiff", "a TIFF", "either", _of_mode("RGB", "TIFF", compression="tiff_deflate")),
+        _entry("animated.png", png, "an animated PNG of four frames", "image", lambda: _animated("PNG")),
+        _entry("animated.gif", "image/gif", "an animated GIF of four frames", "image", lambda: _animated("GIF")),
+        _entry("animated.webp", "image/webp", "an animated WebP of four frames", "image", lambda: _animated("WEBP")),
+        _entry("lossy.webp", "image/webp", "a WebP", "image", _in_mode("RGB", "WEBP")),
+        _entry(
+            "picture.avif", "image/avif", "an AVIF, which not every server reads", "either", _in_mode("RGB", "AVIF")
+        ),
+        _entry("picture.bmp", "image/bmp", "a BMP", "either", _in_mode("L", "BMP")),
+        _entry("picture.tiff", "image/tiff", "a TIFF", "either", _in_mode("RGB", "TIFF", compression="tiff_deflate")),
         # sizes
-        _made("1x1.png", png, "one pixel", "image", lambda: _png(1, 1)),
-        _made("12x1.png", png, "twelve pixels: 3328 tokens where tiles follow the shape", "image", lambda: _png(12, 1)),
-        _made(
+        _entry("1x1.png", png, "one pixel", "image", lambda: _png(1, 1)),
+        _entry(
+            "12x1.png", png, "twelve pixels: 3328 tokens where tiles follow the shape", "image", lambda: _png(12, 1)
+        ),
+        _entry(
             "1x200.png", png, "200 times as high as wide: the longest some models take", "either", lambda: _png(1, 200)
         ),
-        _made("1x201.png", png, "one more: refused where the shape is bounded", "either", lambda: _png(1, 201)),
-        _made("2000x1.png", png, "2000 times as wide as high", "either", lambda: _png(2000, 1)),
-        _made("8000x8000.png", png, "64 megapixels in 8 kB", "either", lambda: _png(8000, 8000, bits=1, color=0)),
-        _made(
+        _entry("1x201.png", png, "one more: refused where the shape is bounded", "either", lambda: _png(1, 201)),
+        _entry("2000x1.png", png, "2000 times as wide as high", "either", lambda: _png(2000, 1)),
+        _entry("8000x8000.png", png, "64 megapixels in 8 kB", "either", lambda: _png(8000, 8000, bits=1, color=0)),
+        _entry(
             "bomb.png",
             png,
-            f"more than {_PILLOWS_LIMIT} pixels in 24 kB: a decompression bomb",
+            f"more than {_PILLOW_PIXEL_LIMIT} pixels in 24 kB: a decompression bomb",
             "either",
             lambda: _png(13400, 13400, bits=1, color=0),
         ),
-        _made(
+        _entry(
             "bomb_header.png",
             png,
             "a header that promises 2.5 gigapixels, and nothing behind it",
             "refusal",
             lambda: _png(50_000, 50_000, data=zlib.compress(b"\x00" * 100)),
         ),
-        _made("bomb_text.png", png, "a comment that unpacks to 20 MB", "either", _unpacking_text),
+        _entry("bomb_text.png", png, "a comment that unpacks to 20 MB", "either", _unpacking_text),
         # broken
-        _made("truncated_half.png", png, "the first half of a file", "either", lambda: whole()[: len(whole()) // 2]),
-        _made("truncated_tail.png", png, "its last twelve bytes missing", "either", lambda: whole()[:-12]),
-        _made(
+        _entry("truncated_half.png", png, "the first half of a file", "either", lambda: whole()[: len(whole()) // 2]),
+        _entry("truncated_tail.png", png, "its last twelve bytes missing", "either", lambda: whole()[:-12]),
+        _entry(
             "truncated.jpg",
             jpeg,
             "the first half of a JPEG",
             "either",
-            lambda: (f := _of_mode("RGB", "JPEG")())[: len(f) // 2],
+            lambda: (f := _in_mode("RGB", "JPEG")())[: len(f) // 2],
         ),
-        _made("wrong_crc.png", png, "a wrong checksum over the pixels", "either", _wrong_crc),
-        _made(
+        _entry("wrong_crc.png", png, "a wrong checksum over the pixels", "either", _wrong_crc),
+        _entry(
             "garbled_pixels.png",
             png,
             "pixels that do not unpack",
             "either",
             lambda: _png(8, 8, data=b"\x78\x9c" + b"\xab" * 40),
         ),
-        _made("header_only.png", png, "signature and header, no pixels", "refusal", lambda: whole()[:33]),
-        _made("signature_only.png", png, "eight bytes of signature", "refusal", lambda: _SIGNATURE),
-        _made("empty.png", png, "no byte at all", "refusal", lambda: b""),
-        _made("zero_wide.png", png, "no pixel wide", "refusal", lambda: _png(0, 8)),
-        _made("noise.png", png, "bytes that are no image", "refusal", lambda: hashlib.sha512(b"noise").digest() * 8),
-        _made(
+        _entry("header_only.png", png, "signature and header, no pixels", "refusal", lambda: whole()[:33]),
+        _entry("signature_only.png", png, "eight bytes of signature", "refusal", lambda: _SIGNATURE),
+        _entry("empty.png", png, "no byte at all", "refusal", lambda: b""),
+        _entry("zero_wide.png", png, "no pixel wide", "refusal", lambda: _png(0, 8)),
+        _entry("noise.png", png, "bytes that are no image", "refusal", lambda: hashlib.sha512(b"noise").digest() * 8),
+        _entry(
             "broken_profile.png",
             png,
             "a colour profile that is none",
@@ -257,18 +280,20 @@ def _makers() -> Sequence[_Maker]:
             lambda: _png(_SIDE, _SIDE, extra=_chunk(b"iCCP", b"x\x00\x00not a profile")),
         ),
         # not what it says
-        _made("png_as_jpeg.png", jpeg, "a PNG that is said to be a JPEG", "either", whole),
-        _made("png_as_text.png", "text/plain", "a PNG that is said to be text", "either", whole),
-        _made("vector.svg", "image/svg+xml", "an SVG with a script and a file reference", "refusal", _svg),
-        _made("vector_text.svg", "image/svg+xml", "the same in a data URL that is not base64", "refusal", _svg, "text"),
-        _made("document.pdf", png, "the begin of a PDF", "refusal", lambda: b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj\n"),
-        _made("zip_behind.png", png, "a polyglot: a PNG with a ZIP archive behind it", "image", _zip_behind),
-        _made("script.gif", "image/gif", "a polyglot: a GIF that is JavaScript, too", "either", _gif_and_script),
+        _entry("png_as_jpeg.png", jpeg, "a PNG that is said to be a JPEG", "either", whole),
+        _entry("png_as_text.png", "text/plain", "a PNG that is said to be text", "either", whole),
+        _entry("vector.svg", "image/svg+xml", "an SVG with a script and a file reference", "refusal", _svg),
+        _entry(
+            "vector_text.svg", "image/svg+xml", "the same in a data URL that is not base64", "refusal", _svg, "text"
+        ),
+        _entry("document.pdf", png, "the begin of a PDF", "refusal", lambda: b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj\n"),
+        _entry("zip_behind.png", png, "a polyglot: a PNG with a ZIP archive behind it", "image", _zip_behind),
+        _entry("script.gif", "image/gif", "a polyglot: a GIF that is JavaScript, too", "either", _gif_and_script),
         # the data URL itself
-        _made(
+        _entry(
             "not_base64.txt", png, "characters that are not base64", "refusal", lambda: b"@@@not*base64@@@", "verbatim"
         ),
-        _made(
+        _entry(
             "cut_base64.txt", png, "base64 that ends too early", "refusal", lambda: b"iVBORw0KGgoAAAANSUhEU", "verbatim"
         ),
     ]
@@ -278,7 +303,10 @@ def _makers() -> Sequence[_Maker]:
 
 
 def read(folder: Path) -> list[CorpusImage]:
-    """The manifest's entries; without one all files but dot files, of which nothing is known. Raises OSError, ValueError."""
+    """Read the manifest, or list all files but dot files if there is none.
+
+    Raises OSError or ValueError.
+    """
     manifest = folder / MANIFEST
     if manifest.is_file():
         data = json.loads(manifest.read_text(encoding="utf-8"))
@@ -303,13 +331,16 @@ _MIMES = {
     ".jxl": "image/jxl", ".jp2": "image/jp2", ".ico": "image/x-icon", ".svg": "image/svg+xml", ".tga": "image/x-tga",
     ".pbm": "image/x-portable-bitmap", ".pgm": "image/x-portable-graymap", ".ppm": "image/x-portable-pixmap",
 }  # fmt: skip
-"""By suffix. A table of our own: the system's differ, and workers elsewhere must send the same images in the same order."""
+"""MIME types by suffix. Tables of systems differ, but all workers must send the same images in the same order."""
 
 
 def _mime(name: str) -> str | None:
     return _MIMES.get(Path(name).suffix.lower())
 
 
-def no_images(folder: Path) -> list[str]:
-    """Files of a folder without a manifest that are no images by their names: a README, a script. Raises OSError."""
+def non_images(folder: Path) -> list[str]:
+    """List files without an image's suffix, in a folder without a manifest.
+
+    Raises OSError.
+    """
     return [] if (folder / MANIFEST).is_file() else [e.file for e in read(folder) if _mime(e.file) is None]

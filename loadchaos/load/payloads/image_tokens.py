@@ -1,7 +1,7 @@
-"""How many prompt tokens an image costs where it was not measured on the server: the formulas of the known families.
+"""Formulas for the prompt tokens of an image, by model family.
 
-Each counts what stands in the prompt in the image's place, marks included (facts read in vLLM 0.18 and 0.32 and in
-transformers 4.57). Calibration by usage counts more than any of them.
+They are used where the cost was not measured on the server. Each counts what stands in the prompt in the image's place,
+marks included (read in vLLM 0.18 and 0.32 and in transformers 4.57). Calibration by usage is preferred to any of them.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ Formula = Callable[[int, int], int]
 
 
 def qwen(width: int, height: int, *, patch: int = 16, low: int = 65536, high: int = 16777216) -> int:
-    """Tokens of one image for Qwen3-VL (patch 14, low 3136, high 12845056: Qwen2 and 2.5-VL), its two marks included.
+    """Tokens of one image for Qwen3-VL, its two marks included.
 
-    transformers `image_processing_qwen2_vl.smart_resize`: both sides to multiples of patch x 2, scaled when the area is
-    out of [low, high]. Raises ValueError for an aspect ratio above 200, which the server refuses.
+    Qwen2 and 2.5-VL: patch 14, low 3136, high 12845056. transformers `image_processing_qwen2_vl.smart_resize`: both sides
+    become multiples of patch x 2, scaled when the area is out of [low, high]. Raises ValueError for an aspect ratio above
+    200, which the server refuses.
     """
     factor = patch * _MERGE
     if max(width, height) / min(width, height) > 200:
@@ -38,14 +39,18 @@ def qwen(width: int, height: int, *, patch: int = 16, low: int = 65536, high: in
 
 
 def qwen2(width: int, height: int) -> int:
-    """Qwen2-VL and Qwen2.5-VL: smaller patches, and limits of their checkpoints."""
+    """Tokens for Qwen2-VL and Qwen2.5-VL.
+
+    Smaller patches, and limits of their checkpoints.
+    """
     return qwen(width, height, patch=14, low=3136, high=12845056)
 
 
 def internvl(width: int, height: int, *, tile: int = 448, most: int = 12) -> int:
-    """InternVL 2 and 3: 256 tokens a tile of 448 pixels, the grid nearest in shape, a thumbnail beside more than one.
+    """Tokens for InternVL 2 and 3: 256 for each tile of 448 pixels.
 
-    vLLM `internvl.py` (0.18): of grids equally near the larger counts, where the image has over half of its pixels.
+    The grid is the nearest in shape, with a thumbnail beside more than one tile. vLLM `internvl.py` (0.18): of equally near
+    grids the larger one counts if the image has more than half of its pixels.
     """
     grids = sorted(
         {(i, j) for i in range(1, most + 1) for j in range(1, most + 1) if i * j <= most}, key=lambda g: g[0] * g[1]
@@ -63,20 +68,29 @@ def internvl(width: int, height: int, *, tile: int = 448, most: int = 12) -> int
 
 
 def llava(width: int, height: int) -> int:  # noqa: ARG001 - every image is resized to 336 pixels
-    """LLaVA 1.5: CLIP-L/14 at 336 pixels has 24 x 24 patches, and its class token is dropped (vLLM `clip.py`)."""
+    """Tokens for LLaVA 1.5: CLIP-L/14 at 336 pixels has 24 x 24 patches.
+
+    Its class token is dropped (vLLM `clip.py`).
+    """
     return 24 * 24
 
 
 def gemma3(width: int, height: int) -> int:  # noqa: ARG001 - every image is pooled to 256
-    """Gemma 3: 256 soft tokens, begin and end of image, and a blank line before and behind (no pan and scan)."""
+    """Tokens for Gemma 3.
+
+    256 soft tokens, begin and end marks, two blank lines.
+    This is without pan and scan.
+    """
     return 256 + 4
 
 
 def llama4(width: int, height: int, *, tile: int = 336, most: int = 16) -> int:
-    """Llama 4: 144 tokens a tile of 336 pixels, separators, the whole once more, three marks.
+    """Tokens for Llama 4.
 
-    transformers `image_processing_llama4_fast.get_best_fit`: of all grids of at most 16 tiles the least enlargement,
-    else the least reduction; of equals the smallest. Text of a grid: `processing_llama4._prompt_split_image`.
+    144 for each tile of 336 pixels, separators, three marks.
+    The whole image comes once more after the tiles. transformers `image_processing_llama4_fast.get_best_fit`: of all grids
+    of at most 16 tiles the least enlargement, else the least reduction; of equals the smallest. Text of a grid:
+    `processing_llama4._prompt_split_image`.
     """
     grids = [(r, c) for r in range(1, most + 1) for c in range(1, most + 1) if r * c <= most]
     scales = {g: min(g[1] * tile / width, g[0] * tile / height) for g in grids}
@@ -99,8 +113,11 @@ FAMILIES: Sequence[tuple[re.Pattern[str], Formula]] = (
 
 
 @functools.lru_cache(maxsize=256)
-def predicted(model: str, width: int, height: int) -> int:
-    """Tokens of one image by the formula of the model's family; 0 where the family refuses its shape."""
+def predict(model: str, width: int, height: int) -> int:
+    """Tokens of one image by its family's formula.
+
+    Returns 0 where the family refuses the shape.
+    """
     formula = next((f for pattern, f in FAMILIES if pattern.search(model)), qwen)
     try:
         return formula(width, height)
@@ -108,7 +125,7 @@ def predicted(model: str, width: int, height: int) -> int:
         return 0
 
 
-def cost(facts: Facts, width: int, height: int) -> tuple[int, bool]:
-    """(tokens of one image, whether that was measured on this server)."""
+def token_cost(facts: Facts, width: int, height: int) -> tuple[int, bool]:
+    """Return (tokens of one image, True if they were measured on this server)."""
     measured = facts.image_tokens.get(f"{width}x{height}")
-    return (measured, True) if measured is not None else (predicted(facts.model, width, height), False)
+    return (measured, True) if measured is not None else (predict(facts.model, width, height), False)

@@ -1,4 +1,4 @@
-"""Images as a dial: how many, how large, in which shape and format, which share never seen before, and what comes again."""
+"""Images: number, size, shape, format, uniqueness and reuse."""
 
 from __future__ import annotations
 
@@ -18,11 +18,15 @@ from loadchaos.load.payloads.base import Draft
 
 ORDER = 0
 Format = Literal["png", "jpeg", "photo"]
-_OPEN = b'{"type":"image_url","image_url":{"url":"data:image/%s;base64,'
-_OPENINGS: dict[str, bytes] = {"png": _OPEN % b"png", "jpeg": _OPEN % b"jpeg", "photo": _OPEN % b"jpeg"}
-_CLOSE = b'"}},'
-_MOST_PIXELS = 100_000_000
-_MOST_JPEG_SIDE = 60_000
+_PART_BEGIN = b'{"type":"image_url","image_url":{"url":"data:image/%s;base64,'
+_PART_BEGINS: dict[str, bytes] = {
+    "png": _PART_BEGIN % b"png",
+    "jpeg": _PART_BEGIN % b"jpeg",
+    "photo": _PART_BEGIN % b"jpeg",
+}
+_PART_END = b'"}},'
+_MAX_PIXELS = 100_000_000
+_MAX_JPEG_SIDE = 60_000
 
 
 def _aspects(value: object) -> object:
@@ -47,14 +51,15 @@ Aspects = Annotated[
 
 
 class Options(BaseModel):
-    """`unique` of the images were never sent before; `near_duplicates` differ in one pixel from one sent before.
+    """Number, size and format of images, and the share that is new.
 
-    The others repeat one of `reuse_distance` requests earlier, to the byte. Distance counts requests of the same
-    traffic in the same phase; one that is larger than the requests in flight makes repeats that the server has finished
-    with, so that its caches can hit. `aspect` keeps the area of `size`; each image draws one of them. `format`: `png`
-    and `jpeg` are smooth and small, `photo` is a JPEG with the noise of a camera (its nearest neighbour differs in one
-    row of blocks, not in one pixel). `uuid` is vLLM's own name for an image: `content` gives the same image the same
-    name, so that it is not hashed; `fresh` gives even a repeat a name of its own, so that it misses.
+    `unique` images were never sent before; `near_duplicates` differ in one pixel from one sent before. The others repeat one
+    of `reuse_distance` requests earlier, to the byte. The distance counts requests of the same traffic in the same phase. If
+    it exceeds the requests in flight, the server has finished with the repeated image, so that its caches can hit.
+    `aspect` keeps the area of `size`; each image draws one of them. `format`: `png` and `jpeg` are smooth and small, `photo`
+    is a JPEG with camera noise (its near duplicates differ in one row of blocks). `uuid` is vLLM's own name for an image:
+    `content` gives equal images equal names, so that they are not hashed; `fresh` gives each one a new name, so that it
+    misses the cache.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -70,37 +75,37 @@ class Options(BaseModel):
 
     @field_validator("count")
     @classmethod
-    def _some(cls, value: Range) -> Range:
+    def _at_least_one_image(cls, value: Range) -> Range:
         if value.low < 0 or value.high < 1:
             raise ValueError(f"at least one image was expected (got {value})")
         return value
 
     @field_validator("size")
     @classmethod
-    def _bounded(cls, value: Size) -> Size:
-        if value.width * value.height > _MOST_PIXELS:
+    def _size_allowed(cls, value: Size) -> Size:
+        if value.width * value.height > _MAX_PIXELS:
             raise ValueError(f"an image has at most 100 megapixels here (got {value})")
         return value
 
     @model_validator(mode="after")
-    def _fits(self) -> Options:
+    def _shares_add_up(self) -> Options:
         if "unique" in self.model_fields_set and self.unique + self.near_duplicates > 1 + 1e-9:
             raise ValueError("unique and near_duplicates add up to more than 100%")
-        if self.format != "png" and any(max(s.width, s.height) > _MOST_JPEG_SIDE for s in self.sizes()):
-            raise ValueError(f"a JPEG has at most {_MOST_JPEG_SIDE} pixels a side here (got {self.sizes()[0]})")
+        if self.format != "png" and any(max(s.width, s.height) > _MAX_JPEG_SIDE for s in self.sizes()):
+            raise ValueError(f"a JPEG has at most {_MAX_JPEG_SIDE} pixels a side here (got {self.sizes()[0]})")
         return self
 
     @property
     def new(self) -> float:
-        """The share that was never sent before, one-pixel neighbours aside."""
+        """Share that was never sent before, near duplicates aside."""
         return self.unique if "unique" in self.model_fields_set else 1.0 - self.near_duplicates
 
     def sizes(self) -> Sequence[Size]:
-        """Every size that is sent: one a shape."""
+        """All sizes that are sent, one for each shape."""
         return _sizes(self.size, self.aspect)
 
     def describe(self) -> str:
-        """For `explain`."""
+        """Describe the payload, for `explain`."""
         kind = {"png": "", "jpeg": " JPEG", "photo": " photo-like JPEG"}[self.format]
         shapes = f" in the shapes {', '.join(f'{w}:{h}' for w, h in self.aspect)}" if self.aspect else ""
         what = f"{self.count}{kind} image{'s' if self.count.high > 1 else ''} of {self.size} pixels{shapes}"
@@ -125,9 +130,12 @@ class Options(BaseModel):
         )
 
     def per_request(self) -> dict[str, float]:
-        """For `explain`: the mean of what one request carries; tokens by Qwen3-VL's formula."""
+        """Average content of a request for `explain`.
+
+        Image tokens are those of Qwen3-VL's formula.
+        """
         mean = (self.count.low + self.count.high) / 2
-        costs = [image_tokens.predicted("", s.width, s.height) for s in self.sizes()]
+        costs = [image_tokens.predict("", s.width, s.height) for s in self.sizes()]
         return {"images": mean, "image_tokens": mean * sum(costs) / len(costs)}
 
 
@@ -141,33 +149,42 @@ def _sizes(size: Size, aspects: tuple[tuple[int, int], ...]) -> tuple[Size, ...]
 
 
 def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.Rng) -> None:  # noqa: ARG001 - images are named by run, not drawn
-    """Put the images in front of the text, at most as many as the server takes."""
+    """Put the images before the text, at most as many as the server takes."""
     assert isinstance(options, Options)
     if facts.images is False:
         draft.notes.append("the model takes no images: sent as text only")
         return
     base = _base(step.run_seed, step.phase, step.traffic)
-    wanted = count_of(options, base, step.ordinal)
+    wanted = image_count(options, base, step.ordinal)
     count = wanted if facts.max_images is None else min(wanted, facts.max_images)
     if count < wanted:
         draft.notes.append(f"{count} images in place of {wanted}: the server takes no more in one prompt")
     sizes = _sizes(options.size, options.aspect)
-    made = [_Made(options.format, size, facts) for size in sizes]
-    all_new, opening = options.new >= 1, _OPENINGS[options.format]
+    makers = [_SizedImage(options.format, size, facts) for size in sizes]
+    all_new, part_begin = options.new >= 1, _PART_BEGINS[options.format]
     for slot in range(count):
-        ordinal, place, twist = (step.ordinal, slot, 0) if all_new else source(options, base, step.ordinal, slot)
-        it = made[0] if len(made) == 1 else made[draws.hash64(base, 7, ordinal, place) % len(made)]
-        end = _CLOSE if options.uuid is None else _named(options, base, (ordinal, place, twist), (step.ordinal, slot))
-        draft.pieces += (opening, *it.base64(identity(base, ordinal, place), twist), end)
+        ordinal, place, variation = (
+            (step.ordinal, slot, 0) if all_new else resolve_repeat(options, base, step.ordinal, slot)
+        )
+        maker = makers[0] if len(makers) == 1 else makers[draws.hash64(base, 7, ordinal, place) % len(makers)]
+        end = (
+            _PART_END
+            if options.uuid is None
+            else _uuid_field(options, base, (ordinal, place, variation), (step.ordinal, slot))
+        )
+        draft.parts += (part_begin, *maker.base64(image_identity(base, ordinal, place), variation), end)
         if not all_new and draft.image_names is not None:
-            draft.image_names.append(_name(options, base, (ordinal, place, twist), (step.ordinal, slot)))
-        draft.image_tokens += it.tokens
-        draft.image_tokens_known = draft.image_tokens_known and it.measured
+            draft.image_names.append(_ledger_name(options, base, (ordinal, place, variation), (step.ordinal, slot)))
+        draft.image_tokens += maker.tokens
+        draft.image_tokens_known = draft.image_tokens_known and maker.measured
     draft.images += count
 
 
-class _Made:
-    """How images of one size are made, and what each costs in tokens; looked up once a request."""
+class _SizedImage:
+    """Encoder of images of one size, and their cost in tokens.
+
+    Looked up once per request.
+    """
 
     __slots__ = ("base64", "measured", "tokens")
 
@@ -178,16 +195,20 @@ class _Made:
             if kind == "png"
             else jpeg.template(size.width, size.height, look).base64
         )
-        self.tokens, self.measured = image_tokens.cost(facts, size.width, size.height)
+        self.tokens, self.measured = image_tokens.token_cost(facts, size.width, size.height)
 
 
-def _named(options: Options, base: int, image: tuple[int, int, int], own: tuple[int, int]) -> bytes:
+def _uuid_field(options: Options, base: int, image: tuple[int, int, int], own: tuple[int, int]) -> bytes:
     name = image if options.uuid == "content" else own
     return b'"},"uuid":"lc-%016x-%s"},' % (base, "-".join(map(str, name)).encode())
 
 
-def _name(options: Options, base: int, image: tuple[int, int, int], own: tuple[int, int]) -> int:
-    """A number for the ledger: the same image by which the server knows it, the same number (of 53 bits, as JSON has)."""
+def _ledger_name(options: Options, base: int, image: tuple[int, int, int], own: tuple[int, int]) -> int:
+    """Number of an image in the ledger.
+
+    Equal for images that the server sees as equal.
+    It has 53 bits, as JSON numbers do.
+    """
     return draws.hash64(base, 8, *(own if options.uuid == "fresh" else image)) >> 11
 
 
@@ -196,61 +217,62 @@ def _base(run_seed: int, phase: int, traffic: str) -> int:
     return draws.hash64(run_seed, phase, draws.text_seed(traffic))
 
 
-class Dial(Protocol):
-    """What decides how many there are, and which of them come again."""
+class ReuseOptions(Protocol):
+    """Options that decide how many images there are and which of them repeat."""
 
     @property
     def count(self) -> Range:
-        """How many a request."""
+        """Number per request."""
 
     @property
     def new(self) -> float:
-        """The share never sent before."""
+        """Share never sent before."""
 
     @property
     def near_duplicates(self) -> float:
-        """The share that differs a little from one sent before."""
+        """Share that differs a little from one sent before."""
 
     @property
     def reuse_distance(self) -> int:
-        """How many requests ago."""
+        """Requests between an image and its repeat."""
 
 
-def count_of(options: Dial, base: int, ordinal: int) -> int:
-    """How many stand in this request of the traffic."""
+def image_count(options: ReuseOptions, base: int, ordinal: int) -> int:
+    """Number of images in a request of the traffic."""
     low, high = options.count.low, options.count.high
     return low if low == high else low + draws.hash64(base, 3, ordinal) % (high - low + 1)
 
 
-def source(options: Dial, base: int, ordinal: int, slot: int) -> tuple[int, int, int]:
-    """(ordinal, slot, twist) of the image that stands here: its own, or of what it repeats, found by going back.
+def resolve_repeat(options: ReuseOptions, base: int, ordinal: int, slot: int) -> tuple[int, int, int]:
+    """Find the image at a place of a request.
 
-    Every step of the way is drawn from (base, ordinal, slot) alone, so any worker finds the same image. A twist other
-    than 0 is a one-pixel neighbour.
+    A new one, or the one it repeats.
+    Returns (ordinal, slot, variation). Each step back is drawn from (base, ordinal, slot) alone, so any worker finds the
+    same image. A variation other than 0 is a near duplicate.
     """
-    twist = 0
+    variation = 0
     while options.new < 1 and ordinal >= options.reuse_distance:
         share = (draws.hash64(base, 4, ordinal, slot) >> 11) * 2.0**-53
         if share < options.new:
             break
         before = ordinal - options.reuse_distance
-        there = count_of(options, base, before)
-        if there == 0:
+        count_there = image_count(options, base, before)
+        if count_there == 0:
             break
-        if not twist and share < options.new + options.near_duplicates:
-            twist = 1 + draws.hash64(base, 6, ordinal, slot) % 0xFFFFFF
-        ordinal, slot = before, slot % there
-    return ordinal, slot, twist
+        if not variation and share < options.new + options.near_duplicates:
+            variation = 1 + draws.hash64(base, 6, ordinal, slot) % 0xFFFFFF
+        ordinal, slot = before, slot % count_there
+    return ordinal, slot, variation
 
 
-def identity(base: int, ordinal: int, slot: int) -> bytes:
-    """The 16 bytes an image is made of."""
-    return _two_words(draws.hash_step(_of_ordinal(base, ordinal), slot), ordinal << 16 | slot)
+def image_identity(base: int, ordinal: int, slot: int) -> bytes:
+    """The 16 bytes that an image is made of."""
+    return _two_words(draws.hash_step(_hash_of_ordinal(base, ordinal), slot), ordinal << 16 | slot)
 
 
 _two_words = struct.Struct(">QQ").pack
 
 
 @functools.lru_cache(maxsize=4)
-def _of_ordinal(base: int, ordinal: int) -> int:
+def _hash_of_ordinal(base: int, ordinal: int) -> int:
     return draws.hash_prefix(base, 5, ordinal)

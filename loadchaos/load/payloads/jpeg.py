@@ -1,9 +1,9 @@
-"""A unique JPEG in a few microseconds: its rows of blocks are compressed once and stacked in an order nobody had before.
+"""Make a unique JPEG in microseconds from rows that were compressed once.
 
-With a restart marker behind each row of blocks (ITU T.81, F.1.1.5.2) a row is decoded by itself, so any row may stand at
-any place, only the marker's number counts on. The first rows are chosen by the image's identity out of a set of
-variants; what follows is the same for all. Fill bytes before a marker (B.1.1.2) make each piece a multiple of three
-bytes, so that base64 is made once, too.
+With a restart marker after each row of blocks (ITU T.81, F.1.1.5.2) a row is decoded by itself, so any row may stand at
+any place; only the marker's number counts on. The first rows are chosen by the image's identity from a set of variants;
+the rest is equal for all. Fill bytes before a marker (B.1.1.2) make each piece a multiple of three bytes, so that base64
+is computed once, too.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 Look = Literal["flat", "photo"]
 _BLOCK = 8  # without chroma subsampling a row of blocks is 8 pixels high
-_LONG = 32
+_IDENTITY_ROWS = 32
 _RESTART = re.compile(rb"\xff[\xd0-\xd7]")
 _END = b"\xff\xd9"
 _QUALITY = 85
 
 
 class JpegTemplate:
-    """Everything of a JPEG of one size that does not change from image to image."""
+    """The parts of a JPEG of one size that do not change from image to image."""
 
     def __init__(self, width: int, height: int, look: Look) -> None:
         rows = -(-height // _BLOCK)
-        self._chosen = min(rows, _LONG)
-        self._by_nibble = rows >= _LONG
+        self._chosen = min(rows, _IDENTITY_ROWS)
+        self._by_nibble = rows >= _IDENTITY_ROWS
         variants = 16 if self._by_nibble else 256
         head, segments = _compressed(width, variants + rows - self._chosen, look, variants)
         self._head = _aligned_head(head, height)
@@ -46,26 +46,29 @@ class JpegTemplate:
         self._head64, self._tail64 = base64.b64encode(self._head), base64.b64encode(self._tail)
         self._pieces64 = [[base64.b64encode(piece) for piece in row] for row in self._pieces]
 
-    def _choice(self, identity: bytes, twist: int) -> list[int]:
+    def _choice(self, identity: bytes, variation: int) -> list[int]:
         if self._by_nibble:
             chosen = [int(digit, 16) for digit in identity.hex()]
-            if twist:
-                chosen[-1] = (chosen[-1] + 1 + twist % 15) % 16
+            if variation:
+                chosen[-1] = (chosen[-1] + 1 + variation % 15) % 16
             return chosen
         # Fewer rows than bits of an identity: each digest byte chooses one.
         chosen = list(hashlib.blake2b(identity, digest_size=32).digest()[: self._chosen])
-        if twist:
-            chosen[-1] = (chosen[-1] + 1 + twist % 255) % 256
+        if variation:
+            chosen[-1] = (chosen[-1] + 1 + variation % 255) % 256
         return chosen
 
-    def file(self, identity: bytes, twist: int = 0) -> bytes:
-        """The JPEG file whose first rows are chosen by `identity` (16 bytes); `twist` exchanges one of them."""
-        chosen = zip(self._pieces, self._choice(identity, twist), strict=True)
+    def file(self, identity: bytes, variation: int = 0) -> bytes:
+        """Build the JPEG file whose first rows `identity` (16 bytes) chooses.
+
+        `variation` exchanges one of them.
+        """
+        chosen = zip(self._pieces, self._choice(identity, variation), strict=True)
         return b"".join((self._head, *(row[v] for row, v in chosen), self._tail))
 
-    def base64(self, identity: bytes, twist: int = 0) -> tuple[bytes, ...]:
-        """The same file in base64, in pieces to be joined."""
-        chosen = zip(self._pieces64, self._choice(identity, twist), strict=True)
+    def base64(self, identity: bytes, variation: int = 0) -> tuple[bytes, ...]:
+        """Build the same file in base64, as pieces to be joined."""
+        chosen = zip(self._pieces64, self._choice(identity, variation), strict=True)
         return (self._head64, *[row[v] for row, v in chosen], self._tail64)
 
 
@@ -77,7 +80,10 @@ def _piece(segment: bytes, position: int, *, last: bool) -> bytes:
 
 
 def _aligned_head(head: bytes, height: int) -> bytes:
-    """The head for this height, a comment in it so that it ends on a multiple of three bytes."""
+    """Build the head for a height.
+
+    A comment makes its length a multiple of three.
+    """
     at = head.index(b"\xff\xc0")  # SOF0: marker, length, precision, then the height
     head = head[: at + 5] + struct.pack(">H", height) + head[at + 7 :]
     filling = -(len(head) + 4) % 3
@@ -85,7 +91,10 @@ def _aligned_head(head: bytes, height: int) -> bytes:
 
 
 def _compressed(width: int, rows: int, look: Look, variants: int) -> tuple[bytes, list[bytes]]:
-    """(the file up to its first row, each row of blocks by itself) of one tall picture, compressed by Pillow."""
+    """Compress a tall picture with Pillow.
+
+    Returns (file up to its first row, rows).
+    """
     import numpy as np  # only once a size, and only where JPEGs are sent
     from PIL import Image
 
@@ -110,7 +119,7 @@ def _compressed(width: int, rows: int, look: Look, variants: int) -> tuple[bytes
 
 
 def _texture(height: int, width: int) -> NDArray[np.float32]:
-    """Noise of several scales, as leaves, walls and sensors make it."""
+    """Make noise of several scales, like that of leaves, walls and sensors."""
     import numpy as np  # see above
 
     rng = np.random.default_rng(1)
@@ -123,5 +132,8 @@ def _texture(height: int, width: int) -> NDArray[np.float32]:
 
 @functools.lru_cache(maxsize=32)
 def template(width: int, height: int, look: Look = "flat") -> JpegTemplate:
-    """The template of a size; made once, in tenths of a second for a photo-like megapixel. At most 65535 pixels a side."""
+    """Return the template of a size, at most 65535 pixels a side.
+
+    It is made once, in tenths of a second for a photo-like megapixel.
+    """
     return JpegTemplate(width, height, look)

@@ -1,7 +1,7 @@
-"""A ladder of exact lengths around the context limit: the whole band below it, the edge itself, and beyond.
+"""Length ladder: prompts of exact lengths around the context limit.
 
-Margin is prompt tokens minus the limit. Below it everything must be ok; from 0 on a server refuses, in the way its
-dialect and version do.
+The margin is prompt tokens minus the limit. Below 0 every answer must be ok; from 0 on a server refuses, in the way of
+its dialect and version.
 """
 
 from __future__ import annotations
@@ -15,18 +15,21 @@ from loadchaos.core.model import Facts, Outcome, Output, Step
 from loadchaos.core.rng import Rng
 from loadchaos.core.units import IntRange, Range
 from loadchaos.load.payloads.base import Draft
-from loadchaos.load.payloads.text import prompt
+from loadchaos.load.payloads.text import write_prompt
 from loadchaos.server.dialects import DIALECTS
 
 ORDER = 20
 Reach = Literal["one", "edge", "over"]
 _UNKNOWN_LIMIT_TOKENS = 64
-_OVER = 64
-"""How far prompt and output together go beyond the edge on the rungs that do."""
+_OVERSHOOT_TOKENS = 64
+"""Tokens by which prompt and output exceed the context on `over` rungs."""
 
 
 class Rung(BaseModel):
-    """One length: `margin` from the limit, and how far the output reaches (one token, to the edge, over it)."""
+    """One length: `margin` from the limit, and the output's reach.
+
+    `one` is one token, `edge` fills the context, `over` exceeds it.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -35,11 +38,11 @@ class Rung(BaseModel):
 
 
 class Options(BaseModel):
-    """`band` in steps of `step`, its last value always, then each of `plus`; every length with each of `output`.
+    """Rungs of the ladder: the `band` below the limit, then `plus` above it.
 
-    `limit`, the shortest prompt that is too long, is for a server that does not tell its own (an LMDeploy whose KV cache
-    may hold less than its context); without it the limit is searched for before the load, with at most 40 one-token
-    answers.
+    The band goes in steps of `step` and always includes its last value. Each length is sent with each of `output`. `limit`,
+    the shortest prompt that is too long, is for a server that does not report its own (an LMDeploy whose KV cache may hold
+    less than its context). Without it, the limit is searched before the load, with at most 40 one-token answers.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -53,7 +56,7 @@ class Options(BaseModel):
     rung: Rung | None = Field(default=None, exclude=True)
 
     @model_validator(mode="after")
-    def _signs(self) -> Options:
+    def _margins_valid(self) -> Options:
         if self.band.high >= 0:
             raise ValueError(f"band lies below the limit, plus at it and above: -1 at most (got {self.band})")
         if any(p < 0 for p in self.plus):
@@ -61,11 +64,14 @@ class Options(BaseModel):
         return self
 
     def variants(self) -> Sequence[Options]:
-        """One a rung, from far below the limit to above it."""
+        """One variant for each rung, from below the limit to above it."""
         return [self.model_copy(update={"rung": rung}) for rung in self.rungs()]
 
     def rungs(self) -> list[Rung]:
-        """Every length with every output; above the limit the output makes no difference."""
+        """All lengths with all outputs.
+
+        Above the limit the output makes no difference.
+        """
         margins = list(range(self.band.low, self.band.high + 1, self.step))
         if margins[-1] != self.band.high:
             margins.append(self.band.high)
@@ -73,15 +79,18 @@ class Options(BaseModel):
         return below + [Rung(margin=m, output="one") for m in sorted(self.plus)]
 
     def per_request(self) -> dict[str, float]:
-        """For `explain`: the length of the context is known only once the server is, unless the profile tells it."""
+        """Average content of a request for `explain`.
+
+        The context's length is known only when the server is, unless the profile sets it.
+        """
         return {"tokens": float(self.limit)} if self.limit else {"whole_contexts": 1.0}
 
-    def outputs(self, own: float) -> list[float | None]:  # noqa: ARG002 - each rung has its own
-        """For `explain`: the most tokens of output that each rung asks for, in turn."""
-        return [_most(rung) for rung in self.rungs()]
+    def outputs(self, traffic_output: float) -> list[float | None]:  # noqa: ARG002 - each rung has its own
+        """Maximum output tokens of each rung in turn, for `explain`."""
+        return [_max_output(rung) for rung in self.rungs()]
 
     def describe(self) -> str:
-        """For `explain`."""
+        """Describe the payload, for `explain`."""
         above = f", then {', '.join(f'+{p}' for p in self.plus)}" if self.plus else ""
         return (
             f"{len(self.rungs())} cases around the context limit: {self.band} tokens from it in steps of "
@@ -90,53 +99,57 @@ class Options(BaseModel):
 
 
 def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:
-    """Set text, output and what is expected for one rung; a plain short prompt where the limit is not known."""
+    """Set text, output and expected outcome of one rung.
+
+    If the limit is unknown, a short prompt is sent instead.
+    """
     assert isinstance(options, Options)
     rung = options.rung or options.rungs()[step.ordinal % len(options.rungs())]
     limit = _limit(facts, options.limit)
-    draft.final = True
+    draft.fixed_length = True
     if limit is None or facts.text is None or limit + rung.margin - draft.image_tokens <= facts.text.overhead:
-        prompt(draft, facts, _UNKNOWN_LIMIT_TOKENS, rng)
+        write_prompt(draft, facts, _UNKNOWN_LIMIT_TOKENS, rng)
         draft.output = Output(max=1)
         draft.notes.append(
             "the server's limit or token count is not known, or too small: a short prompt in place of a rung"
         )
         return
-    prompt(draft, facts, limit + rung.margin - draft.image_tokens, rng)
+    write_prompt(draft, facts, limit + rung.margin - draft.image_tokens, rng)
     draft.edge = rung.margin
-    draft.output = _output(rung.output, max(1, _room(facts, limit) - (limit + rung.margin)))
+    draft.output = _output(rung.output, max(1, _sequence_limit(facts, limit) - (limit + rung.margin)))
     if tuple(step.expect) == ("ok",):
-        draft.expect = expected(rung, facts)
+        draft.expect = expected_outcomes(rung, facts)
 
 
-def _output(reach: Reach, left: int) -> Output:
+def _output(reach: Reach, remaining: int) -> Output:
     if reach == "one":
         return Output(max=1)
-    return Output(exact=left) if reach == "edge" else Output(max=left + _OVER)
+    return Output(exact=remaining) if reach == "edge" else Output(max=remaining + _OVERSHOOT_TOKENS)
 
 
-def _most(rung: Rung) -> int:
+def _max_output(rung: Rung) -> int:
     if rung.output == "one" or rung.margin >= 0:
         return 1
-    return -rung.margin + (_OVER if rung.output == "over" else 0)
+    return -rung.margin + (_OVERSHOOT_TOKENS if rung.output == "over" else 0)
 
 
-def _limit(facts: Facts, told: int | None) -> int | None:
-    """The shortest prompt that is too long: the context itself, or one more than the longest that is taken.
+def _limit(facts: Facts, from_profile: int | None) -> int | None:
+    """Return the shortest prompt that is too long.
 
-    What the profile told holds where the server does not tell it: no context, or one its KV cache may not hold.
+    It is the context, or one more than the longest prompt. The profile's limit is used where the server does not report
+    one: no context, or one its KV cache may not hold.
     """
     dialect = DIALECTS.get(facts.dialect)
     context_fits = facts.max_model_len is not None and (dialect is None or dialect.context_fits)
-    longest = facts.input_limit + 1 if facts.input_limit is not None else None if context_fits else told
+    longest = facts.input_limit + 1 if facts.input_limit is not None else None if context_fits else from_profile
     return min((n for n in (facts.max_model_len, longest) if n is not None), default=None)
 
 
-def _room(facts: Facts, limit: int) -> int:
-    """How long prompt and answer may be together: the context.
+def _sequence_limit(facts: Facts, limit: int) -> int:
+    """Return the limit of prompt and answer together: the context.
 
-    Where LMDeploy's KV cache holds less, one bound holds for both: `max_session_len` of its pytorch engine, to which
-    `max_new_tokens` is cut without a word.
+    Where LMDeploy's KV cache holds less, one bound holds for both: `max_session_len` of its pytorch engine, to which it cuts
+    `max_new_tokens` silently.
     """
     dialect = DIALECTS.get(facts.dialect)
     if dialect is not None and not dialect.context_fits and limit != facts.max_model_len:
@@ -144,8 +157,12 @@ def _room(facts: Facts, limit: int) -> int:
     return facts.max_model_len or limit
 
 
-def expected(rung: Rung, facts: Facts) -> Sequence[Outcome]:
-    """What is right on this rung: ok below, the dialect's refusal from 0 on; too much output may be cut or refused."""
+def expected_outcomes(rung: Rung, facts: Facts) -> Sequence[Outcome]:
+    """Correct outcomes of a rung.
+
+    Ok below the limit, the dialect's refusal from 0 on.
+    Too much output may be cut or refused.
+    """
     dialect = DIALECTS.get(facts.dialect)
     refusal: Sequence[Outcome] = dialect.at(facts.version).over_length if dialect else ("rejected",)
     if rung.margin >= 0:

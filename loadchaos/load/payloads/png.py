@@ -1,8 +1,9 @@
-"""A unique PNG in two microseconds: all but 50 bytes of its pixels are compressed once per size, and spliced in.
+"""Make a unique PNG in 2 us.
 
-The pixels' stream is cut over three IDAT chunks. The first holds one stored (uncompressed) deflate block with the
-pixels that change, the second the rest, compressed and with its CRC ready, the third the Adler-32 of the whole, which
-is combined from the two parts' (zlib's adler32_combine). Base64 of the second is made once: it begins and ends on a
+All but 50 bytes of its pixels are compressed once.
+The pixels' stream is split over three IDAT chunks. The first holds one stored (uncompressed) deflate block with the
+pixels that change. The second holds the rest, compressed and with its CRC. The third holds the Adler-32 of all,
+combined from the two parts' (zlib's adler32_combine). Base64 of the second is computed once: it begins and ends on a
 multiple of three bytes.
 """
 
@@ -33,7 +34,7 @@ _word = struct.Struct(">I").pack
 
 
 class PngTemplate:
-    """Everything of a PNG of one size that does not change."""
+    """The parts of a PNG of one size that do not change."""
 
     def __init__(self, width: int, height: int) -> None:
         raw = _pixels(width, height)
@@ -53,11 +54,14 @@ class PngTemplate:
         self._aligned = self._fixed == _CHANGED
         self._head64, self._tail64 = base64.b64encode(self._head), base64.b64encode(self._tail)
 
-    def _changing(self, identity: bytes, twist: int) -> tuple[bytes, bytes]:
-        """(the first IDAT chunk, the last one and IEND) for 16 bytes of identity."""
+    def _changing(self, identity: bytes, variation: int) -> tuple[bytes, bytes]:
+        """Build the chunks that change, for 16 bytes of identity.
+
+        Returns (first IDAT chunk, last IDAT chunk and IEND).
+        """
         pixels = identity * 4
-        if twist:
-            pixels = (int.from_bytes(pixels[:3], "big") ^ twist).to_bytes(3, "big") + pixels[3:]
+        if variation:
+            pixels = (int.from_bytes(pixels[:3], "big") ^ variation).to_bytes(3, "big") + pixels[3:]
         changed = (b"\x00" + pixels)[: self._fixed]
         adler = zlib.adler32(changed)
         low = (adler & 0xFFFF) + self._rest_low - 1
@@ -66,16 +70,19 @@ class PngTemplate:
         first = self._first + changed + _word(zlib.crc32(changed, self._first_crc))
         return first, _CLOSING + closing + _word(zlib.crc32(closing, _CLOSING_CRC)) + _END
 
-    def file(self, identity: bytes, twist: int = 0) -> bytes:
-        """The PNG file whose first pixels are made of `identity` (16 bytes); `twist` (24 bits) changes the first of them."""
-        first, last = self._changing(identity, twist)
+    def file(self, identity: bytes, variation: int = 0) -> bytes:
+        """Build the PNG file whose first pixels are made of `identity` (16 bytes).
+
+        `variation` (24 bits) changes the first of them.
+        """
+        first, last = self._changing(identity, variation)
         return self._head + first + self._tail + last
 
-    def base64(self, identity: bytes, twist: int = 0) -> tuple[bytes, ...]:
-        """The same file in base64, in pieces to be joined."""
+    def base64(self, identity: bytes, variation: int = 0) -> tuple[bytes, ...]:
+        """Build the same file in base64, as pieces to be joined."""
         if not self._aligned:  # an image of a few pixels: encoding the whole of it costs nothing
-            return (base64.b64encode(self.file(identity, twist)),)
-        first, last = self._changing(identity, twist)
+            return (base64.b64encode(self.file(identity, variation)),)
+        first, last = self._changing(identity, variation)
         return (
             self._head64,
             binascii.b2a_base64(first, newline=False),
@@ -85,11 +92,12 @@ class PngTemplate:
 
 
 def _pixels(width: int, height: int) -> bytes:
-    """A gradient whose filtered bytes are long runs, so that a megapixel is 3 kB: see each row's filter type.
+    """Make a gradient whose filtered bytes are long runs.
 
-    Up (2) with every difference 2 is a row that is two brighter than the one above, Sub (1) with every difference 1 one
-    that brightens to the right: filter byte and data are the same byte. The first row is unfiltered, as it changes; the
-    second leans on nothing, so that what changes is that one row.
+    A megapixel takes 3 kB.
+    Up (filter type 2) with every difference 2 is a row that is two brighter than the one above. Sub (1) with every
+    difference 1 is one that brightens to the right: filter byte and data are the same byte. The first row is unfiltered, as
+    it changes; the second depends on nothing, so that only that one row changes.
     """
     length = 1 + 3 * width
     drift, ramp = b"\x02" * length, b"\x01" * length
@@ -98,5 +106,8 @@ def _pixels(width: int, height: int) -> bytes:
 
 @functools.lru_cache(maxsize=64)
 def template(width: int, height: int) -> PngTemplate:
-    """The template of a size; made once, in tens of milliseconds for a megapixel."""
+    """Return the template of a size.
+
+    Made once, in tens of milliseconds for a megapixel.
+    """
     return PngTemplate(width, height)

@@ -1,7 +1,7 @@
-"""Requests out of a file, sent as they are: OpenAI bodies, OpenAI batch files, ShareGPT conversations, AIPerf inputs.
+"""Requests from a file, sent as they are.
 
-Only the model's name is put in (the file's own may not be served here), and streamed requests ask for usage. Images may
-be paths beside the file, data URLs or URLs.
+OpenAI bodies, OpenAI batch files, ShareGPT conversations, AIPerf inputs. Only the model's name is replaced (the file's
+own may not be served here), and streamed requests ask for usage. Images may be paths beside the file, data URLs or URLs.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ from loadchaos.load.payloads.base import Draft
 
 ORDER = 0
 _CHAT, _COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-_ELSEWHERE = ("data:", "http://", "https://", "file:", "ftp:")
+_URL_PREFIXES = ("data:", "http://", "https://", "file:", "ftp:")
 _SHAREGPT = {
     "human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "chatgpt": "assistant",
     "bard": "assistant", "bing": "assistant", "system": "system",
 }  # fmt: skip
-_MADE_UP = {"role": "assistant", "content": "I see. Please go on."}
+_PLACEHOLDER_ANSWER = {"role": "assistant", "content": "I see. Please go on."}
 _LIMITS = ("max_completion_tokens", "max_tokens")
 
 
 class Options(BaseModel):
-    """`file` holds one request a line (.jsonl) or all of them (.json); `in_order` begins again behind the last.
+    """Requests of `file`: one per line (.jsonl) or all in one value (.json).
 
-    A conversation (ShareGPT, AIPerf's multi_turn) is a request for each of its questions, with all that was said before;
-    `turns: first` takes only the first question, as most benchmarks do. `keep_model` sends the model in the file.
+    `in_order` starts again after the last one. A conversation (ShareGPT, AIPerf's multi_turn) is one request for each
+    question, with all earlier messages; `turns: first` takes only the first question, as most benchmarks do. `keep_model`
+    sends the file's model.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -51,7 +52,7 @@ class Options(BaseModel):
 
     @classmethod
     def ignored_payloads(cls, names: Iterable[str]) -> list[str]:
-        """A request of a file is sent as it is."""
+        """All other payloads; a request of a file is sent as it is."""
         return [name for name in names if name != "requests"]
 
     @model_validator(mode="after")
@@ -60,27 +61,37 @@ class Options(BaseModel):
             raise ValueError(f"{self.file} holds no request")
         return self
 
-    def outputs(self, own: float) -> list[float | None]:
-        """For `explain`: the most tokens of output that each request asks for, in turn; None where it sets no bound."""
+    def outputs(self, traffic_output: float) -> list[float | None]:
+        """Maximum output tokens of each request in turn, for `explain`.
+
+        None where a request sets no limit.
+        """
         found = read(self.file, self.turns)
-        return [own if g.open_ended else None if g.max_tokens is None else g.max_tokens * g.answers for g in found]
+        return [
+            traffic_output if g.open_ended else None if g.max_tokens is None else g.max_tokens * g.answers
+            for g in found
+        ]
 
     def per_request(self) -> dict[str, float]:
-        """For `explain`: the mean of what one request carries; what it costs in tokens nobody has counted."""
+        """Average content of a request for `explain`; its tokens are unknown."""
         found = read(self.file, self.turns)
         images = sum(g.images for g in found) / len(found)
         return {"bodies": 1.0, **({"images": images, "uncounted_images": images} if images else {})}
 
     def describe(self) -> str:
-        """For `explain`."""
+        """Describe the payload, for `explain`."""
         return (
             f"the {len(read(self.file, self.turns))} requests of {Path(self.file).name}, {self.order.replace('_', ' ')}"
         )
 
 
 @dataclass(frozen=True)
-class Given:
-    """One request of the file: `rest` is its JSON body from behind the model's name on, without `stream`."""
+class FileRequest:
+    """One request of the file.
+
+    `rest` is its JSON body after the model, without `stream`. `open_ended`: the file sets no limit and is not an OpenAI
+    body, so the traffic's `output` is asked for. `answers` is the number it asks for at once (`n`).
+    """
 
     path: str
     model: str | None
@@ -90,49 +101,53 @@ class Given:
     max_tokens: int | None
     images: int
     open_ended: bool
-    """The file says no limit and is no OpenAI body: then the traffic's `output` is asked for."""
     answers: int = 1
-    """How many it asks for at once (`n`)."""
 
 
 def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:
-    """The whole request; nothing of it is fitted to the server."""
+    """Set the whole request; nothing of it is fitted to the server."""
     assert isinstance(options, Options)
     found = read(options.file, options.turns)
-    given = found[rng.bits() % len(found) if options.order == "sampled" else step.ordinal % len(found)]
-    stream = step.stream if given.stream is None else given.stream
-    model = given.model if options.keep_model and given.model is not None else facts.model
+    request = found[rng.bits() % len(found) if options.order == "sampled" else step.ordinal % len(found)]
+    stream = step.stream if request.stream is None else request.stream
+    model = request.model if options.keep_model and request.model is not None else facts.model
     parts = [b'{"model":', orjson.dumps(model)]
-    limit = given.max_tokens
-    if given.open_ended:
+    limit = request.max_tokens
+    if request.open_ended:
         limit = step.output.exact or step.output.max or 128
         parts.append(b',"max_tokens":%d' % limit)
     if stream:
         parts.append(b',"stream":true')
-        if not given.stream_options:
+        if not request.stream_options:
             parts.append(b',"stream_options":{"include_usage":true}')
-    parts += [b",", given.rest, b"}"]
+    parts += [b",", request.rest, b"}"]
     draft.request = Request(
         step,
-        given.path,
+        request.path,
         b"".join(parts),
         stream,
         None,
-        given.images,
+        request.images,
         max_tokens=limit,
-        image_names=None if given.images else (),
+        image_names=None if request.images else (),
     )
 
 
 @functools.lru_cache(maxsize=8)
-def read(file: str, turns: Literal["all", "first"] = "all") -> tuple[Given, ...]:
-    """Every request of a file. Raises ValueError with file and line of what is none, or of an image that is not there."""
+def read(file: str, turns: Literal["all", "first"] = "all") -> tuple[FileRequest, ...]:
+    """Read every request of a file.
+
+    Raises ValueError with file and line of an invalid request or a missing image.
+    """
     path = Path(file)
-    found: list[Given] = []
+    found: list[FileRequest] = []
     try:
         for where, record in _records(path):
             try:
-                found += [_given(body, url, path.parent, own) for url, body, own in _bodies(record, turns == "all")]
+                found += [
+                    _file_request(body, url, path.parent, is_openai)
+                    for url, body, is_openai in _bodies(record, turns == "all")
+                ]
             except (ValueError, KeyError, TypeError, AttributeError) as e:
                 raise ValueError(f"{where}: {e}") from e
             except OSError as e:
@@ -145,14 +160,17 @@ def read(file: str, turns: Literal["all", "first"] = "all") -> tuple[Given, ...]
 
 
 def _records(path: Path) -> Iterator[tuple[str, Any]]:
-    """(where, value) of each record: of a JSON array, of `{"data": [...]}`, or of each line."""
+    """Yield (location, value) of each record.
+
+    Records are the items of a JSON array, of `{"data": [...]}`, or the lines.
+    """
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".json":
         try:
-            whole = json.loads(text)
+            data = json.loads(text)
         except json.JSONDecodeError as e:
             raise ValueError(f"{path}:{e.lineno}:{e.colno}: no JSON: {e.msg}") from e
-        many = whole.get("data", [whole]) if isinstance(whole, dict) else whole
+        many = data.get("data", [data]) if isinstance(data, dict) else data
         if not isinstance(many, list):
             raise ValueError(f"{path}: a request or a list of them was expected (got {many!r:.40})")
         for i, record in enumerate(many, 1):
@@ -168,7 +186,10 @@ def _records(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _bodies(record: Any, all_turns: bool) -> Iterator[tuple[str | None, dict[str, Any], bool]]:
-    """(path, body, whether it is an OpenAI body) of a record in any of the known forms."""
+    """Yield the request bodies of a record in any known form.
+
+    Each is (path, body, True if it is an OpenAI body).
+    """
     if not isinstance(record, dict):
         raise ValueError(f"an object was expected (got {type(record).__name__})")
     if isinstance(record.get("body"), dict):  # OpenAI's batch files
@@ -176,27 +197,31 @@ def _bodies(record: Any, all_turns: bool) -> Iterator[tuple[str | None, dict[str
     elif "messages" in record or ("prompt" in record and not isinstance(record["prompt"], Mapping)):
         yield None, record, True
     elif "conversations" in record:  # ShareGPT
-        said = [{"role": _role(t["from"]), "content": str(t["value"])} for t in _said(record["conversations"])]
-        while said and said[0]["role"] == "assistant":  # cut out of a longer one; templates want a question first
-            said.pop(0)
-        yield from _questions(said, all_turns)
+        messages = [{"role": _role(t["from"]), "content": str(t["value"])} for t in _turn_list(record["conversations"])]
+        while (
+            messages and messages[0]["role"] == "assistant"
+        ):  # an excerpt of a longer one; templates need a question first
+            messages.pop(0)
+        yield from _one_per_question(messages, all_turns)
     elif "payloads" in record:  # AIPerf's inputs.json
         for body in record["payloads"]:
             yield None, body, True
-    elif "turns" in record:  # AIPerf's multi_turn has no answers: what was said in between is made up
-        asked = [message for turn in record["turns"] for message in _of_aiperf(turn)["messages"]]
-        yield from _questions([m for question in asked for m in (question, _MADE_UP)][:-1], all_turns)
+    elif "turns" in record:  # AIPerf's multi_turn has no answers: placeholders stand between the questions
+        questions = [message for item in record["turns"] for message in _from_aiperf(item)["messages"]]
+        yield from _one_per_question(
+            [m for question in questions for m in (question, _PLACEHOLDER_ANSWER)][:-1], all_turns
+        )
     elif {"text", "texts", "image", "images"} & record.keys():  # AIPerf's single_turn and random_pool
-        yield None, _of_aiperf(record), False
+        yield None, _from_aiperf(record), False
     else:
         raise ValueError(
             f"no request: it has {', '.join(sorted(record)[:6]) or 'nothing'}, but no messages and no prompt"
         )
 
 
-def _said(turns: Any) -> list[Mapping[str, Any]]:
-    whole = isinstance(turns, list) and all(isinstance(t, Mapping) and {"from", "value"} <= t.keys() for t in turns)
-    if not whole:
+def _turn_list(turns: Any) -> list[Mapping[str, Any]]:
+    data = isinstance(turns, list) and all(isinstance(t, Mapping) and {"from", "value"} <= t.keys() for t in turns)
+    if not data:
         raise ValueError('conversations: a list of {"from": ..., "value": ...} was expected')
     return list(turns)
 
@@ -207,14 +232,16 @@ def _role(name: object) -> str:
     return _SHAREGPT[str(name)]
 
 
-def _questions(said: list[dict[str, Any]], all_turns: bool) -> Iterator[tuple[str | None, dict[str, Any], bool]]:
-    """A request for each question, with everything before it."""
-    asked = [i for i, message in enumerate(said) if message["role"] == "user"]
-    for i in asked if all_turns else asked[:1]:
-        yield None, {"messages": copy.deepcopy(said[: i + 1])}, False
+def _one_per_question(
+    messages: list[dict[str, Any]], all_turns: bool
+) -> Iterator[tuple[str | None, dict[str, Any], bool]]:
+    """Yield a request for each question, with all messages before it."""
+    questions = [i for i, message in enumerate(messages) if message["role"] == "user"]
+    for i in questions if all_turns else questions[:1]:
+        yield None, {"messages": copy.deepcopy(messages[: i + 1])}, False
 
 
-def _of_aiperf(record: Any) -> dict[str, Any]:
+def _from_aiperf(record: Any) -> dict[str, Any]:
     if not isinstance(record, Mapping):
         raise ValueError(f"a turn with text or images was expected (got {record!r:.40})")
     texts, images = record.get("texts") or [record.get("text") or ""], record.get("images") or []
@@ -232,21 +259,21 @@ def _chat(text: str, images: list[str]) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}]}
 
 
-def _given(body: dict[str, Any], url: str | None, folder: Path, own: bool) -> Given:
+def _file_request(body: dict[str, Any], url: str | None, folder: Path, is_openai: bool) -> FileRequest:
     if not isinstance(body, dict) or not ("messages" in body or "prompt" in body):
         raise ValueError("a body with messages or a prompt was expected")
     if url is not None and (not isinstance(url, str) or not url.startswith("/") or not url.isprintable() or " " in url):
         raise ValueError(f"a path such as {_CHAT} was expected as url (got {url!r})")
     body = dict(body)
     model, stream = body.pop("model", None), body.pop("stream", None)
-    # What is no limit is sent as it is: to see what a server makes of it may be what the file is for.
+    # An invalid limit is sent as it is, as the file may test the server's reaction to it.
     limit = next((v for k in _LIMITS if type(v := body.get(k)) is int and v > 0), None)
     images = 0
     for part in _image_parts(body):
         images += 1
         _embed(part, folder)
     path = url or (_CHAT if "messages" in body else _COMPLETIONS)
-    return Given(
+    return FileRequest(
         path,
         None if model is None else str(model),
         orjson.dumps(body)[1:-1],
@@ -254,7 +281,7 @@ def _given(body: dict[str, Any], url: str | None, folder: Path, own: bool) -> Gi
         "stream_options" in body,
         limit,
         images,
-        not own and limit is None,
+        not is_openai and limit is None,
         n if isinstance(n := body.get("n"), int) and n > 1 else 1,
     )
 
@@ -268,12 +295,12 @@ def _image_parts(body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _embed(part: dict[str, Any], folder: Path) -> None:
-    """A path becomes a data URL; whatever names a scheme is left as it is."""
+    """Replace an image's path by a data URL; URLs stay as they are."""
     image = part.get("image_url")
     url = image.get("url") if isinstance(image, dict) else image
-    if not isinstance(url, str) or not url or url.startswith(_ELSEWHERE):
+    if not isinstance(url, str) or not url or url.startswith(_URL_PREFIXES):
         return
     data = (folder / url).read_bytes()
     mime = mimetypes.guess_type(url)[0] or "image/png"
-    whole = f"data:{mime};base64,{base64.b64encode(data).decode()}"
-    part["image_url"] = {**image, "url": whole} if isinstance(image, dict) else {"url": whole}
+    data_url = f"data:{mime};base64,{base64.b64encode(data).decode()}"
+    part["image_url"] = {**image, "url": data_url} if isinstance(image, dict) else {"url": data_url}

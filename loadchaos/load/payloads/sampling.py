@@ -1,4 +1,4 @@
-"""How the server is to sample: several answers at once, log probabilities, temperature, and which model or LoRA adapter."""
+"""Sampling parameters: n, logprobs, temperature, model or LoRA adapter."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ ORDER = 30
 
 
 class Options(BaseModel):
-    """`n` answers a request, at a temperature of 1 where none is given; `logprobs` of that many candidates a token.
+    """Sampling parameters of a request.
 
-    `prompt_logprobs` likewise (vLLM). `models` are names the server serves (LoRA adapters), with weights: each request
-    draws one. `thinking` (Qwen's and DeepSeek's templates) and `reasoning_effort` are for models that reason, whose
-    prompts then have a length nobody knows beforehand. Seeds are the steps' own, so a temperature above 0 is repeatable
-    where the server keeps to it.
+    `n` answers are requested, at temperature 1 where none is given. `logprobs` is the number of candidates per token,
+    `prompt_logprobs` likewise (vLLM). `models` are names that the server serves (LoRA adapters), with weights: each request
+    draws one. `thinking` (Qwen's and DeepSeek's templates) and `reasoning_effort` are for models that reason; the length of
+    such prompts is not known beforehand. Seeds are the steps' own, so a temperature above 0 is repeatable where the server
+    respects seeds.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -36,36 +37,36 @@ class Options(BaseModel):
 
     @field_validator("n", "logprobs")
     @classmethod
-    def _not_negative(cls, value: Range | None) -> Range | None:
+    def _zero_or_more(cls, value: Range | None) -> Range | None:
         if value is not None and value.low < 0:
             raise ValueError(f"0 or more was expected (got {value})")
         return value
 
     @model_validator(mode="after")
-    def _not_greedy(self) -> Options:
+    def _several_need_temperature(self) -> Options:
         if self.n is not None and self.n.high > 1 and self.temperature == 0:
             raise ValueError("n above 1 needs a temperature above 0: servers refuse several greedy answers")
         return self
 
     @field_validator("models")
     @classmethod
-    def _weights(cls, value: dict[str, float]) -> dict[str, float]:
+    def _weights_valid(cls, value: dict[str, float]) -> dict[str, float]:
         if value and (min(value.values()) < 0 or not sum(value.values())):
             raise ValueError("weights are 0 or more, and one of them above 0")
         return value
 
     def answers(self) -> float:
-        """For `explain`: the mean number of answers a request asks for."""
+        """Average number of answers that a request asks for, for `explain`."""
         return (self.n.low + self.n.high) / 2 if self.n is not None else 1.0
 
     def describe(self) -> str:
-        """For `explain`."""
+        """Describe the payload, for `explain`."""
         given = self.model_dump(mode="json", exclude_unset=True)
         return "sampled with " + ", ".join(f"{k} {v}" for k, v in given.items()) if given else "default sampling"
 
 
 def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - the server is not asked
-    """Add the fields to the body; what was not given is not sent."""
+    """Add the fields to the body; parameters that are not given are not sent."""
     assert isinstance(options, Options)
     if options.n is not None:
         draft.extra["n"] = n = rng.between(options.n.low, options.n.high)
@@ -80,12 +81,12 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) ->
     if options.reasoning_effort is not None:
         draft.extra["reasoning_effort"] = options.reasoning_effort
     if options.thinking is not None or options.reasoning_effort is not None:
-        draft.countable = False  # a template says it in words of its own
+        draft.length_known = False  # a template says it in words of its own
     if options.models:
-        draft.model = _chosen(options.models, rng.share())
+        draft.model = _draw_model(options.models, rng.share())
 
 
-def _chosen(models: dict[str, float], share: float) -> str:
+def _draw_model(models: dict[str, float], share: float) -> str:
     left = share * sum(models.values())
     for name, weight in models.items():
         left -= weight

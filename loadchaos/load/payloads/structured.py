@@ -1,4 +1,8 @@
-"""Answers that must follow a JSON schema: grammar compilation and guided decoding under load (`response_format`)."""
+"""Structured output.
+
+Answers must follow a JSON schema (`response_format`).
+It exercises grammar compilation and guided decoding under load.
+"""
 
 from __future__ import annotations
 
@@ -16,37 +20,38 @@ Kind = Literal["small", "deep", "wide", "choice"]
 _KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
-def _kind(value: object) -> object:
+def _check_schema(value: object) -> object:
     if value in _KINDS or isinstance(value, dict):
         return value
     raise ValueError(f"{', '.join(_KINDS)} or a JSON schema of your own was expected (got {value!r})")
 
 
 class Options(BaseModel):
-    """`json_schema`: `small`, `deep` (nested objects), `wide` (many fields), `choice` (an enumeration), or one of your own.
+    """`json_schema`: `small`, `deep`, `wide`, `choice`, or your own schema.
 
-    `variants` different schemas of the kind, so that the server's cache of compiled grammars misses as often as that.
+    `deep` nests objects, `wide` has many fields, `choice` is an enumeration. `variants` different schemas of the kind make
+    the server's cache of compiled grammars miss.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    json_schema: Annotated[Kind | dict[str, Any], BeforeValidator(_kind)] = "small"
+    json_schema: Annotated[Kind | dict[str, Any], BeforeValidator(_check_schema)] = "small"
     variants: int = Field(default=1, gt=0)
     strict: bool = True
 
     def describe(self) -> str:
-        """For `explain`."""
+        """Describe the payload, for `explain`."""
         kind = self.json_schema if isinstance(self.json_schema, str) else "given"
         many = f" ({self.variants} different schemas)" if self.variants > 1 else ""
         return f"answers in a {kind} JSON schema{many}"
 
 
 def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - the server is not asked
-    """Ask for an answer by the schema."""
+    """Ask for an answer that follows the schema."""
     assert isinstance(options, Options)
     variant = rng.bits() % options.variants
     kind = options.json_schema
-    schema = dict(kind) if isinstance(kind, Mapping) else _MADE[kind](variant)
+    schema = dict(kind) if isinstance(kind, Mapping) else _SCHEMAS[kind](variant)
     name = f"answer_{variant}"
     draft.extra["response_format"] = {
         "type": "json_schema",
@@ -85,4 +90,4 @@ def _choice(variant: int) -> dict[str, Any]:
     return {"enum": [f"choice {variant} {i}" for i in range(100)]}
 
 
-_MADE = {"small": _small, "deep": _deep, "wide": _wide, "choice": _choice}
+_SCHEMAS = {"small": _small, "deep": _deep, "wide": _wide, "choice": _choice}

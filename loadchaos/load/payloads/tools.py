@@ -1,6 +1,6 @@
-"""Tool definitions in the request, and how the model is to choose among them.
+"""Tool definitions in the request, and the tool choice.
 
-They stand in the prompt as the chat template writes them, so what such a prompt costs is not known before it is sent.
+The chat template writes them into the prompt, so its length is not known before it is sent.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ ORDER = 32
 
 
 class Options(BaseModel):
-    """`count` tools; `choice` as OpenAI has it, `named` asks for the first of them.
+    """`count` tools.
 
-    All but `none` need a server started with a tool parser (vLLM: --enable-auto-tool-choice, --tool-call-parser); one
-    without refuses, and is right.
+    `choice` as in OpenAI's API, `named` requires the first one.
+    All but `none` need a server with a tool parser (vLLM: --enable-auto-tool-choice, --tool-call-parser); one without it is
+    right to refuse.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -31,23 +32,23 @@ class Options(BaseModel):
 
     @field_validator("count")
     @classmethod
-    def _some(cls, value: Range) -> Range:
+    def _at_least_one_tool(cls, value: Range) -> Range:
         if value.low < 1:
             raise ValueError(f"at least one tool was expected (got {value})")
         return value
 
     def describe(self) -> str:
-        """For `explain`."""
+        """Describe the payload, for `explain`."""
         return f"{self.count} tools to choose from ({self.choice})"
 
 
 def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) -> None:  # noqa: ARG001 - the server is not asked
-    """Add the tools; the prompt's length is not known any more."""
+    """Add the tools; the prompt's length becomes unknown."""
     assert isinstance(options, Options)
     tools = [_tool(i) for i in range(rng.between(options.count.low, options.count.high))]
     named: dict[str, Any] = {"type": "function", "function": {"name": tools[0]["function"]["name"]}}
     draft.extra |= {"tools": tools, "tool_choice": named if options.choice == "named" else options.choice}
-    draft.countable = False
+    draft.length_known = False
 
 
 def _tool(number: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Short videos, made here: JPEG frames in an AVI file, or as vLLM and LMDeploy also take them, one behind the other."""
+"""Short videos: JPEG frames in an AVI file, or as a list (`video/jpeg`)."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from loadchaos.load.payloads import avi, images, jpeg
 from loadchaos.load.payloads.base import Draft
 
 ORDER = 1
-_OPENINGS = {
+_PART_BEGINS = {
     "avi": b'{"type":"video_url","video_url":{"url":"data:video/avi;base64,',
     "frames": b'{"type":"video_url","video_url":{"url":"data:video/jpeg;base64,',
 }
-_CLOSE = b'"}},'
-_MOST_PIXELS = 4_000_000
+_PART_END = b'"}},'
+_MAX_PIXELS = 4_000_000
 
 
 class Options(BaseModel):
-    """`frames` pictures of `size`, `fps` a second. `format`: `avi` is Motion-JPEG, `frames` is `video/jpeg`.
+    """Number of videos, and `frames` of `size` at `fps` in each.
 
-    `unique` and `reuse_distance` as with images: what is not new repeats one of so many requests earlier, to the byte.
+    `format`: `avi` is Motion-JPEG, `frames` is `video/jpeg`, which vLLM and LMDeploy also take. `unique` and
+    `reuse_distance` work as for images: a video that is not new repeats one of that many requests earlier, to the byte.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -41,30 +42,33 @@ class Options(BaseModel):
 
     @field_validator("count")
     @classmethod
-    def _some(cls, value: Range) -> Range:
+    def _at_least_one_video(cls, value: Range) -> Range:
         if value.low < 0 or value.high < 1:
             raise ValueError(f"at least one video was expected (got {value})")
         return value
 
     @field_validator("size")
     @classmethod
-    def _bounded(cls, value: Size) -> Size:
-        if value.width * value.height > _MOST_PIXELS:
+    def _size_allowed(cls, value: Size) -> Size:
+        if value.width * value.height > _MAX_PIXELS:
             raise ValueError(f"a frame has at most 4 megapixels here (got {value})")
         return value
 
     @property
     def new(self) -> float:
-        """The share that was never sent before."""
+        """Share that was never sent before."""
         return self.unique
 
     @property
     def near_duplicates(self) -> float:
-        """There are none of videos."""
+        """Share of near duplicates; videos have none."""
         return 0.0
 
     def kind(self) -> str:
-        """What decides its prompt tokens: the key of `Facts.video_tokens`."""
+        """Key of `Facts.video_tokens`.
+
+        The properties that decide the prompt tokens.
+        """
         return f"{self.size}x{self.frames} {self.format} {self.fps}/s"
 
     def sample(self) -> bytes:
@@ -72,7 +76,7 @@ class Options(BaseModel):
         return _part(self, bytes(16))
 
     def describe(self) -> str:
-        """For `explain`."""
+        """Describe the payload, for `explain`."""
         new = "always new" if self.unique >= 1 else f"{self.unique * 100:g}% new"
         return f"{self.count} video{'s' if self.count.high > 1 else ''} of {self.frames} frames of {self.size}, {new}"
 
@@ -85,10 +89,10 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.R
         draft.notes.append("the model takes no video: sent as text only")
         return
     base = draws.hash64(step.run_seed, step.phase, draws.text_seed(step.traffic), 12)
-    count = images.count_of(options, base, step.ordinal)
+    count = images.image_count(options, base, step.ordinal)
     for slot in range(count):
-        ordinal, place, _ = images.source(options, base, step.ordinal, slot)
-        draft.pieces.append(_part(options, images.identity(base, ordinal, place)))
+        ordinal, place, _ = images.resolve_repeat(options, base, step.ordinal, slot)
+        draft.parts.append(_part(options, images.image_identity(base, ordinal, place)))
         if options.unique < 1 and draft.image_names is not None:
             draft.image_names.append(draws.hash64(base, 8, ordinal, place) >> 11)
     if count:
@@ -99,11 +103,14 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: draws.R
 
 @functools.lru_cache(maxsize=64)
 def _part(options: Options, name: bytes) -> bytes:
-    """One video as JSON bytes with a comma behind it; its frames are neighbours of one picture."""
+    """Build one video as JSON bytes with a trailing comma.
+
+    Its frames are near duplicates.
+    """
     template = jpeg.template(options.size.width, options.size.height)
     if options.format == "frames":
         data = b",".join(b"".join(template.base64(name, n)) for n in range(options.frames))
     else:
         pictures = [template.file(name, n) for n in range(options.frames)]
         data = base64.b64encode(avi.file(pictures, options.size.width, options.size.height, options.fps))
-    return _OPENINGS[options.format] + data + _CLOSE
+    return _PART_BEGINS[options.format] + data + _PART_END

@@ -38,10 +38,7 @@ class Environment(Protocol):
 
 
 class RunView:
-    """The session's state in the web process.
-
-    Current run, phase, command files.
-    """
+    """The current run, its phase and its command files, in the web process."""
 
     def __init__(self, environment: Environment, folder: Path) -> None:
         self._runner: Any = environment.runner

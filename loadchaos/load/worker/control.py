@@ -1,7 +1,4 @@
-"""Commands of the run to the load, read from control.jsonl.
-
-Pause, resume, stop.
-"""
+"""Commands of the run to the load: pause, resume, stop (control.jsonl)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Send one worker's share of the plan.
+"""Send one worker's share of the plan: users, phases and rounds.
 
-Users, phases, rounds and periodic tasks.
-In an open phase the dispatcher builds each request before it is due and hands it to a free user; it follows due times and
-never waits for the server. In a closed phase users take the next step when they are free. One sweeper enforces timeouts
-instead of a timer per read, and one receiver reads all answers (receiver.py).
+In an open phase the dispatcher builds each request before it is due and hands it to a free user; it follows due times
+and never waits for the server. In a closed phase users take the next step when they are free. One sweeper enforces
+timeouts instead of a timer per read, and one receiver reads all answers (receiver.py).
 """
 
 from __future__ import annotations
@@ -143,10 +142,7 @@ class Dispatcher:
             self.ended.set()
 
     def stop(self, grace_s: float) -> None:
-        """End in order, as a `stop` of the run does.
-
-        For signals and Locust's own Stop.
-        """
+        """End in order, as on the run's `stop`; for signals and Locust's own Stop."""
         self.control.apply("stop", grace_s)
 
     def write_row(self, row: ClockRow) -> None:

@@ -47,10 +47,7 @@ _DISCOVERY_FAILED = "loadchaos_discovery_failed_"
 
 
 class SharedPlan:
-    """State that all users of a class share in one process.
-
-    Plan, next step, timeouts.
-    """
+    """The plan, next step and timeouts that all users in a process share."""
 
     def __init__(self, plan: WorkerPlan) -> None:
         self.plan = plan

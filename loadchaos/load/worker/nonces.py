@@ -1,7 +1,4 @@
-"""Detect another request's nonce in an answer.
-
-Mixed-up data of two requests.
-"""
+"""Detect another request's nonce in an answer (answers mixed up)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Write one worker's request rows, misses and heartbeats.
-
-Track what is in flight.
-"""
+"""Write one worker's request rows and heartbeats; track what is in flight."""
 
 from __future__ import annotations
 

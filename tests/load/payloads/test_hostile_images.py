@@ -100,7 +100,7 @@ def test_of_a_folder_of_ones_own_only_images_are_sent_and_the_rest_is_told(
     for name in ("a.PNG", "b.avif", "readme.md", "run.sh", ".DS_Store", ".hidden.png"):
         (tmp_path / name).write_bytes(b"x")
     options = hostile_images.Options(folder=str(tmp_path))
-    assert [(e.file, e.mime) for e in options.chosen()] == [("a.PNG", "image/png"), ("b.avif", "image/avif")]
+    assert [(e.file, e.mime) for e in options.selected()] == [("a.PNG", "image/png"), ("b.avif", "image/avif")]
     (told,) = options.notes()
     assert told == f"{tmp_path}: not sent, because their names are not those of images: readme.md, run.sh"
     assert "readme.md, run.sh" in options.describe()

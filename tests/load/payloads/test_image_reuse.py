@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from loadchaos.core.model import Facts, Request, Step
 from loadchaos.load.payloads import build, images, jpeg, text
-from loadchaos.load.payloads.image_tokens import cost, gemma3, internvl, llama4, llava, predicted
+from loadchaos.load.payloads.image_tokens import gemma3, internvl, llama4, llava, predict, token_cost
 
 Steps = Callable[..., Step]
 
@@ -76,7 +76,7 @@ def test_shares_of_new_near_and_repeated_images_are_as_asked(facts: Facts, step:
     options = images.Options.model_validate(
         {"size": "8x8", "unique": "50%", "near_duplicates": "20%", "reuse_distance": 9}
     )
-    found = [images.source(options, 77, n, 0) for n in range(9, 4009)]
+    found = [images.resolve_repeat(options, 77, n, 0) for n in range(9, 4009)]
     own = sum(ordinal == n for n, (ordinal, _, _) in enumerate(found, 9))
     assert abs(own / 4000 - 0.5) < 0.03
     assert len({s for s in found if s[2]}) > 0.19 * 4000
@@ -136,6 +136,6 @@ def test_the_family_is_known_by_the_models_name(facts: Facts) -> None:
         "google/gemma-3-12b-it": gemma3(1, 1),
         "meta-llama/Llama-4-Scout-17B-16E": llama4(1024, 1024), "anything": 1026,
     }  # fmt: skip
-    assert {name: predicted(name, 1024, 1024) for name in of} == of
-    assert cost(facts, 64, 64) == (66, True), "what was measured counts more"
-    assert predicted("Qwen3-VL", 1, 300) == 0
+    assert {name: predict(name, 1024, 1024) for name in of} == of
+    assert token_cost(facts, 64, 64) == (66, True), "what was measured counts more"
+    assert predict("Qwen3-VL", 1, 300) == 0
