@@ -49,9 +49,9 @@ class _Link:
 
     def toxics(self, stream: str) -> Iterator[ToxicType]:
         """Yield the toxics in force now for this connection and direction."""
-        for one in list(self._proxy.toxics.values()):
-            if one.toxic.stream == stream and self.hits(one.toxic):
-                yield one
+        for active in list(self._proxy.toxics.values()):
+            if active.toxic.stream == stream and self.hits(active.toxic):
+                yield active
 
     async def pump(self, stream: str, reader: asyncio.StreamReader) -> None:
         """Pass one direction on until it ends."""
@@ -85,8 +85,8 @@ class _Link:
                 return
 
     async def _delay(self, stream: str, arrived: float) -> None:
-        for one in self.toxics(stream):
-            if delay_s := one.delay_s():
+        for active in self.toxics(stream):
+            if delay_s := active.delay_s():
                 await asyncio.sleep(max(0.0, arrived + delay_s - time.monotonic()))
 
     async def _wait_while_blocked(self, stream: str) -> None:
@@ -95,9 +95,9 @@ class _Link:
         The connection is closed when the toxic's time is over.
         """
         begin = time.monotonic()
-        while blocking := [one for one in self.toxics(stream) if one.blocks]:
-            for one in blocking:
-                limit_s = one.close_after_s()
+        while blocking := [active for active in self.toxics(stream) if active.blocks]:
+            for active in blocking:
+                limit_s = active.close_after_s()
                 if limit_s is not None and time.monotonic() - begin >= limit_s:
                     raise _ClosedByToxicError
             await asyncio.sleep(_BLOCKED_POLL_S)
@@ -119,19 +119,19 @@ class _Link:
         Yields each piece with the pause after it in seconds.
         """
         chunking = Chunking(len(data))
-        for one in self.toxics(stream):
-            chunking = one.chunk(chunking)
+        for active in self.toxics(stream):
+            chunking = active.chunk(chunking)
         for start in range(0, len(data), chunking.size):
             piece = data[start : start + chunking.size]
             yield piece, chunking.pause_s + (len(piece) / chunking.rate if chunking.rate else 0.0)
 
     def _allowed(self, stream: str, size: int) -> int:
-        limits = [one.bytes_left(self._passed.get(stream, 0)) for one in self.toxics(stream)]
+        limits = [active.bytes_left(self._passed.get(stream, 0)) for active in self.toxics(stream)]
         return min([size, *(limit for limit in limits if limit is not None)])
 
     async def _end(self, stream: str) -> None:
-        for one in self.toxics(stream):
-            if delay_s := one.end_delay_s():
+        for active in self.toxics(stream):
+            if delay_s := active.end_delay_s():
                 await asyncio.sleep(delay_s)
         with contextlib.suppress(OSError, RuntimeError):  # it is closed already
             self._writers[stream].write_eof()
@@ -174,15 +174,15 @@ class Proxy:
 
         Returns how many open ones it hits, of how many.
         """
-        one = self.toxics[toxic.name] = TOXICS[toxic.type](toxic)
+        active = self.toxics[toxic.name] = TOXICS[toxic.type](toxic)
         hit, total = sum(link.hits(toxic) for link in self._links), len(self._links)
-        if one.refuses and self._server is not None:
+        if active.refuses and self._server is not None:
             self._server.close()
             self._server = None
             for link in list(self._links):
                 link.reset()
         for link in list(self._links):
-            self._reset_later(link, one)
+            self._reset_later(link, active)
         return hit, total
 
     async def remove(self, name: str) -> None:
@@ -190,15 +190,15 @@ class Proxy:
 
         The proxy listens again where only that toxic prevented it.
         """
-        one = self.toxics.pop(name, None)
+        active = self.toxics.pop(name, None)
         refused = any(other.refuses for other in self.toxics.values())
-        if one is not None and one.refuses and not refused and self._server is None:
+        if active is not None and active.refuses and not refused and self._server is None:
             await self.open()
 
-    def _reset_later(self, link: _Link, one: ToxicType) -> None:
-        delay_s = one.reset_after_s()
-        if delay_s is not None and link.hits(one.toxic):
-            task = asyncio.create_task(self._reset(link, one.toxic, delay_s))
+    def _reset_later(self, link: _Link, active: ToxicType) -> None:
+        delay_s = active.reset_after_s()
+        if delay_s is not None and link.hits(active.toxic):
+            task = asyncio.create_task(self._reset(link, active.toxic, delay_s))
             self._resets.add(task)
             task.add_done_callback(self._resets.discard)
 
@@ -216,8 +216,8 @@ class Proxy:
             return
         link = _Link(self, self._count, {"upstream": to_server, "downstream": writer})
         self._links.add(link)
-        for one in self.toxics.values():
-            self._reset_later(link, one)
+        for active in self.toxics.values():
+            self._reset_later(link, active)
         try:
             await asyncio.gather(link.pump("upstream", reader), link.pump("downstream", from_server))
         except asyncio.CancelledError:  # the loop ends; streams would report it as a mistake

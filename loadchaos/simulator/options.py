@@ -81,7 +81,7 @@ class Options:
     server: ServerConfig = field(default_factory=ServerConfig)
     host: str = "127.0.0.1"
     port: int = 0
-    given: Mapping[str, object] = field(default_factory=dict)
+    flags: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def version(self) -> str:
@@ -170,20 +170,20 @@ def _checked_era(dialect: str, era: str) -> str:
 
 
 def _apply_flag(name: str, value: object, engine: dict[str, object], server: dict[str, object]) -> None:
-    key, given = name.lstrip("-").replace("-", "_"), value
+    key, parsed = name.lstrip("-").replace("-", "_"), value
     if key.startswith(("no_enable_", "no_async_")):
-        key, given = key.removeprefix("no_"), False
+        key, parsed = key.removeprefix("no_"), False
     key = _ALIASES.get(key, key)
-    if isinstance(given, Mapping):  # limit_mm_per_prompt's own form
-        for part, limit in given.items():
+    if isinstance(parsed, Mapping):  # limit_mm_per_prompt's own form
+        for part, limit in parsed.items():
             _apply_flag(f"{key}.{part}", limit, engine, server)
         return
     of_engine = {f.name: f for f in fields(EngineConfig) if f.name not in _NOT_FLAGS}
     of_server = {f.name: f for f in fields(ServerConfig)}
     if key in of_engine:
-        engine[key] = _parse_value(key, given, str(of_engine[key].type))
+        engine[key] = _parse_value(key, parsed, str(of_engine[key].type))
     elif key in of_server:
-        server[key] = _parse_value(key, given, str(of_server[key].type))
+        server[key] = _parse_value(key, parsed, str(of_server[key].type))
     else:
         raise unknown_name_error(key, [*of_engine, *of_server, *_ALIASES], "flag")
 

@@ -30,10 +30,10 @@ def make(params: Mapping[str, Any]) -> CpuHog:
     unknown = [name for name in params if name != "processes"]
     if unknown:
         raise OptionError(f"attack host cpu: its param is processes (got {unknown[0]})")
-    wanted = str(params.get("processes", os.cpu_count() or 1))
-    if not wanted.isdigit() or not 0 < int(wanted) <= _MAX_PROCESSES:
-        raise OptionError(f"attack host cpu: processes is a number from 1 to {_MAX_PROCESSES} (got {wanted})")
-    return CpuHog(int(wanted))
+    processes = str(params.get("processes", os.cpu_count() or 1))
+    if not processes.isdigit() or not 0 < int(processes) <= _MAX_PROCESSES:
+        raise OptionError(f"attack host cpu: processes is a number from 1 to {_MAX_PROCESSES} (got {processes})")
+    return CpuHog(int(processes))
 
 
 class CpuHog:

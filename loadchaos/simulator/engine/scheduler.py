@@ -88,7 +88,7 @@ class Scheduler:
 
     def _plan_running(self, batch: Batch, budget: int) -> int:
         config = self.config
-        drafts_wanted, longest = config.num_speculative_tokens, config.max_model_len
+        max_drafts, longest = config.num_speculative_tokens, config.max_model_len
         planned = batch.planned
         index = 0
         while index < len(self.running) and budget > 0:
@@ -104,7 +104,7 @@ class Scheduler:
             if request.pending_outputs and request.outputs + request.pending_outputs >= request.length:
                 index += 1
                 continue  # the steps in flight will end it
-            drafts = max(0, min(drafts_wanted, longest - computed - 1, budget - 1))
+            drafts = max(0, min(max_drafts, longest - computed - 1, budget - 1))
             if computed + 1 + drafts > request.capacity and not self._make_room(request, computed + 1 + drafts):
                 break
             if request.held:
@@ -199,7 +199,7 @@ class Scheduler:
             return count, []
         ahead = self._look_ahead
         items: list[MMItem] = []
-        wanted = pinned = 0
+        tokens_to_encode = pinned = 0
         counted: set[str] = set()
         for item in request.items:
             end = item.offset + item.tokens
@@ -216,9 +216,10 @@ class Scheduler:
                 new_tokens, pin = 0, self.encoder.unread_size(item.hash)
             else:
                 new_tokens, pin = item.tokens, 0
-            if wanted + new_tokens > self._encode_room or not self.encoder.room_for(wanted + new_tokens, pinned + pin):
+            needed = tokens_to_encode + new_tokens
+            if needed > self._encode_room or not self.encoder.room_for(needed, pinned + pin):
                 return self._tokens_before(item, start, alone=not (request.held or items)), items
-            wanted += new_tokens
+            tokens_to_encode = needed
             pinned += pin
             counted.add(item.hash)
             items.append(item)
@@ -228,7 +229,6 @@ class Scheduler:
         """Return the tokens from `start` to before an image that cannot run yet.
 
         The drafter, which reads one token ahead, must not reach the image either.
-
         A request that holds an earlier image runs right up to this one. Otherwise it would wait for ever for space that it
         uses itself.
         """

@@ -138,8 +138,8 @@ class LmdeployApi:
         data = self._body(exchange)
         if data is None:
             return
-        given = data.get("input")
-        texts = [given] if isinstance(given, str) else given
+        value = data.get("input")
+        texts = [value] if isinstance(value, str) else value
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             errors.invalid(exchange, self.release, "input", "Input should be a valid string", "string_type")
             return
@@ -147,9 +147,9 @@ class LmdeployApi:
             texts = [_template([{"role": "user", "content": text}], []) for text in texts]
         ids = [tokenizer.encode(text) for text in texts]
         lengths = [len(i) for i in ids]
-        one = isinstance(given, str)
+        single = isinstance(value, str)
         exchange.send(
-            200, orjson.dumps({"input_ids": ids[0] if one else ids, "length": lengths[0] if one else lengths})
+            200, orjson.dumps({"input_ids": ids[0] if single else ids, "length": lengths[0] if single else lengths})
         )
 
     def _body(self, exchange: HttpExchange) -> dict[str, Any] | None:
@@ -202,14 +202,14 @@ class LmdeployApi:
         return None
 
     def _check(self, data: Mapping[str, Any]) -> None:
-        wanted = data.get("model")
+        requested_model = data.get("model")
         new = self.release >= (0, 16, 0)
-        if wanted and wanted != self.model:
+        if requested_model and requested_model != self.model:
             quote, kind = ("'", "not_found_error") if new else ("`", "invalid_request_error")
-            raise LmdeployRefusal(f"The model {quote}{wanted}{quote} does not exist.", 404, kind)
-        most = data.get("max_tokens")
-        if new and most is not None and (not isinstance(most, int) or most < 1):
-            raise LmdeployRefusal(f"The max_tokens {most!r} must be a positive integer.")
+            raise LmdeployRefusal(f"The model {quote}{requested_model}{quote} does not exist.", 404, kind)
+        max_tokens = data.get("max_tokens")
+        if new and max_tokens is not None and (not isinstance(max_tokens, int) or max_tokens < 1):
+            raise LmdeployRefusal(f"The max_tokens {max_tokens!r} must be a positive integer.")
 
     async def _fit_images(self, exchange: HttpExchange, data: dict[str, Any], text: str, urls: Sequence[str]) -> None:
         client_left = False
@@ -220,14 +220,14 @@ class LmdeployApi:
 
         exchange.on_disconnect = note_disconnect
         results = await asyncio.gather(*(self._reader.read(url) for url in urls), return_exceptions=True)
-        pictures = [self._decoded_or_black(result) for result in results]
+        decoded = [self._decoded_or_black(result) for result in results]
         ids: list[int] = []
         images = []
         first, *rest = text.split(_MARK)
         ids.extend(tokenizer.encode(first))
-        for picture, piece in zip(pictures, rest, strict=True):
-            images.append((len(ids), picture))
-            ids.extend([tokenizer.IMAGE_PAD] * picture.tokens)
+        for image, piece in zip(decoded, rest, strict=True):
+            images.append((len(ids), image))
+            ids.extend([tokenizer.IMAGE_PAD] * image.tokens)
             ids.extend(tokenizer.encode(piece))
         if not client_left:
             self._submit(exchange, data, ids, images, chat=True)
@@ -273,11 +273,12 @@ class LmdeployApi:
             self.log.line("ERROR", "async_engine.py:602", f"run out of tokens. session_id={session}.")
             generation.finish("length")  # up to 0.15: 200, empty, length
             return
-        most = min(int(data.get("max_completion_tokens") or data.get("max_tokens") or longest), longest - count)
-        least = most if data.get("ignore_eos") else min(most, int(data.get("min_new_tokens") or 0))
+        max_tokens = min(int(data.get("max_completion_tokens") or data.get("max_tokens") or longest), longest - count)
+        min_tokens = max_tokens if data.get("ignore_eos") else min(max_tokens, int(data.get("min_new_tokens") or 0))
         items = [MMItem(p.hash, p.tokens, offset, self._sender.must_send(p.hash)) for offset, p in images]
         self.engine.add(
-            EngineRequest(str(session), count, max(1, most), least, items, self._prefix(ids), session), generation
+            EngineRequest(str(session), count, max(1, max_tokens), min_tokens, items, self._prefix(ids), session),
+            generation,
         )
 
     def _seed(self, data: Mapping[str, Any], ids: Sequence[int], images: Sequence[tuple[int, DecodedImage]]) -> int:

@@ -183,19 +183,19 @@ class VllmApi:
         if "messages" in data:
             prompt = requests.chat_prompt(data, self.options)
             if prompt.sources:
-                return self._tokenize_images(exchange, prompt)
+                return self._tokenize_with_images(exchange, prompt)
             self._send_tokens(exchange, data, prompt.pieces[0])
         elif isinstance(data.get("prompt"), str):
             self._send_tokens(exchange, data, requests.encode(data["prompt"]))
         else:
             shown = f"<dict of {len(data)} items>"
-            one = "{'type': 'missing', 'loc': 'body.%s', 'msg': 'Field required', 'input': '%s'}"
-            text = f"2 validation errors:\n  {one % ('prompt', shown)}\n  {one % ('messages', shown)}"
+            template = "{'type': 'missing', 'loc': 'body.%s', 'msg': 'Field required', 'input': '%s'}"
+            text = f"2 validation errors:\n  {template % ('prompt', shown)}\n  {template % ('messages', shown)}"
             raise VllmRefusal(text, "Bad Request", "body.prompt")
         return None
 
-    async def _tokenize_images(self, exchange: HttpExchange, prompt: requests.Prompt) -> None:
-        ids, _ = requests.assemble(prompt, await self._pictures(prompt.sources))
+    async def _tokenize_with_images(self, exchange: HttpExchange, prompt: requests.Prompt) -> None:
+        ids, _ = requests.assemble(prompt, await self._decode_images(prompt.sources))
         self._send_tokens(exchange, {}, ids)
 
     def _send_tokens(self, exchange: HttpExchange, data: dict[str, Any], ids: Sequence[int]) -> None:
@@ -218,12 +218,12 @@ class VllmApi:
         data = requests.parse_body(exchange)
         requests.check_model(data, self.model)
         sampling = requests.sampling(data, chat, self.options)
-        found = []
+        results = []
         for prompt in requests.prompts(data, self.options, chat=chat):
-            ids, images = requests.assemble(prompt, await self._pictures(prompt.sources))
+            ids, images = requests.assemble(prompt, await self._decode_images(prompt.sources))
             checked = CheckedRequest(prompt, sampling, chat, new_id(chat, None), ids, images)
-            found.append(render.rendered(requests.fit(checked, self.options), data, self.model))
-        exchange.send(200, orjson.dumps(found[0] if chat else found))
+            results.append(render.rendered(requests.fit(checked, self.options), data, self.model))
+        exchange.send(200, orjson.dumps(results[0] if chat else results))
 
     # generation
 
@@ -256,20 +256,20 @@ class VllmApi:
             client_left = True
 
         exchange.on_disconnect = note_disconnect
-        pictures = await self._pictures(checked.prompt.sources)
+        decoded = await self._decode_images(checked.prompt.sources)
         while not self._admitting.is_set():
             await self._admitting.wait()
         if not client_left:
-            self._submit(exchange, checked, pictures)
+            self._submit(exchange, checked, decoded)
 
-    async def _pictures(self, sources: Sequence[requests.MediaSource]) -> list[DecodedImage]:
+    async def _decode_images(self, sources: Sequence[requests.MediaSource]) -> list[DecodedImage]:
         """Decode all images.
 
         Raises:
             VllmRefusal: with vLLM's message for the first bad image.
         """
         results = await asyncio.gather(*(self._reader.read(s.url) for s in sources), return_exceptions=True)
-        pictures = []
+        decoded = []
         for source, result in zip(sources, results, strict=True):
             if isinstance(result, AspectRatioError):
                 raise errors.aspect_ratio(result.width, result.height) from result
@@ -277,15 +277,15 @@ class VllmApi:
                 raise VllmRefusal(str(result), result.kind, None, result.status) from result
             if isinstance(result, BaseException):
                 raise result
-            pictures.append(result if source.uuid is None else result.named(source.uuid))
-        return pictures
+            decoded.append(result if source.uuid is None else result.named(source.uuid))
+        return decoded
 
-    def _submit(self, exchange: HttpExchange, checked: CheckedRequest, pictures: Sequence[DecodedImage]) -> None:
+    def _submit(self, exchange: HttpExchange, checked: CheckedRequest, decoded: Sequence[DecodedImage]) -> None:
         """Send a checked request to the engine.
 
         From here on its generation answers it.
         """
-        ids, images = requests.assemble(checked.prompt, pictures)
+        ids, images = requests.assemble(checked.prompt, decoded)
         checked = requests.fit(replace(checked, ids=ids, images=images), self.options)
         engine_id = checked.request_id
         while engine_id in self._generations or f"0_{engine_id}" in self._generations:
@@ -304,9 +304,9 @@ class VllmApi:
         for choice in generation.choices:
             # Each image's hash is looked up as the request is sent: both sides of the cache see the same order.
             items = [MMItem(p.hash, p.tokens, offset, self.sender.must_send(p.hash)) for offset, p in checked.images]
-            most, least = checked.sampling.max_tokens or 1, checked.sampling.min_tokens
+            max_tokens, min_tokens = checked.sampling.max_tokens or 1, checked.sampling.min_tokens
             seed = choice.answer.seed
-            request = EngineRequest(choice.id, len(ids), most, least, items, prefix, seed)
+            request = EngineRequest(choice.id, len(ids), max_tokens, min_tokens, items, prefix, seed)
             self.engine.add(request, choice)
 
     def _full(self) -> bool:
@@ -317,5 +317,5 @@ class VllmApi:
         engine = self.options.engine
         if not engine.enable_prefix_caching:
             return ()
-        images = [(offset, picture.tokens, int(picture.hash[:12], 16)) for offset, picture in checked.images]
+        images = [(offset, image.tokens, int(image.hash[:12], 16)) for offset, image in checked.images]
         return tokenizer.block_hashes(checked.ids, engine.block_size, images)

@@ -20,8 +20,8 @@ class VllmLifecycleLog:
         """Log the start, before anything runs."""
         options, log = self._options, self._log
         log.line("INFO", "api_utils.py:286", f"vLLM API server version {options.version}")
-        given = {"model": options.server.model, **options.given}
-        log.line("INFO", "api_utils.py:286", f"non-default args: {given}")
+        arguments = {"model": options.server.model, **options.flags}
+        log.line("INFO", "api_utils.py:286", f"non-default args: {arguments}")
         log.line("INFO", "model.py:2152", f"Using max model len {options.engine.max_model_len}")
         if options.engine.enable_chunked_prefill:
             text = f"Chunked prefill is enabled with max_num_batched_tokens={options.engine.max_num_batched_tokens}."

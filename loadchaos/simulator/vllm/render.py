@@ -55,6 +55,6 @@ def rendered(checked: CheckedRequest, data: Mapping[str, Any], model: str) -> di
 def _features(images: Sequence[tuple[int, DecodedImage]]) -> dict[str, Any] | None:
     if not images:
         return None
-    places = [{"offset": offset, "length": picture.tokens} for offset, picture in images]
-    hashes = [picture.hash for _, picture in images]
+    places = [{"offset": offset, "length": image.tokens} for offset, image in images]
+    hashes = [image.hash for _, image in images]
     return {"mm_hashes": {"image": hashes}, "mm_placeholders": {"image": places}, "kwargs_data": None}

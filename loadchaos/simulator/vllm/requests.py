@@ -377,16 +377,16 @@ def prompts(data: Mapping[str, Any], options: Options, *, chat: bool) -> list[Pr
 
 
 def assemble(
-    prompt: Prompt, pictures: Sequence[DecodedImage]
+    prompt: Prompt, decoded: Sequence[DecodedImage]
 ) -> tuple[tuple[int, ...], tuple[tuple[int, DecodedImage], ...]]:
     """Return the token ids with image placeholders, and the images' offsets."""
-    if not pictures:
+    if not decoded:
         return prompt.pieces[0], ()
     ids = list(prompt.pieces[0])
     placed = []
-    for picture, piece in zip(pictures, prompt.pieces[1:], strict=True):
-        placed.append((len(ids), picture))
-        ids.extend([tokenizer.IMAGE_PAD] * picture.tokens)
+    for image, piece in zip(decoded, prompt.pieces[1:], strict=True):
+        placed.append((len(ids), image))
+        ids.extend([tokenizer.IMAGE_PAD] * image.tokens)
         ids.extend(piece)
     return tuple(ids), tuple(placed)
 

@@ -93,16 +93,16 @@ class VllmGeneration:
         self._created = int(time.time())
         self._cached = 0
         self.finished = False
-        wanted = checked.sampling
-        ids = [engine_id] if wanted.n == 1 else [f"{i}_{engine_id}" for i in range(wanted.n)]
+        sampling = checked.sampling
+        ids = [engine_id] if sampling.n == 1 else [f"{i}_{engine_id}" for i in range(sampling.n)]
         opening = ordered_opening(checked.ids)
-        self.choices = [Choice(self, i, ids[i], seeds[i], opening) for i in range(wanted.n)]
+        self.choices = [Choice(self, i, ids[i], seeds[i], opening) for i in range(sampling.n)]
         kind = "chat.completion.chunk" if checked.chat else "text_completion"
         head = {"id": checked.request_id, "object": kind, "created": self._created, "model": server.model}
         self._head = orjson.dumps(head)[:-1]
         exchange.on_disconnect = self._disconnected
         exchange.on_resume = self._flush
-        if wanted.stream:
+        if sampling.stream:
             exchange.start()
 
     @property
@@ -276,7 +276,7 @@ class VllmGeneration:
             "completion_tokens": done,
         }
         if self._server.token_details:
-            images = sum(picture.tokens for _, picture in self._checked.images)
+            images = sum(image.tokens for _, image in self._checked.images)
             usage["prompt_tokens_details"] = {"cached_tokens": self._cached, "multimodal_tokens": {"image": images}}
         elif whole:
             usage["prompt_tokens_details"] = None
@@ -318,9 +318,9 @@ class VllmGeneration:
             self._server.generation_ended(self)
 
 
-def new_id(chat: bool, wanted: str | None) -> str:
+def new_id(chat: bool, client_id: str | None) -> str:
     """Return an id: chatcmpl- and the client's X-Request-Id, or a random one."""
-    return f"{'chatcmpl' if chat else 'cmpl'}-{wanted or uuid.uuid4().hex[:16]}"
+    return f"{'chatcmpl' if chat else 'cmpl'}-{client_id or uuid.uuid4().hex[:16]}"
 
 
 def seeds_for(checked: CheckedRequest, random_seed: Callable[[], int]) -> list[int]:
@@ -329,8 +329,8 @@ def seeds_for(checked: CheckedRequest, random_seed: Callable[[], int]) -> list[i
     Greedy answers depend on the prompt alone, seeded ones on the seed too, others on chance.
     """
     # Hashes of integers are the same in every process, those of text are not.
-    base = hash((checked.ids, tuple(int(picture.hash[:15], 16) for _, picture in checked.images))) & 0x7FFFFFFF
-    wanted = checked.sampling
-    if wanted.temperature > 0:
-        base = random_seed() if wanted.seed is None else base ^ (wanted.seed * 2654435761 & 0x7FFFFFFF)
-    return [base + i for i in range(wanted.n)]
+    base = hash((checked.ids, tuple(int(image.hash[:15], 16) for _, image in checked.images))) & 0x7FFFFFFF
+    sampling = checked.sampling
+    if sampling.temperature > 0:
+        base = random_seed() if sampling.seed is None else base ^ (sampling.seed * 2654435761 & 0x7FFFFFFF)
+    return [base + i for i in range(sampling.n)]
