@@ -23,7 +23,7 @@ from loadchaos.load import registry
 from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.runner import requirements
 from loadchaos.server.discovery import calibrate
-from loadchaos.server.discovery.local_tokenizer import Folder
+from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
 
 AUTHORIZE = "LOADCHAOS_AUTHORIZE"
 """Comma-separated HOST:PORT of servers that may be attacked: Locust's command line has no --authorize."""
@@ -38,7 +38,7 @@ async def discover_server(request: Mapping[str, Any]) -> Facts:
         OptionError: `ca` holds no certificate.
     """
     profile = from_mapping(request["profile"], registry.of_traffic())
-    tokenizer = Folder.load(profile.target.tokenizer) if profile.target.tokenizer else None
+    tokenizer = LocalTokenizer.load(profile.target.tokenizer) if profile.target.tokenizer else None
     calibration = requirements.calibration_request(profile, request.get("model"), request.get("api_key_env"), tokenizer)
     base = calibrate.parse_target(request["base_url"])
     _require_authorization(profile, base)

@@ -113,7 +113,7 @@ class StandaloneLaunch:
             client = DiscoveryClient(http, self._typed.url, self._typed.url)
             await preflight.wait_until_healthy(client, ready_within_s, self._exit_reason, lambda _: None)
             facts = await calibrate.identify_server(client, calibrate.CalibrationRequest())
-            await preflight.require_an_answer(client, facts.model)
+            await preflight.require_first_answer(client, facts.model)
         length = f", context {facts.max_model_len} tokens" if facts.max_model_len else ""
         return f"{facts.dialect} {facts.version or '(version unknown)'}, model {facts.model}{length}"
 

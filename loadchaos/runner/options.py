@@ -15,7 +15,7 @@ from loadchaos.profile.profile import Profile
 from loadchaos.runner.resume import ResumePoint
 from loadchaos.runner.server_under_test import TargetSpec, free_port
 from loadchaos.server.discovery.client import parse_target
-from loadchaos.server.discovery.local_tokenizer import Folder
+from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
 from loadchaos.server.monitor.logs import read_spec
 
 _HEADER_VARIABLE = "LOADCHAOS_HEADER_"
@@ -115,13 +115,13 @@ def target_spec(profile: Profile, options: Options) -> TargetSpec:
     )
 
 
-def local_tokenizer(profile: Profile, options: Options) -> Folder | None:
+def local_tokenizer(profile: Profile, options: Options) -> LocalTokenizer | None:
     """Load the local tokenizer, where one is named.
 
     Raises OptionError where its folder is unusable.
     """
     path = options.tokenizer or profile.target.tokenizer
-    return Folder.load(path) if path else None
+    return LocalTokenizer.load(path) if path else None
 
 
 def _external_urls(profile: Profile, kind: str, url: str | None, admin_url: str | None) -> tuple[str, ...]:

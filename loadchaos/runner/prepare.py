@@ -132,7 +132,7 @@ class Preparation:
         head = await self._server.read_log_head()
         facts = calibrate.with_log(await calibrate.identify_server(client, request), head)
         if self._server.launched is not None:
-            await preflight.require_an_answer(client, facts.model)
+            await preflight.require_first_answer(client, facts.model)
             self._server.launched.ready()
         dialect = DIALECTS[facts.dialect].at(facts.version)
         await self._server.start_monitor(dialect)

@@ -9,11 +9,11 @@ from loadchaos.profile.profile import Profile
 from loadchaos.runner import compatibility
 from loadchaos.server.discovery import calibrate, chat_tokens, max_length, preflight
 from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient
-from loadchaos.server.discovery.local_tokenizer import Folder
+from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
 
 
 def calibration_request(
-    profile: Profile, model: str | None, api_key_env: str | None, tokenizer: Folder | None
+    profile: Profile, model: str | None, api_key_env: str | None, tokenizer: LocalTokenizer | None
 ) -> CalibrationRequest:
     """Select what is measured on the server for this profile."""
     sizes, most_images = profile.image_sizes()
@@ -44,7 +44,7 @@ async def discover(
     preflight.require(facts, profile.requires, admin_attacks, ())
     compatibility.require_models(client, profile)
     facts = await calibrate.calibrate(client, facts, request)
-    if profile.searches_context_limit() and max_length.open_question(facts):
+    if profile.searches_context_limit() and max_length.prompt_limit_unknown(facts):
         facts = await max_length.longest_prompt(client, facts)
     turns, scripts = profile.text_needs()
     if turns or scripts:

@@ -30,5 +30,5 @@ def test_a_folder_that_is_none_ends_it_before_anything_exists(tmp_path: Path) ->
     named = {**PROFILE, "target": {"embedded": {}, "tokenizer": "Qwen/Qwen3-8B"}}
     for done in (run(tmp_path, PROFILE, "--tokenizer", "Qwen/Qwen3-8B"), run(tmp_path, named)):
         assert done.returncode == 2
-        assert "tokenizer Qwen/Qwen3-8B: no such folder here" in done.stderr
+        assert "tokenizer Qwen/Qwen3-8B: there is no such folder" in done.stderr
     assert not (tmp_path / "runs").exists()

@@ -1,7 +1,7 @@
-"""Once, before the load: what is this server, what are its limits, how does it count tokens -> Facts.
+"""Identify a server and calibrate token counts, once, before the load. The result is `Facts`.
 
-Reads and tokenizer calls first; at most a handful of one-token generations where counting leaves something open. What
-the server answers is data for the Facts; only what makes a run impossible (401, wrong model, not HTTP) is an error.
+Reads and tokenizer calls come first, then a few one-token generations where counting is not enough. Responses become
+facts; only what makes a run impossible (401, wrong model, not HTTP) is an error.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from loadchaos.core.model import Facts
 from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect
 from loadchaos.server.dialects.detect import PATHS, ProbedPage, detect
 from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient, DiscoveryResponse, parse_target
-from loadchaos.server.discovery.media_tokens import image_facts, video_facts
-from loadchaos.server.discovery.text_tokens import learn_text
+from loadchaos.server.discovery.media_tokens import measure_images, measure_videos
+from loadchaos.server.discovery.text_tokens import measure_text
 
 __all__ = [
     "CalibrationRequest",
@@ -29,38 +29,42 @@ __all__ = [
     "with_log",
 ]
 
-_FIRST_READ_S = 30.0  # a server that has just come up on a busy machine takes its time with the first one
+_FIRST_READ_S = 30.0  # the first read of a server that has just started on a busy machine is slow
 
 
-async def identify_server(asker: DiscoveryClient, wanted: CalibrationRequest) -> Facts:
-    """Reads only: dialect, version, model, limits, development endpoints. Raises TargetError where a run is impossible."""
+async def identify_server(client: DiscoveryClient, request: CalibrationRequest) -> Facts:
+    """Read dialect, version, model, limits and development endpoints; nothing is generated.
+
+    Raises:
+        TargetError: A run against this server is impossible.
+    """
     paths = tuple(path for path in PATHS if path != "/v1/models")
     answers = await asyncio.gather(
-        asker.ask("GET", "/v1/models", limit_s=_FIRST_READ_S), *(asker.ask("GET", path, admin=True) for path in paths)
+        client.ask("GET", "/v1/models", limit_s=_FIRST_READ_S), *(client.ask("GET", path, admin=True) for path in paths)
     )
     pages = dict(zip(("/v1/models", *paths), answers, strict=True))
     models = pages["/v1/models"]
-    _refuse_impossible(asker, models, wanted)
+    _refuse_impossible(client, models, request)
     found = detect({path: ProbedPage(a.status, a.headers, a.text.encode()) for path, a in pages.items() if a.status})
-    name = found.dialect.name if wanted.dialect == "auto" else wanted.dialect
-    model, entry = _choose_model(models, wanted.model)
-    sources = {"dialect": "; ".join(found.signs) if wanted.dialect == "auto" else "the profile"}
-    version = found.version or _era_in_words(found.at_least, found.below)
+    name = found.dialect.name if request.dialect == "auto" else request.dialect
+    model, entry = _choose_model(models, request.model)
+    sources = {"dialect": "; ".join(found.signs) if request.dialect == "auto" else "the profile"}
+    version = found.version or _describe_bounds(found.at_least, found.below)
     sources["version"] = "/version" if found.version else "its paths"
     facts = Facts(
-        base_url=asker.base_url,
-        admin_url=asker.admin_url,
+        base_url=client.base_url,
+        admin_url=client.admin_url,
         dialect=name,
         model=model,
         version=version,
         metrics=pages["/metrics"].status == 200,
         sources=sources,
     )
-    return await _development(asker, DIALECTS[name], _limits(facts, entry, pages))
+    return await _development(client, DIALECTS[name], _limits(facts, entry, pages))
 
 
-def _era_in_words(at_least: str | None, below: str | None) -> str | None:
-    """A server that tells its version nowhere: what its paths allow, beginning with a number, as `Dialect.at` reads it."""
+def _describe_bounds(at_least: str | None, below: str | None) -> str | None:
+    """Describe a version range; the text begins with a number, which `Dialect.at` can read."""
     if below is None:
         return f"{at_least} or later" if at_least else None
     major, minor = (int(n) for n in below.split(".")[:2])
@@ -68,45 +72,43 @@ def _era_in_words(at_least: str | None, below: str | None) -> str | None:
     return f"{at_least} to {last}" if at_least else f"{last} or earlier"
 
 
-def _refuse_impossible(asker: DiscoveryClient, models: DiscoveryResponse, wanted: CalibrationRequest) -> None:
-    where = asker.base_url
+def _refuse_impossible(client: DiscoveryClient, models: DiscoveryResponse, request: CalibrationRequest) -> None:
+    url = client.base_url
     if models.status == 0:
-        raise TargetError(f"{where}: {_why_unreachable(models.text)}")
+        raise TargetError(f"{url}: {_why_unreachable(models.text)}")
     if models.status in (401, 403):
-        variable = wanted.api_key_env or "OPENAI_API_KEY"
-        state = "its key was refused" if wanted.api_key_env else "no key was given"
+        variable = request.api_key_env or "OPENAI_API_KEY"
+        state = "its key was refused" if request.api_key_env else "no key was given"
         raise TargetError(
-            f"{where} answered {models.status}: {state}. Set the key in a variable and name it: "
+            f"{url} answered {models.status}: {state}. Set the key in a variable and name it: "
             f"export {variable}=... and --api-key-env {variable}"
         )
     if models.status != 200 or not isinstance(models.json(), dict):
         raise TargetError(
-            f"{where}/v1/models answered {models.status} {models.text[:120]!r}: this is no OpenAI-compatible server "
-            "(a path prefix belongs into --target)"
+            f"{url}/v1/models answered {models.status} {models.text[:120]!r}: this is no OpenAI-compatible server; if its "
+            "API has a path prefix, add it to --target"
         )
 
 
 def _why_unreachable(text: str) -> str:
     if "ConnectError" in text and ("refused" in text.lower() or "All connection attempts failed" in text):
-        return "connection refused: nothing listens there; is the server up, and is that its port?"
+        return "connection refused: check that the server runs and that this is its port"
     if "CERTIFICATE_VERIFY_FAILED" in text:
-        return (
-            f"its certificate is not trusted here; --ca FILE names what to believe, --insecure checks nothing ({text})"
-        )
+        return f"its certificate is not trusted; give its CA with --ca FILE, or skip the check with --insecure ({text})"
     if "RemoteProtocolError" in text or "InvalidHTTP" in text:
-        return f"something listens there, but it does not speak HTTP ({text})"
-    return f"{text}; is the server up, and is that its address?"
+        return f"the program that listens there does not speak HTTP; check the port ({text})"
+    return f"{text}; check that the server runs and that this is its address"
 
 
-def _choose_model(models: DiscoveryResponse, wanted: str | None) -> tuple[str, Mapping[str, Any]]:
+def _choose_model(models: DiscoveryResponse, request: str | None) -> tuple[str, Mapping[str, Any]]:
     entries = [m for m in (models.json().get("data") or []) if isinstance(m, dict) and "id" in m]
     names = [str(m["id"]) for m in entries]
-    if wanted is not None:
-        if wanted not in names:
+    if request is not None:
+        if request not in names:
             raise TargetError(
-                f"the server does not serve the model {wanted!r}; it has: {', '.join(names) or 'none'} (--model chooses)"
+                f"the server does not serve the model {request!r}; it has: {', '.join(names) or 'none'} (--model chooses)"
             )
-        return wanted, entries[names.index(wanted)]
+        return request, entries[names.index(request)]
     if not names:
         raise TargetError("the server lists no model at /v1/models; name one with --model")
     return names[0], entries[0]
@@ -145,23 +147,23 @@ def with_log(facts: Facts, log: str) -> Facts:
     )
 
 
-async def _development(asker: DiscoveryClient, dialect: Dialect, facts: Facts) -> Facts:
-    """Whether the admin endpoints are there: GET on a POST route is 405 where it exists and 404 where it does not."""
+async def _development(client: DiscoveryClient, dialect: Dialect, facts: Facts) -> Facts:
+    """Look for the admin endpoints: GET on a POST route gives 405 if it exists and 404 if not."""
     if dialect.development_path is None:
         return facts
-    answer = asker.pages.get(dialect.development_path)
+    answer = client.pages.get(dialect.development_path)
     if answer is None:
-        answer = await asker.ask("GET", dialect.development_path, admin=True)
+        answer = await client.ask("GET", dialect.development_path, admin=True)
     there = answer.status in (200, 405) if answer.status in (200, 404, 405) else None
     sources = {**facts.sources, "development_endpoints": f"GET {dialect.development_path} answered {answer.status}"}
     return replace(facts, development_endpoints=there, sources=sources)
 
 
-async def calibrate(asker: DiscoveryClient, facts: Facts, wanted: CalibrationRequest) -> Facts:
-    """How text and images become tokens here. Needs a healthy server; generates at most a few single tokens."""
-    facts = await learn_text(asker, facts, wanted)
-    if wanted.images_per_request:
-        facts = await image_facts(asker, facts, wanted)
-    if wanted.videos:
-        facts = await video_facts(asker, facts, wanted)
+async def calibrate(client: DiscoveryClient, facts: Facts, request: CalibrationRequest) -> Facts:
+    """Measure how text, images and videos become tokens; generates at most a few single tokens."""
+    facts = await measure_text(client, facts, request)
+    if request.images_per_request:
+        facts = await measure_images(client, facts, request)
+    if request.videos:
+        facts = await measure_videos(client, facts, request)
     return facts

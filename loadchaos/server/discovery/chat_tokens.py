@@ -1,7 +1,7 @@
-"""What only some traffic needs to know before the load: what a turn of a conversation costs, and words of other scripts.
+"""Measure the tokens of conversation turns and of words in other scripts, for traffic that needs them.
 
-Everything is measured on the server and then checked on mixtures: words that melt into each other when they stand side
-by side, and templates that treat turns unequally, are left out, so that a planned length is exact or said to be unknown.
+Counts are measured on the server and checked on mixtures. Words whose tokens merge with their neighbours, and templates
+that treat turns unequally, are left out: a planned length is either exact or unknown.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import replace
 
 from loadchaos.core.model import Facts, TextFacts
 from loadchaos.server.discovery.client import DiscoveryClient
-from loadchaos.server.discovery.local_tokenizer import Folder
-from loadchaos.server.discovery.token_counters import ByFolder, Counter, counter_used, usage_of
+from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
+from loadchaos.server.discovery.token_counters import LocalCounter, TokenCounter, counter_used, usage_of
 
 _REPEAT = 8
 _SAMPLES = 3
-# Each with its leading blank, which keeps most tokenizers from joining neighbours.
+# Each gets a leading blank, which keeps most tokenizers from merging neighbours.
 SCRIPTS: Mapping[str, Sequence[str]] = {
     "cjk": (
         "你好", "世界", "服务器", "图像", "请求", "模型", "时间", "问题", "天气", "音乐", "东京", "ありがとう", "こんにちは",
@@ -35,18 +35,28 @@ SCRIPTS: Mapping[str, Sequence[str]] = {
 
 
 async def with_chat_tokens(
-    asker: DiscoveryClient, facts: Facts, *, turns: bool, scripts: Sequence[str], tokenizer: Folder | None = None
+    client: DiscoveryClient,
+    facts: Facts,
+    *,
+    turns: bool,
+    scripts: Sequence[str],
+    tokenizer: LocalTokenizer | None = None,
 ) -> Facts:
-    """Facts with what `turns` and `scripts` ask for, as far as this server lets it be known; a handful of questions.
+    """Add the token counts of turns and scripts to the facts, as far as the server allows.
 
-    Counted by what the facts' own words were counted by, which was checked; `tokenizer` is the folder where that was it.
+    Args:
+        client: Where to send the requests.
+        facts: Facts with measured words; the same counter is used again.
+        turns: Measure conversation turns.
+        scripts: Names of SCRIPTS to measure.
+        tokenizer: The local tokenizer, if it counted the words.
     """
     text = facts.text
     if text is None:
         return facts
-    counter = counter_used(asker, facts, tokenizer)
+    counter = counter_used(client, facts, tokenizer)
     if turns:
-        text = replace(text, turn_overhead=await _turn_overhead(asker, facts, text, counter))
+        text = replace(text, turn_overhead=await _turn_overhead(client, facts, text, counter))
     if counter is None:
         return replace(facts, text=text)
     found = [(name, words) for name in scripts if (words := await _script(counter, text, SCRIPTS[name]))]
@@ -56,12 +66,14 @@ async def with_chat_tokens(
 # --- turns --------------------------------------------------------------------------------------------------------------
 
 
-async def _turn_overhead(asker: DiscoveryClient, facts: Facts, text: TextFacts, counter: Counter | None) -> int | None:
-    """Tokens a question and its answer add beside their words; None where turns do not add up evenly.
+async def _turn_overhead(
+    client: DiscoveryClient, facts: Facts, text: TextFacts, counter: TokenCounter | None
+) -> int | None:
+    """Tokens that one turn adds beside its words; None if turns do not cost the same.
 
-    Thinking templates (Qwen3) drop what is between marks in earlier turns; made-up answers hold none.
+    Thinking templates (Qwen3) drop marked text of earlier turns; our answers have none.
     """
-    counts = await asyncio.gather(*(_conversation(asker, facts, text, n, counter) for n in (0, 1, 2, 4)))
+    counts = await asyncio.gather(*(_conversation(client, facts, text, n, counter) for n in (0, 1, 2, 4)))
     known = [n for n in counts if n is not None]
     if len(known) < len(counts):
         return None
@@ -71,27 +83,27 @@ async def _turn_overhead(asker: DiscoveryClient, facts: Facts, text: TextFacts, 
 
 
 async def _conversation(
-    asker: DiscoveryClient, facts: Facts, text: TextFacts, turns: int, counter: Counter | None
+    client: DiscoveryClient, facts: Facts, text: TextFacts, turns: int, counter: TokenCounter | None
 ) -> int | None:
-    """Tokens of the template in a conversation of so many earlier turns."""
+    """Tokens of the template in a conversation with `turns` earlier turns."""
     messages, words = [], 0
     for i in range(2 * turns + 1):
-        said, tokens = _mixture(text.words, seed=i, length=6)
+        sentence, tokens = _mixture(text.words, seed=i, length=6)
         words += tokens
-        messages.append({"role": "assistant" if i % 2 else "user", "content": said})
-    # A folder's template need not be the server's, and LMDeploy's encoder takes one message: then an answer tells.
-    counted = None if counter is None or isinstance(counter, ByFolder) else await counter.chat(messages)
+        messages.append({"role": "assistant" if i % 2 else "user", "content": sentence})
+    # A local template may differ from the server's, and LMDeploy's encoder takes one message: then usage tells.
+    counted = None if counter is None or isinstance(counter, LocalCounter) else await counter.chat(messages)
     if counted is None:
         body = {"model": facts.model, "messages": messages, "max_tokens": 1, "temperature": 0}
-        counted = usage_of(await asker.post("/v1/chat/completions", body))
+        counted = usage_of(await client.post("/v1/chat/completions", body))
     return None if counted is None else counted - words
 
 
 # --- scripts ------------------------------------------------------------------------------------------------------------
 
 
-async def _script(counter: Counter, text: TextFacts, words: Sequence[str]) -> tuple[tuple[str, int], ...] | None:
-    """Words with their cost, those that keep it in any neighbourhood; None where too few do."""
+async def _script(counter: TokenCounter, text: TextFacts, words: Sequence[str]) -> tuple[tuple[str, int], ...] | None:
+    """Words whose token count does not depend on their neighbours; None if there are fewer than four."""
     repeated = await asyncio.gather(*(counter.plain(f" {w}" * _REPEAT) for w in words))
     found = [(f" {w}", n // _REPEAT) for w, n in zip(words, repeated, strict=True) if n and n % _REPEAT == 0]
     if len(found) < 4:
@@ -100,13 +112,15 @@ async def _script(counter: Counter, text: TextFacts, words: Sequence[str]) -> tu
     samples = (
         [_mixture([*found, (text.unit, 1)], seed=s, length=60) for s in range(_SAMPLES)] if len(found) >= 4 else []
     )
-    counts = await asyncio.gather(*(counter.plain(said) for said, _ in samples))
+    counts = await asyncio.gather(*(counter.plain(sentence) for sentence, _ in samples))
     right = samples and all(n == tokens for n, (_, tokens) in zip(counts, samples, strict=True))
     return tuple(found) if right else None
 
 
-async def _keep_their_cost(counter: Counter, text: TextFacts, words: list[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Those words whose cost is the same between any others: each is put between all of them once."""
+async def _keep_their_cost(
+    counter: TokenCounter, text: TextFacts, words: list[tuple[str, int]]
+) -> list[tuple[str, int]]:
+    """Keep the words whose token count is the same between any others; each is put between all of them once."""
     around = "".join(w for w, _ in words)
     base = await counter.plain(around + text.unit)
     if base is None:

@@ -1,4 +1,4 @@
-"""Asks a server one thing at a time: where it is, what is asked of it, and what it answered."""
+"""Send single requests to a server before the load, and keep the responses."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from urllib.parse import urlsplit, urlunsplit
 import httpx
 
 from loadchaos.core.errors import OptionError
-from loadchaos.server.discovery.local_tokenizer import Folder
+from loadchaos.core.units import describe_duration
+from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
 
 _READ_LIMIT_S = 10.0
 _FIRST_GENERATION_LIMIT_S = 120.0  # a first request may compile for 15 s, on a loaded machine for longer
 
 
 def parse_target(text: str) -> str:
-    """The base URL without a trailing `/v1`, path prefix kept. Raises OptionError for what is no http(s) URL."""
+    """Return the base URL without a trailing `/v1`; raises OptionError if it is no http(s) URL."""
     clean = text.strip()
     if not clean:
         raise OptionError("--target is empty: give the server's URL, e.g. http://127.0.0.1:8000")
@@ -30,10 +31,10 @@ def parse_target(text: str) -> str:
     except ValueError as e:
         raise OptionError(f"--target {text!r}: {e}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise OptionError(f"--target {text!r}: a URL such as http://127.0.0.1:8000 was expected")
+        raise OptionError(f"--target {text!r} is no URL: give one such as http://127.0.0.1:8000")
     if parts.username or parts.password:
         raise OptionError(
-            "--target holds a user or password; give secrets through --api-key-env or --header NAME=env:VAR"
+            "--target contains a user or password; give secrets by --api-key-env or --header NAME=env:VAR"
         )
     path = parts.path.rstrip("/")
     path = path.removesuffix("/v1")
@@ -43,14 +44,14 @@ def parse_target(text: str) -> str:
 
 @dataclass(frozen=True)
 class DiscoveryResponse:
-    """One answer of the server, or why there was none (`status` 0, `text` the reason)."""
+    """One response, or the reason for none (`status` 0, `text` the reason)."""
 
     status: int
     headers: Mapping[str, str]
     text: str
 
     def json(self) -> Any:
-        """The body as JSON, None when it is not."""
+        """Parse the body as JSON; None if it is none."""
         try:
             return json.loads(self.text)
         except ValueError:
@@ -59,14 +60,19 @@ class DiscoveryResponse:
 
 @dataclass
 class DiscoveryClient:
-    """Asks the server one thing at a time; a failed connection is an Answer with status 0.
+    """Send single requests; a failed connection is a response with status 0.
 
-    `reads` and `generations` count what was asked so far, `pages` keeps the last answer to each GET by its path, `absent`
-    those of endpoints that are not there; `failed` says how the last generation went wrong that got no answer, or that of
-    a broken server.
+    Args:
+        http: The HTTP client.
+        base_url: Root of the API.
+        admin_url: Root of admin endpoints, /health and /metrics.
+        generations: Number of generations so far; `reads` counts all other requests.
+        pages: Last response to each GET by path.
+        absent: Responses of endpoints that do not exist.
+        failed: Error of the last generation with status 0 or 5xx.
     """
 
-    client: httpx.AsyncClient
+    http: httpx.AsyncClient
     base_url: str
     admin_url: str
     generations: int = 0
@@ -78,15 +84,15 @@ class DiscoveryClient:
     async def ask(
         self, method: str, path: str, body: Any = None, *, admin: bool = False, limit_s: float = _READ_LIMIT_S
     ) -> DiscoveryResponse:
-        """Send one request and read the whole answer."""
+        """Send one request and read the complete response."""
         self.reads += 1
         answer = await self._send(method, (self.admin_url if admin else self.base_url) + path, body, limit_s)
         if method == "GET":
             self.pages[path] = answer
         return answer
 
-    async def ask_if_there(self, path: str, body: Any, *, admin: bool = False) -> DiscoveryResponse:
-        """POST to an endpoint that only some servers have: one that is not there, or is off, is asked once."""
+    async def post_optional(self, path: str, body: Any, *, admin: bool = False) -> DiscoveryResponse:
+        """POST to an endpoint that not every server has; after 403, 404 or 405 it is not called again."""
         if path in self.absent:
             return self.absent[path]
         answer = await self.ask("POST", path, body, admin=admin)
@@ -96,25 +102,25 @@ class DiscoveryClient:
 
     async def _send(self, method: str, url: str, body: Any, limit_s: float) -> DiscoveryResponse:
         try:
-            response = await self.client.request(method, url, json=body, timeout=limit_s)
+            response = await self.http.request(method, url, json=body, timeout=limit_s)
             text = response.text
         except httpx.TimeoutException:
-            return DiscoveryResponse(0, {}, f"no answer within {limit_s:g} s")
+            return DiscoveryResponse(0, {}, f"no answer within {describe_duration(limit_s)}")
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as e:
             return DiscoveryResponse(0, {}, f"{type(e).__name__}: {e}" if str(e) else type(e).__name__)
         return DiscoveryResponse(response.status_code, {k.lower(): v for k, v in response.headers.items()}, text)
 
     async def generate(self, model: str, content: Any) -> DiscoveryResponse:
-        """A one-token chat completion, counted in `generations`."""
+        """Request a chat completion of one token."""
         body = {
             "model": model, "messages": [{"role": "user", "content": content}], "max_tokens": 1, "temperature": 0,
         }  # fmt: skip
         return await self.post("/v1/chat/completions", body)
 
     async def post(self, path: str, body: Any) -> DiscoveryResponse:
-        """Any request that makes the model work, its answer read whole; counted in `generations`."""
+        """Send a request that runs the model; it counts as a generation."""
         self.generations += 1
-        self.reads -= 1  # counted by themselves
+        self.reads -= 1  # `ask` counts it as a read
         answer = await self.ask("POST", path, body, limit_s=_FIRST_GENERATION_LIMIT_S)
         if answer.status == 0 or answer.status >= 500:
             self.failed = f"{answer.status}: {answer.text[:160]}" if answer.status else answer.text[:160]
@@ -123,11 +129,15 @@ class DiscoveryClient:
 
 @dataclass(frozen=True)
 class CalibrationRequest:
-    """What the profile will send, so that only that is measured.
+    """What the profile will send; only that is measured.
 
-    `videos` are kinds of video, each with a content part to measure it by (JSON with a comma behind it). `tokenizer` is
-    a folder that the user has named to count words by.
-    `quick` is a look without a load to come: three words in place of sixty, and at most three generations.
+    Args:
+        image_sizes: Width and height of the images, in pixels.
+        images_per_request: Most images in one request.
+        videos: Kinds of video, each with a content part to measure it by (JSON and a comma).
+        dialect: A dialect's name, or "auto".
+        quick: No load follows: measure 3 words instead of 60, with at most 3 generations.
+        tokenizer: The user's local tokenizer.
     """
 
     image_sizes: Sequence[tuple[int, int]] = ()
@@ -137,4 +147,4 @@ class CalibrationRequest:
     model: str | None = None
     api_key_env: str | None = None
     quick: bool = False
-    tokenizer: Folder | None = None
+    tokenizer: LocalTokenizer | None = None

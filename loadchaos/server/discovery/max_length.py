@@ -1,4 +1,4 @@
-"""`probe --lengths`: the longest prompt a server really takes, found by asking; at most 40 generations of one token each."""
+"""Search for the longest prompt a server accepts, in at most 40 generations of one token each."""
 
 from __future__ import annotations
 
@@ -16,75 +16,81 @@ _HIGHEST = 4_000_000
 
 @dataclass(frozen=True)
 class LengthLimit:
-    """`longest` prompt tokens that were answered; `refused` the shortest that was not, and what the server said."""
+    """Longest prompt that was answered, shortest that was refused (in tokens), and the server's reason."""
 
     longest: int
     refused: int | None = None
-    said: str = ""
+    reason: str = ""
 
 
-def open_question(facts: Facts) -> bool:
-    """Whether the server told too little to know its longest prompt: no context, or one its KV cache may not hold."""
+def prompt_limit_unknown(facts: Facts) -> bool:
+    """True if the longest prompt is not known: no context length, or one the KV cache may not hold."""
     if facts.max_model_len is None:
         return True
     dialect = DIALECTS.get(facts.dialect)
     if facts.input_limit is not None or dialect is None or dialect.context_fits:
         return False
-    # A block or two are kept back, how many depends on the version (calibrate): far above the context it does not matter.
+    # One or two blocks are reserved, depending on the version; far above the context length it does not matter.
     kept = 2 * (facts.kv_block_size or 0)
     return facts.capacity_tokens is None or facts.capacity_tokens - kept < facts.max_model_len
 
 
-async def longest_prompt(asker: DiscoveryClient, facts: Facts) -> Facts:
-    """The facts with the found limit in `input_limit`; as they were where prompts cannot be counted exactly.
+async def longest_prompt(client: DiscoveryClient, facts: Facts) -> Facts:
+    """Return facts with `input_limit` found by search; unchanged if prompts cannot be counted exactly.
 
-    Such prompts are an attack on a server that breaks near its limit: the caller asks for authorisation.
+    Such prompts can break a server near its limit, so the caller needs authorisation.
     """
     text = facts.text
     if text is None:
         return facts
 
     async def takes(tokens: int) -> str | None:
-        answer = await asker.generate(facts.model, _prompt(text, tokens))
+        answer = await client.generate(facts.model, _prompt(text, tokens))
         if answer.status == 200 and _has_token(answer):
             return None
         return f"{answer.status} {answer.text[:160]}".strip()
 
-    told = [n for n in (facts.max_model_len, facts.capacity_tokens) if n is not None]
-    known = facts.input_limit or min(told, default=None)
+    limits = [n for n in (facts.max_model_len, facts.capacity_tokens) if n is not None]
+    known = facts.input_limit or min(limits, default=None)
     found = await search(takes, text.overhead + 1, known, MOST_GENERATIONS)
     if found is None:
-        return replace(facts, sources={**facts.sources, "input_limit": "no prompt at all was answered"})
-    source = f"asking with up to {found.longest} tokens"
+        return replace(facts, sources={**facts.sources, "input_limit": "no prompt was answered"})
+    source = f"prompts of up to {found.longest} tokens were answered"
     if found.refused is not None:
-        source = f"{found.longest} tokens were answered, {found.refused} not: {found.said}"
+        source = f"{found.longest} tokens were answered, {found.refused} not: {found.reason}"
     return replace(facts, input_limit=found.longest, sources={**facts.sources, "input_limit": source})
 
 
 def _has_token(answer: DiscoveryResponse) -> bool:
-    """LMDeploy up to 0.15 answers what is too long with 200 and nothing."""
+    """False for an empty answer: LMDeploy up to 0.15 gives 200 without a token to a prompt that is too long."""
     data = answer.json()
     usage = data.get("usage") if isinstance(data, dict) else None
     return not isinstance(usage, dict) or usage.get("completion_tokens") != 0
 
 
 def _prompt(text: TextFacts, tokens: int) -> str:
-    """Exactly `tokens` with the template around it: the unit costs one token each time."""
+    """Make a prompt of exactly `tokens` tokens, template included."""
     return text.unit * max(1, tokens - text.overhead)
 
 
 async def search(
     takes: Callable[[int], Awaitable[str | None]], least: int, known: int | None, most: int
 ) -> LengthLimit | None:
-    """The boundary between lengths that are taken (None) and those that are not (why), in at most `most` questions.
+    """Search the boundary between accepted and refused lengths.
 
-    It begins around `known`, where there is such a figure: right at it or one below is where most servers stop. Without
-    one it doubles. None when not even `least` is taken.
+    Args:
+        takes: Sends a prompt of a length; returns None if accepted, else the reason.
+        least: Shortest length to try.
+        known: A likely limit, tried first; without one the length doubles.
+        most: Largest number of tries.
+
+    Returns:
+        The limit, or None if not even `least` is accepted.
     """
-    low, high, said, asked = least - 1, None, "", 0
+    low, high, reason, tried = least - 1, None, "", 0
     candidates = [n for n in (known - 1, known, known + 1) if n >= least] if known is not None else []
     guess = _FIRST_GUESS
-    while asked < most and (high is None or high - low > 1):
+    while tried < most and (high is None or high - low > 1):
         inside = [n for n in candidates if low < n < (high or n + 1)]
         if inside:
             length = inside[0]
@@ -96,9 +102,9 @@ async def search(
         else:
             length = (low + high) // 2
         why = await takes(length)
-        asked += 1
+        tried += 1
         if why is None:
             low = length
         else:
-            high, said = length, why
-    return LengthLimit(low, high, said) if low >= least else None
+            high, reason = length, why
+    return LengthLimit(low, high, reason) if low >= least else None

@@ -1,6 +1,6 @@
-"""Before the load, after ledger and watch are on: is the server there, is it healthy, does the profile fit it?
+"""Preflight checks: the server is reachable and healthy, the profile fits it, and nobody else uses it.
 
-Whatever makes the run impossible is a TargetError (exit 4) that says what to do; what was found goes to the ledger.
+A failed check is a TargetError (exit code 4) that says what to do; results go to the ledger.
 """
 
 from __future__ import annotations
@@ -13,91 +13,110 @@ from collections.abc import Callable, Sequence
 from loadchaos.core.errors import AuthorizationError, TargetError
 from loadchaos.core.ledger.rows import Emit, PreflightRow
 from loadchaos.core.model import Facts
+from loadchaos.core.units import describe_duration
 from loadchaos.server.dialects import DIALECTS, Dialect, version_key
 from loadchaos.server.discovery.client import DiscoveryClient
 
 _POLL_S = 0.2
-_SAY_EVERY_S = 10.0
+_PRINT_EVERY_S = 10.0
 _OTHERS_S = 5.0
 _OTHERS_POLL_S = 0.5
 
 
 async def wait_until_healthy(
-    asker: DiscoveryClient, within_s: float, ended: Callable[[], str | None], say: Callable[[str], None]
+    client: DiscoveryClient, within_s: float, ended: Callable[[], str | None], print_line: Callable[[str], None]
 ) -> None:
-    """Poll /health (or /v1/models where there is none) until it answers 200; raises TargetError after `within_s`.
+    """Poll /health (or /v1/models if there is none) until it answers.
 
-    `ended` returns why the launched server is gone, or None while it lives: then waiting makes no sense.
+    Args:
+        client: Where to send the requests.
+        within_s: Longest wait in seconds.
+        ended: Returns why the launched server has ended, or None while it lives.
+        print_line: Called every 10 s with a line about the wait.
+
+    Raises:
+        TargetError: It did not become healthy in time, or it has ended.
     """
     begin = time.monotonic()
-    said = begin
-    last = "nothing was asked yet"
+    printed = begin
+    last = "no request was sent yet"
     while True:
-        answer = await asker.ask("GET", "/health", admin=True, limit_s=3.0)
+        answer = await client.ask("GET", "/health", admin=True, limit_s=3.0)
         if answer.status == 404:
-            answer = await asker.ask("GET", "/v1/models", limit_s=3.0)
-        # 401 is an answer of a living server; what to do about it is said when the models are asked for.
+            answer = await client.ask("GET", "/v1/models", limit_s=3.0)
+        # 401 comes from a running server; the error for it is raised when the models are read.
         if answer.status in (200, 401, 403):
             return
         last = f"/health answered {answer.status}" if answer.status else answer.text
         if why := ended():
-            raise TargetError(f"the server never became healthy: {why}; the end of its log says more")
+            raise TargetError(f"the server did not become healthy: {why}; read the end of its log")
         now = time.monotonic()
         if now - begin >= within_s:
-            raise TargetError(f"{asker.base_url} was not healthy within {within_s:g} s: {last}{_hint(answer.text)}")
-        if now - said >= _SAY_EVERY_S:
-            say(
-                f"waiting for {asker.base_url} to become healthy, {now - begin:.0f} s of {within_s:g} s at most ({last}); "
-                "Ctrl-C ends the run"
+            raise TargetError(
+                f"{client.base_url} was not healthy within {describe_duration(within_s)}: {last}{_hint(answer.text)}"
             )
-            said = now
+        if now - printed >= _PRINT_EVERY_S:
+            print_line(
+                f"waiting for {client.base_url} to become healthy, {now - begin:.0f} s of at most "
+                f"{describe_duration(within_s)} ({last}); Ctrl-C ends the run"
+            )
+            printed = now
         await asyncio.sleep(_POLL_S)
 
 
-async def require_an_answer(asker: DiscoveryClient, model: str) -> None:
-    """One real request: a server may be healthy and die of its first. TargetError where it gets no answer."""
-    answer = await asker.generate(model, "Hello")
+async def require_first_answer(client: DiscoveryClient, model: str) -> None:
+    """Send one real request, as a healthy server may die of its first; TargetError without an answer."""
+    answer = await client.generate(model, "Hello")
     if answer.status in (401, 403):
-        return  # an answer; what to do about it is said where the models are asked for
-    if asker.failed is not None:
+        return  # an answer; the error for it is raised where the models are read
+    if client.failed is not None:
         raise TargetError(
-            f"{asker.base_url} is healthy, and its first real request went wrong: {asker.failed}; its log says why"
+            f"{client.base_url} is healthy, but its first real request failed: {client.failed}; see its log"
         )
 
 
 def _hint(text: str) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in text:
-        return " - its certificate is not trusted here: --ca FILE names what to believe, --insecure checks nothing"
+        return "; its certificate is not trusted: give its CA with --ca FILE, or skip the check with --insecure"
     if "ConnectError" in text:
-        return " - is it running, and is that its port?"
+        return "; check that it runs and that this is its port"
     if "RemoteProtocolError" in text or "illegal" in text.lower():
-        return " - what listens there does not speak HTTP: is that the server's port?"
-    return " - its log says more; --wait-ready gives it more time"
+        return "; the program that listens there does not speak HTTP: check the port"
+    return "; read its log, or give it more time with --wait-ready"
 
 
 def require(facts: Facts, requires: Sequence[str], attacks: Sequence[str], image_traffic: Sequence[str]) -> list[str]:
-    """What the profile needs and the server lacks: errors where it makes the run impossible, else sentences to tell.
+    """Check that the server has what the profile needs.
 
-    Images and development endpoints are asked for by the profile's own traffic and attacks, so a server without them
-    cannot be tested by it (TargetError). A mechanism that may be absent (drafts) makes the verdict unknown later.
+    Args:
+        facts: What is known of the server.
+        requires: Mechanisms the profile is about.
+        attacks: Names of its admin attacks.
+        image_traffic: Names of its traffic with images.
+
+    Returns:
+        Warnings. Without a mechanism such as speculative decoding the verdict can only be unknown.
+
+    Raises:
+        TargetError: The server takes no images or lacks an admin operation, so the run is impossible.
     """
     dialect = DIALECTS[facts.dialect]
     if image_traffic and facts.images is False and "images" in requires:
         why = facts.sources.get("images", "")
         raise TargetError(
-            f"the profile sends images (traffic {', '.join(image_traffic)}), and the model {facts.model} takes none "
-            f"({why}): serve a multimodal model, or take the images out with --set"
+            f"the profile sends images (traffic {', '.join(image_traffic)}), but the model {facts.model} takes none "
+            f"({why}): serve a multimodal model, or remove the images with --set"
         )
     for name in attacks:
         if name not in dialect.admin:
             raise TargetError(
-                f"the attack {name} is unknown to {dialect.title}; it has {', '.join(sorted(dialect.admin)) or 'none'}"
+                f"{dialect.title} has no admin operation {name}; it has {', '.join(sorted(dialect.admin)) or 'none'}"
             )
         since = dialect.admin[name].since
         if _is_before(facts.version, since):
             raise TargetError(
-                f"the attack {name} came with {dialect.title} {since}; this server is {facts.version}: take it out "
-                "of the profile"
+                f"the attack {name} needs {dialect.title} {since} or later, this server is {facts.version}: remove it "
+                "from the profile"
             )
     gate = dialect.development_gate
     gated = [name for name in attacks if gate and dialect.admin[name].gate.startswith(gate)]
@@ -105,22 +124,25 @@ def require(facts: Facts, requires: Sequence[str], attacks: Sequence[str], image
         raise TargetError(
             f"the attack {gated[0]} needs the server's development endpoints, which are off: {dialect.admin[gated[0]].gate}"
         )
-    told = []
+    notes = []
     if "speculative_decoding" in requires and facts.speculative_decoding is False:
-        told.append("the server runs without speculative decoding, which this profile is about: a pass will be unknown")
-    return told
+        notes.append("the server runs without speculative decoding, which this profile tests: a pass will be unknown")
+    return notes
 
 
 def _is_before(version: str | None, since: str) -> bool:
-    """Whether a version that the server itself told is an older one; `0.9 to 0.15`, found by its paths, is none."""
+    """True if the server told an older version; a range found by its paths (`0.9 to 0.15`) does not count."""
     mine, theirs = version_key(version), version_key(since)
     return mine is not None and theirs is not None and " " not in (version or "") and mine < theirs
 
 
-async def refuse_to_disturb(asker: DiscoveryClient, dialect: Dialect, *, shared: bool, emit: Emit) -> None:
-    """Look for 5 s whether others use the server (requests that are not ours); needs --shared then.
+async def refuse_to_disturb(client: DiscoveryClient, dialect: Dialect, *, shared: bool, emit: Emit) -> None:
+    """Watch the server's running requests for 5 s; refuse a server that others use.
 
-    Where a gauge may be old, what it says counts only once it must have been renewed.
+    A gauge that the server renews seldom counts only once it must have been renewed.
+
+    Raises:
+        AuthorizationError: Others use it, and `shared` is false.
     """
     running = next((m for m in dialect.metrics if m.ours == "requests_running"), None)
     if running is None or dialect.metrics_path is None:
@@ -131,22 +153,22 @@ async def refuse_to_disturb(asker: DiscoveryClient, dialect: Dialect, *, shared:
     begin = time.monotonic()
     until = begin + _OTHERS_S
     while time.monotonic() < until:
-        page = await asker.ask("GET", dialect.metrics_path, admin=True)
+        page = await client.ask("GET", dialect.metrics_path, admin=True)
         now = max((float(v) for v in pattern.findall(page.text)), default=0.0)
         if now and time.monotonic() - begin < dialect.metrics_refresh_s:
-            until = max(until, begin + dialect.metrics_refresh_s + 1.0)  # the gauge may tell of those who have left
+            until = max(until, begin + dialect.metrics_refresh_s + 1.0)  # the gauge may count requests that have ended
         else:
             busiest = max(busiest, now)
         if busiest and not shared:
             raise AuthorizationError(
-                f"others use {asker.base_url} now ({busiest:g} requests running that are not ours): this run would "
-                "disturb them. Give --shared if that is meant"
+                f"others use {client.base_url} ({busiest:g} request{'s' * (busiest != 1)} running that are not ours), and "
+                "this run would disturb them; give --shared to run anyway"
             )
         await asyncio.sleep(_OTHERS_POLL_S)
-    text = f"{busiest:g} foreign requests running" if busiest else "nobody else used the server for 5 s"
+    text = f"{busiest:g} requests of others running" if busiest else "nobody else used the server for 5 s"
     emit(row("others", ok=not busiest, text=text))
 
 
 def row(name: str, *, ok: bool, text: str) -> PreflightRow:
-    """A preflight row of the ledger."""
+    """Make a `preflight` row."""
     return {"row": "preflight", "at_ns": time.monotonic_ns(), "name": name, "ok": ok, "text": text}

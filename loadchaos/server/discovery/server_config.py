@@ -18,14 +18,14 @@ Configured = Mapping[str, tuple[Any, str]]
 """Settings by our names, each with where it was learned."""
 
 
-async def configuration(asker: DiscoveryClient, facts: Facts) -> tuple[Configured, Mapping[str, str]]:
+async def configuration(client: DiscoveryClient, facts: Facts) -> tuple[Configured, Mapping[str, str]]:
     """Settings by /metrics and, in development mode, the settings page; and descriptions of the machine."""
     dialect = DIALECTS.get(facts.dialect, UNKNOWN)
-    page = asker.pages.get("/metrics")
+    page = client.pages.get("/metrics")
     found = dict(dialect.metrics_settings(page.text)) if page is not None else {}
     if not dialect.settings_path or not facts.development_endpoints:
         return found, {}
-    answer = await asker.ask("GET", dialect.settings_path, admin=True, limit_s=_SETTINGS_S)
+    answer = await client.ask("GET", dialect.settings_path, admin=True, limit_s=_SETTINGS_S)
     settings = dialect.read_settings(answer.json())
     source = dialect.settings_path.partition("?")[0]
     return {**found, **{name: (value, source) for name, value in settings.values.items()}}, settings.system

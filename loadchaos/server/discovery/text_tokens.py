@@ -1,4 +1,4 @@
-"""How many tokens words cost on this server: by its tokenizer where it has one or a folder has it, else by usage."""
+"""Measure the tokens of words: by the server's or a local tokenizer, else by usage."""
 
 from __future__ import annotations
 
@@ -11,10 +11,16 @@ from loadchaos.core.errors import TargetError
 from loadchaos.core.model import Facts, TextFacts
 from loadchaos.server.dialects import DIALECTS, UNKNOWN
 from loadchaos.server.discovery.client import CalibrationRequest, DiscoveryClient, DiscoveryResponse
-from loadchaos.server.discovery.local_tokenizer import Folder
-from loadchaos.server.discovery.token_counters import ByFolder, ByRender, Counter, server_counters, usage_of
+from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
+from loadchaos.server.discovery.token_counters import (
+    LocalCounter,
+    RenderCounter,
+    TokenCounter,
+    server_counters,
+    usage_of,
+)
 
-# Short common words: most tokenizers have each, with its leading blank, as one token. What they really cost is measured.
+# Short common words: with a leading blank each is one token in most tokenizers. The real count is measured.
 _WORDS = (
     "the", "of", "and", "to", "in", "is", "that", "it", "was", "for", "on", "are", "as", "with", "his", "they", "at",
     "be", "this", "from", "have", "or", "by", "one", "time", "day", "man", "new", "old", "good", "year", "work",
@@ -29,31 +35,31 @@ _USAGE_WORDS = 24
 _SINGLE_WORDS = 12
 
 
-async def learn_text(asker: DiscoveryClient, facts: Facts, wanted: CalibrationRequest) -> Facts:
-    """What the template and each word cost, checked by a real request; `text` None where it cannot be known.
+async def measure_text(client: DiscoveryClient, facts: Facts, request: CalibrationRequest) -> Facts:
+    """Measure the tokens of the template and of each word, checked by a real request.
 
-    A folder that the user names comes first, for whoever names one means it; one that counts unlike the server is told
-    (`sources["tokenizer"]`) and left. `quick` asks for a few words only.
+    The user's local tokenizer comes first; if it counts unlike the server, `sources["tokenizer"]` says so and it is not
+    used. `Facts.text` is None if nothing can be measured. `quick` measures a few words only.
     """
-    if wanted.tokenizer is not None:
-        facts = await _by_folder(asker, facts, wanted.tokenizer)
+    if request.tokenizer is not None:
+        facts = await _by_folder(client, facts, request.tokenizer)
         if facts.text is not None:
             return facts
-    words = _WORDS[:_QUICK_WORDS] if wanted.quick else _WORDS
+    words = _WORDS[:_QUICK_WORDS] if request.quick else _WORDS
     text = None
-    for counter in server_counters(asker, facts):
+    for counter in server_counters(client, facts):
         if await counter.plain(" the") is not None and (text := await _measure_words(counter, words)) is not None:
             break
     if text is not None:
-        return await _check(asker, _with(facts, text), quick=wanted.quick)
-    return await _by_usage(asker, facts, quick=wanted.quick)
+        return await _check(client, _with(facts, text), quick=request.quick)
+    return await _by_usage(client, facts, quick=request.quick)
 
 
 def _with(facts: Facts, text: TextFacts | None, why: str = "not learned") -> Facts:
     return replace(facts, text=text, sources={**facts.sources, "text": why if text is None else text.source})
 
 
-async def _measure_words(counter: Counter, asked: Sequence[str]) -> TextFacts | None:
+async def _measure_words(counter: TokenCounter, asked: Sequence[str]) -> TextFacts | None:
     words, unit = await _costs(counter, asked)
     if unit is None:
         return None
@@ -62,8 +68,8 @@ async def _measure_words(counter: Counter, asked: Sequence[str]) -> TextFacts | 
     return None if chat is None else TextFacts(chat - expected, tuple(words), unit, counter.source)
 
 
-async def _costs(counter: Counter, asked: Sequence[str]) -> tuple[list[tuple[str, int]], str | None]:
-    """Words with what each costs, and one that costs a single token (None: there is none, and the words are no use)."""
+async def _costs(counter: TokenCounter, asked: Sequence[str]) -> tuple[list[tuple[str, int]], str | None]:
+    """Return words with their token counts, and a unit word of one token; without a unit the words are useless."""
 
     async def cost(word: str) -> int | None:
         total = await counter.plain(word * _REPEAT)
@@ -78,13 +84,13 @@ async def _costs(counter: Counter, asked: Sequence[str]) -> tuple[list[tuple[str
 
 
 def _near(words: list[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Without those that cost far more than the cheapest."""
+    """Drop words with far more tokens than the cheapest."""
     cheapest = min((c for _, c in words), default=0)
     return [(w, c) for w, c in words if c <= cheapest + 8]
 
 
 def sample(words: Sequence[tuple[str, int]], unit: str, seed: int, length: int = 40) -> tuple[str, int]:
-    """A text of these words, and the tokens it must have."""
+    """Make a text of these words; return it with its token count."""
     rng = random.Random(seed)
     chosen = [rng.choice(words) for _ in range(length)]
     return "".join(w for w, _ in chosen) + unit * 3, sum(c for _, c in chosen) + 3
@@ -97,20 +103,20 @@ def _user(text: str) -> list[dict[str, str]]:
 # --- checked by the server itself -------------------------------------------------------------------------------------
 
 
-async def _check(asker: DiscoveryClient, facts: Facts, *, quick: bool) -> Facts:
-    """One real request: does usage agree with the count? A constant difference is the template's, and is put right.
+async def _check(client: DiscoveryClient, facts: Facts, *, quick: bool) -> Facts:
+    """Compare the count with the usage of one real request.
 
-    Where /render is there, it has its say, too: it knows the whole prompt, and stands in for a usage that is not told.
-    A difference that grows with the text is another tokenizer's: then usage alone tells.
+    A constant difference belongs to the template and is corrected. A difference that grows with the text comes from
+    another tokenizer: then only usage counts. /render stands in for a usage the server does not tell.
     """
     text = facts.text
     assert text is not None
-    said, expected = sample(text.words, text.unit, seed=2)
+    sentence, expected = sample(text.words, text.unit, seed=2)
     rendered = None
-    renders = ByRender.source in DIALECTS.get(facts.dialect, UNKNOWN).prompt_counters
-    if renders and text.source != ByRender.source:
-        rendered = await ByRender(asker, facts.model).chat(_user(said))
-    used = usage_of(await _first_request(asker, facts, said))
+    renders = RenderCounter.source in DIALECTS.get(facts.dialect, UNKNOWN).prompt_counters
+    if renders and text.source != RenderCounter.source:
+        rendered = await RenderCounter(client, facts.model).chat(_user(sentence))
+    used = usage_of(await _first_request(client, facts, sentence))
     by = "usage"
     if used is None:
         used, by = rendered, "/render"
@@ -118,105 +124,105 @@ async def _check(asker: DiscoveryClient, facts: Facts, *, quick: bool) -> Facts:
         return facts
     if by == "usage" and not quick:
         longer, more = sample(text.words, text.unit, seed=5, length=90)
-        if (usage_of(await asker.generate(facts.model, longer)) or 0) - used != more - expected:
-            return await _by_usage(asker, facts, quick=quick)
+        if (usage_of(await client.generate(facts.model, longer)) or 0) - used != more - expected:
+            return await _by_usage(client, facts, quick=quick)
     if used < expected:
         return _with(facts, None, f"{by} contradicts the tokenizer")
-    return _with(facts, replace(text, overhead=used - expected, source=f"{text.source}, put right by {by}"))
+    return _with(facts, replace(text, overhead=used - expected, source=f"{text.source}, corrected by {by}"))
 
 
-async def _first_request(asker: DiscoveryClient, facts: Facts, said: str) -> DiscoveryResponse:
-    answer = await asker.generate(facts.model, said)
+async def _first_request(client: DiscoveryClient, facts: Facts, sentence: str) -> DiscoveryResponse:
+    answer = await client.generate(facts.model, sentence)
     if answer.status != 200 or not isinstance(answer.json(), dict):
         raise TargetError(
-            f"the server is up, but its first request failed: {answer.status or 'no answer'} {answer.text[:300]}; "
-            "its log says why, --model and --api-key-env say what is asked for"
+            f"the server runs, but its first request failed: {answer.status or 'no answer'} {answer.text[:300]}; "
+            "read its log, and check --model and --api-key-env"
         )
     return answer
 
 
-async def _by_folder(asker: DiscoveryClient, facts: Facts, folder: Folder) -> Facts:
-    """Words by the folder, the template's share by one real request, and another one to see that both agree."""
-    counter = ByFolder(folder)
+async def _by_folder(client: DiscoveryClient, facts: Facts, folder: LocalTokenizer) -> Facts:
+    """Count words by the local tokenizer; measure the template by one request and check both by another."""
+    counter = LocalCounter(folder)
     words, unit = await _costs(counter, _WORDS)
     if unit is None:
-        return _told(facts, f"{folder.path} has no use here: none of its words is a single token")
+        return _with_note(facts, f"{folder.path} is not usable: none of its words is a single token")
     first, expected = sample(words, unit, seed=1)
-    used = usage_of(await _first_request(asker, facts, first))
+    used = usage_of(await _first_request(client, facts, first))
     if used is None:
-        return await _by_folder_alone(asker, facts, folder, words, unit)
+        return await _by_folder_alone(client, facts, folder, words, unit)
     second, more = "".join(w for w, _ in words) + first, sum(cost for _, cost in words) + expected  # each of them
-    again = usage_of(await _first_request(asker, facts, second))
+    again = usage_of(await _first_request(client, facts, second))
     if used < expected or again is None or again - used != more - expected:
         there, here = more - expected, None if again is None else again - used
-        return _told(
+        return _with_note(
             facts,
-            f"{folder.path} is not the server's: the same words are {there} tokens by the folder and {here} by usage",
+            f"{folder.path} is not the server's tokenizer: the same words are {there} tokens by it and {here} by usage",
         )
-    text = TextFacts(used - expected, tuple(words), unit, ByFolder.source)
-    return _told(_with(facts, text), f"{folder.path}, checked by usage")
+    text = TextFacts(used - expected, tuple(words), unit, LocalCounter.source)
+    return _with_note(_with(facts, text), f"{folder.path}, checked by usage")
 
 
 async def _by_folder_alone(
-    asker: DiscoveryClient, facts: Facts, folder: Folder, words: list[tuple[str, int]], unit: str
+    client: DiscoveryClient, facts: Facts, folder: LocalTokenizer, words: list[tuple[str, int]], unit: str
 ) -> Facts:
-    """The server tells no usage: its own count of a chat is the check, and where it has none the folder's template."""
-    said, expected = sample(words, unit, seed=1)
+    """Handle a server without usage: check by its own count of a chat, else use the local template."""
+    sentence, expected = sample(words, unit, seed=1)
     by, whole = (
-        f"the template of {folder.path}, checked by nothing: the server tells no usage",
-        folder.chat(_user(said)),
+        f"the template of {folder.path}, not checked: the server tells no usage",
+        folder.chat(_user(sentence)),
     )
-    for counter in server_counters(asker, facts):
-        if (counted := await counter.chat(_user(said))) is not None:
+    for counter in server_counters(client, facts):
+        if (counted := await counter.chat(_user(sentence))) is not None:
             by, whole = f"{folder.path}, checked by /{counter.source}", counted
             break
     if whole is None or whole < expected:
-        return _told(facts, f"{folder.path}: the server tells no usage, and what its chat template adds is not known")
-    text = TextFacts(whole - expected, tuple(words), unit, ByFolder.source)
-    return _told(_with(facts, text), by)
+        return _with_note(facts, f"{folder.path}: the server tells no usage, and its chat template is not known")
+    text = TextFacts(whole - expected, tuple(words), unit, LocalCounter.source)
+    return _with_note(_with(facts, text), by)
 
 
-def _told(facts: Facts, text: str) -> Facts:
+def _with_note(facts: Facts, text: str) -> Facts:
     return replace(facts, sources={**facts.sources, "tokenizer": text})
 
 
 # --- by usage alone ---------------------------------------------------------------------------------------------------
 
 
-async def _by_usage(asker: DiscoveryClient, facts: Facts, *, quick: bool) -> Facts:
-    """No tokenizer: a few one-token answers tell what words and template cost.
+async def _by_usage(client: DiscoveryClient, facts: Facts, *, quick: bool) -> Facts:
+    """Measure words and template by the usage of a few one-token answers.
 
-    Two are enough where all words cost the same, as most tokenizers have it, and a third one checks that; else some words
-    are measured one by one.
+    Two answers are enough if all words cost the same, as in most tokenizers, and a third checks it. Else some words are
+    measured one by one.
     """
 
     async def used(text: str) -> int | None:
-        return usage_of(await asker.generate(facts.model, text))
+        return usage_of(await client.generate(facts.model, text))
 
     words = [f" {w}" for w in _WORDS[:_USAGE_WORDS]]
     few, many = await used("".join(words)), await used("".join(words * 3))
     if few is None or many is None or many <= few:
-        return _with(facts, None)  # a usage that does not grow with the prompt counts something else
+        return _with(facts, None)  # a usage that does not grow with the prompt is no prompt count
     cost, odd = divmod(many - few, 2 * len(words))
     if not odd and few >= cost * len(words):
-        # Costs are equal on average only: a single odd word shows in the check.
+        # The costs are equal on average; a single different word shows in the check.
         unit = words[0] if cost == 1 else "a"
         text = TextFacts(few - cost * len(words), tuple((w, cost) for w in words), unit, "usage")
-        if quick:  # what generations told needs no other
+        if quick:  # it came from generations, so it needs no other check
             return _with(facts, text)
-        said, expected = sample(text.words, text.unit, seed=2)
-        if usage_of(await _first_request(asker, facts, said)) == expected + text.overhead:
+        sentence, expected = sample(text.words, text.unit, seed=2)
+        if usage_of(await _first_request(client, facts, sentence)) == expected + text.overhead:
             return _with(facts, text)
-    return _with(facts, None if quick else await _one_by_one(asker, facts, words[:_SINGLE_WORDS]))
+    return _with(facts, None if quick else await _one_by_one(client, facts, words[:_SINGLE_WORDS]))
 
 
-async def _one_by_one(asker: DiscoveryClient, facts: Facts, words: Sequence[str]) -> TextFacts | None:
-    """Each word by an answer of its own, then a mixture of them as the check; None where that does not agree."""
+async def _one_by_one(client: DiscoveryClient, facts: Facts, words: Sequence[str]) -> TextFacts | None:
+    """Measure each word by its own answer, then check a mixture; None if it does not agree."""
 
     async def used(text: str) -> int:
-        return usage_of(await asker.generate(facts.model, text)) or 0
+        return usage_of(await client.generate(facts.model, text)) or 0
 
-    # What stands around a text is the same however long it is: a text twice as long tells it.
+    # The overhead does not depend on the length of a text, so a text twice as long shows it.
     first = words[0] * _REPEAT
     once, twice = await used(first), await used(first * 2)
     overhead = 2 * once - twice
@@ -229,6 +235,6 @@ async def _one_by_one(asker: DiscoveryClient, facts: Facts, words: Sequence[str]
     unit = next((word for word, cost in found if cost == 1), _UNITS[0])
     if not found or (unit == _UNITS[0] and await used(first + unit * _REPEAT) != once + _REPEAT):
         return None
-    said, expected = sample(found, unit, seed=2)
-    agrees = await used(said) == expected + overhead
+    sentence, expected = sample(found, unit, seed=2)
+    agrees = await used(sentence) == expected + overhead
     return TextFacts(overhead, tuple(found), unit, "usage") if agrees else None

@@ -8,7 +8,7 @@ import pytest
 
 from loadchaos.core.model import Facts, TextFacts
 from loadchaos.server.discovery.client import DiscoveryClient
-from loadchaos.server.discovery.max_length import LengthLimit, longest_prompt, open_question, search
+from loadchaos.server.discovery.max_length import LengthLimit, longest_prompt, prompt_limit_unknown, search
 
 
 def searched(limit: int, known: int | None, most: int = 40) -> tuple[LengthLimit | None, list[int]]:
@@ -28,7 +28,7 @@ def searched(limit: int, known: int | None, most: int = 40) -> tuple[LengthLimit
 def test_the_boundary_is_found_exactly_whatever_the_server_says_of_it(limit: int, known: int | None) -> None:
     found, asked = searched(limit, known)
     assert found is not None
-    assert (found.longest, found.refused, found.said) == (limit, limit + 1, f"too long: {limit + 1}")
+    assert (found.longest, found.refused, found.reason) == (limit, limit + 1, f"too long: {limit + 1}")
     assert len(asked) <= 40
 
 
@@ -63,7 +63,9 @@ def test_a_server_that_takes_everything_ends_the_search() -> None:
 def test_a_limit_is_looked_for_where_the_kv_cache_may_hold_less_than_the_context(
     dialect: str, told: dict[str, int], open_: bool
 ) -> None:
-    assert open_question(Facts.from_json({"base_url": "u", "admin_url": "u", "dialect": dialect, **told})) is open_
+    assert (
+        prompt_limit_unknown(Facts.from_json({"base_url": "u", "admin_url": "u", "dialect": dialect, **told})) is open_
+    )
 
 
 def test_a_search_is_as_exact_where_learning_to_count_took_many_answers() -> None:

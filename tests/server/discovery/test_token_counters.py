@@ -16,7 +16,7 @@ import pytest
 from loadchaos.core.errors import OptionError
 from loadchaos.core.model import Facts
 from loadchaos.server.discovery import calibrate, chat_tokens
-from loadchaos.server.discovery.local_tokenizer import Folder
+from loadchaos.server.discovery.local_tokenizer import LocalTokenizer
 from loadchaos.server.discovery.text_tokens import sample
 from loadchaos.simulator.engine import tokenizer as words
 
@@ -88,9 +88,9 @@ def learned(served: Served, dialect: str = "vllm", **wanted: Any) -> Facts:
     return asyncio.run(ask())
 
 
-def folder(count: Count, name: str = "models/mine") -> Folder:
+def folder(count: Count, name: str = "models/mine") -> LocalTokenizer:
     """A folder whose tokenizer counts so."""
-    return Folder(name, SimpleNamespace(encode=lambda text, **_: SimpleNamespace(ids=[0] * count(text))))
+    return LocalTokenizer(name, SimpleNamespace(encode=lambda text, **_: SimpleNamespace(ids=[0] * count(text))))
 
 
 def exact(facts: Facts, count: Count) -> bool:
@@ -124,7 +124,7 @@ def test_images_and_videos_are_counted_without_generations_once_a_real_answer_ag
     assert set(facts.image_tokens.values()) == set(facts.video_tokens.values()) == {IMAGE}
     assert (len(facts.image_tokens), len(facts.video_tokens)) == (4, 3)
     assert (facts.sources["image_tokens"], facts.sources["video_tokens"]) == (how, how)
-    assert facts.sources["max_images"] == "a request with 4 was taken"
+    assert facts.sources["max_images"] == "a request with 4 was accepted"
     for path in {TOKENIZE, CHAT, COMPLETIONS} - set(paths):
         assert served.asked.count(path) <= 1, "what is not there is asked once"
     if paths:
@@ -143,7 +143,7 @@ def test_where_no_usage_is_told_the_rendered_prompt_is_the_check() -> None:
     facts = learned(Served(by_words, TOKENIZE, CHAT, usage=False), image_sizes=[(64, 64)], images_per_request=1)
     assert exact(facts, by_words)
     assert facts.image_tokens == {"64x64": IMAGE}
-    assert facts.sources["image_tokens"] == "/render, not checked: no usage is told"
+    assert facts.sources["image_tokens"] == "/render, not checked: no usage"
 
 
 def test_a_template_that_something_in_between_adds_to_is_put_right() -> None:
@@ -151,7 +151,7 @@ def test_a_template_that_something_in_between_adds_to_is_put_right() -> None:
     served.added = 30  # a system prompt, say
     facts = learned(served)
     assert facts.text is not None
-    assert (facts.text.source, facts.text.overhead) == ("tokenize, put right by usage", AROUND + 30)
+    assert (facts.text.source, facts.text.overhead) == ("tokenize, corrected by usage", AROUND + 30)
 
 
 def test_a_tokenizer_that_is_another_ones_is_left_for_usage() -> None:
@@ -200,7 +200,7 @@ def test_a_folder_that_is_not_the_servers_is_told_and_left(paths: tuple[str, ...
     facts = learned(Served(by_words, *paths), tokenizer=folder(by_bytes))
     assert facts.text is not None
     assert facts.text.source == source
-    assert "models/mine is not the server's: the same words are" in facts.sources["tokenizer"]
+    assert "models/mine is not the server's tokenizer: the same words are" in facts.sources["tokenizer"]
     assert exact(facts, by_words)
 
 
@@ -214,14 +214,14 @@ def test_what_nothing_can_check_says_so() -> None:
     template = (
         "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}!{% endif %}"
     )
-    own = Folder("models/mine", folder(by_bytes).tokenizer, template, {})
+    own = LocalTokenizer("models/mine", folder(by_bytes).tokenizer, template, {})
     facts = learned(Served(by_bytes, usage=False), dialect="openai", tokenizer=own)
     assert facts.text is not None
     assert facts.text.overhead == len("<user>!")
-    assert "checked by nothing" in facts.sources["tokenizer"]
+    assert "not checked: the server tells no usage" in facts.sources["tokenizer"]
     without = learned(Served(by_bytes, usage=False), dialect="openai", tokenizer=folder(by_bytes))
     assert without.text is None
-    assert "what its chat template adds is not known" in without.sources["tokenizer"]
+    assert "its chat template is not known" in without.sources["tokenizer"]
 
 
 def test_a_folder_that_is_none_is_refused_with_what_was_expected(
@@ -229,29 +229,29 @@ def test_a_folder_that_is_none_is_refused_with_what_was_expected(
 ) -> None:
     for path, told in (("Qwen/Qwen3-8B", "nothing is downloaded"), (str(tmp_path), "no tokenizer.json in it")):
         with pytest.raises(OptionError, match=told):
-            Folder.load(path)
+            LocalTokenizer.load(path)
     (tmp_path / "tokenizer.json").write_text("{}")
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(OptionError, match=r"pip install 'loadchaos\[tokenizer\]'"):
-        Folder.load(str(tmp_path))
+        LocalTokenizer.load(str(tmp_path))
 
 
 def test_a_folder_is_read_as_hugging_face_models_have_it(tmp_path: Path) -> None:
     library = pytest.importorskip("tokenizers", reason="pip install tokenizers")
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(OptionError, match=r"is that a whole tokenizer\.json"):
-        Folder.load(str(tmp_path))
+        LocalTokenizer.load(str(tmp_path))
     made = library.Tokenizer(library.models.WordLevel({"the": 0, "of": 1, "<s>": 2, "?": 3}, unk_token="?"))
     made.pre_tokenizer = library.pre_tokenizers.Whitespace()
     made.post_processor = library.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 2)])
     made.enable_truncation(2)
     made.save(str(tmp_path / "tokenizer.json"))
-    read = Folder.load(str(tmp_path))
+    read = LocalTokenizer.load(str(tmp_path))
     assert read.count("the of the") == 3, "nothing in front, nothing cut"
     assert read.chat([{"role": "user", "content": "the"}]) is None
     template = "{{ bos_token }}{% for m in messages %} {{ m.content }}{% endfor %}"
     config = {"bos_token": {"content": "of"}, "chat_template": [{"name": "default", "template": template}]}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    assert Folder.load(str(tmp_path)).chat([{"role": "user", "content": "the the"}]) == 3
+    assert LocalTokenizer.load(str(tmp_path)).chat([{"role": "user", "content": "the the"}]) == 3
     (tmp_path / "chat_template.jinja").write_text("{{ raise_exception('no') }}")
-    assert Folder.load(str(tmp_path)).chat([{"role": "user", "content": "the"}]) is None
+    assert LocalTokenizer.load(str(tmp_path)).chat([{"role": "user", "content": "the"}]) is None
