@@ -34,6 +34,22 @@ from loadchaos.analysis.verdict.expectations import ExpectationInputs
 from loadchaos.analysis.verdict.image_cache_hits import ImageCacheHits
 from loadchaos.analysis.verdict.length_ladder import LengthLadder
 from loadchaos.analysis.verdict.run_health import RunHealth
+from loadchaos.core.ledger.rows import (
+    AttackRow,
+    BeginRow,
+    ConfigurationRow,
+    DeviceRow,
+    EndRow,
+    FactsRow,
+    LaunchRow,
+    LogRow,
+    MetricsRow,
+    MissedRow,
+    ProcessRow,
+    RunRow,
+    StateRow,
+    SupervisorRow,
+)
 from loadchaos.core.model import KERNEL_LOG, Facts, Row, Terms
 
 _MOST_STATES = 10_000
@@ -79,14 +95,14 @@ class Judge:
             self._settled_ns = self._run.newest_ns
             self._settle(self._run.newest_ns)
 
-    def _on_begin(self, row: Row) -> None:
+    def _on_begin(self, row: BeginRow) -> None:
         self._tally.begin(row)
         self._ladder.begin(row)
 
-    def _on_missed(self, row: Row) -> None:
+    def _on_missed(self, row: MissedRow) -> None:
         self._tally.miss(row)
 
-    def _on_end(self, row: Row) -> None:
+    def _on_end(self, row: EndRow) -> None:
         outcome = str(row.get("outcome"))
         sent = self._tally.end(row)
         self._mechanisms.end(row)
@@ -101,18 +117,18 @@ class Judge:
         elif outcome == "ok" and sent is not None:
             self._episodes.answered(sent.sent_ns, int(row["at_ns"]))
 
-    def _on_metrics(self, row: Row) -> None:
+    def _on_metrics(self, row: MetricsRow) -> None:
         self._mechanisms.metrics(row)
         self._episodes.measured(row)
 
-    def _on_device(self, row: Row) -> None:
+    def _on_device(self, row: DeviceRow) -> None:
         self._episodes.measured(row)
 
-    def _on_attack(self, row: Row) -> None:
+    def _on_attack(self, row: AttackRow) -> None:
         self._attacks.feed(row)
         self._mechanisms.attack(row)
 
-    def _on_state(self, row: Row) -> None:
+    def _on_state(self, row: StateRow) -> None:
         self._states.append(row)
         if row.get("to") == "healthy" and self._starting_ns is not None and self._starting_ns[1] is None:
             self._starting_ns = (self._starting_ns[0], int(row["at_ns"]))
@@ -120,7 +136,7 @@ class Judge:
             self._life_is_over(str(row.get("replica")))
         self._episodes.state(row)
 
-    def _on_launch(self, row: Row) -> None:
+    def _on_launch(self, row: LaunchRow) -> None:
         if row.get("what") == "exit":
             self._episodes.exit(row)
         elif row.get("what") == "start":
@@ -130,7 +146,7 @@ class Judge:
             self._environment["command"] = list(row.get("command") or ())
             self._lines.feed_kv_facts(" ".join(map(str, row.get("command") or ())))
 
-    def _on_supervisor(self, row: Row) -> None:
+    def _on_supervisor(self, row: SupervisorRow) -> None:
         """What supervises the server knows how it ended; its words are as good as a line of a log."""
         if row.get("what") != "ended":
             return
@@ -141,7 +157,7 @@ class Judge:
                 self._episodes.deadly(failure, str(row.get("replica")))
         self._episodes.supervised(row)
 
-    def _on_run(self, row: Row) -> None:
+    def _on_run(self, row: RunRow) -> None:
         if row.get("what") == "begin":
             self._environment |= {k: row.get(k) for k in ("target", "profile", "argv", "version", "seed")}
             if self._terms is None and row.get("terms"):
@@ -151,18 +167,18 @@ class Judge:
         elif row.get("what") == "load_end":
             self._episodes.load_end_ns = int(row["at_ns"])
 
-    def _on_facts(self, row: Row) -> None:
+    def _on_facts(self, row: FactsRow) -> None:
         self._environment["facts"] = row.get("facts")
         if self._facts is None and row.get("facts"):
             self._facts = self._explainer.facts = Facts.from_json(row["facts"])
 
-    def _on_configuration(self, row: Row) -> None:
+    def _on_configuration(self, row: ConfigurationRow) -> None:
         self._environment |= {k: row.get(k) for k in ("flags", "settings", "system")}
 
-    def _on_process(self, row: Row) -> None:
+    def _on_process(self, row: ProcessRow) -> None:
         self._kernel.feed(row)
 
-    def _on_log(self, row: Row) -> None:
+    def _on_log(self, row: LogRow) -> None:
         if row.get("file") == KERNEL_LOG:
             if not self._kernel.concerns(str(row.get("text", ""))):
                 return

@@ -7,7 +7,8 @@ from typing import Any
 
 from loadchaos.analysis.request_stats import S
 from loadchaos.analysis.verdict.expectations import CheckResult
-from loadchaos.core.model import Facts, Row
+from loadchaos.core.ledger.rows import AttackRow, EndRow, MetricsRow
+from loadchaos.core.model import Facts
 
 _STILL_DRAFTING_NS = 5 * S
 _JUST_DRAFTED_NS = 2 * S
@@ -35,7 +36,7 @@ class Mechanisms:
         self._images_since = 0
         self._drafted_ns: int | None = None
 
-    def end(self, row: Row) -> None:
+    def end(self, row: EndRow) -> None:
         """Fold an end row: only requests that brought a token have been exposed to anything."""
         if not row.get("first_token_ns") and row.get("outcome") != "ok":
             return
@@ -55,12 +56,12 @@ class Mechanisms:
         """A rung above the limit that was refused is an exposure of its own kind."""
         self.exposures["near_limit_requests"] += 1
 
-    def attack(self, row: Row) -> None:
+    def attack(self, row: AttackRow) -> None:
         """Fold an `attack` row: one that worked."""
         if row.get("what") == "end" and row.get("ok"):
             self.exposures["attacks"] += 1
 
-    def metrics(self, row: Row) -> None:
+    def metrics(self, row: MetricsRow) -> None:
         """Fold a `metrics` row: what grew, and whether drafts were made while images were answered."""
         self.scrapes += 1
         key = (str(row.get("replica")), str(row.get("engine")))

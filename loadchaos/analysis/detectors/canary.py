@@ -18,7 +18,7 @@ from loadchaos.analysis.detectors.base import Detector, Finding
 from loadchaos.analysis.failure import Failure, evidence
 from loadchaos.analysis.incidents.bad_answers import MIXED_UP
 from loadchaos.analysis.mechanisms import Check
-from loadchaos.core.model import Row
+from loadchaos.core.ledger.rows import CanaryRow
 
 FIRST_UNDER_LOAD = 3
 _FEWEST_IDLE = 2
@@ -75,7 +75,7 @@ class CanaryDetector(Detector):
         self._answers = self._wrong = self._failed = 0
         self._pending: list[Failure] = []
 
-    def _on_canary(self, row: Row) -> None:
+    def _on_canary(self, row: CanaryRow) -> None:
         word = str(row.get("word") or "")
         if row.get("what") == "ask":
             self._words += [word] if word else []
@@ -85,7 +85,7 @@ class CanaryDetector(Detector):
         else:
             self._judge(row, str(row.get("text") or ""), word)
 
-    def _judge(self, row: Row, text: str, word: str) -> None:
+    def _judge(self, row: CanaryRow, text: str, word: str) -> None:
         idle = row.get("when") == "idle"
         self._answers += not idle
         other = foreign_word(text, word, self._words)
@@ -102,7 +102,7 @@ class CanaryDetector(Detector):
         else:
             self._compare(row, text)
 
-    def _compare(self, row: Row, text: str) -> None:
+    def _compare(self, row: CanaryRow, text: str) -> None:
         tolerated = learn([*self._idle, *self._first_loaded])
         if outlier(self._idle, self._first_loaded) is not None and (tolerated is None or tolerated.admits(text)):
             self._doubtful += text != self._idle[0]
@@ -110,16 +110,16 @@ class CanaryDetector(Detector):
             n = len(self._idle) + len(self._first_loaded)
             self._changed(row, f"{n} earlier answers began with {_shown(tolerated.text)}, this one is {_shown(text)}")
 
-    def _judge_echo(self, row: Row, text: str, word: str, *, idle: bool) -> None:
+    def _judge_echo(self, row: CanaryRow, text: str, word: str, *, idle: bool) -> None:
         if idle:
             self._idle_echoes.append(word in text)
         elif self._echo_is_reliable() and word not in text:
             self._changed(row, f"asked to repeat {word}, the server answered {_shown(text)}")
 
-    def _changed(self, row: Row, text: str) -> None:
+    def _changed(self, row: CanaryRow, text: str) -> None:
         self._report(row, "canary_changed", "The answer to a canary prompt changed under load", text)
 
-    def _report(self, row: Row, name: str, title: str, text: str) -> None:
+    def _report(self, row: CanaryRow, name: str, title: str, text: str) -> None:
         self._wrong += 1
         remedy = (
             "All answers are in events.jsonl (rows canary). Check preemptions, prefix cache and aborts at that time."

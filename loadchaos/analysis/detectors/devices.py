@@ -9,7 +9,7 @@ from typing import ClassVar
 from loadchaos.analysis.classify.classifier import classify_text
 from loadchaos.analysis.detectors.base import Detector
 from loadchaos.analysis.failure import Failure, evidence
-from loadchaos.core.model import Row
+from loadchaos.core.ledger.rows import DeviceRow
 
 _MOST_DEVICES = 64
 
@@ -41,7 +41,7 @@ class DeviceFaultDetector(Detector):
         self._newest: dict[tuple[str, str, str], Mapping[str, float]] = {}
         self._pending: list[Failure] = []
 
-    def _on_device(self, row: Row) -> None:
+    def _on_device(self, row: DeviceRow) -> None:
         key = str(row.get("source")), str(row.get("host")), str(row.get("device"))
         if key not in self._newest and len(self._newest) >= _MOST_DEVICES:
             return

@@ -6,19 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
+from typing import Literal
 
 from loadchaos.analysis.detectors.base import Detector
 from loadchaos.analysis.detectors.trend_tests import Point, RisingTrend, Samples, rising_trend
 from loadchaos.analysis.failure import Failure, evidence
 from loadchaos.analysis.request_stats import S
-from loadchaos.core.model import Row, Severity
+from loadchaos.core.ledger.rows import EndRow, HeartbeatRow, MetricsRow, ProcessRow, StateRow
+from loadchaos.core.model import Severity
 
 _LATENCY_SPAN_S = 120.0
 _LATENCY_BY = 0.5
 _TTFT_AT_LEAST_S, _TPOT_AT_LEAST_S = 0.05, 0.005
 _CONSTANT = 0.2  # in flight in the last third differs by less than this from the first third
 _HANDLES_SPAN_S = 300.0
-_HANDLES = (("fds", "fd_leak", "open files", 100.0), ("threads", "thread_leak", "threads", 30.0))
+_HANDLES: tuple[tuple[Literal["fds", "threads"], str, str, float], ...] = (
+    ("fds", "fd_leak", "open files", 100.0),
+    ("threads", "thread_leak", "threads", 30.0),
+)
 _HANDLES_BY = 0.2
 _IDLE_FOR_S = 3.0
 _KV_STEPS, _KV_AT_LEAST = 4, 0.01
@@ -87,34 +92,37 @@ class DriftDetector(Detector):
         self._reported: set[tuple[str, str]] = set()
         self._restarted = False
 
-    def _on_end(self, row: Row) -> None:
-        if row.get("outcome") != "ok" or not row.get("first_token_ns") or not row.get("sent_ns"):
+    def _on_end(self, row: EndRow) -> None:
+        first_ns, sent_ns, last_ns = row.get("first_token_ns"), row.get("sent_ns"), row.get("last_byte_ns")
+        if row.get("outcome") != "ok" or not first_ns or not sent_ns:
             return
         if row.get("phase") != self._phase_n:
             self._phase_n, self._phase = row.get("phase"), _Phase()  # another load: nothing is comparable
         at_s = row["at_ns"] / S
-        self._phase.ttft.add(at_s, (row["first_token_ns"] - row["sent_ns"]) / S)
+        self._phase.ttft.add(at_s, (first_ns - sent_ns) / S)
         tokens = int(row.get("completion_tokens") or 0)
-        if tokens > 1 and row.get("last_byte_ns"):
-            self._phase.tpot.add(at_s, (row["last_byte_ns"] - row["first_token_ns"]) / S / (tokens - 1))
+        if tokens > 1 and last_ns:
+            self._phase.tpot.add(at_s, (last_ns - first_ns) / S / (tokens - 1))
 
-    def _on_heartbeat(self, row: Row) -> None:
+    def _on_heartbeat(self, row: HeartbeatRow) -> None:
         self._in_flight[str(row.get("file"))] = int(row.get("in_flight") or 0)
         self._phase.in_flight.add(row["at_ns"] / S, float(sum(self._in_flight.values())))
 
-    def _on_process(self, row: Row) -> None:
+    def _on_process(self, row: ProcessRow) -> None:
         role, handles = str(row.get("role")), self._phase.handles
         for name, *_ in _HANDLES:
             key = (str(row.get("replica")), int(row.get("pid") or 0), name)
             if row.get("what") == "gone":
                 handles.pop(key, None)
             elif (
-                role in _ROLES and row.get(name) and (key in handles or len(handles) < _MOST_PROCESSES * len(_HANDLES))
+                role in _ROLES
+                and (value := row.get(name))
+                and (key in handles or len(handles) < _MOST_PROCESSES * len(_HANDLES))
             ):
                 # a file a connection: only under one load they are comparable
-                handles.setdefault(key, (role, Samples()))[1].add(row["at_ns"] / S, float(row[name]))
+                handles.setdefault(key, (role, Samples()))[1].add(row["at_ns"] / S, float(value))
 
-    def _on_metrics(self, row: Row) -> None:
+    def _on_metrics(self, row: MetricsRow) -> None:
         values = row.get("values") or {}
         usage, key = values.get("kv_usage_ratio"), (str(row.get("replica")), str(row.get("engine")))
         if usage is None or "requests_running" not in values:
@@ -138,7 +146,7 @@ class DriftDetector(Detector):
             left.append(idle.usage)
             del left[:-_MOST_PROCESSES]
 
-    def _on_state(self, row: Row) -> None:
+    def _on_state(self, row: StateRow) -> None:
         if row.get("to") in ("dead", "restarting", "terminated"):  # a new process begins anew
             # The old process's figures are still judged, at the end of the run for example: the new one's first drop them.
             for key in self._idle:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from loadchaos.analysis.detectors.image_cache import ImageCacheBudget
 from loadchaos.analysis.detectors.trend_tests import (
@@ -21,6 +20,7 @@ from loadchaos.analysis.detectors.trend_tests import (
     slope,
 )
 from loadchaos.analysis.request_stats import S
+from loadchaos.core.ledger.rows import EndRow, ProcessRow, as_typed
 from loadchaos.core.model import Row
 
 FIGURES = {
@@ -145,23 +145,24 @@ def growth(
 
 
 def _values(life: _Life, row: Row) -> Iterator[tuple[str, float, float]]:
-    kind, at_s = row.get("row"), (row.get("at_ns") or 0) / S
-    if kind == "process":
-        yield from _processes(life, row, at_s)
-    elif kind == "metrics":
-        values: dict[str, Any] = row.get("values") or {}
+    typed, at_s = as_typed(row), (row.get("at_ns") or 0) / S
+    if typed["row"] == "process":
+        yield from _processes(life, typed, at_s)
+    elif typed["row"] == "metrics":
+        values = typed.get("values") or {}
         if "kv_usage_ratio" in values and not values.get("requests_running", 1) and not values.get("requests_waiting"):
             yield "kv", at_s, float(values["kv_usage_ratio"])
-    elif kind == "device" and (used := (row.get("values") or {}).get("gpu_memory_used_bytes")) is not None:
-        life.devices[f"{row.get('host')} {row.get('device')}"] = float(used)
+    elif typed["row"] == "device" and (used := (typed.get("values") or {}).get("gpu_memory_used_bytes")) is not None:
+        life.devices[f"{typed.get('host')} {typed.get('device')}"] = float(used)
         yield "gpu_memory", at_s, sum(life.devices.values())
-    elif kind == "end":
-        if row.get("outcome") == "ok" and row.get("first_token_ns") and row.get("sent_ns"):
-            yield "ttft", at_s, (row["first_token_ns"] - row["sent_ns"]) / S
-        yield from _errors(life, row, at_s)
+    elif typed["row"] == "end":
+        first_ns, sent_ns = typed.get("first_token_ns"), typed.get("sent_ns")
+        if typed.get("outcome") == "ok" and first_ns and sent_ns:
+            yield "ttft", at_s, (first_ns - sent_ns) / S
+        yield from _errors(life, typed, at_s)
 
 
-def _processes(life: _Life, row: Row, at_s: float) -> Iterator[tuple[str, float, float]]:
+def _processes(life: _Life, row: ProcessRow, at_s: float) -> Iterator[tuple[str, float, float]]:
     """Sums over the server's processes, once a round: given when the first of them comes again."""
     pid = int(row.get("pid") or 0)
     if row.get("what") == "gone":
@@ -177,7 +178,7 @@ def _processes(life: _Life, row: Row, at_s: float) -> Iterator[tuple[str, float,
     life.processes[pid] = row
 
 
-def _errors(life: _Life, row: Row, at_s: float) -> Iterator[tuple[str, float, float]]:
+def _errors(life: _Life, row: EndRow, at_s: float) -> Iterator[tuple[str, float, float]]:
     life.since_s = life.since_s or at_s
     if at_s - life.since_s > _ERRORS_S and life.ended >= _ERRORS_OF:
         yield "error_rate", (life.since_s + at_s) / 2, life.wrong / life.ended

@@ -16,6 +16,7 @@ from loadchaos.analysis.detectors.silent_faults import RELEASE, requests
 from loadchaos.analysis.failure import Failure, evidence
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.request_stats import S
+from loadchaos.core.ledger.rows import ConfigurationRow, LaunchRow, MetricsRow, as_typed
 from loadchaos.core.model import Facts, Row
 from loadchaos.server.dialects import DIALECTS, UNKNOWN, Dialect
 
@@ -65,32 +66,34 @@ class KvLeakDetector(Detector):
 
     def feed(self, row: Row) -> None:
         """Fold one row; kinds it does not need are ignored."""
-        kind = row.get("row")
-        if kind == "metrics":
-            self._metrics(row)
-        elif kind == "end":
-            self._aborted += row.get("outcome") == "aborted"
-        elif kind == "run":
-            self._load_begun = self._load_begun or row.get("what") == "load_begin"
-            if row.get("what") == "load_end":
-                self._load_end_ns = int(row["at_ns"])
-        elif kind == "facts":
-            self._blocks = (row.get("facts") or {}).get("kv_blocks") or self._blocks
-            if self._facts is None and row.get("facts"):
-                self._facts = Facts.from_json(row["facts"])
-        elif kind in ("launch", "configuration"):
-            self._configured(row)
-        elif kind == "preflight" and row.get("name") == "others":
-            self._other_clients = not row.get("ok")
-        elif kind == "state" and self._load_end_ns is None:
-            self._down = row.get("to") in _OTHER_SERVER
+        typed = as_typed(row)
+        if typed["row"] == "metrics":
+            self._metrics(typed)
+        elif typed["row"] == "end":
+            self._aborted += typed.get("outcome") == "aborted"
+        elif typed["row"] == "run":
+            self._load_begun = self._load_begun or typed.get("what") == "load_begin"
+            if typed.get("what") == "load_end":
+                self._load_end_ns = int(typed["at_ns"])
+        elif typed["row"] == "facts":
+            self._blocks = (typed.get("facts") or {}).get("kv_blocks") or self._blocks
+            if self._facts is None and typed.get("facts"):
+                self._facts = Facts.from_json(typed["facts"])
+        elif typed["row"] == "launch" or typed["row"] == "configuration":
+            self._configured(typed)
+        elif typed["row"] == "preflight" and typed.get("name") == "others":
+            self._other_clients = not typed.get("ok")
+        elif typed["row"] == "state" and self._load_end_ns is None:
+            self._down = typed.get("to") in _OTHER_SERVER
             if self._down:
                 self._engines.clear()
                 self._launched = False
 
-    def _configured(self, row: Row) -> None:
+    def _configured(self, row: LaunchRow | ConfigurationRow) -> None:
         """Learn about the prefix cache: from the command where it is off by default, and better from the log."""
-        if row.get("row") == "launch" and row.get("what") == "start":
+        if row["row"] == "launch":
+            if row["what"] != "start":
+                return
             self._launched = True
             command = [str(part) for part in row.get("command") or ()]
             off_by_default = [d.prefix_cache_flag for d in DIALECTS.values() if d.prefix_cache_flag]
@@ -98,7 +101,7 @@ class KvLeakDetector(Detector):
         elif logged := _CACHING.search(str(row.get("flags") or "")):
             self._caching = logged[1] == "True"
 
-    def _metrics(self, row: Row) -> None:
+    def _metrics(self, row: MetricsRow) -> None:
         values: Mapping[str, Any] = row.get("values") or {}
         if "requests_running" not in values:
             return

@@ -14,6 +14,7 @@ from loadchaos.analysis.detectors.trend_tests import Point, RisingTrend, Samples
 from loadchaos.analysis.failure import Failure, evidence
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.request_stats import S
+from loadchaos.core.ledger.rows import ProcessRow, as_typed
 from loadchaos.core.model import Row
 
 SPAN_S = 600.0
@@ -55,14 +56,14 @@ class MemoryLeakDetector(Detector):
 
     def feed(self, row: Row) -> None:
         """Fold one row; other kinds change nothing."""
-        self._image_cache.feed(row)
-        kind = row.get("row")
-        if kind == "process":
-            self._on_process(row)
-        elif kind == "end":
-            self._aborted = self._aborted or row.get("outcome") == "aborted"
+        typed = as_typed(row)
+        self._image_cache.feed(typed)
+        if typed["row"] == "process":
+            self._on_process(typed)
+        elif typed["row"] == "end":
+            self._aborted = self._aborted or typed.get("outcome") == "aborted"
 
-    def _on_process(self, row: Row) -> None:
+    def _on_process(self, row: ProcessRow) -> None:
         role, resident = str(row.get("role")), row.get("rss_bytes")
         key = (str(row.get("replica")), int(row.get("pid") or 0))
         if row.get("what") == "gone":

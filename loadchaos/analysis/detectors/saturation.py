@@ -13,7 +13,8 @@ from loadchaos.analysis.detectors.memory_leak import leak_trend
 from loadchaos.analysis.detectors.trend_tests import Samples
 from loadchaos.analysis.failure import Failure, evidence
 from loadchaos.analysis.request_stats import S
-from loadchaos.core.model import GPU_SLOWED, Row, Severity
+from loadchaos.core.ledger.rows import DeviceRow, ProcessRow
+from loadchaos.core.model import GPU_SLOWED, Severity
 
 THROTTLED_S = 30.0
 _FEWEST = 3
@@ -75,13 +76,13 @@ class SaturationDetector(Detector):
             return None
         return self._devices.setdefault(key, _Device())
 
-    def _on_process(self, row: Row) -> None:
-        if row.get("fds") and row.get("fd_limit"):
+    def _on_process(self, row: ProcessRow) -> None:
+        if (fds := row.get("fds")) and (limit := row.get("fd_limit")):
             key = "process", str(row.get("replica")), f"{row.get('role')} (pid {row.get('pid')})"
             if (device := self._device(key)) is not None:
-                self._files(key, device, row["fds"], row["fd_limit"], int(row["at_ns"]))
+                self._files(key, device, fds, limit, int(row["at_ns"]))
 
-    def _on_device(self, row: Row) -> None:
+    def _on_device(self, row: DeviceRow) -> None:
         key = str(row.get("source")), str(row.get("host")), str(row.get("device"))
         values: Mapping[str, float] = row.get("values") or {}
         if (device := self._device(key)) is None:

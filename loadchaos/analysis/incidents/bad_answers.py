@@ -12,7 +12,8 @@ from loadchaos.analysis.classify.normalise import normalise
 from loadchaos.analysis.failure import Failure, evidence
 from loadchaos.analysis.request_stats import S
 from loadchaos.analysis.state.signals import says_engine_dead
-from loadchaos.core.model import BLAMELESS, Row
+from loadchaos.core.ledger.rows import EndRow
+from loadchaos.core.model import BLAMELESS
 
 WAIT_NS = 15 * S
 """How long a bad answer waits for the state and the log to catch up before it is a failure of its own."""
@@ -49,7 +50,7 @@ class BadAnswerQueue:
     def __init__(self) -> None:
         self._waiting: OrderedDict[tuple[Any, ...], BadAnswer] = OrderedDict()
 
-    def add(self, row: Row, outcome: str) -> None:
+    def add(self, row: EndRow, outcome: str) -> None:
         """An answer that was neither expected nor blameless."""
         at_ns = int(row["at_ns"])
         sent_ns = int(row.get("sent_ns") or at_ns)
@@ -89,7 +90,7 @@ def _classified(text: str) -> tuple[Failure, ...]:
     return tuple(classify_text(text, source="client"))
 
 
-def wants_explaining(row: Row) -> str | None:
+def wants_explaining(row: EndRow) -> str | None:
     """The outcome of an end row that is a failure as it stands, None where it is expected or nobody's fault."""
     outcome = str(row.get("outcome"))
     expect = row.get("expect") or ("ok",)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from loadchaos.analysis.request_stats import S
+from loadchaos.core.ledger.rows import DeviceRow
 from loadchaos.core.model import Row
 
 _BEFORE_NS = 60 * S
@@ -44,11 +45,11 @@ def reading(row: Row) -> Reading | None:
     values = {name: said[name] for name in (_OF_A_SERVER if of_server else _OF_A_MACHINE) if name in said}
     if not values:
         return None
-    whose = f"engine {row.get('engine')}" if of_server else _device(row)
+    whose = f"engine {row.get('engine')}" if of_server else _device(cast("DeviceRow", row))
     return Reading(int(row["at_ns"]), str(row.get("replica")) if of_server else "", whose, values)
 
 
-def _device(row: Row) -> str:
+def _device(row: DeviceRow) -> str:
     """`gpu0 (NVIDIA H200) of here`, where NVML tells its name."""
     named = f" ({row['name']})" if row.get("name") else ""
     return f"{row.get('device')}{named} of {row.get('host')}"

@@ -13,6 +13,7 @@ from loadchaos.analysis.incidents.context import IncidentContext, goes_on, readi
 from loadchaos.analysis.incidents.incident import Incident, Kind, finding, kind_of, worse
 from loadchaos.analysis.incidents.recent import LATE_LOG_NS, RecentIncidents
 from loadchaos.analysis.request_stats import RequestStats, S
+from loadchaos.core.ledger.rows import LaunchRow, StateRow, SupervisorRow
 from loadchaos.core.model import Attribution, Row, State
 
 _LOG_ALONE_BACK_NS = 5 * S
@@ -55,7 +56,7 @@ class IncidentTracker:
             for incident in self._recent.open.values():
                 goes_on(incident.figures, found, incident.replica)
 
-    def state(self, row: Row) -> None:
+    def state(self, row: StateRow) -> None:
         """Fold a `state` row."""
         replica, to, was = str(row.get("replica")), row["to"], row["from"]
         if row.get("engine") is not None:
@@ -88,7 +89,7 @@ class IncidentTracker:
             incident.back_ns = at_ns
             self._end(incident, at_ns)
 
-    def exit(self, row: Row) -> None:
+    def exit(self, row: LaunchRow) -> None:
         """Fold the exit of a server we launched."""
         replica = str(row.get("replica"))
         if row.get("asked"):
@@ -99,7 +100,7 @@ class IncidentTracker:
         if incident is not None:
             self._attach_exit(incident, row)
 
-    def supervised(self, row: Row) -> None:
+    def supervised(self, row: SupervisorRow) -> None:
         """Fold an end that a supervisor tells (docker, Kubernetes, systemd): how a server ended that we did not launch.
 
         It is asked every other second, so that the server may be back by now: then it explains the episode before.
@@ -277,7 +278,7 @@ class IncidentTracker:
         outside = self.load_end_ns is None if self.load_begin_ns is None else at_ns >= (self.load_end_ns or at_ns + 1)
         return outside and any(asked_ns - at_ns < _STOPPING_NS for asked_ns in self._asked.values())
 
-    def _go_on(self, incident: Incident, kind: Kind, to: State, row: Row, signs: list[str]) -> None:
+    def _go_on(self, incident: Incident, kind: Kind, to: State, row: StateRow, signs: list[str]) -> None:
         at_ns = int(row["at_ns"])
         late = incident.noticed_ns is not None and at_ns - incident.noticed_ns > _EXIT_NEAR_NS
         if kind == "terminated" and (self.load_end_ns is not None or late) and incident.kind != "terminated":

@@ -7,7 +7,7 @@ network one sign is none: refused counts from the second probe on and only while
 from __future__ import annotations
 
 from loadchaos.analysis.state.signals import MS, NetworkSignals, ProcessSignals, S, TrafficSignals
-from loadchaos.core.model import Row
+from loadchaos.core.ledger.rows import HeardRow
 
 _TEXT_BESIDE_NS = 2 * S
 _TEXT_ALONE_NS = 10 * S  # a server that says its engine is dead, /health 200: the zombie of vLLM 0.8
@@ -27,7 +27,7 @@ class LogSignals:
         self._failing_ns: int | None = None
         self.dead: Sign | None = None  # the engine is gone, in words that it has for nothing else
 
-    def feed(self, row: Row) -> None:
+    def feed(self, row: HeardRow) -> None:
         """Fold a `heard` row."""
         self._listening = True
         if row.get("what") == "ending":

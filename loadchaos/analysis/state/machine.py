@@ -19,7 +19,7 @@ from loadchaos.analysis.state.signals import (
     S,
     TrafficSignals,
 )
-from loadchaos.core.ledger.rows import StateRow
+from loadchaos.core.ledger.rows import LaunchRow, MetricsRow, StateRow, SupervisorRow, as_typed
 from loadchaos.core.model import Row, State
 from loadchaos.server.dialects import SLOWEST_GAUGES_S
 
@@ -105,36 +105,36 @@ class StateMachine:
 
     def _take(self, row: Row) -> bool:
         """Hand the row to its instrument; False when it cannot change the state (the load's own bulk)."""
-        kind = row.get("row")
-        if kind == "heartbeat":
-            if self._traffic.heartbeat(row) and self._sole:
-                self._progressed(row["at_ns"])
-        elif kind == "end":
-            if self._traffic.end(row):
+        typed = as_typed(row)
+        if typed["row"] == "heartbeat":
+            if self._traffic.heartbeat(typed) and self._sole:
+                self._progressed(typed["at_ns"])
+        elif typed["row"] == "end":
+            if self._traffic.end(typed):
                 if self._sole:
-                    self._progressed(row["at_ns"])
+                    self._progressed(typed["at_ns"])
                 return False
-            return bool(self._traffic.dead_text_ns == row["at_ns"])
-        elif kind == "probe":
-            self._network.probe(row)
-        elif kind == "metrics":
-            self._scraped(row)
-        elif kind == "process":
-            self._processes.feed(row)
-        elif kind == "launch":
-            self._launch(row)
-        elif kind == "attack":
-            self._attacked.feed(row)
-        elif kind == "failure":
-            if row.get("severity") == "engine_death" and self._deaths.log_death is None:
-                self._deaths.log_death = (row["at_ns"], f"the log says: {row.get('title') or row.get('id')}")
-        elif kind == "heard":
-            self._deaths.heard.feed(row)
-        elif kind == "canary":
-            if self._traffic.canary(row) and self._sole:
-                self._progressed(row["at_ns"])
-        elif kind == "supervisor":
-            self._supervised(row)
+            return bool(self._traffic.dead_text_ns == typed["at_ns"])
+        elif typed["row"] == "probe":
+            self._network.probe(typed)
+        elif typed["row"] == "metrics":
+            self._scraped(typed)
+        elif typed["row"] == "process":
+            self._processes.feed(typed)
+        elif typed["row"] == "launch":
+            self._launch(typed)
+        elif typed["row"] == "attack":
+            self._attacked.feed(typed)
+        elif typed["row"] == "failure":
+            if typed.get("severity") == "engine_death" and self._deaths.log_death is None:
+                self._deaths.log_death = (typed["at_ns"], f"the log says: {typed.get('title') or typed.get('id')}")
+        elif typed["row"] == "heard":
+            self._deaths.heard.feed(typed)
+        elif typed["row"] == "canary":
+            if self._traffic.canary(typed) and self._sole:
+                self._progressed(typed["at_ns"])
+        elif typed["row"] == "supervisor":
+            self._supervised(typed)
         else:
             return False
         return True
@@ -146,14 +146,14 @@ class StateMachine:
         self._progress_ns = max(self._progress_ns or 0, at_ns)
         self._worked_ns = self._progress_ns
 
-    def _scraped(self, row: Row) -> None:
+    def _scraped(self, row: MetricsRow) -> None:
         before_ns = self._counters.at_ns or 0
         self._network.scraped(row["at_ns"])
         if self._identity.scraped(row):
             # It moved some time after the page before; what stood still all the while must not look a second younger.
             self._progressed(max(before_ns, row["at_ns"] - _PAGE_NS))
 
-    def _launch(self, row: Row) -> None:
+    def _launch(self, row: LaunchRow) -> None:
         at_ns = row["at_ns"]
         if row.get("what") == "start":
             self._exit, self._relaunched_ns, self._launched = None, at_ns, True
@@ -170,7 +170,7 @@ class StateMachine:
             state: State = "terminated" if by_us or told or row.get("signal") == 15 else "dead"
             self._exit = (at_ns, (state, at_ns, [f"process ended: {reason}"]))
 
-    def _supervised(self, row: Row) -> None:
+    def _supervised(self, row: SupervisorRow) -> None:
         """Whoever supervises it says that it ended: a proof while it is down; later, that it was restarted unseen."""
         if row.get("what") != "ended":
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loadchaos.analysis.state.signals import CounterSignals, S
-from loadchaos.core.model import Row
+from loadchaos.core.ledger.rows import MetricsRow
 
 _BALANCER_NS = 10 * S
 _ANOTHER = "another server behind the address answers"
@@ -39,7 +39,7 @@ class RestartDetector:
         """Its supervisor says that another process runs in its place since then."""
         self._replaced = RestartNote(f"{words}: restarted unnoticed", at_ns)
 
-    def scraped(self, row: Row) -> bool:
+    def scraped(self, row: MetricsRow) -> bool:
         """Fold a `metrics` row; True when one of the counters of work has grown."""
         old = self._counters.start_time()
         worked = self._counters.feed(row)

@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from loadchaos.core.model import Row
+from loadchaos.core.ledger.rows import AttackRow, CanaryRow, EndRow, HeartbeatRow, MetricsRow, ProbeRow, ProcessRow
 from loadchaos.server.dialects import any_server
 
 S = 1_000_000_000
@@ -41,7 +41,7 @@ class TrafficSignals:
         self.broken: deque[int] = deque(maxlen=2)  # the newest requests that broke off, none having ended well since
         self._canaries: dict[int, int] = {}  # those that are out: number, and since when
 
-    def canary(self, row: Row) -> bool:
+    def canary(self, row: CanaryRow) -> bool:
         """Fold a `canary` row; True when it was answered."""
         if row.get("what") == "ask":
             self._canaries[int(row["n"])] = row["at_ns"]
@@ -56,7 +56,7 @@ class TrafficSignals:
         """Since when the oldest canary is out; None while there is none."""
         return min(self._canaries.values(), default=None)
 
-    def heartbeat(self, row: Row) -> bool:
+    def heartbeat(self, row: HeartbeatRow) -> bool:
         """Fold a worker's heartbeat; True when tokens came with it."""
         at_ns = row["at_ns"]
         tokens = int(row.get("tokens") or 0)
@@ -68,7 +68,7 @@ class TrafficSignals:
             return True
         return False
 
-    def end(self, row: Row) -> bool:
+    def end(self, row: EndRow) -> bool:
         """Fold the end of a request; True when it shows that the engine worked (an answer came to its end)."""
         if row.get("outcome") == "ok":
             self.last_token_ns = max(self.last_token_ns or 0, row["at_ns"])
@@ -117,7 +117,7 @@ class NetworkSignals:
         self.unhealthy_status: int | None = None
         self.unhealthy_body = ""
 
-    def probe(self, row: Row) -> None:
+    def probe(self, row: ProbeRow) -> None:
         """Fold one probe of tcp or health."""
         at_ns, what = row["at_ns"], str(row.get("what"))
         if row.get("ok"):
@@ -201,7 +201,7 @@ class ProcessSignals:
         self._api_busy_ns = 0
         self.engine_seen_ns = 0  # when the newest engine core was first seen
 
-    def feed(self, row: Row) -> None:
+    def feed(self, row: ProcessRow) -> None:
         """Fold a `process` row."""
         at_ns, pid, role = row["at_ns"], int(row["pid"]), str(row.get("role", "other"))
         if row.get("what") == "gone":
@@ -275,7 +275,7 @@ class CounterSignals:
         self.backs: list[int] = []  # when counters went back, as nobody but a new process's do
         self.start_times: list[float] = []
 
-    def feed(self, row: Row) -> bool:
+    def feed(self, row: MetricsRow) -> bool:
         """Fold a `metrics` row; True when one of the counters of work has grown since the row before."""
         engine, values, at_ns = str(row.get("engine", "0")), row.get("values") or {}, row["at_ns"]
         before = self._values.get(engine, {})
@@ -328,7 +328,7 @@ class AttackEffects:
     def __init__(self) -> None:
         self._recent: deque[dict[str, Any]] = deque(maxlen=100)
 
-    def feed(self, row: Row) -> None:
+    def feed(self, row: AttackRow) -> None:
         """Fold an `attack` row."""
         if row.get("what") == "begin":
             key = (row.get("attack"), row.get("n"))

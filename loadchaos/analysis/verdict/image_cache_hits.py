@@ -11,6 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from loadchaos.analysis.mechanisms import Check
+from loadchaos.core.ledger.rows import BeginRow, EndRow, MetricsRow, as_typed
 from loadchaos.core.model import Row
 
 _KEPT = 50_000
@@ -46,19 +47,19 @@ class ImageCacheHits:
 
     def feed(self, row: Row) -> None:
         """Fold one row; kinds it does not need are ignored."""
-        kind = row.get("row")
-        if kind == "begin" and _looked_up(row):
-            self._begin(row)
-        elif kind == "end":
-            self._end(row)
-        elif kind == "metrics":
-            self._metrics(row)
-        elif kind == "attack" and row.get("what") == "begin":
+        typed = as_typed(row)
+        if typed["row"] == "begin" and _looked_up(typed):
+            self._begin(typed)
+        elif typed["row"] == "end":
+            self._end(typed)
+        elif typed["row"] == "metrics":
+            self._metrics(typed)
+        elif typed["row"] == "attack" and typed.get("what") == "begin":
             self._why_not = "attacks ran during the load"
-        elif kind == "launch" and row.get("what") == "exit" and not row.get("asked"):
+        elif typed["row"] == "launch" and typed.get("what") == "exit" and not typed.get("asked"):
             self._why_not = "the server went down"
 
-    def _begin(self, row: Row) -> None:
+    def _begin(self, row: BeginRow) -> None:
         names = row.get("image_names")
         if names is None:
             self._why_not = f"images of traffic {row.get('traffic')} have no names in the ledger"
@@ -75,7 +76,7 @@ class ImageCacheHits:
             self._known.popitem(last=False)
         self._flying[str(row["id"])] = sent
 
-    def _end(self, row: Row) -> None:
+    def _end(self, row: EndRow) -> None:
         sent = self._flying.pop(str(row.get("id")), None)
         if sent is None:
             return
@@ -88,7 +89,7 @@ class ImageCacheHits:
         for name in sent.names:
             self._known[name] = True
 
-    def _metrics(self, row: Row) -> None:
+    def _metrics(self, row: MetricsRow) -> None:
         values = row.get("values") or {}
         if _QUERIES not in values or _HITS not in values:
             return
@@ -137,5 +138,5 @@ class ImageCacheHits:
         return ""
 
 
-def _looked_up(row: Row) -> int:
+def _looked_up(row: BeginRow) -> int:
     return int(row.get("images") or 0) + int(row.get("videos") or 0)

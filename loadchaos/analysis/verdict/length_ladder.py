@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from loadchaos.analysis.mechanisms import Check
+from loadchaos.core.ledger.rows import BeginRow, EndRow
 from loadchaos.core.model import Row
 
 _WANTED = "answers below the limit, refusals above"
@@ -61,19 +62,19 @@ class LengthLadder:
         self._together: set[int] = set()  # phases in which requests were out at one time
         self._asked: dict[str, int] = {}
 
-    def begin(self, row: Row) -> None:
+    def begin(self, row: BeginRow) -> None:
         """Fold a begin row."""
-        if row.get("edge") is not None and row.get("max_tokens"):
-            self._asked[str(row.get("id"))] = int(row["max_tokens"])
+        if row.get("edge") is not None and (asked := row.get("max_tokens")):
+            self._asked[str(row.get("id"))] = int(asked)
 
-    def end(self, row: Row, *, bad: bool) -> None:
+    def end(self, row: EndRow, *, bad: bool) -> None:
         """Fold an end row of any traffic; `bad`: its outcome is to be explained."""
         phase, ended_ns = int(row.get("phase") or 0), int(row["at_ns"])
         if (row.get("sent_ns") or ended_ns) < self._ended_ns.get(phase, 0):
             self._together.add(phase)
         self._ended_ns[phase] = max(ended_ns, self._ended_ns.get(phase, 0))
-        if row.get("edge") is not None:
-            self._rung(self._phases.setdefault(phase, _Rungs()), row, int(row["edge"]), bad)
+        if (margin := row.get("edge")) is not None:
+            self._rung(self._phases.setdefault(phase, _Rungs()), row, int(margin), bad)
 
     def _rung(self, rungs: _Rungs, row: Row, margin: int, bad: bool) -> None:
         asked, planned, outcome = self._asked.pop(str(row.get("id")), 0), row.get("planned_tokens"), row.get("outcome")

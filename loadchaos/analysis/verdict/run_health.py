@@ -11,6 +11,22 @@ from typing import Any
 from loadchaos.analysis.incidents.incident import Incident
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.analysis.request_stats import RequestStats, S
+from loadchaos.core.ledger.rows import (
+    BeginRow,
+    CommandRow,
+    DiskRow,
+    GapRow,
+    HeaderRow,
+    HeartbeatRow,
+    LoadRow,
+    LocustRow,
+    LogRow,
+    MetricsRow,
+    PreflightRow,
+    ProbeRow,
+    RunRow,
+    WorkerRow,
+)
 from loadchaos.core.model import KERNEL_LOG, Decision, Row, Terms
 from loadchaos.core.stats import LogHistogram
 
@@ -75,11 +91,11 @@ class RunHealth:
             timespec="milliseconds"
         )
 
-    def _on_header(self, row: Row) -> None:
+    def _on_header(self, row: HeaderRow) -> None:
         if self._anchor is None and row.get("mono_ns") is not None and row.get("utc_ns") is not None:
             self._anchor = (int(row["mono_ns"]), int(row["utc_ns"]))
 
-    def _on_run(self, row: Row) -> None:
+    def _on_run(self, row: RunRow) -> None:
         what, at_ns = row.get("what"), int(row["at_ns"])
         if what == "begin":
             self.begin, self.begin_ns = dict(row), at_ns
@@ -94,18 +110,18 @@ class RunHealth:
         elif what == "end":
             self.end = row
 
-    def _on_command(self, row: Row) -> None:
+    def _on_command(self, row: CommandRow) -> None:
         if row.get("ok") and len(self._by_hand) < _MOST_BY_HAND:
             self._by_hand.append(f"{self._at(int(row['at_ns']))}: {row.get('text')}")
 
-    def _on_disk(self, row: Row) -> None:
+    def _on_disk(self, row: DiskRow) -> None:
         if len(self._disk) < _MOST_BY_HAND:
             self._disk.append(f"{self._at(int(row['at_ns']))}: {row.get('text')}")
 
-    def _on_load(self, row: Row) -> None:
+    def _on_load(self, row: LoadRow) -> None:
         self._workers[str(row.get("file", row.get("worker", "")))] = str(row.get("what"))
 
-    def _on_worker(self, row: Row) -> None:
+    def _on_worker(self, row: WorkerRow) -> None:
         """What the master of workers on other machines saw of one of them."""
         who = f"worker {row.get('worker')}" if row.get("worker") is not None else "a worker"
         if row.get("host"):
@@ -114,17 +130,17 @@ class RunHealth:
         if row.get("what") in _TOLD_OF_WORKERS and len(self._seen_of_workers) < _MOST_SEEN:
             self._seen_of_workers[f"{who} {_TOLD_OF_WORKERS[str(row['what'])]}"] += 1
 
-    def _on_locust(self, row: Row) -> None:
+    def _on_locust(self, row: LocustRow) -> None:
         if row.get("what") == "exit":
             code = row.get("code")
             self._locust_exit = int(code) if code is not None else -1
 
-    def _on_probe(self, row: Row) -> None:
+    def _on_probe(self, row: ProbeRow) -> None:
         self._probes += 1
         self._hole(int(row["at_ns"]))
         self._last_probe_ns = int(row["at_ns"])
 
-    def _on_metrics(self, _row: Row) -> None:
+    def _on_metrics(self, _row: MetricsRow) -> None:
         self._scrapes += 1
 
     def _hole(self, at_ns: int) -> None:
@@ -134,16 +150,16 @@ class RunHealth:
         if (at_ns - since_ns) / S > self._probe_hole[0]:
             self._probe_hole = ((at_ns - since_ns) / S, since_ns)
 
-    def _on_gap(self, row: Row) -> None:
+    def _on_gap(self, row: GapRow) -> None:
         if len(self._gaps) < 10_000:
             gap = (str(row.get("source")), int(row["at_ns"]), float(row.get("seconds") or 0), str(row.get("why") or ""))
             self._gaps.append(gap)
 
-    def _on_log(self, row: Row) -> None:
+    def _on_log(self, row: LogRow) -> None:
         if str(row.get("file", "")).startswith("watch/") and row.get("file") != KERNEL_LOG:
             self._log_lines += 1
 
-    def _on_begin(self, row: Row) -> None:
+    def _on_begin(self, row: BeginRow) -> None:
         # Numbers differ from request to request; what was done to them is the same.
         said = str(row.get("fitted") or "")
         key = str(row.get("traffic")), _NUMBER.sub("N", said)
@@ -153,10 +169,10 @@ class RunHealth:
             if self._fitted_as.setdefault(key, said) != said:
                 self._fitted_as[key] = key[1]
 
-    def _on_preflight(self, row: Row) -> None:
+    def _on_preflight(self, row: PreflightRow) -> None:
         self._preflight.append(row)
 
-    def _on_heartbeat(self, row: Row) -> None:
+    def _on_heartbeat(self, row: HeartbeatRow) -> None:
         if row.get("lag_ns") is not None:
             self.lag.add(float(row["lag_ns"]))
         self.cpu_share = max(self.cpu_share, float(row.get("cpu_share") or 0.0))

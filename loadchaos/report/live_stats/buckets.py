@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
 
 from loadchaos.core.latency import LatencyHistograms
+from loadchaos.core.ledger.rows import HeartbeatRow
 from loadchaos.core.model import GPU_SLOWED
 
 
@@ -41,7 +40,7 @@ class Bucket:
         self.server.update(later.server)
         self.devices.update(later.devices)
 
-    def heartbeat(self, row: Mapping[str, Any]) -> None:
+    def heartbeat(self, row: HeartbeatRow) -> None:
         """Add a heartbeat of a worker: tokens, requests, users and send delay."""
         worker = str(row.get("file", ""))
         self.tokens += int(row.get("tokens") or 0)

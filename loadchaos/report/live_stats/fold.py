@@ -14,6 +14,23 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from loadchaos.core.latency import LatencyHistograms, sample_of
+from loadchaos.core.ledger.rows import (
+    AttackRow,
+    BeginRow,
+    DeviceRow,
+    EndRow,
+    FailureRow,
+    GapRow,
+    GateRow,
+    HeartbeatRow,
+    IncidentRow,
+    MetricsRow,
+    MissedRow,
+    PreflightRow,
+    ProcessRow,
+    RunRow,
+    StateRow,
+)
 from loadchaos.core.model import OUTCOMES
 from loadchaos.core.stats import LogHistogram, bucket_middle
 from loadchaos.report.live_stats.buckets import Bucket
@@ -144,7 +161,7 @@ class Fold:
 
     # -- requests ------------------------------------------------------------------------------------------------
 
-    def _on_begin(self, row: Mapping[str, Any]) -> None:
+    def _on_begin(self, row: BeginRow) -> None:
         traffic = self._traffic(row.get("traffic"))
         traffic.begun += 1
         traffic.images += int(row.get("images") or 0)
@@ -158,7 +175,7 @@ class Fold:
             self.send_lags += 1
         self._bucket(row).begun += 1
 
-    def _on_end(self, row: Mapping[str, Any]) -> None:
+    def _on_end(self, row: EndRow) -> None:
         traffic = self._traffic(row.get("traffic"))
         outcome = str(row.get("outcome"))
         if self._open.pop(str(row.get("id")), None) is not None:
@@ -174,7 +191,7 @@ class Fold:
             traffic.images_answered += int(row.get("images") or 0)
         self._latency(traffic, bucket, row)
 
-    def _latency(self, traffic: TrafficStats, bucket: Bucket, row: Mapping[str, Any]) -> None:
+    def _latency(self, traffic: TrafficStats, bucket: Bucket, row: EndRow) -> None:
         if (sample := sample_of(row)) is None:
             return
         traffic.latency.add(sample)
@@ -186,37 +203,37 @@ class Fold:
         for index, count in sample.gaps.items():
             traffic.bounded["itl"].add(bucket_middle(int(index)) / _NS, int(count))
 
-    def _on_missed(self, row: Mapping[str, Any]) -> None:
+    def _on_missed(self, row: MissedRow) -> None:
         count = int(row.get("count") or 1)
         self._traffic(row.get("traffic")).outcomes["missed"] += count
         self.missed[str(row.get("why"))] += count
         self._bucket(row).outcomes["missed"] += count
 
-    def _on_heartbeat(self, row: Mapping[str, Any]) -> None:
+    def _on_heartbeat(self, row: HeartbeatRow) -> None:
         self.workers[str(row.get("file", ""))] = dict(row)
         self._bucket(row).heartbeat(row)
 
     # -- the server ----------------------------------------------------------------------------------------------
 
-    def _on_state(self, row: Mapping[str, Any]) -> None:
+    def _on_state(self, row: StateRow) -> None:
         replica = str(row.get("replica") or "")
         if row.get("engine") is not None:
             replica = f"{replica} engine {row['engine']}"
         signs = tuple(str(s) for s in row.get("signs") or ())
         self.states[replica] = ReplicaState(replica, str(row.get("to")), int(row.get("at_ns") or 0), signs)
 
-    def _on_metrics(self, row: Mapping[str, Any]) -> None:
+    def _on_metrics(self, row: MetricsRow) -> None:
         values = {k: v for k, v in (row.get("values") or {}).items() if isinstance(v, int | float)}
         key = str(row.get("replica") or ""), str(row.get("engine") or "0")
         self.server[key], self._server_ns[key] = values, int(row.get("at_ns") or 0)
 
-    def _on_device(self, row: Mapping[str, Any]) -> None:
+    def _on_device(self, row: DeviceRow) -> None:
         key = str(row.get("host") or ""), str(row.get("device") or "")
         values = {k: v for k, v in (row.get("values") or {}).items() if isinstance(v, int | float)}
         if key in self.devices or len(self.devices) < _MOST_DEVICES:
             self.devices[key] = self.devices.get(key, {}) | values
 
-    def _on_gap(self, row: Mapping[str, Any]) -> None:
+    def _on_gap(self, row: GapRow) -> None:
         # A long gap has several rows with its length so far: only the part since the last one is added.
         source, at = str(row.get("source")), int(row.get("at_ns") or 0)
         key = str(row.get("replica") or ""), source
@@ -224,7 +241,7 @@ class Fold:
         self.gaps_s[source] = self.gaps_s.get(source, 0.0) + max(0, at - since) / _NS
         self._gap_known_ns[key] = at
 
-    def _on_process(self, row: Mapping[str, Any]) -> None:
+    def _on_process(self, row: ProcessRow) -> None:
         key = str(row.get("replica") or ""), int(row.get("pid") or 0)
         if row.get("what") == "gone":
             self.processes.pop(key, None)
@@ -233,7 +250,7 @@ class Fold:
 
     # -- the run -------------------------------------------------------------------------------------------------
 
-    def _on_run(self, row: Mapping[str, Any]) -> None:
+    def _on_run(self, row: RunRow) -> None:
         what, at = row.get("what"), int(row.get("at_ns") or 0)
         if what == "begin":
             self.run = dict(row)
@@ -244,13 +261,13 @@ class Fold:
         elif what == "end":
             self.ended = True
 
-    def _on_gate(self, row: Mapping[str, Any]) -> None:
+    def _on_gate(self, row: GateRow) -> None:
         self.gate = "" if row.get("open") else str(row.get("why") or "paused")
 
-    def _on_preflight(self, row: Mapping[str, Any]) -> None:
+    def _on_preflight(self, row: PreflightRow) -> None:
         self.preflight.append((bool(row.get("ok")), str(row.get("text") or row.get("name"))))
 
-    def _on_attack(self, row: Mapping[str, Any]) -> None:
+    def _on_attack(self, row: AttackRow) -> None:
         name, what = str(row.get("attack")), row.get("what")
         key = (name, row.get("n"), row.get("replica"))
         if what == "begin":
@@ -264,9 +281,9 @@ class Fold:
 
     # -- findings ------------------------------------------------------------------------------------------------
 
-    def _on_failure(self, row: Mapping[str, Any]) -> None:
+    def _on_failure(self, row: FailureRow) -> None:
         # A later row about the same failure names another incident or has a newer count.
-        key = str(row.get("id")), str(row.get("attribution") or "server")
+        key = str(row.get("id")), str(row.get("attribution", "server"))
         deaths = self._deaths.setdefault(key, set())
         deaths.update(str(i) for i in row.get("incidents") or ())
         self.failures[key] = {**row, "count": max(len(deaths), int(row.get("count") or 1))}
@@ -287,7 +304,7 @@ class Fold:
         for key, count in counted.items():
             self.failures[key]["count"] = max(count, int(self.failures[key].get("count") or 1))
 
-    def _on_incident(self, row: Mapping[str, Any]) -> None:
+    def _on_incident(self, row: IncidentRow) -> None:
         known = self.incidents.setdefault(row.get("n"), {"settled_from_ns": self.now_ns + _SETTLES_NS})
         known.update(row)
 

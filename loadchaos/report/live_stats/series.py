@@ -11,6 +11,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from loadchaos.core.latency import sample_of
+from loadchaos.core.ledger.rows import (
+    AttackRow,
+    BeginRow,
+    ConfigurationRow,
+    DeviceRow,
+    EndRow,
+    GapRow,
+    HeartbeatRow,
+    MetricsRow,
+    MissedRow,
+    RunRow,
+    StateRow,
+)
 from loadchaos.report.live_stats.buckets import Bucket
 from loadchaos.report.live_stats.distributions import RunTotals
 
@@ -71,10 +84,10 @@ class Series:
 
     # -- rows ----------------------------------------------------------------------------------------------------
 
-    def _on_begin(self, _row: Mapping[str, Any], at: int) -> None:
+    def _on_begin(self, _row: BeginRow, at: int) -> None:
         self._bucket(at).begun += 1
 
-    def _on_end(self, row: Mapping[str, Any], at: int) -> None:
+    def _on_end(self, row: EndRow, at: int) -> None:
         self._bucket(at).outcomes[str(row.get("outcome"))] += 1
         self.totals.feed(row)
         if (sample := sample_of(row)) is None:
@@ -83,30 +96,30 @@ class Series:
             self._bucket(row.get("first_token_ns") or at).latency.ttft.add(sample.ttft_ns)
         self._bucket(at).latency.add(replace(sample, ttft_ns=None))
 
-    def _on_missed(self, row: Mapping[str, Any], at: int) -> None:
+    def _on_missed(self, row: MissedRow, at: int) -> None:
         self._bucket(at).outcomes["missed"] += int(row.get("count") or 1)
 
-    def _on_heartbeat(self, row: Mapping[str, Any], at: int) -> None:
+    def _on_heartbeat(self, row: HeartbeatRow, at: int) -> None:
         self._bucket(at).heartbeat(row)
 
-    def _on_metrics(self, row: Mapping[str, Any], at: int) -> None:
+    def _on_metrics(self, row: MetricsRow, at: int) -> None:
         key = f"{row.get('replica')}/{row.get('engine')}"
         self._bucket(at).server[key] = {
             k: v for k, v in (row.get("values") or {}).items() if isinstance(v, int | float)
         }
 
-    def _on_device(self, row: Mapping[str, Any], at: int) -> None:
+    def _on_device(self, row: DeviceRow, at: int) -> None:
         self._bucket(at).devices[f"{row.get('host')}/{row.get('device')}"] = {
             k: v for k, v in (row.get("values") or {}).items() if isinstance(v, int | float)
         }
 
-    def _on_state(self, row: Mapping[str, Any], at: int) -> None:
+    def _on_state(self, row: StateRow, at: int) -> None:
         replica = str(row.get("replica") or "server")
         text = "; ".join(str(s) for s in row.get("signs") or [])
         self._close("state:" + replica, replica, at)
         self._open["state:" + replica, replica] = (at, str(row.get("to")), text)
 
-    def _on_attack(self, row: Mapping[str, Any], at: int) -> None:
+    def _on_attack(self, row: AttackRow, at: int) -> None:
         lane, key = "attack:" + str(row.get("attack")), f"{row.get('n')}/{row.get('replica')}"
         what = row.get("what")
         if what == "skipped":
@@ -118,10 +131,10 @@ class Series:
         elif what in {"end", "undo"}:
             self._close(lane, key, at, " failed" if row.get("ok") is False else "")
 
-    def _on_configuration(self, row: Mapping[str, Any], _at: int) -> None:
+    def _on_configuration(self, row: ConfigurationRow, _at: int) -> None:
         self.configuration = row
 
-    def _on_run(self, row: Mapping[str, Any], at: int) -> None:
+    def _on_run(self, row: RunRow, at: int) -> None:
         what = row.get("what")
         if what == "load_begin":
             self.load_ns = at
@@ -129,7 +142,7 @@ class Series:
         elif what in {"load_end", "end"}:
             self._close("load", "load", at)
 
-    def _on_gap(self, row: Mapping[str, Any], at: int) -> None:
+    def _on_gap(self, row: GapRow, at: int) -> None:
         since = at - round(float(row.get("seconds") or 0) * _NS)
         self._closed.append(("gap", str(row.get("source")), since, at, str(row.get("why") or "")))
 
