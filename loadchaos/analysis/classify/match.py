@@ -15,6 +15,7 @@ from loadchaos.core.model import Severity
 _LINES_A_SECOND = 50  # where a log has no clock at all
 _TITLE = 240
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_CLAUSE_END = re.compile(r"(?<=[.;]) ")
 
 
 @dataclass(slots=True, eq=False)
@@ -138,9 +139,9 @@ def _fill(template: str, values: Mapping[str, str]) -> str:
 
 
 def _clauses(template: str, values: Mapping[str, str]) -> str:
-    """Fill in the clauses (separated by `; `) whose figures are all known, and drop the others."""
-    parts = [p for p in template.split("; ") if all(m in values for m in _PLACEHOLDER.findall(p))]
-    return _PLACEHOLDER.sub(lambda m: values[m[1]], "; ".join(parts))
+    """Fill in the sentences and clauses whose figures are all known."""
+    parts = [p for p in _CLAUSE_END.split(template) if all(m in values for m in _PLACEHOLDER.findall(p))]
+    return _PLACEHOLDER.sub(lambda m: values[m[1]], " ".join(parts).rstrip(";"))
 
 
 def near(a: Match, b: Match, seconds: float) -> bool:

@@ -23,6 +23,8 @@ from loadchaos.report.phrases import (
     severity_text,
 )
 
+_STEP_END = re.compile(r"; |(?<=\.) (?=[A-Z-])")
+"""End of one step of a remedy, which is a list of sentences or clauses."""
 _MOST_REQUESTS = 200
 _MOST_PROFILE = 150
 _MOST_TIMES = 8
@@ -356,7 +358,7 @@ def _tried(incident: Mapping[str, Any], earlier: Sequence[str]) -> list[str]:
 
 def _next_steps(incident: Mapping[str, Any]) -> list[str]:
     remedy = remedy_text(incident.get("remedy"))
-    rows = [f"- {_plain(part)}" for part in remedy.split("; ") if part.strip()] if remedy else []
+    rows = [f"- {_plain(part)}" for part in _STEP_END.split(remedy) if part.strip()] if remedy else []
     if not is_server_fault(incident):
         return rows or ["- Nothing to report upstream: an attack of loadchaos caused it."]
     report = (

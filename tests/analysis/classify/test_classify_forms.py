@@ -305,7 +305,7 @@ def test_a_page_of_several_lines_is_one_text() -> None:
         "\r\n<hr><center>nginx/1.27.0</center>\r\n</body>\r\n</html>"
     )
     assert [(f.id, f.title) for f in classify_text(page)] == [
-        ("gateway_nginx", "nginx answered 502: it got no good answer from the server")
+        ("gateway_nginx", "nginx answered 502: no valid answer from the server")
     ]
     alb = page.replace("<hr><center>nginx/1.27.0</center>\r\n", "")
     assert [f.id for f in classify_text(alb)] == ["gateway_aws_alb"]
@@ -329,7 +329,7 @@ def test_a_failure_is_json_with_the_keys_of_the_verdict() -> None:
     assert (failure.role, failure.at_ns, failure.layer) == ("cause", 0, "engine")
     assert failure.facts["capacity_tokens"] == 1344
     assert "21 x 64 = 1344 tokens; this prompt had 3446, which needs 54 blocks" in failure.why
-    assert told["remedy"].startswith("--cache-max-entry-count of at least 0.26 (0.1 now)")
+    assert told["remedy"].startswith("Set --cache-max-entry-count to at least 0.26 (0.1 now).")
 
 
 def test_a_miss_in_the_drafter_is_38551_and_one_in_the_target_model_is_not() -> None:

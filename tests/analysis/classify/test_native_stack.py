@@ -36,7 +36,7 @@ FAULT = "Fatal Python error: Segmentation fault\n"
 )  # fmt: skip
 def test_a_frame_is_read_whoever_printed_it(line: str, frame: str) -> None:
     (failure,) = classify_text(START + FAULT + line + "\n")
-    assert failure.title == f"segmentation fault in {frame.replace(':316', '').replace(':123', '')}"
+    assert failure.title == f"Segmentation fault in {frame.replace(':316', '').replace(':123', '')}"
     assert failure.frame == frame
 
 
@@ -53,7 +53,7 @@ def test_a_frame_is_read_whoever_printed_it(line: str, frame: str) -> None:
 )
 def test_what_only_passes_on_is_not_blamed(line: str) -> None:
     (failure,) = classify_text(START + FAULT + line + "\n")
-    assert (failure.title, failure.frame) == ("segmentation fault", "")
+    assert (failure.title, failure.frame) == ("Segmentation fault", "")
 
 
 def test_the_thread_that_crashed_is_read_and_the_others_are_not() -> None:
