@@ -1,4 +1,4 @@
-"""A finished run with a death in it, made by hand: the ledger's files and the verdict that belongs to them."""
+"""Fixtures: a made-up finished run with a death, and its verdict."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOSTILE = "</script><script>alert(1)</script>\x1b[31m<img src=http://evil.exampl
 
 
 def request_rows(i: int, at_ns: int, traffic: str, outcome: str, rng: random.Random) -> list[dict[str, Any]]:
-    """The begin and the end row of one request."""
+    """Begin row and end row of one request."""
     first = at_ns + rng.randint(20, 400) * 1_000_000
     gaps = LogHistogram()
     for _ in range(20):
@@ -48,7 +48,7 @@ def request_rows(i: int, at_ns: int, traffic: str, outcome: str, rng: random.Ran
 
 
 def events(seconds: int, death_s: int) -> list[dict[str, Any]]:
-    """What run wrote: begin, states, attacks, the end."""
+    """Rows of events.jsonl: begin, states, attacks, end."""
     rows: list[dict[str, Any]] = [
         {"row": "run", "at_ns": T0 - 2 * S, "what": "begin", "profile": "mtp_mm", "argv": ["loadchaos"], "seed": 7,
          "target": {"kind": "embedded", "url": "http://127.0.0.1:8000"}, "version": "0.1.0", "terms": {}},
@@ -80,7 +80,7 @@ def events(seconds: int, death_s: int) -> list[dict[str, Any]]:
 
 
 def metrics(seconds: int, death_s: int) -> list[dict[str, Any]]:
-    """One row a second until the server is dead."""
+    """One metrics row per second until the server is dead."""
     rng = random.Random(3)
     return [
         {
@@ -102,7 +102,10 @@ def metrics(seconds: int, death_s: int) -> list[dict[str, Any]]:
 
 
 def requests(seconds: int, death_s: int, per_s: int, worker: int = 0, workers: int = 1) -> list[dict[str, Any]]:
-    """One worker's rows: all is well until the death, then resets, then misses; two are left without an end."""
+    """Rows of one worker: answers, then resets, then misses.
+
+    Two requests are left without an end.
+    """
     rng = random.Random(worker)
     rows: list[dict[str, Any]] = [{"row": "load", "at_ns": T0, "what": "begin"}]
     for i in range(worker, seconds * per_s, workers):
@@ -140,7 +143,7 @@ def requests(seconds: int, death_s: int, per_s: int, worker: int = 0, workers: i
 def all_rows(
     seconds: int = 40, death_s: int = 30, per_s: int = 20, workers: int = 1
 ) -> dict[str, list[dict[str, Any]]]:
-    """The rows of a whole run by file name."""
+    """Rows of a whole run by file name."""
     files = {"events.jsonl": events(seconds, death_s), "metrics.jsonl": metrics(seconds, death_s)}
     for w in range(workers):
         files[f"requests-{w}.jsonl"] = requests(seconds, death_s, per_s, w, workers)
@@ -148,7 +151,7 @@ def all_rows(
 
 
 def write_run(path: Path, **shape: int) -> RunFolder:
-    """A run folder with those rows and a server.log."""
+    """Write a run folder with those rows and a server.log."""
     path.mkdir(parents=True, exist_ok=True)
     folder = RunFolder(path)
     # The clock of the headers is the run's: on a machine that started less than T0 ago its samples would lie in the
@@ -177,7 +180,7 @@ DEATH_LINE = "(EngineCore pid=7) AssertionError: Encoder cache miss for 9f86d081
 
 
 def make_verdict(**changes: Any) -> dict[str, Any]:
-    """verdict.json of that run."""
+    """Verdict of that run."""
     return {
         "schema": 1,
         "profile": "mtp_mm",
@@ -256,35 +259,38 @@ def make_verdict(**changes: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def verdict() -> dict[str, Any]:
-    """The verdict of the hand-made run."""
+    """Verdict of the made-up run."""
     return make_verdict()
 
 
 @pytest.fixture
 def run_folder(tmp_path: Path) -> RunFolder:
-    """The hand-made run: 40 s, dead at 30 s."""
+    """Made-up run of 40 s in which the server dies at 30 s."""
     return write_run(tmp_path / "run")
 
 
 @pytest.fixture
 def make_run() -> Any:
-    """`write_run`, for other shapes of run."""
+    """`write_run`, for runs of other lengths."""
     return write_run
 
 
 @pytest.fixture
 def hostile() -> str:
-    """A text as a hostile server would send it."""
+    """Text as a hostile server would send it."""
     return HOSTILE
 
 
 ALONE = ("victoria-metrics",)
-"""Programs with a package of their own, which nothing but its own test needs."""
+"""Programs with a package of their own, needed by one test only."""
 
 
 @pytest.fixture(scope="session")
 def prometheus_program() -> Callable[[str], Path]:
-    """Prometheus' own programs: from the machine, or Debian's unpacked into a cache folder; skips where neither is."""
+    """Programs of Prometheus, from the machine or from Debian's packages.
+
+    Tests are skipped without them.
+    """
     trouble: dict[str, str] = {}
 
     def program(name: str) -> Path:

@@ -1,4 +1,4 @@
-"""GPU and host figures in /metrics and in the report's charts; nothing of them where nobody told any."""
+"""Tests of GPU and host data in /metrics and in the charts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def samples(given: list[dict[str, Any]]) -> dict[str, float]:
     }
 
 
-def test_the_exporter_tells_all_machines_together() -> None:
+def test_exporter_sums_devices_of_all_hosts() -> None:
     assert samples(rows()) == {
         "loadchaos_gpu_memory_used_bytes": 105 * GB,
         "loadchaos_gpu_memory_free_bytes": 55 * GB,
@@ -59,7 +59,7 @@ def charted(given: list[dict[str, Any]]) -> dict[str, list[str]]:
     return {chart.title: [line.label for line in chart.lines] for chart in picture(series).charts}
 
 
-def test_the_report_draws_the_machines_where_somebody_told_of_them() -> None:
+def test_charts_show_hosts_if_there_is_data() -> None:
     charts = charted(rows())
     assert charts["Hosts: memory and GPUs in use"] == [
         "GPU memory (fullest)",
@@ -72,7 +72,7 @@ def test_the_report_draws_the_machines_where_somebody_told_of_them() -> None:
     ]
 
 
-def test_a_full_disk_and_a_gpu_that_slows_itself_down_can_be_seen() -> None:
+def test_charts_show_a_full_disk_and_a_throttled_gpu() -> None:
     strained = [
         {"row": "device", "at_ns": 10 * S, "source": "node", "host": "h", "device": "disk /models",
          "values": {"disk_free_bytes": 1.0, "disk_size_bytes": 100.0}},

@@ -1,4 +1,4 @@
-"""The follower on finished, growing and killed runs, alone and in company; and the verdict at the end."""
+"""Tests of the follower on finished, growing and killed runs."""
 
 import contextlib
 import io
@@ -35,7 +35,7 @@ def findings(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def until(what: Callable[[], Any], limit_s: float = 60.0) -> Any:
-    """Wait for something to become true; its value."""
+    """Wait until a condition holds; returns its value."""
     end = time.monotonic() + limit_s
     while not (value := what()):
         assert time.monotonic() < end, "it did not happen"
@@ -44,7 +44,7 @@ def until(what: Callable[[], Any], limit_s: float = 60.0) -> Any:
 
 
 class Growing:
-    """A run that goes on: the rows of a finished one, written as the test wants them."""
+    """Growing run: rows of a finished one, written step by step."""
 
     def __init__(self, source: RunFolder, folder: RunFolder) -> None:
         folder.path.mkdir()
@@ -97,10 +97,10 @@ def growing(run_folder: RunFolder, tmp_path: Path) -> Iterator[Growing]:
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Starts followers and ends those that are left."""
+    """Start followers and end those that are left."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def go(folder: RunFolder, *options: str, **kwargs: Any) -> subprocess.Popen[bytes]:
+    def start_follower(folder: RunFolder, *options: str, **kwargs: Any) -> subprocess.Popen[bytes]:
         streams: dict[str, Any] = {
             "stdin": subprocess.DEVNULL,
             "stdout": subprocess.DEVNULL,
@@ -109,13 +109,13 @@ def start() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
         started.append(subprocess.Popen([*COMMAND, str(folder.path), *options], **{**streams, **kwargs}))
         return started[-1]
 
-    yield go
+    yield start_follower
     for process in started:
         process.kill()
         process.wait()
 
 
-def test_a_finished_run_is_read_told_and_left(run_folder: RunFolder) -> None:
+def test_follower_reads_a_finished_run_and_ends(run_folder: RunFolder) -> None:
     stream = io.StringIO()
     assert follow(run_folder, FollowerOptions(stream=stream)) == 0
     assert "engine death: encoder_cache_miss" in stream.getvalue()
@@ -127,7 +127,7 @@ def test_a_finished_run_is_read_told_and_left(run_folder: RunFolder) -> None:
     assert last["final"] and last["lost_requests"] == 78
 
 
-def test_following_it_again_adds_nothing(run_folder: RunFolder) -> None:
+def test_follower_adds_nothing_the_second_time(run_folder: RunFolder) -> None:
     follow(run_folder, FollowerOptions(live=False))
     before = findings(run_folder)
     follow(run_folder, FollowerOptions(live=False))
@@ -135,7 +135,7 @@ def test_following_it_again_adds_nothing(run_folder: RunFolder) -> None:
     assert len(list(run_folder.incidents.iterdir())) == 1
 
 
-def test_a_growing_run_is_followed_and_its_numbers_are_the_ledgers(growing: Growing, start: Any) -> None:
+def test_follower_of_a_growing_run_equals_the_ledger(growing: Growing, start: Any) -> None:
     growing.write(0.3)
     process = start(growing.folder, "--exporter-port", "0", "--no-live")
 
@@ -165,7 +165,7 @@ def test_a_growing_run_is_followed_and_its_numbers_are_the_ledgers(growing: Grow
     assert process.wait(60) == 0
 
 
-def test_killed_and_started_again_it_writes_nothing_twice(growing: Growing, start: Any) -> None:
+def test_follower_writes_nothing_twice_after_a_kill(growing: Growing, start: Any) -> None:
     growing.write(0.93)
     first = start(growing.folder, "--no-live")
     until(lambda: growing.folder.findings.exists() and any(r["row"] == "incident" for r in findings(growing.folder)))
@@ -179,9 +179,7 @@ def test_killed_and_started_again_it_writes_nothing_twice(growing: Growing, star
     assert [p.name for p in growing.folder.incidents.iterdir()] == ["001-encoder_cache_miss"]
 
 
-def test_after_a_kill_metrics_of_several_workers_still_equal_the_ledger(
-    make_run: Any, tmp_path: Path, start: Any
-) -> None:
+def test_follower_metrics_equal_the_ledger_after_a_kill(make_run: Any, tmp_path: Path, start: Any) -> None:
     run = Growing(make_run(tmp_path / "three", workers=3), RunFolder(tmp_path / "growing"))
 
     def port(nth: int) -> int | None:
@@ -216,7 +214,7 @@ def test_after_a_kill_metrics_of_several_workers_still_equal_the_ledger(
         run.close()
 
 
-def test_of_two_followers_one_writes_and_the_other_looks(run_folder: RunFolder) -> None:
+def test_follower_writes_only_if_it_is_the_only_one(run_folder: RunFolder) -> None:
     holder = FindingsFile(run_folder)
     try:
         stream = io.StringIO()
@@ -230,7 +228,7 @@ def test_of_two_followers_one_writes_and_the_other_looks(run_folder: RunFolder) 
     assert findings(run_folder)
 
 
-def test_sigterm_ends_it_in_order(growing: Growing, start: Any) -> None:
+def test_follower_ends_in_order_on_sigterm(growing: Growing, start: Any) -> None:
     growing.write(0.5)
     process = start(growing.folder, "--no-live")
     until(lambda: growing.folder.findings.exists() and growing.folder.findings.read_bytes())
@@ -238,7 +236,7 @@ def test_sigterm_ends_it_in_order(growing: Growing, start: Any) -> None:
     assert process.wait(60) == 0
 
 
-def test_a_run_whose_writer_is_gone_is_not_followed_for_ever(growing: Growing, start: Any) -> None:
+def test_follower_ends_when_the_writer_is_gone(growing: Growing, start: Any) -> None:
     growing.write(0.5)
     growing.close()
     dead = subprocess.Popen([sys.executable, "-c", ""])
@@ -250,7 +248,7 @@ def test_a_run_whose_writer_is_gone_is_not_followed_for_ever(growing: Growing, s
     growing._writers.clear()
 
 
-def test_a_port_in_use_costs_the_metrics_and_not_the_run(run_folder: RunFolder, capsys: Any) -> None:
+def test_follower_continues_without_metrics_if_the_port_is_in_use(run_folder: RunFolder, capsys: Any) -> None:
     import socket
 
     with socket.socket() as taken:
@@ -261,7 +259,7 @@ def test_a_port_in_use_costs_the_metrics_and_not_the_run(run_folder: RunFolder, 
     assert any(r["row"] == "failure" for r in findings(run_folder))
 
 
-def test_a_terminal_that_takes_nothing_stops_neither_findings_nor_the_end(run_folder: RunFolder, start: Any) -> None:
+def test_follower_is_not_blocked_by_a_stopped_terminal(run_folder: RunFolder, start: Any) -> None:
     leader, terminal = pty.openpty()
     try:
         # Nobody reads the leader, and its buffer is full: the first write to the terminal blocks.
@@ -278,17 +276,17 @@ def test_a_terminal_that_takes_nothing_stops_neither_findings_nor_the_end(run_fo
         os.close(leader)
 
 
-def test_a_folder_that_does_not_exist_is_said_to_be_none(start: Any, tmp_path: Path) -> None:
+def test_follower_refuses_a_missing_folder(start: Any, tmp_path: Path) -> None:
     process = start(RunFolder(tmp_path / "none"), stderr=subprocess.PIPE)
-    _, said = process.communicate(timeout=60)
+    _, output = process.communicate(timeout=60)
     assert process.returncode == 2
-    assert b"is not a folder" in said
+    assert b"is not a folder" in output
 
 
 # -- the verdict at the end ----------------------------------------------------------------------------------------
 
 
-def test_conclude_writes_everything_and_returns_what_it_wrote(run_folder: RunFolder) -> None:
+def test_conclude_writes_all_files_and_returns_the_verdict(run_folder: RunFolder) -> None:
     verdict = conclude(run_folder)
     assert verdict["verdict"] == "fail"
     assert json.loads(run_folder.verdict.read_text()) == verdict
@@ -298,7 +296,7 @@ def test_conclude_writes_everything_and_returns_what_it_wrote(run_folder: RunFol
     assert {p.name for p in home.iterdir()} == {"incident.json", "incident.md", "server.log.excerpt"}
 
 
-def test_judging_twice_gives_the_same_files(run_folder: RunFolder) -> None:
+def test_conclude_twice_gives_the_same_files(run_folder: RunFolder) -> None:
     def files() -> dict[str, bytes]:
         return {str(p): p.read_bytes() for p in run_folder.path.rglob("*") if p.is_file()}
 
@@ -308,13 +306,13 @@ def test_judging_twice_gives_the_same_files(run_folder: RunFolder) -> None:
     assert files() == before
 
 
-def test_what_the_follower_wrote_is_what_the_verdict_names(run_folder: RunFolder) -> None:
+def test_verdict_names_the_incidents_of_the_follower(run_folder: RunFolder) -> None:
     follow(run_folder, FollowerOptions(live=False))
     verdict = conclude(run_folder)
     assert {p.name for p in run_folder.incidents.iterdir()} == {i["folder"] for i in verdict["incidents"]}
 
 
-def test_a_killed_run_can_be_judged_and_is_no_pass(growing: Growing) -> None:
+def test_conclude_of_a_killed_run_is_not_a_pass(growing: Growing) -> None:
     growing.write(0.4)
     verdict = conclude(growing.folder)
     assert verdict["verdict"] == "unknown"
@@ -322,9 +320,7 @@ def test_a_killed_run_can_be_judged_and_is_no_pass(growing: Growing) -> None:
     assert growing.folder.report_html.exists()
 
 
-def test_a_page_that_cannot_be_drawn_does_not_cost_the_verdict(
-    run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_conclude_writes_the_verdict_if_the_page_fails(run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise KeyError("a bug of ours")
 
@@ -335,7 +331,7 @@ def test_a_page_that_cannot_be_drawn_does_not_cost_the_verdict(
     assert run_folder.verdict.exists() and run_folder.junit.exists()
 
 
-def test_a_verdict_that_cannot_be_written_is_never_a_pass(growing: Growing) -> None:
+def test_conclude_is_not_a_pass_if_the_verdict_cannot_be_written(growing: Growing) -> None:
     growing.write(0.4)
     growing.folder.verdict.mkdir()
     verdict = conclude(growing.folder)
@@ -343,13 +339,13 @@ def test_a_verdict_that_cannot_be_written_is_never_a_pass(growing: Growing) -> N
     assert any("could not be written" in note for note in verdict["notes"])
 
 
-def test_a_fail_is_told_even_where_it_cannot_be_written(run_folder: RunFolder) -> None:
+def test_conclude_reports_a_fail_that_cannot_be_written(run_folder: RunFolder) -> None:
     run_folder.verdict.mkdir()
     verdict = conclude(run_folder)
     assert verdict["exit_code"] == 1
     assert "verdict.json could not be written" in verdict["notes"][0]
 
 
-def test_a_folder_without_a_ledger_is_refused(tmp_path: Path) -> None:
+def test_conclude_refuses_a_folder_without_ledger(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="not a run folder"):
         conclude(RunFolder(tmp_path))

@@ -1,4 +1,4 @@
-"""Every check, state and outcome that a verdict can hold has display text; none falls back to its id."""
+"""Tests that every check, state and outcome has display text."""
 
 import ast
 from collections.abc import Iterator
@@ -23,7 +23,10 @@ ANALYSIS = Path(phrases.__file__).parents[1] / "analysis"
 
 
 def check_names() -> Iterator[str]:
-    """Names of all checks that the analysis makes; the part that varies becomes `images`."""
+    """Names of all checks that the analysis makes.
+
+    The part of a name that varies becomes `images`.
+    """
     for path in sorted(ANALYSIS.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Check":
@@ -42,7 +45,7 @@ def rule(name: str, actual: str, verdict: str = "pass", expected: str = "") -> d
 
 
 def full_verdict() -> dict[str, Any]:
-    """A verdict with every known check, state, outcome, severity and attribution in it."""
+    """Verdict with every known check, state, outcome and attribution."""
     ids = [(s, a) for s in get_args(model.Severity) for a in get_args(model.Attribution)]
     return {
         "profile": "p", "verdict": "fail", "exit_code": 1, "target": {"kind": "external", "url": "http://h:1"},

@@ -1,4 +1,4 @@
-"""A finished run in other tools: the same totals in OpenMetrics, CSV and Parquet as in the ledger."""
+"""Tests of the export as OpenMetrics, CSV and Parquet."""
 
 import contextlib
 import csv
@@ -43,8 +43,11 @@ def text_of(folder: RunFolder, step_s: float = 1.0) -> str:
     return out.getvalue()
 
 
-def test_each_moment_of_it_is_what_the_strict_parser_takes(make_run: Callable[..., RunFolder], tmp_path: Path) -> None:
-    """Moment by moment: of several in one group prometheus_client drops all but the first sample, as duplicates."""
+def test_openmetrics_passes_the_strict_parser(make_run: Callable[..., RunFolder], tmp_path: Path) -> None:
+    """Parse each page by itself.
+
+    prometheus_client drops all but the first sample of a group as duplicates.
+    """
     lines = text_of(make_run(tmp_path / "short", seconds=6, death_s=4)).splitlines()
     moments = {line.rsplit(" ", 1)[1] for line in lines if not line.startswith("#")}
     assert len(moments) > 5
@@ -59,13 +62,13 @@ LINE = re.compile(r"(?P<name>\w+)\{(?P<labels>.*)\} (?P<value>\S+) (?P<at>\d+\.\
 
 
 def points(text: str, name: str) -> list[tuple[dict[str, str], float, float]]:
-    """Labels, value and Unix time of every point of one series name."""
+    """Labels, value and Unix time of all points of one series."""
     assert text.endswith("# EOF\n")
     found = [m for m in map(LINE.fullmatch, text.splitlines()) if m and m["name"] == name]
     return [(dict(re.findall(r'(\w+)="([^"]*)"', m["labels"])), float(m["value"]), float(m["at"])) for m in found]
 
 
-def test_the_last_point_of_every_counter_is_the_ledgers_total(run_folder: RunFolder) -> None:
+def test_openmetrics_counters_end_at_the_ledger_totals(run_folder: RunFolder) -> None:
     last: dict[tuple[str, str], float] = {}
     for labels, value, _ in points(text_of(run_folder), "loadchaos_requests_total"):
         last[labels["traffic"], labels["outcome"]] = value
@@ -73,7 +76,7 @@ def test_the_last_point_of_every_counter_is_the_ledgers_total(run_folder: RunFol
     assert {k: v for k, v in last.items() if v} == counted_by_hand(run_folder)
 
 
-def test_points_are_a_step_apart_and_of_the_runs_own_time(run_folder: RunFolder) -> None:
+def test_openmetrics_points_are_a_step_apart(run_folder: RunFolder) -> None:
     def stamps(step_s: float) -> list[float]:
         return [at for _, _, at in points(text_of(run_folder, step_s), "loadchaos_users")]
 
@@ -83,7 +86,7 @@ def test_points_are_a_step_apart_and_of_the_runs_own_time(run_folder: RunFolder)
     assert stamps(1)[0] == pytest.approx((header["utc_ns"] - header["mono_ns"]) / 1e9 + 4999, abs=2)
 
 
-def test_failures_come_from_the_verdict_where_the_follower_was_killed(run_folder: RunFolder) -> None:
+def test_openmetrics_takes_failures_from_the_verdict(run_folder: RunFolder) -> None:
     assert "loadchaos_failures" not in text_of(run_folder)
     failure = {"id": "boom", "severity": "hang", "attribution": "server", "count": 3, "incidents": ["001-boom"],
                "known": [{"issue": "vllm-project/vllm#38551"}]}  # fmt: skip
@@ -96,7 +99,7 @@ def test_failures_come_from_the_verdict_where_the_follower_was_killed(run_folder
     assert incident[0]["issue"] == "vllm-project/vllm/issues/38551"
 
 
-def test_promtool_makes_blocks_of_it_with_every_sample(
+def test_openmetrics_becomes_prometheus_blocks_with_every_sample(
     run_folder: RunFolder, tmp_path: Path, prometheus_program: Callable[[str], Path]
 ) -> None:
     text = tmp_path / "run.om"
@@ -114,7 +117,7 @@ def test_promtool_makes_blocks_of_it_with_every_sample(
     assert sum(int(x[-4]) for x in blocks) == n
 
 
-def test_victoriametrics_takes_every_sample(
+def test_victoriametrics_imports_every_sample(
     run_folder: RunFolder, tmp_path: Path, prometheus_program: Callable[[str], Path]
 ) -> None:
     text = io.StringIO()
@@ -129,10 +132,10 @@ def test_victoriametrics_takes_every_sample(
     try:
         with httpx.Client(base_url=url, trust_env=False, timeout=30) as client:
             until(client, "/health", lambda text: text == "OK", process)
-            told = client.post(
+            answer = client.post(
                 "/api/v1/import/prometheus", content=text.getvalue().encode()
             )  # as docs/metrics.md says it
-            assert told.status_code == 204, told.text
+            assert answer.status_code == 204, answer.text
             client.get("/internal/force_flush")  # what is new is found some seconds later otherwise
             query = f'/api/v1/export?match[]={{run="{run_folder.path.name}"}}'
 
@@ -146,17 +149,17 @@ def test_victoriametrics_takes_every_sample(
 
 
 def until(client: httpx.Client, path: str, good: Callable[[str], bool], process: subprocess.Popen[bytes]) -> None:
-    deadline, told = time.monotonic() + 60, ""
-    while not good(told):
-        assert time.monotonic() < deadline, told[:500]
+    deadline, answer = time.monotonic() + 60, ""
+    while not good(answer):
+        assert time.monotonic() < deadline, answer[:500]
         assert process.poll() is None, "it has ended"
         with contextlib.suppress(httpx.TransportError):
-            told = client.get(path).text
+            answer = client.get(path).text
         time.sleep(0.05)
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_tables_hold_every_request_once(run_folder: RunFolder, tmp_path: Path, kind: str) -> None:
+def test_tables_have_every_request_once(run_folder: RunFolder, tmp_path: Path, kind: str) -> None:
     counts: Counter[tuple[str, str]] = Counter()
     if kind == "csv":
         requests, metrics, events = write_csv(run_folder, tmp_path)
@@ -180,14 +183,14 @@ def test_tables_hold_every_request_once(run_folder: RunFolder, tmp_path: Path, k
     assert counts == counted_by_hand(run_folder)
 
 
-def test_hostile_texts_stay_in_their_field(run_folder: RunFolder, tmp_path: Path, hostile: str) -> None:
+def test_tables_escape_hostile_text(run_folder: RunFolder, tmp_path: Path, hostile: str) -> None:
     requests = write_csv(run_folder, tmp_path)[0]
     with requests.open(newline="") as f:
         errors = {row["error"] for row in csv.DictReader(f) if row["outcome"] == "reset"}
     assert errors == {hostile}
 
 
-def test_export_asks_what_it_should_write_and_says_where_it_wrote(run_folder: RunFolder) -> None:
+def test_export_command_needs_a_format_and_prints_the_paths(run_folder: RunFolder) -> None:
     run = str(run_folder.path)
     nothing = CliRunner().invoke(main, ["export", run])
     assert nothing.exit_code == 2
@@ -199,7 +202,7 @@ def test_export_asks_what_it_should_write_and_says_where_it_wrote(run_folder: Ru
     assert all(p.is_file() for p in paths)
 
 
-def test_a_run_without_a_header_is_our_users_mistake(tmp_path: Path) -> None:
+def test_export_of_a_run_without_header_is_an_option_error(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_text("")
     with pytest.raises(OptionError, match="no header"):
         write_csv(RunFolder(tmp_path), tmp_path / "out")

@@ -1,4 +1,4 @@
-"""A run in GitHub Actions: annotations and a summary that say what broke, and nothing of the server's becomes a command."""
+"""Tests of GitHub Actions annotations and summary."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from loadchaos.report.export import github
 Verdict = dict[str, Any]
 
 
-def test_each_failure_and_broken_expectation_is_one_line_worst_first(verdict: Verdict) -> None:
+def test_annotations_are_one_line_each_worst_first(verdict: Verdict) -> None:
     lines = github.annotate(verdict, "profiles/mtp_mm.yaml")
     assert lines[0].startswith(
         "::error file=profiles/mtp_mm.yaml,line=1,title=loadchaos%3A encoder_cache_miss (engine death)::"
@@ -22,12 +22,12 @@ def test_each_failure_and_broken_expectation_is_one_line_worst_first(verdict: Ve
     assert all("\n" not in x and re.match(r"::(error|warning) [^:]*::", x) for x in lines)
 
 
-def test_an_accepted_failure_is_a_warning(verdict: Verdict) -> None:
+def test_accepted_failure_is_a_warning(verdict: Verdict) -> None:
     verdict["failures"] = [{**verdict["failures"][1], "accepted": True}]
     assert github.annotate(verdict, "p.yaml")[0].startswith("::warning ")
 
 
-def test_a_log_line_that_looks_like_a_command_is_none() -> None:
+def test_log_line_like_a_command_is_fenced() -> None:
     first, *middle, last = github.fenced("x\n::add-mask::secret\ny").splitlines()
     token = first.removeprefix("::stop-commands::")
     assert first != token
@@ -36,7 +36,7 @@ def test_a_log_line_that_looks_like_a_command_is_none() -> None:
     assert github.fenced("x") != github.fenced("x"), "a server must not be able to guess it"
 
 
-def test_the_summary_is_appended_and_tells_what_a_person_asks(
+def test_summary_is_appended_with_failures_rules_and_latency(
     verdict: Verdict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
@@ -56,7 +56,7 @@ def test_the_summary_is_appended_and_tells_what_a_person_asks(
         assert part in text, part
 
 
-def test_hostile_text_in_the_summary_stays_text(verdict: Verdict, tmp_path: Path) -> None:
+def test_summary_escapes_hostile_text(verdict: Verdict, tmp_path: Path) -> None:
     for failure in verdict["failures"]:
         failure["title"] = "<img src=x> [a](http://evil.example) @somebody | `x`"
         failure["evidence"]["text"] = "a ``` b <script>"

@@ -1,4 +1,4 @@
-"""What a run found is told elsewhere: incidents as they open, the verdict at the end, and never an address on disk."""
+"""Tests of notifications: incidents, verdict, and secret addresses."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # apprise
 
 
 class Hook(HTTPServer):
-    """A webhook that keeps what it gets and answers `status`."""
+    """Webhook that stores its requests and answers with `status`."""
 
     status = 200
     got: list[dict[str, Any]]
@@ -51,7 +51,7 @@ def hook() -> Iterator[Hook]:
     thread.join()
 
 
-def test_a_webhook_gets_the_verdict(hook: Hook, verdict: Verdict, tmp_path: Path) -> None:
+def test_webhook_gets_the_verdict(hook: Hook, verdict: Verdict, tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{hook.server_port}/x"
     assert notify.send(url, notify.message(verdict, tmp_path / "mtp_mm-1")) == ""
     (got,) = hook.got
@@ -60,19 +60,19 @@ def test_a_webhook_gets_the_verdict(hook: Hook, verdict: Verdict, tmp_path: Path
     assert {f["id"] for f in got["failures"]} == {"connection_reset", "encoder_cache_miss"}
 
 
-def test_a_notification_that_fails_is_said_without_its_address(hook: Hook, verdict: Verdict, tmp_path: Path) -> None:
+def test_send_reports_an_error_without_the_address(hook: Hook, verdict: Verdict, tmp_path: Path) -> None:
     hook.status = 403
-    told = notify.message(verdict, tmp_path)
-    refused = notify.send(f"http://127.0.0.1:{hook.server_port}/secret", told)
+    message = notify.message(verdict, tmp_path)
+    refused = notify.send(f"http://127.0.0.1:{hook.server_port}/secret", message)
     assert "refused with 403" in refused
     assert "secret" not in refused
     for address in ("http://127.0.0.1:1/secret", "http://[/secret", "nobody://secret"):
-        trouble = notify.send(address, told)
+        trouble = notify.send(address, message)
         assert "not sent" in trouble
         assert "secret" not in trouble
 
 
-def test_an_address_may_stand_in_a_variable_and_is_never_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_address_in_a_variable_is_never_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOOK", "https://hooks.example/T1")
     assert notify.address("env:HOOK") == "https://hooks.example/T1"
     with pytest.raises(OptionError, match="not set"):
@@ -88,7 +88,7 @@ def test_an_address_may_stand_in_a_variable_and_is_never_recorded(monkeypatch: p
     )
 
 
-def test_an_incident_is_told_when_it_opens_and_again_under_its_better_name(hook: Hook, tmp_path: Path) -> None:
+def test_notifier_sends_an_incident_again_under_a_new_id(hook: Hook, tmp_path: Path) -> None:
     troubles: list[str] = []
     messenger = notify.IncidentNotifier(
         [f"http://127.0.0.1:{hook.server_port}/x"], tmp_path / "mtp_mm-1", troubles.append
@@ -103,7 +103,7 @@ def test_an_incident_is_told_when_it_opens_and_again_under_its_better_name(hook:
     assert troubles == []
 
 
-def test_a_crash_loop_tells_of_its_first_incidents_only_and_of_one_trouble_once(hook: Hook, tmp_path: Path) -> None:
+def test_notifier_limits_incidents_and_repeated_errors(hook: Hook, tmp_path: Path) -> None:
     hook.status, troubles = 500, list[str]()
     messenger = notify.IncidentNotifier([f"http://127.0.0.1:{hook.server_port}/x"], tmp_path, troubles.append)
     for n in range(100):
@@ -113,7 +113,7 @@ def test_a_crash_loop_tells_of_its_first_incidents_only_and_of_one_trouble_once(
     assert len(troubles) == 1
 
 
-def test_the_follower_gets_addresses_in_a_variable_that_it_takes_away() -> None:
+def test_addresses_are_removed_from_the_environment() -> None:
     environment = notify.to_environment(["https://hooks.example/T1", "mailto://u:p@example.com"])
     assert notify.from_environment(environment) == ("https://hooks.example/T1", "mailto://u:p@example.com")
     assert environment == {}
@@ -121,7 +121,7 @@ def test_the_follower_gets_addresses_in_a_variable_that_it_takes_away() -> None:
     assert notify.from_environment({notify.VARIABLE: "no json"}) == ()
 
 
-def test_the_follower_of_a_run_tells_of_its_death(hook: Hook, run_folder: RunFolder) -> None:
+def test_follower_notifies_of_a_death(hook: Hook, run_folder: RunFolder) -> None:
     secret = f"http://127.0.0.1:{hook.server_port}/a-secret-token"
     subprocess.run(
         [sys.executable, "-m", "loadchaos.runner.follower", str(run_folder.path), "--no-live"],
@@ -137,17 +137,17 @@ def test_the_follower_of_a_run_tells_of_its_death(hook: Hook, run_folder: RunFol
     assert not [p for p in kept if b"a-secret-token" in p.read_bytes()]
 
 
-def test_apprise_takes_a_message_where_it_is_installed(
+def test_apprise_sends_a_message(
     hook: Hook, verdict: Verdict, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("apprise", reason="pip install apprise")
     monkeypatch.setenv("HOME", str(tmp_path))
     address = f"json://127.0.0.1:{hook.server_port}/a-secret-token"
-    told = notify.message(verdict, tmp_path / "mtp_mm-1")
-    assert notify.send(address, told) == ""
+    message = notify.message(verdict, tmp_path / "mtp_mm-1")
+    assert notify.send(address, message) == ""
     (got,) = hook.got
-    assert got["message"] == told["text"]
+    assert got["message"] == message["text"]
     hook.status = 403
-    assert "refused" in notify.send(address, told)
+    assert "refused" in notify.send(address, message)
     assert "secret" not in "".join(capfd.readouterr())
     assert not any(tmp_path.rglob("*")), "apprise keeps nothing on disk"

@@ -1,4 +1,4 @@
-"""Two runs side by side: a real difference is told, the same run is none, and every doubt is said."""
+"""Tests of the comparison of two runs."""
 
 import json
 import random
@@ -19,7 +19,7 @@ MS = 1_000_000
 
 
 def totals(median_ms: float, n: int, seed: int) -> RunTotals:
-    """Answers around a median, with the tail latencies have."""
+    """Latencies around a median, with a realistic tail."""
     made, rng = RunTotals(), random.Random(seed)
     for _ in range(n):
         ttft = round(median_ms * MS * rng.lognormvariate(0, 0.4))
@@ -48,14 +48,14 @@ def says(found: compare.Comparison) -> dict[str, str]:
     return {d.what: d.says for d in (*found.latency, *found.rates)}
 
 
-def test_a_run_against_itself_differs_in_nothing() -> None:
+def test_compare_finds_no_difference_between_equal_runs() -> None:
     found = compare.compare(a_side("a"), a_side("b"))
     assert set(says(found).values()) == {"no clear difference"}
     assert compare_page.headline(found) == "no clear difference"
     assert found.caveats == ()
 
 
-def test_a_tenth_slower_is_told_with_an_interval_that_holds_it() -> None:
+def test_compare_finds_10_percent_with_its_interval() -> None:
     found = compare.compare(a_side("a", 100, 3000), a_side("b", 110, 3000, seed=2))
     median = next(d for d in found.latency if d.what == "chat TTFT p50")
     assert median.says == "higher"
@@ -65,7 +65,7 @@ def test_a_tenth_slower_is_told_with_an_interval_that_holds_it() -> None:
     assert "worse in B: chat TTFT p50" in compare_page.headline(found)
 
 
-def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
+def test_bootstrap_interval_has_its_coverage() -> None:
     held, rng = 0, np.random.default_rng(0)
     for seed in range(30):
         a, b = (compare._Sample(totals(100, 300, 2 * seed + x).latency["chat"], "ttft") for x in (0, 1))
@@ -74,20 +74,20 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
     assert held >= 25  # 95 % of 30 is 28
 
 
-def test_a_tail_of_few_answers_is_not_compared() -> None:
+def test_compare_skips_the_tail_of_few_answers() -> None:
     found = compare.compare(a_side("a", 100, 50), a_side("b", 300, 50))
     assert says(found)["chat TTFT p50"] == "higher"
     assert says(found)["chat TTFT p99"] == "too few"
 
 
-def test_the_gaps_of_few_answers_do_not_count_as_many() -> None:
+def test_compare_counts_answers_not_gaps() -> None:
     a, b = a_side("a", 100, 12), a_side("b", 100, 12)
     for side, gap in ((a, 10), (b, 11)):
         side.totals.latency["chat"]["itl"].add(gap * MS, 5000)
     assert says(compare.compare(a, b))["chat ITL p99"] == "too few"
 
 
-def test_more_failures_are_worse_and_one_more_is_not() -> None:
+def test_compare_finds_more_failures_but_not_a_single_one() -> None:
     a = a_side("a", failed=2, failures={"boom": 2})
     much = says(compare.compare(a, a_side("b", failed=60, failures={"boom": 60, "new": 1})))
     assert much["requests that failed"] == much["boom"] == "higher"
@@ -95,14 +95,17 @@ def test_more_failures_are_worse_and_one_more_is_not() -> None:
     assert says(compare.compare(a, a_side("b", failed=3, failures={"boom": 3})))["boom"] == "no clear difference"
 
 
-def test_newcombes_own_example_comes_out() -> None:
-    """Newcombe 1998, table II: 56/70 against 48/80 gives 0.0524 to 0.3339 (method 10)."""
+def test_newcombe_interval_matches_the_published_example() -> None:
+    """Newcombe 1998, table II, method 10: 56/70 against 48/80.
+
+    The interval is 0.0524 to 0.3339.
+    """
     d = compare._share("x", 48, 80, 56, 70)
     assert d.low == pytest.approx(0.0524, abs=1e-4)
     assert d.high == pytest.approx(0.3339, abs=1e-4)
 
 
-def test_every_doubt_is_said() -> None:
+def test_compare_lists_every_caveat() -> None:
     other = a_side("b", n=200, profile="q", seed=9, target="vllm 0.27.1", verdict="unknown", limited=True)
     caveats = " | ".join(compare.compare(a_side("a"), other).caveats)
     for doubt in (
@@ -115,15 +118,17 @@ def test_every_doubt_is_said() -> None:
         assert doubt in caveats
 
 
-def test_the_command_tells_text_json_and_a_page(make_run: Any, tmp_path: Path, verdict: dict[str, Any]) -> None:
+def test_compare_command_prints_text_and_json_and_writes_a_page(
+    make_run: Any, tmp_path: Path, verdict: dict[str, Any]
+) -> None:
     paths = []
     for name in ("a", "b"):
         folder = make_run(tmp_path / name)
         folder.verdict.write_bytes(orjson.dumps(verdict))
         paths.append(str(folder.path))
-    told = CliRunner().invoke(main, ["compare", *paths, "--html", str(tmp_path / "c.html")])
-    assert told.exit_code == 0, told.output
-    assert "images TTFT p50" in told.output
+    result = CliRunner().invoke(main, ["compare", *paths, "--html", str(tmp_path / "c.html")])
+    assert result.exit_code == 0, result.output
+    assert "images TTFT p50" in result.output
     page = (tmp_path / "c.html").read_text()
     assert "<script" not in page
     assert "images TTFT p50" in page
@@ -133,27 +138,29 @@ def test_the_command_tells_text_json_and_a_page(make_run: Any, tmp_path: Path, v
     assert all("encoder_cache_miss" not in d["what"] or d["a"] == d["b"] for d in machine["rates"])
 
 
-def test_hostile_names_stay_text(hostile: str) -> None:
+def test_compare_page_escapes_hostile_names(hostile: str) -> None:
     a, b = a_side("a", failures={hostile: 1}, target=hostile), a_side(hostile)
     page = compare_page.html(compare.compare(a, b))
     assert "<script" not in page
     assert "\x1b" not in compare_page.text(compare.compare(a, b)).replace(hostile, "")
 
 
-def test_a_run_without_a_verdict_says_what_to_do(run_folder: Any) -> None:
+def test_compare_of_a_run_without_verdict_says_what_to_do(run_folder: Any) -> None:
     with pytest.raises(OptionError, match="loadchaos judge"):
         compare.side(run_folder.path)
 
 
-def test_runs_lists_those_with_and_without_a_verdict(make_run: Any, tmp_path: Path, verdict: dict[str, Any]) -> None:
+def test_runs_command_lists_runs_with_and_without_verdict(
+    make_run: Any, tmp_path: Path, verdict: dict[str, Any]
+) -> None:
     make_run(tmp_path / "killed")
     make_run(tmp_path / "done").verdict.write_bytes(orjson.dumps(verdict))
     (tmp_path / "no run").mkdir()
-    told = CliRunner().invoke(main, ["runs", str(tmp_path)])
-    lines = told.output.splitlines()
+    result = CliRunner().invoke(main, ["runs", str(tmp_path)])
+    lines = result.output.splitlines()
     assert len(lines) == 3
-    assert "FAIL" in told.output
-    assert "encoder_cache_miss" in told.output
+    assert "FAIL" in result.output
+    assert "encoder_cache_miss" in result.output
     assert any("killed" in line and "none yet" in line for line in lines)
     machine = json.loads(CliRunner().invoke(main, ["runs", str(tmp_path), "--json"]).output)
     assert {r["verdict"] for r in machine} == {None, "fail"}

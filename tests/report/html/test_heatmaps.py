@@ -1,4 +1,4 @@
-"""Heatmaps in the report: every latency in its cell, gaps as gaps, small whatever a run was."""
+"""Tests of the latency heatmaps: cells, gaps and size."""
 
 import random
 import re
@@ -42,7 +42,7 @@ def drawn(*rows: dict[str, Any]) -> list[Chart]:
 
 
 def cells(chart: Chart) -> dict[Cell, str]:
-    """(column, row from above) of every coloured cell, with its colour; nothing is drawn twice."""
+    """(column, row from above) and colour of every cell; each occurs once."""
     found: dict[Cell, str] = {}
     for line in chart.lines:
         x = y = 0
@@ -58,12 +58,12 @@ def cells(chart: Chart) -> dict[Cell, str]:
 
 
 def placed(chart: Chart, column: float, row: float) -> tuple[float, float]:
-    """Where the middle of a cell lies, in per cent from the left and from the bottom."""
+    """Middle of a cell in per cent from the left and from the bottom."""
     wide, _, _, tall, left, top = (float(x) for x in chart.transform.removeprefix("matrix(")[:-1].split())
     return (left + wide * (column + 0.5)) / 10, 100 - (top + tall * row)
 
 
-def test_slow_answers_among_fast_ones_stand_above_them_where_the_axis_says() -> None:
+def test_heatmap_places_slow_answers_above_fast_ones() -> None:
     (ttft,) = drawn(*(answer(s + i / 10, 1000 if i == 9 else 10) for s in range(60) for i in range(10)))
     found = cells(ttft)
     slow, fast = sorted({row for _, row in found})
@@ -78,7 +78,7 @@ def test_slow_answers_among_fast_ones_stand_above_them_where_the_axis_says() -> 
     assert placed(ttft, 0, fast)[1] == pytest.approx(ticks["10 ms"], abs=100 / ROWS)
 
 
-def test_a_column_lies_under_its_time_on_the_charts_above() -> None:
+def test_heatmap_columns_match_the_time_axis() -> None:
     rows = [{"row": "run", "at_ns": 0, "what": "begin"}, *(answer(s, 10) for s in range(20, 40))]
     series = series_of(*rows, {"row": "run", "at_ns": 80 * S, "what": "end"})
     above = picture(series)
@@ -89,7 +89,7 @@ def test_a_column_lies_under_its_time_on_the_charts_above() -> None:
     assert placed(ttft, 20, 0)[0] == pytest.approx(100 * 20.5 / span, abs=0.1)
 
 
-def test_a_time_without_answers_stays_empty_and_failures_are_none() -> None:
+def test_heatmap_column_without_answers_is_empty() -> None:
     rows = [answer(s, 10) for s in (*range(10), *range(30, 40))]
     rows += [answer(s, 10, outcome="reset") for s in range(10, 30)]
     (ttft,) = drawn(*rows)
@@ -100,7 +100,7 @@ def test_a_time_without_answers_stays_empty_and_failures_are_none() -> None:
     assert drawn() == []
 
 
-def test_gaps_between_chunks_have_their_own() -> None:
+def test_heatmap_of_gaps_between_chunks() -> None:
     gaps = LogHistogram()
     for ms in (5, 5, 5, 700):
         gaps.add(ms * MS)
@@ -111,7 +111,7 @@ def test_gaps_between_chunks_have_their_own() -> None:
     assert {line.css for line in itl.lines} == {"heat2", f"heat{COLOURS}"}, "few colours are far apart"
 
 
-def test_one_answer_is_one_cell_and_one_without_delay_has_its_place() -> None:
+def test_heatmap_of_one_answer_is_one_cell() -> None:
     (ttft,) = drawn(answer(1, 0))
     assert list(cells(ttft).values()) == [ttft.lines[0].css]
     assert [line.label for line in ttft.lines] == ["1 answer"]
@@ -119,7 +119,7 @@ def test_one_answer_is_one_cell_and_one_without_delay_has_its_place() -> None:
     assert len(three) == 2, "no delay stands in the lowest row, where the least one does"
 
 
-def test_a_heatmap_is_small_even_of_noise_all_over() -> None:
+def test_heatmap_of_noise_is_small() -> None:
     rng = random.Random(5)
     rows = [answer(i / 90, 10 ** rng.uniform(0, 4)) for i in range(40_000)]
     series = series_of(*rows)

@@ -1,4 +1,4 @@
-"""report.html: one file, nothing from outside, nothing of the server's becomes markup, small."""
+"""Tests of report.html: self-contained, escaped and small."""
 
 import re
 from html.parser import HTMLParser
@@ -26,7 +26,7 @@ def series_of(folder: RunFolder) -> Series:
 
 
 class Page(HTMLParser):
-    """Every tag with its attributes, and all text outside of style."""
+    """Parsed page: all tags with attributes, and the text outside of style."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -48,14 +48,14 @@ def page(run_folder: RunFolder, verdict: Verdict) -> Page:
     return Page(path.read_text())
 
 
-def test_the_verdict_comes_first_then_what_broke(page: Page) -> None:
+def test_page_shows_verdict_first_then_failures(page: Page) -> None:
     text = " ".join(page.text.split())
     assert text.index("FAIL") < text.index("Failures") < text.index("encoder_cache_miss engine death")
     assert text.index("encoder_cache_miss engine death") < text.index("Expectations") < text.index("Timeline")
     assert "embedded server" in text
 
 
-def test_the_page_asks_nobody_for_anything(page: Page) -> None:
+def test_page_sends_no_request(page: Page) -> None:
     scripts = [attrs for tag, attrs in page.tags if tag == "script"]
     assert scripts == [{"id": "numbers", "type": "application/json"}, {}], (
         "numbers and our own, which stand in the page"
@@ -70,7 +70,7 @@ def test_the_page_asks_nobody_for_anything(page: Page) -> None:
     assert policy == [f"default-src 'none'; style-src 'unsafe-inline'; script-src '{uplot_data.script()[1]}'"]
 
 
-def test_links_lead_to_upstream_issues_and_into_the_run_folder_only(page: Page) -> None:
+def test_page_links_only_to_issues_and_the_run_folder(page: Page) -> None:
     links = {a["href"] for t, a in page.tags if t == "a"}
     assert links == {
         "https://github.com/vllm-project/vllm/issues/38551",
@@ -78,7 +78,7 @@ def test_links_lead_to_upstream_issues_and_into_the_run_folder_only(page: Page) 
     }
 
 
-def test_hostile_text_everywhere_stays_text(run_folder: RunFolder, verdict: Verdict, hostile: str) -> None:
+def test_page_escapes_hostile_text(run_folder: RunFolder, verdict: Verdict, hostile: str) -> None:
     def spoil(value: Any, key: str = "") -> Any:
         if isinstance(value, dict):
             return {k if key != "by_traffic" else k + hostile: spoil(v, k) for k, v in value.items()}
@@ -91,7 +91,7 @@ def test_hostile_text_everywhere_stays_text(run_folder: RunFolder, verdict: Verd
     assert "<script>alert(1)</script>" in spoiled.text
 
 
-def test_the_charts_show_the_death(page: Page) -> None:
+def test_charts_show_the_death(page: Page) -> None:
     shapes = [a for t, a in page.tags if t == "path"]
     assert len(shapes) >= 8
     assert all(a["d"] for a in shapes)
@@ -105,29 +105,29 @@ def test_the_charts_show_the_death(page: Page) -> None:
     assert any("mark" in str(a.get("class")).split() for _, a in page.tags)
 
 
-def test_the_servers_own_settings_and_machine_are_told(run_folder: RunFolder, verdict: Verdict) -> None:
+def test_page_shows_settings_and_machine_of_the_server(run_folder: RunFolder, verdict: Verdict) -> None:
     series = series_of(run_folder)
-    told = {
+    configuration = {
         "flags": "{'model': 'sim'}",
         "settings": {"max_num_seqs": 1280, "prefix_caching": True},
         "system": {"GPU": "H200"},
     }
-    series.feed({"row": "configuration", "at_ns": 5000 * S, **told})
+    series.feed({"row": "configuration", "at_ns": 5000 * S, **configuration})
     text = " ".join(Page(html.render(verdict, series, run_folder.path)).text.split())
     assert "settingsmax num seqs 1,280; prefix caching yes flags{'model': 'sim'} GPUH200" in text
 
 
-def test_a_ten_minute_run_makes_a_small_page(make_run: Any, tmp_path: Any, verdict: Verdict) -> None:
+def test_page_of_ten_minutes_is_small(make_run: Any, tmp_path: Any, verdict: Verdict) -> None:
     folder = make_run(tmp_path / "long", seconds=600, death_s=560, per_s=2)
     assert html.write(folder, verdict, series_of(folder)).stat().st_size < 500_000
 
 
-def test_a_run_without_any_row_still_makes_a_page(tmp_path: Any) -> None:
+def test_page_of_a_run_without_rows(tmp_path: Any) -> None:
     folder = RunFolder(tmp_path)
     assert "nothing was recorded" in html.write(folder, {}, Series()).read_text()
 
 
-def test_the_log_around_an_incident_is_in_the_page(run_folder: RunFolder, verdict: Verdict) -> None:
+def test_page_contains_the_log_excerpt(run_folder: RunFolder, verdict: Verdict) -> None:
     home = run_folder.incidents / "001-encoder_cache_miss"
     home.mkdir(parents=True)
     (home / "server.log.excerpt").write_text("# server.log, lines 1 to 2\nboom </pre><script>x</script>\n")
@@ -139,7 +139,7 @@ def test_the_log_around_an_incident_is_in_the_page(run_folder: RunFolder, verdic
 # -- the series behind the charts ----------------------------------------------------------------------------------
 
 
-def test_the_buckets_of_a_run_hold_every_request_once(run_folder: RunFolder) -> None:
+def test_series_counts_every_request_once(run_folder: RunFolder) -> None:
     points = series_of(run_folder).points()
     total: dict[str, int] = {}
     for _, bucket in points:
@@ -149,7 +149,7 @@ def test_the_buckets_of_a_run_hold_every_request_once(run_folder: RunFolder) -> 
     assert total["ok"] + total["reset"] == len(rows)
 
 
-def test_a_day_becomes_few_points_and_loses_nothing() -> None:
+def test_series_of_a_day_has_few_points_and_all_counts() -> None:
     series = Series()
     for second in range(0, 86_400, 5):
         series.feed({"row": "end", "at_ns": (1000 + second) * S, "due_ns": (1000 + second) * S, "outcome": "ok"})
@@ -159,7 +159,7 @@ def test_a_day_becomes_few_points_and_loses_nothing() -> None:
     assert points[1][0] - points[0][0] == series.width_s
 
 
-def test_a_gap_stays_a_gap() -> None:
+def test_chart_keeps_gaps() -> None:
     series = Series()
     for second in (0, 1, 2, 10, 11):
         series.feed(
@@ -169,7 +169,7 @@ def test_a_gap_stays_a_gap() -> None:
     assert chart.lines[0].path.count("M") == 2
 
 
-def test_a_wide_range_of_latencies_is_drawn_on_a_logarithmic_scale() -> None:
+def test_chart_of_a_wide_range_is_logarithmic() -> None:
     series = Series()
     for second, ms in enumerate([50] * 50 + [30_000] * 2):
         at = second * S
@@ -179,7 +179,7 @@ def test_a_wide_range_of_latencies_is_drawn_on_a_logarithmic_scale() -> None:
     assert [t.label for t in chart.ticks][-1] == "100 s"
 
 
-def test_the_numbers_for_the_script_are_those_drawn_and_nothing_in_gaps() -> None:
+def test_script_data_equals_the_drawn_values() -> None:
     series = Series()
     series.feed({"row": "header", "file": "events.jsonl", "mono_ns": 0, "utc_ns": 1_700_000_000 * S})
     for second in (0, 1, 2, 5):
@@ -195,14 +195,14 @@ def test_the_numbers_for_the_script_are_those_drawn_and_nothing_in_gaps() -> Non
     series.feed({"row": "state", "at_ns": 3 * S, "replica": "a", "to": "</script><!--", "signs": []})
     text = uplot_data.numbers(picture(series), series.origin_utc_s)
     assert "<" not in text
-    told = orjson.loads(text)
-    (kv,) = [c for c in told["charts"] if c["unit"] == "%"]
+    data = orjson.loads(text)
+    (kv,) = [c for c in data["charts"] if c["unit"] == "%"]
     assert (kv["top"], kv["curves"][0]["values"]) == (1, [0, 0.1, 0.2, None, None, 0.5])
-    assert (told["start"], told["width"], told["points"], told["utc"]) == (0, 1, 6, 1_700_000_000)
-    assert told["shades"] == [{"css": "state-</script><!--", "spans": [[3, 5]]}]
+    assert (data["start"], data["width"], data["points"], data["utc"]) == (0, 1, 6, 1_700_000_000)
+    assert data["shades"] == [{"css": "state-</script><!--", "spans": [[3, 5]]}]
 
 
-def test_a_day_makes_a_page_under_five_megabytes(run_folder: RunFolder, verdict: Verdict) -> None:
+def test_page_of_a_day_is_under_5_mb(run_folder: RunFolder, verdict: Verdict) -> None:
     series = Series()
     rows = [r for r in Reader(run_folder).new(final=True) if r["row"] not in ("run", "header")]
     for i in range(0, 86_400, 32):  # something of everything in each point
@@ -212,13 +212,13 @@ def test_a_day_makes_a_page_under_five_megabytes(run_folder: RunFolder, verdict:
     assert 100_000 < len(html.render(verdict, series, run_folder.path)) < 5_000_000
 
 
-def test_every_path_is_made_of_numbers(run_folder: RunFolder) -> None:
+def test_chart_paths_contain_only_numbers(run_folder: RunFolder) -> None:
     for chart in picture(series_of(run_folder)).charts:
         for line in chart.lines:
             assert re.fullmatch(r"[MLhz0-9., -]+", line.path), line.path[:80]
 
 
-def test_a_watcher_that_saw_nothing_has_a_lane_that_says_which() -> None:
+def test_monitoring_gaps_have_a_lane_each() -> None:
     series = Series()
     series.feed({"row": "end", "at_ns": 9 * S, "due_ns": 1, "outcome": "ok"})
     for source in ("scrape", "probe", "other"):

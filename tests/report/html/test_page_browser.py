@@ -1,4 +1,4 @@
-"""report.html in a real headless Chromium: read under the pointer, enlarged by dragging, whole without scripts."""
+"""Tests of report.html in a headless Chromium: cursor, zoom, no scripts."""
 
 import re
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture
 def browser(chromium: Browser) -> Browser:
-    """By day, with scripts, as wide as a desk, nothing seen yet."""
+    """Page in light mode, with scripts and a wide window."""
     chromium.ask("Emulation.setScriptExecutionDisabled", value=False)
     chromium.ask("Emulation.setEmulatedMedia", media="", features=[])
     chromium.ask("Emulation.setDeviceMetricsOverride", width=1180, height=1000, deviceScaleFactor=1, mobile=False)
@@ -45,7 +45,7 @@ def page(run_folder: RunFolder, verdict: dict[str, Any]) -> str:
 
 
 class Mouse:
-    """The pointer over one chart; places are shares of its width."""
+    """Move the pointer over one chart; places are shares of its width."""
 
     def __init__(self, browser: Browser, chart: int) -> None:
         browser.js(f"document.querySelectorAll('.u-over')[{chart}].scrollIntoView({{block: 'center'}})")
@@ -80,38 +80,38 @@ def keys(browser: Browser) -> list[str]:
     return found
 
 
-def test_pointing_at_a_chart_tells_what_all_of_them_show_there(browser: Browser, page: str) -> None:
+def test_cursor_shows_values_of_all_charts(browser: Browser, page: str) -> None:
     browser.open(page)
     assert min(browser.js(COLOURS)) > 5, "a chart is blank"
     assert not any(re.search(r"\d+ ms", k) for k in keys(browser))
     Mouse(browser, 1)("mouseMoved", 0.4)
     # 0.4 of 43 s that begin 2 s before the load, on the clock of the run's own record.
     browser.until(
-        r"document.getElementById('now').textContent.match(/^at 0:1\d, \d\d:\d\d:\d\d UTC$/)", "the time is told"
+        r"document.getElementById('now').textContent.match(/^at 0:1\d, \d\d:\d\d:\d\d UTC$/)", "the time is shown"
     )
-    told = keys(browser)
-    assert any(re.fullmatch(r"p50 ?\d+ ms", " ".join(k.split())) for k in told), told
-    assert any(re.fullmatch(r"ok ?\d+", " ".join(k.split())) for k in told), told
-    assert any(k.endswith("%") for k in told), told
+    shown = keys(browser)
+    assert any(re.fullmatch(r"p50 ?\d+ ms", " ".join(k.split())) for k in shown), shown
+    assert any(re.fullmatch(r"ok ?\d+", " ".join(k.split())) for k in shown), shown
+    assert any(k.endswith("%") for k in shown), shown
     places = browser.js(CURSORS)
     assert len(places) == browser.js("document.querySelectorAll('.uplot').length")
     assert len(set(places)) == 1
     assert browser.js("[...document.querySelectorAll('.cross')].every(e => e.offsetHeight > 0)"), "the timeline, too"
     Mouse(browser, 1)("mouseMoved", 1.2)
-    browser.until("document.getElementById('now').textContent === ''", "nothing is told beside the charts")
+    browser.until("document.getElementById('now').textContent === ''", "no value is shown outside the charts")
     assert not any(re.search(r"\d+ ms", k) for k in keys(browser))
     assert browser.errors == [], "an error, or a script that the page forbids"
 
 
-def test_what_the_pointer_reads_is_what_was_drawn(browser: Browser, page: str) -> None:
-    """Where the point of the value told lies by the chart's scale, the canvas has the line's colour."""
+def test_cursor_values_match_the_drawn_points(browser: Browser, page: str) -> None:
+    """Check the canvas colour at the point of the shown value."""
     browser.open(page)
     chart = browser.js("[...document.querySelectorAll('.wide')].findIndex(f => f.innerText.startsWith('Tokens'))")
     Mouse(browser, chart)("mouseMoved", 0.4)
-    browser.until("document.getElementById('now').textContent", "the time is told")
-    told = browser.js(f"document.querySelectorAll('.wide')[{chart}].querySelector('.key .value').innerText")
+    browser.until("document.getElementById('now').textContent", "the time is shown")
+    shown = browser.js(f"document.querySelectorAll('.wide')[{chart}].querySelector('.key .value').innerText")
     values = browser.js(f"JSON.parse(document.getElementById('numbers').textContent).charts[{chart}].curves[0].values")
-    assert float(told.replace(",", "")) in values
+    assert float(shown.replace(",", "")) in values
     assert max(v for v in values if v is not None) > 0
     off = browser.js(f"""(() => {{
         const f = document.querySelectorAll('.wide')[{chart}], canvas = f.querySelector('canvas');
@@ -125,7 +125,7 @@ def test_what_the_pointer_reads_is_what_was_drawn(browser: Browser, page: str) -
     assert off < 40, "of 255, as edges of lines are mixed with what is behind them"
 
 
-def test_dragging_enlarges_a_stretch_everywhere_and_a_button_shows_the_whole_again(browser: Browser, page: str) -> None:
+def test_zoom_applies_to_all_charts_and_can_be_reset(browser: Browser, page: str) -> None:
     browser.open(page)
     bars = "[...document.querySelectorAll('.bar')].map(b => [b.hidden, b.style.left])"
     ticks = "document.querySelector('.lanes .axis').innerText"
@@ -153,7 +153,7 @@ def test_dragging_enlarges_a_stretch_everywhere_and_a_button_shows_the_whole_aga
     assert browser.errors == []
 
 
-def test_a_logarithmic_chart_has_a_place_for_nothing(
+def test_logarithmic_chart_draws_zero_at_the_lowest_value(
     browser: Browser, run_folder: RunFolder, verdict: dict[str, Any]
 ) -> None:
     series = Series()
@@ -167,7 +167,7 @@ def test_a_logarithmic_chart_has_a_place_for_nothing(
     assert browser.errors == []
 
 
-def test_arrows_move_the_line(browser: Browser, page: str) -> None:
+def test_arrow_keys_move_the_cursor(browser: Browser, page: str) -> None:
     browser.open(page)
     browser.js("document.querySelector('.u-over').focus()")
     seen = []
@@ -178,7 +178,7 @@ def test_arrows_move_the_line(browser: Browser, page: str) -> None:
     assert seen[0] == seen[2] != seen[1]
 
 
-def test_night_and_paper(browser: Browser, page: str) -> None:
+def test_dark_mode_and_print(browser: Browser, page: str) -> None:
     browser.open(page)
     day = browser.js(PICTURES)
     browser.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
@@ -188,7 +188,7 @@ def test_night_and_paper(browser: Browser, page: str) -> None:
     assert browser.js("[...document.querySelectorAll('.plot svg')].every(e => e.getBoundingClientRect().height > 50)")
 
 
-def test_the_page_asks_nobody_for_anything_and_shows_the_same_without_scripts(browser: Browser, page: str) -> None:
+def test_page_sends_no_request_and_is_complete_without_scripts(browser: Browser, page: str) -> None:
     browser.open(page)
     browser.js("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
     assert browser.requests == [page]
@@ -207,7 +207,7 @@ def test_the_page_asks_nobody_for_anything_and_shows_the_same_without_scripts(br
     assert browser.js("document.getElementById('hint').hidden"), "nothing is promised that does not work"
 
 
-def test_nothing_sticks_out_on_a_phone(browser: Browser, page: str) -> None:
+def test_page_fits_a_phone(browser: Browser, page: str) -> None:
     phone = {"height": 844, "deviceScaleFactor": 1, "mobile": True}
     browser.ask("Emulation.setDeviceMetricsOverride", width=390, **phone)
     browser.open(page)
@@ -222,7 +222,7 @@ def share_of(picture: Image.Image, color: tuple[int, int, int]) -> float:
     return float(near.mean())
 
 
-def test_the_charts_are_not_blank_wide_and_on_a_dark_phone(browser: Browser, page: str, tmp_path: Path) -> None:
+def test_charts_are_not_blank_on_wide_screens_and_dark_phones(browser: Browser, page: str, tmp_path: Path) -> None:
     def picture(width: int) -> Image.Image:
         browser.ask("Emulation.setDeviceMetricsOverride", width=width, height=2600, deviceScaleFactor=1, mobile=False)
         browser.open(page)
@@ -241,9 +241,7 @@ def test_the_charts_are_not_blank_wide_and_on_a_dark_phone(browser: Browser, pag
 
 
 @pytest.mark.parametrize("width", [1180, 1100, 800, 600])
-def test_no_label_at_the_end_of_an_axis_makes_the_page_wider_than_the_window(
-    browser: Browser, page: str, width: int
-) -> None:
+def test_axis_labels_stay_inside_the_page(browser: Browser, page: str, width: int) -> None:
     browser.ask("Emulation.setDeviceMetricsOverride", width=width, height=1000, deviceScaleFactor=1, mobile=False)
     browser.open(page)
     at_the_end = (

@@ -1,10 +1,9 @@
-"""Nights side by side: no alarm among healthy ones, planted changes found, rates with exactly what they prove."""
+"""Tests of the soak trend: alarms, baseline, rates and marks."""
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from loadchaos.cli.main import main
-from loadchaos.report.html.trend import SoakTrend, rate, read
+from loadchaos.report.html.trend import rate, read
 from loadchaos.report.html.trend_page import html, text
 
-Nights = Callable[..., SoakTrend]
 HOSTILE = "<script>alert(1)</script>"
 
 
@@ -24,8 +22,11 @@ def home(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-def night(home: Path, day: int, **more: Any) -> None:
-    """One judged run: `ttft` in seconds, `failed` of `sent` requests, deaths, the server's version and flags."""
+def write_run(home: Path, day: int, **more: Any) -> None:
+    """Write one judged run.
+
+    `ttft` is in seconds; `failed` counts requests of `sent`.
+    """
     folder = home / f"night-{day:03}"
     folder.mkdir(parents=True)
     sent, failed, deaths = more.get("sent", 1000), more.get("failed", 0), more.get("deaths", 0)
@@ -46,23 +47,23 @@ def night(home: Path, day: int, **more: Any) -> None:
     (folder / "plan.json").write_text(json.dumps(plan))
 
 
-def nights(home: Path, count: int, seed: int = 0, noise: float = 0.05, **more: Any) -> None:
+def write_runs(home: Path, count: int, seed: int = 0, noise: float = 0.05, **more: Any) -> None:
     rng = random.Random(seed)
     for day in range(count):
-        night(home, day, ttft=0.2 * rng.lognormvariate(0, noise), **more)
+        write_run(home, day, ttft=0.2 * rng.lognormvariate(0, noise), **more)
 
 
 @pytest.mark.parametrize("block", range(5))
-def test_fifty_healthy_histories_raise_no_alarm(tmp_path: Path, block: int) -> None:
+def test_trend_of_healthy_runs_raises_no_alarm(tmp_path: Path, block: int) -> None:
     for seed in range(block * 10, block * 10 + 10):
-        nights(tmp_path / str(seed), 14, seed)
+        write_runs(tmp_path / str(seed), 14, seed)
         found = read(tmp_path / str(seed))
         assert [n.folder for n in found.runs if n.unusual] == []
 
 
-def test_a_night_that_is_half_slower_is_found(home: Path) -> None:
-    nights(home, 10)
-    night(home, 10, ttft=0.3)
+def test_trend_finds_a_run_that_is_50_percent_slower(home: Path) -> None:
+    write_runs(home, 10)
+    write_run(home, 10, ttft=0.3)
     last = read(home).runs[-1]
     assert last.unusual == ["text TTFT p50", "text TTFT p99"]
     figure = last.figures["text TTFT p50"]
@@ -71,27 +72,27 @@ def test_a_night_that_is_half_slower_is_found(home: Path) -> None:
     assert 0.2 < figure.high < 0.3
 
 
-def test_bad_nights_and_limited_ones_make_no_baseline(home: Path) -> None:
-    nights(home, 5)
+def test_trend_leaves_failed_and_limited_runs_out_of_the_baseline(home: Path) -> None:
+    write_runs(home, 5)
     for day in range(5, 10):
-        night(home, day, ttft=0.9, verdict="fail" if day % 2 else "pass", limited=not day % 2)
+        write_run(home, day, ttft=0.9, verdict="fail" if day % 2 else "pass", limited=not day % 2)
     assert read(home).runs[-1].figures["text TTFT p50"].says == "higher"
 
 
-def test_the_first_nights_have_no_baseline(home: Path) -> None:
-    nights(home, 3)
+def test_trend_has_no_baseline_for_the_first_runs(home: Path) -> None:
+    write_runs(home, 3)
     found = read(home)
     assert {f.says for n in found.runs for f in n.figures.values()} == {"no baseline"}
     assert "3 needed" in text(found)
 
 
-def test_a_quantile_of_too_few_answers_is_not_told(home: Path) -> None:
-    nights(home, 1, sent=900)
+def test_trend_skips_quantiles_of_too_few_answers(home: Path) -> None:
+    write_runs(home, 1, sent=900)
     assert list(read(home).runs[0].figures) == ["text TTFT p50"]
 
 
 @pytest.mark.parametrize(
-    ("count", "of", "told"),
+    ("count", "of", "expected"),
     [
         (0, 61_200, "0 in 61,200: below 1 in 20,430 at 95 %"),
         (0, 1, "0 in 1: below 1 in 1 at 95 %"),
@@ -99,15 +100,15 @@ def test_a_quantile_of_too_few_answers_is_not_told(home: Path) -> None:
         (3, 61_200, "3 in 61,200: 1 in 20,400, at 95 % 1 in 59,984 to 1 in 6,938"),
     ],
 )
-def test_a_rate_says_what_it_proves(count: int, of: int, told: str) -> None:
-    assert rate(count, of).text() == told
+def test_rate_text_has_its_bounds(count: int, of: int, expected: str) -> None:
+    assert rate(count, of).text() == expected
 
 
 def test_rates_are_pooled_since_the_server_changed(home: Path) -> None:
-    nights(home, 4, sent=10_000)
-    night(home, 4, sent=10_000, version="0.19.0")
-    night(home, 5, sent=10_000, version="0.19.0", deaths=1)
-    night(home, 6, sent=10_000, version="0.19.0")
+    write_runs(home, 4, sent=10_000)
+    write_run(home, 4, sent=10_000, version="0.19.0")
+    write_run(home, 5, sent=10_000, version="0.19.0", deaths=1)
+    write_run(home, 6, sent=10_000, version="0.19.0")
     found = read(home)
     assert [n.marks for n in found.runs if n.marks] == [["version: 0.18.0 → 0.19.0"]]
     assert found.changed == found.runs[4].started
@@ -117,24 +118,24 @@ def test_rates_are_pooled_since_the_server_changed(home: Path) -> None:
     assert (miss.count, miss.of) == (1, 30_000)
 
 
-def test_a_changed_flag_is_a_mark(home: Path) -> None:
-    night(home, 0, flags={"max_num_seqs": 8})
-    night(home, 1, flags={"max_num_seqs": 16})
+def test_changed_flag_is_a_mark(home: Path) -> None:
+    write_run(home, 0, flags={"max_num_seqs": 8})
+    write_run(home, 1, flags={"max_num_seqs": 16})
     assert read(home).runs[1].marks == ["--max_num_seqs: 8 → 16"]
 
 
-def test_failures_more_often_than_before_are_found_and_a_single_one_is_not(home: Path) -> None:
-    nights(home, 7, sent=1000)
-    night(home, 7, sent=1000, failed=1)
-    night(home, 8, sent=1000, failed=30)
+def test_trend_finds_more_failures_but_not_a_single_one(home: Path) -> None:
+    write_runs(home, 7, sent=1000)
+    write_run(home, 7, sent=1000, failed=1)
+    write_run(home, 8, sent=1000, failed=30)
     found = read(home)
     assert found.runs[7].unusual == []
     assert found.runs[8].unusual == ["failed requests"]
 
 
-def test_a_folder_with_other_profiles_and_broken_runs_is_read(home: Path) -> None:
-    nights(home, 3, profile="other")
-    night(home, 3)
+def test_read_skips_other_profiles_and_broken_runs(home: Path) -> None:
+    write_runs(home, 3, profile="other")
+    write_run(home, 3)
     (home / "torn").mkdir()
     (home / "torn" / "verdict.json").write_text("{")
     found = read(home)
@@ -144,9 +145,9 @@ def test_a_folder_with_other_profiles_and_broken_runs_is_read(home: Path) -> Non
     assert "no judged run of" in html(read(home, "none"))
 
 
-def test_the_page_runs_no_script_and_asks_for_nothing(home: Path) -> None:
-    nights(home, 8)
-    night(home, 8, version=HOSTILE, deaths=1)
+def test_trend_page_has_no_script_and_no_request(home: Path) -> None:
+    write_runs(home, 8)
+    write_run(home, 8, version=HOSTILE, deaths=1)
     page = html(read(home))
     assert HOSTILE not in page
     assert "&lt;script&gt;" in page
@@ -155,13 +156,13 @@ def test_the_page_runs_no_script_and_asks_for_nothing(home: Path) -> None:
     assert page.count('class="mark"') == 2
 
 
-def test_the_command_prints_text_and_json_and_writes_a_page(home: Path) -> None:
-    nights(home, 8)
+def test_trend_command_prints_text_and_json_and_writes_a_page(home: Path) -> None:
+    write_runs(home, 8)
     done = CliRunner().invoke(main, ["trend", str(home), "--html", str(home / "t.html")])
     assert done.exit_code == 0, done.output
     assert "night: 8 runs; last run PASS, as the 7 good runs before" in done.output
     assert "0 in 8,000: below 1 in 2,671 at 95 %" in done.output
     assert (home / "t.html").read_text().startswith("<!doctype html>")
-    told = json.loads(CliRunner().invoke(main, ["trend", str(home), "--json"]).output)
-    assert told["nights"][-1]["figures"]["text TTFT p50"]["says"] == "as usual"
+    data = json.loads(CliRunner().invoke(main, ["trend", str(home), "--json"]).output)
+    assert data["nights"][-1]["figures"]["text TTFT p50"]["says"] == "as usual"
     assert CliRunner().invoke(main, ["trend", str(home / "none")]).exit_code == 2

@@ -1,4 +1,4 @@
-"""Incident folders: complete, ready to paste, safe to render, and the same when written again."""
+"""Tests of incident folders: complete, escaped and repeatable."""
 
 import json
 from typing import Any
@@ -13,7 +13,7 @@ from loadchaos.report.incident.page import replay_command
 
 @pytest.fixture
 def death(hostile: str) -> dict[str, Any]:
-    """An incident as the judge gives it."""
+    """Incident as the judge gives it."""
     flying = [
         {"id": f"0-{i}", "step": i, "traffic": "images", "tokens": 400 + i, "images": 2, "edge": None, "age_s": 0.5}
         for i in range(60)
@@ -55,7 +55,7 @@ def death(hostile: str) -> dict[str, Any]:
     }
 
 
-def test_the_folder_has_the_facts_the_page_and_the_log_around_it(run_folder: RunFolder, death: dict[str, Any]) -> None:
+def test_folder_has_facts_page_and_log_excerpt(run_folder: RunFolder, death: dict[str, Any]) -> None:
     home = folder.write(run_folder, death)
     assert home.name == "001-encoder_cache_miss"
     assert json.loads((home / "incident.json").read_text()) == death
@@ -65,7 +65,7 @@ def test_the_folder_has_the_facts_the_page_and_the_log_around_it(run_folder: Run
     assert {p.name for p in home.iterdir()} == folder.FILES - {"requests.jsonl"}, "no bodies were handed in"
 
 
-def test_the_page_is_ready_to_paste(run_folder: RunFolder, death: dict[str, Any]) -> None:
+def test_page_has_all_sections(run_folder: RunFolder, death: dict[str, Any]) -> None:
     page = (folder.write(run_folder, death) / "incident.md").read_text()
     for part in (
         "engine death, `encoder_cache_miss`",
@@ -86,7 +86,7 @@ def test_the_page_is_ready_to_paste(run_folder: RunFolder, death: dict[str, Any]
         assert part in page, part
 
 
-def test_the_page_has_what_the_server_and_its_gpus_measured(run_folder: RunFolder, death: dict[str, Any]) -> None:
+def test_page_has_server_and_gpu_metrics(run_folder: RunFolder, death: dict[str, Any]) -> None:
     engine = {"whose": "engine 0", "requests_running": 80.0, "requests_waiting": 3.0, "kv_usage_ratio": 0.42}
     death["figures"] = [
         {"at_s": 24.0, **engine, "generation_tokens_total": 1000.0},
@@ -101,9 +101,7 @@ def test_the_page_has_what_the_server_and_its_gpus_measured(run_folder: RunFolde
     assert "GPU and driver: not reported by this server" in page
 
 
-def test_the_page_says_in_a_sentence_what_happened_and_what_it_runs_on(
-    run_folder: RunFolder, death: dict[str, Any]
-) -> None:
+def test_page_describes_the_failure_and_the_environment(run_folder: RunFolder, death: dict[str, Any]) -> None:
     death["exit"] = {"reason": "exited with code 0"}
     death["sent_before"] = {"images": {"begun": 280, "ok": 200}}
     death["environment"] |= {"flags": "{'port': 1}", "settings": {"max_num_seqs": 64}, "system": {"GPU": "GPU 0: H200"}}
@@ -121,7 +119,7 @@ def test_the_page_says_in_a_sentence_what_happened_and_what_it_runs_on(
         assert part in page, part
 
 
-def test_the_log_is_shown_from_the_head_of_its_traceback_to_where_it_repeats_itself() -> None:
+def test_log_excerpt_is_the_traceback_without_repeats() -> None:
     trace = ["Traceback (most recent call last):", *(f'  File "m.py", line {n}, in f' for n in range(30))]
     before = ["noise"] * 50 + ["EngineCore encountered a fatal error.", *trace]
     after = ["told once more", *trace, "FooError: bar"]
@@ -133,24 +131,24 @@ def test_the_log_is_shown_from_the_head_of_its_traceback_to_where_it_repeats_its
     assert len(decisive(before, "x", [], traceback=False)) < 20
 
 
-def test_what_the_dying_engine_dumped_stands_by_itself() -> None:
+def test_batch_dump_is_separated_from_the_log() -> None:
     dump = "ERROR [dump_input.py:79] Dumping scheduler output for model execution: SchedulerOutput(...)"
     assert batch(["a", dump]) == [dump]
     assert decisive([dump, "b"], "c", [], traceback=False) == ["b", "c"]
 
 
-def test_an_earlier_incident_of_the_same_name_is_told(run_folder: RunFolder, death: dict[str, Any]) -> None:
+def test_page_names_earlier_incidents_of_the_same_id(run_folder: RunFolder, death: dict[str, Any]) -> None:
     folder.write(run_folder, death)
     page = (folder.write(run_folder, {**death, "n": 2}) / "incident.md").read_text()
     assert "it happened before in this run, after a restart of the same server (001-encoder_cache_miss)" in page
 
 
-def test_the_command_to_repeat_has_none_of_what_only_shows_things() -> None:
+def test_replay_command_drops_display_options() -> None:
     argv = ["loadchaos", "run", "p", "--no-live", "--exporter-port", "0", "--out=x", "--set", "a=1"]
     assert replay_command({"argv": argv, "seed": 1}) == "loadchaos run p --set a=1 --seed 1"
 
 
-def test_no_text_of_the_server_leaves_its_fence_or_becomes_markup(run_folder: RunFolder, death: dict[str, Any]) -> None:
+def test_page_fences_server_text(run_folder: RunFolder, death: dict[str, Any]) -> None:
     page = (folder.write(run_folder, death) / "incident.md").read_text()
     assert "\x1b" not in page
     outside, fence = [], ""
@@ -166,7 +164,7 @@ def test_no_text_of_the_server_leaves_its_fence_or_becomes_markup(run_folder: Ru
     assert "<b>" not in prose
 
 
-def test_writing_it_twice_is_writing_it_once(run_folder: RunFolder, death: dict[str, Any]) -> None:
+def test_folder_written_twice_is_equal(run_folder: RunFolder, death: dict[str, Any]) -> None:
     first = folder.write(run_folder, death)
     before = {p.name: p.read_bytes() for p in first.iterdir()}
     second = folder.write(run_folder, death)
@@ -174,13 +172,13 @@ def test_writing_it_twice_is_writing_it_once(run_folder: RunFolder, death: dict[
     assert len(list(run_folder.incidents.iterdir())) == 1
 
 
-def test_an_incident_that_gets_its_name_later_moves_there(run_folder: RunFolder, death: dict[str, Any]) -> None:
+def test_folder_moves_when_its_id_changes(run_folder: RunFolder, death: dict[str, Any]) -> None:
     folder.write(run_folder, {**death, "id": "engine_death_unexplained"})
     home = folder.write(run_folder, death)
     assert [p.name for p in run_folder.incidents.iterdir()] == [home.name]
 
 
-def test_what_the_final_judgement_does_not_know_goes_unless_others_wrote_there(
+def test_folder_not_in_the_verdict_is_removed_unless_it_has_foreign_files(
     run_folder: RunFolder, death: dict[str, Any]
 ) -> None:
     kept = folder.write(run_folder, death)
@@ -191,16 +189,16 @@ def test_what_the_final_judgement_does_not_know_goes_unless_others_wrote_there(
     assert sorted(p.name[:3] for p in run_folder.incidents.iterdir()) == ["001", "003"]
 
 
-def test_an_id_with_a_path_in_it_stays_inside_the_run_folder(run_folder: RunFolder, death: dict[str, Any]) -> None:
+def test_folder_of_an_id_with_a_path_stays_inside_the_run(run_folder: RunFolder, death: dict[str, Any]) -> None:
     home = folder.write(run_folder, {**death, "id": "../../etc/passwd", "evidence": {"source": "../../x", "line": 1}})
     assert home.parent == run_folder.incidents
 
 
-def test_an_incident_with_hardly_any_facts_still_makes_a_page(run_folder: RunFolder) -> None:
+def test_page_of_an_incident_with_few_facts(run_folder: RunFolder) -> None:
     home = folder.write(run_folder, {"n": 9, "id": "alive_but_hung"})
     assert "alive\\_but\\_hung" in (home / "incident.md").read_text()
 
 
-def test_the_replay_keeps_what_was_asked_for() -> None:
+def test_replay_command_keeps_other_options() -> None:
     assert replay_command({"argv": ["x/loadchaos", "run", "p", "--seed", "3"], "seed": 3}) == "loadchaos run p --seed 3"
     assert replay_command({}) == "loadchaos run PROFILE"

@@ -1,4 +1,4 @@
-"""Latency distributions and dialled lengths in the report: every answer is in them, on an axis one can read."""
+"""Tests of latency distributions and prompt lengths."""
 
 import math
 import re
@@ -24,7 +24,7 @@ def answer(traffic: str, ttft_ms: float, **more: Any) -> dict[str, Any]:
     }
 
 
-def test_a_fast_and_a_slow_traffic_stand_apart_on_one_axis() -> None:
+def test_distributions_of_fast_and_slow_traffic_share_an_axis() -> None:
     whole = RunTotals()
     for i in range(200):
         whole.feed(answer("fast", 10 + i / 100))
@@ -39,7 +39,7 @@ def test_a_fast_and_a_slow_traffic_stand_apart_on_one_axis() -> None:
     assert at_10_ms < ttft.rows[0].marks[0][0] < 15
 
 
-def test_a_single_answer_is_a_bar_in_the_middle_with_a_tick_beside_it() -> None:
+def test_distribution_of_one_answer_is_a_bar_in_the_middle() -> None:
     whole = RunTotals()
     whole.feed(answer("t", 70))
     (row,) = distributions(whole)[0].rows
@@ -48,13 +48,13 @@ def test_a_single_answer_is_a_bar_in_the_middle_with_a_tick_beside_it() -> None:
     assert distributions(whole)[0].ticks
 
 
-def test_failures_have_no_latency_and_no_answer_means_no_picture() -> None:
+def test_distributions_need_answers() -> None:
     whole = RunTotals()
     whole.feed({**answer("t", 70), "outcome": "reset"})
     assert distributions(whole) == []
 
 
-def test_every_gap_between_chunks_is_counted() -> None:
+def test_distribution_counts_every_gap() -> None:
     gaps = LogHistogram()
     for ms in (5, 6, 7, 500):
         gaps.add(ms * MS)
@@ -65,7 +65,7 @@ def test_every_gap_between_chunks_is_counted() -> None:
     assert itl.title == "Gaps between chunks"
 
 
-def test_lengths_say_how_far_off_the_plan_they_came_out() -> None:
+def test_lengths_show_the_difference_from_the_plan() -> None:
     whole = RunTotals()
     for planned, counted in ((100, 100), (200, 200), (300, 297), (400, 401)):
         whole.feed(answer("t", 70, planned_tokens=planned, prompt_tokens=counted, images=2, image_tokens=500))
@@ -77,7 +77,7 @@ def test_lengths_say_how_far_off_the_plan_they_came_out() -> None:
     assert (row["images"], row["per_image"]) == ("8", "250")
 
 
-def test_zero_and_huge_latencies_are_drawn() -> None:
+def test_distribution_draws_zero_and_huge_latencies() -> None:
     whole = RunTotals()
     whole.feed(answer("t", 0))
     whole.feed(answer("t", 3_600_000))

@@ -1,4 +1,4 @@
-"""The live numbers: totals equal the rows, whoever reads them and however often."""
+"""Tests of the live numbers: totals equal the ledger."""
 
 from collections import Counter
 from typing import Any
@@ -31,21 +31,21 @@ def counted_by_hand(folder: RunFolder) -> Counter[tuple[str, str]]:
     return counts
 
 
-def test_totals_equal_the_ledgers_rows(run_folder: RunFolder) -> None:
+def test_fold_totals_equal_the_ledger(run_folder: RunFolder) -> None:
     fold = folded(run_folder)
     totals = {(t, o): n for t, traffic in fold.traffic.items() for o, n in traffic.outcomes.items()}
     assert totals == counted_by_hand(run_folder)
     assert {o for _, o in totals} == {"ok", "reset", "missed", "unfinished"}
 
 
-def test_many_workers_count_like_one(make_run: Any, tmp_path: Any) -> None:
+def test_fold_of_many_workers_equals_one(make_run: Any, tmp_path: Any) -> None:
     one = folded(make_run(tmp_path / "one"))
     three = folded(make_run(tmp_path / "three", workers=3))
     assert sum(t.begun for t in one.traffic.values()) == sum(t.begun for t in three.traffic.values())
     assert three.snapshot().users == 90
 
 
-def test_latency_counts_from_the_time_a_request_was_due_and_only_answers_count() -> None:
+def test_fold_latency_counts_from_the_scheduled_time() -> None:
     fold = Fold()
     row = {"row": "end", "id": "x", "traffic": "t", "at_ns": 9_000_000_000, "due_ns": 1_000_000_000,
            "sent_ns": 5_000_000_000, "first_token_ns": 6_000_000_000, "last_byte_ns": 9_000_000_000}  # fmt: skip
@@ -57,7 +57,7 @@ def test_latency_counts_from_the_time_a_request_was_due_and_only_answers_count()
     assert abs((latency["e2e"].p50 or 0) - 8) < 0.08
 
 
-def test_a_request_in_flight_is_unfinished_once_the_run_is_over() -> None:
+def test_fold_counts_open_requests_as_unfinished_at_the_end() -> None:
     fold = Fold()
     fold.feed({"row": "begin", "id": "x", "traffic": "t", "at_ns": 1})
     assert fold.snapshot().in_flight == 1
@@ -66,7 +66,7 @@ def test_a_request_in_flight_is_unfinished_once_the_run_is_over() -> None:
     assert fold.snapshot().traffic[0].outcomes == (("unfinished", 1),)
 
 
-def test_an_attack_is_in_force_between_its_begin_and_its_end() -> None:
+def test_fold_attack_is_active_between_begin_and_end() -> None:
     fold = Fold()
     fold.feed({"row": "attack", "attack": "pause", "n": 1, "replica": "a", "what": "begin", "at_ns": 1})
     assert [a.name for a in fold.snapshot().attacks_in_force] == ["pause"]
@@ -75,24 +75,24 @@ def test_an_attack_is_in_force_between_its_begin_and_its_end() -> None:
     assert fold.snapshot().attacks == {("pause", "failed"): 1}
 
 
-def test_rates_look_at_the_last_ten_seconds_only(run_folder: RunFolder) -> None:
+def test_fold_rates_cover_the_last_ten_seconds(run_folder: RunFolder) -> None:
     snapshot = folded(run_folder).snapshot()
     assert snapshot.tokens_per_s == 0  # dead for ten seconds
     assert snapshot.load_s == 40
 
 
-def test_a_dead_servers_last_numbers_are_not_shown_as_its_present_ones(run_folder: RunFolder) -> None:
+def test_fold_drops_metrics_of_a_dead_server(run_folder: RunFolder) -> None:
     assert folded(run_folder).snapshot().server == {}
 
 
-def test_rows_of_unknown_kinds_and_with_missing_keys_do_no_harm() -> None:
+def test_fold_ignores_unknown_rows_and_missing_keys() -> None:
     fold = Fold()
     for kind in ("begin", "end", "missed", "heartbeat", "state", "metrics", "gap", "run", "attack", "new", None):
         fold.feed({"row": kind})
     assert fold.snapshot().now_ns == 0
 
 
-def test_a_gap_that_is_told_while_it_lasts_counts_once() -> None:
+def test_fold_counts_a_growing_gap_once() -> None:
     fold = Fold()
     for at_s, seconds in ((100, 0.0), (110, 10.0), (120, 20.0), (123, 23.0), (200, 1.0)):
         row = {"row": "gap", "at_ns": at_s * 10**9, "replica": "a", "source": "scrape", "seconds": seconds}
@@ -102,7 +102,7 @@ def test_a_gap_that_is_told_while_it_lasts_counts_once() -> None:
     assert fold.gaps_s["log"] == 2.5
 
 
-def test_the_end_of_a_run_tells_no_name_that_its_log_may_still_change() -> None:
+def test_fold_shows_no_unsettled_id_at_the_end_of_the_load() -> None:
     fold = Fold()
     opened = {"row": "incident", "what": "open", "n": 1, "severity": "engine_death", "folder": "incidents/001-x"}
     fold.feed({**opened, "id": "engine_core_proc_died"})

@@ -1,4 +1,4 @@
-"""The dashboards are current and complete, and a real Prometheus answers every query of every panel in a real run."""
+"""Tests of the dashboards: current, valid, and with data for each panel."""
 
 import json
 import math
@@ -32,7 +32,7 @@ Json = dict[str, Any]
 
 
 def everything(name: str) -> list[Json]:
-    """Rows and panels, those folded into a row, too."""
+    """All rows and panels, also folded panels."""
     return [each for p in DASHBOARDS[name]()["panels"] for each in [p, *p.get("panels", ())]]
 
 
@@ -41,7 +41,7 @@ def panels(name: str) -> list[Json]:
 
 
 def queries() -> list[Any]:
-    """Every query of every panel, with an id that says which."""
+    """All queries of all panels, each with an id."""
     return [
         pytest.param(target["expr"], target["instant"], id=f"{name}-{p['title']}-{target['refId']}")
         for name in DASHBOARDS
@@ -51,12 +51,12 @@ def queries() -> list[Any]:
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
-def test_the_committed_dashboard_is_the_generated_one(name: str) -> None:
+def test_dashboard_file_is_current(name: str) -> None:
     assert (ROOT / "dashboards" / f"{name}.json").read_text() == text(name), "stale: make dashboards"
 
 
 def through_grafanas_types(board: Json) -> Json:
-    """There and back through grafana-foundation-sdk, which knows every key of a dashboard."""
+    """Decode and encode a dashboard with the types of Grafana's SDK."""
     with warnings.catch_warnings():
         # It calls the classic dashboard deprecated; Grafana 10 and 11 know no other.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -67,8 +67,8 @@ def through_grafanas_types(board: Json) -> Json:
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
-def test_grafanas_own_types_lose_nothing_of_it(name: str) -> None:
-    """What a key is called wrong, Grafana's types drop: the way there and back must be the same."""
+def test_dashboard_passes_through_grafana_types_unchanged(name: str) -> None:
+    """The types of Grafana drop unknown keys, so the result must be equal."""
     ours = DASHBOARDS[name]()
     assert missing(ours, through_grafanas_types(ours)) == []
 
@@ -81,13 +81,13 @@ def missing(ours: object, back: object, path: str = "") -> list[str]:
     return [] if ours == back else [f"{path}: {ours!r} became {back!r}"]
 
 
-def test_a_key_called_wrong_would_be_seen() -> None:
+def test_dashboard_with_a_wrong_key_is_detected() -> None:
     wrong = {**DASHBOARDS["run"](), "refesh": "5s"}
     assert missing(wrong, through_grafanas_types(wrong)) == [".refesh"]
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
-def test_every_panel_says_what_it_shows_in_which_unit(name: str) -> None:
+def test_panels_have_description_unit_and_position(name: str) -> None:
     seen = [p["id"] for p in everything(name)]
     assert len(seen) == len(set(seen))
     for panel in panels(name):
@@ -102,7 +102,7 @@ def test_every_panel_says_what_it_shows_in_which_unit(name: str) -> None:
             assert not re.search(r"rate\([^\[]*\[\d", target["expr"]), target["expr"]
 
 
-def test_every_metric_asked_for_exists() -> None:
+def test_dashboard_queries_use_existing_metrics() -> None:
     files = [text(name) for name in DASHBOARDS] + [p.read_text() for p in (ROOT / "dashboards").glob("*.yaml")]
     asked = {m for t in files for m in re.findall(r"(?<!run:)\bloadchaos_[a-z0-9_]+", t)}
     known = {s.sample for s in metric_table.METRICS} | {metric_table.server_sample(n) for n in metric_table.SERVER}
@@ -126,7 +126,10 @@ def free_port() -> int:
 
 
 class Prometheus:
-    """Debian's Prometheus over a folder, scraping one port each second or none; `ask` is its HTTP API."""
+    """Debian's Prometheus on a folder; `ask` is its HTTP API.
+
+    It scrapes one port each second, or none.
+    """
 
     def __init__(self, program: Path, folder: Path, scraped: int | None = None) -> None:
         self.port = free_port()
@@ -168,7 +171,7 @@ class Prometheus:
 
 @pytest.fixture(scope="module")
 def machines() -> Iterator[list[str]]:
-    """Pages of dcgm-exporter and node-exporter as they were captured, as options of a run."""
+    """Options of a run with captured pages of dcgm- and node-exporter."""
     pages = {
         f"/{kind}": (ROOT / f"tests/server/monitor/pages/{kind}_{v}.txt").read_bytes() for kind, v in EXPORTERS.items()
     }
@@ -197,7 +200,10 @@ def machines() -> Iterator[list[str]]:
 def scraped(
     tmp_path_factory: pytest.TempPathFactory, prometheus_program: Callable[[str], Path], machines: list[str]
 ) -> Iterator[tuple[Prometheus, float, float]]:
-    """A Prometheus that has scraped a run of mtp_mm, in which the engine dies; and when the run was."""
+    """Prometheus that scraped a run of mtp_mm, with the time of the run.
+
+    The engine dies in that run.
+    """
     program, folder, port = prometheus_program("prometheus"), tmp_path_factory.mktemp("prometheus"), free_port()
     prometheus = Prometheus(program, folder, port)
     try:
@@ -216,7 +222,7 @@ def scraped(
 
 
 def filled(expr: str, seconds: float) -> str:
-    """The query as Grafana sends it."""
+    """Query an expression as Grafana does."""
     values = {"$__rate_interval": "4s", "$__range": f"{int(seconds) + 1}s", "$__interval": "1s", "$run": ".*",
               "$traffic": ".*", "$server": ".*"}  # fmt: skip
     for name, value in values.items():
@@ -232,7 +238,7 @@ def finite(series: list[Json]) -> int:
 
 @pytest.fixture
 def backfilled(tmp_path: Path, prometheus_program: Callable[[str], Path]) -> Iterator[tuple[Prometheus, float, float]]:
-    """A Prometheus that holds a made run with a death in it, which tells everything a server and its machine can tell."""
+    """Prometheus with a made-up run that has data for every panel."""
     run, text_file = RunFolder(tmp_path / "run"), tmp_path / "run.om"
     run.path.mkdir()
     for name, rows in told_everything().items():
@@ -262,14 +268,14 @@ def told_everything() -> dict[str, list[Json]]:
     metrics: list[Json] = []
     for n, row in enumerate(files["metrics.jsonl"]):
         row["values"] = dict.fromkeys(metric_table.SERVER, 3.0 * n + 1) | row["values"]
-        told = {"row": "device", "at_ns": row["at_ns"], "host": "h"}
-        metrics += [row, {**told, "device": "gpu0", "values": device}, {**told, "device": "host", "values": host}]
+        common = {"row": "device", "at_ns": row["at_ns"], "host": "h"}
+        metrics += [row, {**common, "device": "gpu0", "values": device}, {**common, "device": "host", "values": host}]
         files["events.jsonl"].append({"row": "process", "at_ns": row["at_ns"], **process, "rss_bytes": 10**9 + n})
     files["events.jsonl"].sort(key=lambda r: r["at_ns"])
     return {**files, "metrics.jsonl": metrics}
 
 
-def test_no_panel_is_empty_over_a_run_that_told_everything(backfilled: tuple[Prometheus, float, float]) -> None:
+def test_panels_are_not_empty_for_a_full_run(backfilled: tuple[Prometheus, float, float]) -> None:
     prometheus, began, ended = backfilled
     empty = []
     for parameter in queries():
@@ -283,7 +289,7 @@ def test_no_panel_is_empty_over_a_run_that_told_everything(backfilled: tuple[Pro
 
 @pytest.mark.slow  # a real run beside a real Prometheus, whose scrapes must fall into it
 @pytest.mark.parametrize(("expr", "instant"), queries())
-def test_a_panels_query_has_finite_points(scraped: tuple[Prometheus, float, float], expr: str, instant: bool) -> None:
+def test_panel_queries_return_finite_points(scraped: tuple[Prometheus, float, float], expr: str, instant: bool) -> None:
     prometheus, began, ended = scraped
     query = filled(expr, ended - began)
     if instant:
@@ -295,7 +301,7 @@ def test_a_panels_query_has_finite_points(scraped: tuple[Prometheus, float, floa
 
 
 @pytest.mark.slow
-def test_variables_annotations_and_legends_have_values(scraped: tuple[Prometheus, float, float]) -> None:
+def test_dashboard_variables_annotations_and_legends_have_values(scraped: tuple[Prometheus, float, float]) -> None:
     prometheus, began, ended = scraped
     for name in DASHBOARDS:
         board = DASHBOARDS[name]()
@@ -319,7 +325,7 @@ def test_variables_annotations_and_legends_have_values(scraped: tuple[Prometheus
 
 
 @pytest.mark.slow
-def test_the_death_was_scraped_although_the_run_ended_with_it(scraped: tuple[Prometheus, float, float]) -> None:
+def test_death_at_the_end_of_a_run_is_scraped(scraped: tuple[Prometheus, float, float]) -> None:
     prometheus, began, ended = scraped
     dead = prometheus.ask(
         "query_range", query='loadchaos_server_state{state="dead"} == 1', start=began, end=ended, step=1

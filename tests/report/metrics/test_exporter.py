@@ -1,4 +1,4 @@
-"""The exporter: its totals are the ledger's, its names and labels are Prometheus', its port is its own."""
+"""Tests of the exporter: totals, names, labels and port."""
 
 import socket
 import urllib.request
@@ -35,7 +35,7 @@ def page_of(fold: Fold) -> str:
 
 
 def samples(page: str) -> Samples:
-    """By name and labels; the label `run`, which all have, is left out."""
+    """Samples by name and labels, without the label `run`."""
     return {
         (s.name, tuple(sorted((k, v) for k, v in s.labels.items() if k != "run"))): s.value
         for family in parse(page)
@@ -55,7 +55,7 @@ def get(port: int) -> str:
         return str(answer.read().decode())
 
 
-def test_requests_by_traffic_and_outcome_equal_the_ledgers_rows(run_folder: RunFolder, exporter: Exporter) -> None:
+def test_request_counters_equal_the_ledger(run_folder: RunFolder, exporter: Exporter) -> None:
     rows = list(Reader(run_folder).new(final=True))
     expected: Counter[tuple[str, str]] = Counter()
     for row in rows:
@@ -73,18 +73,18 @@ def test_requests_by_traffic_and_outcome_equal_the_ledgers_rows(run_folder: RunF
         assert sum(v for (name, _), v in found.items() if name == f"loadchaos_{kind}_seconds_count") == n
 
 
-def test_a_restarted_follower_exports_the_same_page(run_folder: RunFolder) -> None:
+def test_exporter_page_is_equal_after_a_restart(run_folder: RunFolder) -> None:
     assert page_of(fold_of(run_folder)) == page_of(fold_of(run_folder))
 
 
-def test_exactly_one_state_of_a_replica_is_1(run_folder: RunFolder) -> None:
+def test_state_metric_is_1_for_one_state(run_folder: RunFolder) -> None:
     found = samples(page_of(fold_of(run_folder)))
     states = {dict(labels)["state"]: v for (name, labels), v in found.items() if name == "loadchaos_server_state"}
     assert len(states) == 9
     assert [s for s, v in states.items() if v == 1] == ["dead"]
 
 
-def test_the_servers_own_numbers_are_there_while_it_lives_and_gone_when_it_is_dead(run_folder: RunFolder) -> None:
+def test_server_metrics_disappear_when_the_server_dies(run_folder: RunFolder) -> None:
     fold = Fold()
     for row in Reader(run_folder).new(final=True):
         if row.get("at_ns", 0) <= 5_010_000_000_000:
@@ -108,7 +108,7 @@ def test_failures_incidents_and_attacks_are_counted_by_id(run_folder: RunFolder)
     assert found["loadchaos_attacks_total", (("attack", "reset_mm_cache"), ("result", "ok"))] == 7
 
 
-def test_it_is_valid_openmetrics_with_request_ids_as_exemplars(run_folder: RunFolder) -> None:
+def test_page_is_valid_openmetrics_with_exemplars(run_folder: RunFolder) -> None:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(FoldCollector(fold_of(run_folder)))
     families = {f.name: f for f in parse_openmetrics(generate_openmetrics(registry).decode())}  # type: ignore[no-untyped-call]  # prometheus_client has no types there
@@ -117,7 +117,7 @@ def test_it_is_valid_openmetrics_with_request_ids_as_exemplars(run_folder: RunFo
     assert with_exemplar[0].exemplar.labels["request_id"].startswith("chatcmpl-")
 
 
-def test_many_kinds_of_traffic_fold_into_other_and_nothing_is_lost() -> None:
+def test_traffic_beyond_the_limit_is_summed_as_other() -> None:
     fold = Fold()
     for i in range(30):
         fold.feed({"row": "end", "id": str(i), "traffic": f"t{i}", "outcome": "ok", "at_ns": i})
@@ -127,7 +127,7 @@ def test_many_kinds_of_traffic_fold_into_other_and_nothing_is_lost() -> None:
     assert found["loadchaos_requests_total", (("outcome", "ok"), ("traffic", "other"))] == 18
 
 
-def test_hostile_ids_break_no_line() -> None:
+def test_hostile_ids_are_escaped() -> None:
     fold = Fold()
     fold.feed({"row": "failure", "id": 'x"} 1\n# EOF\n', "severity": "hang", "count": 1})
     fold.feed(
@@ -138,7 +138,7 @@ def test_hostile_ids_break_no_line() -> None:
     assert not any("bad" in name for name, _ in found)
 
 
-def test_a_port_in_use_is_a_message_that_says_what_to_do() -> None:
+def test_port_in_use_is_an_error_with_next_step() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -147,12 +147,12 @@ def test_a_port_in_use_is_a_message_that_says_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("port", [-1, 70000])
-def test_a_port_that_is_none_is_refused(port: int) -> None:
+def test_invalid_port_is_refused(port: int) -> None:
     with pytest.raises(OptionError):
         Exporter(Fold(), port)
 
 
-def test_scraping_while_rows_come_in_gives_whole_pages(exporter: Exporter) -> None:
+def test_scrape_during_feed_gives_complete_pages(exporter: Exporter) -> None:
     def feed(n: int) -> None:
         with exporter.lock:
             for i in range(500):
@@ -165,7 +165,7 @@ def test_scraping_while_rows_come_in_gives_whole_pages(exporter: Exporter) -> No
         assert page["loadchaos_requests_total", (("outcome", "ok"), ("traffic", f"new{n}"))] == 500
 
 
-def test_a_process_seen_before_its_servers_first_state_is_not_called_other() -> None:
+def test_process_before_the_first_state_is_not_other() -> None:
     fold = Fold()
     fold.feed(
         {"row": "process", "what": "seen", "at_ns": 1, "replica": "a", "pid": 7, "role": "engine_core", "rss_bytes": 5}

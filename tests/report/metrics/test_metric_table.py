@@ -1,4 +1,4 @@
-"""/metrics holds what docs/metrics.md says, within its bounds, and its totals are the ledger's for any number of workers."""
+"""Tests of /metrics against docs/metrics.md and the ledger."""
 
 import threading
 import time
@@ -21,7 +21,7 @@ DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
 
 
 def totals(page: list[Metric]) -> dict[tuple[str, ...], float]:
-    """Every sample by name and the values of its labels, without `run`."""
+    """All samples by name and label values, without `run`."""
     return {(s.name, *(v for k, v in sorted(s.labels.items()) if k != "run")): s.value for f in page for s in f.samples}
 
 
@@ -37,7 +37,7 @@ def fold_of(folder: RunFolder, *, restarted: bool = False) -> Fold:
 
 
 def by_hand(folder: RunFolder) -> dict[str, Counter[str]]:
-    """The ledger's own totals by traffic, counted without the fold."""
+    """Totals of the ledger by traffic, counted without the fold."""
     sums: dict[str, Counter[str]] = {}
     for row in Reader(folder).new(final=True):
         one = sums.setdefault(str(row.get("traffic")), Counter())
@@ -51,13 +51,13 @@ def by_hand(folder: RunFolder) -> dict[str, Counter[str]]:
     return sums
 
 
-def test_the_document_is_current() -> None:
+def test_metrics_page_is_current() -> None:
     assert DOCS.read_text() == metric_table.markdown(), "docs/metrics.md is stale: make docs"
 
 
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("restarted", [False, True])
-def test_arrivals_tokens_and_images_equal_the_ledgers(
+def test_arrivals_tokens_and_images_equal_the_ledger(
     make_run: Any, tmp_path: Path, workers: int, restarted: bool
 ) -> None:
     folder = make_run(tmp_path / "run", workers=workers)
@@ -81,18 +81,18 @@ def test_arrivals_tokens_and_images_equal_the_ledgers(
     )
 
 
-def test_every_family_of_the_table_can_come_to_the_page(run_folder: RunFolder) -> None:
+def test_exporter_can_export_every_metric_of_the_table(run_folder: RunFolder) -> None:
     page = {f.name for f in families(full_fold(traffics=1, replicas=1), "r")}
     assert {s.name for s in metric_table.METRICS} <= page
     assert {n for n in page if not n.startswith("loadchaos_server_")} <= {s.name for s in metric_table.METRICS}
 
 
-def test_the_servers_names_are_those_of_the_dialects() -> None:
+def test_server_metric_names_are_those_of_the_dialects() -> None:
     assert set(metric_table.SERVER) == {m.ours for d in DIALECTS.values() for m in d.metrics}
 
 
 @pytest.mark.parametrize(("traffics", "replicas"), [(1, 1), (12, 2), (40, 20)])
-def test_a_page_stays_within_its_bounds(traffics: int, replicas: int) -> None:
+def test_page_stays_within_its_series_limits(traffics: int, replicas: int) -> None:
     page = families(full_fold(traffics, replicas), "r")
     of_traffic: Counter[str] = Counter(s.labels.get("traffic", "") for f in page for s in f.samples)
     beside = of_traffic.pop("")
@@ -102,7 +102,7 @@ def test_a_page_stays_within_its_bounds(traffics: int, replicas: int) -> None:
     assert len(totals(page)) == sum(len(f.samples) for f in page), "a series came twice"
 
 
-def test_what_is_folded_into_other_is_not_lost() -> None:
+def test_series_summed_as_other_keep_their_totals() -> None:
     page = totals(families(full_fold(traffics=3, replicas=20), "r"))
     states = {k: v for k, v in page.items() if k[0] == "loadchaos_server_state" and "healthy" in k}
     assert sum(states.values()) == 20
@@ -118,7 +118,7 @@ def test_labels_are_short_ids() -> None:
             assert all(len(v) <= 80 and "\n" not in v for v in sample.labels.values()), sample
 
 
-def test_a_finished_run_waits_for_one_more_scrape_only_where_somebody_scrapes() -> None:
+def test_exporter_waits_for_one_more_scrape_if_scraped() -> None:
     collector = FoldCollector(Fold())
     assert not collector.wait_for_scrape(5)
     collector.sent(time.monotonic())
@@ -130,7 +130,7 @@ def test_a_finished_run_waits_for_one_more_scrape_only_where_somebody_scrapes() 
     scraper.join()
 
 
-def test_a_page_asked_for_before_the_end_is_not_the_last_one() -> None:
+def test_page_requested_before_the_end_is_not_the_last() -> None:
     collector = FoldCollector(Fold())
     began_s = time.monotonic()
     collector.sent(began_s)
@@ -141,7 +141,7 @@ def test_a_page_asked_for_before_the_end_is_not_the_last_one() -> None:
     scraper.join()
 
 
-def test_only_a_page_that_was_read_to_its_end_counts_as_a_scrape() -> None:
+def test_scrape_counts_only_if_read_completely() -> None:
     counted: list[str] = []
     cut_off = iter(_PageBody([b"a", b"b"], lambda: counted.append("sent")))
     assert next(cut_off) == b"a"
@@ -152,7 +152,7 @@ def test_only_a_page_that_was_read_to_its_end_counts_as_a_scrape() -> None:
 
 
 def full_fold(traffics: int, replicas: int) -> Fold:
-    """A run in which everything that can be told of has happened, and more often than it has labels."""
+    """Run with every kind of event, and more of them than labels."""
     fold = Fold()
     fold.feed(
         {
@@ -202,7 +202,7 @@ def full_fold(traffics: int, replicas: int) -> Fold:
         fold.feed({"row": "incident", "n": n, "what": "close", "id": "x", "folder": f"incidents/{n}-x"})
         fold.feed({"row": "gap", "source": f"s{n}", "seconds": 1})
     fold.feed({"row": "heartbeat", "file": "requests-0.jsonl", "users": 1, "lag_ns": 1})
-    told = dict.fromkeys(
+    values = dict.fromkeys(
         (
             "gpu_memory_used_bytes",
             "gpu_memory_free_bytes",
@@ -217,6 +217,6 @@ def full_fold(traffics: int, replicas: int) -> Fold:
     )
     for n in range(8 * replicas):
         fold.feed(
-            {"row": "device", "at_ns": 1, "source": "dcgm", "host": f"h{n // 8}", "device": f"gpu{n}", "values": told}
+            {"row": "device", "at_ns": 1, "source": "dcgm", "host": f"h{n // 8}", "device": f"gpu{n}", "values": values}
         )
     return fold

@@ -1,4 +1,4 @@
-"""`loadchaos stack`: a folder Prometheus takes, everything on loopback, and started and stopped without a trace."""
+"""Tests of `loadchaos stack`: configuration, start and stop."""
 
 import json
 import socket
@@ -23,7 +23,7 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
-def test_promtool_takes_the_written_configuration(tmp_path: Path, prometheus_program: Callable[[str], Path]) -> None:
+def test_stack_configuration_passes_promtool(tmp_path: Path, prometheus_program: Callable[[str], Path]) -> None:
     stack.write(tmp_path, ["127.0.0.1:9646", "10.0.0.7:9646"])
     argv = [str(prometheus_program("promtool")), "check", "config", str(tmp_path / "prometheus.yml")]
     done = subprocess.run(argv, capture_output=True, text=True)
@@ -33,7 +33,7 @@ def test_promtool_takes_the_written_configuration(tmp_path: Path, prometheus_pro
     assert config["global"]["scrape_interval"] == "1s"
 
 
-def test_the_compose_file_provisions_all_and_listens_on_loopback_only(tmp_path: Path) -> None:
+def test_compose_file_provisions_all_on_loopback(tmp_path: Path) -> None:
     stack.write(tmp_path, ["127.0.0.1:9646"], 19090)
     services = YAML(typ="safe").load(tmp_path / "compose.yaml")["services"]
     assert set(services) == {"prometheus", "alertmanager", "grafana"}
@@ -52,8 +52,8 @@ def compose_schema() -> jsonschema.Draft201909Validator:
     return jsonschema.Draft201909Validator(json.loads((Path(__file__).parent / "compose-spec.json").read_text()))
 
 
-def test_a_compose_engine_takes_the_file(tmp_path: Path) -> None:
-    """As far as its own schema tells: there is no engine here to ask."""
+def test_compose_file_is_valid(tmp_path: Path) -> None:
+    """Validate against the compose schema: no engine is needed."""
     stack.write(tmp_path, ["127.0.0.1:9646"])
     file = YAML(typ="safe").load(tmp_path / "compose.yaml")
     compose_schema().validate(file)
@@ -73,16 +73,14 @@ def test_a_compose_engine_takes_the_file(tmp_path: Path) -> None:
         compose_schema().validate(file)
 
 
-def test_the_users_receivers_are_left_alone(tmp_path: Path) -> None:
+def test_stack_keeps_the_receivers_of_the_user(tmp_path: Path) -> None:
     stack.write(tmp_path, [])
     (tmp_path / "alertmanager.yml").write_text("mine")
     stack.write(tmp_path, [])
     assert (tmp_path / "alertmanager.yml").read_text() == "mine"
 
 
-def test_a_local_stack_starts_loads_the_rules_and_stops(
-    tmp_path: Path, prometheus_program: Callable[[str], Path]
-) -> None:
+def test_local_stack_starts_loads_rules_and_stops(tmp_path: Path, prometheus_program: Callable[[str], Path]) -> None:
     prometheus_program("prometheus")
     port, folder = free_port(), tmp_path / "stack"
     try:
@@ -106,9 +104,7 @@ def test_a_local_stack_starts_loads_the_rules_and_stops(
         stack.stop_local(folder)
 
 
-def test_a_port_that_is_taken_is_said_with_prometheus_own_words(
-    tmp_path: Path, prometheus_program: Callable[[str], Path]
-) -> None:
+def test_local_stack_reports_a_port_in_use(tmp_path: Path, prometheus_program: Callable[[str], Path]) -> None:
     prometheus_program("prometheus")
     stack.write(tmp_path, [])
     with socket.socket() as taken:
@@ -119,9 +115,7 @@ def test_a_port_that_is_taken_is_said_with_prometheus_own_words(
     assert stack.running(tmp_path) == {}
 
 
-def test_without_prometheus_or_containers_it_says_how_to_get_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stack_without_prometheus_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prometheus_binaries, "find", lambda _: None)
     monkeypatch.setattr(stack, "engine", lambda: None)
     local = CliRunner().invoke(main, ["stack", "up", "--local", "--folder", str(tmp_path)])
@@ -133,7 +127,7 @@ def test_without_prometheus_or_containers_it_says_how_to_get_them(
     assert (tmp_path / "compose.yaml").is_file()
 
 
-def test_a_pid_that_somebody_else_has_now_is_left_alone(tmp_path: Path) -> None:
+def test_stack_down_ignores_a_reused_pid(tmp_path: Path) -> None:
     other = subprocess.Popen(["sleep", "60"])
     try:
         (tmp_path / "prometheus.pid").write_text(f"{other.pid} 12345.0")
@@ -144,7 +138,7 @@ def test_a_pid_that_somebody_else_has_now_is_left_alone(tmp_path: Path) -> None:
         other.wait()
 
 
-def test_down_in_a_folder_without_a_stack_is_told(tmp_path: Path) -> None:
+def test_stack_down_without_a_stack_says_so(tmp_path: Path) -> None:
     down = CliRunner().invoke(main, ["stack", "down", "--folder", str(tmp_path)])
     assert down.exit_code == 2
     assert "no compose.yaml" in down.output

@@ -1,4 +1,4 @@
-"""The live view: drawn where there is a terminal, plain lines where there is none."""
+"""Tests of the live view and the plain log."""
 
 import io
 import os
@@ -37,7 +37,7 @@ def at_the_end(folder: RunFolder) -> Fold:
     return fold
 
 
-def test_the_picture_shows_traffic_latency_state_attacks_and_failures(run_folder: RunFolder) -> None:
+def test_live_view_shows_traffic_latency_state_attacks_and_failures(run_folder: RunFolder) -> None:
     picture = drawn(at_the_end(run_folder).snapshot())
     for part in (
         "mtp_mm",
@@ -55,7 +55,7 @@ def test_the_picture_shows_traffic_latency_state_attacks_and_failures(run_folder
     assert "\x1b" not in picture
 
 
-def test_while_it_goes_recent_latencies_are_shown(run_folder: RunFolder) -> None:
+def test_live_view_shows_recent_latencies(run_folder: RunFolder) -> None:
     fold = Fold()
     for row in Reader(run_folder).new(final=True):
         if row.get("at_ns", 0) <= 5_020_000_000_000:
@@ -66,11 +66,11 @@ def test_while_it_goes_recent_latencies_are_shown(run_folder: RunFolder) -> None
     assert "KV cache" in picture
 
 
-def test_nothing_seen_yet_can_be_drawn_too() -> None:
+def test_live_view_of_an_empty_snapshot() -> None:
     assert "not checked yet" in drawn(Snapshot())
 
 
-def test_without_a_terminal_there_is_a_line_each_ten_seconds_and_news_at_once(run_folder: RunFolder) -> None:
+def test_plain_log_prints_a_line_every_ten_seconds_and_events_at_once(run_folder: RunFolder) -> None:
     stream, fold, shown = io.StringIO(), Fold(), 0
     view = View(stream)
     assert view.plain
@@ -85,7 +85,7 @@ def test_without_a_terminal_there_is_a_line_each_ten_seconds_and_news_at_once(ru
     assert "\x1b" not in stream.getvalue()
 
 
-def test_the_plain_log_tells_each_failure_once() -> None:
+def test_plain_log_prints_each_failure_once() -> None:
     stream, fold = io.StringIO(), Fold()
     view = View(stream)
     for count in range(3):
@@ -95,7 +95,7 @@ def test_the_plain_log_tells_each_failure_once() -> None:
     assert stream.getvalue().count("hang: boom: stood still") == 1
 
 
-def test_the_last_moment_is_told_once(run_folder: RunFolder) -> None:
+def test_plain_log_prints_the_last_snapshot_once(run_folder: RunFolder) -> None:
     stream, snapshot = io.StringIO(), at_the_end(run_folder).snapshot()
     view = View(stream)
     view.show(snapshot)
@@ -108,9 +108,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_resized_terminal_is_wiped_once_so_that_no_stale_line_stays(
-    run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_live_view_clears_a_resized_terminal_once(run_folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("COLUMNS", "LINES", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")
