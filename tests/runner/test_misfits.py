@@ -13,7 +13,7 @@ LORA = {"name": "lora", "payload": {"sampling": {"models": {"sim": 1, "other": 1
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("traffic", "says"),
-    [(TOOLS, "--enable-auto-tool-choice and --tool-call-parser"), (LORA, "does not serve other; it has: sim")],
+    [(TOOLS, "--enable-auto-tool-choice and --tool-call-parser"), (LORA, "does not serve other (it serves: sim)")],
 )
 def test_what_the_server_was_not_started_for_is_the_targets_trouble_and_no_failure(
     traffic: dict[str, Any], says: str, start: Any

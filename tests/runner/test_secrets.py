@@ -106,4 +106,4 @@ def test_no_planted_secret_is_in_any_file_of_the_run(start: Any, unused_port: in
     (told,) = run.rows(row="configuration")
     assert (told["settings"]["max_num_seqs"], "GPU 0: H200" in told["system"]["GPU"]) == (8, True)
     page = next(run.folder.glob("incidents/0*/incident.md")).read_text()
-    assert "flags, as its log tells them" in page
+    assert "flags (from its log)" in page

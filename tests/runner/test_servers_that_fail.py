@@ -48,7 +48,7 @@ def test_a_server_that_fails_to_start_is_named_by_its_log(start: Any, unused_por
 
 
 NEVER = [
-    ("exits at once without a word", python("raise SystemExit(3)"), "exited with code 3 without a word"),
+    ("exits at once without a word", python("raise SystemExit(3)"), "exited with code 3 without a log line"),
     ("is not there", ["/no/such/server", "--model", "m"], "No such file"),
     ("never listens", python("import time; print('loading'); time.sleep(60)"), "not healthy within 1 s"),
 ]
@@ -81,7 +81,7 @@ def test_an_external_server_that_dies_of_the_first_question_is_named(start: Any,
     server = sim(*OUT_OF_BOUNDS, "--flag", "max_model_len=900")
     run = start("--target", server.url, "--server-log", str(server.log))
     assert run.ends() == 4
-    assert "died before the load, of the first questions" in run.told
+    assert "died before the load, during the first requests" in run.told
     assert [f["id"] for f in run.verdict()["failures"]] == ["index_oob_indexkernel"]
 
 
@@ -90,7 +90,7 @@ def test_our_own_server_that_dies_of_the_first_question_is_named(start: Any) -> 
     flags = {"max_model_len": 900, "num_speculative_tokens": 0}
     run = start(target={"embedded": {"dialect": "vllm", "era": "0.18", "defects": ["near_max_oob"], "flags": flags}})
     assert run.ends() == 4
-    assert "died before the load, of the first questions" in run.told
+    assert "died before the load, during the first requests" in run.told
     assert [f["id"] for f in run.verdict()["failures"]] == ["index_oob_indexkernel"]
 
 
