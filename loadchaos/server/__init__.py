@@ -1,1 +1,4 @@
-"""The server under test: what kind it is, how to start it, how to watch it."""
+"""Discover, start and monitor the server under test.
+
+Main types: `Dialect` (knowledge about a kind of server), `Facts` (one server), `LaunchedServer` and `Monitor`.
+"""

@@ -1,4 +1,6 @@
-"""Read GPUs of this machine through NVML: figures once a second, Xid errors, and memory before and after a server.
+"""Read GPUs of this machine through NVML.
+
+The figures come once a second, with Xid errors, and memory before and after a server.
 
 `NvmlMonitor` needs nvidia-ml-py, which is optional: dcgm-exporter (`watch: {dcgm: [URL]}`) gives the same figures. NVML may
 block for seconds on a lost GPU, so it has its own thread. The memory functions run nvidia-smi, NVML's own client: it is
@@ -70,7 +72,10 @@ async def wait_memory_freed(before: Sequence[int], within_s: float) -> tuple[boo
 
 
 class NvmlMonitor:
-    """Write `device` rows with source `nvml`. Does nothing without NVML or GPUs."""
+    """Write `device` rows with source `nvml`.
+
+    Does nothing without NVML or GPUs.
+    """
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit

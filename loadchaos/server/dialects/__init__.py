@@ -1,4 +1,6 @@
-"""Knowledge about each kind of server. Main type: `Dialect`, one value per server in DIALECTS.
+"""Knowledge about each kind of server.
+
+Main type: `Dialect`, one value per server in DIALECTS.
 
 A dialect holds values and pure functions; other packages act on them. To add a server, write one file with one
 `Dialect` and add it to DIALECTS (docs/how-to/add-a-dialect.md). `dialect.at(version)` is the dialect as an older
@@ -55,7 +57,10 @@ _Texts = Literal["engine_dead", "health_dead", "health_hung", "log_dead", "log_s
 
 
 def any_server(*fields: _Texts) -> tuple[re.Pattern[str], ...]:
-    """Patterns of all dialects, without repeats: a gateway may hide which server is behind it."""
+    """Patterns of all dialects, without repeats.
+
+    A gateway may hide which server is behind it.
+    """
     return tuple(dict.fromkeys(p for name in fields for d in DIALECTS.values() for p in getattr(d, name)))
 
 

@@ -1,4 +1,7 @@
-"""Define `Dialect`: everything loadchaos knows about one kind of server, as values and pure functions."""
+"""Define `Dialect`: all knowledge about one kind of server.
+
+It holds values and pure functions.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ class AdminOperation:
     allowed: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def effects_with(self, params: Mapping[str, str]) -> list[str]:
-        """Effects of a call with these parameters over the defaults, without repeats."""
+        """Effects of a call with these parameters, without repeats."""
         found = list(self.effects)
         for name, value in {**self.params, **params}.items():
             found += self.effects_when.get(f"{name}={value}", ())
@@ -77,7 +80,10 @@ class ProbedPage:
 
 @dataclass(frozen=True)
 class DetectionSign:
-    """A GET response that speaks for a dialect: one of `statuses`, and `json_key` in the JSON object if given."""
+    """A GET response that is a sign of a dialect.
+
+    It has one of `statuses`, and `json_key` in its JSON object if that is given.
+    """
 
     path: str
     statuses: Sequence[int] = (200,)
@@ -87,7 +93,10 @@ class DetectionSign:
 
 @dataclass(frozen=True)
 class Era:
-    """Versions below `before` differ in `changes` (fields of Dialect); the oldest era that fits wins."""
+    """Versions below `before` differ in `changes` (fields of Dialect).
+
+    The oldest era that fits wins.
+    """
 
     before: str
     changes: Mapping[str, Any]
@@ -95,7 +104,7 @@ class Era:
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """What a settings page says: values by our names, and descriptions of the machine by label."""
+    """Settings by our names, and descriptions of the machine by label."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
     system: Mapping[str, str] = field(default_factory=dict)
@@ -240,7 +249,10 @@ class Dialect:
         return (*self.engine_dead, *self.engine_unavailable)
 
     def at(self, version: str | None) -> Dialect:
-        """Return this dialect as `version` speaks it; None or an unreadable version is the newest."""
+        """Return this dialect as `version` speaks it.
+
+        None or an unreadable version is the newest.
+        """
         key = version_key(version)
         if key is None:
             return self
@@ -252,7 +264,10 @@ class Dialect:
 
 
 def version_key(version: str | None) -> tuple[int, ...] | None:
-    """Version numbers for comparison: `"0.22.1.post2+cpu"` is (0, 22, 1); None without a leading number."""
+    """Version numbers for comparison: `"0.22.1.post2+cpu"` is (0, 22, 1).
+
+    Returns None without a leading number.
+    """
     match = re.match(r"v?(\d+(?:\.\d+)*)", version or "")
     return tuple(int(n) for n in match[1].split(".")) if match else None
 

@@ -1,4 +1,6 @@
-"""Detect the kind and version of a server from pages it answered. Pure: the caller sends the requests.
+"""Detect the kind and version of a server from pages it answered.
+
+Pure: the caller sends the requests.
 
 Signs, strongest first: the owner of the models, the prefix of the metrics, pages that only one kind of server has.
 """
@@ -50,7 +52,9 @@ class Detected:
 
 
 def detect(pages: Mapping[str, ProbedPage], dialects: Mapping[str, Dialect] = DIALECTS) -> Detected:
-    """Choose the dialect with the most signs; without any it is `openai`. Never raises for what a page holds.
+    """Choose the dialect with the most signs; without any it is `openai`.
+
+    Never raises for what a page holds.
 
     Args:
         pages: Responses by path; a path without a response is left out.
@@ -107,14 +111,20 @@ def _shown(sign: DetectionSign, pages: Mapping[str, ProbedPage]) -> str:
 
 
 def _era_version(version: str | None, at_least: str | None, below: str | None) -> str | None:
-    """A version inside the bounds, for `Dialect.at`: the lowest that is sure, else one below the upper bound."""
+    """Choose a version inside the bounds, for `Dialect.at`.
+
+    It is the lowest that is sure, else one below the upper bound.
+    """
     if version is not None or at_least is not None:
         return version or at_least
     return "0.0" if below is not None else None
 
 
 def _development(pages: Mapping[str, ProbedPage], dialect: Dialect) -> bool | None:
-    """Presence of the development endpoints, which come all together: 405 is there, 404 is not."""
+    """Presence of the development endpoints, which come all together.
+
+    405 means present, 404 absent.
+    """
     if dialect.development_path is None:
         return None
     status = _status(pages, dialect.development_path)

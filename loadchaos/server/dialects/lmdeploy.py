@@ -1,4 +1,7 @@
-"""LMDeploy 0.6 to 0.18; its versions answer the same fault in five different ways."""
+"""LMDeploy 0.6 to 0.18.
+
+Its versions answer the same fault in five different ways.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +92,10 @@ _QUIET_OVER_LENGTH = {"over_length": ("rejected", "empty", "ok")}
 
 
 def _version_bounds(pages: Mapping[str, ProbedPage]) -> VersionBounds:
-    """Version range by the paths, which changed with 0.9, 0.11, 0.14 and 0.16, and by /health, which changed with 0.14."""
+    """Version range by the paths and by /health.
+
+    The paths changed with 0.9, 0.11, 0.14 and 0.16, /health changed with 0.14.
+    """
     openapi = pages.get("/openapi.json")
     paths = json_object(openapi.body).get("paths") if openapi is not None and openapi.status == 200 else None
     if isinstance(paths, dict) and paths:
@@ -110,7 +116,7 @@ def _version_bounds(pages: Mapping[str, ProbedPage]) -> VersionBounds:
 
 
 def _limits(page: str, version: str | None) -> Limits:
-    """KV cache capacity by /distserve/engine_info, a JSON text inside a JSON text."""
+    """KV cache capacity by /distserve/engine_info (JSON inside JSON)."""
     try:
         info = json.loads(page)
         info = json.loads(info) if isinstance(info, str) else info
@@ -122,7 +128,9 @@ def _limits(page: str, version: str | None) -> Limits:
 
 
 def _limits_of(blocks: int, block_size: int, version: str | None) -> Limits:
-    """Longest prompt by version: `_get_max_session_len` of lmdeploy/pytorch/engine/engine.py.
+    """Longest prompt by version.
+
+    It follows `_get_max_session_len` of lmdeploy/pytorch/engine/engine.py.
 
     All blocks up to 0.9.1, all but one in 0.9.2 to 0.11, all but two (one is reserved) since 0.12. The context may be
     shorter, which no endpoint tells.
@@ -141,7 +149,10 @@ _BLOCK_SIZE_IN_LOG = re.compile(r"\bblock_size=(\d+)")
 
 
 def _log_limits(log: str, version: str | None) -> Limits:
-    """Context length and KV cache capacity by the log (--log-level INFO); no endpoint tells the context length."""
+    """Context length and KV cache capacity by the log (--log-level INFO).
+
+    No endpoint tells the context length.
+    """
     found: dict[str, int] = {}
     if sessions := _SESSION_IN_LOG.findall(log):
         found["max_model_len"] = int(sessions[-1])  # the last one is after its own adjustments

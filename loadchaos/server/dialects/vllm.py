@@ -245,7 +245,10 @@ def _read_settings(data: Any) -> ServerSettings:
 
 
 def _anywhere(data: Any, key: str) -> Any:
-    """Value of `key` in nested mappings, nearest to the root; None if there is none."""
+    """Value of `key` in nested mappings, nearest to the root.
+
+    Returns None if there is none.
+    """
     level = [data]
     while level:
         mappings = [d for d in level if isinstance(d, dict)]

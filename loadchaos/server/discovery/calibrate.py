@@ -1,4 +1,6 @@
-"""Identify a server and calibrate token counts, once, before the load. The result is `Facts`.
+"""Identify a server and calibrate token counts, once, before the load.
+
+The result is `Facts`.
 
 Reads and tokenizer calls come first, then a few one-token generations where counting is not enough. Responses become
 facts; only what makes a run impossible (401, wrong model, not HTTP) is an error.
@@ -33,7 +35,9 @@ _FIRST_READ_S = 30.0  # the first read of a server that has just started on a bu
 
 
 async def identify_server(client: DiscoveryClient, request: CalibrationRequest) -> Facts:
-    """Read dialect, version, model, limits and development endpoints; nothing is generated.
+    """Read dialect, version, model, limits and development endpoints.
+
+    Nothing is generated.
 
     Raises:
         TargetError: A run against this server is impossible.
@@ -64,7 +68,10 @@ async def identify_server(client: DiscoveryClient, request: CalibrationRequest) 
 
 
 def _describe_bounds(at_least: str | None, below: str | None) -> str | None:
-    """Describe a version range; the text begins with a number, which `Dialect.at` can read."""
+    """Describe a version range.
+
+    The text begins with a number, which `Dialect.at` can read.
+    """
     if below is None:
         return f"{at_least} or later" if at_least else None
     major, minor = (int(n) for n in below.split(".")[:2])
@@ -134,7 +141,10 @@ def _limits(facts: Facts, entry: Mapping[str, Any], pages: Mapping[str, Discover
 
 
 def with_log(facts: Facts, log: str) -> Facts:
-    """Add the limits that only the first lines of the log tell; what is known already stays."""
+    """Add the limits that only the first lines of the log tell.
+
+    What is known already stays.
+    """
     limits = DIALECTS.get(facts.dialect, UNKNOWN).log_limits(log, facts.version)
     kept = {
         name: value
@@ -148,7 +158,10 @@ def with_log(facts: Facts, log: str) -> Facts:
 
 
 async def _development(client: DiscoveryClient, dialect: Dialect, facts: Facts) -> Facts:
-    """Look for the admin endpoints: GET on a POST route gives 405 if it exists and 404 if not."""
+    """Look for the admin endpoints.
+
+    GET on a POST route gives 405 if it exists and 404 if not.
+    """
     if dialect.development_path is None:
         return facts
     answer = client.pages.get(dialect.development_path)
@@ -160,7 +173,10 @@ async def _development(client: DiscoveryClient, dialect: Dialect, facts: Facts) 
 
 
 async def calibrate(client: DiscoveryClient, facts: Facts, request: CalibrationRequest) -> Facts:
-    """Measure how text, images and videos become tokens; generates at most a few single tokens."""
+    """Measure how text, images and videos become tokens.
+
+    This generates at most a few single tokens.
+    """
     facts = await measure_text(client, facts, request)
     if request.images_per_request:
         facts = await measure_images(client, facts, request)

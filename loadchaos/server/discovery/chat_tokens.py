@@ -1,4 +1,6 @@
-"""Measure the tokens of conversation turns and of words in other scripts, for traffic that needs them.
+"""Measure the tokens of conversation turns and of other scripts.
+
+Only some traffic needs them.
 
 Counts are measured on the server and checked on mixtures. Words whose tokens merge with their neighbours, and templates
 that treat turns unequally, are left out: a planned length is either exact or unknown.
@@ -42,7 +44,9 @@ async def with_chat_tokens(
     scripts: Sequence[str],
     tokenizer: LocalTokenizer | None = None,
 ) -> Facts:
-    """Add the token counts of turns and scripts to the facts, as far as the server allows.
+    """Add the token counts of turns and scripts to the facts.
+
+    What the server does not allow to be measured is left out.
 
     Args:
         client: Where to send the requests.
@@ -69,7 +73,9 @@ async def with_chat_tokens(
 async def _turn_overhead(
     client: DiscoveryClient, facts: Facts, text: TextFacts, counter: TokenCounter | None
 ) -> int | None:
-    """Tokens that one turn adds beside its words; None if turns do not cost the same.
+    """Tokens that one turn adds beside its words.
+
+    Returns None if turns do not cost the same.
 
     Thinking templates (Qwen3) drop marked text of earlier turns; our answers have none.
     """
@@ -103,7 +109,10 @@ async def _conversation(
 
 
 async def _script(counter: TokenCounter, text: TextFacts, words: Sequence[str]) -> tuple[tuple[str, int], ...] | None:
-    """Words whose token count does not depend on their neighbours; None if there are fewer than four."""
+    """Words whose token count does not depend on their neighbours.
+
+    Returns None if there are fewer than four.
+    """
     repeated = await asyncio.gather(*(counter.plain(f" {w}" * _REPEAT) for w in words))
     found = [(f" {w}", n // _REPEAT) for w, n in zip(words, repeated, strict=True) if n and n % _REPEAT == 0]
     if len(found) < 4:
@@ -120,7 +129,10 @@ async def _script(counter: TokenCounter, text: TextFacts, words: Sequence[str]) 
 async def _keep_their_cost(
     counter: TokenCounter, text: TextFacts, words: list[tuple[str, int]]
 ) -> list[tuple[str, int]]:
-    """Keep the words whose token count is the same between any others; each is put between all of them once."""
+    """Keep the words whose token count is the same between any others.
+
+    Each is put between all of them once.
+    """
     around = "".join(w for w, _ in words)
     base = await counter.plain(around + text.unit)
     if base is None:

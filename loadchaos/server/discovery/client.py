@@ -1,4 +1,4 @@
-"""Send single requests to a server before the load, and keep the responses."""
+"""Send single requests to a server and keep the responses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _FIRST_GENERATION_LIMIT_S = 120.0  # a first request may compile for 15 s, on a 
 
 
 def parse_target(text: str) -> str:
-    """Return the base URL without a trailing `/v1`; raises OptionError if it is no http(s) URL."""
+    """Return the base URL without a trailing `/v1`.
+
+    Raises OptionError if it is no http(s) URL.
+    """
     clean = text.strip()
     if not clean:
         raise OptionError("--target is empty: give the server's URL, e.g. http://127.0.0.1:8000")
@@ -92,7 +95,10 @@ class DiscoveryClient:
         return answer
 
     async def post_optional(self, path: str, body: Any, *, admin: bool = False) -> DiscoveryResponse:
-        """POST to an endpoint that not every server has; after 403, 404 or 405 it is not called again."""
+        """POST to an endpoint that not every server has.
+
+        After 403, 404 or 405 it is not called again.
+        """
         if path in self.absent:
             return self.absent[path]
         answer = await self.ask("POST", path, body, admin=admin)
@@ -129,7 +135,7 @@ class DiscoveryClient:
 
 @dataclass(frozen=True)
 class CalibrationRequest:
-    """What the profile will send; only that is measured.
+    """Properties of the profile's traffic; only they are measured.
 
     Args:
         image_sizes: Width and height of the images, in pixels.

@@ -1,4 +1,7 @@
-"""Count tokens with a tokenizer in a local folder (Hugging Face format); nothing is ever downloaded."""
+"""Count tokens with a tokenizer in a local folder (Hugging Face format).
+
+Nothing is ever downloaded.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ _FILE = "tokenizer.json"
 
 @dataclass(frozen=True)
 class LocalTokenizer:
-    """A tokenizer and its chat template; create one with `load`. `path` is as the user gave it."""
+    """A tokenizer and its chat template; create one with `load`.
+
+    `path` is as the user gave it.
+    """
 
     path: str
     tokenizer: Any
@@ -61,7 +67,10 @@ class LocalTokenizer:
         return len(self.tokenizer.encode(text, add_special_tokens=False).ids)
 
     def chat(self, messages: Sequence[Mapping[str, Any]]) -> int | None:
-        """Count the tokens of a chat with the folder's template, up to the answer; None without a template."""
+        """Count the tokens of a chat with the folder's template, up to the answer.
+
+        Returns None without a template.
+        """
         if self.template is None:
             return None
         try:
@@ -80,14 +89,17 @@ def _json(path: Path) -> Mapping[str, Any]:
 
 
 def _token(value: object) -> str | None:
-    """Return the text of a special token, which may be an object with its text."""
+    """Return the text of a special token (a string or an object)."""
     if isinstance(value, Mapping):
         value = value.get("content")
     return value if isinstance(value, str) else None
 
 
 def _template(folder: Path, config: Mapping[str, Any]) -> str | None:
-    """Read the chat template, which newer models have in its own file; of several take the `default`."""
+    """Read the chat template, which newer models have in its own file.
+
+    Of several templates the `default` counts.
+    """
     file = folder / "chat_template.jinja"
     if file.is_file():
         return file.read_text("utf-8")
@@ -98,7 +110,10 @@ def _template(folder: Path, config: Mapping[str, Any]) -> str | None:
 
 
 def _render(template: str, messages: Sequence[Mapping[str, Any]], special: Mapping[str, str]) -> str:
-    """Render a chat template in a sandbox, as transformers does (`utils/chat_template_utils.py`)."""
+    """Render a chat template in a sandbox, as transformers does.
+
+    The original is `utils/chat_template_utils.py`.
+    """
     from jinja2.exceptions import TemplateError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 

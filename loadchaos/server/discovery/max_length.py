@@ -1,4 +1,7 @@
-"""Search for the longest prompt a server accepts, in at most 40 generations of one token each."""
+"""Search for the longest prompt a server accepts.
+
+It takes at most 40 generations of one token each.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ _HIGHEST = 4_000_000
 
 @dataclass(frozen=True)
 class LengthLimit:
-    """Longest prompt that was answered, shortest that was refused (in tokens), and the server's reason."""
+    """Longest accepted and shortest refused prompt, in tokens.
+
+    `reason` is the server's.
+    """
 
     longest: int
     refused: int | None = None
@@ -24,7 +30,10 @@ class LengthLimit:
 
 
 def prompt_limit_unknown(facts: Facts) -> bool:
-    """True if the longest prompt is not known: no context length, or one the KV cache may not hold."""
+    """True if the longest prompt is not known.
+
+    The context length is missing, or the KV cache may not hold it.
+    """
     if facts.max_model_len is None:
         return True
     dialect = DIALECTS.get(facts.dialect)
@@ -36,7 +45,9 @@ def prompt_limit_unknown(facts: Facts) -> bool:
 
 
 async def longest_prompt(client: DiscoveryClient, facts: Facts) -> Facts:
-    """Return facts with `input_limit` found by search; unchanged if prompts cannot be counted exactly.
+    """Return facts with `input_limit` found by search.
+
+    Facts are unchanged if prompts cannot be counted exactly.
 
     Such prompts can break a server near its limit, so the caller needs authorisation.
     """
@@ -62,7 +73,10 @@ async def longest_prompt(client: DiscoveryClient, facts: Facts) -> Facts:
 
 
 def _has_token(answer: DiscoveryResponse) -> bool:
-    """False for an empty answer: LMDeploy up to 0.15 gives 200 without a token to a prompt that is too long."""
+    """False for an empty answer.
+
+    LMDeploy up to 0.15 gives 200 without a token to a prompt that is too long.
+    """
     data = answer.json()
     usage = data.get("usage") if isinstance(data, dict) else None
     return not isinstance(usage, dict) or usage.get("completion_tokens") != 0

@@ -1,4 +1,7 @@
-"""Measure the prompt tokens of images and videos, and the largest number of images in a prompt."""
+"""Measure the prompt tokens of images and videos.
+
+The largest number of images in a prompt is read from a refusal.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ _REFUSALS = (400, 415, 422, 501)
 
 
 def plain_png(width: int, height: int) -> str:
-    """Make a data URL of a one-colour PNG; the token count depends on the size only."""
+    """Make a data URL of a one-colour PNG.
+
+    The token count depends on the size only.
+    """
     from PIL import Image  # only where images are measured
 
     buffer = io.BytesIO()
@@ -34,7 +40,9 @@ def _image_content(text: str, urls: Sequence[str]) -> list[dict[str, Any]]:
 
 
 class _PromptCounter:
-    """Count complete prompts by /render or /tokenize once usage has confirmed them, else by usage.
+    """Count complete prompts with images or videos.
+
+    The counter is /render or /tokenize once usage has confirmed it, else usage.
 
     /render and /tokenize need no generation and leave the server's caches alone. `method` is what was used.
     """
@@ -63,7 +71,10 @@ class _PromptCounter:
         return counted, real
 
     async def without_generation(self, content: list[dict[str, Any]]) -> DiscoveryResponse | None:
-        """Return the response of the first counter that works; None if there is none."""
+        """Return the response of the first counter that works.
+
+        Returns None if there is none.
+        """
         while self._counters:
             answer = await self._counters[0].send_chat([{"role": "user", "content": content}])
             if self._checked or answer.status in (200, *_REFUSALS):  # a refusal may be about this prompt
@@ -73,7 +84,7 @@ class _PromptCounter:
 
 
 async def measure_images(client: DiscoveryClient, facts: Facts, request: CalibrationRequest) -> Facts:
-    """Measure if images are accepted, how many per request, and the prompt tokens of each size."""
+    """Measure image support, the limit per request, and tokens by size."""
     if facts.text is None:
         return facts
     sources = dict(facts.sources)
@@ -104,7 +115,10 @@ async def measure_images(client: DiscoveryClient, facts: Facts, request: Calibra
 async def _max_images(
     client: DiscoveryClient, facts: Facts, request: CalibrationRequest, prompts: _PromptCounter, sentence: str
 ) -> Facts:
-    """Read the limit of images per prompt from a refusal; the images sent are small."""
+    """Read the limit of images per prompt from a refusal.
+
+    The images sent are small.
+    """
     most = request.images_per_request
     content = _image_content(sentence, [plain_png(32, 32)] * most)
     if most < 2:

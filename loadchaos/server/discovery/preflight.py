@@ -1,4 +1,4 @@
-"""Preflight checks: the server is reachable and healthy, the profile fits it, and nobody else uses it.
+"""Preflight checks: the server is healthy, free and fits the profile.
 
 A failed check is a TargetError (exit code 4) that says what to do; results go to the ledger.
 """
@@ -65,7 +65,10 @@ async def wait_until_healthy(
 
 
 async def require_first_answer(client: DiscoveryClient, model: str) -> None:
-    """Send one real request, as a healthy server may die of its first; TargetError without an answer."""
+    """Send one real request, as a healthy server may die of its first.
+
+    Raises TargetError without an answer.
+    """
     answer = await client.generate(model, "Hello")
     if answer.status in (401, 403):
         return  # an answer; the error for it is raised where the models are read
@@ -131,13 +134,18 @@ def require(facts: Facts, requires: Sequence[str], attacks: Sequence[str], image
 
 
 def _is_before(version: str | None, since: str) -> bool:
-    """True if the server told an older version; a range found by its paths (`0.9 to 0.15`) does not count."""
+    """True if the server told an older version.
+
+    A range found by its paths (`0.9 to 0.15`) does not count.
+    """
     mine, theirs = version_key(version), version_key(since)
     return mine is not None and theirs is not None and " " not in (version or "") and mine < theirs
 
 
 async def refuse_to_disturb(client: DiscoveryClient, dialect: Dialect, *, shared: bool, emit: Emit) -> None:
-    """Watch the server's running requests for 5 s; refuse a server that others use.
+    """Watch the server's running requests for 5 s.
+
+    A server that others use is refused.
 
     A gauge that the server renews seldom counts only once it must have been renewed.
 

@@ -1,4 +1,7 @@
-"""Read a server's settings and machine from its settings page, /metrics and the first lines of its log."""
+"""Read a server's settings and a description of its machine.
+
+The sources are its settings page, /metrics and the first lines of its log.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ Configured = Mapping[str, tuple[Any, str]]
 
 
 async def configuration(client: DiscoveryClient, facts: Facts) -> tuple[Configured, Mapping[str, str]]:
-    """Settings by /metrics and, in development mode, the settings page; and descriptions of the machine."""
+    """Read settings and descriptions of the machine.
+
+    The sources are /metrics and, in development mode, the settings page.
+    """
     dialect = DIALECTS.get(facts.dialect, UNKNOWN)
     page = client.pages.get("/metrics")
     found = dict(dialect.metrics_settings(page.text)) if page is not None else {}

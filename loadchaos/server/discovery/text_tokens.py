@@ -1,4 +1,4 @@
-"""Measure the tokens of words: by the server's or a local tokenizer, else by usage."""
+"""Measure the tokens of words by a tokenizer or by usage."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ _SINGLE_WORDS = 12
 
 
 async def measure_text(client: DiscoveryClient, facts: Facts, request: CalibrationRequest) -> Facts:
-    """Measure the tokens of the template and of each word, checked by a real request.
+    """Measure the tokens of the template and of each word.
+
+    A real request checks them.
 
     The user's local tokenizer comes first; if it counts unlike the server, `sources["tokenizer"]` says so and it is not
     used. `Facts.text` is None if nothing can be measured. `quick` measures a few words only.
@@ -69,7 +71,10 @@ async def _measure_words(counter: TokenCounter, asked: Sequence[str]) -> TextFac
 
 
 async def _costs(counter: TokenCounter, asked: Sequence[str]) -> tuple[list[tuple[str, int]], str | None]:
-    """Return words with their token counts, and a unit word of one token; without a unit the words are useless."""
+    """Return words with their token counts, and a unit word of one token.
+
+    Without a unit the words are useless.
+    """
 
     async def cost(word: str) -> int | None:
         total = await counter.plain(word * _REPEAT)
@@ -142,7 +147,10 @@ async def _first_request(client: DiscoveryClient, facts: Facts, sentence: str) -
 
 
 async def _by_folder(client: DiscoveryClient, facts: Facts, folder: LocalTokenizer) -> Facts:
-    """Count words by the local tokenizer; measure the template by one request and check both by another."""
+    """Count words by the local tokenizer.
+
+    The template is measured by one request, and both are checked by another.
+    """
     counter = LocalCounter(folder)
     words, unit = await _costs(counter, _WORDS)
     if unit is None:
@@ -166,7 +174,10 @@ async def _by_folder(client: DiscoveryClient, facts: Facts, folder: LocalTokeniz
 async def _by_folder_alone(
     client: DiscoveryClient, facts: Facts, folder: LocalTokenizer, words: list[tuple[str, int]], unit: str
 ) -> Facts:
-    """Handle a server without usage: check by its own count of a chat, else use the local template."""
+    """Check a local tokenizer against a server without usage.
+
+    The check is the server's own count of a chat. Without one the local template is used unchecked.
+    """
     sentence, expected = sample(words, unit, seed=1)
     by, whole = (
         f"the template of {folder.path}, not checked: the server tells no usage",
@@ -217,7 +228,10 @@ async def _by_usage(client: DiscoveryClient, facts: Facts, *, quick: bool) -> Fa
 
 
 async def _one_by_one(client: DiscoveryClient, facts: Facts, words: Sequence[str]) -> TextFacts | None:
-    """Measure each word by its own answer, then check a mixture; None if it does not agree."""
+    """Measure each word by its own answer, then check a mixture.
+
+    Returns None if it does not agree.
+    """
 
     async def used(text: str) -> int:
         return usage_of(await client.generate(facts.model, text)) or 0

@@ -1,4 +1,6 @@
-"""Count the tokens of a text or chat without a generation: by the server's endpoints or a local tokenizer.
+"""Count the tokens of a text or chat without a generation.
+
+The server's endpoints or a local tokenizer count them.
 
 Each counter returns None if it cannot count: no such endpoint, a refusal, an unknown response.
 """
@@ -29,7 +31,10 @@ class TokenCounter(Protocol):
 
 
 class TokenizeCounter:
-    """Count by vLLM's POST /tokenize. Newer versions count images, older ones do not."""
+    """Count by vLLM's POST /tokenize.
+
+    Newer versions count images, older ones do not.
+    """
 
     source = "tokenize"
 
@@ -57,9 +62,10 @@ class TokenizeCounter:
 
 
 class RenderCounter:
-    """Count by vLLM's POST /v1/.../render (0.18; newer ones with --enable-scale-out).
+    """Count by vLLM's POST /v1/.../render.
 
-    It runs the code of a real request, images and videos included, but uses no GPU and no cache.
+    Version 0.18 has it, newer ones with --enable-scale-out. It runs the code of a real request, images and videos
+    included, but uses no GPU and no cache.
     """
 
     source = "render"
@@ -93,7 +99,10 @@ class RenderCounter:
 
 
 class EncodeCounter:
-    """Count by LMDeploy's POST /v1/encode; `do_preprocess` adds the chat template to one user message."""
+    """Count by LMDeploy's POST /v1/encode.
+
+    `do_preprocess` adds the chat template to one user message.
+    """
 
     source = "encode"
 
@@ -115,7 +124,10 @@ class EncodeCounter:
 
 
 class LocalCounter:
-    """Count by a local tokenizer, whose chat template may differ from the server's."""
+    """Count by a local tokenizer.
+
+    Its chat template may differ from the server's.
+    """
 
     source = "tokenizer"
 
@@ -143,7 +155,7 @@ def server_counters(client: DiscoveryClient, facts: Facts) -> list[TokenCounter]
 
 
 def prompt_counters(client: DiscoveryClient, facts: Facts) -> list[RenderCounter | TokenizeCounter]:
-    """List the server's counters of complete prompts with images, likeliest first."""
+    """List the server's counters of prompts with images, likeliest first."""
     known: list[RenderCounter | TokenizeCounter] = [
         RenderCounter(client, facts.model),
         TokenizeCounter(client, facts.model),
@@ -153,7 +165,10 @@ def prompt_counters(client: DiscoveryClient, facts: Facts) -> list[RenderCounter
 
 
 def counter_used(client: DiscoveryClient, facts: Facts, folder: LocalTokenizer | None) -> TokenCounter | None:
-    """Return the counter that counted the words of these facts; None if it was usage or nothing."""
+    """Return the counter that counted the words of these facts.
+
+    Returns None if it was usage or nothing.
+    """
     source = facts.text.source if facts.text is not None else ""
     known = [*server_counters(client, facts), *([LocalCounter(folder)] if folder is not None else [])]
     return next((c for c in known if source.split(",")[0] == c.source), None)

@@ -1,4 +1,4 @@
-"""Monitor a server: health probe, metrics scraper, logs, processes, orchestrators, machines and a canary.
+"""Monitor a server: health, metrics, logs, processes, machines, canary.
 
 Main type: `Monitor`, which starts and stops all parts.
 

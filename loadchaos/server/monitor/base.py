@@ -1,4 +1,4 @@
-"""Types that the parts of the monitor share: where rows go, and how the server is reached."""
+"""Define where the monitor writes and how it reaches the server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from loadchaos.core.redact import Redactor
 
 @dataclass(frozen=True)
 class MonitorOutput:
-    """Where the monitor writes: rows, and raw pages and logs below the run folder."""
+    """The monitor's output: rows, raw pages and logs.
+
+    Files go below the run folder.
+    """
 
     emit_event: Emit
     emit_metrics: Emit

@@ -1,4 +1,6 @@
-"""Canary: send two small prompts with known answers, before the load and during it.
+"""Send canaries: two small prompts with known answers.
+
+They are sent before the load and during it.
 
 `exact` has one right answer, which does not depend on other requests. `echo` makes the model repeat a word that only this
 request has, so another request's word in the answer proves that the server mixes requests up. The answers are judged in
@@ -32,7 +34,9 @@ _ECHO = "Repeat this word 3 times, with single blanks between, and nothing else:
 
 
 class Canary:
-    """Send canaries to one server: `learn` before the load, `start` and `stop` around it.
+    """Send canaries to one server.
+
+    `learn` runs before the load, `start` and `stop` around it.
 
     Writes `canary` rows; never raises.
     """
@@ -60,7 +64,7 @@ class Canary:
                 await self._send_both(client, "idle")
 
     def start(self, paused: Callable[[], bool]) -> None:
-        """Send canaries until `stop`, except while `paused()` (the server is down)."""
+        """Send canaries until `stop`, except while `paused()` is true."""
         self._task = asyncio.create_task(self._run(paused))
 
     async def stop(self) -> None:
@@ -126,7 +130,7 @@ class Canary:
 
 
 def _answer_text(answer: Any) -> str:
-    """Return the text of a chat completion, or its reasoning if it has no other text.
+    """Return the text of a chat completion, else its reasoning.
 
     Raises:
         LookupError: It is no chat completion; TypeError likewise.

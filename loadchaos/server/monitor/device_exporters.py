@@ -1,4 +1,4 @@
-"""Scrape dcgm-exporter and node-exporter every five seconds, for the machines a server runs on.
+"""Scrape dcgm-exporter and node-exporter every five seconds.
 
 Metric names are those of dcgm-exporter 3 and 4 and node-exporter 1. Figures a page lacks are left out.
 """
@@ -43,7 +43,10 @@ class DeviceExporter:
 
 
 def _gpu(labels: Mapping[str, str]) -> str | None:
-    """Return `gpu0`; None for parts of a GPU (MIG), whose share of it is not known."""
+    """Return `gpu0`.
+
+    Returns None for parts of a GPU (MIG), whose share of it is not known.
+    """
     return None if labels.get("GPU_I_ID") or "gpu" not in labels else f"gpu{labels['gpu']}"
 
 
@@ -97,7 +100,10 @@ NODE = DeviceExporter(
 
 
 class DeviceScraper:
-    """Scrape one exporter until cancelled; `run()` is the task. Writes `device` rows."""
+    """Scrape one exporter until cancelled; `run()` is the task.
+
+    Writes `device` rows.
+    """
 
     def __init__(
         self,

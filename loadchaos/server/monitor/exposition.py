@@ -20,7 +20,10 @@ EVERY_ENGINE = "*"
 
 @dataclass(frozen=True)
 class _Series:
-    """One of our names that a series belongs to; `rank` is the position of the server's name in the list."""
+    """One of our names that a series belongs to.
+
+    `rank` is the position of the server's name in the list.
+    """
 
     ours: str
     rank: int
@@ -33,7 +36,9 @@ def _engine(labels: Mapping[str, str]) -> str:
 
 
 class PageParser:
-    """Parse the pages of one server. `bad_lines` counts the lines of the last page that are no exposition.
+    """Parse the pages of one server.
+
+    `bad_lines` counts the lines of the last page that are no exposition.
 
     Args:
         names: Metrics to read.
@@ -52,7 +57,9 @@ class PageParser:
         self.bad_lines = 0
 
     def parse(self, page: bytes) -> dict[str, dict[str, float]]:
-        """Return values by engine and our name: sums over all other labels, for the first server name on the page.
+        """Return values by engine and our name, summed over other labels.
+
+        Of several server names the first on the list that is on the page counts.
 
         Series without an engine label (process_start_time_seconds) count for every engine. A page without any engine
         label gives engine "0".

@@ -1,4 +1,4 @@
-"""Record when a part of the monitor could not observe the server, and for how long."""
+"""Record gaps in the observation of a server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ _REPEAT_S = 10.0
 
 
 class CoverageGap:
-    """Write `gap` rows for one source of one replica: at the start of a gap, every 10 s, and at its end."""
+    """Write `gap` rows for one source of one replica.
+
+    A gap gets a row at its start, every 10 s, and at its end.
+    """
 
     def __init__(self, emit: Emit, replica: str, source: str) -> None:
         self._emit, self._replica, self._source = emit, replica, source

@@ -25,7 +25,10 @@ _BODY_CHARS = 300
 
 
 class HealthProbe:
-    """Probe one replica until cancelled; `run()` is the task. `healthy` is set while the last /health was good."""
+    """Probe one replica until cancelled; `run()` is the task.
+
+    `healthy` is set while the last /health was good.
+    """
 
     def __init__(
         self,
@@ -60,7 +63,10 @@ class HealthProbe:
 
     @property
     def skip_reason(self) -> str | None:
-        """Reason to send no other request: "" if there is none, None while it has never been up."""
+        """Reason to send no other request; "" if there is none.
+
+        It is None while the server has never been up.
+        """
         if not self._was_up:
             return None
         return "the server is down" if self.down else ""

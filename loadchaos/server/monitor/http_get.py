@@ -23,7 +23,10 @@ _LONGEST_BODY_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where to send a GET, and with which headers; `path` includes the URL's prefix and query."""
+    """Target of a GET, with its headers.
+
+    `path` includes the URL's prefix and query.
+    """
 
     host: str
     port: int
@@ -120,7 +123,10 @@ def describe(error: BaseException) -> str:
 
 
 async def tcp_connect(endpoint: Endpoint, limit_s: float) -> tuple[int, str | None]:
-    """Connect by TCP without TLS; return the duration in ns and the error, if any."""
+    """Connect by TCP without TLS.
+
+    Returns the duration in ns and the error, if any.
+    """
     begin = time.monotonic_ns()
     try:
         async with asyncio.timeout(limit_s):
@@ -133,7 +139,10 @@ async def tcp_connect(endpoint: Endpoint, limit_s: float) -> tuple[int, str | No
 
 
 async def get(endpoint: Endpoint, limit_s: float) -> HttpResponse:
-    """GET an endpoint on a new connection; never raises for what the server or the network does."""
+    """GET an endpoint on a new connection.
+
+    Never raises for what the server or the network does.
+    """
     begin = time.monotonic_ns()
     collector = _Collector()
     parser = httptools.HttpResponseParser(collector)

@@ -1,4 +1,4 @@
-"""Scan new log bytes for shutdown, failure and engine-death texts, without classifying them.
+"""Scan new log bytes for shutdown, failure and engine-death texts.
 
 After a SIGTERM a server ends like one that dies, and only the log tells them apart. A server that outlives its engine
 (LMDeploy) says so in its log long before /health does. So these texts must not wait for the classifier.
@@ -24,7 +24,10 @@ _TEXTS = re.compile(f"(?P<failing>{_FAILING})|(?P<dead>{_DEAD})|(?P<ending>{_SHU
 
 
 class LogAlarms:
-    """Scan one log of the run folder. Writes `heard` rows; of repeated texts one every 5 s. Never waits or raises."""
+    """Scan one log of the run folder.
+
+    Writes `heard` rows; of repeated texts one every 5 s. Never waits or raises.
+    """
 
     def __init__(self, path: Path, replica: str, emit: Emit) -> None:
         self._path, self._replica, self._emit = path, replica, emit

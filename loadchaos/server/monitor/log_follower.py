@@ -1,4 +1,7 @@
-"""Follow one log in a thread and write it to the run folder; the loop only gets its gaps."""
+"""Follow one log in a thread and write it to the run folder.
+
+The loop only gets its gaps.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,10 @@ class FollowedLog:
 
 
 class LogFollower:
-    """Follow one log. `start` and `stop` are called on the loop; everything else happens in the thread."""
+    """Follow one log.
+
+    `start` and `stop` are called on the loop; everything else happens in the thread.
+    """
 
     def __init__(self, log: FollowedLog, folder: Path, emit: Emit, redactor: Redactor) -> None:
         self._log, self._emit, self._redactor = log, emit, redactor

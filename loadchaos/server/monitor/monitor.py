@@ -174,7 +174,10 @@ class Monitor:
         self._alarms[-1].poll()
 
     def poll_logs(self) -> None:
-        """Scan the logs for shutdown and death texts now; called before a sign of death is judged."""
+        """Scan the logs for shutdown and death texts now.
+
+        Called before a sign of death is judged.
+        """
         for alarms in self._alarms:
             alarms.poll()
 
@@ -184,7 +187,10 @@ class Monitor:
             await scraper.save_page(why)
 
     async def read_head(self, replica: str) -> str:
-        """Return the first 64 kB of this replica's logs, redacted; they hold version and flags."""
+        """Return the first 64 kB of this replica's logs, redacted.
+
+        They hold version and flags.
+        """
         return "".join([await follower.head() for follower in self._followers.get(replica, ())])
 
     async def wait_healthy(self, replica: str, limit_s: float) -> bool:

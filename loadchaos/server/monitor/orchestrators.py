@@ -1,4 +1,6 @@
-"""Poll docker, Kubernetes or systemd for a server's state, its last end and its restarts.
+"""Poll docker, Kubernetes or systemd for the state of a server.
+
+The state includes its last end and its restarts.
 
 The place of the log (`docker:NAME`, `k8s:NS/POD[/CONTAINER]`, `journal:UNIT`) names what to poll.
 """
@@ -65,7 +67,10 @@ def _docker(page: str) -> ContainerStatus:
 
 
 def _kubernetes(container: str | None) -> Reader:
-    """Read `kubectl get pod -o json`: the container's state, and the one before its last restart."""
+    """Read `kubectl get pod -o json`.
+
+    The state includes the one before the last restart.
+    """
 
     def read(page: str) -> ContainerStatus:
         status = json.loads(page)["status"]
@@ -91,7 +96,10 @@ def _kubernetes(container: str | None) -> Reader:
 
 
 def _systemd(page: str) -> ContainerStatus:
-    """Read `systemctl show`: Result and ExecMain* are of the newest end until the unit starts again."""
+    """Read `systemctl show`.
+
+    Result and ExecMain* are of the newest end until the unit starts again.
+    """
     shown = dict(line.split("=", 1) for line in page.splitlines() if "=" in line)
     if shown.get("LoadState") not in (None, "loaded"):
         raise ValueError(f"the unit is {shown['LoadState']}")
@@ -112,7 +120,10 @@ def _systemd(page: str) -> ContainerStatus:
 
 
 def _docker_ends(page: str, now: ContainerStatus) -> ContainerStatus:
-    """Read the last end from `docker events`; `docker inspect` forgets it once the container runs again."""
+    """Read the last end from `docker events`.
+
+    `docker inspect` forgets it once the container runs again.
+    """
     events = [json.loads(line) for line in page.splitlines() if line.strip()]
     dies = [e["Actor"]["Attributes"].get("exitCode") for e in events if e.get("Action") == "die"]
     oom = any(e.get("Action") == "oom" for e in events)
@@ -125,7 +136,10 @@ _SYSTEMD = "LoadState,ActiveState,MainPID,Result,ExecMainCode,ExecMainStatus,NRe
 
 @dataclass(frozen=True)
 class _StatusCommand:
-    """The command that reads a status, and its parser; `past` is a command for an end before the present start."""
+    """The command that reads a status, and its parser.
+
+    `past` is a command for an end before the present start.
+    """
 
     argv: Sequence[str]
     read: Reader
@@ -133,7 +147,10 @@ class _StatusCommand:
 
 
 def _status_command(spec: str) -> _StatusCommand | None:
-    """Choose the status command for a log; None for a log without an orchestrator."""
+    """Choose the status command for a log.
+
+    Returns None for a log without an orchestrator.
+    """
     kind, rest = read_spec(spec)
     if kind == "docker":
         filters = (f"container={rest}", "event=die", "event=oom")
@@ -149,7 +166,9 @@ def _status_command(spec: str) -> _StatusCommand | None:
 
 
 class OrchestratorMonitor:
-    """Poll one replica every two seconds until cancelled; `run()` is the task. Writes `supervisor` rows.
+    """Poll one replica every two seconds until cancelled; `run()` is the task.
+
+    Writes `supervisor` rows.
 
     `what` is seen (the first status), ended (it does not run, or runs again after an end) or started. Failed polls write
     one gap without length: the other parts still observe the server.

@@ -1,4 +1,7 @@
-"""Monitor a server's processes on this machine: state, CPU, memory, threads, files, and their end."""
+"""Monitor a server's processes on this machine.
+
+Rows have state, CPU, memory, threads, files, and the end of each.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ Roles = Sequence[tuple[re.Pattern[str], str]]
 
 @dataclass
 class _KnownProcess:
-    """One known process; `fd` is its pidfd, which is readable once it has ended, or None."""
+    """One known process.
+
+    `fd` is its pidfd, which is readable once it has ended, or None.
+    """
 
     process: psutil.Process
     role: str
@@ -43,7 +49,9 @@ class _KnownProcess:
 
 
 class ProcessMonitor:
-    """Monitor the process tree below one pid until cancelled; `run()` is the task, `set_pid` sets another tree.
+    """Monitor the process tree below one pid until cancelled.
+
+    `run()` is the task, `set_pid` sets another tree.
 
     A process is `gone` when it has ended, even if nobody has collected it yet (state Z). That is known at once with pidfd,
     else within 250 ms. Processes that outlive their parent stay monitored.
@@ -57,7 +65,10 @@ class ProcessMonitor:
         self._set_at = 0.0
 
     def set_pid(self, pid: int | None) -> None:
-        """Monitor this process and its children; the ones known before stay until they are gone."""
+        """Monitor this process and its children.
+
+        The ones known before stay until they are gone.
+        """
         self._root = pid
         self._set_at = time.monotonic()
         self._changed.set()
@@ -103,7 +114,10 @@ class ProcessMonitor:
             self._gone(known)
 
     def _rename(self, known: _KnownProcess, process: psutil.Process, title: str) -> None:
-        """Handle a new title (vLLM sets them after loading), or another process with the same pid."""
+        """Handle a new title of a process, or a reused pid.
+
+        vLLM sets titles after loading.
+        """
         if process != known.process:
             self._gone(known)
             self._add(process, title)
@@ -211,7 +225,10 @@ def _open_file_limit(process: psutil.Process) -> int | None:
 
 
 def _tree(root: int) -> list[tuple[psutil.Process, str]]:
-    """List the process and its descendants with their titles; empty when it is gone."""
+    """List the process and its descendants with their titles.
+
+    Empty when it is gone.
+    """
     try:
         top = psutil.Process(root)
         processes = [top, *top.children(recursive=True)]

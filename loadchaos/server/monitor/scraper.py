@@ -1,4 +1,7 @@
-"""Scrape a server's /metrics once a second; keep raw pages at the start, every 10 minutes and on demand."""
+"""Scrape a server's /metrics once a second.
+
+Keep raw pages at the start, every 10 minutes and on demand.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ _PAGE_EVERY_S = 600.0
 
 
 class RawPageWriter:
-    """Number and write raw pages under `folder`; shared by all replicas, so that names are unique."""
+    """Number and write raw pages under `folder`.
+
+    Shared by all replicas, so that names are unique.
+    """
 
     def __init__(self, folder: Path, redactor: Redactor) -> None:
         self._folder, self._redactor = folder, redactor
@@ -31,7 +37,9 @@ class RawPageWriter:
         self._numbers: Iterator[int] = itertools.count(taken + 1)
 
     async def write(self, page: bytes) -> str:
-        """Write a page without blocking the loop; return its path below the run folder.
+        """Write a page without blocking the loop.
+
+        Return its path below the run folder.
 
         Raises:
             OSError: It cannot be written.

@@ -1,4 +1,7 @@
-"""Measure the lag of our own event loop: every time we record may be late by so much."""
+"""Measure the lag of our own event loop.
+
+Every time we record may be late by so much.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ _LATE_S = 1.0
 
 
 class EventLoopLag:
-    """Measure the event loop's lag until cancelled; `run()` is the task. `worst_s` is the largest lag so far."""
+    """Measure the event loop's lag until cancelled; `run()` is the task.
+
+    `worst_s` is the largest lag so far.
+    """
 
     def __init__(self, emit: Emit) -> None:
         self._gap = CoverageGap(emit, "", "watch")

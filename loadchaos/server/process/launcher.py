@@ -32,7 +32,7 @@ HIDDEN_VARIABLE = "LOADCHAOS_HIDE_"
 
 @dataclass(frozen=True)
 class LaunchCommand:
-    """How to start a server.
+    """A command that starts a server, with its environment and limits.
 
     Args:
         env: Variables on top of our environment.
@@ -52,7 +52,10 @@ class LaunchCommand:
 
 @dataclass(frozen=True)
 class CommandLine:
-    """A parsed command line such as `VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --port 8000`, and the server's URL."""
+    """A parsed command line, and the server's URL.
+
+    An example is `VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --port 8000`.
+    """
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -92,19 +95,28 @@ def parse_command_line(line: str | Sequence[str]) -> CommandLine:
 
 
 def _default_port(parts: Sequence[str]) -> int:
-    """Return the port of a command without --port: the default of the server it names, else vLLM's."""
+    """Return the port of a command without --port.
+
+    It is the default of the server it names, else vLLM's.
+    """
     special = [d for d in DIALECTS.values() if d.command_word and d.default_port != DEFAULT_DIALECT.default_port]
     named = (d for d in special if any(d.command_word in part for part in parts))
     return next(named, DEFAULT_DIALECT).default_port
 
 
 def _at_home(word: str) -> str:
-    """Expand `~/x` as a shell does; leave every other argument (a URL, JSON) as it is."""
+    """Expand `~/x` as a shell does.
+
+    Leave every other argument (a URL, JSON) as it is.
+    """
     return str(Path(word).expanduser()) if word.startswith("~") else word
 
 
 def refuse_taken_port(url: str) -> None:
-    """Raise OptionError if a server listens there already: it would be tested in place of the one we start."""
+    """Raise OptionError if a server listens there already.
+
+    That server would be tested in place of the one we start.
+    """
     parts = urlsplit(url)
     with socket.socket(socket.AF_INET6 if ":" in (parts.hostname or "") else socket.AF_INET) as s:
         s.settimeout(0.5)
@@ -115,7 +127,10 @@ def refuse_taken_port(url: str) -> None:
 
 
 def last_line(log: Path) -> str:
-    """Return the newest non-empty line of a log, at most 200 characters; "" if there is none."""
+    """Return the newest non-empty line of a log, at most 200 characters.
+
+    "" if there is none.
+    """
     try:
         with log.open("rb") as f:
             f.seek(max(0, log.stat().st_size - _TAIL_BYTES))
@@ -137,7 +152,12 @@ def _option(parts: Sequence[str], *names: str) -> str | None:
 
 @dataclass(frozen=True)
 class ServerExit:
-    """How a server ended: exit code or signal, and a description; `asked` if we stopped it ourselves."""
+    """End of a server: exit code or signal, and a description.
+
+    `asked` if we stopped it ourselves.
+
+    `asked` if we stopped it ourselves.
+    """
 
     code: int | None
     signal: int | None
@@ -147,7 +167,10 @@ class ServerExit:
 
 
 class LaunchedServer:
-    """A server started by us. `pid` is set by `start`; `exit` is done once the server's process has ended."""
+    """A server started by us.
+
+    `pid` is set by `start`; `exit` is done once the server's process has ended.
+    """
 
     def __init__(self, command: LaunchCommand, folder: Path, emit: Emit, shown: Sequence[str]) -> None:
         self._command = command
@@ -165,7 +188,10 @@ class LaunchedServer:
         self.exit: asyncio.Future[ServerExit] = asyncio.get_running_loop().create_future()
 
     async def start(self) -> None:
-        """Start supervisor and server; return once the server's process exists or could not be started."""
+        """Start supervisor and server.
+
+        Return once the server's process exists or could not be started.
+        """
         self._gpus = await nvml.memory_used_mib()
         # We hold the reading end as well: a server whose supervisor is killed must not fail on writing its output.
         self._output, output = os.pipe()
@@ -210,7 +236,10 @@ class LaunchedServer:
         self._started.set()
 
     def _supervisor_lost(self) -> None:
-        """Record that the supervisor was killed. The server may live on: this is no proof of its death."""
+        """Record that the supervisor was killed.
+
+        The server may live on: this is no proof of its death.
+        """
         self.lost = True
         self._gap(time.monotonic_ns(), "the supervisor process was killed; later server output is not recorded")
 
@@ -253,12 +282,18 @@ class LaunchedServer:
         self._row("ready", time.monotonic_ns(), reason="")
 
     async def wait_recorded(self, limit_s: float = 10.0) -> None:
-        """Wait until the output of a server that has ended by itself is recorded and its supervisor has ended."""
+        """Wait until the output of an ended server is recorded.
+
+        Its supervisor has ended then.
+        """
         await self._wait_for_supervisor(limit_s)
         await self._record_gpu_memory()
 
     async def stop(self, grace_s: float = 10.0) -> None:
-        """Stop the server (SIGTERM, later SIGKILL of all its processes) and wait for the supervisor's end."""
+        """Stop the server and wait for the end of its supervisor.
+
+        The server gets SIGTERM, and after `grace_s` all its processes get SIGKILL.
+        """
         self._asked = True
         await self._order({"what": "term", "grace_s": grace_s})
         await self._wait_for_supervisor(grace_s + 8.0)
@@ -273,7 +308,10 @@ class LaunchedServer:
         await self._wait_for_supervisor(5.0)
 
     async def _record_gpu_memory(self) -> None:
-        """Record if its GPU memory is free again: the next server lacks what is not."""
+        """Record if its GPU memory is free again.
+
+        The next server lacks what is not.
+        """
         before, self._gpus = self._gpus, None
         found = await nvml.wait_memory_freed(before, _FREED_WITHIN_S) if before else None
         if found is not None:

@@ -1,4 +1,6 @@
-"""Supervisor process: owns a launched server's process group, records its output, and stops it when `run` is gone.
+"""Supervisor process of a launched server.
+
+It owns the server's process group, records its output, and stops it when `run` is gone.
 
 It is a separate process so that the server does not outlive us (kill -9 included) and a stalled terminal never blocks
 the server's output. It exchanges JSON lines: reports on stdout (`start`, `exit`), orders on stdin (`term`, `kill`). The
@@ -46,7 +48,10 @@ _REPORT = threading.Lock()
 
 
 def _become_subreaper() -> None:
-    """Adopt orphans of the server (an engine core whose parent was killed), so that none is left behind."""
+    """Adopt orphans of the server, so that none is left behind.
+
+    An example is an engine core whose parent was killed.
+    """
     with contextlib.suppress(OSError, AttributeError):  # not Linux: only the process group is stopped then
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -59,7 +64,9 @@ def _report(what: str, **detail: Any) -> None:
 
 
 class LogFile:
-    """Write server.log and its index; the index row (offset, bytes, arrival time) goes before the bytes it describes.
+    """Write server.log and its index.
+
+    The index row (offset, bytes, arrival time) goes before the bytes it describes.
 
     Output that cannot be written (disk full) is dropped and counted: the server must never wait for our disk.
     """
@@ -112,7 +119,10 @@ class ServerSupervisor:
         self._asked = False
 
     def start(self, command: list[str]) -> bool:
-        """Start the server in its own session; False (after an exit report) when the command cannot be run."""
+        """Start the server in its own session.
+
+        False (after an exit report) when the command cannot be run.
+        """
         try:
             self._server = subprocess.Popen(
                 command,
@@ -134,14 +144,20 @@ class ServerSupervisor:
         return True
 
     def _limit(self) -> None:
-        """Set the limits in the new process before the server runs; our own hard limits cap them."""
+        """Set the limits in the new process before the server runs.
+
+        Our own hard limits cap them.
+        """
         for name, most in self._limits.items():
             _, hard = resource.getrlimit(LIMITS[name])
             most = most if hard == resource.RLIM_INFINITY else min(most, hard)
             resource.setrlimit(LIMITS[name], (most, most))
 
     def wait(self) -> int:
-        """Wait for the server's exit, report it and stop its remaining processes; return our exit code, 0."""
+        """Wait for the server's exit, report it and stop its remaining processes.
+
+        Return our exit code, 0.
+        """
         assert self._server is not None
         code = self._server.wait()
         reason = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
@@ -157,7 +173,10 @@ class ServerSupervisor:
         return 0
 
     def end(self, grace_s: float = _TERM_GRACE_S) -> None:
-        """Send SIGTERM to the server and, after `grace_s`, SIGKILL to all its processes; repeated calls are safe."""
+        """Send SIGTERM to the server, after `grace_s` SIGKILL to all processes.
+
+        Repeated calls are safe.
+        """
         if self._server is None or not self._ending.acquire(blocking=False):
             return
         with contextlib.suppress(ProcessLookupError):
@@ -206,7 +225,10 @@ class ServerSupervisor:
         self._log.append(self._redactor.flush(), time.monotonic_ns())
 
     def _read_orders(self) -> None:
-        """Read orders from `run`, one JSON object per line; end of file means that `run` is gone."""
+        """Read orders from `run`, one JSON object per line.
+
+        End of file means that `run` is gone.
+        """
         for line in sys.stdin:
             try:
                 order = json.loads(line)

@@ -1,4 +1,4 @@
-"""Follow server logs in files, containers, pods, units, on other machines, and in the kernel. Main type: `LogSource`.
+"""Follow server logs, wherever they are. Main type: `LogSource`.
 
 To add a place, write a class with `head` and `follow` and add it to SOURCES under its prefix.
 """
@@ -30,7 +30,9 @@ SOURCES: Mapping[str, tuple[re.Pattern[str], str, Callable[[str], LogSource]]] =
 
 
 def read_spec(spec: str) -> tuple[str, str]:
-    """Split `docker:vllm` into ("docker", "vllm"); a path gives ("file", path).
+    """Split `docker:vllm` into ("docker", "vllm").
+
+    A path gives ("file", path).
 
     Raises:
         OptionError: It is neither; the message says what was expected.
@@ -52,6 +54,9 @@ def read_spec(spec: str) -> tuple[str, str]:
 
 
 def open_source(spec: str) -> LogSource:
-    """Open the log that `spec` names; a file is followed from its present end. Raises OptionError like `read_spec`."""
+    """Open the log that `spec` names; a file is followed from its present end.
+
+    Raises OptionError like `read_spec`.
+    """
     kind, rest = read_spec(spec)
     return FileSource(Path(rest).expanduser()) if kind == "file" else SOURCES[kind][2](rest)

@@ -15,9 +15,15 @@ class LogSource(Protocol):
     """A place where a log can be followed."""
 
     def head(self, limit_bytes: int) -> bytes:
-        """Return the beginning of the log, which has version and flags; empty if it cannot be read."""
+        """Return the beginning of the log, which has version and flags.
+
+        Empty if it cannot be read.
+        """
         ...
 
     def follow(self, feed: Feed, report_gap: ReportGap, stop: threading.Event) -> None:
-        """Feed every new byte in order and report gaps, until `stop` is set; runs in its own thread."""
+        """Feed every new byte in order and report gaps, until `stop` is set.
+
+        Runs in its own thread.
+        """
         ...

@@ -1,4 +1,7 @@
-"""Follow a log through a command that prints it: docker, kubectl, journalctl, ssh, or the user's own."""
+"""Follow a log through a command that prints it.
+
+The command is docker, kubectl, journalctl, ssh, or the user's own.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,9 @@ Argv = Callable[[float | None], Sequence[str]]
 
 
 class CommandSource:
-    """Follow one command; when it ends, start it again with the lines that came meanwhile, if it can print them.
+    """Follow one command.
+
+    When it ends, start it again with the lines that came meanwhile, if it can print them.
 
     Args:
         argv: The command.
@@ -48,7 +53,10 @@ class CommandSource:
         return _output(self._head_argv, limit_bytes) if self._head_argv is not None else b""
 
     def _catch_up(self, feed: Feed) -> None:
-        """Feed the last lines before a restart that were not printed, if the log of that time is kept."""
+        """Feed lines before a restart that were not printed.
+
+        This needs a kept log of that time.
+        """
         past = _output(self._past_argv, _MOST_PAST_BYTES) if self._past_argv is not None else b""
         if not past or past[-_KNOWN_BYTES:] == self._caught_up:
             return
@@ -110,7 +118,10 @@ class CommandSource:
 
 
 def _output(argv: Sequence[str], limit_bytes: int) -> bytes:
-    """Return the beginning of what a command prints within ten seconds; empty if it cannot be started."""
+    """Return the beginning of what a command prints within ten seconds.
+
+    Empty if it cannot be started.
+    """
     try:
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
@@ -182,7 +193,7 @@ def journal(unit: str) -> CommandSource:
 
 
 def ssh(where: str) -> CommandSource:
-    """Follow HOST:PATH with `tail -F` over ssh, which never prompts for a password."""
+    """Follow HOST:PATH with `tail -F` over ssh, without a password prompt."""
     host, _, path = where.partition(":")
     base = ["ssh", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=5", host]
     quoted = "'" + path.replace("'", "'\\''") + "'"

@@ -1,4 +1,4 @@
-"""Follow the kernel log of this machine for Xid errors of the GPU driver and kills of the OOM killer.
+"""Follow the kernel log for GPU Xid errors and OOM kills.
 
 /dev/kmsg gives one record per read, `priority,sequence,microseconds,flags;text`, followed by field lines that begin with a
 blank. All other records are dropped.
@@ -21,7 +21,10 @@ _TEXTS = re.compile(rb"NVRM: Xid|Out of memory: Killed process|oom-kill:constrai
 
 
 class KernelSource:
-    """Follow the kernel log from its present end. One that may not be read gives one gap without length."""
+    """Follow the kernel log from its present end.
+
+    One that may not be read gives one gap without length.
+    """
 
     def __init__(self, path: Path = DEVICE) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""Write a followed log to the run folder: redacted bytes, and an index with the arrival time of each piece.
+"""Write a followed log to the run folder, redacted and with an index.
 
 The index row (offset, bytes, arrival time) is written before the bytes it describes, as for a launched server's log. Each
 hour the index starts a new part, like every file of rows; the log stays one file.
@@ -19,7 +19,10 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 class LogSink:
-    """Write `<label>.log` and `<label>.index.jsonl`; used by one thread. Raises OSError when the disk refuses."""
+    """Write `<label>.log` and `<label>.index.jsonl`; used by one thread.
+
+    Raises OSError when the disk refuses.
+    """
 
     def __init__(self, folder: Path, label: str, source: str, redactor: Redactor) -> None:
         self._redactor = redactor.fork()
