@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadchaos.core.latency import LatencyHistograms
-from loadchaos.core.model import BLAMELESS, Row
+from loadchaos.core.ledger.rows import BeginRow, EndRow, MissedRow
+from loadchaos.core.model import BLAMELESS
 from loadchaos.core.stats import LogHistogram
 
 S = 1_000_000_000
@@ -79,7 +80,7 @@ class RequestStats:
         self.came_ok: Counter[str] = Counter()
         self.first_sent_ns: int | None = None
 
-    def begin(self, row: Row) -> Sent:
+    def begin(self, row: BeginRow) -> Sent:
         """Fold a begin row."""
         sent = Sent(
             str(row["id"]),
@@ -100,7 +101,7 @@ class RequestStats:
             self._phase(row).lag.add(max(0, sent.sent_ns - int(due_ns)))
         return sent
 
-    def end(self, row: Row) -> Sent | None:
+    def end(self, row: EndRow) -> Sent | None:
         """Fold an end row; gives what was sent, None when its begin row is not there (missed, or lost)."""
         outcome, traffic = str(row.get("outcome")), str(row.get("traffic", ""))
         self.count(traffic, outcome)
@@ -122,7 +123,7 @@ class RequestStats:
             self.came_ok[traffic] += outcome in expect
         return sent
 
-    def miss(self, row: Row) -> None:
+    def miss(self, row: MissedRow) -> None:
         """Fold a `missed` row, which counts many at once."""
         n = int(row.get("count") or 0)
         self.count(str(row.get("traffic", "")), "missed", n)
@@ -176,10 +177,10 @@ class RequestStats:
         ended: Iterable[Sent] = (sent for at_ns, sent, _ in self.recent_ends if at_ns >= ns)
         return sorted((s for s in (*ended, *self.in_flight.values()) if s.sent_ns <= ns), key=lambda s: s.sent_ns)
 
-    def _miss(self, row: Row, why: str, n: int) -> None:
+    def _miss(self, row: MissedRow | EndRow, why: str, n: int) -> None:
         self.missed[why] += n
         if why == "no_slot":
             self._phase(row).no_slot += n
 
-    def _phase(self, row: Row) -> PhaseStats:
+    def _phase(self, row: BeginRow | EndRow | MissedRow) -> PhaseStats:
         return self.phases.setdefault(int(row.get("phase") or 0), PhaseStats())

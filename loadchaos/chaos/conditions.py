@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
 from loadchaos.core.errors import OptionError
+from loadchaos.core.ledger.rows import as_typed
 from loadchaos.core.model import Row
 from loadchaos.server.dialects import Dialect
 
@@ -57,12 +58,13 @@ class ServerFigures:
 
     def feed(self, row: Row) -> None:
         """Fold a row; other kinds than these two are ignored."""
-        if row.get("row") == "metrics":
-            self._values[str(row.get("replica")), str(row.get("engine"))] = row["values"]
-        elif row.get("row") == "heartbeat":
-            beats = self._beats.setdefault(str(row.get("file")), deque())
-            beats.append(row)
-            while len(beats) > 1 and beats[1]["at_ns"] <= row["at_ns"] - _ABORT_WINDOW_NS:
+        typed = as_typed(row)
+        if typed["row"] == "metrics":
+            self._values[str(typed.get("replica")), str(typed.get("engine"))] = typed["values"]
+        elif typed["row"] == "heartbeat":
+            beats = self._beats.setdefault(str(typed.get("file")), deque())
+            beats.append(typed)
+            while len(beats) > 1 and beats[1]["at_ns"] <= typed["at_ns"] - _ABORT_WINDOW_NS:
                 beats.popleft()
         else:
             return

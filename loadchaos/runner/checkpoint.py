@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 
 from loadchaos.core.ledger.parquet import HOUR_S
+from loadchaos.core.ledger.rows import as_typed
 from loadchaos.core.model import Row
 
 
@@ -26,14 +27,14 @@ class Checkpoint:
 
     def feed(self, row: Row) -> None:
         """Fold one row of a worker."""
-        kind = row.get("row")
-        if kind == "begin":
+        typed = as_typed(row)
+        if typed["row"] == "begin":
             self._begun += 1
-            self._step = max(self._step, int(row.get("step") or 0))
-        elif kind == "end":
-            self._outcomes[str(row.get("outcome"))] += 1
-        elif kind == "missed":
-            self._outcomes["missed"] += int(row.get("count") or 0)
+            self._step = max(self._step, int(typed.get("step") or 0))
+        elif typed["row"] == "end":
+            self._outcomes[str(typed.get("outcome"))] += 1
+        elif typed["row"] == "missed":
+            self._outcomes["missed"] += int(typed.get("count") or 0)
 
     def due(self, now_s: float) -> dict[str, Any] | None:
         """Figures of the load so far, once an hour; None in between.

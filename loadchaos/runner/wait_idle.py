@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from loadchaos.core.ledger.rows import as_typed
 from loadchaos.core.model import Row
 from loadchaos.server.dialects import SLOWEST_GAUGES_S
 
@@ -19,10 +20,10 @@ class IdleWait:
 
     def feed(self, row: Row) -> None:
         """Fold one row of the ledger."""
-        values = row.get("values") or {}
-        if row.get("row") == "metrics" and "requests_running" in values:
+        typed = as_typed(row)
+        if typed["row"] == "metrics" and "requests_running" in (values := typed.get("values") or {}):
             busy = values["requests_running"] + values.get("requests_waiting", 0)
-            self._busy[f"{row['replica']} {row['engine']}"] = (row["at_ns"], busy)
+            self._busy[f"{typed['replica']} {typed['engine']}"] = (typed["at_ns"], busy)
 
     def idle_since(self, begin_ns: int) -> bool:
         """True when each engine was idle after `begin_ns`, or waiting is useless.

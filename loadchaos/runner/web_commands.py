@@ -8,12 +8,13 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
+from typing import cast
 
 from loadchaos.chaos import AttackInjector, authorization
 from loadchaos.core.errors import LoadchaosError
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.recorder import EventRecorder
-from loadchaos.core.ledger.rows import CommandRow
+from loadchaos.core.ledger.rows import CommandRow, as_typed
 from loadchaos.core.model import Row
 from loadchaos.runner.server_under_test import TargetSpec
 
@@ -43,24 +44,25 @@ class WebCommands:
             }
         )
         if self._start.get("edited"):
-            self._users(self._start)
+            self._users(cast("CommandRow", self._start))
 
     def poll(self) -> None:
         """Carry out the commands that came since the last call; never waits."""
         for row in self._tail.rows():
-            if row.get("row") != "command":
+            typed = as_typed(row)
+            if typed["row"] != "command":
                 continue
-            if row.get("what") == "stop":
+            if typed.get("what") == "stop":
                 self.stop_asked = True
-                self._answer(row, ok=True, text="stopped")
+                self._answer(typed, ok=True, text="stopped")
             elif self._attacks is None:
-                self._answer(row, ok=False, text="the load has not begun yet")
-            elif row.get("what") == "users":
-                self._users(row)
-            elif row.get("what") == "attack":
-                self._fire(self._attacks, row)
+                self._answer(typed, ok=False, text="the load has not begun yet")
+            elif typed.get("what") == "users":
+                self._users(typed)
+            elif typed.get("what") == "attack":
+                self._fire(self._attacks, typed)
 
-    def _users(self, row: Row) -> None:
+    def _users(self, row: CommandRow) -> None:
         users, planned = int(row.get("users") or 0), int(row.get("planned") or 0)
         if not self._manual:
             self._manual = True
@@ -69,7 +71,7 @@ class WebCommands:
             row, ok=True, text=f"{users} users at {float(row.get('rate') or 0):g} a second (planned: {planned})"
         )
 
-    def _fire(self, attacks: AttackInjector, row: Row) -> None:
+    def _fire(self, attacks: AttackInjector, row: CommandRow) -> None:
         name, params = str(row.get("name")), row.get("params")
         why = self._refusal(f"the manual attack {name}")
         kind = str(row.get("kind"))
@@ -94,7 +96,7 @@ class WebCommands:
             return str(e)
         return None
 
-    def _answer(self, row: Row, *, ok: bool, text: str) -> None:
+    def _answer(self, row: CommandRow, *, ok: bool, text: str) -> None:
         answer: CommandRow = {
             "row": "command",
             "at_ns": time.monotonic_ns(),

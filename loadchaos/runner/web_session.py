@@ -19,7 +19,7 @@ import psutil
 
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
-from loadchaos.core.ledger.rows import Emit, SessionDetail, SessionEvent, SessionRow
+from loadchaos.core.ledger.rows import Emit, SessionDetail, SessionEvent, SessionRow, as_typed
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.model import Row
 from loadchaos.runner.children import LOCUSTFILE, ChildProcess
@@ -157,10 +157,11 @@ class WebLoad:
 
     def feed(self, row: Row) -> None:
         """Fold one row of a worker."""
-        if row.get("row") == "header":
-            self._pids[str(row.get("file"))] = int(row["pid"])
-        if row.get("row") == "load" and row.get("what") == "end":
-            self._ended.add(str(row.get("file")))
+        typed = as_typed(row)
+        if typed["row"] == "header":
+            self._pids[str(typed.get("file"))] = int(typed["pid"])
+        if typed["row"] == "load" and typed.get("what") == "end":
+            self._ended.add(str(typed.get("file")))
 
     def lost_reason(self) -> str | None:
         """Describe lost load processes; None without any.

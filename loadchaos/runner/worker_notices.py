@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from loadchaos.core.ledger.rows import as_typed
 from loadchaos.core.model import Row
 from loadchaos.runner.options import Master
 
@@ -32,12 +33,13 @@ class WorkerNotices:
 
     def feed(self, row: Row) -> None:
         """Print one row of requests-*.jsonl where it is about a worker."""
-        if row.get("row") == "disk":
-            self._print(f"note: {row['text']}")
-        if row.get("row") != "worker":
+        typed = as_typed(row)
+        if typed["row"] == "disk":
+            self._print(f"note: {typed['text']}")
+        if typed["row"] != "worker":
             return
-        self.load_begun = self.load_begun or row["what"] == "begin"
-        if row["what"] != "awaited":
-            worker = "" if row["worker"] is None else f"worker {row['worker']} "
-            host = f"({row['host']}) " if row["host"] else ""
-            self._print(f"{worker}{host}{row['what']}{': ' + row['why'] if row['why'] else ''}")
+        self.load_begun = self.load_begun or typed["what"] == "begin"
+        if typed["what"] != "awaited":
+            worker = "" if typed["worker"] is None else f"worker {typed['worker']} "
+            host = f"({typed['host']}) " if typed["host"] else ""
+            self._print(f"{worker}{host}{typed['what']}{': ' + typed['why'] if typed['why'] else ''}")

@@ -1,6 +1,6 @@
 """Latency fold: lower bounds, and equal numbers in verdict and reports."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from loadchaos.analysis.request_stats import RequestStats
 from loadchaos.core.latency import LatencyHistograms, LatencySample, e2e_ns, sample_of, ttft_ns
+from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.model import OUTCOMES
 from loadchaos.core.stats import bucket
 from loadchaos.report.live_stats.distributions import RunTotals
@@ -82,7 +83,7 @@ def test_latency_histograms_merge_exactly() -> None:
 def test_latency_is_equal_in_verdict_and_reports(rows: list[dict[str, Any]]) -> None:
     verdict, totals, series, live = RequestStats(), RunTotals(), Series(), Fold()
     for row in rows:
-        verdict.end(row)
+        verdict.end(cast("EndRow", row))
         totals.feed(row)
         series.feed(row)
         live.feed(row)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from loadchaos.core.model import Row
+from loadchaos.core.ledger.rows import ProcessRow
 
 _KILLED = re.compile(r"Killed process (\d+)|oom-kill:.*\bpid=(\d+)")
 _MOST_PIDS = 100_000
@@ -16,7 +16,7 @@ class KernelLog:
     def __init__(self) -> None:
         self._pids: set[int] = set()
 
-    def feed(self, row: Row) -> None:
+    def feed(self, row: ProcessRow) -> None:
         """Fold a process of the server."""
         if len(self._pids) < _MOST_PIDS:
             self._pids.add(int(row["pid"]))

@@ -11,7 +11,7 @@ from loadchaos.analysis.classify.group import group
 from loadchaos.analysis.classify.match import Match
 from loadchaos.analysis.failure import Failure
 from loadchaos.analysis.request_stats import S
-from loadchaos.core.model import Row
+from loadchaos.core.ledger.rows import LogRow
 
 _QUIET_NS = 2 * S
 _LONGEST_NS = 10 * S
@@ -44,7 +44,7 @@ class LiveClassifier:
         self.stops: list[tuple[int, str]] = []  # (time, source) of orderly shutdowns
         self.kv: dict[str, float] = {}
 
-    def feed(self, row: Row, now_ns: int) -> bool:
+    def feed(self, row: LogRow, now_ns: int) -> bool:
         """Fold a `log` row; True when it has a match."""
         self.lines += 1
         text = str(row.get("text", ""))

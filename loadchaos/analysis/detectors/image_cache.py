@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from loadchaos.core.ledger.rows import as_typed
 from loadchaos.core.model import Row
 
 _CACHE_GB = 4.0
@@ -19,10 +20,11 @@ class ImageCacheBudget:
 
     def feed(self, row: Row) -> None:
         """Fold one row; other kinds change nothing."""
-        if row.get("row") == "end":
-            self._image_tokens += int(row.get("image_tokens") or 0)
-        elif row.get("row") == "configuration":
-            configured_gb = (row.get("settings") or {}).get("mm_processor_cache_gb")
+        typed = as_typed(row)
+        if typed["row"] == "end":
+            self._image_tokens += int(typed.get("image_tokens") or 0)
+        elif typed["row"] == "configuration":
+            configured_gb = (typed.get("settings") or {}).get("mm_processor_cache_gb")
             self._cache_bytes = float(_CACHE_GB if configured_gb is None else configured_gb) * 2**30
 
     @property

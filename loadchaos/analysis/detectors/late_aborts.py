@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from loadchaos.analysis.detectors.base import Detector, Finding
+from loadchaos.core.ledger.rows import as_typed
 from loadchaos.core.model import Row
 
 
@@ -18,13 +19,13 @@ class LateAborts(Detector):
 
     def feed(self, row: Row) -> None:
         """Fold one row; other kinds change nothing."""
-        kind = row.get("row")
-        if kind == "begin" and row.get("behaviour") == "abort":
-            self._in_flight.add(str(row.get("id")))
-            self._planned[str(row.get("traffic", ""))] += 1
-        elif kind == "end" and (id_ := str(row.get("id"))) in self._in_flight:
+        typed = as_typed(row)
+        if typed["row"] == "begin" and typed.get("behaviour") == "abort":
+            self._in_flight.add(str(typed.get("id")))
+            self._planned[str(typed.get("traffic", ""))] += 1
+        elif typed["row"] == "end" and (id_ := str(typed.get("id"))) in self._in_flight:
             self._in_flight.discard(id_)
-            self._late[str(row.get("traffic", ""))] += row.get("outcome") == "ok"
+            self._late[str(typed.get("traffic", ""))] += typed.get("outcome") == "ok"
 
     def finish(self) -> list[Finding]:
         """One note per traffic with late aborts."""

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loadchaos.analysis.request_stats import S
-from loadchaos.core.model import OUTCOMES, Attribution, Row
+from loadchaos.core.ledger.rows import AttackRow
+from loadchaos.core.model import OUTCOMES, Attribution
 
 _AFTER_NS = 10 * S
 _HARMS = {
@@ -95,7 +96,7 @@ class AttackLog:
         ] = {}  # what an attack may have left behind in this life of the server, and since when
         self.fared: dict[str, dict[str, int]] = {}
 
-    def feed(self, row: Row) -> None:
+    def feed(self, row: AttackRow) -> None:
         """Fold an `attack` row."""
         name, n, what = str(row.get("attack")), int(row.get("n") or 0), row.get("what")
         replica = str(row.get("replica"))
@@ -105,7 +106,7 @@ class AttackLog:
             counts["begun"] += 1
             for effect in effects & _LASTING:
                 self._left.setdefault(effect, row["at_ns"])
-            kind = str(row.get("kind") or "admin")
+            kind = str(row.get("kind", "admin"))
             self._recent.append(
                 _Attack(name, n, replica, kind, row["at_ns"], None, effects, row.get("pid"), row.get("signal"))
             )

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from loadchaos.analysis.request_stats import S
-from loadchaos.core.ledger.rows import DeviceRow
-from loadchaos.core.model import Row
+from loadchaos.core.ledger.rows import DeviceRow, MetricsRow
 
 _BEFORE_NS = 60 * S
 _APART_NS = 4_500_000_000
@@ -38,7 +37,7 @@ class Reading:
         return {"at_s": round((self.at_ns - base_ns) / S, 3), "whose": self.whose, **self.values}
 
 
-def reading(row: Row) -> Reading | None:
+def reading(row: MetricsRow | DeviceRow) -> Reading | None:
     """What a `metrics` or `device` row says, None where it says nothing of interest."""
     of_server = row.get("row") == "metrics"
     said: Mapping[str, Any] = row.get("values") or {}

@@ -13,7 +13,7 @@ from loadchaos.analysis.incidents.context import IncidentContext, goes_on, readi
 from loadchaos.analysis.incidents.incident import Incident, Kind, finding, kind_of, worse
 from loadchaos.analysis.incidents.recent import LATE_LOG_NS, RecentIncidents
 from loadchaos.analysis.request_stats import RequestStats, S
-from loadchaos.core.ledger.rows import LaunchRow, StateRow, SupervisorRow
+from loadchaos.core.ledger.rows import DeviceRow, LaunchRow, MetricsRow, StateRow, SupervisorRow
 from loadchaos.core.model import Attribution, Row, State
 
 _LOG_ALONE_BACK_NS = 5 * S
@@ -48,7 +48,7 @@ class IncidentTracker:
         self._launched = False  # we started it: its end would be known
         self._balanced = False  # an address has shown itself to be several servers
 
-    def measured(self, row: Row) -> None:
+    def measured(self, row: MetricsRow | DeviceRow) -> None:
         """Fold a `metrics` or `device` row: figures around an incident are part of it."""
         found = reading(row)
         if found is not None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from loadchaos.core.ledger.rows import StateRow
-from loadchaos.core.model import Row, State
+from loadchaos.core.ledger.rows import MetricsRow, StateRow
+from loadchaos.core.model import State
 from loadchaos.server.dialects import SLOWEST_GAUGES_S
 
 S = 1_000_000_000
@@ -36,7 +36,7 @@ class EngineStates:
         self._replica = replica
         self._engines: dict[str, _Engine] = {}
 
-    def feed(self, row: Row) -> list[StateRow]:
+    def feed(self, row: MetricsRow) -> list[StateRow]:
         """Fold one scrape of one engine."""
         at_ns, values = int(row["at_ns"]), row.get("values") or {}
         engine = self._engines.setdefault(str(row.get("engine", "0")), _Engine(moved_ns=at_ns))

@@ -87,7 +87,8 @@ class StateMachine:
         self._clock(at_ns)
         if not self._take(row):
             return []
-        of_engines = self._engines.feed(row) if row.get("row") == "metrics" else []
+        typed = as_typed(row)
+        of_engines = self._engines.feed(typed) if typed["row"] == "metrics" else []
         return of_engines + self._decide()
 
     def tick(self, now_ns: int) -> list[StateRow]:

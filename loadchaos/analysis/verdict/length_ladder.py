@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.core.ledger.rows import BeginRow, EndRow
-from loadchaos.core.model import Row
 
 _WANTED = "answers below the limit, refusals above"
 
@@ -76,7 +75,7 @@ class LengthLadder:
         if (margin := row.get("edge")) is not None:
             self._rung(self._phases.setdefault(phase, _Rungs()), row, int(margin), bad)
 
-    def _rung(self, rungs: _Rungs, row: Row, margin: int, bad: bool) -> None:
+    def _rung(self, rungs: _Rungs, row: EndRow, margin: int, bad: bool) -> None:
         asked, planned, outcome = self._asked.pop(str(row.get("id")), 0), row.get("planned_tokens"), row.get("outcome")
         self.limit = int(planned) - margin if planned else None
         became = "bad" if bad else {"ok": "ok", "rejected": "refused"}.get(str(outcome))

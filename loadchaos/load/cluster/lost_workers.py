@@ -17,7 +17,7 @@ import orjson
 
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
-from loadchaos.core.ledger.rows import is_pipelined
+from loadchaos.core.ledger.rows import as_typed, is_pipelined
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.load.worker.worker_plan import WorkerPlan
 
@@ -45,8 +45,9 @@ class PhaseBegins:
 
     def feed_row(self, row: Mapping[str, Any]) -> None:
         """Read one row of a worker."""
-        if row.get("row") == "phase" and row.get("what") == "begin":
-            self.phases.setdefault(int(row["phase"]), int(row["at_ns"]))
+        typed = as_typed(row)
+        if typed["row"] == "phase" and typed.get("what") == "begin":
+            self.phases.setdefault(int(typed["phase"]), int(typed["at_ns"]))
 
     def feed_commands(self, commands: Iterable[Mapping[str, Any]]) -> None:
         """Read rows of control.jsonl."""

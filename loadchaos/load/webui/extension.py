@@ -17,7 +17,7 @@ from flask import Flask, Response, abort, g, jsonify, request, send_from_directo
 
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
-from loadchaos.core.ledger.rows import CommandDetail, CommandEvent, CommandRow
+from loadchaos.core.ledger.rows import CommandDetail, CommandEvent, CommandRow, SessionRow
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.load.webui import auth
 
@@ -66,23 +66,23 @@ class RunView:
             if handler is not None:
                 handler(row)
 
-    def _on_web(self, row: dict[str, Any]) -> None:
-        self.web = row
+    def _on_web(self, row: SessionRow) -> None:
+        self.web = dict(row)
 
-    def _on_run(self, row: dict[str, Any]) -> None:
+    def _on_run(self, row: SessionRow) -> None:
         self.run, self.phase, self.result = RunFolder(Path(row["folder"])), "preparing", {}
         self.runs[self.run.path.name] = self.run.path
         self._commands = Writer(self.run.commands, "web")
 
-    def _on_load(self, _: dict[str, Any]) -> None:
+    def _on_load(self, _: SessionRow) -> None:
         self.phase = "load"
 
-    def _on_load_over(self, _: dict[str, Any]) -> None:
+    def _on_load_over(self, _: SessionRow) -> None:
         self.phase = "judging"
         self._stop_locust()
 
-    def _on_over(self, row: dict[str, Any]) -> None:
-        self.phase, self.result = "idle", row
+    def _on_over(self, row: SessionRow) -> None:
+        self.phase, self.result = "idle", dict(row)
         if self._commands is not None:
             self._commands.close()
             self._commands = None

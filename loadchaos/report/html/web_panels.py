@@ -18,6 +18,7 @@ import orjson
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.rows import as_typed
 from loadchaos.report.formatting import clean, duration, number, percent, plural
 from loadchaos.report.html.charts import picture
 from loadchaos.report.html.page import excerpt
@@ -76,14 +77,14 @@ class PanelPages:
 
     def feed(self, row: Mapping[str, Any]) -> None:
         """Fold one row."""
-        self._series.feed(row)
-        kind = row.get("row")
-        if kind == "offers":
-            self._offers = row
-        elif kind == "command":
-            self._answers.append(row)
-        elif kind == "attack" and row.get("what") in ("end", "skipped"):
-            self._done.append(row)
+        typed = as_typed(row)
+        self._series.feed(typed)
+        if typed["row"] == "offers":
+            self._offers = typed
+        elif typed["row"] == "command":
+            self._answers.append(typed)
+        elif typed["row"] == "attack" and typed.get("what") in ("end", "skipped"):
+            self._done.append(typed)
 
     def write(self, s: Snapshot, *, now: bool = False) -> None:
         """Write the pages of a snapshot; `now`: even if a second has not passed."""

@@ -331,7 +331,7 @@ class Fold:
     def _traffic(self, name: object) -> TrafficStats:
         return self.traffic.setdefault(str(name), TrafficStats())
 
-    def _bucket(self, row: Mapping[str, Any]) -> Bucket:
+    def _bucket(self, row: BeginRow | EndRow | MissedRow | HeartbeatRow) -> Bucket:
         second = int(row.get("at_ns") or self.now_ns) // _NS
         if second not in self._window:
             self._window[second] = Bucket()

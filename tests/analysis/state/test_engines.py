@@ -16,7 +16,17 @@ def scrape(engines: EngineStates, seconds: range, **running: float) -> list[Any]
         for n, (name, n_running) in enumerate(running.items()):
             count = 0.0 if name.endswith("_stuck") else float(second)
             values = {"requests_running": n_running, "iterations_total": 1000 * n + count}
-            rows += engines.feed({"row": "metrics", "at_ns": second * S, "engine": str(n), "values": values})
+            at_ns, engine = second * S, str(n)
+            rows += engines.feed(
+                {
+                    "row": "metrics",
+                    "at_ns": at_ns,
+                    "replica": "server",
+                    "engine": engine,
+                    "took_ns": 0,
+                    "values": values,
+                }
+            )
     return rows
 
 

@@ -56,7 +56,10 @@ def request(n: int, **other: Any) -> batch.Pair:
 def tally(rows: list[dict[str, Any]]) -> dict[str, Any]:
     found = RequestStats()
     for row in sorted(rows, key=lambda r: int(r["at_ns"])):
-        (found.begin if row["row"] == "begin" else found.end)(row)
+        if row["row"] == "begin":
+            found.begin(cast("BeginRow", row))
+        else:
+            found.end(cast("EndRow", row))
     return {
         "outcomes": found.outcomes,
         "begun": found.begun_by,
