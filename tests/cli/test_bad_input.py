@@ -106,7 +106,7 @@ OPTIONS = [
     ("a duration without sense", ["run", "PROFILE", "--duration", "soon"], 2, r"--duration"),
     ("missing authorisation", ["run", "mtp_mm", "--target", "http://127.0.0.1:9"], 2, r"--authorize 127\.0\.0\.1:9"),
     ("authorisation for another host", ["run", "mtp_mm", "--target", "http://127.0.0.1:9", "--authorize", "h:9"], 2,
-     r"authorised is h:9"),
+     r"authorized so far: h:9"),
     ("a log source that cannot be read", ["run", "PROFILE", "--server-log", "dokker:x:y:"], 2, r"dokker|log"),
     ("a log that is not there", ["run", "PROFILE", "--server-log", "/no/such/server.log"], 2, r"no such file"),
     ("a log that is a folder", ["run", "PROFILE", "--server-log", "/tmp"], 2, r"is a folder"),
