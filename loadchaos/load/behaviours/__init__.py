@@ -2,7 +2,8 @@
 
 A behaviour is a module with `Options` (a pydantic model: its keys in a profile), `FRESH` (True: each request has a
 connection of its own) and `act`, which calls the steps of one `Exchange` and returns its reply. `Options.needs_stream`
-may say that a behaviour has no effect on answers that are not streamed. To add one, copy `plain.py` and add an entry to
+may say that a behaviour has no effect on answers that are not streamed. A behaviour that sends several requests at once
+also has `follower_count` and `act_pipelined`. To add one, copy `plain.py` and add an entry to
 BEHAVIOURS below.
 """
 
@@ -16,8 +17,9 @@ from pydantic import BaseModel
 from loadchaos.core.model import Reply
 from loadchaos.load.behaviours import abort, churn, drip, half_open, pipeline, plain, slow_read
 from loadchaos.load.wire.exchange import Exchange
+from loadchaos.load.wire.pipelined import PipelinedExchange
 
-__all__ = ["BEHAVIOURS", "Behaviour"]
+__all__ = ["BEHAVIOURS", "PIPELINING", "Behaviour", "PipeliningBehaviour"]
 
 
 class Behaviour(Protocol):
@@ -38,6 +40,16 @@ class Behaviour(Protocol):
         """
 
 
+class PipeliningBehaviour(Behaviour, Protocol):
+    """A behaviour whose connection carries more requests after the step's own."""
+
+    def follower_count(self, options: BaseModel, seed: int) -> int:
+        """Number of requests that follow the step's own."""
+
+    def act_pipelined(self, exchange: PipelinedExchange, first: Exchange) -> Reply:
+        """Run the exchange of a request that follows `first`."""
+
+
 BEHAVIOURS: Mapping[str, Behaviour] = {
     "plain": cast("Behaviour", plain),
     "abort": cast("Behaviour", abort),
@@ -47,3 +59,9 @@ BEHAVIOURS: Mapping[str, Behaviour] = {
     "half_open": cast("Behaviour", half_open),
     "pipeline": cast("Behaviour", pipeline),
 }
+PIPELINING: Mapping[str, PipeliningBehaviour] = {
+    name: cast("PipeliningBehaviour", behaviour)
+    for name, behaviour in BEHAVIOURS.items()
+    if hasattr(behaviour, "act_pipelined")
+}
+"""The part of the table whose behaviours send several requests at once."""

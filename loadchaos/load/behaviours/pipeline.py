@@ -34,9 +34,11 @@ class Options(BaseModel):
             raise ValueError(f"a pipeline is 2 requests deep or more (got {value})")
         return value
 
-    def follower_count(self, seed: int) -> int:
-        """Number of requests that follow the step's own."""
-        return self.depth.low + seed % (self.depth.high - self.depth.low + 1) - 1
+
+def follower_count(options: BaseModel, seed: int) -> int:
+    """Number of requests that follow the step's own."""
+    assert isinstance(options, Options)
+    return options.depth.low + seed % (options.depth.high - options.depth.low + 1) - 1
 
 
 def act(exchange: Exchange) -> Reply:

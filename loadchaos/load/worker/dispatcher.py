@@ -20,7 +20,7 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.rows import ClockRow
 from loadchaos.core.model import Reply, Step
-from loadchaos.load.behaviours import BEHAVIOURS, pipeline
+from loadchaos.load.behaviours import BEHAVIOURS, PIPELINING
 from loadchaos.load.disk_space import DiskMonitor
 from loadchaos.load.wire.exchange import Exchange, WireRequest
 from loadchaos.load.wire.pipelined import PipelinedExchange
@@ -328,15 +328,17 @@ class Dispatcher:
         step = wire.request.step
         exchange = Exchange(wire, slot, self._recorder.progress, due_ns)
         self._recorder.begin(exchange)
-        pipelined = self._pipelined(exchange) if step.behaviour == "pipeline" else ()
+        pipelining = PIPELINING.get(step.behaviour)
+        followers = [] if pipelining is None else self._begin_followers(exchange)
         reply = self._end(exchange, BEHAVIOURS[step.behaviour].act(exchange))
-        for other in pipelined:
-            self._end(other, pipeline.act_pipelined(other, exchange))
+        if pipelining is not None:
+            for follower in followers:
+                self._end(follower, pipelining.act_pipelined(follower, exchange))
         if step.due_s is None and self.plan.server_is_gone(reply):
             # A closed loop against a dead server would use up its whole plan before a pause can arrive.
             self.control.stopping.wait(DEAD_SERVER_PAUSE_S)
 
-    def _pipelined(self, first: Exchange) -> list[PipelinedExchange]:
+    def _begin_followers(self, first: Exchange) -> list[PipelinedExchange]:
         """Begin the other requests of a pipeline; each has its own ledger rows."""
         before, found = first, []
         slot = Slot(self.plan.target, self._receiver.collect)  # it keeps no connection

@@ -16,7 +16,7 @@ from loadchaos.core.redact import Redactor
 from loadchaos.core.tls import TlsSettings
 from loadchaos.core.version import __version__
 from loadchaos.load import payloads, registry
-from loadchaos.load.behaviours import BEHAVIOURS, pipeline
+from loadchaos.load.behaviours import BEHAVIOURS, PIPELINING
 from loadchaos.load.wire.exchange import WireRequest, WireTimeouts, content_length, request_head
 from loadchaos.load.wire.outcome import OutcomeRules, matches
 from loadchaos.load.wire.sockets import Origin
@@ -174,8 +174,8 @@ class WorkerPlan:
     def pipelined(self, first: WireRequest) -> list[WireRequest]:
         """Copy a request, under ids of their own, for the rest of its pipeline."""
         request = first.request
-        options = request.step.behaviour_options
-        count = options.follower_count(request.step.seed) if isinstance(options, pipeline.Options) else 0
+        step = request.step
+        count = PIPELINING[step.behaviour].follower_count(step.behaviour_options, step.seed)
         ids = [f"{first.request_id}.{n}" for n in range(1, count + 1)]
         begin, end = self._head(request.path), content_length(request.body)
         return [replace(first, request_id=i, head=b"%sX-Request-Id: %s\r\n%s" % (begin, i.encode(), end)) for i in ids]
