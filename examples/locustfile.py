@@ -1,4 +1,4 @@
-"""A profile's traffic in a Locust of your own, beside users of your own.
+"""Use the traffic of a profile in your own locustfile, beside your own users.
 
 locust -f examples/locustfile.py --host http://127.0.0.1:8000 --headless -u 20 -r 5 -t 1m
 """
@@ -11,12 +11,12 @@ Smoke = from_profile("smoke")
 
 
 class Operator(HttpUser):
-    """Somebody who looks at the server's dashboard now and then."""
+    """A user that reads the server's metrics from time to time."""
 
     fixed_count = 1
     wait_time = between(0.1, 0.5)
 
     @task
-    def look(self) -> None:
-        """One look."""
+    def read_metrics(self) -> None:
+        """Read the metrics page once."""
         self.client.get("/metrics")
