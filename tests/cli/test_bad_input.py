@@ -1,6 +1,6 @@
-"""Every mistake of ours or our user's has its own message, before anything is sent: exit 2, or 4 where the target is it.
+"""Every mistake of a user has its own message before anything is sent.
 
-One table; each row is a command a user types.
+Exit code 2, or 4 if the target is the problem. Each row of a table is one command.
 """
 
 import contextlib
@@ -79,7 +79,7 @@ PROFILES = [
 
 
 @pytest.mark.parametrize(("what", "change", "says"), PROFILES, ids=[row[0] for row in PROFILES])
-def test_a_profile_with(what: str, change: Callable[[str], str], says: str, tmp_path: Path) -> None:
+def test_run_refuses_a_profile_with(what: str, change: Callable[[str], str], says: str, tmp_path: Path) -> None:
     done = loadchaos("run", profile(tmp_path, change), cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert re.search(says, done.stderr, re.DOTALL | re.IGNORECASE), done.stderr
@@ -87,7 +87,7 @@ def test_a_profile_with(what: str, change: Callable[[str], str], says: str, tmp_
     assert not (tmp_path / "runs").exists(), "nothing may begin"
 
 
-def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
+def test_check_lists_every_mistake(tmp_path: Path) -> None:
     done = loadchaos("check", profile(tmp_path, lambda t: t.replace("users: 2", "user: 2") + "abot: x\n"), cwd=tmp_path)
     assert done.returncode == 2
     assert len([line for line in done.stderr.splitlines() if line.startswith(str(tmp_path))]) >= 2
@@ -118,14 +118,14 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize(("what", "args", "code", "says"), OPTIONS, ids=[row[0] for row in OPTIONS])
-def test_options_with(what: str, args: list[str], code: int, says: str, tmp_path: Path) -> None:
+def test_command_refuses_options_with(what: str, args: list[str], code: int, says: str, tmp_path: Path) -> None:
     done = loadchaos(*[profile(tmp_path) if a == "PROFILE" else a for a in args], cwd=tmp_path)
     assert done.returncode == code, done.stderr
     assert re.search(says, done.stderr, re.DOTALL), done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_port_in_use(tmp_path: Path) -> None:
+def test_run_refuses_a_port_in_use(tmp_path: Path) -> None:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         s.listen()
@@ -135,7 +135,7 @@ def test_a_port_in_use(tmp_path: Path) -> None:
     assert f"--exporter-port {port} is in use" in done.stderr
 
 
-def test_a_run_folder_that_cannot_be_made(tmp_path: Path) -> None:
+def test_run_refuses_a_run_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a folder")
     done = loadchaos("run", profile(tmp_path), "--out", "file/runs", cwd=tmp_path)
     assert done.returncode == 2
@@ -143,7 +143,7 @@ def test_a_run_folder_that_cannot_be_made(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_under_ci_the_embedded_server_must_be_asked_for(tmp_path: Path) -> None:
+def test_run_under_ci_needs_embedded(tmp_path: Path) -> None:
     done = loadchaos("run", profile(tmp_path), cwd=tmp_path, CI="true")
     assert done.returncode == 2
     assert "--embedded" in done.stderr
@@ -186,7 +186,7 @@ def http(status: str, body: str, kind: str = "application/json") -> bytes:
     return (head + body).encode()
 
 
-def test_a_target_that_refuses_the_connection(tmp_path: Path) -> None:
+def test_run_reports_a_target_that_refuses_the_connection(tmp_path: Path) -> None:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
@@ -204,7 +204,7 @@ TARGETS = [
 
 
 @pytest.mark.parametrize(("what", "reply", "says"), TARGETS, ids=[row[0] for row in TARGETS])
-def test_a_target_that(what: str, reply: bytes, says: str, tmp_path: Path) -> None:
+def test_run_reports_a_target_that(what: str, reply: bytes, says: str, tmp_path: Path) -> None:
     with answering(reply) as url:
         done = loadchaos("run", profile(tmp_path), "--target", url, "--wait-ready", "1s", cwd=tmp_path)
     assert done.returncode == 4, done.stderr
@@ -221,7 +221,7 @@ EMBEDDED = [
 
 
 @pytest.mark.parametrize(("what", "args", "says"), EMBEDDED, ids=[row[0] for row in EMBEDDED])
-def test_a_server_that(what: str, args: list[str], says: str, tmp_path: Path) -> None:
+def test_run_reports_a_server_that(what: str, args: list[str], says: str, tmp_path: Path) -> None:
     done = loadchaos("run", *[profile(tmp_path) if a == "PROFILE" else a for a in args], cwd=tmp_path)
     assert done.returncode == 4, done.stderr
     assert re.search(says, done.stderr, re.DOTALL), done.stderr

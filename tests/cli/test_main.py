@@ -1,4 +1,4 @@
-"""The command line answers at once: what a command needs is imported when it runs."""
+"""Help, exit codes, shell completion and JSON of the command line."""
 
 import json
 import subprocess
@@ -36,13 +36,13 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_help_cuts_no_command_short() -> None:
-    told = CliRunner().invoke(main, ["--help"], terminal_width=80).output.partition("Commands:")[2]
-    assert "..." not in told
-    assert all(f"  {name} " in told for name in main.commands)
+def test_help_shows_whole_sentences() -> None:
+    output = CliRunner().invoke(main, ["--help"], terminal_width=80).output.partition("Commands:")[2]
+    assert "..." not in output
+    assert all(f"  {name} " in output for name in main.commands)
 
 
-def test_help_says_the_exit_codes() -> None:
+def test_help_lists_the_exit_codes() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "loadchaos", "--help"], capture_output=True, text=True, check=True, timeout=60
     )
@@ -50,7 +50,7 @@ def test_help_says_the_exit_codes() -> None:
         assert code in done.stdout
 
 
-def test_completion_knows_the_shipped_profiles_and_leaves_paths_to_the_shell() -> None:
+def test_completion_offers_shipped_profiles_and_files() -> None:
     def offered(typed: str) -> list[tuple[str, str]]:
         found = ShellComplete(main, {}, "loadchaos", "_LOADCHAOS_COMPLETE").get_completions(["run"], typed)
         return [(item.type, item.value) for item in found]
@@ -59,7 +59,7 @@ def test_completion_knows_the_shipped_profiles_and_leaves_paths_to_the_shell() -
     assert offered("my/") == [("file", "my/")]
 
 
-def test_the_list_of_runs_fits_a_narrow_terminal_and_says_what_failed() -> None:
+def test_runs_list_fits_a_narrow_terminal() -> None:
     from loadchaos.report.terminal.runs import text
 
     run = {"folder": "runs/mtp_mm-20261121T181804Z", "verdict": "fail", "lasted_s": 18.5, "requests": 171,
@@ -71,18 +71,18 @@ def test_the_list_of_runs_fits_a_narrow_terminal_and_says_what_failed() -> None:
 
 
 @pytest.mark.parametrize("command", [["profiles"], ["explain", "smoke"], ["check", "smoke"]], ids=lambda c: c[0])
-def test_what_profiles_say_is_to_be_had_as_json(command: list[str]) -> None:
+def test_profile_commands_print_json(command: list[str]) -> None:
     plain = CliRunner().invoke(main, command)
-    told = json.loads(CliRunner().invoke(main, [*command, "--json"]).output)
+    output = json.loads(CliRunner().invoke(main, [*command, "--json"]).output)
     assert plain.exit_code == 0
     if command == ["profiles"]:
-        assert [line.split()[0] for line in plain.output.splitlines()] == [one["name"] for one in told]
+        assert [line.split()[0] for line in plain.output.splitlines()] == [one["name"] for one in output]
     else:
-        assert told["profile"]["name"] == "smoke"
-        assert told.get("words", plain.output.rstrip("\n")) == plain.output.rstrip("\n")
+        assert output["profile"]["name"] == "smoke"
+        assert output.get("words", plain.output.rstrip("\n")) == plain.output.rstrip("\n")
 
 
-def test_a_mistake_in_a_file_begins_with_its_place_where_editors_look_for_it(tmp_path: Path) -> None:
+def test_check_starts_a_mistake_with_its_place(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     path.write_text("name: x\nload: [{users: 1, requests: 1}]\n")
     done = CliRunner().invoke(main, ["check", str(path)])

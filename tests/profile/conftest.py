@@ -1,4 +1,4 @@
-"""Shelves as the command line hands them in, and a profile written into a file."""
+"""Registry of the command line, and a factory for profiles."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,16 +18,16 @@ load:
 
 
 @pytest.fixture(scope="session")
-def shelves() -> Registry:
+def registry() -> Registry:
     return whole()
 
 
 @pytest.fixture
-def write(tmp_path: Path, shelves: Registry) -> Callable[..., Profile]:
+def write(tmp_path: Path, registry: Registry) -> Callable[..., Profile]:
     def make(text: str, *overrides: str) -> Profile:
         path = tmp_path / "x.yaml"
         path.write_text(text)
-        return load(path, shelves, overrides)
+        return load(path, registry, overrides)
 
     return make
 

@@ -1,4 +1,4 @@
-"""When a schedule starts: over both clock changes of Europe/Berlin, with jitter, and every mistake in it at its place."""
+"""Schedules: start times across clock changes, jitter, text and mistakes."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -22,26 +22,26 @@ def utc(schedule: Schedule, after: datetime, count: int) -> list[str]:
     return [f"{t:%m-%d %H:%M}" for t in islice(schedule.ticks(after), count)]
 
 
-def test_an_hour_that_spring_leaves_out_is_made_up_for_at_its_end() -> None:
+def test_schedule_starts_at_the_end_of_the_missing_spring_hour() -> None:
     assert utc(berlin("30 2 * * *"), BEFORE_SPRING, 3) == ["03-27 01:30", "03-28 01:00", "03-29 00:30"]
 
 
-def test_an_hour_that_autumn_repeats_starts_one_run() -> None:
+def test_schedule_starts_once_in_the_repeated_autumn_hour() -> None:
     assert utc(berlin("30 2 * * *"), BEFORE_AUTUMN, 3) == ["10-24 00:30", "10-25 00:30", "10-26 01:30"]
 
 
-def test_asked_in_the_second_of_the_repeated_hours_the_first_is_not_told_again() -> None:
+def test_schedule_skips_the_first_repeated_hour_when_asked_in_the_second() -> None:
     between = datetime(2026, 10, 25, 1, 10, tzinfo=UTC)  # 02:10 for the second time
     assert utc(berlin("30 2 * * *"), between, 1) == ["10-26 01:30"]
 
 
-def test_an_hourly_run_stays_hourly_over_the_change() -> None:
+def test_schedule_stays_hourly_across_clock_changes() -> None:
     for begin in (BEFORE_SPRING, BEFORE_AUTUMN):
         times = list(islice(berlin("0 * * * *").ticks(begin), 60))
         assert {b - a for a, b in pairwise(times)} == {timedelta(hours=1)}
 
 
-def test_jitter_is_bounded_and_the_same_when_asked_again() -> None:
+def test_schedule_jitter_is_bounded_and_repeatable() -> None:
     schedule = berlin("0 2 * * *", jitter="10m")
     delays = [schedule.delay(t, "night") for t in islice(schedule.ticks(BEFORE_AUTUMN), 50)]
     assert delays == [schedule.delay(t, "night") for t in islice(schedule.ticks(BEFORE_AUTUMN), 50)]
@@ -49,14 +49,14 @@ def test_jitter_is_bounded_and_the_same_when_asked_again() -> None:
     assert len(set(delays)) == 50
 
 
-def test_the_next_starts_are_told_with_what_the_clocks_do() -> None:
+def test_describe_next_mentions_clock_changes() -> None:
     lines = berlin("30 2 * * *").describe_next(BEFORE_AUTUMN, "night", 3)
     assert lines[0] == "Sat 2026-10-24 02:30:00 CEST  (2026-10-24 00:30:00 UTC), in 12 h 30 min"
     assert lines[1].endswith("the clocks go back that day (this hour repeats; the run starts in the first one)")
     assert "clocks" not in lines[2]
 
 
-def test_the_schedule_is_told_in_words() -> None:
+def test_schedule_describe_has_every_setting() -> None:
     words = berlin("0 2 * * 1-5", jitter="5m", overlap="queue", catch_up="once", max_duration="4h").describe()
     assert words.startswith("At 02:00 on Monday through Friday, Europe/Berlin, up to 5 min later. ")
     assert "A start during a run waits for the end of that run" in words
@@ -64,12 +64,12 @@ def test_the_schedule_is_told_in_words() -> None:
     assert "ends after 4 h" in words
 
 
-def test_names_of_crontabs_are_understood() -> None:
+def test_schedule_accepts_crontab_aliases() -> None:
     assert berlin("@daily").cron == "0 0 * * *"
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "expected"),
     [
         ('cron: "0 2 * *"', "minute, hour, day, month and weekday were expected"),
         ('cron: "61 2 * * *"', "not a cron line: Bad minute"),
@@ -82,7 +82,7 @@ def test_names_of_crontabs_are_understood() -> None:
         ('cron: "0 2 * * *", keep: {runs: 0}', "must be greater than 0"),
     ],
 )
-def test_each_mistake_is_told_at_its_place(write: Callable[[str], Profile], line: str, told: str) -> None:
+def test_schedule_mistakes_have_their_place(write: Callable[[str], Profile], line: str, expected: str) -> None:
     with pytest.raises(ProfileError, match=r":\d+:\d+: schedule") as e:
         write(f"""
 name: good
@@ -92,4 +92,4 @@ load:
   - {{users: 4, requests: 10}}
 schedule: {{{line}}}
 """)
-    assert told in str(e.value)
+    assert expected in str(e.value)

@@ -1,4 +1,4 @@
-"""What `explain` says of a profile's cost is a bound, or is said to be none."""
+"""`explain`: bounds of the cost, lengths, laws and warnings."""
 
 import json
 from collections.abc import Callable
@@ -27,8 +27,8 @@ load:
 """
 
 
-def test_a_ladder_is_told_with_the_output_that_its_rungs_ask_for(shelves: Registry) -> None:
-    profile = load(resources.profile("near_max_len"), shelves)
+def test_explain_ladder_has_the_output_of_its_requests(registry: Registry) -> None:
+    profile = load(resources.profile("near_max_len"), registry)
     facts = Facts(
         "http://x",
         "http://x",
@@ -53,7 +53,7 @@ def bodies(tmp_path: Path) -> Path:
     return tmp_path / "r.jsonl"
 
 
-def test_bodies_without_a_limit_are_said_to_be_unbounded(write: Write, bodies: Path) -> None:
+def test_explain_requests_file_without_max_tokens_is_unlimited(write: Write, bodies: Path) -> None:
     text = explain(write(about("open", f"{{requests: {{file: {bodies}}}}}")))
     assert "output: no limit in the profile for 1 of 2 requests" in text
     assert "12 requests from a file, with unknown numbers of tokens" in text
@@ -66,20 +66,20 @@ def test_bodies_without_a_limit_are_said_to_be_unbounded(write: Write, bodies: P
     assert "at most 210 output tokens" in mixed  # three times 2 answers of 30 tokens, and six of 5
 
 
-def test_several_answers_cost_so_many_times_the_output(write: Write) -> None:
+def test_explain_counts_every_answer_of_a_request(write: Write) -> None:
     text = explain(write(about("several", "{text: {tokens: 10}, sampling: {n: 3}}")))
     assert "at most 8 tokens per answer" in text
     assert "at most 288 output tokens" in text
 
 
-def test_what_hostile_images_cost_is_not_said_to_be_nothing(write: Write) -> None:
+def test_explain_hostile_images_have_unknown_tokens(write: Write) -> None:
     assert "12 images\n  at most 96 output tokens" in explain(write(about("hostile", "{hostile_images: {}}")))
     beside = "  - {name: beside, payload: {images: {size: 64x64}}}"
     mixed = explain(write(about("mixed", "{hostile_images: {}}", beside)))
     assert "12 images (6 of them have " in mixed.replace("6.0 of", "6 of")
 
 
-def test_what_a_folder_has_beside_its_images_is_noted_before_the_load(write: Write, tmp_path: Path) -> None:
+def test_notes_name_files_that_are_not_sent(write: Write, tmp_path: Path) -> None:
     (tmp_path / "pictures").mkdir()
     for name in ("a.png", "readme.md"):
         (tmp_path / "pictures" / name).write_bytes(b"x")
@@ -95,7 +95,7 @@ def recorded(tmp_path: Path) -> Path:
     return tmp_path / "t.jsonl"
 
 
-def test_a_trace_is_told_with_the_lengths_it_has(write: Write, recorded: Path) -> None:
+def test_explain_trace_has_its_own_lengths(write: Write, recorded: Path) -> None:
     text = explain(
         write(f"""
 name: played
@@ -109,7 +109,7 @@ load:
     assert "Total: 3 requests\n  about 3,000 tokens of text\n  at most 21 output tokens\n" in text
 
 
-def test_a_trace_beside_other_phases_is_told_apart(write: Write, recorded: Path) -> None:
+def test_explain_trace_beside_other_phases(write: Write, recorded: Path) -> None:
     text = explain(
         write(f"""
 name: both
@@ -124,7 +124,7 @@ load:
     assert "4,640 tokens of text\n  at most 108 output tokens\n" in text
 
 
-def test_a_law_is_told_with_all_that_shapes_it(write: Write) -> None:
+def test_explain_law_has_every_setting(write: Write) -> None:
     text = explain(
         write("""
 name: laws
@@ -141,7 +141,7 @@ load:
     assert "2 to 8 requests/s (daily curve of 1 d, peak after 14 h) for 2 d" in text
 
 
-def test_images_that_come_again_are_told_with_the_first_that_cannot(write: Write) -> None:
+def test_explain_repeated_images(write: Write) -> None:
     expected = "1 image of 8x8 pixels, {} repeated from 30 requests earlier (the first 30 requests have new ones)"
     for dial, which in (("unique: 0%", "each"), ("unique: 60%", "60% new, the others")):
         text = explain(write(about("again", f"{{images: {{size: 8x8, {dial}, reuse_distance: 30}}}}")))
@@ -149,7 +149,7 @@ def test_images_that_come_again_are_told_with_the_first_that_cannot(write: Write
 
 
 @pytest.mark.parametrize(
-    ("payload", "told"),
+    ("payload", "warning"),
     [
         (
             "{conversation: {turns: 2, tokens: 99, parallel: 1}}",
@@ -164,18 +164,18 @@ def test_images_that_come_again_are_told_with_the_first_that_cannot(write: Write
         ("{images: {}}", None),
     ],
 )
-def test_what_will_not_come_to_pass_under_the_load_is_noted(payload: str, told: str | None, write: Write) -> None:
+def test_warnings_name_options_without_effect_under_the_load(payload: str, warning: str | None, write: Write) -> None:
     profile = write(about("doubtful", payload))
     text = explain(profile)
-    assert f"  note: traffic first: {told}" in text if told else "note:" not in text
-    assert len(profile.warnings()) == bool(told)
+    assert f"  note: traffic first: {warning}" in text if warning else "note:" not in text
+    assert len(profile.warnings()) == bool(warning)
 
 
-def test_where_the_number_of_requests_is_not_known_nothing_is_doubted(write: Write) -> None:
+def test_warnings_need_a_known_number_of_requests(write: Write) -> None:
     text = about("long", "{images: {unique: 50%}}").replace("requests: 12", "for: 10m")
     assert write(text).warnings() == []
 
 
 @pytest.mark.parametrize("name", resources.profiles())
-def test_of_no_shipped_profile_there_is_a_doubt(name: str, shelves: Registry) -> None:
-    assert load(resources.profile(name), shelves).warnings() == []
+def test_warnings_are_empty_for_shipped_profiles(name: str, registry: Registry) -> None:
+    assert load(resources.profile(name), registry).warnings() == []

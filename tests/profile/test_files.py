@@ -1,4 +1,4 @@
-"""A file that a profile names stands beside it; where it does not, it is one of the current folder."""
+"""File names in a profile are resolved to absolute paths."""
 
 from pathlib import Path
 
@@ -33,49 +33,49 @@ def sent(profile: Profile) -> object:
     return profile.to_json()["traffic"][0]["payload"]["requests"]["file"]
 
 
-def test_a_file_beside_the_profile_is_found_from_any_folder(home: Path, shelves: Registry) -> None:
+def test_files_beside_the_profile_are_found_from_any_folder(home: Path, registry: Registry) -> None:
     (home / "profiles/mine.jsonl").write_text(REQUEST % 1)
-    assert sent(load(Path("profiles/own.yaml"), shelves)) == str(home / "profiles/mine.jsonl")
+    assert sent(load(Path("profiles/own.yaml"), registry)) == str(home / "profiles/mine.jsonl")
     (home / "mine.jsonl").write_text(REQUEST % 2)
-    profile = load(Path("profiles/own.yaml"), shelves)
+    profile = load(Path("profiles/own.yaml"), registry)
     assert sent(profile) == str(home / "profiles/mine.jsonl"), "the one beside the profile is nearer"
     assert profile.traffic[0].payload_options["requests"].outputs(0) == [1]  # type: ignore[attr-defined]  # of this payload
 
 
-def test_a_file_in_the_current_folder_is_found_too(home: Path, shelves: Registry) -> None:
+def test_files_in_the_current_folder_are_found(home: Path, registry: Registry) -> None:
     (home / "mine.jsonl").write_text(REQUEST % 1)
-    assert sent(load(Path("profiles/own.yaml"), shelves)) == str(home / "mine.jsonl")
+    assert sent(load(Path("profiles/own.yaml"), registry)) == str(home / "mine.jsonl")
 
 
-def test_what_a_target_names_stands_beside_it_too(home: Path, shelves: Registry) -> None:
+def test_files_of_the_target_are_found_beside_the_profile(home: Path, registry: Registry) -> None:
     (home / "profiles/mine.jsonl").write_text(REQUEST % 1)
     (home / "profiles/model").mkdir()
     (home / "profiles/ca.pem").touch()
     (home / "profiles/own.yaml").write_text(PROFILE + "target: {tokenizer: model, ca: ca.pem}\n")
-    target = load(Path("profiles/own.yaml"), shelves).target
+    target = load(Path("profiles/own.yaml"), registry).target
     assert (target.tokenizer, target.ca) == (str(home / "profiles/model"), str(home / "profiles/ca.pem"))
 
 
-def test_what_the_command_line_names_is_meant_as_seen_from_here(home: Path, shelves: Registry) -> None:
+def test_files_of_overrides_are_relative_to_the_current_folder(home: Path, registry: Registry) -> None:
     for name in ("mine.jsonl", "profiles/mine.jsonl", "other.jsonl", "profiles/other.jsonl"):
         (home / name).write_text(REQUEST % 1)
     override = "traffic.0.payload.requests.file=other.jsonl"
-    assert sent(load(Path("profiles/own.yaml"), shelves, [override])) == str(home / "other.jsonl")
+    assert sent(load(Path("profiles/own.yaml"), registry, [override])) == str(home / "other.jsonl")
 
 
-def test_a_file_that_is_nowhere_is_told_with_where_it_was_looked_for(home: Path, shelves: Registry) -> None:
+def test_files_that_are_missing_are_named(home: Path, registry: Registry) -> None:
     with pytest.raises(ProfileError, match=r"own\.yaml:4:.*mine\.jsonl: No such file beside the profile, nor in the"):
-        load(Path("profiles/own.yaml"), shelves)
+        load(Path("profiles/own.yaml"), registry)
 
 
-def test_traces_also_of_phases_that_repeat_and_folders_of_images_stand_beside_it(home: Path, shelves: Registry) -> None:
+def test_files_of_traces_and_images_are_found_beside_the_profile(home: Path, registry: Registry) -> None:
     (home / "profiles/t.jsonl").write_text('{"timestamp": 0, "input_length": 9, "output_length": 1}\n')
     (home / "profiles/odd").mkdir()
     (home / "profiles/odd/x.png").write_bytes(b"no image")
     text = PROFILE.replace("requests: {file: mine.jsonl}", "hostile_images: {folder: odd}, text: {}")
     text = text.replace("{users: 1, requests: 1}", "{repeat: 2, phases: [{trace: t.jsonl}]}")
     (home / "profiles/own.yaml").write_text(text)
-    found = load(Path("profiles/own.yaml"), shelves).to_json()
+    found = load(Path("profiles/own.yaml"), registry).to_json()
     assert [phase["trace"] for phase in found["load"]] == [str(home / "profiles/t.jsonl")] * 2
     assert found["traffic"][0]["payload"]["hostile_images"]["folder"] == str(home / "profiles/odd")
 
@@ -84,19 +84,19 @@ def test_traces_also_of_phases_that_repeat_and_folders_of_images_stand_beside_it
     "text",
     ["traffic: 3\nload: 4\n", "traffic: [3]\nload: [{phases: 3}]\n", f"traffic: []\nload: [{{trace: {'x' * 5000}}}]\n"],
 )
-def test_a_profile_that_is_none_is_told_as_such(text: str, home: Path, shelves: Registry) -> None:
+def test_files_of_an_invalid_profile_raise_no_other_error(text: str, home: Path, registry: Registry) -> None:
     (home / "profiles/own.yaml").write_text("name: x\n" + text)
     with pytest.raises(ProfileError, match="expected"):
-        load(Path("profiles/own.yaml"), shelves)
+        load(Path("profiles/own.yaml"), registry)
 
 
-def test_a_profile_as_resolved_holds_from_any_folder(
-    home: Path, shelves: Registry, monkeypatch: pytest.MonkeyPatch
+def test_files_of_a_loaded_profile_are_absolute(
+    home: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (home / "profiles/mine.jsonl").write_text(REQUEST % 1)
-    profile = load(Path("profiles/own.yaml"), shelves)
+    profile = load(Path("profiles/own.yaml"), registry)
     (home / "run").mkdir()
     (home / "run/profile.yaml").write_text(profile.to_yaml())
     monkeypatch.chdir("/")
-    assert load(home / "run/profile.yaml", shelves) == profile
-    assert from_mapping(profile.to_json(), shelves) == profile
+    assert load(home / "run/profile.yaml", registry) == profile
+    assert from_mapping(profile.to_json(), registry) == profile

@@ -1,4 +1,4 @@
-"""A profile says every mistake at once, each with its place and what was meant."""
+"""Profiles: mistakes, overrides, phases and shipped profiles."""
 
 import json
 from collections.abc import Callable
@@ -170,14 +170,14 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_mistake_is_told_with_its_place_and_what_was_meant(case: str, write: Write) -> None:
+def test_profile_mistake_has_place_and_hint(case: str, write: Write) -> None:
     text, expected = BAD[case]
     with pytest.raises(ProfileError) as caught:
         write(text)
     assert expected in str(caught.value)
 
 
-def test_every_mistake_is_told_at_once_in_the_order_of_lines(write: Write) -> None:
+def test_profile_mistakes_are_listed_in_line_order(write: Write) -> None:
     text = "name: x\nabuot: y\ntraffic:\n  - {name: t, wieght: 1, payload: {txt: {}}}\nload:\n  - {users: 0, requests: 1}\n"
     with pytest.raises(ProfileError) as caught:
         write(text)
@@ -185,21 +185,21 @@ def test_every_mistake_is_told_at_once_in_the_order_of_lines(write: Write) -> No
     assert lines == [2, 4, 4, 6]
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path, shelves: Registry) -> None:
+def test_profile_file_that_is_missing_is_named(tmp_path: Path, registry: Registry) -> None:
     with pytest.raises(ProfileError, match="No such file"):
-        load(tmp_path / "none.yaml", shelves)
+        load(tmp_path / "none.yaml", registry)
 
 
 # --- overrides --------------------------------------------------------------------------------------------------------
 
 
-def test_an_override_changes_a_value_before_it_is_judged(write: Write, good: str) -> None:
+def test_override_changes_a_value_before_the_check(write: Write, good: str) -> None:
     profile = write(good, "load.0.users=20", "about=shorter", "traffic.0.payload.text.tokens=9")
     assert profile.load[0].users == 20
     assert profile.traffic[0].payload == {"text": {"tokens": 9}}
 
 
-def test_an_override_makes_what_is_missing_on_its_way(write: Write, good: str) -> None:
+def test_override_creates_missing_mappings(write: Write, good: str) -> None:
     profile = write(good, "target.embedded.defects=[]", "target.embedded.flags.max_num_seqs=4", "limits.total=5s")
     assert profile.target.embedded is not None
     assert profile.target.embedded.defects == ()
@@ -207,7 +207,7 @@ def test_an_override_makes_what_is_missing_on_its_way(write: Write, good: str) -
     assert profile.limits.total == 5.0
 
 
-def test_a_star_means_every_entry_that_has_the_key(write: Write, good: str) -> None:
+def test_override_star_matches_every_entry_with_the_key(write: Write, good: str) -> None:
     profile = write(good + "  - {rate: 5/s, for: 1s}\n", "load.*.users=7")
     assert [p.users for p in profile.load] == [7, None]
 
@@ -225,38 +225,38 @@ def test_a_star_means_every_entry_that_has_the_key(write: Write, good: str) -> N
         ("lod=3", "--set lod=3: lod: unknown key; did you mean load?"),
     ],
 )
-def test_a_wrong_override_is_named(override: str, expected: str, write: Write, good: str) -> None:
+def test_override_mistake_names_the_override(override: str, expected: str, write: Write, good: str) -> None:
     with pytest.raises(ProfileError) as caught:
         write(good, override)
     assert expected in str(caught.value)
 
 
-def test_phases_that_repeat_are_as_many_phases(write: Write, good: str, shelves: Registry) -> None:
-    night = "{repeat: 2, phases: [{burst: 1}, {repeat: 3, phases: [{rate: 2/s, for: 1m}, {burst: 2}]}]}"
-    profile = write(good, f"load=[{{users: 1, requests: 1}}, {night}]", "load.1.phases.1.phases.0.for=2m")
+def test_phases_that_repeat_are_unrolled(write: Write, good: str, registry: Registry) -> None:
+    soak = "{repeat: 2, phases: [{burst: 1}, {repeat: 3, phases: [{rate: 2/s, for: 1m}, {burst: 2}]}]}"
+    profile = write(good, f"load=[{{users: 1, requests: 1}}, {soak}]", "load.1.phases.1.phases.0.for=2m")
     hour = ["open", "burst"] * 3
     assert [p.kind for p in profile.load] == ["closed", *["burst", *hour] * 2]
     assert {p.for_ for p in profile.load if p.kind == "open"} == {120.0}
-    assert from_mapping(profile.to_json(), shelves).load == profile.load
-    told = [line.strip() for line in explain(profile).splitlines()]
-    at = told.index("Load")
-    assert [told[at + 1][:3], *told[at + 2 : at + 4]] == ["1. ", "2 to 15. 2 times:", "1 request"]
+    assert from_mapping(profile.to_json(), registry).load == profile.load
+    lines = [line.strip() for line in explain(profile).splitlines()]
+    at = lines.index("Load")
+    assert [lines[at + 1][:3], *lines[at + 2 : at + 4]] == ["1. ", "2 to 15. 2 times:", "1 request"]
 
 
 # --- what a profile is ------------------------------------------------------------------------------------------------
 
 
-def test_without_expect_the_usual_is_expected(write: Write, good: str) -> None:
+def test_profile_without_expect_has_default_expectations(write: Write, good: str) -> None:
     assert tuple(write(good).terms(0).expect) == DEFAULT_EXPECT
 
 
-def test_terms_carry_the_plan_and_the_limits_in_seconds(write: Write, good: str) -> None:
+def test_terms_have_the_plan_and_limits_in_seconds(write: Write, good: str) -> None:
     terms = write(good + 'limits: {first_byte: 2m}\nexpect: ["recovers_within <= 5m"]\n').terms(7)
     assert (terms.planned_requests, terms.seed, terms.limits["first_byte"]) == (10, 7, 120.0)
     assert json.loads(json.dumps(terms.to_json()))["profile"] == "good"
 
 
-def test_what_a_server_must_bear_is_a_harm_and_plain_load_is_none(write: Write, good: str) -> None:
+def test_dangers_name_attacks_and_harmful_payloads(write: Write, good: str) -> None:
     assert write(good).dangers() == []
     assert write(good + "attacks: [{admin: sleep, at: 3s}]\n").dangers() == ["the attack sleep"]
     near = write(good, "traffic.0.payload={near_limit: {}}")
@@ -267,34 +267,34 @@ SHIPPED = sorted(resources.profiles().items())
 
 
 @pytest.mark.parametrize(("name", "path"), SHIPPED)
-def test_a_shipped_profile_is_good_and_reads_back_the_same(name: str, path: Path, shelves: Registry) -> None:
-    profile = load(path, shelves)
+def test_shipped_profile_is_valid_and_survives_json(name: str, path: Path, registry: Registry) -> None:
+    profile = load(path, registry)
     assert profile.name == name
     assert profile.about
-    assert from_mapping(json.loads(json.dumps(profile.to_json())), shelves) == profile
+    assert from_mapping(json.loads(json.dumps(profile.to_json())), registry) == profile
     assert profile.to_yaml()
 
 
 @pytest.mark.parametrize(("name", "path"), SHIPPED)
-def test_a_shipped_profile_asks_the_embedded_server_for_what_it_has(name: str, path: Path, shelves: Registry) -> None:
-    embedded = load(path, shelves).target.embedded
+def test_shipped_profile_fits_the_embedded_server(name: str, path: Path, registry: Registry) -> None:
+    embedded = load(path, registry).target.embedded
     assert embedded is not None
     make_options(SimulatorSpec(embedded.dialect, embedded.era, embedded.defects, embedded.flags))
 
 
-def test_the_profile_written_as_resolved_is_a_profile(tmp_path: Path, shelves: Registry) -> None:
-    first = load(resources.profile("mtp_mm"), shelves, ["load.0.users=3"])
+def test_profile_to_yaml_can_be_loaded_again(tmp_path: Path, registry: Registry) -> None:
+    first = load(resources.profile("mtp_mm"), registry, ["load.0.users=3"])
     (tmp_path / "again.yaml").write_text(first.to_yaml())
-    assert load(tmp_path / "again.yaml", shelves) == first
+    assert load(tmp_path / "again.yaml", registry) == first
 
 
-def test_the_demo_plans_six_hundred_requests_and_reset_attacks(shelves: Registry) -> None:
-    profile = load(resources.profile("mtp_mm"), shelves)
+def test_demo_profile_has_600_requests_and_reset_attacks(registry: Registry) -> None:
+    profile = load(resources.profile("mtp_mm"), registry)
     assert planned_requests(profile.load) == 600
     assert profile.image_sizes() == ([(1024, 1024)], 2)
     assert profile.recovers_within_s() == 300.0
     assert profile.attacks[0].spec()["every_s"] == 2.0
 
 
-def test_the_committed_schema_is_current() -> None:
+def test_schema_file_is_current() -> None:
     assert (resources.folder("schemas") / "profile.json").read_text() == schema(), "run `make schemas`"

@@ -1,4 +1,4 @@
-"""Same profile and seed, same steps; N workers share them; due times never go back and keep to their rate."""
+"""Steps and arrivals: repeatable, shared by workers, true to their rates."""
 
 import math
 from collections import Counter
@@ -22,7 +22,7 @@ times = st.floats(0.1, 20)
 
 
 @given(rates, times)
-def test_constant_has_as_many_as_the_rate_says(rate: float, for_s: float) -> None:
+def test_constant_arrivals_match_the_rate(rate: float, for_s: float) -> None:
     due = list(arrivals.constant(rate, for_s))
     assert abs(len(due) - rate * for_s) <= 1
     assert due[0] == 0.0
@@ -31,7 +31,7 @@ def test_constant_has_as_many_as_the_rate_says(rate: float, for_s: float) -> Non
 
 
 @given(rates, rates, times)
-def test_a_ramp_sends_the_area_under_its_rate(rate: float, to: float, for_s: float) -> None:
+def test_ramp_arrivals_match_the_integral_of_the_rate(rate: float, to: float, for_s: float) -> None:
     due = list(arrivals.ramp(rate, to, for_s))
     assert abs(len(due) - (rate + to) / 2 * for_s) <= 1
     assert due == sorted(due)
@@ -39,21 +39,21 @@ def test_a_ramp_sends_the_area_under_its_rate(rate: float, to: float, for_s: flo
 
 
 @given(rates, rates, st.integers(2, 9), times)
-def test_a_staircase_sends_the_area_under_its_rate(rate: float, to: float, levels: int, for_s: float) -> None:
+def test_step_arrivals_match_the_integral_of_the_rate(rate: float, to: float, levels: int, for_s: float) -> None:
     due = list(arrivals.step(rate, to, levels, for_s))
     assert abs(len(due) - (rate + to) / 2 * for_s) <= 1.01
     assert due == sorted(due)
 
 
 @given(st.lists(st.tuples(st.floats(0, 5), rates), min_size=1, max_size=5))
-def test_pieces_neither_lose_nor_gain_at_their_seams(segments: list[tuple[float, float]]) -> None:
+def test_piecewise_arrivals_match_the_integral_across_segments(segments: list[tuple[float, float]]) -> None:
     due = list(arrivals.piecewise(segments))
     assert abs(len(due) - sum(length * rate for length, rate in segments)) <= 1.01
     assert due == sorted(due)
 
 
 @given(st.floats(5, 100), st.floats(0.2, 5), st.integers(0, 99))
-def test_gamma_keeps_the_mean_rate_and_is_the_same_for_a_seed(rate: float, burstiness: float, seed: int) -> None:
+def test_gamma_arrivals_keep_the_mean_rate_and_depend_on_the_seed(rate: float, burstiness: float, seed: int) -> None:
     due = list(arrivals.gamma(rate, 100, burstiness, seed))
     assert due == list(arrivals.gamma(rate, 100, burstiness, seed))
     assert due == sorted(due)
@@ -61,7 +61,7 @@ def test_gamma_keeps_the_mean_rate_and_is_the_same_for_a_seed(rate: float, burst
     assert abs(len(due) - planned) < 6 * (planned / burstiness) ** 0.5 + 2 / burstiness + 2
 
 
-def test_a_days_curve_is_dense_at_its_peak_and_comes_again() -> None:
+def test_day_arrivals_peak_and_repeat() -> None:
     due = list(arrivals.day(0, 20, 6 * 60, 24 * 60, 48 * 60))
     assert len(due) == pytest.approx(10 * 48 * 60, abs=2), "the mean of both rates, over whole days"
     assert due == sorted(due)
@@ -75,14 +75,14 @@ def test_a_days_curve_is_dense_at_its_peak_and_comes_again() -> None:
     assert rate(12 * 60) == pytest.approx(10, rel=0.1)
 
 
-def test_a_spike_is_dense_only_while_it_lasts() -> None:
+def test_spike_arrivals_are_dense_only_during_the_spike() -> None:
     due = list(arrivals.spike(2, 50, 4, 2, 10))
     assert sum(4 <= t < 6 for t in due) == 100
     assert len(due) == 116
 
 
 @given(rates, rates, st.floats(0, 1), st.floats(0.01, 30), times)
-def test_a_spike_sends_the_area_under_its_rate(
+def test_spike_arrivals_match_the_integral_of_the_rate(
     rate: float, to: float, share: float, width: float, for_s: float
 ) -> None:
     at = share * for_s
@@ -94,7 +94,9 @@ def test_a_spike_sends_the_area_under_its_rate(
 
 
 @given(st.floats(0, 20), st.floats(0.5, 20), st.floats(0, 90), st.floats(10, 90), times)
-def test_a_day_sends_the_area_under_its_curve(rate: float, to: float, peak: float, period: float, days: float) -> None:
+def test_day_arrivals_match_the_integral_of_the_rate(
+    rate: float, to: float, peak: float, period: float, days: float
+) -> None:
     for_s = period * math.ceil(days / 4)
     due = list(arrivals.day(rate, to, peak, period, for_s))
     assert abs(len(due) - (rate + to) / 2 * for_s) <= 1.01, "over whole days, the mean of both rates"
@@ -102,33 +104,33 @@ def test_a_day_sends_the_area_under_its_curve(rate: float, to: float, peak: floa
 
 
 @given(st.integers(1, 50), st.integers(1, 20), st.floats(0, 100))
-def test_bursts_are_whole_and_as_far_apart_as_planned(size: int, repeat: int, every_s: float) -> None:
+def test_burst_arrivals_have_size_and_interval(size: int, repeat: int, every_s: float) -> None:
     due = list(arrivals.burst(size, repeat, every_s))
     assert Counter(round_ for round_, _ in due) == dict.fromkeys(range(repeat), size)
     assert all(at == round_ * every_s for round_, at in due)
     assert due == sorted(due)
 
 
-def test_a_burst_is_due_at_once_and_again() -> None:
+def test_burst_steps_are_due_together() -> None:
     assert list(arrivals.burst(2, 2, 20.0)) == [(0, 0.0), (0, 0.0), (1, 20.0), (1, 20.0)]
 
 
 @pytest.mark.parametrize("name", sorted(resources.profiles()))
-def test_the_same_seed_gives_the_same_steps_of_every_profile(name: str, shelves: Registry) -> None:
-    profile = load(resources.profile(name), shelves)
+def test_steps_of_shipped_profiles_depend_on_the_seed_only(name: str, registry: Registry) -> None:
+    profile = load(resources.profile(name), registry)
     assert list(islice(steps(profile, 7), 2000)) == list(islice(steps(profile, 7), 2000))
 
 
-def test_the_same_seed_gives_the_same_steps_and_another_others(shelves: Registry) -> None:
-    profile = load(resources.profile("mtp_mm"), shelves)
+def test_steps_differ_for_another_seed(registry: Registry) -> None:
+    profile = load(resources.profile("mtp_mm"), registry)
     assert list(steps(profile, 1)) == list(steps(profile, 1))
     assert [s.traffic for s in steps(profile, 1)] != [s.traffic for s in steps(profile, 2)]
 
 
 @pytest.mark.parametrize("name", ["mtp_mm", "near_max_len", "pp_memory_pressure"])
 @pytest.mark.parametrize("workers", [2, 3])
-def test_workers_share_the_steps_of_one(name: str, workers: int, shelves: Registry) -> None:
-    profile = load(resources.profile(name), shelves)
+def test_steps_are_shared_between_workers(name: str, workers: int, registry: Registry) -> None:
+    profile = load(resources.profile(name), registry)
     alone = list(steps(profile, 5))
     shared = [s for w in range(workers) for s in steps(profile, 5, w, workers)]
     assert sorted(shared, key=lambda s: s.index) == alone
@@ -136,36 +138,36 @@ def test_workers_share_the_steps_of_one(name: str, workers: int, shelves: Regist
     assert len(alone) == planned_requests(profile.load, 5)
 
 
-def test_rounds_are_numbered_and_phases_have_indices_of_their_own(write: Write, good: str) -> None:
+def test_steps_have_round_and_phase_numbers(write: Write, good: str) -> None:
     profile = write(good + "  - {users: 1, requests: 2, rounds: 2}\n")
     got = [(s.phase, s.round, s.index) for s in steps(profile, 0)][10:]
     assert got == [(1, n // 2, PHASE_STRIDE + n) for n in range(4)]
 
 
-def test_a_phase_that_lasts_a_time_has_no_end_of_its_own(write: Write, good: str) -> None:
+def test_steps_of_a_phase_with_a_duration_are_endless(write: Write, good: str) -> None:
     profile = write(good, "load=[{users: 1, for: 3s}]")
     assert planned_requests(profile.load) is None
     assert len(list(islice(of_phase(profile, 0, 0), 5000))) == 5000
 
 
-def test_weights_and_shares_are_kept(shelves: Registry) -> None:
-    profile = load(resources.profile("mtp_mm"), shelves, ["load.0.requests=20000", "load.0.rounds=1"])
+def test_steps_keep_weights_and_shares(registry: Registry) -> None:
+    profile = load(resources.profile("mtp_mm"), registry, ["load.0.requests=20000", "load.0.rounds=1"])
     got = Counter((s.traffic, s.behaviour) for s in steps(profile, 3))
     assert abs(got["images", "plain"] / 20000 - 0.7) < 0.02
     text = got["text", "plain"] + got["text", "abort"]
     assert abs(got["text", "abort"] / text - 0.05) < 0.02
 
 
-def test_every_rung_of_a_ladder_has_its_turn(shelves: Registry) -> None:
-    profile = load(resources.profile("near_max_len"), shelves)
+def test_steps_send_every_case_of_a_ladder(registry: Registry) -> None:
+    profile = load(resources.profile("near_max_len"), registry)
     rungs = [s.payload["near_limit"].rung for s in of_phase(profile, 0, 0)]
     assert len({(r.margin, r.output) for r in rungs}) == 72
     assert [r.margin for r in rungs[:72]] == sorted(r.margin for r in rungs[:72])
 
 
 @pytest.mark.parametrize("name", sorted(resources.profiles()))
-def test_explain_says_what_a_profile_will_do(name: str, shelves: Registry) -> None:
-    text = explain(load(resources.profile(name), shelves))
+def test_explain_covers_every_shipped_profile(name: str, registry: Registry) -> None:
+    text = explain(load(resources.profile(name), registry))
     assert text.startswith(f"{name}: ")
     assert "The run passes if" in text
-    assert ("--authorize" in text) == bool(load(resources.profile(name), shelves).dangers())
+    assert ("--authorize" in text) == bool(load(resources.profile(name), registry).dangers())

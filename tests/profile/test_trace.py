@@ -1,4 +1,4 @@
-"""Recorded arrivals come again when and as long as they were, and share what they shared."""
+"""Traces are replayed with their times, lengths and shared blocks."""
 
 import json
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_arrivals_come_in_order_from_the_first_with_their_lengths(file: Path, write: Write) -> None:
+def test_trace_arrivals_are_sorted_and_keep_their_lengths(file: Path, write: Write) -> None:
     profile = write(PROFILE.format(path=file))
     planned = list(steps(profile, seed=1))
     assert planned_requests(profile.load) == 3
@@ -51,7 +51,7 @@ def test_arrivals_come_in_order_from_the_first_with_their_lengths(file: Path, wr
     assert "at 2 times its pace, at most 9 in flight" in explain(profile)
 
 
-def test_equal_blocks_are_equal_text_and_lengths_are_exact(file: Path, write: Write) -> None:
+def test_trace_blocks_with_equal_ids_have_equal_text(file: Path, write: Write) -> None:
     profile = write(PROFILE.format(path=file))
     words = TextFacts(9, tuple((f" {w}", 1) for w in ("the", "of", "and", "to", "in", "is")), " the", "tokenize")
     facts = Facts("http://x", "http://x", "vllm", text=words)
@@ -65,20 +65,20 @@ def test_equal_blocks_are_equal_text_and_lengths_are_exact(file: Path, write: Wr
     assert texts[0][1024:1100] != texts[1][1024:1100]
 
 
-def test_two_workers_share_a_trace(file: Path, write: Write) -> None:
+def test_trace_is_shared_between_workers(file: Path, write: Write) -> None:
     profile = write(PROFILE.format(path=file))
     shared = sorted((s for w in range(2) for s in steps(profile, 1, w, 2)), key=lambda s: s.index)
     assert shared == list(steps(profile, 1))
 
 
-def test_a_trace_may_be_cut_by_number_and_by_time(file: Path, write: Write) -> None:
+def test_trace_can_be_cut_by_number_and_time(file: Path, write: Write) -> None:
     assert planned_requests(write(PROFILE.format(path=file).replace("speed: 2", "requests: 2")).load) == 2
     assert planned_requests(write(PROFILE.format(path=file).replace("speed: 2", "for: 3s")).load) == 2
     assert planned_requests(write(PROFILE.format(path=file).replace("speed: 2", "unit: 1s, for: 1000s")).load) == 1
 
 
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=50))
-def test_due_times_never_go_back(tmp_path_factory: pytest.TempPathFactory, stamps: list[int]) -> None:
+def test_trace_due_times_never_decrease(tmp_path_factory: pytest.TempPathFactory, stamps: list[int]) -> None:
     path = tmp_path_factory.mktemp("traces") / "t.jsonl"
     path.write_text("".join(json.dumps({"timestamp": t, "input_length": 1, "output_length": 1}) + "\n" for t in stamps))
     arrivals = trace.read(str(path))
@@ -88,7 +88,7 @@ def test_due_times_never_go_back(tmp_path_factory: pytest.TempPathFactory, stamp
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "expected"),
     [
         ("{", r"t\.jsonl:1:2: not JSON: Expecting"),
         ('{"timestamp": 1, "input_length": 1, "output_length": 1, "hash_ids": 3}', "hash_ids: whole numbers"),
@@ -100,15 +100,15 @@ def test_due_times_never_go_back(tmp_path_factory: pytest.TempPathFactory, stamp
         ("", "has no requests"),
     ],
 )
-def test_what_is_no_arrival_is_told_with_its_line(line: str, told: str, tmp_path: Path) -> None:
+def test_trace_mistake_has_its_line(line: str, expected: str, tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text(line + "\n")
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=expected):
         trace.read(str(path))
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected"),
     [
         (("{path}", "/nowhere.jsonl"), r"x\.yaml:6:\d+: .*nowhere\.jsonl: No such file"),
         (("text: {{tokens: 10}}", "images: {{}}"), r"x\.yaml:4:\d+: .*every traffic needs a text payload"),
@@ -116,7 +116,7 @@ def test_what_is_no_arrival_is_told_with_its_line(line: str, told: str, tmp_path
         (("speed: 2", "unit: 0"), "the unit of its timestamps"),
     ],
 )
-def test_mistakes_are_told_with_their_place(change: tuple[str, str], told: str, file: Path, write: Write) -> None:
+def test_trace_phase_mistake_has_its_place(change: tuple[str, str], expected: str, file: Path, write: Write) -> None:
     text: Any = PROFILE.replace(*change).format(path=file)
-    with pytest.raises(ProfileError, match=told):
+    with pytest.raises(ProfileError, match=expected):
         write(text)
