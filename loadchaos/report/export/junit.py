@@ -89,10 +89,11 @@ def _failure(verdict: Mapping[str, Any], failure: Mapping[str, Any], classname: 
 
 def _lines(verdict: Mapping[str, Any], failure: Mapping[str, Any]) -> list[str]:
     rows = [
-        ("when", when_text(verdict, failure)), ("evidence", evidence_text(failure.get("evidence"))),
+        ("when", when_text(verdict, failure)),
+        ("evidence", evidence_text(failure.get("evidence"))),
         ("known issue", ", ".join(known_text(k) for k in failure.get("known") or [])),
         ("what to do", remedy_text(failure.get("remedy"))),
         ("cause", cause_text(failure)),
         ("incident", ", ".join(incident_paths(failure))),
-    ]  # fmt: skip
+    ]
     return [f"{label}: {text}" for label, text in rows if text]

@@ -18,8 +18,9 @@ def text(found: Comparison) -> str:
     lines = [
         f"A  {found.a.name}: {found.a.verdict}, {clean(found.a.target, 60)}, {number(found.a.sent)} requests",
         f"B  {found.b.name}: {found.b.verdict}, {clean(found.b.target, 60)}, {number(found.b.sent)} requests",
-        "", headline(found),
-    ]  # fmt: skip
+        "",
+        headline(found),
+    ]
     lines += [f"  ! {clean(c, 200)}" for c in found.caveats]
     lines += ["", "Latency of answered requests, B against A (95 % interval)", *_table(found.latency)]
     lines += ["", "Failures per request sent", *_table(found.rates)]

@@ -139,12 +139,14 @@ def _incident_marks(verdict: Mapping[str, Any]) -> list[tuple[float, str]]:
 
 
 def _failure(verdict: Mapping[str, Any], f: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    fields = [
+    context = [
         ("when", when_text(verdict, f)),
         ("in flight", count_text(f, "in_flight_at_death", "in_flight")),
         ("lost", lost_text(f)),
-        ("what to do", remedy_text(f.get("remedy"))),
         ("cause", cause_text(f)),
+    ]
+    advice = [
+        ("what to do", remedy_text(f.get("remedy"))),
         ("accepted", accepted_text(f)),
         ("also seen", "; ".join(clean(a, 200) for a in (f.get("alt") or [])[:10])),
     ]
@@ -157,7 +159,8 @@ def _failure(verdict: Mapping[str, Any], f: Mapping[str, Any], folder: Path) -> 
         "severity": severity_text(f),
         "times": f"{number(f['count'])} times" if (f.get("count") or 0) > 1 else "",
         "blamed": is_server_fault(f) and not f.get("accepted"),
-        "fields": [(k, v) for k, v in fields if v],
+        "context": [(k, v) for k, v in context if v],
+        "advice": [(k, v) for k, v in advice if v],
         "evidence": evidence_text(f.get("evidence")),
         "known": [_link(known_text(k)) for k in f.get("known") or []],
         "incident": incident,
@@ -252,12 +255,14 @@ def server_facts(folder: Path) -> list[tuple[str, str]]:
     images = [f"{clean(size, 20)}: {number(n)} tokens" for size, n in (facts.get("image_tokens") or {}).items()]
     shown = {
         "server": " ".join(clean(facts[k], 60) for k in ("dialect", "version") if facts.get(k)),
-        "model": facts.get("model"), "context": facts.get("max_model_len"), "longest prompt": facts.get("input_limit"),
+        "model": facts.get("model"),
+        "context": facts.get("max_model_len"),
+        "longest prompt": facts.get("input_limit"),
         "KV cache": facts.get("capacity_tokens"),
         "images": "no" if facts.get("images") is False else "; ".join(images[:6]) or None,
         "speculative decoding": facts.get("speculative_decoding"),
         "development endpoints": facts.get("development_endpoints"),
-    }  # fmt: skip
+    }
     return [(name, _fact(value)) for name, value in shown.items() if value not in (None, "")]
 
 

@@ -24,8 +24,13 @@ Points = Sequence[tuple[float, Bucket | None]]
 
 # One colour per kind of outcome (CSS classes of the page): ok, refused, failed, ended by loadchaos.
 OUTCOME_CLASS = {
-    "ok": "good", "rejected": "warn", "shed": "warn", "aborted": "ours", "missed": "none", "unfinished": "none",
-}  # fmt: skip
+    "ok": "good",
+    "rejected": "warn",
+    "shed": "warn",
+    "aborted": "ours",
+    "missed": "none",
+    "unfinished": "none",
+}
 
 
 @dataclass(frozen=True)
@@ -74,39 +79,77 @@ def plots(points: Points, width_s: int) -> list[Plot]:
 
     always = [
         _outcomes(points, width_s),
-        _plot("Time to first token", [
-            Curve("p99", "second", quantile("ttft", 0.99)), Curve("p50", "first", quantile("ttft", 0.5)),
-        ], "s", may_log=True, empty="no request was answered"),
-        _plot("Gaps between tokens", [
-            Curve("p99", "second", quantile("itl", 0.99)), Curve("p50", "first", quantile("itl", 0.5)),
-        ], "s", may_log=True, empty="no answer had two tokens"),
-        _plot("Tokens received per second", [
-            Curve("tokens/s", "first", each(lambda b: b.tokens / width_s if b.in_flight else None)),
-        ], empty="no token was received"),
-        _plot("Requests in flight and in the server's queue", [
-            Curve("in flight (client)", "ours", each(lambda b: sum(b.in_flight.values()) if b.in_flight else None)),
-            Curve("running (server)", "first", each(lambda b: b.gauge("requests_running"))),
-            Curve("waiting (server)", "second", each(lambda b: b.gauge("requests_waiting"))),
-        ], empty="no request was in flight"),
-    ]  # fmt: skip
+        _plot(
+            "Time to first token",
+            [
+                Curve("p99", "second", quantile("ttft", 0.99)),
+                Curve("p50", "first", quantile("ttft", 0.5)),
+            ],
+            "s",
+            may_log=True,
+            empty="no request was answered",
+        ),
+        _plot(
+            "Gaps between tokens",
+            [
+                Curve("p99", "second", quantile("itl", 0.99)),
+                Curve("p50", "first", quantile("itl", 0.5)),
+            ],
+            "s",
+            may_log=True,
+            empty="no answer had two tokens",
+        ),
+        _plot(
+            "Tokens received per second",
+            [
+                Curve("tokens/s", "first", each(lambda b: b.tokens / width_s if b.in_flight else None)),
+            ],
+            empty="no token was received",
+        ),
+        _plot(
+            "Requests in flight and in the server's queue",
+            [
+                Curve("in flight (client)", "ours", each(lambda b: sum(b.in_flight.values()) if b.in_flight else None)),
+                Curve("running (server)", "first", each(lambda b: b.gauge("requests_running"))),
+                Curve("waiting (server)", "second", each(lambda b: b.gauge("requests_waiting"))),
+            ],
+            empty="no request was in flight",
+        ),
+    ]
     # A chart that only some servers and machines have data for is left out without data.
     optional = [
-        _plot("KV cache in use", [
-            Curve("fullest replica", "first", each(lambda b: b.gauge("kv_usage_ratio", "max"))),
-        ], "%", top=1.0),
-        _plot("Hosts: memory and GPUs in use", [
-            Curve("GPU memory (fullest)", "first",
-                  each(lambda b: b.fullest("gpu_memory_used_bytes", "gpu_memory_free_bytes"))),
-            Curve("GPU busy (busiest)", "second", each(lambda b: b.busiest("gpu_utilisation_ratio"))),
-            Curve("host memory (fullest)", "ours", each(Bucket.host_memory)),
-            Curve("disk (fullest)", "warn", each(lambda b: b.used_share("disk_free_bytes", "disk_size_bytes"))),
-            Curve("open files (host)", "attack", each(lambda b: b.share("host_files_open", "host_files_limit"))),
-        ], "%", top=1.0),
-        _plot("GPUs: temperature and power", [
-            Curve("temperature (hottest), C", "second", each(lambda b: b.busiest("gpu_temperature_c"))),
-            Curve("power (highest), W", "first", each(lambda b: b.busiest("gpu_power_w"))),
-        ]),
-    ]  # fmt: skip
+        _plot(
+            "KV cache in use",
+            [
+                Curve("fullest replica", "first", each(lambda b: b.gauge("kv_usage_ratio", "max"))),
+            ],
+            "%",
+            top=1.0,
+        ),
+        _plot(
+            "Hosts: memory and GPUs in use",
+            [
+                Curve(
+                    "GPU memory (fullest)",
+                    "first",
+                    each(lambda b: b.fullest("gpu_memory_used_bytes", "gpu_memory_free_bytes")),
+                ),
+                Curve("GPU busy (busiest)", "second", each(lambda b: b.busiest("gpu_utilisation_ratio"))),
+                Curve("host memory (fullest)", "ours", each(Bucket.host_memory)),
+                Curve("disk (fullest)", "warn", each(lambda b: b.used_share("disk_free_bytes", "disk_size_bytes"))),
+                Curve("open files (host)", "attack", each(lambda b: b.share("host_files_open", "host_files_limit"))),
+            ],
+            "%",
+            top=1.0,
+        ),
+        _plot(
+            "GPUs: temperature and power",
+            [
+                Curve("temperature (hottest), C", "second", each(lambda b: b.busiest("gpu_temperature_c"))),
+                Curve("power (highest), W", "first", each(lambda b: b.busiest("gpu_power_w"))),
+            ],
+        ),
+    ]
     slow = each(lambda b: b.throttled_gpus())
     if any(slow):
         optional.append(_plot("GPUs throttled", [Curve("thermal or power limit", "bad", slow)]))

@@ -124,7 +124,7 @@ class SoakTrend:
             "schema": 1,
             "profile": self.profile,
             "changed": self.changed,
-            "nights": runs,
+            "nights": runs,  # keys of trend.json are older than the names in this module
             "since_change": {k: _rate_json(r) for k, r in self.since_change.items()},
             "other_profiles": list(self.others),
         }
