@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import PurePath
-from typing import Any
+from typing import Any, cast
 
 from loadchaos.analysis import mechanisms
 from loadchaos.analysis.classify.classifier import classify_text
@@ -41,6 +41,8 @@ from loadchaos.core.ledger.rows import (
     DeviceRow,
     EndRow,
     FactsRow,
+    FailureRow,
+    IncidentRow,
     LaunchRow,
     LogRow,
     MetricsRow,
@@ -72,7 +74,7 @@ class Judge:
         self._ladder = LengthLadder()
         self._states: deque[Row] = deque(maxlen=_MOST_STATES)
         self._environment: dict[str, Any] = {}
-        self._findings: list[Row] = []
+        self._findings: list[FailureRow | IncidentRow] = []
         self._settled_ns = 0
         self._starting_ns: tuple[int, int | None] | None = None  # the newest life that we began: from, and healthy at
         self._unfinished: int | None = None
@@ -241,27 +243,28 @@ class Judge:
         if known is None:
             incident = self._episodes.beside(failure, failure.replica) or self._episodes.failure(failure, attribution)
             known = self._book.open(failure, incident)
-            self._findings.append({"row": "failure", "at_ns": self._run.newest_ns, **self._told(known)})
+            self._findings.append(self._failure_row(known, self._run.newest_ns))
         elif failure.title != known.title and len(known.alt) < 20 and failure.title not in known.alt:
             known.alt += (failure.title,)
         return known
 
     # --- findings and verdict out -----------------------------------------------------------------------------------------
 
-    def findings(self) -> list[Row]:
+    def findings(self) -> list[FailureRow | IncidentRow]:
         """Rows for findings.jsonl since the last call: failures met for the first time, incidents opened and closed.
 
         A death is told as a failure when a log names it and, with its final counts, when its incident closes.
         """
         episodes = self._episodes
-        rows, self._findings, episodes.findings = self._findings + episodes.findings, [], []
+        rows = [*self._findings, *episodes.findings]
+        self._findings, episodes.findings = [], []
         about = [(self._run.newest_ns, i) for i in episodes.named if i.closed_ns is None]
         episodes.named = []
         closed = [r for r in rows if r["row"] == "incident" and r["what"] == "close" and r["kind"] != "failure"]
         about += [(int(r["at_ns"]), episodes.incidents[r["n"] - 1]) for r in closed]
         for at_ns, incident in about:
             found = failures_of([incident], episodes.attribution)
-            rows += [{"row": "failure", "at_ns": at_ns, **self._told(e)} for e in found]
+            rows += [self._failure_row(failure, at_ns) for failure in found]
         return sorted(rows, key=lambda r: int(r["at_ns"]))
 
     @property
@@ -336,6 +339,9 @@ class Judge:
         started = self._run.utc(self._run.begin_ns)
         rules.accept(failures, terms, date.fromisoformat(started[:10]) if started else None)
         return failures
+
+    def _failure_row(self, failure: Failure, at_ns: int) -> FailureRow:
+        return cast("FailureRow", {"row": "failure", "at_ns": at_ns, **self._told(failure)})
 
     def _told(self, failure: Failure) -> dict[str, Any]:
         told = failure.to_json()

@@ -138,7 +138,7 @@ class Follower:
         if self._pages:
             self._pages.write(snapshot)
 
-    def _report(self, findings: list[Row]) -> None:
+    def _report(self, findings: Sequence[Row]) -> None:
         """Write findings and incidents, and fold both into the live figures.
 
         A death is reported when it is named, and again with final counts (`final`) when its incident closes.

@@ -13,7 +13,8 @@ from loadchaos.analysis.failure import Failure, evidence
 from loadchaos.analysis.incidents.attribution import Ended, owned
 from loadchaos.analysis.incidents.context import Reading
 from loadchaos.analysis.request_stats import S, Sent
-from loadchaos.core.model import Attribution, Row, Severity, State
+from loadchaos.core.ledger.rows import IncidentRow
+from loadchaos.core.model import Attribution, Severity, State
 
 Kind = Literal["death", "hang", "unreachable", "terminated", "restart", "failure"]
 _WINDOW_NS = 60 * S
@@ -276,7 +277,7 @@ def worse(old: Kind, new: Kind) -> Kind:
     return new if old == "terminated" or order.index(new) > order.index(old) else old
 
 
-def finding(incident: Incident, what: Literal["open", "close"], at_ns: int) -> Row:
+def finding(incident: Incident, what: Literal["open", "close"], at_ns: int) -> IncidentRow:
     """The row of findings.jsonl that tells of an incident; `id` and `folder` are final when it closes."""
     return {
         "row": "incident",

@@ -13,7 +13,7 @@ from loadchaos.analysis.incidents.context import IncidentContext, goes_on, readi
 from loadchaos.analysis.incidents.incident import Incident, Kind, finding, kind_of, worse
 from loadchaos.analysis.incidents.recent import LATE_LOG_NS, RecentIncidents
 from loadchaos.analysis.request_stats import RequestStats, S
-from loadchaos.core.ledger.rows import DeviceRow, LaunchRow, MetricsRow, StateRow, SupervisorRow
+from loadchaos.core.ledger.rows import DeviceRow, IncidentRow, LaunchRow, MetricsRow, StateRow, SupervisorRow
 from loadchaos.core.model import Attribution, Row, State
 
 _LOG_ALONE_BACK_NS = 5 * S
@@ -32,7 +32,7 @@ class IncidentTracker:
 
     def __init__(self, tally: RequestStats, attacks: AttackLog) -> None:
         self.incidents: list[Incident] = []
-        self.findings: list[Row] = []
+        self.findings: list[IncidentRow] = []
         self.named: list[Incident] = []  # those that a log has given a name since somebody last looked
         self.environment: Mapping[str, Any] = {}
         self.load_begin_ns: int | None = None

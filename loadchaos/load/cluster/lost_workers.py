@@ -17,7 +17,7 @@ import orjson
 
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
-from loadchaos.core.ledger.rows import as_typed, is_pipelined
+from loadchaos.core.ledger.rows import MissedRow, as_typed, is_pipelined
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.load.worker.worker_plan import WorkerPlan
 
@@ -99,16 +99,15 @@ def record_lost_workers(plan: Path, workers: int) -> None:
     writer = Writer(folder.path / "requests-master.jsonl", "locust-master")
     for worker in lost:
         for (traffic, phase), count in sorted(unsent_share(plan, worker, folder.requests(worker), begins).items()):
-            writer.write(
-                {
-                    "row": "missed",
-                    "at_ns": time.monotonic_ns(),
-                    "traffic": traffic,
-                    "phase": phase,
-                    "why": "worker_lost",
-                    "count": count,
-                }
-            )
+            row: MissedRow = {
+                "row": "missed",
+                "at_ns": time.monotonic_ns(),
+                "traffic": traffic,
+                "phase": phase,
+                "why": "worker_lost",
+                "count": count,
+            }
+            writer.write(row)
     writer.close()
 
 

@@ -31,6 +31,7 @@ import psutil
 from loadchaos.core.errors import LedgerError
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.parquet import HOUR_S
+from loadchaos.core.ledger.rows import LinesRow
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.redact import Redactor
 
@@ -83,9 +84,14 @@ class LogFile:
         if not data:
             return
         try:
-            self._index.write(
-                {"row": "lines", "at_ns": at_ns, "offset": self._offset, "bytes": len(data), "source": self._source}
-            )
+            row: LinesRow = {
+                "row": "lines",
+                "at_ns": at_ns,
+                "offset": self._offset,
+                "bytes": len(data),
+                "source": self._source,
+            }
+            self._index.write(row)
             while data:
                 done = os.write(self._fd, data)
                 self._offset += done

@@ -10,9 +10,9 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 from loadchaos.core.ledger import parquet
+from loadchaos.core.ledger.rows import HeaderRow, LinesRow
 from loadchaos.core.redact import Redactor
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -56,7 +56,13 @@ class LogSink:
         if not data:
             return
         at_ns = time.monotonic_ns()
-        row = {"row": "lines", "at_ns": at_ns, "offset": self._offset, "bytes": len(data), "source": self._source}
+        row: LinesRow = {
+            "row": "lines",
+            "at_ns": at_ns,
+            "offset": self._offset,
+            "bytes": len(data),
+            "source": self._source,
+        }
         if time.monotonic() - self._since > parquet.HOUR_S:
             self._part += 1
             before, self._index = self._index, self._next_index()
@@ -84,5 +90,5 @@ class LogSink:
         )
         return index
 
-    def _row(self, index: int, row: dict[str, Any]) -> None:
+    def _row(self, index: int, row: LinesRow | HeaderRow) -> None:
         os.write(index, json.dumps(row, separators=(",", ":")).encode() + b"\n")
