@@ -99,7 +99,7 @@ def record_lost_workers(plan: Path, workers: int) -> None:
     writer = Writer(folder.path / "requests-master.jsonl", "locust-master")
     for worker in lost:
         for (traffic, phase), count in sorted(unsent_share(plan, worker, folder.requests(worker), begins).items()):
-            row: MissedRow = {
+            missed: MissedRow = {
                 "row": "missed",
                 "at_ns": time.monotonic_ns(),
                 "traffic": traffic,
@@ -107,7 +107,7 @@ def record_lost_workers(plan: Path, workers: int) -> None:
                 "why": "worker_lost",
                 "count": count,
             }
-            writer.write(row)
+            writer.write(missed)
     writer.close()
 
 
