@@ -1,6 +1,6 @@
 """Admin attacks: calls to the server's own admin endpoints.
 
-Such as cache resets, sleep, pause and aborts. The server's answer is recorded unchanged.
+They reset caches, pause the server, put it to sleep or abort requests. Its answer is recorded unchanged.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class AdminAttack:
 def _succeeded(response: httpx.Response) -> bool:
     """Return True for a 2xx, unless its body denies it.
 
-    /reset_prefix_cache says 200 `{"success":false}` while blocks are held.
+    /reset_prefix_cache answers 200 `{"success":false}` while blocks are held.
     """
     if not response.is_success:
         return False

@@ -107,7 +107,7 @@ def _is_loopback(host: str) -> bool:
 def _listeners(port: int) -> list[str]:
     """Return the command lines of the listeners on a local TCP port.
 
-    Empty where one of them is not visible.
+    Returns an empty list where one of them is not visible.
     """
     owners = _owners(port)
     return [] if any(pid is None for pid, _ in owners) else [command for _, command in owners]
@@ -141,7 +141,7 @@ def _command(pid: int | None) -> str:
 def listener_pid(url: str) -> int | None:
     """Return the pid of the process that listens on a loopback URL.
 
-    None where it is not plainly a local server.
+    Returns None where it is not plainly a local server.
     """
     parts = urlsplit(url)
     if not _is_loopback(parts.hostname or ""):

@@ -1,6 +1,6 @@
 """Conditions on the server's figures that an attack waits for.
 
-As in a profile: `when: {requests_running: ">= 8"}`.
+A profile has them as `when: {requests_running: ">= 8"}`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Engine attacks: faults inside a vLLM that runs with loadchaos-vllm.
 
-The plugin (plugins/vllm) implements the modes. Its trigger file arms them, removing the file disarms them.
+The plugin (plugins/vllm) implements the modes. Its trigger file arms them; removing the file disarms them.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class EngineAttack:
 def _trigger_of(replica: AttackedReplica) -> Path | None:
     """Return the trigger file that the server's environment names.
 
-    None where it names none, or where its environment cannot be read.
+    Returns None where it names none, or where its environment cannot be read.
     """
     pid = replica.pid()
     if pid is None:

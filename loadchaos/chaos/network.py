@@ -43,7 +43,7 @@ class RunProxy(TrafficProxy, Protocol):
     async def added_delay_s(self, path: str, tls: ssl.SSLContext) -> float | None:
         """Measure the delay that the proxy adds to a request, in seconds.
 
-        None where no request was answered.
+        Returns None where no request was answered.
         """
         ...
 

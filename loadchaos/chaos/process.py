@@ -130,7 +130,7 @@ class ProcessAttack:
     def _processes(self, replica: AttackedReplica) -> list[SignalTarget]:
         """Return the server's local processes, the lowest pid first.
 
-        Empty where the server is not on this machine or has ended.
+        Returns an empty list where the server is not on this machine or has ended.
         """
         root = replica.pid()
         if root is None:

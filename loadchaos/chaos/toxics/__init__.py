@@ -25,7 +25,7 @@ def parse_toxic(name: str, kind: Any, params: Mapping[str, Any], seed: int = 0) 
     """Make a toxic from a profile's entry.
 
     Args:
-        name: what the toxic is called on the proxy.
+        name: its name on the proxy.
         kind: its type, a key of TOXICS.
         params: the type's attributes; also `stream` (default downstream) and `share` (default 1.0).
         seed: decides which connections belong to the share.

@@ -81,14 +81,14 @@ class ToxicType:
     def close_after_s(self) -> float | None:
         """Return how long data may be blocked before the connection closes.
 
-        None: without limit.
+        Returns None for no limit.
         """
         return None
 
     def reset_after_s(self) -> float | None:
         """Return the time until a hit connection is reset, in seconds.
 
-        It counts from the connection's start or the toxic's. None: never.
+        It counts from the connection's start or the toxic's. Returns None for never.
         """
         return None
 
@@ -99,7 +99,7 @@ class ToxicType:
     def bytes_left(self, passed: int) -> int | None:
         """Return how many bytes may still pass before the connection closes.
 
-        None: no limit.
+        Returns None for no limit.
         """
         del passed
         return None

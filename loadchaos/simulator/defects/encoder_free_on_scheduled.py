@@ -15,7 +15,7 @@ REMEDIES: dict[str, object] = {"num_speculative_tokens": 0}
 def plant(rules: EngineRules) -> None:
     """Free entries again once the chunk that reads them is planned.
 
-    As if that chunk had already run.
+    The healthy engine waits until that chunk has run.
     """
 
     def read_position_after_planning(request: ScheduledRequest) -> int:

@@ -1,6 +1,6 @@
 """LMDeploy 0.6: an input longer than the KV cache is a 500.
 
-A healthy server refuses it and says why.
+A healthy server refuses it and names the cause.
 """
 
 from loadchaos.simulator.engine.rules import EngineRules

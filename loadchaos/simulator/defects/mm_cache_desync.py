@@ -14,8 +14,8 @@ REMEDIES: dict[str, object] = {"mm_processor_cache_items": 0}
 def plant(rules: EngineRules) -> None:
     """Let a hit not refresh an entry, and delay a reset to the next step.
 
-    The first needs more different images than the cache holds, and old ones used again; the second needs images that
-    are taken in between a reset and the next step, and then used again.
+    The first needs more different images than the cache holds, and old images used again. The second needs images that
+    arrive between a reset and the next step and are used again later.
     """
     rules.refresh_on_hit = False
     rules.reset_in_order = False

@@ -65,7 +65,7 @@ class AnswerText:
     def derail(self, after: int) -> None:
         """Continue with wrong text after so many more tokens.
 
-        As a model does whose context was taken away.
+        A model does so when its context is lost.
         """
         self._right_tokens = after
 

@@ -1,6 +1,6 @@
 """Texts of an engine's death, as vLLM prints them.
 
-Tracebacks with the real frames, and the log lines just before.
+They are tracebacks with the real frames, and the log lines just before.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ _RECEIVE: tuple[Frame, ...] = (
 def input_thread_death(missing: str) -> list[str]:
     """Return the output of an input thread killed by a desynced cache.
 
-    Eras before 0.14.
+    This happens in eras before 0.14.
     """
     return ["Exception in thread Thread-1 (process_input_sockets):", *traceback(f"AssertionError: {missing}", _RECEIVE)]
 
@@ -141,7 +141,7 @@ def input_thread_death(missing: str) -> list[str]:
 def preprocessing_error(request_id: str, missing: str) -> list[str]:
     """Return the log lines of a request killed by a desynced cache.
 
-    Eras from 0.14: only the request dies.
+    This happens from 0.14 on, where only the request fails.
     """
     return [
         f"Unexpected error pre-processing request {request_id}",

@@ -17,7 +17,7 @@ class ScheduledRequest:
     """The state of one admitted request.
 
     `computed` is what the scheduler has planned, drafts included; `verified` is what the runner has really computed.
-    They differ by the steps in flight, and a rejected draft takes `computed` back.
+    They differ by the steps in flight; a rejected draft lowers `computed` again.
     """
 
     __slots__ = (
@@ -72,7 +72,7 @@ class ScheduledRequest:
 def answer_length(original: EngineRequest, config: EngineConfig) -> tuple[int, str]:
     """Return the length of the answer in tokens, and why it ends there.
 
-    At least one token; seeded, so that a run repeats.
+    It is at least one token, and seeded so that a run repeats.
     """
     longest = max(1, min(original.max_tokens, config.max_model_len - original.prompt_tokens))
     shortest = max(1, original.min_tokens)

@@ -155,7 +155,7 @@ class Scheduler:
     def _plan_chunk(self, batch: Batch, request: ScheduledRequest, budget: int) -> int:
         """Plan the next prompt chunk, and return its tokens.
 
-        0 when its image has no space yet; -1 when the request was preempted.
+        Returns 0 when its image has no space yet, -1 when the request was preempted.
         """
         if request.held:
             self._release(request, self._rules.read_position)

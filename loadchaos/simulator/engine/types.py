@@ -46,7 +46,7 @@ class EngineConfig:
 class MMItem:
     """One image of a request.
 
-    Content hash, number of placeholder tokens, and the prompt position where they begin.
+    It has a content hash, the number of placeholder tokens, and the prompt position where they begin.
 
     `data` is False when the API server sent only the hash, because its side of the processor cache assumes that the engine
     has the item (vLLM's two-sided cache).

@@ -32,7 +32,8 @@ class LoopResult:
 def closed_loop(engine: Engine, requests: Iterator[EngineRequest], users: int, max_steps: int = 200_000) -> LoopResult:
     """Keep `users` requests in the engine until all have ended or it died.
 
-    Raises RuntimeError when that takes more than `most_steps` steps: the engine makes no progress.
+    Raises:
+        RuntimeError: when that takes more than `max_steps` steps, so the engine makes no progress.
     """
     loop = LoopResult()
     for request in islice(requests, users):
@@ -65,7 +66,7 @@ def mixed_traffic(
     Those have 1 to `per_request` images; one image in five was sent before.
 
 
-    Laid out as Qwen-VL prompts are: a template's head, the pictures with a start and an end mark each, then the text.
+    The layout is that of Qwen-VL prompts: the template's head, the images with a start and an end mark each, then the text.
     """
     rng = random.Random(seed)
     seen: list[str] = []

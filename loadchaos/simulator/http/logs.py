@@ -29,7 +29,7 @@ class Log:
     def tag(self) -> str:
         """Process prefix such as `(EngineCore pid=7) `, which vLLM has since 0.11.
 
-        Empty before 0.11 and for LMDeploy.
+        It is empty before 0.11 and for LMDeploy.
         """
         if self._dialect != "vllm" or self._release < (0, 11, 0):
             return ""

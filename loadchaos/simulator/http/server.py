@@ -46,7 +46,7 @@ class HttpExchange:
     `send` answers whole; `start`, `write` and `end` answer in chunks.
 
 
-    `on_disconnect` is called when the client leaves before the end; `on_resume` when a slow reader takes bytes again
+    `on_disconnect` is called when the client leaves before the end; `on_resume` when a slow client reads again
     (while it does not, `paused` is True and the API should hold its chunks back and merge them, as vLLM does).
     """
 
@@ -277,7 +277,7 @@ class ClientConnection(asyncio.Protocol):
 class HttpServer:
     """A listener that knows its connections.
 
-    So a dying server can close them in order.
+    A dying server can then close them in order.
     """
 
     def __init__(self, handler: Handler, quiet: bool = False) -> None:

@@ -48,7 +48,7 @@ def send_plain_500(exchange: HttpExchange) -> None:
 def invalid(exchange: HttpExchange, release: Release, place: str, message: str, kind: str) -> None:
     """Answer a body of the wrong form.
 
-    422 with FastAPI's detail up to 0.15, 400 in LMDeploy's form from 0.16.
+    It is a 422 with FastAPI's detail up to 0.15, and a 400 in LMDeploy's form from 0.16.
     """
     if release < (0, 16, 0):
         detail = [{"type": kind, "loc": ["body", *([place] if place else [])], "msg": message, "input": None}]

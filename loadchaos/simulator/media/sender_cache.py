@@ -23,7 +23,7 @@ class SenderCache:
     def must_send(self, mm_hash: str) -> bool:
         """Return True if the image itself has to be sent.
 
-        False when the engine should still have it.
+        Returns False when the engine should still have it.
         """
         self.queries += 1
         if mm_hash in self._held:

@@ -38,7 +38,7 @@ class AdminContext(Protocol):
     def abort_all(self, ids: list[str] | None = None) -> int:
         """End running generations with finish_reason abort; None means all.
 
-        Returns how many.
+        Returns the number of aborted generations.
         """
 
     async def idle(self) -> None:

@@ -81,7 +81,7 @@ class VllmApi:
     def exit_code_on_death(self) -> int | None:
         """0, so that no supervisor restarts it.
 
-        None with VLLM_KEEP_ALIVE_ON_ENGINE_DEATH set: the server stays, and fails.
+        It is None with VLLM_KEEP_ALIVE_ON_ENGINE_DEATH set: the server stays, and fails.
         """
         return None if os.environ.get("VLLM_KEEP_ALIVE_ON_ENGINE_DEATH", "0") not in {"0", ""} else 0
 
@@ -110,7 +110,7 @@ class VllmApi:
     def abort_all(self, ids: list[str] | None = None) -> int:
         """End running generations with finish_reason abort; None means all.
 
-        Returns how many.
+        Returns the number of aborted generations.
         """
         chosen = self._generations if ids is None else {i: g for i in ids if (g := self._generations.get(i))}
         running = set(chosen.values())

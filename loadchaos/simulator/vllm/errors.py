@@ -1,6 +1,6 @@
 """vLLM's refusals and errors in its own words.
 
-Texts are as measured on 0.32.0, of older eras as read in their sources.
+Texts of 0.32.0 are as measured, those of older eras as read in their sources.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """vLLM's /render: the token ids of a request's prompt, without running it.
 
-Since 0.18. It was always there up to 0.22 at least; 0.32 answers 403 unless it was started with --enable-scale-out
+It exists since 0.18. Up to 0.22 at least it is always enabled; 0.32 answers 403 unless started with --enable-scale-out
 (vllm-project/vllm#54579, merged between the two).
 """
 

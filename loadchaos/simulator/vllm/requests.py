@@ -49,7 +49,7 @@ class MediaSource(NamedTuple):
 class Prompt:
     """A prompt before its images are decoded.
 
-    Pieces of token ids, with an image between each two.
+    It has pieces of token ids, with an image between each two.
     """
 
     pieces: tuple[tuple[int, ...], ...]

@@ -156,7 +156,7 @@ class VllmGeneration:
     def abort(self) -> None:
         """End with finish_reason abort and the text so far.
 
-        As after /abort_requests, /pause or /sleep.
+        /abort_requests, /pause and /sleep do this.
         """
         if self.finished:
             return
