@@ -1,4 +1,4 @@
-"""Whether a server's GPU memory is free again after its end; a program that prints a file stands in for nvidia-smi."""
+"""GPU memory of an ended server, with a stand-in for nvidia-smi."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from loadchaos.server.process.launcher import LaunchCommand, LaunchedServer
 @pytest.fixture
 def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file whose text the stand-in prints."""
-    told = tmp_path / "told"
+    figures = tmp_path / "figures"
     script = tmp_path / "bin/nvidia-smi"
     script.parent.mkdir()
-    script.write_text(f'#!/bin/sh\n[ "$1" = --query-gpu=memory.used ] && cat {told}\n')
+    script.write_text(f'#!/bin/sh\n[ "$1" = --query-gpu=memory.used ] && cat {figures}\n')
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{script.parent}:/usr/bin:/bin")
-    return told
+    return figures
 
 
-def test_memory_that_is_used_and_freed_is_told(smi: Path) -> None:
+def test_memory_used_and_freed(smi: Path) -> None:
     smi.write_text("10\n2000\n")
     assert asyncio.run(nvml.memory_used_mib()) == [10, 2000]
     assert asyncio.run(nvml.wait_memory_freed([0, 1990], 0.0)) == (True, "the memory of 2 GPUs is free again")
@@ -34,19 +34,19 @@ def test_memory_that_is_used_and_freed_is_told(smi: Path) -> None:
     assert held == (False, "GPU memory is not free after its end: 1000 MiB of GPU 1")
 
 
-def test_what_is_no_figure_is_not_known(smi: Path) -> None:
+def test_memory_without_a_figure_is_unknown(smi: Path) -> None:
     smi.write_text("[N/A]\n")
     assert asyncio.run(nvml.memory_used_mib()) is None
     assert asyncio.run(nvml.wait_memory_freed([0], 0.0)) is None
 
 
-def test_without_a_gpu_nothing_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_memory_without_a_gpu_is_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert asyncio.run(nvml.memory_used_mib()) is None
 
 
 @pytest.mark.parametrize("left", [0, 3000])
-def test_the_end_of_a_server_says_whether_its_memory_is_free(
+def test_launched_server_end_tells_if_gpu_memory_is_free(
     smi: Path, tmp_path: Path, left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launcher, "_FREED_WITHIN_S", 0.1)

@@ -1,4 +1,4 @@
-"""A complete dialect for an imaginary server, and what loadchaos knows with it."""
+"""An example dialect: a complete dialect for an imaginary server."""
 
 from loadchaos.server.dialects import DIALECTS, DetectionSign, Dialect, MetricName, ProbedPage
 from loadchaos.server.dialects.base import patterns

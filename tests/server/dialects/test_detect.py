@@ -1,4 +1,4 @@
-"""Which server it is, from pages as real ones answered them."""
+"""Detection of servers from pages of real ones."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ LMDEPLOY = {
 }
 
 
-def test_a_vllm_in_development_mode_is_found_with_version_model_and_length() -> None:
+def test_detect_vllm_in_development_mode() -> None:
     found = detect(VLLM)
     assert (found.dialect.name, found.version) == ("vllm", "0.32.0")
     assert (found.models, found.max_model_len, found.development_endpoints) == (("tiny",), 4096, True)
     assert any("owned_by vllm" in sign for sign in found.signs)
 
 
-def test_a_vllm_without_development_mode_says_so() -> None:
+def test_detect_vllm_without_development_mode() -> None:
     assert detect({**VLLM, "/reset_mm_cache": NOT_FOUND}).development_endpoints is False
 
 
-def test_a_vllm_that_is_found_by_its_metrics_alone_has_no_version() -> None:
+def test_detect_vllm_by_metrics_alone_has_no_version() -> None:
     found = detect({"/metrics": VLLM["/metrics"]})
     assert (found.dialect.name, found.version, found.development_endpoints) == ("vllm", None, None)
 
 
-def test_an_old_vllm_is_spoken_to_as_it_was() -> None:
+def test_detect_old_vllm_gives_the_dialect_of_its_era() -> None:
     found = detect({**VLLM, "/version": page({"version": "0.8.5"})})
     assert found.dialect.health_knows_death is False
 
@@ -70,7 +70,7 @@ def test_an_old_vllm_is_spoken_to_as_it_was() -> None:
         ({"/openapi.json": NOT_FOUND, "/health": ProbedPage(200)}, None, "0.14", False),
     ],
 )
-def test_the_era_of_lmdeploy_is_read_from_its_paths_and_its_health(
+def test_detect_lmdeploy_era_by_paths_and_health(
     changes: dict[str, ProbedPage], at_least: str | None, below: str | None, knows_death: bool
 ) -> None:
     found = detect({**LMDEPLOY, **changes})
@@ -79,7 +79,7 @@ def test_the_era_of_lmdeploy_is_read_from_its_paths_and_its_health(
     assert found.dialect.health_knows_death is knows_death
 
 
-def test_an_lmdeploy_up_to_0_15_may_answer_too_long_a_prompt_with_nothing() -> None:
+def test_detect_lmdeploy_0_15_allows_empty_answers_over_length() -> None:
     assert (
         "empty"
         in detect({**LMDEPLOY, "/openapi.json": page({"paths": {"/v1/chat/interactive": {}}})}).dialect.over_length
@@ -87,13 +87,13 @@ def test_an_lmdeploy_up_to_0_15_may_answer_too_long_a_prompt_with_nothing() -> N
     assert detect(LMDEPLOY).dialect.over_length == ("rejected",)
 
 
-def test_a_server_that_shows_no_sign_is_plain_openai() -> None:
+def test_detect_without_signs_is_openai() -> None:
     found = detect({"/v1/models": page({"data": [{"id": "m", "owned_by": "somebody"}]}), "/health": NOT_FOUND})
     assert (found.dialect.name, found.models) == ("openai", ("m",))
 
 
 @given(bodies=st.lists(st.binary(max_size=40), min_size=len(PATHS), max_size=len(PATHS)), status=st.integers(100, 599))
-def test_no_answer_however_odd_raises(bodies: list[bytes], status: int) -> None:
+def test_detect_never_raises_for_a_body(bodies: list[bytes], status: int) -> None:
     detect({path: ProbedPage(status, {}, body) for path, body in zip(PATHS, bodies, strict=True)})
 
 
@@ -104,5 +104,5 @@ def test_no_answer_however_odd_raises(bodies: list[bytes], status: int) -> None:
         max_leaves=8,
     )
 )
-def test_no_json_however_odd_raises(data: Any) -> None:
+def test_detect_never_raises_for_json(data: Any) -> None:
     detect({path: page(data) for path in PATHS})

@@ -22,7 +22,7 @@ def hit(patterns: Sequence[re.Pattern[str]], text: str) -> bool:
 
 
 @pytest.mark.parametrize("name", [n for n, (status, _) in BODIES.items() if status < 500 and n not in NO_ROUTE])
-def test_every_refusal_of_vllm_0_32_is_a_known_validation(name: str) -> None:
+def test_validation_of_vllm_knows_every_refusal_of_0_32(name: str) -> None:
     assert hit(DIALECTS["vllm"].validation, BODIES[name][1])
 
 
@@ -38,7 +38,7 @@ def test_every_refusal_of_vllm_0_32_is_a_known_validation(name: str) -> None:
         "Compiled grammar rejected: unsupported",
     ],
 )
-def test_what_is_the_servers_fault_is_no_validation_of_vllm(text: str) -> None:
+def test_validation_of_vllm_lacks_server_faults(text: str) -> None:
     assert not hit(DIALECTS["vllm"].validation, text)
 
 
@@ -50,12 +50,12 @@ def test_what_is_the_servers_fault_is_no_validation_of_vllm(text: str) -> None:
         '{"error": "The model is currently scaling. Please try again later."}',
     ],
 )
-def test_the_queue_texts_of_vllm_are_shed(text: str) -> None:
+def test_shed_of_vllm_knows_its_queue_texts(text: str) -> None:
     assert hit(DIALECTS["vllm"].shed, text)
     assert not hit(DIALECTS["vllm"].engine_dead, text)
 
 
-def test_the_text_of_a_dead_vllm_engine_is_known() -> None:
+def test_engine_dead_of_vllm_knows_its_text() -> None:
     assert hit(DIALECTS["vllm"].engine_dead, json.dumps({"error": {"message": DEAD, "code": 500}}))
 
 
@@ -77,7 +77,7 @@ def test_the_text_of_a_dead_vllm_engine_is_known() -> None:
         '{"detail":[{"type":"int_parsing","loc":["body","max_tokens"]}]}',
     ],
 )
-def test_every_refusal_of_lmdeploy_is_a_known_validation(text: str) -> None:
+def test_validation_of_lmdeploy_knows_every_refusal(text: str) -> None:
     assert hit(DIALECTS["lmdeploy"].validation, text)
 
 
@@ -90,11 +90,11 @@ def test_every_refusal_of_lmdeploy_is_a_known_validation(text: str) -> None:
         "The inference engine is unavailable.",
     ],
 )
-def test_an_internal_error_of_lmdeploy_is_no_validation(text: str) -> None:
+def test_validation_of_lmdeploy_lacks_internal_errors(text: str) -> None:
     assert not hit(DIALECTS["lmdeploy"].validation, text)
 
 
-def test_a_dead_lmdeploy_engine_is_known_by_both_its_texts() -> None:
+def test_engine_failure_of_lmdeploy_knows_both_its_texts() -> None:
     for text in ("The inference engine is unavailable.", "PyTorch ZMQ engine process is not alive."):
         assert hit(DIALECTS["lmdeploy"].engine_failure, text)
     assert not hit(DIALECTS["lmdeploy"].engine_failure, "An internal server error occurred.")
@@ -109,11 +109,11 @@ def test_engine_dead_lacks_texts_that_have_other_causes() -> None:
     ("version", "key"),
     [("0.32.0", (0, 32, 0)), ("v0.8.5.post1", (0, 8, 5)), ("0.22.1+cpu", (0, 22, 1)), ("dev", None), (None, None)],
 )
-def test_versions_are_compared_by_their_numbers(version: str | None, key: tuple[int, ...] | None) -> None:
+def test_version_key_compares_by_numbers(version: str | None, key: tuple[int, ...] | None) -> None:
     assert version_key(version) == key
 
 
-def test_the_oldest_era_that_fits_wins_and_an_unknown_version_is_the_newest() -> None:
+def test_dialect_at_takes_the_oldest_era_that_fits() -> None:
     lmdeploy = DIALECTS["lmdeploy"]
     assert lmdeploy.at("0.13.0").health_knows_death is False
     assert lmdeploy.at("0.15.0").health_knows_death is True
@@ -121,13 +121,13 @@ def test_the_oldest_era_that_fits_wins_and_an_unknown_version_is_the_newest() ->
     assert lmdeploy.at("0.18.0") == lmdeploy.at(None) == lmdeploy.at("main") == lmdeploy
 
 
-def test_effects_of_an_operation_depend_on_its_parameters() -> None:
+def test_admin_effects_depend_on_parameters() -> None:
     sleep = DIALECTS["vllm"].admin["sleep"]
     assert "finish_abort" in sleep.effects_with({})
     assert "finish_abort" not in sleep.effects_with({"mode": "wait"})
 
 
-def test_a_reset_of_the_processor_cache_cannot_cause_an_encoder_cache_miss() -> None:
+def test_admin_reset_mm_cache_cannot_cause_an_encoder_cache_miss() -> None:
     admin = DIALECTS["vllm"].admin
     assert "encoder_cache_miss" in admin["reset_encoder_cache"].effects
     assert "encoder_cache_miss" not in admin["reset_mm_cache"].effects

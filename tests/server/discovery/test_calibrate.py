@@ -1,4 +1,4 @@
-"""What a server is and how it counts, learned from the embedded servers by the questions real ones are asked."""
+"""Calibration against the embedded servers."""
 
 import asyncio
 import threading
@@ -26,7 +26,7 @@ VLLM = ["--flag", "limit_mm_per_prompt=3"]
 
 
 @pytest.mark.parametrize("embedded", [VLLM], indirect=True)
-def test_a_vllm_is_known_with_its_limits_and_what_text_and_images_cost(embedded: str) -> None:
+def test_calibrate_vllm_limits_text_and_images(embedded: str) -> None:
     facts, asker = learn(embedded, calibrate.CalibrationRequest(((1024, 1024), (448, 448)), images_per_request=5))
     assert (facts.dialect, facts.version, facts.max_model_len) == ("vllm", "0.18.0", 16384)
     assert facts.images is True
@@ -40,7 +40,7 @@ def test_a_vllm_is_known_with_its_limits_and_what_text_and_images_cost(embedded:
 
 
 @pytest.mark.parametrize("embedded", [["--era", "0.32"]], indirect=True)
-def test_a_newer_vllm_that_renders_nothing_still_counts_images_by_its_tokenizer(embedded: str) -> None:
+def test_calibrate_vllm_counts_images_by_tokenize_without_render(embedded: str) -> None:
     facts, asker = learn(embedded, calibrate.CalibrationRequest(((448, 448), (512, 512)), images_per_request=2))
     assert facts.image_tokens == {"448x448": 198, "512x512": 258}
     assert facts.sources["image_tokens"] == "/tokenize, checked by usage"
@@ -51,7 +51,7 @@ NEW_LMDEPLOY = ["--dialect", "lmdeploy", "--era", "0.18", "--flag", "num_gpu_blo
 
 
 @pytest.mark.parametrize("embedded", [NEW_LMDEPLOY], indirect=True)
-def test_a_new_lmdeploy_tells_its_blocks_and_the_longest_prompt_follows(embedded: str) -> None:
+def test_calibrate_lmdeploy_reads_blocks_and_prompt_limit(embedded: str) -> None:
     facts, _ = learn(embedded, calibrate.CalibrationRequest())
     assert (facts.dialect, facts.kv_blocks, facts.capacity_tokens, facts.input_limit) == ("lmdeploy", 21, 1344, 1216)
     assert facts.version is not None
@@ -60,7 +60,7 @@ def test_a_new_lmdeploy_tells_its_blocks_and_the_longest_prompt_follows(embedded
 
 
 @pytest.mark.parametrize("embedded", [["--no-images"]], indirect=True)
-def test_a_text_model_is_known_to_take_no_images(embedded: str) -> None:
+def test_calibrate_text_model_takes_no_images(embedded: str) -> None:
     facts, _ = learn(embedded, calibrate.CalibrationRequest(((448, 448),), images_per_request=1))
     assert facts.images is False
     assert "400" in facts.sources["images"]
@@ -75,13 +75,13 @@ LMDEPLOY_LOG = """\
 @pytest.mark.parametrize(
     ("version", "limit"), [("0.8", 1344), ("0.9.2", 1280), ("0.11.0", 1280), ("0.18", 1216), ("0.13 or earlier", None)]
 )
-def test_an_old_lmdeploy_tells_its_blocks_in_the_log_alone(version: str, limit: int | None) -> None:
+def test_with_log_reads_blocks_of_old_lmdeploy(version: str, limit: int | None) -> None:
     facts = calibrate.with_log(Facts("u", "u", "lmdeploy", version=version), LMDEPLOY_LOG)
     assert (facts.kv_blocks, facts.capacity_tokens, facts.input_limit) == (21, 1344, limit)
     assert facts.sources["capacity_tokens"] == "the server's log"
 
 
-def test_an_lmdeploy_tells_its_context_in_the_log_alone() -> None:
+def test_with_log_reads_context_length_of_lmdeploy() -> None:
     line = "2026-01-01 10:00:00,000 - lmdeploy - INFO - async_engine.py:1 - {} backend_config=PytorchEngineConfig({})\n"
     log = line.format("input", "tp=1, session_len=None") + line.format(
         "updated", "tp=1, session_len=8192, block_size=64"
@@ -102,17 +102,17 @@ def test_an_lmdeploy_tells_its_context_in_the_log_alone() -> None:
         ("http://[::1]:8000/v1", "http://[::1]:8000"),
     ],
 )
-def test_a_target_is_its_base_url_with_the_path_prefix_kept(text: str, url: str) -> None:
+def test_parse_target_keeps_the_path_prefix(text: str, url: str) -> None:
     assert calibrate.parse_target(text) == url
 
 
 @pytest.mark.parametrize("text", ["", "ftp://h", "http://", "http://user:secret@h:1"])
-def test_a_target_that_is_none_is_refused(text: str) -> None:
+def test_parse_target_refuses_what_is_no_url(text: str) -> None:
     with pytest.raises(OptionError):
         calibrate.parse_target(text)
 
 
-def test_the_shipped_folder_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shipped_folder_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from loadchaos.core import resources
 
     monkeypatch.chdir(tmp_path)
@@ -135,7 +135,7 @@ class Constant(BaseHTTPRequestHandler):
         pass
 
 
-def test_a_usage_that_does_not_grow_with_the_prompt_teaches_nothing() -> None:
+def test_usage_that_does_not_grow_with_the_prompt_is_ignored() -> None:
     """Words that cost nothing would never fill a prompt."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Constant) as server:
         thread = threading.Thread(target=server.serve_forever)

@@ -1,4 +1,4 @@
-"""The search for the longest prompt: exact, and cheap where the server told its limit."""
+"""Search for the longest prompt."""
 
 import asyncio
 import json
@@ -25,22 +25,22 @@ def searched(limit: int, known: int | None, most: int = 40) -> tuple[LengthLimit
     ("limit", "known"),
     [(4095, 4096), (4096, 4096), (4097, 4096), (1216, 1344), (8000, 4096), (1216, None), (131072, None), (20, 4096)],
 )
-def test_the_boundary_is_found_exactly_whatever_the_server_says_of_it(limit: int, known: int | None) -> None:
+def test_search_finds_the_boundary_exactly(limit: int, known: int | None) -> None:
     found, asked = searched(limit, known)
     assert found is not None
     assert (found.longest, found.refused, found.reason) == (limit, limit + 1, f"too long: {limit + 1}")
     assert len(asked) <= 40
 
 
-def test_a_limit_that_is_as_told_costs_two_questions() -> None:
+def test_search_needs_two_tries_for_a_known_limit() -> None:
     assert len(searched(4095, 4096)[1]) == 2
 
 
-def test_a_server_that_takes_nothing_has_no_limit() -> None:
+def test_search_finds_no_limit_where_nothing_is_accepted() -> None:
     assert searched(10, 4096)[0] is None
 
 
-def test_a_server_that_takes_everything_ends_the_search() -> None:
+def test_search_ends_where_everything_is_accepted() -> None:
     found, asked = searched(10**9, None)
     assert found is not None
     assert found.refused is None
@@ -48,7 +48,7 @@ def test_a_server_that_takes_everything_ends_the_search() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dialect", "told", "open_"),
+    ("dialect", "known", "open_"),
     [
         ("vllm", {"max_model_len": 4096}, False),
         ("vllm", {}, True),
@@ -60,15 +60,15 @@ def test_a_server_that_takes_everything_ends_the_search() -> None:
         ("lmdeploy", {"max_model_len": 16384}, True),
     ],
 )
-def test_a_limit_is_looked_for_where_the_kv_cache_may_hold_less_than_the_context(
-    dialect: str, told: dict[str, int], open_: bool
+def test_prompt_limit_is_unknown_where_the_kv_cache_may_be_smaller(
+    dialect: str, known: dict[str, int], open_: bool
 ) -> None:
     assert (
-        prompt_limit_unknown(Facts.from_json({"base_url": "u", "admin_url": "u", "dialect": dialect, **told})) is open_
+        prompt_limit_unknown(Facts.from_json({"base_url": "u", "admin_url": "u", "dialect": dialect, **known})) is open_
     )
 
 
-def test_a_search_is_as_exact_where_learning_to_count_took_many_answers() -> None:
+def test_longest_prompt_is_exact_after_many_generations() -> None:
     limit = 51_217
 
     def served(request: httpx.Request) -> httpx.Response:

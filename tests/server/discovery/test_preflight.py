@@ -1,4 +1,4 @@
-"""What a profile needs and a server does not have is told before the load."""
+"""Preflight checks of the needs of a profile."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def facts(dialect: str, version: str | None, development: bool | None = True) ->
         (facts("vllm", "0.32.0", development=False), "sleep", "development endpoints, which are off"),
     ],
 )
-def test_an_attack_that_the_server_cannot_take_ends_the_run(server: Facts, attack: str, says: str) -> None:
+def test_require_refuses_an_attack_the_server_lacks(server: Facts, attack: str, says: str) -> None:
     with pytest.raises(TargetError, match=says):
         require(server, (), [attack], ())
 
@@ -39,5 +39,5 @@ def test_an_attack_that_the_server_cannot_take_ends_the_run(server: Facts, attac
         (facts("vllm", "0.32.0", development=False), "load_lora_adapter"),  # another gate opens that one
     ],
 )
-def test_an_attack_that_it_may_take_goes_on(server: Facts, attack: str) -> None:
+def test_require_accepts_an_attack_the_server_may_have(server: Facts, attack: str) -> None:
     assert require(server, (), [attack], ()) == []

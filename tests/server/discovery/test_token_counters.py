@@ -1,4 +1,4 @@
-"""Ways to count tokens: the server's own, a folder's, usage; each is checked by the server, and a wrong one is left."""
+"""Token counters: the server's own, a local tokenizer, usage."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ def by_bytes(text: str) -> int:
 
 
 class Served:
-    """A vLLM of a few lines: counts by `count`, has the `paths`, and tells no usage where `usage` is false."""
+    """A minimal vLLM with the given counter and `paths`.
+
+    Without `usage` its answers have none.
+    """
 
     def __init__(self, count: Count, *paths: str, usage: bool = True, sees_images: bool = True) -> None:
         self.count, self.paths, self.usage, self.sees_images = count, paths, usage, sees_images
@@ -94,13 +97,13 @@ def folder(count: Count, name: str = "models/mine") -> LocalTokenizer:
 
 
 def exact(facts: Facts, count: Count) -> bool:
-    """Whether a prompt of these words has the tokens that are planned."""
+    """True if a prompt of these words has the planned tokens."""
     assert facts.text is not None
-    said, tokens = sample(facts.text.words, facts.text.unit, seed=9)
-    return count(said) == tokens and facts.text.overhead == AROUND
+    sentence, tokens = sample(facts.text.words, facts.text.unit, seed=9)
+    return count(sentence) == tokens and facts.text.overhead == AROUND
 
 
-def test_where_nothing_but_v1_is_let_through_the_prompt_is_rendered() -> None:
+def test_render_counts_where_only_v1_is_let_through() -> None:
     served = Served(by_words, CHAT, COMPLETIONS)
     facts = learned(served)
     assert facts.text is not None
@@ -114,9 +117,7 @@ def test_where_nothing_but_v1_is_let_through_the_prompt_is_rendered() -> None:
     ("paths", "how"),
     [((TOKENIZE, CHAT), "/render, checked by usage"), ((TOKENIZE,), "/tokenize, checked by usage"), ((), "usage")],
 )
-def test_images_and_videos_are_counted_without_generations_once_a_real_answer_agreed(
-    paths: tuple[str, ...], how: str
-) -> None:
+def test_prompt_counter_needs_one_generation_for_images_and_videos(paths: tuple[str, ...], how: str) -> None:
     served = Served(by_words, *paths)
     sizes = [(64, 64), (96, 64), (128, 64), (160, 64)]
     videos = [(f"kind {n}", b'{"type":"video_url","video_url":{"url":"data:"}},') for n in range(3)]
@@ -131,7 +132,7 @@ def test_images_and_videos_are_counted_without_generations_once_a_real_answer_ag
         assert served.generations == 3, "one for text, for images, for videos"
 
 
-def test_a_tokenizer_that_sees_no_images_is_not_believed() -> None:
+def test_prompt_counter_drops_a_tokenizer_that_ignores_images() -> None:
     facts = learned(
         Served(by_words, TOKENIZE, sees_images=False), image_sizes=[(64, 64), (96, 64)], images_per_request=1
     )
@@ -139,14 +140,14 @@ def test_a_tokenizer_that_sees_no_images_is_not_believed() -> None:
     assert facts.sources["image_tokens"] == "usage"
 
 
-def test_where_no_usage_is_told_the_rendered_prompt_is_the_check() -> None:
+def test_render_checks_the_count_without_usage() -> None:
     facts = learned(Served(by_words, TOKENIZE, CHAT, usage=False), image_sizes=[(64, 64)], images_per_request=1)
     assert exact(facts, by_words)
     assert facts.image_tokens == {"64x64": IMAGE}
     assert facts.sources["image_tokens"] == "/render, not checked: no usage"
 
 
-def test_a_template_that_something_in_between_adds_to_is_put_right() -> None:
+def test_text_count_is_corrected_for_a_longer_template() -> None:
     served = Served(by_words, TOKENIZE)
     served.added = 30  # a system prompt, say
     facts = learned(served)
@@ -154,7 +155,7 @@ def test_a_template_that_something_in_between_adds_to_is_put_right() -> None:
     assert (facts.text.source, facts.text.overhead) == ("tokenize, corrected by usage", AROUND + 30)
 
 
-def test_a_tokenizer_that_is_another_ones_is_left_for_usage() -> None:
+def test_text_count_uses_usage_instead_of_another_models_tokenizer() -> None:
     """A gateway may ask another server than the one that answers."""
     served = Served(by_words, TOKENIZE)
     served.answering = by_bytes
@@ -164,7 +165,7 @@ def test_a_tokenizer_that_is_another_ones_is_left_for_usage() -> None:
     assert exact(facts, by_bytes)
 
 
-def test_words_of_unequal_cost_are_measured_one_by_one_where_only_usage_tells() -> None:
+def test_text_count_by_usage_measures_unequal_words_one_by_one() -> None:
     served = Served(by_bytes)
     facts = learned(served, dialect="openai")
     assert facts.text is not None
@@ -174,7 +175,7 @@ def test_words_of_unequal_cost_are_measured_one_by_one_where_only_usage_tells() 
     assert served.generations <= 24
 
 
-def test_words_of_equal_cost_need_three_answers() -> None:
+def test_text_count_by_usage_needs_three_answers_for_equal_words() -> None:
     served = Served(by_words)
     facts = learned(served, dialect="openai")
     assert exact(facts, by_words)
@@ -184,7 +185,7 @@ def test_words_of_equal_cost_need_three_answers() -> None:
 # --- a local folder ---------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_counts_for_a_server_that_has_no_tokenizer_and_the_server_tells_its_template() -> None:
+def test_local_tokenizer_counts_words_and_usage_tells_the_template() -> None:
     served = Served(by_bytes)
     facts = learned(served, dialect="openai", tokenizer=folder(by_bytes))
     assert facts.text is not None
@@ -196,7 +197,7 @@ def test_a_folder_counts_for_a_server_that_has_no_tokenizer_and_the_server_tells
 
 
 @pytest.mark.parametrize(("paths", "source"), [((TOKENIZE,), "tokenize"), ((), "usage")])
-def test_a_folder_that_is_not_the_servers_is_told_and_left(paths: tuple[str, ...], source: str) -> None:
+def test_local_tokenizer_of_another_model_is_reported_and_not_used(paths: tuple[str, ...], source: str) -> None:
     facts = learned(Served(by_words, *paths), tokenizer=folder(by_bytes))
     assert facts.text is not None
     assert facts.text.source == source
@@ -204,13 +205,13 @@ def test_a_folder_that_is_not_the_servers_is_told_and_left(paths: tuple[str, ...
     assert exact(facts, by_words)
 
 
-def test_a_server_that_tells_no_usage_may_still_check_a_folder() -> None:
+def test_local_tokenizer_is_checked_by_the_servers_own_count() -> None:
     facts = learned(Served(by_words, TOKENIZE, usage=False), tokenizer=folder(by_words))
     assert facts.sources["tokenizer"] == "models/mine, checked by /tokenize"
     assert exact(facts, by_words)
 
 
-def test_what_nothing_can_check_says_so() -> None:
+def test_local_tokenizer_without_any_check_is_reported() -> None:
     template = (
         "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}!{% endif %}"
     )
@@ -224,11 +225,9 @@ def test_what_nothing_can_check_says_so() -> None:
     assert "its chat template is not known" in without.sources["tokenizer"]
 
 
-def test_a_folder_that_is_none_is_refused_with_what_was_expected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for path, told in (("Qwen/Qwen3-8B", "nothing is downloaded"), (str(tmp_path), "no tokenizer.json in it")):
-        with pytest.raises(OptionError, match=told):
+def test_local_tokenizer_refuses_a_wrong_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for path, reason in (("Qwen/Qwen3-8B", "nothing is downloaded"), (str(tmp_path), "no tokenizer.json in it")):
+        with pytest.raises(OptionError, match=reason):
             LocalTokenizer.load(path)
     (tmp_path / "tokenizer.json").write_text("{}")
     monkeypatch.setitem(sys.modules, "tokenizers", None)
@@ -236,7 +235,7 @@ def test_a_folder_that_is_none_is_refused_with_what_was_expected(
         LocalTokenizer.load(str(tmp_path))
 
 
-def test_a_folder_is_read_as_hugging_face_models_have_it(tmp_path: Path) -> None:
+def test_local_tokenizer_reads_hugging_face_folders(tmp_path: Path) -> None:
     library = pytest.importorskip("tokenizers", reason="pip install tokenizers")
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(OptionError, match=r"is that a whole tokenizer\.json"):

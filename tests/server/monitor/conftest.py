@@ -1,4 +1,4 @@
-"""A real little HTTP server whose answers a test changes while it is watched, and a list that collects rows."""
+"""Fixtures: a small HTTP server with changeable pages, and a list of rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Rows(list[Row]):
 
 
 class SmallServer:
-    """Answers GETs from `pages` (path -> status, body); `hang` makes it read and never answer."""
+    """Answer GETs from `pages` (path -> status, body); `hang` answers nothing."""
 
     def __init__(self) -> None:
         self.pages: dict[str, tuple[int, bytes]] = {"/health": (200, b"")}

@@ -1,4 +1,4 @@
-"""The embedded server, watched and attacked while its engine core is killed: what a run's ledger then holds."""
+"""Monitoring the embedded server while its engine core is killed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from loadchaos.simulator.command import command
 from loadchaos.simulator.options import SimulatorSpec
 
 
-def test_a_killed_engine_core_is_seen_by_process_probe_and_log_within_two_seconds(
-    server: Any, rows: Any, tmp_path: Path
-) -> None:
+def test_monitor_sees_a_killed_engine_core_within_two_seconds(server: Any, rows: Any, tmp_path: Path) -> None:
     """`server` only lends its free port here."""
     log = tmp_path / "server.log"
     argv = command(SimulatorSpec(), server.port)

@@ -1,4 +1,4 @@
-"""The machines under a server: pages as dcgm-exporter and node-exporter write them, and a stand-in for NVML."""
+"""Device exporters with real pages, and NVML with a stand-in."""
 
 from __future__ import annotations
 
@@ -41,9 +41,7 @@ def values(rows: Any, device: str) -> dict[str, float]:
     return found
 
 
-def test_a_page_of_dcgm_exporter_is_read_gpu_by_gpu_in_plain_units(
-    server: Any, rows: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_device_scraper_reads_dcgm_per_gpu(server: Any, rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (PAGES / "dcgm_4.2.txt").read_bytes()
     watched(server, rows, DCGM, page, lambda: rows.of("device", device="gpu1"), monkeypatch)
     assert values(rows, "gpu0") == {
@@ -61,9 +59,7 @@ def test_a_page_of_dcgm_exporter_is_read_gpu_by_gpu_in_plain_units(
     assert {r["host"] for r in rows.of("device")} == {f"127.0.0.1:{server.port}"}
 
 
-def test_a_page_of_node_exporter_is_read_host_and_real_disks(
-    server: Any, rows: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_device_scraper_reads_host_and_real_disks(server: Any, rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (PAGES / "node_1.8.txt").read_bytes()
     watched(server, rows, NODE, page, lambda: rows.of("device", device="disk /models"), monkeypatch)
     host = values(rows, "host")
@@ -77,7 +73,7 @@ def test_a_page_of_node_exporter_is_read_host_and_real_disks(
     ("page", "why"),
     [(b"go_goroutines 8\n", "no metrics of dcgm"), (b"", "no metrics of dcgm")],
 )
-def test_a_page_of_somebody_else_is_a_gap(
+def test_device_scraper_page_of_another_program_is_a_gap(
     page: bytes, why: str, server: Any, rows: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched(server, rows, DCGM, page, lambda: rows.of("gap", source="dcgm"), monkeypatch)
@@ -85,11 +81,11 @@ def test_a_page_of_somebody_else_is_a_gap(
 
 
 class NvmlError(Exception):
-    """What pynvml raises for all that a GPU does not tell, and for a wait that ended without an event."""
+    """The error of pynvml for missing figures and waits without an event."""
 
 
 def fake_nvml() -> types.ModuleType:
-    """pynvml as far as it is used: two GPUs, of which the second has an Xid and tells no power."""
+    """Stand-in for pynvml: two GPUs, the second with an Xid and no power."""
     events = [types.SimpleNamespace(eventType=8, eventData=79, device=1)]
 
     def wait(_set: str, _ms: int) -> Any:
@@ -127,7 +123,7 @@ def fake_nvml() -> types.ModuleType:
     return module
 
 
-def test_nvml_tells_figures_and_an_xid_as_it_comes(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvml_monitor_writes_figures_and_xids(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml())
 
     async def story() -> None:
@@ -143,7 +139,7 @@ def test_nvml_tells_figures_and_an_xid_as_it_comes(rows: Any, monkeypatch: pytes
     assert {r["values"]["gpu_xids_total"] for r in rows.of("device", device="gpu0")} == {0}
 
 
-def test_without_nvml_nothing_is_told(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvml_monitor_without_nvml_writes_nothing(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
 
     async def story() -> None:

@@ -16,7 +16,7 @@ def parse(dialect: str, page: str) -> dict[str, dict[str, float]]:
     return PageParser(DIALECTS[dialect].metrics).parse((PAGES / page).read_bytes())
 
 
-def test_the_page_of_vllm_0_32_is_read_in_our_names() -> None:
+def test_page_parser_reads_vllm_0_32() -> None:
     values = parse("vllm", "vllm_0.32.txt")["0"]
     assert values["generation_tokens_total"] == 20004
     assert values["iterations_total"] == 20007
@@ -26,33 +26,33 @@ def test_the_page_of_vllm_0_32_is_read_in_our_names() -> None:
     assert values["process_start_time_s"] == 1795189801.41
 
 
-def test_the_page_of_vllm_0_22_with_mtp_tells_its_drafts_and_no_capacity_in_tokens() -> None:
+def test_page_parser_reads_vllm_0_22_with_mtp() -> None:
     values = parse("vllm", "vllm_0.22.1_mtp.txt")["0"]
     assert (values["spec_drafts_total"], values["spec_draft_tokens_total"]) == (2727, 5454)
     assert values["kv_blocks"] == 5461
     assert "kv_cache_tokens" not in values
 
 
-def test_the_page_of_lmdeploy_is_read_in_the_same_names() -> None:
+def test_page_parser_reads_lmdeploy() -> None:
     values = parse("lmdeploy", "lmdeploy_0.18.txt")["0"]
     assert (values["prompt_tokens_total"], values["generation_tokens_total"]) == (72, 18)
     assert values["requests_finished_total"] == 3
     assert values["iterations_total"] == 18
 
 
-def test_a_page_read_again_gives_the_new_values_from_known_series() -> None:
+def test_page_parser_reads_known_series_again() -> None:
     parser = PageParser([MetricName("a", ("x",))])
     assert parser.parse(b'x{engine="0",l="1"} 1\nx{engine="0",l="2"} 2\n') == {"0": {"a": 3}}
     assert parser.parse(b'x{engine="0",l="1"} 10\nx{engine="0",l="2"} 2.5\n') == {"0": {"a": 12.5}}
 
 
-def test_each_engine_has_its_values_and_those_of_the_process() -> None:
+def test_page_parser_gives_process_values_to_each_engine() -> None:
     parser = PageParser([MetricName("a", ("x",)), MetricName("p", ("process_x",))])
     page = b'x{engine="0"} 1\nx{engine="1"} 2\nprocess_x 7\n'
     assert parser.parse(page) == {"0": {"a": 1, "p": 7}, "1": {"a": 2, "p": 7}}
 
 
-def test_of_two_names_for_one_thing_the_newer_counts_wherever_it_stands() -> None:
+def test_page_parser_prefers_the_newer_name() -> None:
     parser = PageParser([MetricName("a", ("new", "old"))])
     assert parser.parse(b"old 1\nnew 2\n") == {"0": {"a": 2}}
     assert parser.parse(b"new 2\nold 1\n") == {"0": {"a": 2}}
@@ -60,22 +60,22 @@ def test_of_two_names_for_one_thing_the_newer_counts_wherever_it_stands() -> Non
 
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf"])
-def test_a_value_that_is_no_number_is_left_out(value: str) -> None:
+def test_page_parser_skips_values_that_are_no_number(value: str) -> None:
     assert PageParser([MetricName("a", ("x",))]).parse(f"x {value}\n".encode()) == {}
 
 
-def test_a_time_stamp_after_the_value_is_no_value() -> None:
+def test_page_parser_ignores_timestamps() -> None:
     parser = PageParser([MetricName("a", ("x",))])
     assert parser.parse(b"x 5 1795189801000\n") == {"0": {"a": 5}}
     assert parser.parse(b"x 6 1795189801000\n") == {"0": {"a": 6}}
 
 
-def test_labels_may_hold_blanks_braces_and_quotes() -> None:
+def test_page_parser_reads_labels_with_blanks_braces_and_quotes() -> None:
     parser = PageParser([MetricName("a", ("x",))])
     assert parser.parse(b'x{l="a b} \\" c",engine="2"} 4\n') == {"2": {"a": 4}}
 
 
-def test_what_is_no_exposition_is_counted_and_hides_nothing() -> None:
+def test_page_parser_counts_bad_lines() -> None:
     parser = PageParser([MetricName("a", ("x",))])
     assert parser.parse(b"<html>\nx 1\n\xff\xfe\n") == {"0": {"a": 1}}
     assert parser.bad_lines == 2

@@ -27,7 +27,7 @@ async def probed(server: Any, rows: Any, **more: Any) -> AsyncIterator[HealthPro
         await server.stop()
 
 
-def test_a_healthy_server_gives_ok_rows_of_both_kinds(server: Any, rows: Any) -> None:
+def test_health_probe_writes_both_kinds_of_rows(server: Any, rows: Any) -> None:
     async def story() -> None:
         await server.start()
         async with probed(server, rows) as probe:
@@ -40,7 +40,7 @@ def test_a_healthy_server_gives_ok_rows_of_both_kinds(server: Any, rows: Any) ->
     asyncio.run(story())
 
 
-def test_a_503_is_no_health_and_its_redacted_body_is_kept(server: Any, rows: Any) -> None:
+def test_health_probe_records_the_redacted_body_of_a_503(server: Any, rows: Any) -> None:
     async def story() -> None:
         server.pages["/health"] = (503, b'{"status":"unhealthy","message":"planted-secret gone"}')
         await server.start()
@@ -54,7 +54,7 @@ def test_a_503_is_no_health_and_its_redacted_body_is_kept(server: Any, rows: Any
     asyncio.run(story())
 
 
-def test_a_closed_listener_is_refused_and_its_return_is_noticed(server: Any, rows: Any) -> None:
+def test_health_probe_records_refused_and_the_return(server: Any, rows: Any) -> None:
     async def story() -> None:
         await server.start()
         async with probed(server, rows):
@@ -70,7 +70,7 @@ def test_a_closed_listener_is_refused_and_its_return_is_noticed(server: Any, row
     asyncio.run(story())
 
 
-def test_a_server_that_is_down_is_asked_at_most_once_a_second(
+def test_health_probe_slows_down_for_a_server_that_is_down(
     server: Any, rows: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert probing.DOWN_EVERY_S == 1.0
@@ -94,9 +94,7 @@ def test_a_server_that_is_down_is_asked_at_most_once_a_second(
     asyncio.run(story())
 
 
-def test_a_hang_is_a_timeout_while_the_connect_still_succeeds(
-    server: Any, rows: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_health_probe_times_out_while_connects_succeed(server: Any, rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probing, "LIMIT_S", 0.2)
 
     async def story() -> None:
@@ -120,7 +118,7 @@ def test_a_hang_is_a_timeout_while_the_connect_still_succeeds(
         (b"", "reset"),
     ],
 )
-def test_what_is_no_whole_http_answer_is_named(server: Any, rows: Any, raw: bytes, error: str) -> None:
+def test_health_probe_names_incomplete_responses(server: Any, rows: Any, raw: bytes, error: str) -> None:
     async def story() -> None:
         server.raw = raw
         await server.start()

@@ -31,7 +31,7 @@ def followed(tmp_path: Path, kernel: Path, rows: Any, until: Any) -> str:
     return (tmp_path / "logs" / "kernel.log").read_text()
 
 
-def test_of_the_kernels_words_only_xids_and_kills_are_kept(tmp_path: Path, rows: Any) -> None:
+def test_kernel_source_keeps_only_xids_and_oom_kills(tmp_path: Path, rows: Any) -> None:
     kernel = tmp_path / "kmsg"
     kernel.write_text(OLD)
 
@@ -49,11 +49,11 @@ def test_of_the_kernels_words_only_xids_and_kills_are_kept(tmp_path: Path, rows:
     assert rows.of("gap") == []
 
 
-def test_a_kernel_that_may_not_be_heard_is_an_observation(tmp_path: Path, rows: Any) -> None:
-    async def told() -> None:
+def test_kernel_source_without_permission_writes_one_gap(tmp_path: Path, rows: Any) -> None:
+    async def gap_written() -> None:
         await rows.until(lambda: rows.of("gap", source="kernel"))
 
-    assert followed(tmp_path, tmp_path / "none", rows, told) == ""
+    assert followed(tmp_path, tmp_path / "none", rows, gap_written) == ""
     [gap] = rows.of("gap")
     assert gap["seconds"] == 0.0
     assert gap["why"].startswith(f"{tmp_path}/none cannot be read: No such file or directory; Xid errors")

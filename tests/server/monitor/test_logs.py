@@ -1,4 +1,4 @@
-"""Logs that live elsewhere: followed through rotation, truncation and restarts, redacted before disk."""
+"""Log sources: rotation, truncation, restarts and redaction."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def append(path: Path, text: str) -> None:
         f.write(text)
 
 
-def test_a_file_is_followed_from_its_present_end_with_arrival_times(tmp_path: Path, rows: Any) -> None:
+def test_file_source_starts_at_the_present_end(tmp_path: Path, rows: Any) -> None:
     log = tmp_path / "vllm.log"
     log.write_text("before we came\n")
 
@@ -61,7 +61,7 @@ def test_a_file_is_followed_from_its_present_end_with_arrival_times(tmp_path: Pa
     assert times == sorted(times)
 
 
-def test_a_rotated_file_is_read_to_its_end_and_then_the_new_one(tmp_path: Path, rows: Any) -> None:
+def test_file_source_follows_rotation(tmp_path: Path, rows: Any) -> None:
     log = tmp_path / "vllm.log"
     log.write_text("")
 
@@ -78,7 +78,7 @@ def test_a_rotated_file_is_read_to_its_end_and_then_the_new_one(tmp_path: Path, 
     asyncio.run(story())
 
 
-def test_a_truncated_file_is_read_from_its_beginning_again(tmp_path: Path, rows: Any) -> None:
+def test_file_source_follows_truncation(tmp_path: Path, rows: Any) -> None:
     log = tmp_path / "vllm.log"
     log.write_text("x" * 1000 + "\n")
 
@@ -94,17 +94,15 @@ def test_a_truncated_file_is_read_from_its_beginning_again(tmp_path: Path, rows:
 
 
 @pytest.mark.parametrize("hole", [False, True], ids=["appended", "written on at its old place"])
-def test_a_file_that_was_truncated_and_has_grown_past_its_old_length_is_read_from_its_beginning(
-    hole: bool, tmp_path: Path
-) -> None:
+def test_file_source_detects_truncation_after_growth(hole: bool, tmp_path: Path) -> None:
     """As logrotate's copytruncate does it under a server that writes much."""
     log = tmp_path / "vllm.log"
     log.write_text("before we came\n" * 10)
-    source, fed, told = FileSource(log), list[bytes](), list[str]()
+    source, fed, gaps = FileSource(log), list[bytes](), list[str]()
     turns = iter(["one\n", "two\n"])
 
     class Turns(threading.Event):
-        """A stop that comes after two turns, in each of which the file was written."""
+        """A stop after two polls; the file is written in each."""
 
         def wait(self, timeout: float | None = None) -> bool:
             text = next(turns, None)
@@ -120,15 +118,15 @@ def test_a_file_that_was_truncated_and_has_grown_past_its_old_length_is_read_fro
                     f.write(b"new\n" * (old // 2))
             return self.is_set()
 
-    source.follow(fed.append, lambda _, why: told.append(why), Turns())
+    source.follow(fed.append, lambda _, why: gaps.append(why), Turns())
     text = b"".join(fed)
     assert text.startswith(b"one\n")
     assert text.removeprefix(b"one\n").strip(b"\0") == b"new\n" * (154 // 2)
     assert len(text) < 8192
-    assert ["truncated" in why for why in told] == [True]
+    assert ["truncated" in why for why in gaps] == [True]
 
 
-def test_a_file_that_comes_later_is_read_whole(tmp_path: Path, rows: Any) -> None:
+def test_file_source_waits_for_a_missing_file(tmp_path: Path, rows: Any) -> None:
     log = tmp_path / "later.log"
 
     async def story() -> None:
@@ -140,7 +138,7 @@ def test_a_file_that_comes_later_is_read_whole(tmp_path: Path, rows: Any) -> Non
     asyncio.run(story())
 
 
-def test_lines_written_just_before_the_stop_are_kept(tmp_path: Path, rows: Any) -> None:
+def test_file_source_reads_to_the_end_at_stop(tmp_path: Path, rows: Any) -> None:
     log = tmp_path / "vllm.log"
     log.write_text("")
 
@@ -152,7 +150,7 @@ def test_lines_written_just_before_the_stop_are_kept(tmp_path: Path, rows: Any) 
     assert text_of(tmp_path / "logs" / "a.log") == "last words"
 
 
-def test_a_command_is_followed_and_started_again_when_it_ends(tmp_path: Path, rows: Any) -> None:
+def test_command_source_restarts_its_command(tmp_path: Path, rows: Any) -> None:
     async def story() -> None:
         async with following("cmd:echo hello; echo planted-secret >&2; exit 3", tmp_path / "logs", rows) as kept:
             await rows.until(lambda: text_of(kept).count("hello") >= 2)
@@ -162,7 +160,7 @@ def test_a_command_is_followed_and_started_again_when_it_ends(tmp_path: Path, ro
     asyncio.run(story())
 
 
-def test_a_command_that_never_speaks_again_is_ended_at_the_stop(tmp_path: Path, rows: Any) -> None:
+def test_command_source_stops_a_silent_command(tmp_path: Path, rows: Any) -> None:
     async def story() -> None:
         async with following("cmd:echo hello; sleep 1000", tmp_path / "logs", rows) as kept:
             await rows.until(lambda: text_of(kept) == "hello\n")
@@ -178,7 +176,7 @@ exec sleep 1000
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "first_line"),
     [
         ("docker:vllm-1", "docker logs --follow --tail 0 vllm-1"),
         ("k8s:ml/vllm-0", "kubectl logs -n ml vllm-0 --follow --tail=0"),
@@ -187,8 +185,8 @@ exec sleep 1000
         ("ssh:me@host:/var/log/it's.log", "ssh -o BatchMode=yes -o ServerAliveInterval=5 me@host tail -n 0 -F "),
     ],
 )
-def test_each_place_is_followed_through_its_own_command(
-    spec: str, said: str, tmp_path: Path, rows: Any, monkeypatch: pytest.MonkeyPatch
+def test_command_source_runs_the_command_of_each_place(
+    spec: str, first_line: str, tmp_path: Path, rows: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("docker", "kubectl", "journalctl", "ssh"):
         path = tmp_path / "bin" / name
@@ -199,7 +197,7 @@ def test_each_place_is_followed_through_its_own_command(
 
     async def story() -> None:
         async with following(spec, tmp_path / "logs", rows) as kept:
-            await rows.until(lambda: text_of(kept).startswith(said))
+            await rows.until(lambda: text_of(kept).startswith(first_line))
 
     asyncio.run(story())
 
@@ -213,16 +211,16 @@ def test_each_place_is_followed_through_its_own_command(
         ("cmd:tail -F 'a b'", ("cmd", "tail -F 'a b'")),
     ],
 )
-def test_a_spec_is_a_kind_and_a_place(spec: str, read: tuple[str, str]) -> None:
+def test_read_spec_splits_kind_and_place(spec: str, read: tuple[str, str]) -> None:
     assert read_spec(spec) == read
 
 
-def test_a_kind_that_is_none_is_refused_with_the_nearest() -> None:
+def test_read_spec_suggests_the_nearest_kind() -> None:
     with pytest.raises(OptionError, match="did you mean docker:"):
         read_spec("dokker:vllm")
 
 
 @pytest.mark.parametrize("spec", ["", "docker:", "k8s:pod", "ssh:host", "ssh:-oProxyCommand=x:/y", "journal:", "cmd: "])
-def test_a_spec_that_is_none_says_what_was_expected(spec: str) -> None:
+def test_read_spec_says_what_was_expected(spec: str) -> None:
     with pytest.raises(OptionError, match="--server-log"):
         read_spec(spec)

@@ -1,4 +1,4 @@
-"""All parts together: rows, pages, gaps, and one blind eye that closes no other."""
+"""The monitor as a whole: rows, pages, gaps and failing parts."""
 
 from __future__ import annotations
 
@@ -39,9 +39,7 @@ async def watching(server: Any, rows: Any, folder: Path, **more: Any) -> AsyncIt
         await server.stop()
 
 
-def test_metrics_are_scraped_with_our_headers_and_the_first_page_is_kept_redacted(
-    server: Any, rows: Any, tmp_path: Path
-) -> None:
+def test_scraper_sends_headers_and_keeps_the_first_page_redacted(server: Any, rows: Any, tmp_path: Path) -> None:
     async def story() -> None:
         server.pages["/metrics"] = (200, PAGE)
         await server.start()
@@ -62,7 +60,7 @@ def test_metrics_are_scraped_with_our_headers_and_the_first_page_is_kept_redacte
     asyncio.run(story())
 
 
-def test_a_second_watch_of_one_run_keeps_the_pages_of_the_first(server: Any, rows: Any, tmp_path: Path) -> None:
+def test_scraper_keeps_the_pages_of_an_earlier_monitor(server: Any, rows: Any, tmp_path: Path) -> None:
     async def story() -> None:
         server.pages["/metrics"] = (200, PAGE)
         for n in (1, 2):
@@ -74,7 +72,7 @@ def test_a_second_watch_of_one_run_keeps_the_pages_of_the_first(server: Any, row
     asyncio.run(story())
 
 
-def test_a_page_that_does_not_come_is_a_gap_that_ends(server: Any, rows: Any, tmp_path: Path) -> None:
+def test_scraper_opens_and_closes_a_gap(server: Any, rows: Any, tmp_path: Path) -> None:
     async def story() -> None:
         server.pages["/metrics"] = (500, b"")
         await server.start()
@@ -89,9 +87,7 @@ def test_a_page_that_does_not_come_is_a_gap_that_ends(server: Any, rows: Any, tm
 
 
 @pytest.mark.parametrize("framed", [True, False], ids=["with its length", "without"])
-def test_half_a_page_of_a_server_that_was_killed_gives_no_number_that_was_cut(
-    framed: bool, server: Any, rows: Any, tmp_path: Path
-) -> None:
+def test_scraper_drops_a_number_that_was_cut(framed: bool, server: Any, rows: Any, tmp_path: Path) -> None:
     head = b"HTTP/1.1 200 OK\r\n" + (b"Content-Length: 5000\r\n" if framed else b"") + b"\r\n"
 
     async def story() -> None:
@@ -103,12 +99,12 @@ def test_half_a_page_of_a_server_that_was_killed_gives_no_number_that_was_cut(
             await rows.until(lambda: rows.of("gap", source="scrape") if framed else rows.of("metrics")[1:])
 
     asyncio.run(story())
-    told = [r["values"] for r in rows.of("metrics")]
-    assert told[0] == {"generation_tokens_total": 12345}
-    assert all("generation_tokens_total" not in values for values in told[1:])
+    values = [r["values"] for r in rows.of("metrics")]
+    assert values[0] == {"generation_tokens_total": 12345}
+    assert all("generation_tokens_total" not in page for page in values[1:])
 
 
-def test_a_server_that_is_down_is_not_scraped(
+def test_scraper_leaves_a_server_that_is_down_alone(
     server: Any, rows: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probing, "_DOWN_AFTER_S", 0.1)
@@ -124,7 +120,7 @@ def test_a_server_that_is_down_is_not_scraped(
     asyncio.run(story())
 
 
-def test_waiting_for_health_ends_with_it_or_with_the_limit(server: Any, rows: Any, tmp_path: Path) -> None:
+def test_wait_healthy_ends_with_health_or_the_limit(server: Any, rows: Any, tmp_path: Path) -> None:
     async def story() -> None:
         async with watching(server, rows, tmp_path) as watch:
             assert await watch.wait_healthy("a", 0.05) is False
@@ -134,7 +130,7 @@ def test_waiting_for_health_ends_with_it_or_with_the_limit(server: Any, rows: An
     asyncio.run(story())
 
 
-def test_the_head_of_a_log_is_read_redacted(server: Any, rows: Any, tmp_path: Path) -> None:
+def test_read_head_redacts(server: Any, rows: Any, tmp_path: Path) -> None:
     log = tmp_path / "vllm.log"
     log.write_text("vLLM API server version 0.32.0\nargs: {'api_key': ['planted-secret']}\n")
 
@@ -147,7 +143,7 @@ def test_the_head_of_a_log_is_read_redacted(server: Any, rows: Any, tmp_path: Pa
     asyncio.run(story())
 
 
-def test_a_log_spec_that_cannot_be_read_is_an_option_error(server: Any, rows: Any, tmp_path: Path) -> None:
+def test_monitor_refuses_a_wrong_log_spec(server: Any, rows: Any, tmp_path: Path) -> None:
     async def story() -> None:
         async with watching(server, rows, tmp_path, logs=("k8s:pod-without-namespace",)):
             pass
@@ -156,7 +152,7 @@ def test_a_log_spec_that_cannot_be_read_is_an_option_error(server: Any, rows: An
         asyncio.run(story())
 
 
-def test_a_loop_that_was_held_up_is_told_as_a_gap(server: Any, rows: Any, tmp_path: Path) -> None:
+def test_event_loop_lag_is_a_gap(server: Any, rows: Any, tmp_path: Path) -> None:
     async def story() -> None:
         async with watching(server, rows, tmp_path):
             await rows.until(lambda: rows.of("probe"))
@@ -167,7 +163,7 @@ def test_a_loop_that_was_held_up_is_told_as_a_gap(server: Any, rows: Any, tmp_pa
     asyncio.run(story())
 
 
-def test_a_wall_clock_that_was_set_is_told_and_shifts_no_time_of_ours(
+def test_event_loop_lag_records_a_changed_wall_clock(
     server: Any, rows: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story() -> None:
@@ -181,13 +177,13 @@ def test_a_wall_clock_that_was_set_is_told_and_shifts_no_time_of_ours(
             await rows.until(lambda: any(r["row"] == "probe" for r in rows[before:]))
 
     asyncio.run(story())
-    told = [g["why"] for g in rows.of("gap", source="watch") if "wall clock" in g["why"]]
-    assert told == ["the wall clock was set by -3600.0 s"]
+    reasons = [g["why"] for g in rows.of("gap", source="watch") if "wall clock" in g["why"]]
+    assert reasons == ["the wall clock was set by -3600.0 s"]
     times = [r["at_ns"] for r in rows]
     assert max(times) - min(times) < 3600 * 10**9
 
 
-def test_a_part_that_fails_is_told_and_started_again(
+def test_monitor_restarts_a_part_that_failed(
     server: Any, rows: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed: list[bool] = []

@@ -1,4 +1,4 @@
-"""Who supervises a server tells how it ended: docker, Kubernetes and systemd, played by stand-ins on the PATH."""
+"""Orchestrators: docker, Kubernetes and systemd as stand-ins on the PATH."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ cat show.txt
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the stand-ins and their files lie."""
+    """Folder of the stand-ins and their files."""
     home = tmp_path / "bin"
     home.mkdir()
     for name, script in (("docker", DOCKER), ("kubectl", KUBECTL), ("systemctl", SYSTEMCTL)):
@@ -94,14 +94,12 @@ def pod(restarts: int, state: Mapping[str, Any], last: Mapping[str, Any] | None 
 
 
 def systemd(active: str, pid: int, **more: object) -> str:
-    said = {"LoadState": "loaded", "ActiveState": active, "MainPID": pid, "Result": "success", "ExecMainCode": 0}
-    said |= {"ExecMainStatus": 0, "NRestarts": 0, "InvocationID": "aa"} | more
-    return "".join(f"{k}={v}\n" for k, v in said.items())
+    shown = {"LoadState": "loaded", "ActiveState": active, "MainPID": pid, "Result": "success", "ExecMainCode": 0}
+    shown |= {"ExecMainStatus": 0, "NRestarts": 0, "InvocationID": "aa"} | more
+    return "".join(f"{k}={v}\n" for k, v in shown.items())
 
 
-def test_a_container_that_docker_kept_down_tells_its_code_and_that_it_was_killed_for_memory(
-    place: Path, rows: Any
-) -> None:
+def test_orchestrator_docker_reads_exit_code_and_oom_kill(place: Path, rows: Any) -> None:
     async def story() -> None:
         put(place / "inspect.json", docker(True))
         async with asked("docker:vllm", rows):
@@ -116,7 +114,7 @@ def test_a_container_that_docker_kept_down_tells_its_code_and_that_it_was_killed
     assert ended["source"] == "docker:vllm"
 
 
-def test_a_container_that_runs_again_at_the_next_look_tells_its_end_from_dockers_events(place: Path, rows: Any) -> None:
+def test_orchestrator_docker_reads_a_past_end_from_events(place: Path, rows: Any) -> None:
     async def story() -> None:
         put(place / "inspect.json", docker(True))
         attributes = {"exitCode": "137", "name": "vllm"}
@@ -128,12 +126,12 @@ def test_a_container_that_runs_again_at_the_next_look_tells_its_end_from_dockers
             await rows.until(lambda: rows.of("supervisor", what="started"))
 
     asyncio.run(story())
-    told = [(r["what"], r["exit_code"], r["restarts"], r["running"]) for r in rows.of("supervisor")]
-    assert told == [("seen", None, 0, True), ("ended", 137, 1, True), ("started", None, 1, True)]
+    events = [(r["what"], r["exit_code"], r["restarts"], r["running"]) for r in rows.of("supervisor")]
+    assert events == [("seen", None, 0, True), ("ended", 137, 1, True), ("started", None, 1, True)]
     assert rows.of("supervisor", what="ended")[0]["reason"] == "OOMKilled, exited with code 137"
 
 
-def test_a_container_of_a_pod_tells_how_its_last_life_ended(place: Path, rows: Any) -> None:
+def test_orchestrator_kubernetes_reads_the_last_end(place: Path, rows: Any) -> None:
     async def story() -> None:
         put(place / "pod.json", pod(2, {"running": {"startedAt": "x"}}))
         async with asked("k8s:ml/vllm-0/server", rows):
@@ -147,7 +145,7 @@ def test_a_container_of_a_pod_tells_how_its_last_life_ended(place: Path, rows: A
     assert (ended["reason"], ended["oom_killed"], ended["restarts"]) == ("OOMKilled, exited with code 137", True, 3)
 
 
-def test_a_pod_that_was_evicted_says_why(place: Path, rows: Any) -> None:
+def test_orchestrator_kubernetes_reads_the_eviction_reason(place: Path, rows: Any) -> None:
     async def story() -> None:
         put(place / "pod.json", pod(0, {"running": {}}))
         async with asked("k8s:ml/vllm-0/server", rows):
@@ -160,7 +158,7 @@ def test_a_pod_that_was_evicted_says_why(place: Path, rows: Any) -> None:
     assert rows.of("supervisor", what="ended")[0]["reason"] == "Evicted: The node was low on resource: memory."
 
 
-def test_a_unit_of_systemd_tells_signal_and_oom_kill(place: Path, rows: Any) -> None:
+def test_orchestrator_systemd_reads_signal_and_oom_kill(place: Path, rows: Any) -> None:
     async def story() -> None:
         put(place / "show.txt", systemd("active", 4711))
         async with asked("journal:vllm.service", rows):
@@ -178,7 +176,7 @@ def test_a_unit_of_systemd_tells_signal_and_oom_kill(place: Path, rows: Any) -> 
     ("spec", "why"),
     [("docker:other", "No such container: other"), ("k8s:ml/other", 'pods "other" not found')],
 )
-def test_a_supervisor_that_does_not_know_the_server_is_told_once(spec: str, why: str, place: Path, rows: Any) -> None:
+def test_orchestrator_without_the_server_writes_one_gap(spec: str, why: str, place: Path, rows: Any) -> None:
     async def story() -> None:
         supervisor = OrchestratorMonitor("a", spec, rows.append)
         for _ in range(3):
@@ -190,13 +188,11 @@ def test_a_supervisor_that_does_not_know_the_server_is_told_once(spec: str, why:
     assert why in gaps[0]["why"]
 
 
-def test_a_log_that_nobody_supervises_asks_nobody() -> None:
+def test_orchestrator_does_not_exist_for_a_plain_file() -> None:
     assert not OrchestratorMonitor("a", "/var/log/vllm.log", lambda _: None).exists
 
 
-def test_after_a_restart_the_last_words_come_from_the_previous_container_and_only_once(
-    place: Path, tmp_path: Path, rows: Any
-) -> None:
+def test_kubernetes_log_of_the_previous_container_is_read_once(place: Path, tmp_path: Path, rows: Any) -> None:
     opening = "".join(f"(EngineCore pid=1) INFO step {n} of the first life\n" for n in range(5))
     (place / "first.log").write_text(opening)
 

@@ -47,7 +47,7 @@ async def watched(rows: Any, *more: str) -> AsyncIterator[tuple[subprocess.Popen
         parent.stdout.close()
 
 
-def test_the_tree_is_seen_with_roles_and_sampled(rows: Any) -> None:
+def test_process_monitor_finds_the_tree_with_roles(rows: Any) -> None:
     async def story() -> None:
         async with watched(rows, "planted-secret") as (parent, child):
             # In the moment between fork and exec a child looks like its parent; its own title is told after that.
@@ -66,7 +66,7 @@ def test_the_tree_is_seen_with_roles_and_sampled(rows: Any) -> None:
     asyncio.run(story())
 
 
-def test_a_killed_engine_core_is_gone_although_nobody_has_collected_it(rows: Any) -> None:
+def test_process_monitor_records_a_zombie_as_gone(rows: Any) -> None:
     async def story() -> None:
         async with watched(rows) as (_, child):
             await rows.until(lambda: rows.of("process", what="seen", pid=child, role="engine_core"))
@@ -78,7 +78,7 @@ def test_a_killed_engine_core_is_gone_although_nobody_has_collected_it(rows: Any
     asyncio.run(story())
 
 
-def test_a_stopped_process_is_told_as_stopped_and_as_running_again(rows: Any) -> None:
+def test_process_monitor_records_stop_and_continue(rows: Any) -> None:
     async def story() -> None:
         async with watched(rows) as (_, child):
             await rows.until(lambda: rows.of("process", what="seen", pid=child, role="engine_core"))
@@ -91,7 +91,7 @@ def test_a_stopped_process_is_told_as_stopped_and_as_running_again(rows: Any) ->
     asyncio.run(story())
 
 
-def test_a_child_that_outlives_its_parent_stays_watched(rows: Any) -> None:
+def test_process_monitor_keeps_a_child_that_outlives_its_parent(rows: Any) -> None:
     async def story() -> None:
         async with watched(rows) as (parent, child):
             await rows.until(lambda: rows.of("process", what="seen", pid=child, role="engine_core"))
@@ -105,7 +105,7 @@ def test_a_child_that_outlives_its_parent_stays_watched(rows: Any) -> None:
     asyncio.run(story())
 
 
-def test_a_restarted_server_is_watched_under_its_new_pid(rows: Any) -> None:
+def test_process_monitor_follows_a_new_pid(rows: Any) -> None:
     async def story() -> None:
         async with watched(rows) as (first, _):
             await rows.until(lambda: rows.of("process", what="seen", pid=first.pid))

@@ -53,7 +53,7 @@ def gone(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-def test_output_is_kept_with_its_arrival_and_the_server_is_ended(tmp_path: Path) -> None:
+def test_launched_server_output_has_arrival_times_and_stop_ends_it(tmp_path: Path) -> None:
     async def story() -> None:
         begin = time.monotonic_ns()
         server, rows = await launched(tmp_path, LaunchCommand(python(TALKS)))
@@ -71,7 +71,7 @@ def test_output_is_kept_with_its_arrival_and_the_server_is_ended(tmp_path: Path)
     asyncio.run(story())
 
 
-def test_a_server_that_exits_by_itself_is_told_with_its_code(tmp_path: Path) -> None:
+def test_launched_server_exit_has_its_code(tmp_path: Path) -> None:
     async def story() -> None:
         server, rows = await launched(tmp_path, LaunchCommand(python("print('bye'); raise SystemExit(3)")))
         ended = await asyncio.wait_for(server.exit, 10)
@@ -82,7 +82,7 @@ def test_a_server_that_exits_by_itself_is_told_with_its_code(tmp_path: Path) -> 
     asyncio.run(story())
 
 
-def test_a_command_that_is_not_found_is_an_exit_with_its_reason(tmp_path: Path) -> None:
+def test_launched_server_missing_command_is_an_exit_with_reason(tmp_path: Path) -> None:
     async def story() -> None:
         server, _ = await launched(tmp_path, LaunchCommand(["/no/such/server"]))
         assert "No such file" in server.exit.result().reason
@@ -91,7 +91,7 @@ def test_a_command_that_is_not_found_is_an_exit_with_its_reason(tmp_path: Path) 
     asyncio.run(story())
 
 
-def test_children_in_sessions_of_their_own_are_ended_too(tmp_path: Path) -> None:
+def test_launched_server_stop_ends_children_in_other_sessions(tmp_path: Path) -> None:
     async def story() -> None:
         server, _ = await launched(tmp_path, LaunchCommand(python(HAS_A_CHILD)))
         await until(lambda: any("child" in r["text"] for r in log_lines(tmp_path)))
@@ -105,7 +105,7 @@ def test_children_in_sessions_of_their_own_are_ended_too(tmp_path: Path) -> None
     asyncio.run(story())
 
 
-def test_a_secret_in_the_output_never_reaches_disk_even_cut_in_two(tmp_path: Path) -> None:
+def test_launched_server_redacts_a_secret_cut_in_two(tmp_path: Path) -> None:
     code = """
 import os, time
 os.write(1, b"token is hunter2-hun"); time.sleep(0.3); os.write(1, b"ter2-secret and more\\n")
@@ -122,7 +122,7 @@ os.write(1, b"token is hunter2-hun"); time.sleep(0.3); os.write(1, b"ter2-secret
     asyncio.run(story())
 
 
-def test_the_server_ends_when_the_one_who_started_it_is_killed(tmp_path: Path) -> None:
+def test_supervisor_stops_the_server_when_its_starter_is_killed(tmp_path: Path) -> None:
     """kill -9 of `run` leaves no server behind: the keeper sees its stdin end."""
     script = f"""
 import asyncio, sys
@@ -148,7 +148,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("bad", ["not json\n", json.dumps({"what": "nonsense"}) + "\n"])
-def test_the_keeper_ignores_orders_it_does_not_know(tmp_path: Path, bad: str) -> None:
+def test_supervisor_ignores_unknown_orders(tmp_path: Path, bad: str) -> None:
     keeper = subprocess.Popen(
         [
             sys.executable,
@@ -167,7 +167,7 @@ def test_the_keeper_ignores_orders_it_does_not_know(tmp_path: Path, bad: str) ->
     assert [json.loads(line)["what"] for line in out.splitlines()] == ["start", "exit", "done"]
 
 
-def test_a_server_has_no_more_than_its_limits(tmp_path: Path) -> None:
+def test_launched_server_has_its_limits(tmp_path: Path) -> None:
     code = (
         "import resource as r; print(r.getrlimit(r.RLIMIT_NOFILE), r.getrlimit(r.RLIMIT_DATA)[0]); bytearray(1 << 30)"
     )
