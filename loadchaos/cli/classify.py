@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -233,4 +234,9 @@ def _print_signatures(found: list[dict[str, Any]], *, as_json: bool) -> None:
             speaker = s["speaker"]
             click.echo(f"{speaker}:")
         kind = s["severity"] if s["role"] == "cause" else f"{s['severity']}, {s['role']}"
-        click.echo(f"  {s['id']:38} {kind:22} {s['title']}")
+        click.echo(f"  {s['id']:38} {kind:22} {_listed_title(s['title'])}")
+
+
+def _listed_title(title: str) -> str:
+    """A title without values: the frame is left out, and other values are in angle brackets."""
+    return re.sub(r"\{(\w+)\}", r"<\1>", title.replace(" in {frame}", ""))

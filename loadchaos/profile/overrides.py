@@ -69,7 +69,8 @@ def _places(node: Any, keys: Sequence[str], parent: Loc = ()) -> list[Loc]:
         if not key.isdigit():
             raise ValueError(f"{'.'.join(map(str, parent))} is a list: a number was expected (got {key!r})")
         if int(key) > len(node) or (int(key) == len(node) and rest):
-            raise ValueError(f"{'.'.join(map(str, parent))} has {len(node)} entries, counted from 0 (got {key})")
+            count = "1 entry" if len(node) == 1 else f"{len(node)} entries"
+            raise ValueError(f"{'.'.join(map(str, parent))} has {count}, counted from 0 (got {key})")
         return _places(node[int(key)] if int(key) < len(node) else None, rest, (*parent, int(key)))
     if node is not None and not isinstance(node, dict):
         raise ValueError(f"{'.'.join(map(str, parent))} is {node!r} and has no keys")

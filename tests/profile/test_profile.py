@@ -216,7 +216,7 @@ def test_override_star_matches_every_entry_with_the_key(write: Write, good: str)
     ("override", "expected"),
     [
         ("load.0.users=none", "--set load.0.users=none: load.0.users: "),
-        ("load.5.users=3", "--set load.5.users=3: load has 1 entries, counted from 0 (got 5)"),
+        ("load.5.users=3", "--set load.5.users=3: load has 1 entry, counted from 0 (got 5)"),
         ("load.x.users=3", "load is a list: a number was expected"),
         ("load.0.users", "PATH=VALUE was expected"),
         ("load.0.users.more=3", "has no keys"),
