@@ -25,7 +25,7 @@ def profile(*load: dict[str, Any]) -> Profile:
         ({"users": 4, "for": "100s"}, None, 400, 100),
     ],
 )
-def test_it_follows_from_requests_and_time(
+def test_disk_estimate_follows_from_requests_and_time(
     tmp_path: Path, load: dict[str, Any], duration_s: float | None, requests: int, seconds: int
 ) -> None:
     found = estimate(profile(load), 0, tmp_path, duration_s)
@@ -33,13 +33,13 @@ def test_it_follows_from_requests_and_time(
     assert found.free > 0
 
 
-def test_of_a_long_run_all_but_two_hours_are_parquet(tmp_path: Path) -> None:
+def test_disk_estimate_of_a_long_run_counts_parquet(tmp_path: Path) -> None:
     load = {"rate": "10/s", "for": "24h"}
     day, hours = (estimate(profile(load), 0, tmp_path, h * 3600.0).needed for h in (24, 2))
     assert day == pytest.approx(hours * (1 + 11 / 8), rel=0.01)
 
 
-def test_a_tenth_stays_free() -> None:
+def test_disk_estimate_leaves_a_tenth_free() -> None:
     assert DiskEstimate(90, 100).fits
     assert not DiskEstimate(91, 100).fits
     assert DiskEstimate(3 << 30, 2 << 30).describe() == "the ledger will need about 3.0 GB, but only 2.0 GB are free"

@@ -70,7 +70,7 @@ def incident(n: int, in_flight: list[Any], admitted: list[Any] | None = None, ki
     return {"n": n, "kind": kind, "in_flight": in_flight, "admitted": admitted or []}
 
 
-def test_every_body_is_what_was_sent_images_included(sent: Sent) -> None:
+def test_rebuild_stores_the_bodies_that_were_sent_with_images(sent: Sent) -> None:
     in_flight = [sent.send(0, n) for n in (3, 4, 5, 6, 17, 44)] + [sent.send(1, n) for n in (0, 25)]
     told = rebuild.store(sent.folder, [incident(1, in_flight, [in_flight[0], sent.send(0, 1)])])[1]
     assert [(t["id"], t["in_flight"]) for t in told] == [(f["id"], True) for f in in_flight] + [(told[-1]["id"], False)]
@@ -80,21 +80,21 @@ def test_every_body_is_what_was_sent_images_included(sent: Sent) -> None:
     assert any(b"data:image/" in sent.body(t) for t in told)
 
 
-def test_what_two_incidents_share_is_kept_once(sent: Sent) -> None:
+def test_rebuild_stores_a_shared_body_once(sent: Sent) -> None:
     one, two = sent.send(0, 1), sent.send(0, 2)
     told = rebuild.store(sent.folder, [incident(1, [one, two]), incident(2, [two])])
     assert told[1][1]["body"] == told[2][0]["body"]
     assert len(list((sent.folder.incidents / "bodies").iterdir())) == 2
 
 
-def test_a_body_that_is_not_what_was_sent_is_not_kept(sent: Sent) -> None:
+def test_rebuild_rejects_a_body_that_differs(sent: Sent) -> None:
     one, two = sent.send(0, 1, crc=1), sent.send(0, 2, len=5)
     told = rebuild.store(sent.folder, [incident(1, [one, two])])[1]
     assert [t["body"] for t in told] == [None, None]
     assert all("length or CRC differ" in t["why"] for t in told)
 
 
-def test_what_does_not_fit_is_listed_and_deaths_come_first(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rebuild_prefers_deaths_within_its_limit(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
     failed, died, admitted = (sent.send(0, n) for n in (1, 2, 3))
     room = len(sent.requests[died["id"]].body) + 10
     monkeypatch.setattr(rebuild, "MAX_BYTES", room)
@@ -104,18 +104,18 @@ def test_what_does_not_fit_is_listed_and_deaths_come_first(sent: Sent, monkeypat
     assert "do not fit" in told[2][1]["why"]
 
 
-def test_without_time_nothing_is_made_and_that_is_said(sent: Sent) -> None:
+def test_rebuild_without_time_stores_nothing_and_says_so(sent: Sent) -> None:
     told = rebuild.store(sent.folder, [incident(1, [sent.send(0, 1)])], budget_s=-1.0)[1]
     assert told[0]["body"] is None
     assert "time" in told[0]["why"] or "reach" in told[0]["why"]
 
 
-def test_a_request_without_its_begin_row_is_listed_as_such(sent: Sent) -> None:
+def test_rebuild_lists_a_request_without_its_begin_row(sent: Sent) -> None:
     told = rebuild.store(sent.folder, [incident(1, [{"id": "lc-9", "step": 9, "traffic": "text"}])])[1]
     assert told[0]["why"] == "its begin row is not in the ledger"
 
 
-def test_incidents_name_the_file_of_each_body_and_how_to_send_it(tmp_path: Path) -> None:
+def test_incident_page_names_the_file_of_each_body_and_how_to_send_it(tmp_path: Path) -> None:
     from loadchaos.report.incident.folder import write
 
     folder = RunFolder(tmp_path)

@@ -107,13 +107,13 @@ def _stepped(server: Stepping) -> Collect:
     return collect
 
 
-def test_a_plain_client_reads_to_the_end(server: Stepping) -> None:
+def test_plain_reads_to_the_end(server: Stepping) -> None:
     reply, _ = act("plain", PlainOptions(), server)
     assert (reply.outcome, reply.chunks) == ("ok", 10)
 
 
 @pytest.mark.parametrize("k", [1, 3, 9])
-def test_an_aborting_client_hangs_up_at_its_token(server: Stepping, k: int) -> None:
+def test_abort_hangs_up_at_its_token(server: Stepping, k: int) -> None:
     reply, _ = act("abort", AbortOptions(at_token=Range(k, k)), server)
     assert reply.outcome == "aborted"
     assert k <= reply.chunks <= server.sent + 1  # the server counts after sending
@@ -121,25 +121,25 @@ def test_an_aborting_client_hangs_up_at_its_token(server: Stepping, k: int) -> N
     assert reply.finish_reason is None
 
 
-def test_the_token_is_drawn_from_the_seed(server: Stepping) -> None:
+def test_abort_draws_its_token_from_the_seed(server: Stepping) -> None:
     reply, call = act("abort", AbortOptions(at_token=Range(2, 8)), server, seed=5)
     assert reply.outcome == "aborted"
     assert call.step.seed == 5
 
 
-def test_an_answer_that_is_over_before_the_token_is_what_it_is(server: Stepping) -> None:
+def test_abort_keeps_the_outcome_of_an_answer_that_ends_before_the_token(server: Stepping) -> None:
     reply, _ = act("abort", AbortOptions(at_token=Range(50, 50)), server)
     assert reply.outcome == "ok"
 
 
-def test_an_error_before_the_hang_up_stands(server: Stepping) -> None:
+def test_abort_keeps_an_error_that_came_before_the_hang_up(server: Stepping) -> None:
     server.first = frame({"error": {"message": "boom", "code": 500}})
     reply, _ = act("abort", AbortOptions(at_token=Range(2, 2)), server)
     assert (reply.outcome, reply.error) == ("stream_error", "boom")
     assert reply.detail["hung_up"] is True
 
 
-def test_an_abort_before_the_first_byte_reads_nothing_and_closes(server: Stepping) -> None:
+def test_abort_before_first_byte_reads_nothing_and_closes(server: Stepping) -> None:
     reply, _ = act("abort", AbortOptions(before="first_byte"), server)
     assert (reply.outcome, reply.first_byte_ns, reply.bytes_in) == ("aborted", None, 0)
     server.go.release()
@@ -147,7 +147,7 @@ def test_an_abort_before_the_first_byte_reads_nothing_and_closes(server: Steppin
     assert server.gone.wait(10), "the server sees that the client went"
 
 
-def test_an_abort_after_a_time_is_made_by_the_sweeper(server: Stepping) -> None:
+def test_abort_after_a_time_is_done_by_the_sweeper(server: Stepping) -> None:
     slot = Slot(Origin(server.url))
     call = exchange(slot, options=AbortOptions.model_validate({"after": "50ms"}))
     with swept(call):
@@ -166,12 +166,12 @@ def test_an_abort_after_a_time_is_made_by_the_sweeper(server: Stepping) -> None:
         ({"at_tokens": 3}, "Extra inputs"),
     ],
 )
-def test_options_of_abort_that_make_no_sense_are_told(given: dict[str, Any], told: str) -> None:
+def test_abort_options_reject_contradictions(given: dict[str, Any], told: str) -> None:
     with pytest.raises(ValidationError, match=told):
         AbortOptions.model_validate(given)
 
 
-def test_every_behaviour_of_the_shelf_has_options_and_acts() -> None:
+def test_behaviours_table_entries_have_options_and_act() -> None:
     for name, behaviour in BEHAVIOURS.items():
         assert issubclass(behaviour.Options, BaseModel), name
         assert callable(behaviour.act), name

@@ -123,7 +123,7 @@ def only(server: Recorder) -> Seen:
     return seen
 
 
-def test_a_dripping_client_sends_its_body_byte_by_byte_and_is_answered(server: Recorder) -> None:
+def test_drip_sends_the_body_byte_by_byte_and_is_answered(server: Recorder) -> None:
     reply = ask(server, "drip", bytes="1..1", pause="1ms")
     assert reply.outcome == "ok"
     seen = only(server)
@@ -132,13 +132,13 @@ def test_a_dripping_client_sends_its_body_byte_by_byte_and_is_answered(server: R
     assert reply.detail["slowed"] is True
 
 
-def test_a_drip_ends_after_its_time_and_the_rest_goes_at_once(server: Recorder) -> None:
+def test_drip_sends_the_rest_at_once_after_its_time(server: Recorder) -> None:
     reply = ask(server, "drip", bytes="1..1", pause="10ms", of="all", for_="50ms")
     assert reply.outcome == "ok"
     assert len(only(server).pieces) < 40
 
 
-def test_drips_of_one_seed_are_cut_the_same(server: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drip_cuts_are_equal_for_one_seed(server: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     cuts: list[list[int]] = []
     send = Connection.send
 
@@ -153,7 +153,7 @@ def test_drips_of_one_seed_are_cut_the_same(server: Recorder, monkeypatch: pytes
     assert cuts[0] == cuts[1] != cuts[2]
 
 
-def test_a_refusal_before_the_whole_body_came_is_taken(server: Recorder) -> None:
+def test_drip_reads_a_refusal_before_the_whole_body_is_sent(server: Recorder) -> None:
     def refuse(peer: socket.socket) -> None:
         with peer:
             peer.recv(65536)
@@ -169,7 +169,7 @@ def test_a_refusal_before_the_whole_body_came_is_taken(server: Recorder) -> None
     assert (reply.outcome, reply.status) == ("http_error", 408)
 
 
-def test_a_slow_reader_holds_the_server_up_and_gets_the_whole_answer(server: Recorder) -> None:
+def test_slow_read_blocks_the_server_and_gets_the_whole_answer(server: Recorder) -> None:
     text = frame(delta(content="x" * 2000)) * 4000
     server.answer = stream(ROLE, text, STOP, frame("[DONE]"))
     reply = ask(server, "slow_read", bytes="65536", pause="2ms", for_="400ms")
@@ -179,7 +179,7 @@ def test_a_slow_reader_holds_the_server_up_and_gets_the_whole_answer(server: Rec
     assert reply.detail["slowed"] is True
 
 
-def test_a_churning_client_has_a_connection_for_each_request(server: Recorder) -> None:
+def test_churn_opens_a_connection_for_each_request(server: Recorder) -> None:
     slot = Slot(Origin(server.url))
     assert ask(server, "plain", slot=slot).outcome == "ok"
     replies = [ask(server, "churn", slot=slot) for _ in range(3)]
@@ -201,7 +201,7 @@ def test_a_churning_client_has_a_connection_for_each_request(server: Recorder) -
         ("all", lambda data: data.endswith(BODY)),
     ],
 )
-def test_a_half_open_client_says_a_part_stays_and_leaves(
+def test_half_open_sends_a_part_waits_and_leaves(
     server: Recorder, sent: str, bytes_seen: Callable[[bytes], bool]
 ) -> None:
     begin = time.monotonic()
@@ -212,14 +212,14 @@ def test_a_half_open_client_says_a_part_stays_and_leaves(
     assert bytes_seen(seen.data)
 
 
-def test_a_client_may_leave_with_a_reset(server: Recorder) -> None:
+def test_half_open_may_leave_with_a_reset(server: Recorder) -> None:
     server.answer = None
     reply = ask(server, "half_open", sent="all", hold="20ms", leave="reset")
     assert reply.outcome == "aborted"
     assert only(server).end == "ConnectionResetError"
 
 
-def test_a_half_open_client_is_woken_when_the_load_stops(server: Recorder) -> None:
+def test_half_open_wakes_up_when_the_load_stops(server: Recorder) -> None:
     slot = Slot(Origin(server.url))
     shelf = BEHAVIOURS["half_open"]
     options = shelf.Options.model_validate({"hold": "60s"})
@@ -231,23 +231,23 @@ def test_a_half_open_client_is_woken_when_the_load_stops(server: Recorder) -> No
     stopper.join()
 
 
-def test_an_abort_before_the_body_leaves_behind_the_head(server: Recorder) -> None:
+def test_abort_before_body_sends_only_the_head(server: Recorder) -> None:
     reply = ask(server, "abort", before="body")
     assert (reply.outcome, reply.first_byte_ns) == ("aborted", None)
     assert only(server).data.endswith(b"\r\n\r\n")
 
 
-def test_an_abort_behind_the_last_token_leaves_before_the_end(server: Recorder) -> None:
+def test_abort_before_end_leaves_after_the_last_token(server: Recorder) -> None:
     server.answer = stream(ROLE, TOKENS, STOP, end=b"")  # usage and [DONE] would come later
     reply = ask(server, "abort", before="end", leave="reset")
     assert (reply.outcome, reply.finish_reason, reply.chunks) == ("aborted", "stop", 3)
     assert only(server).end in {"closed", "ConnectionResetError"}
 
 
-def test_an_answer_that_came_whole_is_ok_even_to_who_wanted_to_leave_before_its_end(server: Recorder) -> None:
+def test_abort_before_end_of_an_unstreamed_answer_is_ok(server: Recorder) -> None:
     assert ask(server, "abort", before="end").outcome == "ok"
 
 
-def test_a_pipeline_of_one_is_none() -> None:
+def test_pipeline_of_depth_one_is_rejected() -> None:
     with pytest.raises(ValidationError, match="2 requests deep"):
         BEHAVIOURS["pipeline"].Options.model_validate({"depth": 1})

@@ -67,7 +67,7 @@ def outcomes(replies: list[Reply]) -> list[str]:
     return [r.outcome for r in replies]
 
 
-def test_every_answer_is_read_in_whatever_packets_they_come() -> None:
+def test_pipeline_reads_every_answer_in_any_packets() -> None:
     whole = b"".join(answer(i) for i in IDS)
 
     def in_pieces(peer: socket.socket) -> None:
@@ -84,14 +84,14 @@ def test_every_answer_is_read_in_whatever_packets_they_come() -> None:
         assert replies[1].detail["slowed"], "it waited for the answer before, which is the client's doing"
 
 
-def test_a_server_may_close_behind_an_answer_and_the_rest_is_nobodys_fault() -> None:
+def test_pipeline_closed_after_an_answer_is_no_fault() -> None:
     replies = asked(lambda peer: peer.sendall(answer(IDS[0])))
     assert outcomes(replies) == ["ok", "aborted", "aborted"]
     assert replies[1].detail["why"] == replies[2].detail["why"]
     assert "which it may" in replies[1].detail["why"]
 
 
-def test_a_cut_inside_an_answer_is_a_reset_for_it_and_for_all_behind_it() -> None:
+def test_pipeline_cut_inside_an_answer_resets_it_and_all_later_ones() -> None:
     def cuts(peer: socket.socket) -> None:
         peer.sendall(answer(IDS[0]) + answer(IDS[1])[:-20])
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -101,7 +101,7 @@ def test_a_cut_inside_an_answer_is_a_reset_for_it_and_for_all_behind_it() -> Non
     assert "during a previous answer" in str(replies[2].error)
 
 
-def test_an_error_is_the_error_of_its_own_request_only() -> None:
+def test_pipeline_error_belongs_to_its_own_request_only() -> None:
     body = b'{"error":{"message":"boom","code":500}}'
     wrong = b"HTTP/1.1 500 X\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
     replies = asked(lambda peer: peer.sendall(answer(IDS[0]) + wrong + answer(IDS[2])))
@@ -109,13 +109,13 @@ def test_an_error_is_the_error_of_its_own_request_only() -> None:
     assert replies[1].error == "boom"
 
 
-def test_answers_that_are_mixed_up_are_wrong_output() -> None:
+def test_pipeline_answers_mixed_up_are_wrong_output() -> None:
     replies = asked(lambda peer: peer.sendall(answer(IDS[1]) + answer(IDS[0]) + answer(IDS[2])))
     assert outcomes(replies) == ["wrong_output", "wrong_output", "ok"]
     assert replies[0].error == "the word of another request is in the answer: lc-1.1"
 
 
-def test_a_second_answer_that_never_comes_is_stalled_by_its_own_time() -> None:
+def test_pipeline_second_answer_stalls_by_its_own_time() -> None:
     def silent(peer: socket.socket) -> None:
         peer.sendall(answer(IDS[0]))
         peer.recv(1)  # until the client leaves

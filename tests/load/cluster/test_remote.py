@@ -98,7 +98,7 @@ def master(tmp_path: Path) -> Master:
     return Master(tmp_path)
 
 
-def test_each_worker_gets_a_place_and_the_plan_and_the_load_begins_with_the_last(master: Master) -> None:
+def test_master_gives_slots_and_plan_and_begins_with_the_last_worker(master: Master) -> None:
     kind, welcome = master.hello("a")
     assert (kind, welcome["slot"], welcome["plan"]["seed"]) == (messages.WELCOME, 0, 1)
     assert master.hello("a")[1]["slot"] == 0, "asked again, it has the same place"
@@ -112,7 +112,7 @@ def test_each_worker_gets_a_place_and_the_plan_and_the_load_begins_with_the_last
 
 
 @pytest.mark.parametrize(("which", "theirs"), [("loadchaos", "0.0.9"), ("locust", "2.1.0")])
-def test_a_worker_of_another_version_is_refused_in_words(master: Master, which: str, theirs: str) -> None:
+def test_master_refuses_a_worker_of_another_version(master: Master, which: str, theirs: str) -> None:
     kind, answer = master.hello("old", **{which: theirs})
     assert kind == messages.REFUSED
     assert theirs in answer["why"]
@@ -121,7 +121,7 @@ def test_a_worker_of_another_version_is_refused_in_words(master: Master, which: 
     assert master.hello("new")[1]["slot"] == 0, "it has taken no place"
 
 
-def test_a_worker_that_comes_late_stands_by_and_is_told_of_once(master: Master) -> None:
+def test_master_lets_a_late_worker_wait_and_records_it_once(master: Master) -> None:
     master.joined("a", "b")
     turn_until(lambda: master.begun)
     assert master.hello("c")[0] == messages.WAIT
@@ -129,7 +129,7 @@ def test_a_worker_that_comes_late_stands_by_and_is_told_of_once(master: Master) 
     assert [r["host"] for r in master.seen("late")] == ["c"]
 
 
-def test_rows_are_written_once_and_in_order_whatever_the_way_does(master: Master) -> None:
+def test_master_writes_rows_once_and_in_order(master: Master) -> None:
     master.joined("a", "b")
     first, second = ROW * 3, ROW * 2
     now_ns = time.monotonic_ns()
@@ -145,7 +145,7 @@ def test_rows_are_written_once_and_in_order_whatever_the_way_does(master: Master
     assert (master.folder / "requests-1.jsonl").read_bytes() == first + second
 
 
-def test_rows_of_strangers_are_nobodys(master: Master) -> None:
+def test_master_ignores_rows_of_unknown_workers(master: Master) -> None:
     master.joined("a", "b")
     before = len(master.wire.sent)
     for more in ({"slot": 0, "token": "x"}, {"slot": 9, "token": "a"}, {"slot": None, "token": "a"}):
@@ -158,7 +158,7 @@ def test_rows_of_strangers_are_nobodys(master: Master) -> None:
     assert not (master.folder / "requests-0.jsonl").exists()
 
 
-def test_rows_that_take_long_make_a_worker_slow_once(master: Master) -> None:
+def test_master_records_a_slow_worker_once(master: Master) -> None:
     master.joined("a", "b")
     for n in range(2):
         long_ago = time.monotonic_ns() - 3 * gather.SLOW_NS
@@ -168,7 +168,7 @@ def test_rows_that_take_long_make_a_worker_slow_once(master: Master) -> None:
     assert [r["worker"] for r in master.seen("slow")] == [0]
 
 
-def test_orders_reach_every_worker_and_again_those_that_missed_some(master: Master) -> None:
+def test_master_sends_commands_to_all_and_again_to_those_that_missed_some(master: Master) -> None:
     master.joined("a", "b")
     with (master.folder / "control.jsonl").open("w") as f:
         f.write('{"row":"control","at_ns":1,"what":"pause","why":""}\n')
@@ -178,7 +178,7 @@ def test_orders_reach_every_worker_and_again_those_that_missed_some(master: Mast
     assert master.wire.comes(messages.PING, client="a", slot=0, token="a", mine_ns=7, commands=1)[0] == messages.PONG
 
 
-def test_when_all_are_done_the_load_is_over(master: Master) -> None:
+def test_master_ends_the_load_when_all_workers_are_done(master: Master) -> None:
     master.joined("a", "b")
     turn_until(lambda: master.begun)
     master.wire.comes(messages.DONE, slot=0, token="a", why="done")
@@ -188,13 +188,13 @@ def test_when_all_are_done_the_load_is_over(master: Master) -> None:
     assert not [r for r in master.seen("begin") if r["row"] == "missed"]
 
 
-def test_without_any_worker_it_is_over_and_says_so(tmp_path: Path) -> None:
+def test_master_ends_with_an_error_without_any_worker(tmp_path: Path) -> None:
     master = Master(tmp_path, wait_s=0.1)
     turn_until(lambda: master.on_end)
     assert "no worker connected within 0.1 s" in str(master.on_end[0])
 
 
-def test_who_never_comes_is_absent_and_his_share_is_missed(tmp_path: Path) -> None:
+def test_master_records_an_absent_worker_and_its_missed_share(tmp_path: Path) -> None:
     master = Master(tmp_path, wait_s=0.3)
     master.joined("a")
     turn_until(lambda: master.begun)
@@ -209,7 +209,7 @@ def test_who_never_comes_is_absent_and_his_share_is_missed(tmp_path: Path) -> No
 # --- the worker's side ----------------------------------------------------------------------------------------------------
 
 
-def test_a_link_ships_whole_rows_measures_the_clock_and_sends_again_what_was_lost(tmp_path: Path) -> None:
+def test_worker_link_sends_rows_measures_the_clock_and_resends(tmp_path: Path) -> None:
     wire, file = Wire(), tmp_path / "requests-3.jsonl"
     link = worker_link.WorkerLink(wire, tmp_path, 3, "t", lambda: None)
     file.write_bytes(ROW * 2 + b'{"row":"begin","id"')
@@ -225,7 +225,7 @@ def test_a_link_ships_whole_rows_measures_the_clock_and_sends_again_what_was_los
     assert abs(link.clock.offset_ns - 10**12) < 50_000_000
 
 
-def test_a_link_ends_only_when_the_master_has_every_row(tmp_path: Path) -> None:
+def test_worker_link_finishes_only_when_the_master_has_every_row(tmp_path: Path) -> None:
     wire, file = Wire(), tmp_path / "requests-0.jsonl"
     link = worker_link.WorkerLink(wire, tmp_path, 0, "t", lambda: None)
     file.write_bytes(ROW)
@@ -253,7 +253,7 @@ class Through(Wire):
         self.comes(kind, **answer)
 
 
-def test_part_after_part_arrives_and_becomes_parquet_where_it_was_written(tmp_path: Path) -> None:
+def test_worker_link_sends_part_after_part_and_converts_them(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "here").mkdir()
     there = Master(tmp_path / "there", workers=1)
@@ -276,7 +276,7 @@ def test_part_after_part_arrives_and_becomes_parquet_where_it_was_written(tmp_pa
     assert list(Tail(here).rows()) == reported
 
 
-def test_orders_are_obeyed_once_and_in_turn(tmp_path: Path) -> None:
+def test_worker_link_applies_commands_once_and_in_order(tmp_path: Path) -> None:
     wire = Wire()
     worker_link.WorkerLink(wire, tmp_path, 0, "t", lambda: None)
     pause, resume = ({"row": "control", "what": w} for w in ("pause", "resume"))
@@ -289,7 +289,7 @@ def test_orders_are_obeyed_once_and_in_turn(tmp_path: Path) -> None:
 # --- clocks, shares, luggage ----------------------------------------------------------------------------------------------
 
 
-def test_the_shortest_round_trip_says_the_offset_and_a_minute_later_it_is_forgotten() -> None:
+def test_master_clock_uses_the_shortest_round_trip_of_a_minute() -> None:
     clock, second = MasterClock(), 10**9
     clock.sample(0, 100 * second + 40, 100)
     clock.sample(second, 101 * second + 500_000, second + 2_000_000)
@@ -316,7 +316,7 @@ def test_the_shortest_round_trip_says_the_offset_and_a_minute_later_it_is_forgot
         ({"users": 4, "for": "10s"}, None, 5, 0),
     ],
 )
-def test_a_lost_worker_has_missed_what_was_its_own_and_due(
+def test_unsent_share_counts_own_steps_that_were_due(
     tmp_path: Path, load: dict[str, Any], stop_after_s: float | None, begun: int, unsent: int
 ) -> None:
     lay_out(tmp_path, [load], 2)
@@ -333,7 +333,7 @@ def test_a_lost_worker_has_missed_what_was_its_own_and_due(
     assert sum(unsent_share(tmp_path / "plan.json", 0, rows, begins).values()) == unsent
 
 
-def test_files_that_a_profile_names_travel_with_it(tmp_path: Path) -> None:
+def test_bundle_contains_the_files_of_a_profile(tmp_path: Path) -> None:
     there, here = tmp_path / "there", tmp_path / "here"
     there.mkdir()
     here.mkdir()
@@ -351,7 +351,7 @@ def test_files_that_a_profile_names_travel_with_it(tmp_path: Path) -> None:
     assert (plan["worker"], plan["spool"], plan["tag"]) == (4, str(here), bundle.run_tag(str(tmp_path)))
 
 
-def test_a_master_cannot_write_outside_the_workers_folder(tmp_path: Path) -> None:
+def test_bundle_refuses_to_write_outside_the_worker_folder(tmp_path: Path) -> None:
     lay_out(tmp_path, [{"rate": "1/s", "for": "1s"}], 1)
     compress = {**bundle.pack(tmp_path), "files": {"../../evil": b"x"}}
     with pytest.raises(LedgerError, match="outside"):
@@ -359,7 +359,7 @@ def test_a_master_cannot_write_outside_the_workers_folder(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("named", ["/etc/passwd", "../../secret"])
-def test_a_master_cannot_have_a_worker_send_what_lies_elsewhere(tmp_path: Path, named: str) -> None:
+def test_bundle_refuses_to_read_elsewhere_on_the_worker(tmp_path: Path, named: str) -> None:
     traffic = {**TEXT, "payload": {"requests": {"file": named}}}
     lay_out(tmp_path, [{"rate": "1/s", "for": "1s"}], 1, traffic)
     plan = json.loads((tmp_path / "plan.json").read_text())
@@ -368,19 +368,19 @@ def test_a_master_cannot_have_a_worker_send_what_lies_elsewhere(tmp_path: Path, 
         bundle.unpack({"plan": plan, "facts": {}, "files": {}}, tmp_path / "here", 0)
 
 
-def test_rows_of_a_place_that_nobody_was_given_are_not_taken(master: Master) -> None:
+def test_master_ignores_rows_of_a_slot_that_nobody_has(master: Master) -> None:
     master.hello("x", loadchaos="other")
     master.wire.comes(messages.ROWS, slot=1, token="", offset=0, rows=messages.compress(ROW), sent_ns=0)
     assert not (master.folder / "requests-1.jsonl").exists()
 
 
-def test_versions_are_those_that_run() -> None:
+def test_versions_are_the_installed_ones() -> None:
     assert messages.versions()["loadchaos"] == __version__
     assert messages.mismatch(messages.versions()) is None
     assert "differ" not in str(messages.mismatch({}))
 
 
-def test_a_piece_larger_than_any_is_refused() -> None:
+def test_decompress_refuses_a_piece_that_is_too_large() -> None:
     with pytest.raises(ValueError, match="larger"):
         messages.decompress(messages.compress(b"x" * (8 * messages.PIECE_BYTES)))
     with pytest.raises(ValueError, match="decompressed"):

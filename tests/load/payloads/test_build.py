@@ -35,26 +35,26 @@ def texts(tokens: int | str, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("tokens", [10, 11, 17, 30, 64, 512, 4000])
-def test_a_prompt_costs_exactly_what_the_plan_says(tokens: int, facts: Facts, step: Steps, counted: Count) -> None:
+def test_text_costs_exactly_the_planned_tokens(tokens: int, facts: Facts, step: Steps, counted: Count) -> None:
     for ordinal in range(20):
         request = build(step(texts(tokens), ordinal), facts)
         assert counted(request) == tokens == request.tokens
         assert request.fitted == ""
 
 
-def test_prompts_are_distinct_from_their_first_words_on(facts: Facts, step: Steps) -> None:
+def test_text_prompts_differ_from_their_first_words_on(facts: Facts, step: Steps) -> None:
     requests = [build(step(texts(200), n), facts) for n in range(500)]
     assert len({r.nonce for r in requests}) == 500
     for request in requests[:20]:
         assert json.loads(request.body)["messages"][0]["content"].strip().startswith(request.nonce)
 
 
-def test_the_same_step_gives_the_same_bytes(facts: Facts, step: Steps) -> None:
+def test_build_gives_equal_bytes_for_equal_steps(facts: Facts, step: Steps) -> None:
     payload = {**texts("20..400"), "images": images.Options.model_validate({"count": "1..3", "size": "64x64"})}
     assert build(step(payload, 5), facts) == build(step(payload, 5), facts)
 
 
-def test_a_shared_prefix_is_shared_within_its_group_only(facts: Facts, step: Steps, counted: Count) -> None:
+def test_text_shared_prefix_is_shared_within_its_group_only(facts: Facts, step: Steps, counted: Count) -> None:
     payload = texts(300, shared_prefix={"tokens": 109, "groups": 2})
     requests = [build(step(payload, n), facts) for n in range(20)]
     contents = [json.loads(r.body)["messages"][0]["content"] for r in requests]
@@ -63,24 +63,24 @@ def test_a_shared_prefix_is_shared_within_its_group_only(facts: Facts, step: Ste
     assert {counted(r) for r in requests} == {300}
 
 
-def test_without_measured_words_the_length_is_said_to_be_unknown(facts: Facts, step: Steps) -> None:
+def test_text_length_is_unknown_without_measured_words(facts: Facts, step: Steps) -> None:
     assert build(step(texts(50)), replace(facts, text=None)).tokens is None
 
 
-def test_a_prompt_below_the_template_is_told(facts: Facts, step: Steps, counted: Count) -> None:
+def test_text_shorter_than_the_template_is_noted(facts: Facts, step: Steps, counted: Count) -> None:
     request = build(step(texts(3)), facts)
     assert counted(request) == request.tokens == 10
     assert "the chat template costs that" in request.fitted
 
 
-def test_a_prompt_of_128k_tokens_is_exact_too(facts: Facts, step: Steps, counted: Count) -> None:
+def test_text_of_128k_tokens_is_exact(facts: Facts, step: Steps, counted: Count) -> None:
     assert counted(build(step(texts(131_072)), replace(facts, max_model_len=200_000))) == 131_072
 
 
 # --- the body ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_streamed_body_asks_for_usage_and_a_plain_one_does_not(facts: Facts, step: Steps) -> None:
+def test_build_asks_for_usage_in_streamed_bodies_only(facts: Facts, step: Steps) -> None:
     body = json.loads(build(step(texts(20)), facts).body)
     assert body["stream"] is True
     assert body["stream_options"] == {"include_usage": True}
@@ -96,7 +96,7 @@ def test_a_streamed_body_asks_for_usage_and_a_plain_one_does_not(facts: Facts, s
         ("openai", {}),
     ],
 )
-def test_exact_output_is_asked_for_in_the_dialects_words(
+def test_build_asks_for_exact_output_as_the_dialect_does(
     dialect: str, expected: dict[str, object], facts: Facts, step: Steps
 ) -> None:
     body = json.loads(build(step(texts(20), output=Output(exact=7)), replace(facts, dialect=dialect)).body)
@@ -107,7 +107,7 @@ def test_exact_output_is_asked_for_in_the_dialects_words(
 # --- fitting ----------------------------------------------------------------------------------------------------------
 
 
-def test_too_many_images_are_reduced_and_told(facts: Facts, step: Steps, counted: Count) -> None:
+def test_build_reduces_too_many_images_with_a_note(facts: Facts, step: Steps, counted: Count) -> None:
     payload = {**texts(40), "images": images.Options.model_validate({"count": 5, "size": "64x64"})}
     request = build(step(payload), replace(facts, max_images=2))
     assert (request.images, request.image_tokens, request.tokens) == (2, 132, 172)
@@ -115,14 +115,14 @@ def test_too_many_images_are_reduced_and_told(facts: Facts, step: Steps, counted
     assert "2 images in place of 5" in request.fitted
 
 
-def test_a_model_without_images_gets_text(facts: Facts, step: Steps) -> None:
+def test_build_sends_text_to_a_model_without_images(facts: Facts, step: Steps) -> None:
     payload = {**texts(40), "images": images.Options()}
     request = build(step(payload), replace(facts, images=False))
     assert (request.images, request.tokens) == (0, 40)
     assert "takes no images" in request.fitted
 
 
-def test_what_does_not_fit_the_context_is_cut_and_told(facts: Facts, step: Steps, counted: Count) -> None:
+def test_build_cuts_a_request_to_the_context_with_a_note(facts: Facts, step: Steps, counted: Count) -> None:
     small = replace(facts, max_model_len=256)
     request = build(step(texts(500), output=Output(max=64)), small)
     assert counted(request) == request.tokens == 255
@@ -131,12 +131,12 @@ def test_what_does_not_fit_the_context_is_cut_and_told(facts: Facts, step: Steps
     assert build(step(texts(250), output=Output(max=64)), small).max_tokens == 6
 
 
-def test_a_step_that_expects_a_refusal_is_not_made_to_fit(facts: Facts, step: Steps) -> None:
+def test_build_does_not_fit_a_step_that_expects_a_refusal(facts: Facts, step: Steps) -> None:
     request = build(step(texts(500), expect=("ok", "rejected")), replace(facts, input_limit=256))
     assert request.tokens == 500
 
 
-def test_lmdeploy_s_bound_holds_for_prompt_and_answer_together(facts: Facts, step: Steps) -> None:
+def test_build_applies_lmdeploys_bound_to_prompt_and_answer(facts: Facts, step: Steps) -> None:
     """Its `max_session_len`: 19 of 21 blocks of 64 since 0.12, and what an answer has beyond is cut without a word."""
     small = replace(
         facts, dialect="lmdeploy", version="0.18", max_model_len=None, capacity_tokens=1344, input_limit=1216
@@ -152,7 +152,7 @@ def test_lmdeploy_s_bound_holds_for_prompt_and_answer_together(facts: Facts, ste
 
 
 @given(st.integers(1, 90), st.integers(1, 90), st.binary(min_size=16, max_size=16))
-def test_every_image_decodes_and_its_pieces_are_the_file(width: int, height: int, identity: bytes) -> None:
+def test_png_images_decode_and_equal_their_base64_pieces(width: int, height: int, identity: bytes) -> None:
     png = template(width, height)
     file = png.file(identity)
     assert base64.b64decode(b"".join(png.base64(identity)), validate=True) == file
@@ -161,7 +161,7 @@ def test_every_image_decodes_and_its_pieces_are_the_file(width: int, height: int
     assert (image.size, image.mode) == ((width, height), "RGB")
 
 
-def test_a_large_image_decodes_and_is_small_on_the_wire() -> None:
+def test_png_large_image_decodes_and_is_small_on_the_wire() -> None:
     file = template(1024, 1024).file(b"0123456789abcdef")
     image = Image.open(io.BytesIO(file))
     image.verify()  # checks every CRC
@@ -169,14 +169,14 @@ def test_a_large_image_decodes_and_is_small_on_the_wire() -> None:
     assert Image.open(io.BytesIO(file)).tobytes()[:12] == b"0123456789ab"
 
 
-def test_unique_images_differ_in_pixels_and_in_bytes(facts: Facts, step: Steps) -> None:
+def test_images_unique_ones_differ_in_pixels_and_in_bytes(facts: Facts, step: Steps) -> None:
     payload = {**texts(40), "images": images.Options.model_validate({"count": 2, "size": "64x64"})}
     files = [p for n in range(50) for p in pictures(build(step(payload, n), facts))]
     assert len(set(files)) == 100
     assert len({Image.open(io.BytesIO(f)).tobytes() for f in files}) == 100
 
 
-def test_a_repeat_is_the_image_of_that_many_requests_earlier(facts: Facts, step: Steps) -> None:
+def test_images_repeat_the_one_of_that_many_requests_earlier(facts: Facts, step: Steps) -> None:
     options = images.Options.model_validate({"size": "64x64", "unique": "40%", "reuse_distance": 7})
     sent = [pictures(build(step({**texts(40), "images": options}, n), facts))[0] for n in range(700)]
     repeats = [n for n in range(7, 700) if sent[n] == sent[n - 7]]
@@ -184,7 +184,7 @@ def test_a_repeat_is_the_image_of_that_many_requests_earlier(facts: Facts, step:
     assert all(sent[n] not in sent[:n] for n in range(700) if n not in set(repeats))
 
 
-def test_another_seed_or_traffic_sends_other_images(facts: Facts, step: Steps) -> None:
+def test_images_differ_by_seed_and_traffic(facts: Facts, step: Steps) -> None:
     payload = {"images": images.Options.model_validate({"size": "64x64"})}
     steps = [step(payload), step(payload, run_seed=4), step(payload, traffic="u"), step(payload, phase=1)]
     assert len({pictures(build(s, facts))[0] for s in steps}) == 4
@@ -194,14 +194,14 @@ def test_another_seed_or_traffic_sends_other_images(facts: Facts, step: Steps) -
     ("width", "height", "tokens"),
     [(1, 1, 64), (1024, 1024, 1024), (1280, 720, 880), (3840, 2160, 8160), (28, 5600, 175)],
 )
-def test_qwen_counts_as_the_published_table(width: int, height: int, tokens: int) -> None:
+def test_image_tokens_qwen_matches_the_published_table(width: int, height: int, tokens: int) -> None:
     assert qwen(width, height) == tokens + 2
 
 
 # --- near the limit ---------------------------------------------------------------------------------------------------
 
 
-def test_every_rung_has_its_length_its_output_and_its_expectation(facts: Facts, step: Steps, counted: Count) -> None:
+def test_near_limit_rungs_have_length_output_and_expectation(facts: Facts, step: Steps, counted: Count) -> None:
     ladder = near_limit.Options()
     for n, turn in enumerate(ladder.variants()):
         rung = turn.rung
@@ -220,13 +220,13 @@ def test_every_rung_has_its_length_its_output_and_its_expectation(facts: Facts, 
             assert set(request.expect) == {"ok", "rejected"}
 
 
-def test_an_older_server_may_answer_nothing_above_its_limit(facts: Facts, step: Steps) -> None:
+def test_near_limit_older_server_may_answer_nothing_above_its_limit(facts: Facts, step: Steps) -> None:
     old = replace(facts, dialect="lmdeploy", version="0.10.0")
     above = near_limit.Options().variants()[-1]
     assert "empty" in build(step({"near_limit": above}), old).expect
 
 
-def test_the_smaller_limit_counts_and_one_given_where_none_is_known(facts: Facts, step: Steps) -> None:
+def test_near_limit_uses_the_smaller_limit_or_the_profiles(facts: Facts, step: Steps) -> None:
     first = near_limit.Options().variants()[0]
     assert build(step({"near_limit": first}), replace(facts, input_limit=1999)).tokens == 900
     given = near_limit.Options(limit=1344).variants()[0]
@@ -236,7 +236,7 @@ def test_the_smaller_limit_counts_and_one_given_where_none_is_known(facts: Facts
     assert build(step({"near_limit": given}), blocks_untold).tokens == 244
 
 
-def test_where_the_kv_cache_holds_less_than_the_context_the_answer_is_held_to_it_too(facts: Facts, step: Steps) -> None:
+def test_near_limit_bounds_the_answer_by_the_kv_cache(facts: Facts, step: Steps) -> None:
     small = replace(facts, dialect="lmdeploy", version="0.18", max_model_len=16384, input_limit=10880)
     for margin, room in ((-40, 39), (-20, 19), (-1, 1)):
         for output, asked in (("one", 1), ("edge", room), ("over", room + 64)):
@@ -245,7 +245,7 @@ def test_where_the_kv_cache_holds_less_than_the_context_the_answer_is_held_to_it
             assert (request.tokens, request.max_tokens) == (10881 + margin, asked)
 
 
-def test_without_a_known_limit_a_short_prompt_is_sent_and_told(facts: Facts, step: Steps) -> None:
+def test_near_limit_sends_a_short_prompt_without_a_known_limit(facts: Facts, step: Steps) -> None:
     request = build(step({"near_limit": near_limit.Options()}), replace(facts, max_model_len=None))
     assert (request.edge, request.tokens) == (None, 64)
     assert "not known" in request.fitted

@@ -40,7 +40,7 @@ def talk(**options: Any) -> dict[str, Any]:
     return {"conversation": conversation.Options.model_validate(options)}
 
 
-def test_a_conversation_grows_turn_by_turn_to_its_length(knowing: Facts, step: Steps) -> None:
+def test_conversation_grows_turn_by_turn_to_its_length(knowing: Facts, step: Steps) -> None:
     assert knowing.text is not None
     payload = talk(turns=5, tokens=500, parallel=2)
     requests = [build(step(payload, n), knowing) for n in range(20)]
@@ -52,7 +52,7 @@ def test_a_conversation_grows_turn_by_turn_to_its_length(knowing: Facts, step: S
         assert (request.tokens == 500) is (turn == 4)
 
 
-def test_every_turn_begins_with_all_of_the_one_before(knowing: Facts, step: Steps) -> None:
+def test_conversation_turn_begins_with_all_of_the_previous_one(knowing: Facts, step: Steps) -> None:
     payload = talk(turns=4, tokens="300..600", parallel=3)
     for first in range(3):
         turns = [messages(build(step(payload, first + 3 * t), knowing)) for t in range(4)]
@@ -62,7 +62,7 @@ def test_every_turn_begins_with_all_of_the_one_before(knowing: Facts, step: Step
     assert len(openings) == 6, "two rounds of three conversations"
 
 
-def test_a_conversation_is_shortened_to_what_the_server_takes(knowing: Facts, step: Steps) -> None:
+def test_conversation_is_shortened_to_the_servers_limit(knowing: Facts, step: Steps) -> None:
     assert knowing.text is not None
     small = replace(knowing, max_model_len=256)
     request = build(step(talk(turns=3, tokens=2000, parallel=1), 2), small)
@@ -70,14 +70,14 @@ def test_a_conversation_is_shortened_to_what_the_server_takes(knowing: Facts, st
     assert "255 tokens in place of 2000" in request.fitted
 
 
-def test_without_a_known_template_later_turns_have_no_known_length(facts: Facts, step: Steps) -> None:
+def test_conversation_length_is_unknown_without_a_known_template(facts: Facts, step: Steps) -> None:
     payload = talk(turns=3, tokens=300, parallel=1)
     lengths = [build(step(payload, n), facts).tokens for n in range(3)]
     assert lengths[0] is not None
     assert lengths[1:] == [None, None]
 
 
-def test_explain_says_what_a_conversation_costs() -> None:
+def test_conversation_cost_is_in_explain() -> None:
     options = conversation.Options(turns=4, tokens=Range(400, 400))
     assert options.per_request() == {"tokens": 250}
     assert "4 turns that grow to 400 tokens" in options.describe()
@@ -86,7 +86,7 @@ def test_explain_says_what_a_conversation_costs() -> None:
 # --- scripts ----------------------------------------------------------------------------------------------------------
 
 
-def test_another_script_is_as_exact(knowing: Facts, step: Steps) -> None:
+def test_text_in_another_script_is_exact(knowing: Facts, step: Steps) -> None:
     assert knowing.text is not None
     payload = {"text": text.Options.model_validate({"tokens": "20..400", "script": "cjk"})}
     for n in range(30):
@@ -95,12 +95,12 @@ def test_another_script_is_as_exact(knowing: Facts, step: Steps) -> None:
         assert "你好" in messages(request)[0]["content"]
 
 
-def test_a_script_that_was_not_measured_is_latin_and_told(knowing: Facts, step: Steps) -> None:
+def test_text_in_an_unmeasured_script_is_latin_with_a_note(knowing: Facts, step: Steps) -> None:
     payload = {"text": text.Options(script="emoji")}
     assert "Latin in place of emoji" in build(step(payload), knowing).fitted
 
 
-def test_mixed_draws_a_script_a_prompt(knowing: Facts, step: Steps) -> None:
+def test_text_mixed_draws_a_script_per_prompt(knowing: Facts, step: Steps) -> None:
     payload = {"text": text.Options.model_validate({"tokens": 60, "script": "mixed"})}
     ascii_only = {messages(build(step(payload, n), knowing))[0]["content"].isascii() for n in range(40)}
     assert ascii_only == {True, False}
@@ -118,7 +118,7 @@ def body(step: Step, facts: Facts) -> dict[str, Any]:
     return found
 
 
-def test_sampling_fields_are_sent_and_what_is_not_given_is_not(facts: Facts, step: Steps) -> None:
+def test_sampling_sends_given_fields_only(facts: Facts, step: Steps) -> None:
     options = sampling.Options.model_validate({"n": "2..3", "logprobs": 5, "temperature": 0.7})
     bodies = [body(step({"sampling": options}, n), facts) for n in range(20)]
     assert {b["n"] for b in bodies} == {2, 3}
@@ -127,20 +127,20 @@ def test_sampling_fields_are_sent_and_what_is_not_given_is_not(facts: Facts, ste
     assert "n 2..3" in options.describe()
 
 
-def test_several_answers_are_asked_for_with_a_temperature(facts: Facts, step: Steps) -> None:
+def test_sampling_several_answers_get_a_temperature(facts: Facts, step: Steps) -> None:
     """vLLM: `n must be 1 when using greedy sampling, got 2.`"""
     assert body(step({"sampling": sampling.Options.model_validate({"n": 2})}), facts)["temperature"] == 1.0
     assert body(step({"sampling": sampling.Options.model_validate({"n": 1})}), facts)["temperature"] == 0
 
 
-def test_a_model_that_reasons_is_told_how_much_and_its_prompt_has_no_known_length(facts: Facts, step: Steps) -> None:
+def test_sampling_reasoning_options_make_the_length_unknown(facts: Facts, step: Steps) -> None:
     given = sampling.Options.model_validate({"thinking": False, "reasoning_effort": "low"})
     sent = body(step({"sampling": given}), facts)
     assert (sent["chat_template_kwargs"], sent["reasoning_effort"]) == ({"enable_thinking": False}, "low")
     assert build(step({"sampling": given}), facts).tokens is None
 
 
-def test_models_are_drawn_by_their_weight(facts: Facts, step: Steps) -> None:
+def test_sampling_draws_models_by_weight(facts: Facts, step: Steps) -> None:
     options = sampling.Options(models={"base": 1, "lora-a": 3, "never": 0})
     sent = [body(step({"sampling": options}, n), facts)["model"] for n in range(400)]
     assert set(sent) == {"base", "lora-a"}
@@ -148,7 +148,7 @@ def test_models_are_drawn_by_their_weight(facts: Facts, step: Steps) -> None:
 
 
 @pytest.mark.parametrize("kind", ["small", "deep", "wide", "choice", {"type": "integer"}])
-def test_a_schema_is_asked_for(kind: Any, facts: Facts, step: Steps) -> None:
+def test_structured_asks_for_a_schema(kind: Any, facts: Facts, step: Steps) -> None:
     payload = {"structured": structured.Options(json_schema=kind, variants=3)}
     formats = [body(step(payload, n), facts)["response_format"] for n in range(30)]
     assert {f["type"] for f in formats} == {"json_schema"}
@@ -156,7 +156,7 @@ def test_a_schema_is_asked_for(kind: Any, facts: Facts, step: Steps) -> None:
     assert len(different) == (1 if isinstance(kind, dict) else 3)
 
 
-def test_tools_stand_in_the_body_and_make_the_length_unknown(facts: Facts, step: Steps) -> None:
+def test_tools_are_in_the_body_and_make_the_length_unknown(facts: Facts, step: Steps) -> None:
     request = build(step({"tools": tools.Options.model_validate({"count": 2, "choice": "named"})}), facts)
     sent = json.loads(request.body)
     assert [t["function"]["name"] for t in sent["tools"]] == ["get_weather_0", "get_weather_1"]
@@ -174,6 +174,6 @@ def test_tools_stand_in_the_body_and_make_the_length_unknown(facts: Facts, step:
         (conversation.Options, {"tokens": 0}, "at least 1 token"),
     ],
 )
-def test_what_makes_no_sense_is_told(model: Any, given: dict[str, Any], told: str) -> None:
+def test_payload_options_reject_nonsense(model: Any, given: dict[str, Any], told: str) -> None:
     with pytest.raises(ValidationError, match=told):
         model.model_validate(given)

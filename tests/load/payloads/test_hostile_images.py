@@ -42,7 +42,7 @@ def url_of(step: Step, facts: Facts) -> str:
     return str(url)
 
 
-def test_the_corpus_is_whole_and_small() -> None:
+def test_image_corpus_is_complete_and_small() -> None:
     for entry in CORPUS:
         assert hashlib.sha256((FOLDER / entry.file).read_bytes()).hexdigest() == entry.sha256, entry.file
     files = {p.name for p in FOLDER.iterdir()}
@@ -51,13 +51,13 @@ def test_the_corpus_is_whole_and_small() -> None:
 
 
 @pytest.mark.parametrize("entry", [e for e in CORPUS if e.right != "either"], ids=lambda e: e.file)
-def test_what_a_right_server_takes_decodes_and_what_it_refuses_does_not(entry: image_corpus.CorpusImage) -> None:
+def test_image_corpus_images_decode_and_refusals_do_not(entry: image_corpus.CorpusImage) -> None:
     data = (FOLDER / entry.file).read_bytes()
     readable = entry.form == "base64" and decodes(data)
     assert readable is (entry.right == "image")
 
 
-def test_the_corpus_is_made_by_its_command(tmp_path: Path) -> None:
+def test_image_corpus_is_made_by_its_command(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["images", "build", str(tmp_path / "new")])
     assert result.exit_code == 0, result.output
     made = {e.file: (e.mime, e.what, e.right, e.form) for e in image_corpus.read(tmp_path / "new")}
@@ -68,7 +68,7 @@ def test_the_corpus_is_made_by_its_command(tmp_path: Path) -> None:
     assert len(listed.splitlines()) == len(CORPUS)
 
 
-def test_each_image_is_sent_in_turn_with_what_is_right_for_it(facts: Facts, step: Steps) -> None:
+def test_hostile_images_are_sent_in_turn_with_their_expectation(facts: Facts, step: Steps) -> None:
     payload = {"hostile_images": hostile_images.Options(), "text": text.Options()}
     seen = set()
     for n, entry in enumerate(CORPUS):
@@ -85,7 +85,7 @@ def test_each_image_is_sent_in_turn_with_what_is_right_for_it(facts: Facts, step
     assert url_of(step(payload, len(CORPUS)), facts) == url_of(step(payload, 0), facts)
 
 
-def test_a_folder_of_ones_own_is_sent_too(tmp_path: Path, facts: Facts, step: Steps) -> None:
+def test_hostile_images_of_an_own_folder_are_sent(tmp_path: Path, facts: Facts, step: Steps) -> None:
     (tmp_path / "cat.jpg").write_bytes(b"meow")
     options = hostile_images.Options(folder=str(tmp_path))
     one = step({"hostile_images": options})
@@ -94,9 +94,7 @@ def test_a_folder_of_ones_own_is_sent_too(tmp_path: Path, facts: Facts, step: St
     assert "in turn" in options.describe()
 
 
-def test_of_a_folder_of_ones_own_only_images_are_sent_and_the_rest_is_told(
-    tmp_path: Path, facts: Facts, step: Steps
-) -> None:
+def test_hostile_images_skip_non_images_with_a_note(tmp_path: Path, facts: Facts, step: Steps) -> None:
     for name in ("a.PNG", "b.avif", "readme.md", "run.sh", ".DS_Store", ".hidden.png"):
         (tmp_path / name).write_bytes(b"x")
     options = hostile_images.Options(folder=str(tmp_path))
@@ -110,7 +108,7 @@ def test_of_a_folder_of_ones_own_only_images_are_sent_and_the_rest_is_told(
     assert not hostile_images.Options().notes()
 
 
-def test_a_folder_without_an_image_is_told(tmp_path: Path) -> None:
+def test_hostile_images_reject_a_folder_without_images(tmp_path: Path) -> None:
     (tmp_path / "readme.md").write_text("hello")
     with pytest.raises(
         ValidationError, match=r"holds no image \(not sent, because their names are not those of images: readme\.md\)"
@@ -125,12 +123,12 @@ def test_a_folder_without_an_image_is_told(tmp_path: Path) -> None:
         ({"folder": "/nowhere/at/all"}, "cannot be read as a folder of images"),
     ],
 )
-def test_what_is_not_there_is_told(given: dict[str, Any], told: str) -> None:
+def test_hostile_images_reject_unknown_files(given: dict[str, Any], told: str) -> None:
     with pytest.raises(ValidationError, match=told):
         hostile_images.Options.model_validate(given)
 
 
-def test_an_empty_folder_and_a_broken_manifest_are_told(tmp_path: Path) -> None:
+def test_hostile_images_reject_an_empty_folder_and_a_broken_manifest(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="holds no file"):
         hostile_images.Options(folder=str(tmp_path))
     (tmp_path / "b").mkdir()
@@ -139,7 +137,7 @@ def test_an_empty_folder_and_a_broken_manifest_are_told(tmp_path: Path) -> None:
         hostile_images.Options(folder=str(tmp_path / "b"))
 
 
-def test_only_some_are_sent_and_none_to_a_model_without_eyes(facts: Facts, step: Steps) -> None:
+def test_hostile_images_send_only_some_and_none_to_a_text_model(facts: Facts, step: Steps) -> None:
     payload = {"hostile_images": hostile_images.Options(only=("bomb.png",))}
     assert url_of(step(payload, 0), facts) == url_of(step(payload, 7), facts)
     blind = build(step(payload), replace(facts, images=False))

@@ -37,7 +37,7 @@ def dial(**options: Any) -> dict[str, Any]:
     width=st.integers(1, 90), height=st.integers(1, 300), names=st.lists(st.binary(min_size=16, max_size=16), max_size=4),
     look=st.sampled_from(["flat", "photo"]),
 )  # fmt: skip
-def test_every_jpeg_decodes_and_its_pieces_are_the_file(
+def test_jpeg_images_decode_and_equal_their_base64_pieces(
     width: int, height: int, names: list[bytes], look: jpeg.Look
 ) -> None:
     ready = jpeg.JpegTemplate(width, height, look)
@@ -50,7 +50,7 @@ def test_every_jpeg_decodes_and_its_pieces_are_the_file(
 
 
 @pytest.mark.parametrize("kind", ["png", "jpeg", "photo"])
-def test_unique_images_of_every_format_differ_in_bytes_and_in_pixels(kind: str, facts: Facts, step: Steps) -> None:
+def test_images_unique_in_every_format_differ_in_bytes_and_pixels(kind: str, facts: Facts, step: Steps) -> None:
     sent = [parts(build(step(dial(size="64x64", format=kind, count=2), n), facts)) for n in range(60)]
     files = [file(p) for two in sent for p in two]
     assert len(set(files)) == 120
@@ -58,11 +58,11 @@ def test_unique_images_of_every_format_differ_in_bytes_and_in_pixels(kind: str, 
     assert sent[0][0]["image_url"]["url"].startswith(f"data:image/{'png' if kind == 'png' else 'jpeg'};base64,")
 
 
-def test_a_photo_is_as_large_as_photos_are() -> None:
+def test_jpeg_photo_has_the_size_of_photos() -> None:
     assert 100_000 < len(jpeg.template(1024, 1024, "photo").file(b"0" * 16)) < 500_000
 
 
-def test_near_duplicates_differ_in_one_pixel_from_the_one_before(facts: Facts, step: Steps) -> None:
+def test_images_near_duplicates_differ_in_one_pixel(facts: Facts, step: Steps) -> None:
     payload = dial(size="64x64", unique="0%", near_duplicates="100%", reuse_distance=5)
     files = [file(parts(build(step(payload, n), facts))[0]) for n in range(40)]
     assert len(set(files)) == 40
@@ -72,7 +72,7 @@ def test_near_duplicates_differ_in_one_pixel_from_the_one_before(facts: Facts, s
         assert different == {0}
 
 
-def test_shares_of_new_near_and_repeated_images_are_as_asked(facts: Facts, step: Steps) -> None:
+def test_images_shares_of_new_near_and_repeated_are_as_asked(facts: Facts, step: Steps) -> None:
     options = images.Options.model_validate(
         {"size": "8x8", "unique": "50%", "near_duplicates": "20%", "reuse_distance": 9}
     )
@@ -82,13 +82,13 @@ def test_shares_of_new_near_and_repeated_images_are_as_asked(facts: Facts, step:
     assert len({s for s in found if s[2]}) > 0.19 * 4000
 
 
-def test_near_duplicates_alone_take_their_share_of_the_unique_ones() -> None:
+def test_images_near_duplicates_alone_reduce_the_unique_share() -> None:
     assert images.Options.model_validate({"near_duplicates": "30%"}).new == pytest.approx(0.7)
     with pytest.raises(ValidationError, match="more than 100%"):
         images.Options.model_validate({"near_duplicates": "30%", "unique": "80%"})
 
 
-def test_shapes_keep_the_area_and_a_repeat_keeps_its_shape(facts: Facts, step: Steps) -> None:
+def test_images_aspects_keep_the_area_and_repeats_keep_their_shape(facts: Facts, step: Steps) -> None:
     payload = dial(size="64x64", aspect=["1:1", "16:4", "1:4"], unique="40%", reuse_distance=3)
     files = [file(parts(build(step(payload, n), facts))[0]) for n in range(200)]
     assert {Image.open(io.BytesIO(f)).size for f in files} == {(64, 64), (128, 32), (32, 128)}
@@ -96,12 +96,12 @@ def test_shapes_keep_the_area_and_a_repeat_keeps_its_shape(facts: Facts, step: S
 
 
 @pytest.mark.parametrize("aspect", ["wide", "16x9", "0:1", ["1:1", "x"], 3])
-def test_a_shape_that_is_none_is_told(aspect: Any) -> None:
+def test_images_aspect_rejects_nonsense(aspect: Any) -> None:
     with pytest.raises(ValidationError, match="such as 16:9"):
         images.Options.model_validate({"aspect": aspect})
 
 
-def test_a_uuid_of_the_content_is_the_same_for_a_repeat_and_a_fresh_one_never(facts: Facts, step: Steps) -> None:
+def test_images_uuid_of_content_repeats_and_fresh_never_does(facts: Facts, step: Steps) -> None:
     for kind, repeats_share in (("content", True), ("fresh", False)):
         payload = dial(size="8x8", unique="0%", reuse_distance=4, uuid=kind)
         sent = [parts(build(step(payload, n), facts))[0] for n in range(12)]
@@ -110,7 +110,7 @@ def test_a_uuid_of_the_content_is_the_same_for_a_repeat_and_a_fresh_one_never(fa
         assert len({p["uuid"] for p in sent}) == (4 if repeats_share else 12)
 
 
-def test_options_are_read_back_from_what_they_are_written_as() -> None:
+def test_images_options_are_read_back_as_written() -> None:
     options = images.Options.model_validate({"size": "10x20", "aspect": "16:9", "format": "jpeg", "uuid": "fresh"})
     assert images.Options.model_validate(options.model_dump(mode="json", exclude_unset=True)) == options
 
@@ -119,17 +119,17 @@ def test_options_are_read_back_from_what_they_are_written_as() -> None:
     ("width", "height", "tiles"),
     [(448, 448, 1), (896, 448, 3), (1344, 896, 7), (1920, 1080, 9), (4000, 3000, 13), (100, 5000, 13), (12, 1, 13)],
 )
-def test_internvl_counts_tiles_and_a_thumbnail(width: int, height: int, tiles: int) -> None:
+def test_image_tokens_internvl_counts_tiles_and_a_thumbnail(width: int, height: int, tiles: int) -> None:
     assert internvl(width, height) == 256 * tiles + 2
 
 
-def test_llama4_counts_its_grid_its_separators_and_the_whole() -> None:
+def test_image_tokens_llama4_counts_grid_separators_and_whole() -> None:
     assert llama4(336, 336) == 147
     assert llama4(672, 336) == 144 * 2 + 1 + 1 + 144 + 3
     assert llama4(1344, 1344) == 144 * 16 + 4 * 3 + 4 + 144 + 3
 
 
-def test_the_family_is_known_by_the_models_name(facts: Facts) -> None:
+def test_image_tokens_family_follows_the_models_name(facts: Facts) -> None:
     of = {
         "Qwen/Qwen2.5-VL-7B-Instruct": 1369 + 2, "Qwen/Qwen3-VL-8B": 1024 + 2,
         "OpenGVLab/InternVL3-8B": internvl(1024, 1024), "llava-hf/llava-1.5-7b-hf": llava(1, 1),

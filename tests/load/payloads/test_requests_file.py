@@ -28,7 +28,7 @@ def sent(file: str, step: Steps, facts: Facts, ordinal: int = 0, **options: Any)
     return request.path, found
 
 
-def test_an_openai_body_is_sent_as_it_is_but_for_the_model_and_usage(tmp_path: Path, facts: Facts, step: Steps) -> None:
+def test_requests_file_sends_openai_bodies_with_model_and_usage(tmp_path: Path, facts: Facts, step: Steps) -> None:
     file = lines(tmp_path / "r.jsonl", CHAT)
     path, body = sent(file, step, facts)
     assert path == "/v1/chat/completions"
@@ -37,14 +37,16 @@ def test_an_openai_body_is_sent_as_it_is_but_for_the_model_and_usage(tmp_path: P
     assert sent(file, step, facts, keep_model=True)[1]["model"] == "theirs"
 
 
-def test_what_the_body_says_of_streaming_counts(tmp_path: Path, facts: Facts, step: Steps) -> None:
+def test_requests_file_body_decides_about_streaming(tmp_path: Path, facts: Facts, step: Steps) -> None:
     own = {**CHAT, "stream": True, "stream_options": {"include_usage": False}}
     file = lines(tmp_path / "r.jsonl", {**CHAT, "stream": False}, own)
     assert "stream_options" not in sent(file, step, facts, 0)[1]
     assert sent(file, step, facts, 1)[1]["stream_options"] == {"include_usage": False}
 
 
-def test_a_prompt_is_a_completion_and_a_batch_line_says_its_path(tmp_path: Path, facts: Facts, step: Steps) -> None:
+def test_requests_file_prompt_is_a_completion_and_batch_lines_have_a_path(
+    tmp_path: Path, facts: Facts, step: Steps
+) -> None:
     batch = {"custom_id": "1", "method": "POST", "url": "/v1/embeddings/x", "body": CHAT}
     file = lines(tmp_path / "r.jsonl", {"prompt": "once upon"}, batch)
     assert sent(file, step, facts, 0)[0] == "/v1/completions"
@@ -52,7 +54,7 @@ def test_a_prompt_is_a_completion_and_a_batch_line_says_its_path(tmp_path: Path,
     assert sent(file, step, facts, 1)[0] == "/v1/embeddings/x"
 
 
-def test_requests_go_out_in_order_and_again_or_sampled(tmp_path: Path, facts: Facts, step: Steps) -> None:
+def test_requests_file_order_is_in_order_or_sampled(tmp_path: Path, facts: Facts, step: Steps) -> None:
     file = lines(tmp_path / "r.jsonl", *({"prompt": str(n)} for n in range(5)))
     assert [sent(file, step, facts, n)[1]["prompt"] for n in range(7)] == ["0", "1", "2", "3", "4", "0", "1"]
     drawn = [sent(file, step, facts, n, order="sampled")[1]["prompt"] for n in range(60)]
@@ -60,7 +62,7 @@ def test_requests_go_out_in_order_and_again_or_sampled(tmp_path: Path, facts: Fa
     assert drawn[:5] != ["0", "1", "2", "3", "4"]
 
 
-def test_images_by_path_become_data_urls_and_urls_stay(tmp_path: Path, facts: Facts, step: Steps) -> None:
+def test_requests_file_images_by_path_become_data_urls(tmp_path: Path, facts: Facts, step: Steps) -> None:
     (tmp_path / "cat.jpg").write_bytes(b"meow")
     urls = ["cat.jpg", "http://10.0.0.1/x.png", "data:image/png;base64,QQ=="]
     parts = [{"type": "image_url", "image_url": {"url": u, "detail": "low"}} for u in urls]
@@ -73,7 +75,7 @@ def test_images_by_path_become_data_urls_and_urls_stay(tmp_path: Path, facts: Fa
     assert {f["detail"] for f in found} == {"low"}
 
 
-def test_sharegpt_sends_each_question_with_all_that_was_said_before(tmp_path: Path, facts: Facts, step: Steps) -> None:
+def test_requests_file_sharegpt_sends_each_question_with_its_history(tmp_path: Path, facts: Facts, step: Steps) -> None:
     said = [{"from": "gpt", "value": "cut off"}, {"from": "human", "value": "héllo"}, {"from": "gpt", "value": "hi"},
             {"from": "human", "value": "and?"}, {"from": "gpt", "value": "bye"}]  # fmt: skip
     file = tmp_path / "sharegpt.json"
@@ -91,7 +93,7 @@ def test_sharegpt_sends_each_question_with_all_that_was_said_before(tmp_path: Pa
     assert json.loads(build(step({"requests": only}, 1), facts).body)["messages"] == first["messages"]
 
 
-def test_aiperf_inputs_of_every_kind(tmp_path: Path, facts: Facts, step: Steps) -> None:
+def test_requests_file_reads_aiperf_inputs_of_every_kind(tmp_path: Path, facts: Facts, step: Steps) -> None:
     inputs = tmp_path / "inputs.json"
     inputs.write_text(json.dumps({"data": [{"session_id": "s", "payloads": [CHAT, {**CHAT, "max_tokens": 6}]}]}))
     assert [sent(str(inputs), step, facts, n)[1]["max_tokens"] for n in range(2)] == [5, 6]
@@ -127,7 +129,7 @@ def test_aiperf_inputs_of_every_kind(tmp_path: Path, facts: Facts, step: Steps) 
         ('{"messages": [{"content": [{"type": "image_url", "image_url": "no.png"}]}]}', r"r\.jsonl:1: .*no\.png"),
     ],
 )
-def test_what_is_no_request_is_told_with_its_line(text: str, told: str, tmp_path: Path) -> None:
+def test_requests_file_reports_an_invalid_request_with_its_line(text: str, told: str, tmp_path: Path) -> None:
     file = tmp_path / "r.jsonl"
     file.write_text(text)
     with pytest.raises(ValidationError, match=told):
@@ -135,19 +137,19 @@ def test_what_is_no_request_is_told_with_its_line(text: str, told: str, tmp_path
 
 
 @pytest.mark.parametrize("text", ["5", '{"data": "abc"}'])
-def test_a_file_of_json_that_holds_no_requests_is_told(text: str, tmp_path: Path) -> None:
+def test_requests_file_reports_json_without_requests(text: str, tmp_path: Path) -> None:
     (tmp_path / "r.json").write_text(text)
     with pytest.raises(ValidationError, match=r"r\.json: a request or a list of them was expected \(got "):
         requests_file.Options(file=str(tmp_path / "r.json"))
 
 
-def test_a_limit_that_is_none_is_sent_as_it_is(tmp_path: Path, facts: Facts, step: Steps) -> None:
+def test_requests_file_sends_an_invalid_limit_unchanged(tmp_path: Path, facts: Facts, step: Steps) -> None:
     file = lines(tmp_path / "r.jsonl", {**CHAT, "max_tokens": "many"}, {**CHAT, "max_tokens": -1})
     assert [sent(file, step, facts, n)[1]["max_tokens"] for n in range(2)] == ["many", -1]
     assert requests_file.Options(file=file).outputs(33) == [None, None]
 
 
-def test_a_file_that_is_not_there_or_no_text_is_told(tmp_path: Path) -> None:
+def test_requests_file_reports_a_missing_file_or_binary_data(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="No such file"):
         requests_file.Options(file=str(tmp_path / "none.jsonl"))
     (tmp_path / "x.jsonl").write_bytes(b"\xff\xfe")
@@ -155,6 +157,6 @@ def test_a_file_that_is_not_there_or_no_text_is_told(tmp_path: Path) -> None:
         requests_file.Options(file=str(tmp_path / "x.jsonl"))
 
 
-def test_line_separators_inside_a_text_end_no_line(tmp_path: Path, facts: Facts, step: Steps) -> None:
+def test_requests_file_lines_end_only_at_newlines(tmp_path: Path, facts: Facts, step: Steps) -> None:
     file = lines(tmp_path / "r.jsonl", {"prompt": "a\u2028b\u0085c"})
     assert sent(file, step, facts)[1]["prompt"] == "a\u2028b\u0085c"

@@ -30,7 +30,7 @@ def values(row: str) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("name", "entry"), SHELVES, ids=[name for name, _ in SHELVES])
-def test_every_value_that_is_shown_can_be_written(name: str, entry: Any, tmp_path: Path) -> None:
+def test_traffic_page_values_are_valid(name: str, entry: Any, tmp_path: Path) -> None:
     (tmp_path / "own.jsonl").write_text('{"prompt": "hello"}')
     needs: dict[str, dict[str, Any]] = {
         "abort": {"at_token": 1},
@@ -44,7 +44,7 @@ def test_every_value_that_is_shown_can_be_written(name: str, entry: Any, tmp_pat
 
 
 @pytest.mark.parametrize(("name", "entry"), SHELVES, ids=[name for name, _ in SHELVES])
-def test_every_entry_is_told_with_its_options(name: str, entry: object) -> None:
+def test_traffic_page_lists_every_entry_with_its_options(name: str, entry: object) -> None:
     row = row_of(name)
     fields = entry.Options.model_fields  # type: ignore[attr-defined]  # payloads and behaviours share this by two protocols
     for option, field in fields.items():

@@ -34,7 +34,7 @@ def sent(facts: Facts, step: Steps, ordinal: int, **given: Any) -> list[str]:
     return [part["video_url"]["url"] for part in content if part["type"] == "video_url"]
 
 
-def test_an_avi_holds_its_frames_and_says_so_where_the_format_wants_it() -> None:
+def test_avi_file_holds_its_frames_where_the_format_wants_them() -> None:
     frames = [jpeg.template(64, 48).file(bytes(16), n) for n in range(5)]
     data = avi.file(frames, 64, 48, 4)
     assert struct.unpack("<4sI4s", data[:12]) == (b"RIFF", len(data) - 8, b"AVI ")
@@ -52,7 +52,7 @@ def test_an_avi_holds_its_frames_and_says_so_where_the_format_wants_it() -> None
 
 
 @pytest.mark.parametrize("kind", ["avi", "frames"])
-def test_videos_are_new_or_repeats_as_asked(kind: str, facts: Facts, step: Steps) -> None:
+def test_video_is_new_or_repeated_as_asked(kind: str, facts: Facts, step: Steps) -> None:
     new = [url for n in range(20) for url in sent(facts, step, n, format=kind)]
     assert len(set(new)) == 20
     repeated = [url for n in range(20) for url in sent(facts, step, n, format=kind, unique="0%", reuse_distance=5)]
@@ -64,7 +64,7 @@ def test_videos_are_new_or_repeats_as_asked(kind: str, facts: Facts, step: Steps
     assert base64.b64decode(parts[0], validate=True)
 
 
-def test_the_ledger_names_what_may_come_again(facts: Facts, step: Steps) -> None:
+def test_video_names_in_the_ledger_mark_repeats(facts: Facts, step: Steps) -> None:
     new = build(step({"video": options(count=2), "text": TEXT}, 3), facts)
     assert (new.videos, new.images, new.image_names) == (2, 0, [])
     names = [
@@ -75,7 +75,7 @@ def test_the_ledger_names_what_may_come_again(facts: Facts, step: Steps) -> None
     assert len({tuple(n or ()) for n in names}) == 5
 
 
-def test_a_measured_kind_is_counted_and_another_is_not_known(facts: Facts, step: Steps) -> None:
+def test_video_tokens_are_known_for_a_measured_kind_only(facts: Facts, step: Steps) -> None:
     one = step({"video": options(), "text": TEXT})
     assert build(one, facts).tokens is None
     known = replace(facts, videos=True, video_tokens={options().kind(): 300})
@@ -83,13 +83,13 @@ def test_a_measured_kind_is_counted_and_another_is_not_known(facts: Facts, step:
     assert build(one, replace(facts, videos=False)).fitted == "the model takes no video: sent as text only"
 
 
-def test_what_is_no_video_is_refused_as_a_decoder_does() -> None:
+def test_avi_decoder_refuses_other_bytes() -> None:
     for url in ("data:video/avi;base64,AAAA", "data:video/jpeg;base64,AAAA", "data:video/mp4;base64,!"):
         with pytest.raises(ImageError):
             videos.read(url, Processor())
 
 
 @pytest.mark.parametrize("given", [{"frames": 0}, {"size": "4000x4000"}, {"count": "0..0"}, {"fps": 0}])
-def test_what_makes_no_sense_is_told(given: dict[str, Any]) -> None:
+def test_video_options_reject_nonsense(given: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         options(**given)

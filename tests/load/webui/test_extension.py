@@ -15,13 +15,13 @@ def test_start_becomes_a_command_of_the_session(ui: Extended) -> None:
     assert ui.state()["phase"] == "starting"
 
 
-def test_a_start_with_other_users_than_the_profile_s_is_an_edit(ui: Extended) -> None:
+def test_start_with_other_users_than_the_profiles_is_an_edit(ui: Extended) -> None:
     ui.post("/swarm", data={"user_count": "10", "spawn_rate": "1", "host": TARGET})
     (command,) = ui.commands(ui.home / "commands.jsonl")
     assert command["edited"]
 
 
-def test_an_edit_while_the_load_goes_on_is_a_command_of_the_run(ui: Extended) -> None:
+def test_edit_during_the_load_is_a_command_of_the_run(ui: Extended) -> None:
     folder = ui.run_begins()
     ui.environment.runner.state = "running"
     ui.post("/swarm", data={"user_count": "25", "spawn_rate": "5"})
@@ -29,14 +29,14 @@ def test_an_edit_while_the_load_goes_on_is_a_command_of_the_run(ui: Extended) ->
     assert (command["what"], command["users"], command["rate"], command["planned"]) == ("users", 25, 5.0, 10)
 
 
-def test_another_host_is_refused_with_the_reason(ui: Extended) -> None:
+def test_start_with_another_host_is_refused_with_the_reason(ui: Extended) -> None:
     told = ui.post("/swarm", data={"user_count": "1", "spawn_rate": "1", "host": "http://production"}).get_json()
     assert not told["success"]
     assert "--target" in told["message"]
     assert ui.environment.runner.state == "ready"
 
 
-def test_no_second_run_begins_while_the_first_is_judged(ui: Extended) -> None:
+def test_start_is_refused_while_a_run_is_judged(ui: Extended) -> None:
     ui.run_begins()
     ui.environment.runner.state = "running"
     ui.load_ends()
@@ -45,21 +45,21 @@ def test_no_second_run_begins_while_the_first_is_judged(ui: Extended) -> None:
     assert "judged" in told["message"]
 
 
-def test_locust_s_own_stop_tells_the_run(ui: Extended) -> None:
+def test_stop_in_locust_stops_the_run(ui: Extended) -> None:
     folder = ui.run_begins()
     for listener in ui.environment.events.test_stopping.listeners:
         listener(environment=None)
     assert [c["what"] for c in ui.commands(folder.commands)] == ["stop"]
 
 
-def test_a_locust_that_stops_already_is_not_stopped_a_second_time(ui: Extended) -> None:
+def test_stop_is_not_sent_to_a_locust_that_stops_already(ui: Extended) -> None:
     ui.run_begins()
     ui.environment.runner.state = "cleanup"
     ui.load_ends()
     assert ui.environment.runner.stops == 0
 
 
-def test_the_end_of_a_run_is_no_stop_of_the_user(ui: Extended) -> None:
+def test_end_of_a_run_is_not_a_stop_of_the_user(ui: Extended) -> None:
     folder = ui.run_begins()
     ui.load_ends()
     for listener in ui.environment.events.test_stopping.listeners:
@@ -70,7 +70,7 @@ def test_the_end_of_a_run_is_no_stop_of_the_user(ui: Extended) -> None:
 # -- what is shown ---------------------------------------------------------------------------------------------------
 
 
-def test_failures_are_those_the_follower_named(ui: Extended) -> None:
+def test_failures_are_those_of_the_follower(ui: Extended) -> None:
     folder = ui.run_begins()
     folder.cockpit.mkdir()
     named = [{"occurrences": 1, "method": "engine death", "name": "encoder_cache_miss", "error": "x"}]
@@ -78,12 +78,12 @@ def test_failures_are_those_the_follower_named(ui: Extended) -> None:
     assert ui.get("/stats/requests").get_json()["errors"] == named
 
 
-def test_before_the_follower_spoke_no_raw_text_is_shown_either(ui: Extended) -> None:
+def test_failures_hide_raw_text_before_the_follower_wrote(ui: Extended) -> None:
     ui.run_begins()
     assert ui.get("/stats/requests").get_json()["errors"] == []
 
 
-def test_panels_are_the_follower_s_pages_and_nothing_else(ui: Extended) -> None:
+def test_panels_are_the_followers_pages_only(ui: Extended) -> None:
     folder = ui.run_begins()
     folder.cockpit.mkdir()
     (folder.cockpit / "server.html").write_text("<p>healthy</p>")
@@ -92,7 +92,7 @@ def test_panels_are_the_follower_s_pages_and_nothing_else(ui: Extended) -> None:
     assert ui.get("/loadchaos/panel/..%2f..%2fplan").status_code == 404
 
 
-def test_reports_and_incidents_are_reached_and_the_plan_is_not(ui: Extended) -> None:
+def test_reports_and_incidents_are_served_and_the_plan_is_not(ui: Extended) -> None:
     folder = ui.run_begins()
     (folder.path / "plan.json").write_text("{}")
     folder.report_html.write_text("<h1>report</h1>")
@@ -116,7 +116,7 @@ def test_reports_and_incidents_are_reached_and_the_plan_is_not(ui: Extended) -> 
 ASKED = {"kind": "admin", "name": "reset_mm_cache", "title": "reset_mm_cache", "params": {}}
 
 
-def test_a_button_with_our_token_writes_its_command(ui: Extended) -> None:
+def test_attack_button_with_token_writes_its_command(ui: Extended) -> None:
     folder = ui.run_begins()
     answer = ui.post("/loadchaos/attack", {"X-Loadchaos-Token": ui.token()}, json=ASKED)
     assert answer.status_code == 200
@@ -124,18 +124,18 @@ def test_a_button_with_our_token_writes_its_command(ui: Extended) -> None:
     assert (command["what"], command["kind"], command["name"]) == ("attack", "admin", "reset_mm_cache")
 
 
-def test_without_a_load_there_is_nothing_to_attack(ui: Extended) -> None:
+def test_attack_button_without_a_load_is_refused(ui: Extended) -> None:
     assert ui.post("/loadchaos/attack", {"X-Loadchaos-Token": ui.token()}, json=ASKED).status_code == 409
 
 
-def test_a_button_without_the_token_does_nothing(ui: Extended) -> None:
+def test_attack_button_without_token_is_refused(ui: Extended) -> None:
     folder = ui.run_begins()
     for token in ({}, {"X-Loadchaos-Token": "guessed"}):
         assert ui.post("/loadchaos/attack", token, json=ASKED).status_code == 403
     assert ui.commands(folder.commands) == []
 
 
-def test_another_page_in_the_same_browser_can_change_nothing(ui: Extended) -> None:
+def test_requests_from_another_page_change_nothing(ui: Extended) -> None:
     form = {"user_count": "1", "spawn_rate": "1"}
     for headers in (
         {"Origin": "https://evil.example"},
@@ -150,12 +150,12 @@ def test_another_page_in_the_same_browser_can_change_nothing(ui: Extended) -> No
     assert ui.post("/swarm", ours, data=form).status_code == 200
 
 
-def test_a_name_that_was_made_to_resolve_to_us_is_sent_away(ui: Extended) -> None:
+def test_requests_with_a_foreign_host_name_are_refused(ui: Extended) -> None:
     assert ui.client.get("/", headers={"Host": f"evil.example:{PORT}"}).status_code == 403
     assert ui.client.get("/", headers={"Host": f"localhost:{PORT}"}).status_code == 200
 
 
-def test_no_other_page_may_read_or_frame_ours(ui: Extended) -> None:
+def test_other_pages_may_not_read_or_frame_ours(ui: Extended) -> None:
     answer = ui.get("/stats/requests", Origin="https://evil.example")
     assert "Access-Control-Allow-Origin" not in answer.headers
     assert answer.headers["X-Frame-Options"] == "DENY"

@@ -42,7 +42,7 @@ def ends_as_unknown(session: Session) -> Path:
 
 
 @pytest.mark.timeout(200)
-def test_one_of_two_is_missed_and_the_other_stops(web: Callable[..., Session]) -> None:
+def test_web_ui_run_stops_when_one_of_two_processes_is_lost(web: Callable[..., Session]) -> None:
     session = web("--processes", "2")
     headers = loaded(session, 2)
     killed, left = (psutil.Process(h["pid"]) for h in headers)
@@ -58,7 +58,7 @@ def test_one_of_two_is_missed_and_the_other_stops(web: Callable[..., Session]) -
 
 
 @pytest.mark.timeout(200)
-def test_the_web_ui_itself_is_missed(web: Callable[..., Session]) -> None:
+def test_web_ui_run_stops_when_its_own_process_is_lost(web: Callable[..., Session]) -> None:
     session = web("--processes", "2")
     headers = loaded(session, 2)
     workers = [psutil.Process(h["pid"]) for h in headers]

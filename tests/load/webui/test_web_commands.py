@@ -56,7 +56,7 @@ class Bench:
         return [row["what"] for row in Tail(self.folder.control).rows() if row["row"] == "control"]
 
 
-def test_an_attack_on_a_server_of_ours_is_fired(tmp_path: Path) -> None:
+def test_attack_on_our_own_server_is_run(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.load_begins()
     bench.press("attack", kind="admin", name="sleep", params={})
@@ -65,7 +65,7 @@ def test_an_attack_on_a_server_of_ours_is_fired(tmp_path: Path) -> None:
     assert bench.rows("offers")[0]["refused"] is None
 
 
-def test_an_attack_on_a_server_nobody_authorised_is_refused_and_says_how(tmp_path: Path) -> None:
+def test_attack_on_an_unauthorised_server_is_refused_with_a_hint(tmp_path: Path) -> None:
     bench = Bench(tmp_path, "external")
     bench.load_begins()
     bench.press("attack", kind="admin", name="sleep", params={})
@@ -76,14 +76,14 @@ def test_an_attack_on_a_server_nobody_authorised_is_refused_and_says_how(tmp_pat
     assert "--authorize 10.1.2.3:8000" in bench.rows("offers")[0]["refused"]
 
 
-def test_an_authorised_one_is_fired(tmp_path: Path) -> None:
+def test_attack_on_an_authorised_server_is_run(tmp_path: Path) -> None:
     bench = Bench(tmp_path, "external", ("10.1.2.3:8000", "10.1.2.4:8000"))
     bench.load_begins()
     bench.press("attack", kind="admin", name="sleep", params={})
     assert bench.attacks.fired == ["admin sleep"]
 
 
-def test_one_replica_that_nobody_authorised_spares_them_all(tmp_path: Path) -> None:
+def test_attack_on_replicas_needs_all_authorised(tmp_path: Path) -> None:
     bench = Bench(tmp_path, "external", ("10.1.2.3:8000",))
     bench.load_begins()
     bench.press("attack", kind="admin", name="sleep", params={})
@@ -92,7 +92,7 @@ def test_one_replica_that_nobody_authorised_spares_them_all(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("kind", "name"), [("process", "sleep"), ("admin", "update_weights"), ("host", "cpu")])
-def test_what_no_button_offered_is_not_fired(tmp_path: Path, kind: str, name: str) -> None:
+def test_attack_that_no_button_offers_is_not_run(tmp_path: Path, kind: str, name: str) -> None:
     bench = Bench(tmp_path)
     bench.load_begins()
     bench.press("attack", kind=kind, name=name, params={})
@@ -100,14 +100,14 @@ def test_what_no_button_offered_is_not_fired(tmp_path: Path, kind: str, name: st
     assert [(r["ok"], r["text"]) for r in bench.rows("command")] == [(False, f"{kind} {name} was not offered")]
 
 
-def test_what_the_dialect_does_not_have_is_answered(tmp_path: Path) -> None:
+def test_attack_that_the_dialect_lacks_is_answered(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.load_begins()
     bench.press("attack", kind="admin", name="nonsense", params="no mapping")
     assert [(r["ok"], r["text"]) for r in bench.rows("command")] == [(False, "there is no such operation")]
 
 
-def test_before_the_load_there_is_nothing_to_edit_but_stop_is_heard(tmp_path: Path) -> None:
+def test_commands_before_the_load_ignore_edits_but_not_stop(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.press("attack", kind="admin", name="sleep")
     assert not bench.rows("command")[0]["ok"]
@@ -117,14 +117,14 @@ def test_before_the_load_there_is_nothing_to_edit_but_stop_is_heard(tmp_path: Pa
 
 
 @pytest.mark.parametrize("edited", [True, False])
-def test_a_start_with_edited_users_puts_the_load_into_the_hand_at_once(tmp_path: Path, edited: bool) -> None:
+def test_start_with_edited_users_switches_to_manual_users_at_once(tmp_path: Path, edited: bool) -> None:
     bench = Bench(tmp_path, what="start", users=3, rate=1.0, planned=10, edited=edited)
     bench.load_begins()
     assert bench.control() == (["by_hand"] if edited else [])
     assert [r["text"] for r in bench.rows("command")] == (["3 users at 1 a second (planned: 10)"] if edited else [])
 
 
-def test_users_go_into_the_hand_once_and_each_edit_is_told(tmp_path: Path) -> None:
+def test_edit_switches_to_manual_users_once_and_reports_each(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.load_begins()
     bench.press("users", users=20, rate=5, planned=10)
@@ -136,7 +136,7 @@ def test_users_go_into_the_hand_once_and_each_edit_is_told(tmp_path: Path) -> No
     ]
 
 
-def test_what_was_done_by_hand_stands_in_the_verdict() -> None:
+def test_verdict_lists_what_was_done_in_the_web_ui() -> None:
     judge = Judge()
     s = 1_000_000_000
     for row in (
@@ -152,7 +152,7 @@ def test_what_was_done_by_hand_stands_in_the_verdict() -> None:
     assert told["notes"] == ["changed by hand during the run: 3.0 s: 4 users"]
 
 
-def test_a_run_nobody_touched_says_nothing_of_hands() -> None:
+def test_verdict_of_an_untouched_run_lists_no_web_commands() -> None:
     judge = Judge()
     judge.feed({"row": "run", "at_ns": 1, "what": "begin", "profile": "small"})
     assert "by_hand" not in judge.verdict()

@@ -43,7 +43,7 @@ def verdict(run: Path) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(240)
-def test_start_attack_death_incident_edit_stop_and_start_again(
+def test_web_ui_start_attack_death_incident_edit_stop_and_start_again(
     browser: Browser, web: Callable[..., Session], tmp_path: Path
 ) -> None:
     session = web()
@@ -128,7 +128,7 @@ def rows(run: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.timeout(120)
-def test_a_page_that_did_not_start_the_load_itself_learns_of_it(browser: Browser, web: Callable[..., Session]) -> None:
+def test_web_ui_page_learns_of_a_load_it_did_not_start(browser: Browser, web: Callable[..., Session]) -> None:
     session = web()
     browser.open(session.url)
     browser.until(button("Start"), "Locust's form")
@@ -141,7 +141,7 @@ def test_a_page_that_did_not_start_the_load_itself_learns_of_it(browser: Browser
 
 
 @pytest.mark.timeout(120)
-def test_anywhere_but_on_loopback_it_asks_for_the_password_that_was_printed_once(web: Callable[..., Session]) -> None:
+def test_web_ui_off_loopback_asks_for_the_password_printed_once(web: Callable[..., Session]) -> None:
     session = web("--web-host", "0.0.0.0")
     url = session.url.replace("0.0.0.0", "127.0.0.1")
     found = re.search(r"login: loadchaos, password: (\S+)", session.told)

@@ -49,7 +49,7 @@ def outcome(body: bytes, *, stream: bool, complete: bool = True, size: int = 10_
     size=st.integers(1, 60),
     complete=st.booleans(),
 )
-def test_any_body_has_exactly_one_outcome_and_the_same_in_any_packets(
+def test_completion_has_one_outcome_for_any_body_in_any_packets(
     body: bytes, stream: bool, size: int, complete: bool
 ) -> None:
     first = outcome(body, stream=stream, complete=complete)
@@ -58,7 +58,7 @@ def test_any_body_has_exactly_one_outcome_and_the_same_in_any_packets(
 
 
 @given(value=JSON, status=st.integers(300, 599), after=st.booleans())
-def test_any_json_is_an_error_or_none_and_never_an_exception(value: Any, status: int, after: bool) -> None:
+def test_error_object_of_any_json_is_an_error_or_none(value: Any, status: int, after: bool) -> None:
     error = error_object(value)
     assert error_response_outcome(status, {}, error, "", RULES) in OUTCOMES
     if error is not None:
@@ -80,7 +80,7 @@ def test_any_json_is_an_error_or_none_and_never_an_exception(value: Any, status:
         ({"error": {"message": {"error": {"message": "deep"}}}}, "deep", None),
     ],
 )  # fmt: skip
-def test_the_shapes_in_which_servers_send_errors(value: Any, text: str, code: Any) -> None:
+def test_error_object_reads_the_shapes_of_all_servers(value: Any, text: str, code: Any) -> None:
     error = error_object(value)
     assert error is not None
     assert (error.text, error.code) == (text, code)
@@ -93,7 +93,7 @@ def test_the_shapes_in_which_servers_send_errors(value: Any, text: str, code: An
         {"error": {}, "choices": []}, {"error_code": 0, "error_msg": "success", "choices": []},
     ],
 )  # fmt: skip
-def test_what_is_no_error(value: Any) -> None:
+def test_error_object_is_none_for_other_json(value: Any) -> None:
     assert error_object(value) is None
 
 
@@ -104,7 +104,7 @@ def test_what_is_no_error(value: Any) -> None:
         ([None, "aborted"], "finish_abort"), ([None, "repetition"], "ok"),
     ],
 )  # fmt: skip
-def test_what_a_server_says_at_the_end_decides(reasons: list[str | None], expected: str) -> None:
+def test_completion_end_decides_its_outcome(reasons: list[str | None], expected: str) -> None:
     body = b"".join(chunk("a", finish=reason) for reason in reasons) + b"data: [DONE]\n\n"
     assert outcome(body, stream=True) == expected
 
@@ -114,7 +114,7 @@ def chunk(text: str, index: int = 0, finish: str | None = None) -> bytes:
     return b"data: " + orjson.dumps({"choices": [choice]}) + b"\n\n"
 
 
-def test_gaps_are_counted_between_arrivals_not_between_chunks_of_one_packet() -> None:
+def test_completion_gaps_are_counted_between_packets() -> None:
     answer = Completion(RULES, asked_stream=True, declared_stream=True)
     answer.feed(1_000_000, chunk("a") + chunk("b") + chunk("c"))
     answer.feed(41_000_000, chunk("d") + chunk("e"))
@@ -124,13 +124,13 @@ def test_gaps_are_counted_between_arrivals_not_between_chunks_of_one_packet() ->
     assert answer.first_token_ns == 1_000_000
 
 
-def test_every_choice_has_to_finish() -> None:
+def test_completion_needs_a_finish_reason_of_every_choice() -> None:
     done = b"data: [DONE]\n\n"
     assert outcome(chunk("a", 0, "stop") + chunk("b", 1) + done, stream=True) == "truncated"
     assert outcome(chunk("a", 0, "stop") + chunk("b", 1, "stop") + done, stream=True) == "ok"
 
 
-def test_an_endless_answer_is_parsed_as_it_comes() -> None:
+def test_completion_of_an_endless_answer_is_parsed_as_it_arrives() -> None:
     answer = Completion(RULES, asked_stream=True, declared_stream=True)
     for n in range(3000):
         answer.feed(n, chunk("word"))

@@ -77,7 +77,7 @@ def frames(stream: bytes) -> list[int]:
 
 @settings(max_examples=250, deadline=None)
 @given(stream=streams(), cuts=st.lists(st.integers(0, 2000), max_size=10))
-def test_a_stream_comes_to_the_same_with_and_without_knowing_events_again(stream: bytes, cuts: list[int]) -> None:
+def test_event_template_does_not_change_a_streams_result(stream: bytes, cuts: list[int]) -> None:
     for pieces in (frames(stream), cuts, frames(stream)[::3], []):
         assert read(stream, pieces, learning=True) == read(stream, pieces, learning=False)
 
@@ -89,12 +89,12 @@ def test_a_stream_comes_to_the_same_with_and_without_knowing_events_again(stream
         (b'data: {"choices":[{"delta":{"content":"a"}}],"usage":{"prompt_tokens":1}}\n\n', b'data: {"usage":{}}\n\n'),
     ],
 )  # fmt: skip
-def test_what_looks_alike_and_is_not(often: bytes, then: bytes) -> None:
+def test_event_template_rejects_events_that_only_look_equal(often: bytes, then: bytes) -> None:
     stream = often * 4 + then + often
     assert read(stream, frames(stream), learning=True) == read(stream, frames(stream), learning=False)
 
 
-def test_the_usual_stream_is_parsed_twice_and_then_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_event_template_parses_a_usual_stream_twice_only(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[bytes] = []
     real = orjson.loads
 
@@ -112,7 +112,7 @@ def test_the_usual_stream_is_parsed_twice_and_then_known(monkeypatch: pytest.Mon
     assert answer.text.endswith(" word49")
 
 
-def test_events_that_differ_in_more_than_their_text_are_not_studied_for_ever() -> None:
+def test_event_template_stops_learning_where_other_fields_differ() -> None:
     template = EventTemplate()
     for n in range(20):
         value = {"choices": [{"index": 0, "delta": {"content": "a"}, "token_ids": [n]}]}

@@ -23,14 +23,14 @@ def feed(parser: ResponseParser, data: bytes, size: int) -> bytes:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 50, 1000])
-def test_a_chunked_body_is_put_together_in_any_pieces(size: int) -> None:
+def test_http1_parser_joins_a_chunked_body_from_any_pieces(size: int) -> None:
     parser = ResponseParser()
     assert feed(parser, CHUNKED, size) == b"hello!"
     assert (parser.done, parser.reusable, parser.broken) == (True, True, None)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 50, 1000])
-def test_interim_answers_are_noted_and_left_behind(size: int) -> None:
+def test_http1_parser_records_interim_responses(size: int) -> None:
     parser = ResponseParser()
     data = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + CHUNKED
     assert feed(parser, data, size) == b"hello!"
@@ -38,7 +38,7 @@ def test_interim_answers_are_noted_and_left_behind(size: int) -> None:
 
 
 @given(body=st.binary(max_size=300), size=st.integers(1, 50), sizes=st.lists(st.integers(1, 40), min_size=1))
-def test_any_body_in_any_chunks_and_packets_comes_out_whole(body: bytes, size: int, sizes: list[int]) -> None:
+def test_http1_parser_returns_any_body_in_any_chunks_and_packets(body: bytes, size: int, sizes: list[int]) -> None:
     data, at, n = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", 0, 0
     while at < len(body):
         part = body[at : at + sizes[n % len(sizes)]]
@@ -54,26 +54,26 @@ def test_any_body_in_any_chunks_and_packets_comes_out_whole(body: bytes, size: i
     begin=st.sampled_from([b"", b"HTTP/1.1 200 OK\r\n", CHUNKED[:60], b"HTTP/1.0 ", CHUNKED]),
     size=st.integers(1, 40),
 )
-def test_no_bytes_whatever_make_it_raise(data: bytes, begin: bytes, size: int) -> None:
+def test_http1_parser_never_raises_for_any_bytes(data: bytes, begin: bytes, size: int) -> None:
     parser = ResponseParser()
     feed(parser, begin + data, size)
     parser.eof()
 
 
-def test_a_length_is_kept_to_and_what_follows_is_excess() -> None:
+def test_http1_parser_keeps_to_the_length_and_returns_excess() -> None:
     parser = ResponseParser()
     assert parser.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcdef") == b"abc"
     assert (parser.done, parser.excess, parser.reusable) == (True, b"def", False)
 
 
-def test_a_body_cut_before_its_length_is_not_done() -> None:
+def test_http1_parser_body_cut_before_its_length_is_not_done() -> None:
     parser = ResponseParser()
     parser.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 30\r\n\r\nabc")
     parser.eof()
     assert not parser.done
 
 
-def test_a_body_until_the_close_ends_cleanly_with_it_and_ends_the_connection() -> None:
+def test_http1_parser_body_until_close_ends_with_the_connection() -> None:
     parser = ResponseParser()
     assert parser.feed(b"HTTP/1.1 200 OK\r\n\r\nabc") == b"abc"
     assert not parser.done
@@ -92,14 +92,14 @@ def test_a_body_until_the_close_ends_cleanly_with_it_and_ends_the_connection() -
         (b"HTTP/1.1 204 No Content\r\n\r\n", True),
     ],
 )
-def test_whether_the_connection_may_be_used_again(head: bytes, reusable: bool) -> None:
+def test_http1_parser_decides_if_the_connection_is_reusable(head: bytes, reusable: bool) -> None:
     parser = ResponseParser()
     parser.feed(head)
     assert (parser.done, parser.reusable) == (True, reusable)
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
-def test_compression_nobody_asked_for_is_undone(pack: object) -> None:
+def test_http1_parser_undoes_unrequested_compression(pack: object) -> None:
     assert callable(pack)
     body = pack(b"hello " * 100)
     encoding = b"gzip" if pack is gzip.compress else b"deflate"
@@ -124,14 +124,14 @@ def test_compression_nobody_asked_for_is_undone(pack: object) -> None:
         b"HTTP/1.1 200 OK\r\nX: " + b"y" * MAX_HEAD_BYTES,
     ],
 )
-def test_what_is_no_http_is_told_with_what_stood_there(data: bytes) -> None:
+def test_http1_parser_reports_bytes_that_are_not_http(data: bytes) -> None:
     parser = ResponseParser()
     parser.feed(data)
     assert parser.broken
     assert not parser.done
 
 
-def test_what_came_before_the_broken_byte_is_given_back() -> None:
+def test_http1_parser_returns_bytes_before_the_broken_one() -> None:
     parser = ResponseParser()
     assert parser.feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\nzz\r\n") == b"ab"
     assert parser.broken
@@ -144,7 +144,7 @@ LINE = st.builds(b"%s:%s%s".__mod__, st.tuples(NAME, st.sampled_from([b" ", b""]
 
 
 @given(heads=st.lists(st.lists(LINE, max_size=5), min_size=2, max_size=6))
-def test_a_head_says_the_same_whatever_heads_came_before_it(heads: list[list[bytes]]) -> None:
+def test_http1_parser_head_cache_does_not_change_heads(heads: list[list[bytes]]) -> None:
     for lines in heads:
         raw = b"\r\n".join([b"HTTP/1.1 200 OK", *lines])
         known, anew = ResponseParser(), ResponseParser()

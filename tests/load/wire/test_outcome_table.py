@@ -25,7 +25,7 @@ ROWS = [(mode, stream, expected) for mode, kinds, expected in TABLE for stream i
 @pytest.mark.parametrize(
     ("mode", "stream", "expected"), ROWS, ids=[f"{m}-{'stream' if s else 'whole'}" for m, s, _ in ROWS]
 )
-def test_each_misbehaviour_ends_in_its_outcome(server: Any, mode: str, stream: bool, expected: str) -> None:
+def test_outcome_of_each_misbehaviour_is_that_of_the_table(server: Any, mode: str, stream: bool, expected: str) -> None:
     reply = once(server, mode, stream=stream, expected=expected)
     assert reply.outcome == expected, reply
     assert reply.bytes_out > 0
@@ -43,11 +43,11 @@ def test_each_misbehaviour_ends_in_its_outcome(server: Any, mode: str, stream: b
         assert reply.first_byte_ns <= reply.first_token_ns <= (reply.last_byte_ns or 0)
 
 
-def test_the_table_leaves_no_mode_of_the_server_out(server: Any) -> None:
+def test_outcome_table_contains_every_mode_of_the_server(server: Any) -> None:
     assert {mode for mode, _, _ in TABLE} == set(server.modes)
 
 
-def test_status_times_request_id_and_usage_are_kept(server: Any) -> None:
+def test_outcome_reply_keeps_status_times_request_id_and_usage(server: Any) -> None:
     reply = ask(server.url("good"))
     assert (reply.status, reply.request_id, reply.finish_reason) == (200, "req-9", "stop")
     assert (reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens, reply.chunks) == (17, 3, 16, 3)
@@ -57,7 +57,7 @@ def test_status_times_request_id_and_usage_are_kept(server: Any) -> None:
     assert known == sorted(known)
 
 
-def test_reasoning_is_a_first_token_and_no_first_answer(server: Any) -> None:
+def test_outcome_reply_reasoning_is_a_first_token_but_no_first_answer(server: Any) -> None:
     server.modes["slow_answer"] = _in_two_parts()
     reply = ask(server.url("slow_answer"))
     assert reply.first_token_ns is not None
@@ -81,7 +81,7 @@ def _in_two_parts() -> Callable[[Any], None]:
     return act
 
 
-def test_the_first_decisive_event_wins_and_later_ones_are_evidence(server: Any) -> None:
+def test_outcome_first_decisive_event_wins_and_others_are_evidence(server: Any) -> None:
     server.modes["two"] = server.modes["error_after_tokens"][:-5]  # without the last chunk, then silence
     reply = ask(server.url("two"), limits=SHORT)
     assert reply.outcome == "stream_error"
@@ -89,7 +89,7 @@ def test_the_first_decisive_event_wins_and_later_ones_are_evidence(server: Any) 
     assert any(e.startswith("stalled") for e in reply.evidence)
 
 
-def test_the_body_of_an_error_is_kept_with_its_code(server: Any) -> None:
+def test_outcome_error_keeps_body_and_code(server: Any) -> None:
     reply = ask(server.url("status_500_json"))
     assert reply.error is not None
     assert "EngineCore encountered" in reply.error
@@ -97,25 +97,25 @@ def test_the_body_of_an_error_is_kept_with_its_code(server: Any) -> None:
     assert ask(server.url("status_500_text")).error == "Internal Server Error"
 
 
-def test_a_server_of_unknown_make_rejects_by_status(server: Any) -> None:
+def test_outcome_of_an_unknown_server_is_rejected_by_status(server: Any) -> None:
     unknown = OutcomeRules(plain_validation=frozenset({400, 413, 422}))
     assert ask(server.url("status_400_unknown"), judged_by=unknown).outcome == "rejected"
     assert ask(server.url("status_404"), judged_by=unknown).outcome == "http_error"
     assert ask(server.url("too_long_in_stream"), judged_by=unknown).outcome == "rejected"
 
 
-def test_a_dialect_without_done_and_an_allowed_empty_answer(server: Any) -> None:
+def test_outcome_rules_allow_no_done_and_an_empty_answer(server: Any) -> None:
     assert ask(server.url("good_no_done"), judged_by=rules(sends_done=False)).outcome == "ok"
     reply = ask(server.url("no_token_stop"), judged_by=rules(allow_empty=True))
     assert (reply.outcome, reply.detail["no_text"]) == ("ok", True)
 
 
-def test_nobody_listening_is_a_connect_error(server: Any, unused_port: int) -> None:
+def test_outcome_without_a_listener_is_connect_error(server: Any, unused_port: int) -> None:
     reply = ask(f"http://127.0.0.1:{unused_port}")
     assert (reply.outcome, reply.sent_ns, reply.status) == ("connect_error", None, None)
 
 
-def test_the_whole_request_limit_ends_an_answer_that_never_ends(server: Any) -> None:
+def test_outcome_of_an_endless_answer_is_timeout(server: Any) -> None:
     def drip(peer: Any) -> None:
         peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n")
         while not server.release.wait(0.02):
@@ -126,7 +126,7 @@ def test_the_whole_request_limit_ends_an_answer_that_never_ends(server: Any) -> 
     assert reply.outcome == "timeout"
 
 
-def test_line_separators_of_unicode_stay_inside_the_text(server: Any) -> None:
+def test_outcome_reply_keeps_unicode_line_separators(server: Any) -> None:
     assert ask(server.url("line_separators")).text == "a\u2028b\u2029c\u0085d"
     assert ask(server.url("utf8_split")).text == ask(server.url("whole_utf8_split"), stream=False).text == "日本語🙂é"
 
@@ -134,17 +134,17 @@ def test_line_separators_of_unicode_stay_inside_the_text(server: Any) -> None:
 @pytest.mark.parametrize(
     ("mode", "counted"), [("usage_zero", (0, 0)), ("usage_missing", (None, None)), ("no_token_stop", (9, 0))]
 )
-def test_usage_is_what_the_server_said_streamed_or_not(server: Any, mode: str, counted: Any) -> None:
+def test_outcome_reply_usage_is_the_servers_streamed_or_not(server: Any, mode: str, counted: Any) -> None:
     for url, stream in ((mode, True), (f"whole_{mode}", False)):
         reply = ask(server.url(url), stream=stream)
         assert (reply.prompt_tokens, reply.completion_tokens) == counted
 
 
-def test_every_outcome_that_a_call_can_have_is_in_the_table() -> None:
+def test_outcome_table_contains_every_outcome() -> None:
     ours = {"aborted", "missed", "unfinished", "timeout", "connect_error"}  # made by us; tested beside this table
     assert {expected for _, _, expected in TABLE} == set(OUTCOMES) - ours
 
 
-def test_the_page_of_the_docs_is_what_is_seen_now() -> None:
+def test_outcome_page_of_the_docs_is_current() -> None:
     page = Path(__file__).parents[3] / "docs" / "conformance.md"
     assert page.read_text(encoding="utf-8") == render(), "run `make conformance`"

@@ -39,22 +39,22 @@ def ask(slot: Slot) -> tuple[Reply, Exchange]:
         ("https://h/gateway/eu/v1", "/gateway/eu/v1/chat/completions"),
     ],
 )
-def test_a_base_url_is_taken_with_or_without_v1_and_its_prefix_kept(base: str, path: str) -> None:
+def test_origin_accepts_base_urls_with_and_without_v1(base: str, path: str) -> None:
     assert Origin(base).path("/v1/chat/completions") == path
 
 
 @pytest.mark.parametrize("base", ["", "h:8000", "ftp://h", "http://"])
-def test_what_is_no_url_is_refused(base: str) -> None:
+def test_origin_rejects_other_urls(base: str) -> None:
     with pytest.raises(ValueError, match="a URL such as"):
         Origin(base)
 
 
-def test_a_header_cannot_break_out_of_its_line() -> None:
+def test_request_head_rejects_header_injection() -> None:
     with pytest.raises(ValueError, match="cannot be sent"):
         request_head("/", "h", {"X-A": "1\r\nX-B: 2"})
 
 
-def test_a_connection_is_kept_and_used_again(server: Any) -> None:
+def test_slot_keeps_a_connection_and_uses_it_again(server: Any) -> None:
     slot = Slot(Origin(server.url("good")))
     numbers = [(ask(slot)[1].connection_number, n) for n in range(3)]
     assert numbers == [(1, 0), (1, 1), (1, 2)]
@@ -62,13 +62,13 @@ def test_a_connection_is_kept_and_used_again(server: Any) -> None:
     slot.close()
 
 
-def test_an_answer_that_ends_the_connection_ends_it(server: Any) -> None:
+def test_slot_drops_a_connection_that_its_answer_ended(server: Any) -> None:
     slot = Slot(Origin(server.url("until_close")))
     assert [ask(slot)[1].reused for _ in range(2)] == [False, False]
     assert server.connections == 2
 
 
-def test_a_connection_closed_while_idle_is_replaced_and_counted_not_blamed(server: Any, until: Any) -> None:
+def test_slot_replaces_a_connection_closed_while_idle(server: Any, until: Any) -> None:
     good = server.modes["good"]
 
     def answer_and_close(peer: Any) -> None:
@@ -87,7 +87,7 @@ def test_a_connection_closed_while_idle_is_replaced_and_counted_not_blamed(serve
     slot.close()
 
 
-def test_a_connection_closed_as_we_send_is_retried_once(server: Any) -> None:
+def test_exchange_retries_once_when_the_connection_closes_while_sending(server: Any) -> None:
     good, first = server.modes["good"], threading.Event()
 
     def close_the_second(peer: Any) -> None:
@@ -105,13 +105,13 @@ def test_a_connection_closed_as_we_send_is_retried_once(server: Any) -> None:
     slot.close()
 
 
-def test_a_fresh_connection_that_is_closed_is_no_stale_one(server: Any) -> None:
+def test_exchange_does_not_retry_on_a_fresh_connection(server: Any) -> None:
     reply = ask(Slot(Origin(server.url("closed_before_headers"))))[0]
     assert (reply.outcome, reply.detail.get("stale_retry")) == ("reset", None)
     assert server.connections == 1
 
 
-def test_a_connection_idle_for_long_is_not_used_again(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slot_drops_a_connection_idle_for_too_long(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     slot = Slot(Origin(server.url("good")))
     ask(slot)
     monkeypatch.setattr(sockets, "MAX_IDLE_NS", 0)
@@ -121,7 +121,7 @@ def test_a_connection_idle_for_long_is_not_used_again(server: Any, monkeypatch: 
     slot.close()
 
 
-def test_whoever_waits_for_bytes_wakes_up_when_the_call_is_ended(server: Any, until: Any) -> None:
+def test_exchange_end_wakes_a_waiting_reader(server: Any, until: Any) -> None:
     one = call(Slot(Origin(server.url("never"))))
     replies: list[Reply] = []
     waiter = threading.Thread(target=lambda: replies.append(plain.act(one)))
@@ -133,7 +133,7 @@ def test_whoever_waits_for_bytes_wakes_up_when_the_call_is_ended(server: Any, un
     assert replies[0].detail["why"] == "stopped"
 
 
-def test_over_tls_with_a_certificate_that_is_checked(server: Any, certificate: Path) -> None:
+def test_connection_over_tls_checks_the_certificate(server: Any, certificate: Path) -> None:
     served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     served.load_cert_chain(certificate)
     listener = socket.create_server(("127.0.0.1", 0))
@@ -162,7 +162,7 @@ def test_over_tls_with_a_certificate_that_is_checked(server: Any, certificate: P
     listener.close()
 
 
-def test_a_long_connect_is_bounded_by_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exchange_connect_is_bounded_by_the_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[float] = []
 
     def connect(_: Origin, __: int, timeout_s: float, **___: Any) -> Any:

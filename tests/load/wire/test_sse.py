@@ -27,7 +27,7 @@ def parse(*pieces: bytes) -> list[Event]:
 
 
 @given(stream=STREAM, cuts=st.lists(st.integers(0, 400), max_size=12))
-def test_any_split_of_the_bytes_gives_the_same_events(stream: bytes, cuts: list[int]) -> None:
+def test_sse_parser_gives_equal_events_for_any_split(stream: bytes, cuts: list[int]) -> None:
     edges = [0, *sorted(min(c, len(stream)) for c in cuts), len(stream)]
     pieces = [stream[a:b] for a, b in pairwise(edges)]
     assert parse(*pieces) == parse(stream)
@@ -40,7 +40,7 @@ def test_any_split_of_the_bytes_gives_the_same_events(stream: bytes, cuts: list[
     ),
     end=ENDS,
 )
-def test_what_is_sent_as_data_comes_back(texts: list[str], end: bytes) -> None:
+def test_sse_parser_returns_data_as_sent(texts: list[str], end: bytes) -> None:
     stream = b"".join(b"data: " + text.encode() + end + end for text in texts)
     assert [e.data.decode() for e in parse(stream)] == texts
 
@@ -64,11 +64,11 @@ def test_what_is_sent_as_data_comes_back(texts: list[str], end: bytes) -> None:
         (b"data: begun", [Event(b"begun", "")]),
     ],
 )
-def test_the_rules_of_the_standard(stream: bytes, events: list[Event]) -> None:
+def test_sse_parser_follows_the_standard(stream: bytes, events: list[Event]) -> None:
     assert parse(stream) == events
 
 
-def test_comments_are_counted_as_signs_of_life() -> None:
+def test_sse_parser_counts_comments() -> None:
     parser = SseParser()
     parser.feed(b": ping\n\n: pi")
     parser.feed(b"ng\r\n\r\n")

@@ -41,7 +41,7 @@ def seen(it: timestamps.StampClock, stamp: timestamps.ArrivalStamp, now_ns: int,
     return it.arrival(stamp, now_ns)
 
 
-def test_what_is_read_late_came_when_it_came(pair: tuple[Connection, socket.socket]) -> None:
+def test_timestamps_of_late_reads_are_the_arrival_times(pair: tuple[Connection, socket.socket]) -> None:
     connection, peer = pair
     for _ in range(10):  # a kernel begins to stamp a moment after the first socket asked for it
         left_ns = time.monotonic_ns()
@@ -60,7 +60,7 @@ def test_what_is_read_late_came_when_it_came(pair: tuple[Connection, socket.sock
     raise AssertionError("the kernel's stamp is not taken")
 
 
-def test_the_end_comes_without_a_stamp(pair: tuple[Connection, socket.socket]) -> None:
+def test_timestamps_end_of_stream_has_no_stamp(pair: tuple[Connection, socket.socket]) -> None:
     connection, peer = pair
     before_ns = time.monotonic_ns()
     peer.shutdown(socket.SHUT_WR)
@@ -79,7 +79,7 @@ def clock(ahead_ns: int) -> timestamps.StampClock:
     return it
 
 
-def test_an_interruption_between_two_looks_moves_no_arrival() -> None:
+def test_stamp_clock_ignores_an_interruption_between_reads() -> None:
     it = clock(-1000 * S)
     for late_ns in (0, 900_000, 40_000_000, 300_000, 5_000_000_000):
         now_ns = 7 * S
@@ -87,7 +87,7 @@ def test_an_interruption_between_two_looks_moves_no_arrival() -> None:
 
 
 @pytest.mark.parametrize("by_s", [-3600, -1, 1, 3600])
-def test_a_wall_clock_that_was_set_is_followed_after_a_few_looks(by_s: int) -> None:
+def test_stamp_clock_follows_a_wall_clock_that_was_set(by_s: int) -> None:
     it = clock(-1000 * S)
     for n in range(10):
         now_ns = (7 + n) * S
@@ -97,7 +97,7 @@ def test_a_wall_clock_that_was_set_is_followed_after_a_few_looks(by_s: int) -> N
             assert came_ns == now_ns - S // 2
 
 
-def test_a_stamp_from_before_the_clock_was_set_says_nothing() -> None:
+def test_stamp_clock_ignores_a_stamp_from_before_the_clock_was_set() -> None:
     it = clock(-1000 * S)
     assert seen(it, stamp(100 * S), 7 * S, 1007 * S) == 7 * S
     assert seen(it, [], 7 * S, 1007 * S) == 7 * S

@@ -36,7 +36,7 @@ def outcomes(rows: list[dict[str, Any]]) -> Counter[str]:
     return Counter(row["outcome"] for row in rows if row["row"] == "end")
 
 
-def test_rounds_of_users_leave_a_begin_and_an_end_for_every_request(server: Any, child: Any) -> None:
+def test_dispatcher_rounds_write_a_begin_and_an_end_for_every_request(server: Any, child: Any) -> None:
     server.tokens, server.gap_s = 20, 0.005
     child.plan(server, [{"users": 6, "requests": 20, "rounds": 2}], traffic=[TEXT, ABORTS])
     assert child.run() == 0, child.log()
@@ -66,7 +66,7 @@ def test_rounds_of_users_leave_a_begin_and_an_end_for_every_request(server: Any,
     assert all((r["prompt_tokens"], r["completion_tokens"], r["chunks"]) == (64, 20, 20) for r in usage)
 
 
-def test_no_request_reaches_the_server_before_its_row_is_written(server: Any, child: Any) -> None:
+def test_dispatcher_writes_a_row_before_its_request_is_sent(server: Any, child: Any) -> None:
     """However many begin in one slice of arrivals, and share a write."""
     server.tokens, server.ledger = 2, child.folder / "requests-0.jsonl"
     child.plan(server, [{"users": 24, "requests": 300}])
@@ -76,7 +76,7 @@ def test_no_request_reaches_the_server_before_its_row_is_written(server: Any, ch
 
 
 @pytest.mark.slow
-def test_what_is_pipelined_is_a_request_of_its_own_each(server: Any, child: Any) -> None:
+def test_dispatcher_records_each_pipelined_request(server: Any, child: Any) -> None:
     pipelined = {"name": "pipelined", "payload": {"text": {"tokens": 64}}, "behaviour": {"pipeline": {"depth": 3}}}
     child.plan(server, [{"users": 2, "requests": 4}], traffic=[pipelined])
     assert child.run() == 0, child.log()
@@ -97,7 +97,7 @@ def in_flight(rows: list[dict[str, Any]]) -> list[int]:
     return counts
 
 
-def test_an_open_phase_never_waits_for_the_server_and_counts_from_due(server: Any, child: Any) -> None:
+def test_dispatcher_open_phase_never_waits_and_counts_from_due(server: Any, child: Any) -> None:
     server.tokens, server.gap_s = 2, 0.15
     child.plan(server, [{"rate": "40/s", "for": "1s", "max_in_flight": 4}])
     assert child.run() == 0, child.log()
@@ -111,7 +111,7 @@ def test_an_open_phase_never_waits_for_the_server_and_counts_from_due(server: An
     assert all(r["at_ns"] >= r["due_ns"] for r in sent)
 
 
-def test_a_pause_holds_the_load_and_what_is_due_is_missed(server: Any, child: Any, until: Any) -> None:
+def test_dispatcher_pause_holds_the_load_and_due_steps_are_missed(server: Any, child: Any, until: Any) -> None:
     child.plan(server, [{"rate": "50/s", "for": "2s", "max_in_flight": 8}])
     child.start()
     until(lambda: len(child.rows("end")) > 5)
@@ -124,7 +124,7 @@ def test_a_pause_holds_the_load_and_what_is_due_is_missed(server: Any, child: An
     assert child.rows("begin")[-1]["step"] > 50, "it went on after the pause"
 
 
-def test_time_paused_does_not_count_in_a_closed_phase(server: Any, child: Any, until: Any) -> None:
+def test_dispatcher_closed_phase_does_not_count_paused_time(server: Any, child: Any, until: Any) -> None:
     server.gap_s = 0.01
     child.plan(server, [{"users": 2, "for": "1s"}])
     child.start()
@@ -142,7 +142,7 @@ def test_time_paused_does_not_count_in_a_closed_phase(server: Any, child: Any, u
     assert outcomes(child.rows()) == {"ok": len(child.rows("begin"))}
 
 
-def test_a_stop_ends_in_order_and_what_is_in_flight_is_recorded(server: Any, child: Any, until: Any) -> None:
+def test_dispatcher_stop_ends_in_order_and_records_what_is_in_flight(server: Any, child: Any, until: Any) -> None:
     server.hold.set()
     child.plan(server, [{"users": 3, "for": "10m"}])
     child.start()
@@ -156,7 +156,7 @@ def test_a_stop_ends_in_order_and_what_is_in_flight_is_recorded(server: Any, chi
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_in_order(server: Any, child: Any, until: Any, how: signal.Signals) -> None:
+def test_dispatcher_signal_ends_in_order(server: Any, child: Any, until: Any, how: signal.Signals) -> None:
     server.hold.set()
     child.plan(server, [{"users": 2, "for": "10m"}])
     child.start()
@@ -167,7 +167,7 @@ def test_a_signal_ends_in_order(server: Any, child: Any, until: Any, how: signal
     assert child.rows()[-1] == {**child.rows()[-1], "row": "load", "what": "end", "why": "stopped"}
 
 
-def test_a_child_killed_in_the_middle_loses_no_whole_row(server: Any, child: Any, until: Any) -> None:
+def test_worker_killed_in_the_middle_loses_no_complete_row(server: Any, child: Any, until: Any) -> None:
     server.gap_s = 0.002
     child.plan(server, [{"users": 8, "for": "10m"}])
     child.start()
@@ -180,7 +180,7 @@ def test_a_child_killed_in_the_middle_loses_no_whole_row(server: Any, child: Any
     assert child.rows("load") == child.rows("load")[:1]
 
 
-def test_a_load_whose_parent_was_killed_ends(server: Any, child: Any, until: Any, tmp_path: Path) -> None:
+def test_worker_ends_when_its_parent_was_killed(server: Any, child: Any, until: Any, tmp_path: Path) -> None:
     server.gap_s = 0.01
     child.plan(server, [{"users": 2, "for": "10m"}])
     child.start(through_parent=True)
@@ -190,7 +190,7 @@ def test_a_load_whose_parent_was_killed_ends(server: Any, child: Any, until: Any
     until(lambda: child.rows()[-1].get("why") == "stopped")
 
 
-def test_two_workers_share_the_steps(server: Any, child: Any) -> None:
+def test_workers_share_the_steps(server: Any, child: Any) -> None:
     child.plan(server, [{"users": 4, "requests": 30, "rounds": 1}], workers=2)
     assert child.run("--processes", "2") == 0, child.log()
     shares = [{r["step"] for r in child.rows("begin", worker=w)} for w in (0, 1)]
@@ -200,7 +200,7 @@ def test_two_workers_share_the_steps(server: Any, child: Any) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_lost_worker_would_have_sent_is_missed(server: Any, child: Any, until: Any) -> None:
+def test_workers_lost_share_is_missed(server: Any, child: Any, until: Any) -> None:
     server.gap_s = 0.02
     child.plan(server, [{"users": 4, "requests": 200}], workers=2)
     child.start("--processes", "2")
@@ -213,7 +213,7 @@ def test_what_a_lost_worker_would_have_sent_is_missed(server: Any, child: Any, u
     assert (begun[0], begun[1] + sum(r["count"] for r in missed)) == (100, 100)
 
 
-def test_a_ledger_that_cannot_be_written_stops_the_load_with_code_3(server: Any, child: Any, tmp_path: Path) -> None:
+def test_worker_with_an_unwritable_ledger_exits_with_code_3(server: Any, child: Any, tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     child.plan(server, [{"users": 2, "requests": 10, "rounds": 1}])
@@ -222,7 +222,7 @@ def test_a_ledger_that_cannot_be_written_stops_the_load_with_code_3(server: Any,
     assert server.paths == []
 
 
-def test_a_worker_whose_ledger_fails_ends_the_load_of_all(server: Any, child: Any, tmp_path: Path) -> None:
+def test_workers_all_end_when_one_ledger_fails(server: Any, child: Any, tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     child.plan(server, [{"users": 2, "for": "10m"}], workers=2)
@@ -231,13 +231,13 @@ def test_a_worker_whose_ledger_fails_ends_the_load_of_all(server: Any, child: An
     assert child.rows("load")[-1]["what"] == "end"
 
 
-def test_a_plan_that_cannot_be_read_ends_with_code_3(server: Any, child: Any, tmp_path: Path) -> None:
+def test_worker_with_an_unreadable_plan_exits_with_code_3(server: Any, child: Any, tmp_path: Path) -> None:
     child.plan(server, [{"users": 2, "requests": 10}])
     (tmp_path / "facts.json").unlink()
     assert child.run() == 3
 
 
-def test_keys_and_headers_go_to_the_server_and_never_to_disk(server: Any, child: Any, tmp_path: Path) -> None:
+def test_worker_sends_keys_and_headers_and_never_writes_them(server: Any, child: Any, tmp_path: Path) -> None:
     child.plan(
         server,
         [{"users": 1, "requests": 2}],
@@ -255,7 +255,7 @@ def test_keys_and_headers_go_to_the_server_and_never_to_disk(server: Any, child:
         assert b"hush-hush-1" not in path.read_bytes()
 
 
-def test_an_error_that_says_our_key_back_is_redacted(server: Any, child: Any) -> None:
+def test_worker_redacts_its_key_in_an_error(server: Any, child: Any) -> None:
     server.refuse = "Incorrect API key provided: sk-very-secret"
     child.plan(server, [{"users": 1, "requests": 1}], api_key_env="THE_KEY")
     assert child.run(env={"THE_KEY": "sk-very-secret"}) == 0, child.log()
@@ -265,7 +265,7 @@ def test_an_error_that_says_our_key_back_is_redacted(server: Any, child: Any) ->
     assert "sk-very-secret" not in end["error"]
 
 
-def test_silence_beyond_the_limit_is_stalled(server: Any, child: Any) -> None:
+def test_exchange_silent_beyond_the_limit_is_stalled(server: Any, child: Any) -> None:
     server.hold.set()
     limits = {"limits": {"first_byte": "300ms", "between_bytes": "300ms", "total": "5s"}}
     child.plan(server, [{"users": 2, "requests": 4}], profile=limits)
@@ -273,7 +273,7 @@ def test_silence_beyond_the_limit_is_stalled(server: Any, child: Any) -> None:
     assert outcomes(child.rows()) == {"stalled": 4}
 
 
-def test_a_server_that_is_not_there_is_a_connect_error_each_time(server: Any, child: Any, unused_port: int) -> None:
+def test_exchange_without_a_server_is_a_connect_error_each_time(server: Any, child: Any, unused_port: int) -> None:
     child.plan(server, [{"users": 2, "requests": 6}], base_url=f"http://127.0.0.1:{unused_port}")
     assert child.run() == 0, child.log()
     assert outcomes(child.rows()) == {"connect_error": 6}
@@ -283,7 +283,7 @@ def test_a_server_that_is_not_there_is_a_connect_error_each_time(server: Any, ch
     assert "connect_error" in child.log(), "Locust's own table tells of it"
 
 
-def test_a_burst_goes_out_at_once_and_again_into_an_idle_server(server: Any, child: Any) -> None:
+def test_dispatcher_burst_is_sent_at_once_and_again_to_an_idle_server(server: Any, child: Any) -> None:
     server.gap_s = 0.05
     child.plan(server, [{"burst": 12, "repeat": 2, "every": "50ms"}])
     assert child.run() == 0, child.log()

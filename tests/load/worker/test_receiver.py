@@ -79,7 +79,7 @@ def _sweep(call: Exchange) -> None:
         call.sweep(time.monotonic_ns())
 
 
-def test_every_misbehaviour_ends_in_its_outcome_when_all_are_read_at_once(arrivals: Receiver) -> None:
+def test_receiver_misbehaviours_end_in_their_outcomes_when_read_at_once(arrivals: Receiver) -> None:
     rows = [(mode, stream, expected_outcomes) for mode, kinds, expected_outcomes in TABLE for stream in kinds]
     with running() as server:
         replies = greenlets([asking(arrivals, server, *row) for row in rows])
@@ -88,7 +88,7 @@ def test_every_misbehaviour_ends_in_its_outcome_when_all_are_read_at_once(arriva
     assert (SLICES[::2].count(False), SLICES[1::2].count(True)) == (0, 0)
 
 
-def test_connections_are_used_again_and_an_idle_one_that_closed_is_not(arrivals: Receiver) -> None:
+def test_receiver_reuses_connections_and_drops_a_closed_idle_one(arrivals: Receiver) -> None:
     with running() as server:
         slot = Slot(Origin(server.url("good")), arrivals.collect)
 
@@ -111,7 +111,7 @@ def test_connections_are_used_again_and_an_idle_one_that_closed_is_not(arrivals:
         slot.close()
 
 
-def test_over_tls_nothing_stays_behind_in_the_decrypted_buffer(arrivals: Receiver, certificate: Path) -> None:
+def test_receiver_over_tls_leaves_no_decrypted_bytes(arrivals: Receiver, certificate: Path) -> None:
     served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     served.load_cert_chain(certificate)
     body = b'{"choices":[{"message":{"content":"%s"},"finish_reason":"stop"}]}' % (b"a" * 200_000)
@@ -141,7 +141,7 @@ def test_over_tls_nothing_stays_behind_in_the_decrypted_buffer(arrivals: Receive
     slot.close()
 
 
-def test_a_mistake_in_taking_in_is_raised_where_the_call_is(arrivals: Receiver) -> None:
+def test_receiver_raises_a_bug_in_the_exchange_that_has_it(arrivals: Receiver) -> None:
     class Mistaken(Exchange):
         def _feed(self, at_ns: int, data: bytes) -> bool:
             raise ZeroDivisionError
@@ -155,7 +155,7 @@ def test_a_mistake_in_taking_in_is_raised_where_the_call_is(arrivals: Receiver) 
         call.hang_up()
 
 
-def test_an_alarm_never_goes_off_early_and_lets_others_run_meanwhile(arrivals: Receiver) -> None:
+def test_timer_is_never_early_and_lets_others_run(arrivals: Receiver) -> None:
     timer, turns = Timer(), []
 
     def waiting() -> list[int]:
@@ -189,7 +189,7 @@ MS = 1_000_000
         ([(1000, 16 * MS), (99, 16 * MS)], 0.0),  # under 2,000/s a wake-up each is no matter
     ],
 )
-def test_polls_stand_apart_where_tokens_come_thick_and_never_over_a_quarter_of_the_shortest_gap(
+def test_receiver_polls_are_at_most_a_quarter_of_the_shortest_gap_apart(
     arrivals: Receiver, windows: list[tuple[int, int]], apart_ms: float
 ) -> None:
     now_ns = arrivals._window_ns
@@ -200,7 +200,7 @@ def test_polls_stand_apart_where_tokens_come_thick_and_never_over_a_quarter_of_t
     assert arrivals.batch_ns == apart_ms * MS
 
 
-def test_nobody_stands_still_while_greenlets_are_ready_or_somebody_is_held_up(
+def test_receiver_does_not_wait_while_greenlets_are_ready_or_senders_blocked(
     arrivals: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stood: list[float] = []
@@ -230,7 +230,7 @@ def test_nobody_stands_still_while_greenlets_are_ready_or_somebody_is_held_up(
     timer.close()
 
 
-def test_who_connects_or_cannot_send_all_at_once_is_held_up() -> None:
+def test_origin_counts_blocked_connects_and_sends() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         target = Origin(f"http://127.0.0.1:{listener.getsockname()[1]}")
         seen: list[int] = []

@@ -51,7 +51,7 @@ def in_the_hub(work: Callable[[], None]) -> None:
     _gevent.sleep(0.01)
 
 
-def test_requests_that_begin_while_rows_are_held_go_out_behind_their_rows(
+def test_recorder_held_begin_rows_are_written_before_their_requests_go_out(
     record: RequestRecorder, begin: Callable[[], str], tmp_path: Path
 ) -> None:
     ledger = tmp_path / "requests-0.jsonl"
@@ -76,7 +76,7 @@ def test_requests_that_begin_while_rows_are_held_go_out_behind_their_rows(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the device that is always full is Linux's")
-def test_a_ledger_that_cannot_be_written_is_told_to_all_who_wait_for_it(
+def test_recorder_raises_an_unwritable_ledger_in_all_waiting_requests(
     record: RequestRecorder, begin: Callable[[], str]
 ) -> None:
     full = os.open("/dev/full", os.O_WRONLY)

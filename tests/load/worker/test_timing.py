@@ -77,7 +77,7 @@ def paced() -> Iterator[Paced]:
         thread.join(10)
 
 
-def test_times_are_the_servers_and_behind_a_slow_server_they_show_the_queue(paced: Paced, child: Any) -> None:
+def test_timing_is_the_servers_and_includes_the_queue_of_a_slow_one(paced: Paced, child: Any) -> None:
     """One user first; then 40 requests a second into a server that answers 6: the wait grows, the plan does not bend."""
     child.plan(
         paced, [{"users": 1, "requests": 10}, {"rate": "40/s", "law": "constant", "for": "0.5s", "max_in_flight": 64}]
