@@ -1,4 +1,4 @@
-"""The disk a run will need is told before it begins, from its plan."""
+"""The disk estimate before a run, from its plan."""
 
 from pathlib import Path
 from typing import Any

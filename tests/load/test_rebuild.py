@@ -1,4 +1,4 @@
-"""The bodies of an incident's requests are the very bytes that were sent, once each, or a reason why not."""
+"""Bodies rebuilt for incidents equal the sent ones, or a reason is given."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FACTS = Facts(
 
 
 class Sent:
-    """A run folder in which some steps were sent, as the workers' begin rows tell."""
+    """A run folder with the begin rows of some steps."""
 
     def __init__(self, path: Path) -> None:
         self.folder = RunFolder(path)
@@ -57,8 +57,8 @@ class Sent:
         self.rows.write({**row, "crc": zlib.crc32(request.body), "hash": digest, **wrong})
         return {"id": name, "step": step.index, "traffic": step.traffic}
 
-    def body(self, told: dict[str, Any]) -> bytes:
-        return (self.folder.incidents / str(told["body"])).read_bytes()
+    def body(self, bodies: dict[str, Any]) -> bytes:
+        return (self.folder.incidents / str(bodies["body"])).read_bytes()
 
 
 @pytest.fixture
@@ -72,47 +72,49 @@ def incident(n: int, in_flight: list[Any], admitted: list[Any] | None = None, ki
 
 def test_rebuild_stores_the_bodies_that_were_sent_with_images(sent: Sent) -> None:
     in_flight = [sent.send(0, n) for n in (3, 4, 5, 6, 17, 44)] + [sent.send(1, n) for n in (0, 25)]
-    told = rebuild.store(sent.folder, [incident(1, in_flight, [in_flight[0], sent.send(0, 1)])])[1]
-    assert [(t["id"], t["in_flight"]) for t in told] == [(f["id"], True) for f in in_flight] + [(told[-1]["id"], False)]
-    for t in told:
+    bodies = rebuild.store(sent.folder, [incident(1, in_flight, [in_flight[0], sent.send(0, 1)])])[1]
+    assert [(t["id"], t["in_flight"]) for t in bodies] == [(f["id"], True) for f in in_flight] + [
+        (bodies[-1]["id"], False)
+    ]
+    for t in bodies:
         assert sent.body(t) == sent.requests[t["id"]].body
         assert (t["why"], t["path"]) == (None, "/v1/chat/completions")
-    assert any(b"data:image/" in sent.body(t) for t in told)
+    assert any(b"data:image/" in sent.body(t) for t in bodies)
 
 
 def test_rebuild_stores_a_shared_body_once(sent: Sent) -> None:
     one, two = sent.send(0, 1), sent.send(0, 2)
-    told = rebuild.store(sent.folder, [incident(1, [one, two]), incident(2, [two])])
-    assert told[1][1]["body"] == told[2][0]["body"]
+    bodies = rebuild.store(sent.folder, [incident(1, [one, two]), incident(2, [two])])
+    assert bodies[1][1]["body"] == bodies[2][0]["body"]
     assert len(list((sent.folder.incidents / "bodies").iterdir())) == 2
 
 
 def test_rebuild_rejects_a_body_that_differs(sent: Sent) -> None:
     one, two = sent.send(0, 1, crc=1), sent.send(0, 2, len=5)
-    told = rebuild.store(sent.folder, [incident(1, [one, two])])[1]
-    assert [t["body"] for t in told] == [None, None]
-    assert all("length or CRC differ" in t["why"] for t in told)
+    bodies = rebuild.store(sent.folder, [incident(1, [one, two])])[1]
+    assert [t["body"] for t in bodies] == [None, None]
+    assert all("length or CRC differ" in t["why"] for t in bodies)
 
 
 def test_rebuild_prefers_deaths_within_its_limit(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
     failed, died, admitted = (sent.send(0, n) for n in (1, 2, 3))
     room = len(sent.requests[died["id"]].body) + 10
     monkeypatch.setattr(rebuild, "MAX_BYTES", room)
-    told = rebuild.store(sent.folder, [incident(1, [failed], kind="failure"), incident(2, [died], [admitted])])
-    assert told[2][0]["body"] is not None
-    assert "do not fit" in told[1][0]["why"]
-    assert "do not fit" in told[2][1]["why"]
+    bodies = rebuild.store(sent.folder, [incident(1, [failed], kind="failure"), incident(2, [died], [admitted])])
+    assert bodies[2][0]["body"] is not None
+    assert "do not fit" in bodies[1][0]["why"]
+    assert "do not fit" in bodies[2][1]["why"]
 
 
 def test_rebuild_without_time_stores_nothing_and_says_so(sent: Sent) -> None:
-    told = rebuild.store(sent.folder, [incident(1, [sent.send(0, 1)])], budget_s=-1.0)[1]
-    assert told[0]["body"] is None
-    assert "time" in told[0]["why"] or "reach" in told[0]["why"]
+    bodies = rebuild.store(sent.folder, [incident(1, [sent.send(0, 1)])], budget_s=-1.0)[1]
+    assert bodies[0]["body"] is None
+    assert "time" in bodies[0]["why"] or "reach" in bodies[0]["why"]
 
 
 def test_rebuild_lists_a_request_without_its_begin_row(sent: Sent) -> None:
-    told = rebuild.store(sent.folder, [incident(1, [{"id": "lc-9", "step": 9, "traffic": "text"}])])[1]
-    assert told[0]["why"] == "its begin row is not in the ledger"
+    bodies = rebuild.store(sent.folder, [incident(1, [{"id": "lc-9", "step": 9, "traffic": "text"}])])[1]
+    assert bodies[0]["why"] == "its begin row is not in the ledger"
 
 
 def test_incident_page_names_the_file_of_each_body_and_how_to_send_it(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Clients as they are: one that reads to the end, and one that hangs up when it was told to."""
+"""The behaviours plain and abort, and the behaviours' table."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def token(finish: str | None = None) -> bytes:
 
 
 class Stepping:
-    """Sends a token each time the client has taken the one before, so that a hang-up is met at the very token."""
+    """A server that sends one token for each that the client has read."""
 
     def __init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -156,7 +156,7 @@ def test_abort_after_a_time_is_done_by_the_sweeper(server: Stepping) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({}, "got none"),
         ({"at_token": "1..2", "after": "1s"}, "at_token and after"),
@@ -166,8 +166,8 @@ def test_abort_after_a_time_is_done_by_the_sweeper(server: Stepping) -> None:
         ({"at_tokens": 3}, "Extra inputs"),
     ],
 )
-def test_abort_options_reject_contradictions(given: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValidationError, match=told):
+def test_abort_options_reject_contradictions(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
         AbortOptions.model_validate(given)
 
 

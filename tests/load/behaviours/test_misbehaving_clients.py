@@ -1,4 +1,7 @@
-"""Clients that are slow, rude or silent, on real sockets: what the server sees of them, and what it comes to."""
+"""Slow, rude and silent clients on real sockets.
+
+Each test checks what the server receives and which outcome the request has.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,11 @@ BODY = b'{"messages":[{"role":"user","content":"' + b"word " * 40 + b'"}]}'
 
 @dataclass
 class Seen:
-    """What one connection brought: its pieces with their times, and how it ended."""
+    """One connection as the server saw it: its pieces with times, and its end."""
 
     pieces: list[bytes] = field(default_factory=list)
     end: str = ""
-    over: threading.Event = field(default_factory=threading.Event)
+    done: threading.Event = field(default_factory=threading.Event)
     got_request: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -38,7 +41,10 @@ class Seen:
 
 
 class Recorder:
-    """Writes down what clients send; answers each whole request with `answer` (None: never), in `gulp`-byte reads."""
+    """A server that records what clients send, in reads of `gulp` bytes.
+
+    It answers each complete request with `answer` (None: never).
+    """
 
     def __init__(self) -> None:
         self.answer: bytes | None = stream(*GOOD)
@@ -79,7 +85,7 @@ class Recorder:
                 seen.end = "closed"
             except OSError as e:
                 seen.end = type(e).__name__
-        seen.over.set()
+        seen.done.set()
 
     def close(self) -> None:
         self.listener.shutdown(socket.SHUT_RDWR)
@@ -119,7 +125,7 @@ def ask(
 
 def only(server: Recorder) -> Seen:
     (seen,) = server.seen
-    assert seen.over.wait(10), "the connection is let go of"
+    assert seen.done.wait(10), "the connection is let go of"
     return seen
 
 
@@ -185,7 +191,7 @@ def test_churn_opens_a_connection_for_each_request(server: Recorder) -> None:
     replies = [ask(server, "churn", slot=slot) for _ in range(3)]
     assert {r.outcome for r in replies} == {"ok"}
     assert len(server.seen) == 4
-    assert all(seen.over.wait(10) for seen in server.seen[1:])
+    assert all(seen.done.wait(10) for seen in server.seen[1:])
     assert ask(server, "plain", slot=slot).outcome == "ok"
     assert len(server.seen) == 4, "the slot's own connection is still good"
     slot.close()

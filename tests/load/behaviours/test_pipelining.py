@@ -1,4 +1,4 @@
-"""Several requests at once on one connection: every answer is read, and each comes to what it is."""
+"""Pipelined requests on one connection: every answer has its own outcome."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def answer(request_id: str) -> bytes:
 
 
 def asked(says: Callable[[socket.socket], None], limits: WireTimeouts | None = None) -> list[Reply]:
-    """Three requests to a server that reads them all and then does as it is told."""
+    """Send three requests to a server that reads them all and then runs `says`."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -46,17 +46,17 @@ def asked(says: Callable[[socket.socket], None], limits: WireTimeouts | None = N
     second = PipelinedExchange(calls[1], first, Slot(target), Progress())
     third = PipelinedExchange(calls[2], second, Slot(target), Progress())
     first.pipelined = [second, third]
-    over = threading.Event()
+    done = threading.Event()
 
     def sweep() -> None:
-        while not over.wait(0.01):
+        while not done.wait(0.01):
             for call in (first, second, third):
                 call.sweep(time.monotonic_ns())
 
     sweeper = threading.Thread(target=sweep)
     sweeper.start()
     replies = [BEHAVIOURS["pipeline"].act(first), *(pipeline.act_pipelined(c, first) for c in (second, third))]
-    over.set()
+    done.set()
     for it in (sweeper, thread):
         it.join(10)
     listener.close()

@@ -1,4 +1,4 @@
-"""Workers on other machines: places, rows in order and once, orders, clocks, what a lost one leaves undone."""
+"""Workers on other machines: slots, rows, commands, clocks, lost workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from loadchaos.core.ledger import parquet
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.writer import Writer
-from loadchaos.load.cluster import master as gather
+from loadchaos.load.cluster import master as master_module
 from loadchaos.load.cluster import messages, worker_link
 from loadchaos.load.cluster.lost_workers import PhaseBegins, unsent_share
 from loadchaos.load.worker import bundle
@@ -30,7 +30,10 @@ ROW = b'{"row":"heartbeat","at_ns":1}\n'
 
 
 class Wire:
-    """Stands for Locust's runner: what is sent can be looked at, what comes is handed in."""
+    """A fake of Locust's runner.
+
+    Records what is sent, delivers what a test gives.
+    """
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, dict[str, Any], str | None]] = []
@@ -42,7 +45,7 @@ class Wire:
     def register_message(self, msg_type: str, listener: Callable[..., None], concurrent: bool = False) -> None:
         self.listeners[msg_type] = listener
 
-    def comes(self, kind: str, client: str = "w", **data: Any) -> tuple[str, dict[str, Any]]:
+    def deliver(self, kind: str, client: str = "w", **data: Any) -> tuple[str, dict[str, Any]]:
         """A message arrives; what is answered last."""
         self.listeners[kind](environment=None, msg=SimpleNamespace(data=data, node_id=client))
         return self.sent[-1][:2]
@@ -70,22 +73,24 @@ class Master:
         self.folder, self.wire = folder, Wire()
         self.begun: list[int] = []
         self.on_end: list[LedgerError | None] = []
-        self.gatherer = gather.Coordinator(self.wire, folder, workers, wait_s, self.begun.append, self.on_end.append)
+        self.coordinator = master_module.Coordinator(
+            self.wire, folder, workers, wait_s, self.begun.append, self.on_end.append
+        )
 
     def hello(self, token: str, **versions: str) -> tuple[str, dict[str, Any]]:
-        return self.wire.comes(messages.HELLO, token=token, host=token, versions={**messages.versions(), **versions})
+        return self.wire.deliver(messages.HELLO, token=token, host=token, versions={**messages.versions(), **versions})
 
     def joined(self, *tokens: str) -> None:
         for slot, token in enumerate(tokens):
             assert self.hello(token)[0] == messages.WELCOME
-            self.wire.comes(messages.PING, client=token, slot=slot, token=token, mine_ns=7, commands=0)
+            self.wire.deliver(messages.PING, client=token, slot=slot, token=token, mine_ns=7, commands=0)
 
     def seen(self, what: str) -> list[dict[str, Any]]:
         rows = map(json.loads, (self.folder / "requests-master.jsonl").read_bytes().splitlines())
         return [r for r in rows if r.get("what") == what]
 
 
-def turn_until(condition: Callable[[], Any]) -> None:
+def wait_until(condition: Callable[[], Any]) -> None:
     """Let greenlets run until it is true."""
     deadline = time.monotonic() + 60
     while not condition():
@@ -106,7 +111,7 @@ def test_master_gives_slots_and_plan_and_begins_with_the_last_worker(master: Mas
     sleep(0.2)
     assert master.begun == []
     master.joined("a", "b")
-    turn_until(lambda: master.begun)
+    wait_until(lambda: master.begun)
     assert master.begun == [2]
     assert [r["worker"] for r in master.seen("joined")] == [0, 1]
 
@@ -123,7 +128,7 @@ def test_master_refuses_a_worker_of_another_version(master: Master, which: str, 
 
 def test_master_lets_a_late_worker_wait_and_records_it_once(master: Master) -> None:
     master.joined("a", "b")
-    turn_until(lambda: master.begun)
+    wait_until(lambda: master.begun)
     assert master.hello("c")[0] == messages.WAIT
     assert master.hello("c")[0] == messages.WAIT
     assert [r["host"] for r in master.seen("late")] == ["c"]
@@ -136,7 +141,7 @@ def test_master_writes_rows_once_and_in_order(master: Master) -> None:
 
     def send(offset: int, rows: bytes) -> dict[str, Any]:
         data = messages.compress(rows)
-        return master.wire.comes(messages.ROWS, slot=1, token="b", offset=offset, rows=data, sent_ns=now_ns)[1]
+        return master.wire.deliver(messages.ROWS, slot=1, token="b", offset=offset, rows=data, sent_ns=now_ns)[1]
 
     assert send(len(first), second) == {"part": 0, "received": 0, "resend": True}, "one before it is missing"
     assert send(0, first) == {"part": 0, "received": len(first), "resend": False}
@@ -161,8 +166,8 @@ def test_master_ignores_rows_of_unknown_workers(master: Master) -> None:
 def test_master_records_a_slow_worker_once(master: Master) -> None:
     master.joined("a", "b")
     for n in range(2):
-        long_ago = time.monotonic_ns() - 3 * gather.SLOW_NS
-        master.wire.comes(
+        long_ago = time.monotonic_ns() - 3 * master_module.SLOW_NS
+        master.wire.deliver(
             messages.ROWS, slot=0, token="a", offset=n * len(ROW), rows=messages.compress(ROW), sent_ns=long_ago
         )
     assert [r["worker"] for r in master.seen("slow")] == [0]
@@ -172,36 +177,36 @@ def test_master_sends_commands_to_all_and_again_to_those_that_missed_some(master
     master.joined("a", "b")
     with (master.folder / "control.jsonl").open("w") as f:
         f.write('{"row":"control","at_ns":1,"what":"pause","why":""}\n')
-    turn_until(lambda: master.wire.kinds()[messages.CONTROL] == 2)
-    kind, data = master.wire.comes(messages.PING, client="a", slot=0, token="a", mine_ns=7, commands=0)
+    wait_until(lambda: master.wire.kinds()[messages.CONTROL] == 2)
+    kind, data = master.wire.deliver(messages.PING, client="a", slot=0, token="a", mine_ns=7, commands=0)
     assert (kind, data["first"], data["rows"][0]["what"]) == (messages.CONTROL, 0, "pause")
-    assert master.wire.comes(messages.PING, client="a", slot=0, token="a", mine_ns=7, commands=1)[0] == messages.PONG
+    assert master.wire.deliver(messages.PING, client="a", slot=0, token="a", mine_ns=7, commands=1)[0] == messages.PONG
 
 
 def test_master_ends_the_load_when_all_workers_are_done(master: Master) -> None:
     master.joined("a", "b")
-    turn_until(lambda: master.begun)
-    master.wire.comes(messages.DONE, slot=0, token="a", why="done")
-    master.wire.comes(messages.DONE, slot=1, token="b", why="done")
-    turn_until(lambda: master.on_end)
+    wait_until(lambda: master.begun)
+    master.wire.deliver(messages.DONE, slot=0, token="a", why="done")
+    master.wire.deliver(messages.DONE, slot=1, token="b", why="done")
+    wait_until(lambda: master.on_end)
     assert master.on_end == [None]
     assert not [r for r in master.seen("begin") if r["row"] == "missed"]
 
 
 def test_master_ends_with_an_error_without_any_worker(tmp_path: Path) -> None:
     master = Master(tmp_path, wait_s=0.1)
-    turn_until(lambda: master.on_end)
+    wait_until(lambda: master.on_end)
     assert "no worker connected within 0.1 s" in str(master.on_end[0])
 
 
 def test_master_records_an_absent_worker_and_its_missed_share(tmp_path: Path) -> None:
     master = Master(tmp_path, wait_s=0.3)
     master.joined("a")
-    turn_until(lambda: master.begun)
+    wait_until(lambda: master.begun)
     assert master.begun == [1]
     assert [r["worker"] for r in master.seen("absent")] == [1]
-    master.wire.comes(messages.DONE, slot=0, token="a", why="done")
-    turn_until(lambda: master.on_end)
+    master.wire.deliver(messages.DONE, slot=0, token="a", why="done")
+    wait_until(lambda: master.on_end)
     rows = [json.loads(line) for line in (tmp_path / "requests-master.jsonl").read_bytes().splitlines()]
     assert [(r["traffic"], r["why"], r["count"]) for r in rows if r["row"] == "missed"] == [("text", "worker_lost", 50)]
 
@@ -213,14 +218,14 @@ def test_worker_link_sends_rows_measures_the_clock_and_resends(tmp_path: Path) -
     wire, file = Wire(), tmp_path / "requests-3.jsonl"
     link = worker_link.WorkerLink(wire, tmp_path, 3, "t", lambda: None)
     file.write_bytes(ROW * 2 + b'{"row":"begin","id"')
-    turn_until(lambda: wire.kinds()[messages.ROWS])
+    wait_until(lambda: wire.kinds()[messages.ROWS])
     _, data, _ = next(s for s in wire.sent if s[0] == messages.ROWS)
     assert (data["offset"], messages.decompress(data["rows"]), data["slot"]) == (0, ROW * 2, 3)
-    wire.comes(messages.ACK, received=0, resend=True)
-    turn_until(lambda: wire.kinds()[messages.ROWS] == 2)
+    wire.deliver(messages.ACK, received=0, resend=True)
+    wait_until(lambda: wire.kinds()[messages.ROWS] == 2)
     assert wire.sent[-1][1]["offset"] == 0
     for _ in range(8):
-        wire.comes(messages.PONG, mine_ns=time.monotonic_ns(), theirs_ns=time.monotonic_ns() + 10**12)
+        wire.deliver(messages.PONG, mine_ns=time.monotonic_ns(), theirs_ns=time.monotonic_ns() + 10**12)
     assert link.known.is_set()
     assert abs(link.clock.offset_ns - 10**12) < 50_000_000
 
@@ -231,7 +236,7 @@ def test_worker_link_finishes_only_when_the_master_has_every_row(tmp_path: Path)
     file.write_bytes(ROW)
     assert not link.finish("done", 0.3)
     assert wire.kinds()[messages.DONE] == 0
-    wire.comes(messages.ACK, received=len(ROW), resend=False)
+    wire.deliver(messages.ACK, received=len(ROW), resend=False)
     assert link.finish("done", 0.3)
     assert wire.sent[-1][1] == {"why": "done", "size": len(ROW), "slot": 0, "token": "t"}
 
@@ -245,12 +250,12 @@ class Through(Wire):
 
     def send_message(self, msg_type: str, data: dict[str, Any] | None = None, client_id: str | None = None) -> None:
         super().send_message(msg_type, data, client_id)
-        kind, answer = self._master.wire.comes(msg_type, client="a", **(data or {}))
+        kind, answer = self._master.wire.deliver(msg_type, client="a", **(data or {}))
         if kind in (messages.ACK, messages.PONG):
-            spawn(self._hears, kind, answer)
+            spawn(self._on_answer, kind, answer)
 
-    def _hears(self, kind: str, answer: dict[str, Any]) -> None:
-        self.comes(kind, **answer)
+    def _on_answer(self, kind: str, answer: dict[str, Any]) -> None:
+        self.deliver(kind, **answer)
 
 
 def test_worker_link_sends_part_after_part_and_converts_them(tmp_path: Path) -> None:
@@ -272,7 +277,7 @@ def test_worker_link_sends_part_after_part_and_converts_them(tmp_path: Path) -> 
     assert [r["host"] for r in reported if r["row"] == "header"] == ["h"] * 3
     assert [r for r in reported if r["row"] != "header"] == rows
     assert parquet.part_of(copy, 2).read_bytes() == parquet.part_of(here, 2).read_bytes()
-    turn_until(lambda: parquet.parquet_of(parquet.part_of(here, 1)).exists() and not parquet.part_of(here, 1).exists())
+    wait_until(lambda: parquet.parquet_of(parquet.part_of(here, 1)).exists() and not parquet.part_of(here, 1).exists())
     assert list(Tail(here).rows()) == reported
 
 
@@ -370,7 +375,7 @@ def test_bundle_refuses_to_read_elsewhere_on_the_worker(tmp_path: Path, named: s
 
 def test_master_ignores_rows_of_a_slot_that_nobody_has(master: Master) -> None:
     master.hello("x", loadchaos="other")
-    master.wire.comes(messages.ROWS, slot=1, token="", offset=0, rows=messages.compress(ROW), sent_ns=0)
+    master.wire.deliver(messages.ROWS, slot=1, token="", offset=0, rows=messages.compress(ROW), sent_ns=0)
     assert not (master.folder / "requests-1.jsonl").exists()
 
 

@@ -1,4 +1,7 @@
-"""A server's facts with words of unequal cost, a counter that knows them, and steps made by hand."""
+"""Fixtures.
+
+Facts with words of unequal cost, a token counter, plain steps.
+"""
 
 import json
 from collections.abc import Callable

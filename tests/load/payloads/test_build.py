@@ -1,4 +1,7 @@
-"""What is sent has the length the plan says, images that decode and are new as promised, and fits the server."""
+"""Built requests.
+
+Exact lengths, valid unique images, fitted to the server.
+"""
 
 import base64
 import io
@@ -203,10 +206,10 @@ def test_image_tokens_qwen_matches_the_published_table(width: int, height: int, 
 
 def test_near_limit_rungs_have_length_output_and_expectation(facts: Facts, step: Steps, counted: Count) -> None:
     ladder = near_limit.Options()
-    for n, turn in enumerate(ladder.variants()):
-        rung = turn.rung
+    for n, variant in enumerate(ladder.variants()):
+        rung = variant.rung
         assert rung is not None
-        request = build(step({"near_limit": turn}, n), facts)
+        request = build(step({"near_limit": variant}, n), facts)
         assert request.edge == rung.margin
         assert counted(request) == request.tokens == 4096 + rung.margin
         body = json.loads(request.body)
@@ -232,16 +235,16 @@ def test_near_limit_uses_the_smaller_limit_or_the_profiles(facts: Facts, step: S
     given = near_limit.Options(limit=1344).variants()[0]
     assert build(step({"near_limit": given}), replace(facts, max_model_len=None)).tokens == 244
     assert build(step({"near_limit": given}), facts).tokens == 2996
-    blocks_untold = replace(facts, dialect="lmdeploy", version="0.6.0")
-    assert build(step({"near_limit": given}), blocks_untold).tokens == 244
+    without_blocks = replace(facts, dialect="lmdeploy", version="0.6.0")
+    assert build(step({"near_limit": given}), without_blocks).tokens == 244
 
 
 def test_near_limit_bounds_the_answer_by_the_kv_cache(facts: Facts, step: Steps) -> None:
     small = replace(facts, dialect="lmdeploy", version="0.18", max_model_len=16384, input_limit=10880)
     for margin, room in ((-40, 39), (-20, 19), (-1, 1)):
         for output, asked in (("one", 1), ("edge", room), ("over", room + 64)):
-            turn = near_limit.Options(rung=near_limit.Rung.model_validate({"margin": margin, "output": output}))
-            request = build(step({"near_limit": turn}), small)
+            variant = near_limit.Options(rung=near_limit.Rung.model_validate({"margin": margin, "output": output}))
+            request = build(step({"near_limit": variant}), small)
             assert (request.tokens, request.max_tokens) == (10881 + margin, asked)
 
 

@@ -1,4 +1,4 @@
-"""Conversations grow turn by turn to their exact length; other scripts and sampling fields reach the body as asked."""
+"""Conversations, scripts, sampling, structured output and tools."""
 
 import json
 from collections.abc import Callable
@@ -45,11 +45,11 @@ def test_conversation_grows_turn_by_turn_to_its_length(knowing: Facts, step: Ste
     payload = talk(turns=5, tokens=500, parallel=2)
     requests = [build(step(payload, n), knowing) for n in range(20)]
     for n, request in enumerate(requests):
-        turn = n // 2 % 5
+        number = n // 2 % 5
         roles = [m["role"] for m in messages(request)]
-        assert roles == ["user", "assistant"] * turn + ["user"]
+        assert roles == ["user", "assistant"] * number + ["user"]
         assert counted(request, knowing.text) == request.tokens
-        assert (request.tokens == 500) is (turn == 4)
+        assert (request.tokens == 500) is (number == 4)
 
 
 def test_conversation_turn_begins_with_all_of_the_previous_one(knowing: Facts, step: Steps) -> None:
@@ -165,7 +165,7 @@ def test_tools_are_in_the_body_and_make_the_length_unknown(facts: Facts, step: S
 
 
 @pytest.mark.parametrize(
-    ("model", "given", "told"),
+    ("model", "given", "message"),
     [
         (sampling.Options, {"n": "-1..2"}, "0 or more"),
         (sampling.Options, {"n": "1..2", "temperature": 0}, "a temperature above 0"),
@@ -174,6 +174,6 @@ def test_tools_are_in_the_body_and_make_the_length_unknown(facts: Facts, step: S
         (conversation.Options, {"tokens": 0}, "at least 1 token"),
     ],
 )
-def test_payload_options_reject_nonsense(model: Any, given: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValidationError, match=told):
+def test_payload_options_reject_nonsense(model: Any, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
         model.model_validate(given)

@@ -1,4 +1,4 @@
-"""The corpus is what its manifest says, small, and sent file by file with what a right server answers."""
+"""The hostile images: the corpus, its manifest, and how it is sent."""
 
 import base64
 import hashlib
@@ -99,8 +99,8 @@ def test_hostile_images_skip_non_images_with_a_note(tmp_path: Path, facts: Facts
         (tmp_path / name).write_bytes(b"x")
     options = hostile_images.Options(folder=str(tmp_path))
     assert [(e.file, e.mime) for e in options.selected()] == [("a.PNG", "image/png"), ("b.avif", "image/avif")]
-    (told,) = options.notes()
-    assert told == f"{tmp_path}: not sent, because their names are not those of images: readme.md, run.sh"
+    (message,) = options.notes()
+    assert message == f"{tmp_path}: not sent, because their names are not those of images: readme.md, run.sh"
     assert "readme.md, run.sh" in options.describe()
     asked_for = hostile_images.Options(folder=str(tmp_path), only=("readme.md",))
     assert base64.b64encode(b"x").decode() in url_of(step({"hostile_images": asked_for}), facts)
@@ -117,14 +117,14 @@ def test_hostile_images_reject_a_folder_without_images(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"only": ["bomb.pgn"]}, "did you mean bomb.png"),
         ({"folder": "/nowhere/at/all"}, "cannot be read as a folder of images"),
     ],
 )
-def test_hostile_images_reject_unknown_files(given: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValidationError, match=told):
+def test_hostile_images_reject_unknown_files(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
         hostile_images.Options.model_validate(given)
 
 

@@ -1,4 +1,4 @@
-"""Formats, shapes, neighbours and names of images do what the dial says; formulas agree with what servers count."""
+"""Image formats, shapes, near duplicates, names and token formulas."""
 
 import base64
 import io

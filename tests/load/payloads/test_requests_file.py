@@ -1,4 +1,4 @@
-"""Requests out of files go out as they stand there, whatever tool wrote the file; what is none is told with its line."""
+"""Requests from files are sent unchanged; invalid ones name their line."""
 
 import json
 from collections.abc import Callable
@@ -76,10 +76,10 @@ def test_requests_file_images_by_path_become_data_urls(tmp_path: Path, facts: Fa
 
 
 def test_requests_file_sharegpt_sends_each_question_with_its_history(tmp_path: Path, facts: Facts, step: Steps) -> None:
-    said = [{"from": "gpt", "value": "cut off"}, {"from": "human", "value": "héllo"}, {"from": "gpt", "value": "hi"},
+    messages = [{"from": "gpt", "value": "cut off"}, {"from": "human", "value": "héllo"}, {"from": "gpt", "value": "hi"},
             {"from": "human", "value": "and?"}, {"from": "gpt", "value": "bye"}]  # fmt: skip
     file = tmp_path / "sharegpt.json"
-    file.write_text(json.dumps([{"id": "a", "conversations": said}, {"id": "b", "conversations": []}]))
+    file.write_text(json.dumps([{"id": "a", "conversations": messages}, {"id": "b", "conversations": []}]))
     first, second, again = (sent(str(file), step, facts, n)[1] for n in range(3))
     assert first["messages"] == [{"role": "user", "content": "héllo"}]
     assert second["messages"] == [
@@ -113,7 +113,7 @@ def test_requests_file_reads_aiperf_inputs_of_every_kind(tmp_path: Path, facts: 
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "holds no request"),
         ('{"prompt": "a"}\n{"prompt": \n', r"r\.jsonl:2:12: no JSON"),
@@ -129,10 +129,10 @@ def test_requests_file_reads_aiperf_inputs_of_every_kind(tmp_path: Path, facts: 
         ('{"messages": [{"content": [{"type": "image_url", "image_url": "no.png"}]}]}', r"r\.jsonl:1: .*no\.png"),
     ],
 )
-def test_requests_file_reports_an_invalid_request_with_its_line(text: str, told: str, tmp_path: Path) -> None:
+def test_requests_file_reports_an_invalid_request_with_its_line(text: str, message: str, tmp_path: Path) -> None:
     file = tmp_path / "r.jsonl"
     file.write_text(text)
-    with pytest.raises(ValidationError, match=told):
+    with pytest.raises(ValidationError, match=message):
         requests_file.Options(file=str(file))
 
 

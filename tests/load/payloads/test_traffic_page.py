@@ -1,4 +1,4 @@
-"""docs/traffic.md names every payload and every behaviour with all of its options, and values that they take."""
+"""docs/traffic.md lists every payload and behaviour with all options."""
 
 import re
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ def row_of(name: str) -> str:
 
 
 def values(row: str) -> Iterator[tuple[str, str]]:
-    """(option, value as YAML) of each that the page shows, those with choices once for each."""
+    """Yield (option, value as YAML) of a row, each choice by itself."""
     options = row.split("|")[2]
     for name, value in re.findall(r"`(\w+)` \(((?:\[[^]]*\]|\{[^}]*\}|[^()\s:]+))", options):
         yield name, value

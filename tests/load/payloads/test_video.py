@@ -1,4 +1,4 @@
-"""Short videos: files that decode frame by frame, new or repeated as asked, and as long as the server counts them."""
+"""Videos: valid files, new or repeated as asked, tokens as measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real headless Chromium, driven over the pipe of its own debugging protocol: no driver, no library, no port."""
+"""Headless Chromium driven through its debugging pipe, without a library."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Browser:
             message["sessionId"] = self._session
         os.write(self._out, json.dumps(message).encode() + b"\0")
         while (answer := self._next()).get("id") != self._n:
-            self._hear(answer)
+            self._on_event(answer)
         assert "error" not in answer, (method, answer["error"])
         return answer["result"]
 
@@ -80,10 +80,10 @@ class Browser:
             assert data, f"Chromium has ended; see {self.log}"
             self._rest += data
         message, _, self._rest = self._rest.partition(b"\0")
-        told: dict[str, Any] = json.loads(message)
-        return told
+        parsed: dict[str, Any] = json.loads(message)
+        return parsed
 
-    def _hear(self, event: dict[str, Any]) -> None:
+    def _on_event(self, event: dict[str, Any]) -> None:
         if event.get("method") == "Runtime.exceptionThrown":
             self.errors.append(json.dumps(event["params"]["exceptionDetails"])[:500])
         elif event.get("method") == "Log.entryAdded" and event["params"]["entry"]["level"] == "error":

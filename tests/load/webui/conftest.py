@@ -1,4 +1,4 @@
-"""The web UI over a fake Locust (a Flask app, no process), and a real `loadchaos run --web`."""
+"""Fixtures: the web UI over a fake Locust, and a real `run --web`."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Extended:
     client: FlaskClient
     environment: Environment
 
-    def tell(self, what: str, **more: Any) -> None:
+    def write_session_row(self, what: str, **more: Any) -> None:
         self.session.write({"row": "session", "what": what, **more})
 
     def until(self, condition: Callable[[], Any]) -> Any:
@@ -106,8 +106,8 @@ class Extended:
         return value
 
     def state(self) -> dict[str, Any]:
-        told: dict[str, Any] = self.get("/loadchaos/state").get_json()
-        return told
+        state: dict[str, Any] = self.get("/loadchaos/state").get_json()
+        return state
 
     def get(self, path: str, **headers: str) -> Any:
         return self.client.get(path, headers={"Host": f"127.0.0.1:{PORT}", **headers}, buffered=True)
@@ -124,14 +124,14 @@ class Extended:
         """A run with a load, as the session tells of it."""
         folder = RunFolder(self.home / "runs" / "small-1")
         folder.path.mkdir(parents=True)
-        self.tell("run", folder=str(folder.path))
-        self.tell("load", folder=str(folder.path))
+        self.write_session_row("run", folder=str(folder.path))
+        self.write_session_row("load", folder=str(folder.path))
         self.until(lambda: self.state()["phase"] == "load")
         return folder
 
     def load_ends(self) -> None:
         """Its load is over: it is judged now."""
-        self.tell("load_over")
+        self.write_session_row("load_over")
         self.until(lambda: self.state()["phase"] == "judging")
 
     def commands(self, path: Path) -> list[dict[str, Any]]:
@@ -169,14 +169,14 @@ class Session:
     process: subprocess.Popen[bytes]
 
     @property
-    def told(self) -> str:
+    def output(self) -> str:
         return (self.home / "out.txt").read_text()
 
     @property
     def url(self) -> str:
         deadline = time.monotonic() + 60
-        while (found := re.search(r"web UI: (http://\S+)", self.told)) is None:
-            assert time.monotonic() < deadline and self.process.poll() is None, self.told
+        while (found := re.search(r"web UI: (http://\S+)", self.output)) is None:
+            assert time.monotonic() < deadline and self.process.poll() is None, self.output
             time.sleep(0.05)
         return found[1]
 

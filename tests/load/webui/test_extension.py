@@ -1,4 +1,4 @@
-"""What we add to Locust's web UI, over a fake Locust: commands written, pages shown, and who is sent away."""
+"""The extension of Locust's web UI, over a fake Locust."""
 
 import json
 
@@ -30,9 +30,9 @@ def test_edit_during_the_load_is_a_command_of_the_run(ui: Extended) -> None:
 
 
 def test_start_with_another_host_is_refused_with_the_reason(ui: Extended) -> None:
-    told = ui.post("/swarm", data={"user_count": "1", "spawn_rate": "1", "host": "http://production"}).get_json()
-    assert not told["success"]
-    assert "--target" in told["message"]
+    answer = ui.post("/swarm", data={"user_count": "1", "spawn_rate": "1", "host": "http://production"}).get_json()
+    assert not answer["success"]
+    assert "--target" in answer["message"]
     assert ui.environment.runner.state == "ready"
 
 
@@ -41,8 +41,8 @@ def test_start_is_refused_while_a_run_is_judged(ui: Extended) -> None:
     ui.environment.runner.state = "running"
     ui.load_ends()
     assert ui.environment.runner.stops == 1
-    told = ui.post("/swarm", data={"user_count": "1", "spawn_rate": "1"}).get_json()
-    assert "judged" in told["message"]
+    answer = ui.post("/swarm", data={"user_count": "1", "spawn_rate": "1"}).get_json()
+    assert "judged" in answer["message"]
 
 
 def test_stop_in_locust_stops_the_run(ui: Extended) -> None:
@@ -99,7 +99,7 @@ def test_reports_and_incidents_are_served_and_the_plan_is_not(ui: Extended) -> N
     home = folder.incidents / "001-x"
     home.mkdir(parents=True)
     (home / "incident.md").write_text("<script>alert(1)</script>")
-    ui.tell("over", folder=str(folder.path), exit_code=1, error=None, verdict="fail")
+    ui.write_session_row("over", folder=str(folder.path), exit_code=1, error=None, verdict="fail")
     ui.until(lambda: ui.state()["phase"] == "idle")
     assert [link["href"] for link in ui.state()["links"]] == ["report.html", "incidents/001-x/incident.md"]
     assert ui.get("/loadchaos/runs/small-1/report.html").status_code == 200

@@ -1,4 +1,4 @@
-"""A load process of a session that is killed: noticed at once, told, and what it cost is no pass."""
+"""A killed load process of a web session: noticed, reported and judged."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def loaded(session: Session, processes: int) -> list[dict[str, Any]]:
         files = [path.read_text().splitlines() for run in session.runs() for path in run.glob("requests-*.jsonl")]
         if len(files) == processes and all(any('"end"' in line for line in lines) for lines in files):
             return [json.loads(lines[0]) for lines in files]
-        assert time.monotonic() < deadline, session.told
+        assert time.monotonic() < deadline, session.output
         time.sleep(0.1)
 
 
 def ends_as_unknown(session: Session) -> Path:
-    assert session.process.wait(60) == 3, session.told
+    assert session.process.wait(60) == 3, session.output
     (run,) = session.runs()
     verdict = json.loads((run / "verdict.json").read_text())
     assert (verdict["verdict"], verdict["failures"]) == ("unknown", [])
     check = next(c for c in verdict["checks"] if c["name"] == "load_process")
     assert check["verdict"] == "unknown"
-    assert "start it again" in session.told
+    assert "start it again" in session.output
     return run
 
 
@@ -49,7 +49,7 @@ def test_web_ui_run_stops_when_one_of_two_processes_is_lost(web: Callable[..., S
     killed.kill()
     at = time.monotonic_ns()
     run = ends_as_unknown(session)
-    assert f"1 of 2 load processes ended in the middle (pid {killed.pid})" in session.told
+    assert f"1 of 2 load processes ended in the middle (pid {killed.pid})" in session.output
     orders = [json.loads(line) for line in (run / "control.jsonl").read_text().splitlines()]
     stop = next(row for row in orders if row.get("what") == "stop")
     assert "ended in the middle" in stop["why"]

@@ -1,4 +1,4 @@
-"""Commands of the web UI as a run obeys them: by the rules of every attack, and answered in events."""
+"""Commands of the web UI in a run: authorisation, events, verdict."""
 
 import time
 from pathlib import Path
@@ -147,9 +147,9 @@ def test_verdict_lists_what_was_done_in_the_web_ui() -> None:
         {"row": "run", "at_ns": 9 * s, "what": "end"},
     ):
         judge.feed(row)
-    told = judge.verdict()
-    assert told["by_hand"] == ["3.0 s: 4 users"]
-    assert told["notes"] == ["changed by hand during the run: 3.0 s: 4 users"]
+    result = judge.verdict()
+    assert result["by_hand"] == ["3.0 s: 4 users"]
+    assert result["notes"] == ["changed by hand during the run: 3.0 s: 4 users"]
 
 
 def test_verdict_of_an_untouched_run_lists_no_web_commands() -> None:

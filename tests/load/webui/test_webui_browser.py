@@ -1,4 +1,4 @@
-"""The cockpit as a person uses it: a real run on the embedded server, in a real headless Chromium."""
+"""The web UI in a headless Chromium, with a real run on the simulator."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
 
 
 def verdict(run: Path) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads((run / "verdict.json").read_text())
-    return told
+    result: dict[str, Any] = json.loads((run / "verdict.json").read_text())
+    return result
 
 
 @pytest.mark.timeout(240)
@@ -96,8 +96,8 @@ def test_web_ui_start_attack_death_incident_edit_stop_and_start_again(
     report = browser.until(
         f"[...{STRIP}.querySelectorAll('a')].find(a => a.textContent == 'report').href", "the report"
     )
-    told = verdict(run)
-    assert [text.partition(": ")[2] for text in told["by_hand"]] == [
+    result = verdict(run)
+    assert [text.partition(": ")[2] for text in result["by_hand"]] == [
         "reset_prefix_cache fired",
         "4 users at 10 a second (planned: 10)",
         "sigkill_engine_core fired",
@@ -106,7 +106,7 @@ def test_web_ui_start_attack_death_incident_edit_stop_and_start_again(
     users = [r["users"] for r in rows(run) if r["row"] == "heartbeat"]
     assert users[0] == 10
     assert 4 in users
-    (failure,) = told["failures"]
+    (failure,) = result["failures"]
     assert failure["attribution"] == "expected"
 
     browser.click(button("New"), "New")
@@ -144,7 +144,7 @@ def test_web_ui_page_learns_of_a_load_it_did_not_start(browser: Browser, web: Ca
 def test_web_ui_off_loopback_asks_for_the_password_printed_once(web: Callable[..., Session]) -> None:
     session = web("--web-host", "0.0.0.0")
     url = session.url.replace("0.0.0.0", "127.0.0.1")
-    found = re.search(r"login: loadchaos, password: (\S+)", session.told)
+    found = re.search(r"login: loadchaos, password: (\S+)", session.output)
     assert found is not None
     with httpx.Client(base_url=url, trust_env=False, timeout=30) as client:
         for path in ("/", "/loadchaos/state", "/stats/requests", "/loadchaos/panel/server"):
@@ -158,5 +158,5 @@ def test_web_ui_off_loopback_asks_for_the_password_printed_once(web: Callable[..
         assert client.get("/loadchaos/state").json()["phase"] == "idle"
         page = client.get("/").text
     assert found[1] not in page
-    assert session.told.count(found[1]) == 1
+    assert session.output.count(found[1]) == 1
     session.end()

@@ -1,6 +1,6 @@
-"""Asks the misbehaving server in every way and says what each request came to: the table of docs/conformance.md.
+"""Ask the misbehaving server in every way, for docs/conformance.md.
 
-`python -m tests.load.wire.conformance` prints it.
+python -m tests.load.wire.conformance > docs/conformance.md
 """
 
 from __future__ import annotations
@@ -200,7 +200,10 @@ test keeps this page current.
 
 
 def once(server: Misbehaving, mode: str, *, stream: bool, expected: str = "") -> Reply:
-    """One request to one mode, with short limits where silence is expected, and the check for foreign nonces."""
+    """Send one request to a mode.
+
+    The timeouts are short where silence is expected, and foreign nonces are searched for.
+    """
     judged_by = rules(foreign_nonce=lambda text: "zebra-17" if "zebra-17" in text else None)
     limits = SHORT if expected == "stalled" else WireTimeouts()
     slot = Slot(Origin(server.url(mode)))
@@ -224,11 +227,11 @@ def render() -> str:
             replies = {kind: once(server, mode, stream=kind, expected=expected) for kind in kinds}
             streamed, whole = (f"`{replies[k].outcome}`" if k in replies else "-" for k in (True, False))
             reply = next(iter(replies.values()))
-            lines.append(f"| {words(mode)} | {streamed} | {whole} | {reply.status or '-'} | {_told(reply)} |")
+            lines.append(f"| {words(mode)} | {streamed} | {whole} | {reply.status or '-'} | {_error_cell(reply)} |")
     return HEAD + "\n".join(lines) + "\n"
 
 
-def _told(reply: Reply) -> str:
+def _error_cell(reply: Reply) -> str:
     text = " ".join((reply.error or "").split())
     text = text if len(text) <= 72 else text[:70] + " ..."
     return text.replace("|", "\\|").replace("<", "&lt;").replace(">", "&gt;") or "-"

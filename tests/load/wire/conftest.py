@@ -1,4 +1,4 @@
-"""Fixtures of the room: the misbehaving server, a port where nobody listens, and waiting for a condition."""
+"""Fixtures of the wire tests: the misbehaving server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that misbehaves on purpose: raw sockets, one mode a behaviour, chosen by the first part of the path."""
+"""A server that misbehaves on purpose; the path's first part is the mode."""
 
 from __future__ import annotations
 

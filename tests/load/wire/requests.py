@@ -34,5 +34,8 @@ def wire_request(
 
 
 def exchange(slot: Slot, **options: Any) -> Exchange:
-    """An exchange of a request that its slot's server gets; `options` are those of `wire_request`."""
+    """An exchange with the slot's server.
+
+    `options` are those of `wire_request`.
+    """
     return Exchange(wire_request(slot.target, **options), slot, Progress())

@@ -1,4 +1,4 @@
-"""The sweeper that ends calls whose limits are over, as a worker has it, beside one call of a test."""
+"""A sweeper that ends a test's exchange when its timeouts have passed."""
 
 import contextlib
 import threading
@@ -10,11 +10,11 @@ from loadchaos.load.wire.exchange import Exchange
 
 @contextlib.contextmanager
 def swept(call: Exchange) -> Iterator[Exchange]:
-    """The call, looked at a hundred times a second until the block is left."""
-    over = threading.Event()
+    """Sweep the exchange a hundred times a second until the block is left."""
+    done = threading.Event()
 
     def sweep() -> None:
-        while not over.wait(0.01):
+        while not done.wait(0.01):
             call.sweep(time.monotonic_ns())
 
     sweeper = threading.Thread(target=sweep)
@@ -22,5 +22,5 @@ def swept(call: Exchange) -> Iterator[Exchange]:
     try:
         yield call
     finally:
-        over.set()
+        done.set()
         sweeper.join()

@@ -1,4 +1,4 @@
-"""Whatever a server sends as an answer, it is read without an exception and comes to exactly one outcome."""
+"""Completions: any answer has exactly one outcome and raises nothing."""
 
 from __future__ import annotations
 

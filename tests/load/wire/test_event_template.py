@@ -1,4 +1,4 @@
-"""Events known again by their first and last bytes come to exactly what parsing each of them comes to."""
+"""Event templates give the same result as parsing every event."""
 
 from __future__ import annotations
 

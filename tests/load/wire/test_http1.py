@@ -1,4 +1,4 @@
-"""HTTP/1.1 answers: framing, reuse and clean ends, the same however the bytes were cut, and never an exception."""
+"""The HTTP/1.1 parser: framing, reuse and clean ends, for any packets."""
 
 from __future__ import annotations
 

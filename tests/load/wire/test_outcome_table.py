@@ -1,4 +1,4 @@
-"""One misbehaving server, one row a behaviour: whatever a server does, the request ends in the outcome it deserves."""
+"""Outcomes of a misbehaving server, one row per mode."""
 
 from __future__ import annotations
 

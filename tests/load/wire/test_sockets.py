@@ -1,4 +1,4 @@
-"""Connections: kept and reused, thrown away when stale, ended from outside; and where a base URL leads."""
+"""Connections: reuse, stale ones, ends from outside, base URLs."""
 
 from __future__ import annotations
 

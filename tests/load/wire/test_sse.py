@@ -1,4 +1,4 @@
-"""Server-sent events come out the same however the bytes were cut, and nothing but CR and LF ends a line."""
+"""The SSE parser: equal events for any packets; only CR and LF end a line."""
 
 from __future__ import annotations
 

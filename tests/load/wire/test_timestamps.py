@@ -1,4 +1,4 @@
-"""A packet's time is that of its arrival, not of its reading, whatever somebody does to the wall clock."""
+"""Packet timestamps: the time of arrival, whatever the wall clock does."""
 
 from __future__ import annotations
 

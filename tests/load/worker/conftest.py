@@ -1,4 +1,7 @@
-"""A small streaming server, and the real Locust child run against it as `loadchaos run` runs it."""
+"""Fixtures.
+
+A small streaming server, and the real Locust child against it.
+"""
 
 from __future__ import annotations
 

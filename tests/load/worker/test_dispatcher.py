@@ -1,4 +1,4 @@
-"""The real Locust child against a real server: every request leaves its rows, and every end is in order."""
+"""The dispatcher in a real Locust child: rows, phases, stops, failures."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_dispatcher_rounds_write_a_begin_and_an_end_for_every_request(server: An
 
 
 def test_dispatcher_writes_a_row_before_its_request_is_sent(server: Any, child: Any) -> None:
-    """However many begin in one slice of arrivals, and share a write."""
+    """Also when many begin in one slice of arrivals and share a write."""
     server.tokens, server.ledger = 2, child.folder / "requests-0.jsonl"
     child.plan(server, [{"users": 24, "requests": 300}])
     assert child.run() == 0, child.log()
@@ -89,7 +89,7 @@ def test_dispatcher_records_each_pipelined_request(server: Any, child: Any) -> N
 
 
 def in_flight(rows: list[dict[str, Any]]) -> list[int]:
-    """How many were in flight after each row."""
+    """Count requests in flight after each row."""
     counts, now = [], 0
     for row in rows:
         now += {"begin": 1, "end": -1}.get(row["row"], 0)

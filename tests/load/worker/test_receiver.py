@@ -1,4 +1,4 @@
-"""One reader for all connections: the same outcomes as by blocking reads, over TLS too, and moments kept to."""
+"""The receiver: the outcomes of blocking reads, also over TLS, on time."""
 
 from __future__ import annotations
 

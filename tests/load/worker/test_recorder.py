@@ -1,4 +1,4 @@
-"""Rows that are written together: what waits for its row goes out behind it, or hears that it could not be written."""
+"""The recorder: held rows are written before their requests go out."""
 
 from __future__ import annotations
 
@@ -82,13 +82,13 @@ def test_recorder_raises_an_unwritable_ledger_in_all_waiting_requests(
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, record._writer._fd)
     os.close(full)
-    told: list[str] = []
+    errors: list[str] = []
 
     def user() -> None:
         try:
             begin()
         except LedgerError as e:
-            told.append(str(e))
+            errors.append(str(e))
 
     def slice_of_arrivals() -> None:
         record.hold()
@@ -98,6 +98,6 @@ def test_recorder_raises_an_unwritable_ledger_in_all_waiting_requests(
             record.release()
 
     in_the_hub(slice_of_arrivals)
-    assert len(told) == 3
-    assert "No space left" in told[0]
+    assert len(errors) == 3
+    assert "No space left" in errors[0]
     assert not record.in_flight

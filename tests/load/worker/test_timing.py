@@ -1,4 +1,4 @@
-"""Times are right: what the rows say beside what a server of known first token and gaps did, on one clock."""
+"""Times in the rows match those of a server with known delays."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ S = 1_000_000_000
 
 @dataclass
 class Paced:
-    """Answers requests one after the other, and notes when the tokens of each left, by its id."""
+    """A server that answers requests one after the other and records token times."""
 
     url: str
     left_ns: dict[str, list[int]] = field(default_factory=dict)
@@ -78,7 +78,10 @@ def paced() -> Iterator[Paced]:
 
 
 def test_timing_is_the_servers_and_includes_the_queue_of_a_slow_one(paced: Paced, child: Any) -> None:
-    """One user first; then 40 requests a second into a server that answers 6: the wait grows, the plan does not bend."""
+    """One user first; then 40 requests a second to a server that answers 6.
+
+    The wait grows, and due times stay as planned.
+    """
     child.plan(
         paced, [{"users": 1, "requests": 10}, {"rate": "40/s", "law": "constant", "for": "0.5s", "max_in_flight": 64}]
     )
