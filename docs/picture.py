@@ -1,4 +1,4 @@
-"""Make docs/demo.svg, the terminal picture of the README, from what `make demo` really printed.
+"""Make docs/demo.svg, a terminal picture of the real output of `make demo`.
 
 tmux new-session -d -s demo -x 110 -y 50 'make demo; sleep 5'; ...; tmux capture-pane -t demo -p -e -S -200 > demo.ansi
 python docs/picture.py demo.ansi docs/demo.svg
@@ -18,13 +18,13 @@ _WIDTH = 110
 
 
 def main() -> None:
-    """Read a captured pane with its ANSI colours, write it as an SVG."""
+    """Read a captured pane with its ANSI colours and write it as SVG."""
     source, target = Path(sys.argv[1]), Path(sys.argv[2])
     console = Console(record=True, width=_WIDTH, file=io.StringIO(), force_terminal=True)
     for line in source.read_text().rstrip().splitlines():
         console.print(Text.from_ansi(line), soft_wrap=False, overflow="crop", no_wrap=True)
     svg = console.export_svg(title="make demo")
-    # Rich names fonts to fetch from elsewhere; a picture in a README must need nobody.
+    # Rich refers to fonts on another server; a picture in the docs must not load anything.
     target.write_text(re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL))
 
 

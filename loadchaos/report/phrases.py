@@ -92,6 +92,21 @@ OUTCOMES = {
     "unfinished": "unfinished",
 }
 
+_OUTCOMES_PLURAL = {
+    "http_error": "HTTP errors",
+    "stream_error": "errors in stream",
+    "finish_error": "finish_reason errors",
+    "finish_abort": "finish_reason aborts",
+    "truncated": "truncated streams",
+    "empty": "empty answers",
+    "protocol_error": "protocol errors",
+    "wrong_output": "wrong outputs",
+    "connect_error": "failed connections",
+    "reset": "connection resets",
+    "stalled": "stalled streams",
+    "timeout": "timeouts",
+}
+
 MISSED = {
     "no_slot": "no free slot",
     "server_down": "the server was down",
@@ -210,6 +225,12 @@ def check_text(name: str) -> CheckText | None:
 def outcome_text(outcome: str) -> str:
     """Display text of an outcome id."""
     return OUTCOMES.get(outcome, clean(outcome, 40))
+
+
+def outcome_count_text(outcome: str, n: int) -> str:
+    """Format a count of an outcome: `1 HTTP error`, `80 HTTP errors`, `17 ok`."""
+    text = outcome_text(outcome) if n == 1 else _OUTCOMES_PLURAL.get(outcome, outcome_text(outcome))
+    return f"{number(n)} {text}"
 
 
 def state_text(state: object) -> str:

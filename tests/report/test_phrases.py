@@ -86,6 +86,14 @@ def test_display_texts_are_plain_words_and_unique() -> None:
         assert not [t for t in texts if "_" in t.replace("finish_reason", "")]
 
 
+def test_outcome_counts_have_singular_and_plural() -> None:
+    assert phrases.outcome_count_text("http_error", 1) == "1 HTTP error"
+    assert phrases.outcome_count_text("http_error", 1200) == "1,200 HTTP errors"
+    assert phrases.outcome_count_text("ok", 17) == "17 ok"
+    for outcome in model.OUTCOMES:
+        assert "_" not in phrases.outcome_count_text(outcome, 2).replace("finish_reason", "")
+
+
 def raw_ids() -> set[str]:
     first_words = {n.partition(" ")[0] for n in NAMES}
     return {i for i in {*first_words, *model.OUTCOMES, *model.STATES, *get_args(model.Severity)} if "_" in i}

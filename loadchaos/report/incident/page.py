@@ -18,7 +18,7 @@ from loadchaos.report.phrases import (
     cause_text,
     is_server_fault,
     known_text,
-    outcome_text,
+    outcome_count_text,
     remedy_text,
     severity_text,
 )
@@ -150,7 +150,7 @@ def _summary(incident: Mapping[str, Any], name: str) -> list[str]:
 
 def _cost(incident: Mapping[str, Any]) -> str:
     lost, flying = incident.get("lost_requests"), incident.get("in_flight_at_death")
-    by_outcome = ", ".join(f"{number(n)} {outcome_text(o)}" for o, n in (incident.get("lost") or {}).items())
+    by_outcome = ", ".join(outcome_count_text(o, n) for o, n in (incident.get("lost") or {}).items())
     parts = [
         f"{plural(lost, 'request')} lost ({by_outcome})" if lost else "",
         f"{number(flying)} in flight at that time" if flying else "",

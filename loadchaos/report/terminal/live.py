@@ -20,7 +20,14 @@ from rich.text import Text
 from loadchaos.core.model import BLAMELESS
 from loadchaos.report.formatting import clean, duration, number, percent, plural
 from loadchaos.report.live_stats.snapshot import Percentiles, Snapshot
-from loadchaos.report.phrases import is_server_fault, known_text, outcome_text, severity_text, state_text, worst_first
+from loadchaos.report.phrases import (
+    is_server_fault,
+    known_text,
+    outcome_count_text,
+    severity_text,
+    state_text,
+    worst_first,
+)
 
 PLAIN_EVERY_S = 10.0
 _NS = 1_000_000_000
@@ -165,7 +172,7 @@ def plain_line(s: Snapshot) -> str:
     parts = [_states_text(s), plural(s.in_flight, "request") + " in flight", f"{s.begun_per_s:.1f} requests/s"]
     outcomes = _totals(s)
     if outcomes:
-        parts.append(", ".join(f"{number(n)} {outcome_text(o)}" for o, n in outcomes.items()))
+        parts.append(", ".join(outcome_count_text(o, n) for o, n in outcomes.items()))
     ttft = s.recent.get("ttft", _NOTHING)
     if ttft.n:
         parts.append(f"TTFT p50 {duration(ttft.p50)} p99 {duration(ttft.p99)}")
@@ -311,9 +318,7 @@ def _traffic(s: Snapshot) -> RenderableType:
     for line in s.traffic[:12]:
         counts = dict(line.outcomes)
         others = Text(", ").join(
-            Text(f"{number(n)} {outcome_text(o)}", "" if o in BLAMELESS else "red")
-            for o, n in counts.items()
-            if o != "ok"
+            Text(outcome_count_text(o, n), "" if o in BLAMELESS else "red") for o, n in counts.items() if o != "ok"
         )
         ttft, e2e = line.latency.get("ttft", _NOTHING), line.latency.get("e2e", _NOTHING)
         table.add_row(
