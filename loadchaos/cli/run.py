@@ -238,7 +238,7 @@ def _print_result(result: Result, profile: str, ci: str | None, addresses: Seque
 
 
 def _with_launch(profile: Profile, command: str, url: str | None) -> Profile:
-    """The profile with the server of --launch in place of its own."""
+    """The profile with the server of --launch instead of its own."""
     from loadchaos.server.discovery.client import parse_target
     from loadchaos.server.process.launcher import parse_command_line
 

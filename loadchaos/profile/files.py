@@ -1,7 +1,7 @@
 """Names of files in a profile, resolved to absolute paths.
 
-A relative name is searched beside the profile first, then in the current folder. A loaded profile has absolute names, so
-that its run can be resumed, judged and repeated from any folder.
+A relative name is searched in the folder of the profile first, then in the current folder. A loaded profile has absolute
+names, so that its run can be resumed, judged and repeated from any folder.
 """
 
 from __future__ import annotations

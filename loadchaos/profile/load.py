@@ -67,7 +67,9 @@ class Phase(ProfilePart):
         if self.phases:
             extra = sorted(self.model_fields_set - {"phases", "repeat"})
             if extra:
-                raise ValueError(f"{extra[0].rstrip('_')} belongs inside one of the repeated phases, not beside phases")
+                raise ValueError(
+                    f"{extra[0].rstrip('_')} belongs inside one of the repeated phases, not next to phases"
+                )
             return self
         if self.users is not None and self.concurrency is not None:
             raise ValueError("users and concurrency have the same meaning: give one of them")

@@ -14,7 +14,7 @@ PageUrl = Annotated[str, Field(pattern=r"^https?://[^/\s]+")]
 
 
 class CanaryOptions(ProfilePart):
-    """Two small prompts, sent every `every` seconds beside the load.
+    """Two small prompts, sent every `every` seconds during the load.
 
     The expected answers are learned before the load begins.
     """
@@ -23,7 +23,7 @@ class CanaryOptions(ProfilePart):
 
 
 class MonitorOptions(ProfilePart):
-    """Monitoring beside the server's own metrics.
+    """Monitoring in addition to the server's own metrics.
 
     `dcgm` and `node` are the pages of dcgm-exporter and node-exporter on the server's machines.
     """

@@ -147,7 +147,7 @@ def from_pydantic(errors: Sequence[Mapping[str, Any]], model: type[BaseModel], p
             found.append(Mistake(loc, f"unknown key{near(str(loc[-1]), keys)}", of_key=True))
             continue
         if kind == "too_short" and got:
-            continue  # it only echoes that an entry was wrong, which is told by itself
+            continue  # it only repeats that an entry is wrong, which is a mistake of its own
         if kind == "missing":
             found.append(Mistake(loc, "is missing"))
             continue

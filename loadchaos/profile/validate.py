@@ -38,7 +38,7 @@ def _payloads(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake]:
             yield from _options("payload", registry.payloads, ("traffic", i, "payload", name), name, raw)
             ignored = getattr(registry.payloads.get(name), "ignored_payloads", None)
             for other in ignored(payload) if ignored is not None else ():
-                text = f"has no effect beside {name}, which defines the whole request: remove one of the two"
+                text = f"has no effect together with {name}, which defines the whole request: remove one of the two"
                 yield Mistake(("traffic", i, "payload", other), text, of_key=True)
 
 
@@ -87,11 +87,11 @@ def _weights(data: Mapping[str, Any], _: Registry) -> Iterator[Mistake]:
     weights = [entry.get("weight", 1) for _, entry in entries]
     if entries and all(isinstance(w, int | float) and w == 0 for w in weights):
         yield Mistake(("traffic",), "every weight is 0: set at least one above 0")
-    seen: dict[Any, int] = {}
+    first: dict[Any, int] = {}
     for i, entry in entries:
-        if (name := str(entry.get("name"))) in seen:
-            yield Mistake(("traffic", i, "name"), f"traffic {seen[name]} already has this name (got {name!r})")
-        seen.setdefault(name, i)
+        if (name := str(entry.get("name"))) in first:
+            yield Mistake(("traffic", i, "name"), f"traffic {first[name]} already has this name (got {name!r})")
+        first.setdefault(name, i)
 
 
 def _dialects(data: Mapping[str, Any], registry: Registry) -> Iterator[Mistake]:

@@ -37,7 +37,7 @@ BAD = {
     ),
     "beside phases that repeat": (
         "name: x\n" + TRAFFIC + "load: [{repeat: 2, users: 3, phases: [{users: 1, requests: 1}]}]\n",
-        "load.0: users belongs inside one of the repeated phases, not beside phases",
+        "load.0: users belongs inside one of the repeated phases, not next to phases",
     ),
     "too many phases": (
         "name: x\n" + TRAFFIC + "load: [{repeat: 10001, phases: [{users: 1, requests: 1}]}]\n",
@@ -151,11 +151,11 @@ BAD = {
     ),
     "text beside a conversation": (
         "name: x\ntraffic:\n  - {name: t, payload: {text: {}, conversation: {}}}\n" + LOAD,
-        "x.yaml:3:25: traffic.0.payload.text: has no effect beside conversation, which defines the whole request",
+        "x.yaml:3:25: traffic.0.payload.text: has no effect together with conversation, which defines the whole request",
     ),
     "images beside a file of requests": (
         "name: x\ntraffic: [{name: t, payload: {requests: {file: x.jsonl}, images: {}}}]\n" + LOAD,
-        "traffic.0.payload.images: has no effect beside requests",
+        "traffic.0.payload.images: has no effect together with requests",
     ),
     "more prefix than prompt": (
         "name: x\ntraffic: [{name: t, payload: {text: {tokens: 8..64, shared_prefix: {tokens: 65}}}}]\n" + LOAD,
