@@ -1,7 +1,7 @@
 #!/bin/sh
-# The image's first process: `loadchaos` with the arguments given. Where Locust's operator calls it as it calls Locust
-# (--master, --worker, or the LOCUST_ variables), the same is said in loadchaos's words; the profile and what else a run
-# needs come from LOADCHAOS_ARGS then, e.g. "/profile/profile.yaml --target http://vllm:8000".
+# Entrypoint of the image: runs `loadchaos` with the given arguments. If Locust's operator calls it like Locust (--master,
+# --worker or the LOCUST_ variables), the options are translated. Then LOADCHAOS_ARGS has the profile and the other options of
+# the run, e.g. "/profile/profile.yaml --target http://vllm:8000".
 set -eu
 
 mode= host=${LOCUST_MASTER_NODE_HOST:-} port=${LOCUST_MASTER_NODE_PORT:-5557} bind=${LOCUST_MASTER_BIND_PORT:-5557}
@@ -38,7 +38,7 @@ case $mode in
 worker) exec loadchaos worker --master-host "$host" --master-port "$port" ;;
 master)
     # shellcheck disable=SC2086  # LOADCHAOS_ARGS is a command line
-    exec loadchaos run ${LOADCHAOS_ARGS:?says which profile and target} --master --expect-workers "$workers" \
+    exec loadchaos run ${LOADCHAOS_ARGS:?must name the profile and the target} --master --expect-workers "$workers" \
         --master-bind-port "$bind" ;;
 # shellcheck disable=SC2086
 *) exec loadchaos $original ;;

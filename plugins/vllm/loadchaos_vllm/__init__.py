@@ -1,4 +1,8 @@
-"""Faults inside a vLLM engine, armed by environment and trigger file; vLLM calls `register` in each of its processes."""
+"""Inject faults into a vLLM engine, armed by environment and trigger file.
+
+vLLM calls `register` in each of its processes. To add a fault, add a mode to `sabotage.MODES` and a method to
+`FaultInjector`.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +12,19 @@ __all__ = ["register"]
 
 
 def register() -> None:
-    """Lay the hooks where LOADCHAOS_SABOTAGE_TRIGGER names a file; without it nothing is touched. May be called again."""
+    """Install the hooks if LOADCHAOS_SABOTAGE_TRIGGER names a file.
+
+    Without it nothing is changed. Repeated calls are safe.
+    """
     trigger = os.environ.get("LOADCHAOS_SABOTAGE_TRIGGER", "")
-    asked = os.environ.get("LOADCHAOS_SABOTAGE", "")
+    default = os.environ.get("LOADCHAOS_SABOTAGE", "")
     if not trigger:
-        if asked:
-            from loadchaos_vllm.sabotage import say
+        if default:
+            from loadchaos_vllm.sabotage import log_line
 
-            say("off: LOADCHAOS_SABOTAGE is set, but LOADCHAOS_SABOTAGE_TRIGGER names no file")
+            log_line("off: LOADCHAOS_SABOTAGE is set, but LOADCHAOS_SABOTAGE_TRIGGER names no file")
         return
-    from loadchaos_vllm.hooks import lay
-    from loadchaos_vllm.sabotage import Sabotage
+    from loadchaos_vllm.hooks import install_hooks
+    from loadchaos_vllm.sabotage import FaultInjector
 
-    lay(Sabotage(asked, trigger))
+    install_hooks(FaultInjector(default, trigger))

@@ -1,4 +1,7 @@
-"""What is done to the engine, when, and how often; each act is told on a line before it is done."""
+"""Decide which fault to inject, when and how often.
+
+Each act is logged before it happens.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from typing import Any, Callable
 
 ONCE = ("step_raise", "step_sleep", "step_exit", "step_segv")
 
-# At which hook a mode acts; `step` counts at "step" in the worker, at "schedule" and "sample" by themselves.
+# mode -> hook. Steps are counted per hook.
 MODES = {
     "encoder_pop": "step",
     "encoder_pop_draft": "draft",
@@ -29,18 +32,18 @@ MODES = {
 
 
 class InjectedError(RuntimeError):
-    """What `step_raise` raises; its text says whose doing it is."""
+    """The exception of `step_raise`; its text names loadchaos."""
 
 
-def say(text: str) -> None:
-    """One line of the server's log."""
+def log_line(text: str) -> None:
+    """Write one line to the server's log."""
     sys.stderr.write(f"loadchaos-sabotage: {text}\n")
     sys.stderr.flush()
 
 
 @dataclass
-class Spec:
-    """One order: `encoder_pop probability=0.3 seed=7 step=20`."""
+class FaultOrder:
+    """One fault to inject: `encoder_pop probability=0.3 seed=7 step=20`."""
 
     mode: str
     probability: float = 1.0
@@ -53,18 +56,22 @@ class Spec:
     rng: random.Random = field(default_factory=random.Random)
 
 
-def parse(text: str) -> list[Spec]:
-    """Orders apart by `;`, options apart by blanks or commas. ValueError for what nobody knows."""
+def parse(text: str) -> list[FaultOrder]:
+    """Parse orders separated by `;`, options by blanks or commas.
+
+    Raises:
+        ValueError: A mode or option is unknown.
+    """
     orders = []
     for part in text.split(";"):
-        words = part.replace(",", " ").split()
-        if not words:
+        fields = part.replace(",", " ").split()
+        if not fields:
             continue
-        mode = words[0].removeprefix("mode=")
+        mode = fields[0].removeprefix("mode=")
         if mode not in MODES:
             raise ValueError(f"unknown mode {mode!r}; there are: {', '.join(MODES)}")
-        spec = Spec(mode, times=1 if mode in ONCE else None)
-        for word in words[1:]:
+        spec = FaultOrder(mode, times=1 if mode in ONCE else None)
+        for word in fields[1:]:
             name, sign, value = word.partition("=")
             if not sign or name not in ("probability", "seed", "step", "times", "seconds", "factor"):
                 raise ValueError(f"unknown option {word!r} of {mode}")
@@ -74,17 +81,23 @@ def parse(text: str) -> list[Spec]:
     return orders
 
 
-class Sabotage:
-    """Armed while the trigger file exists. A file with text gives the orders, an empty one those of the environment."""
+class FaultInjector:
+    """Inject faults while the trigger file exists.
 
-    def __init__(self, asked: str, trigger: str, sleep: Callable[[float], None] = time.sleep) -> None:
-        self._asked, self._trigger, self._sleep = asked, Path(trigger), sleep
+    The file contains the orders; an empty file means those of the environment.
+    """
+
+    def __init__(self, default: str, trigger: str, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._default, self._trigger, self._sleep = default, Path(trigger), sleep
         self._seen: tuple[int, int] | None = None
-        self._orders: list[Spec] = []
+        self._orders: list[FaultOrder] = []
         self._steps: dict[str, int] = {}
 
     def armed(self) -> bool:
-        """Whether the trigger file is there; its orders are read anew when it is new."""
+        """True while the trigger file exists.
+
+        Its orders are read when it has changed.
+        """
         try:
             stat = self._trigger.stat()
         except OSError:
@@ -97,20 +110,23 @@ class Sabotage:
             self._orders = self._read()
         return True
 
-    def _read(self) -> list[Spec]:
+    def _read(self) -> list[FaultOrder]:
         try:
             with self._trigger.open() as f:
                 text = f.read(4096).strip()
-            orders = parse(text or self._asked)
+            orders = parse(text or self._default)
         except (OSError, ValueError) as e:
-            say(f"off: {e}")
+            log_line(f"off: {e}")
             return []
         for order in orders:
-            say(f"armed {order.mode} pid={os.getpid()}")
+            log_line(f"armed {order.mode} pid={os.getpid()}")
         return orders
 
     def at(self, hook: str, owner: Any, argument: Any = None) -> float:
-        """Do what is due at this hook. Returns by what factor the step that follows is to be slowed, 1 for none."""
+        """Inject the faults due at this hook.
+
+        Returns the slow-down factor of the step (1: none).
+        """
         slow = 1.0
         if not self.armed():
             return slow
@@ -126,72 +142,72 @@ class Sabotage:
                 continue
             if order.mode == "slow_steps":
                 slow *= order.factor
-                if order.done == 0:  # one line tells of them all
-                    self._tell(order, step, f"factor={order.factor:g}")
+                if order.done == 0:  # one line for all slowed steps
+                    self._log_act(order, step, f"factor={order.factor:g}")
             else:
                 getattr(self, "_" + order.mode)(order, step, owner, argument)
         return slow
 
-    def _tell(self, order: Spec, step: int, what: str) -> None:
+    def _log_act(self, order: FaultOrder, step: int, what: str) -> None:
         order.done += 1
-        say(f"act {order.mode} step={step} pid={os.getpid()} {what}")
+        log_line(f"act {order.mode} step={step} pid={os.getpid()} {what}")
 
-    # --- the modes ------------------------------------------------------------------------------------------------------
+    # --- modes ----------------------------------------------------------------------------------------------------------
 
-    def _pop(self, order: Spec, step: int, owner: Any, spared: Any) -> None:
+    def _pop(self, order: FaultOrder, step: int, owner: Any, argument: Any) -> None:
         cache = getattr(owner, "encoder_cache", None)
         entries = cache if isinstance(cache, dict) else getattr(cache, "encoder_outputs", None)
         if not isinstance(entries, dict):
             if order.done == 0:
                 order.done = 1
-                say(f"missing {order.mode}: {type(owner).__name__} has no encoder cache that is known here")
+                log_line(f"missing {order.mode}: {type(owner).__name__} has no encoder cache that is known here")
             return
-        free = getattr(spared, "free_encoder_mm_hashes", None) or ()  # those go in this step anyway
+        free = getattr(argument, "free_encoder_mm_hashes", None) or ()  # they are removed in this step anyway
         chosen = sorted(str(key) for key in entries if key not in free)
         if chosen:
             key = order.rng.choice(chosen)
-            self._tell(order, step, f"popped={key}")
+            self._log_act(order, step, f"popped={key}")
             entries.pop(key, None)
 
     _encoder_pop = _pop
     _encoder_pop_draft = _pop
 
-    def _step_raise(self, order: Spec, step: int, _owner: Any, _argument: Any) -> None:
-        self._tell(order, step, "raised")
+    def _step_raise(self, order: FaultOrder, step: int, _owner: Any, _argument: Any) -> None:
+        self._log_act(order, step, "raised")
         raise InjectedError(f"loadchaos-sabotage: an exception injected in step {step}")
 
-    def _step_sleep(self, order: Spec, step: int, _owner: Any, _argument: Any) -> None:
-        self._tell(order, step, f"seconds={order.seconds:g}")
+    def _step_sleep(self, order: FaultOrder, step: int, _owner: Any, _argument: Any) -> None:
+        self._log_act(order, step, f"seconds={order.seconds:g}")
         self._sleep(order.seconds)
 
-    def _step_hang(self, order: Spec, step: int, _owner: Any, _argument: Any) -> None:
-        self._tell(order, step, "until disarmed")
+    def _step_hang(self, order: FaultOrder, step: int, _owner: Any, _argument: Any) -> None:
+        self._log_act(order, step, "until disarmed")
         while self.armed():
             self._sleep(0.1)
-        say(f"released {order.mode} pid={os.getpid()}")
+        log_line(f"released {order.mode} pid={os.getpid()}")
 
-    def _step_exit(self, order: Spec, step: int, _owner: Any, _argument: Any) -> None:
-        self._tell(order, step, "code=3")
+    def _step_exit(self, order: FaultOrder, step: int, _owner: Any, _argument: Any) -> None:
+        self._log_act(order, step, "code=3")
         os._exit(3)
 
-    def _step_segv(self, order: Spec, step: int, _owner: Any, _argument: Any) -> None:
-        self._tell(order, step, "signal=SIGSEGV")
+    def _step_segv(self, order: FaultOrder, step: int, _owner: Any, _argument: Any) -> None:
+        self._log_act(order, step, "signal=SIGSEGV")
         os.kill(os.getpid(), signal.SIGSEGV)
 
-    def _preempt(self, order: Spec, step: int, owner: Any, _argument: Any) -> None:
+    def _preempt(self, order: FaultOrder, step: int, owner: Any, _argument: Any) -> None:
         running = getattr(owner, "running", None)
         if not running:
             return
-        self._tell(order, step, f"requests={len(running)}")
+        self._log_act(order, step, f"requests={len(running)}")
         try:
             owner.reset_prefix_cache(reset_running_requests=True)
         except (AttributeError, TypeError) as e:  # before 0.13 the scheduler had no such call
             order.times = order.done
-            say(f"missing preempt: {e}")
+            log_line(f"missing preempt: {e}")
 
-    def _nan_logits(self, order: Spec, step: int, _owner: Any, argument: Any) -> None:
+    def _nan_logits(self, order: FaultOrder, step: int, _owner: Any, argument: Any) -> None:
         rows = len(argument) if argument is not None else 0
         if rows:
             row = order.rng.randrange(rows)
-            self._tell(order, step, f"row={row}")
+            self._log_act(order, step, f"row={row}")
             argument[row] = float("nan")

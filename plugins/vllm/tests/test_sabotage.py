@@ -1,4 +1,4 @@
-"""The plugin without vLLM: fake modules stand where vLLM's are, a trigger file arms, each act is told and done."""
+"""Tests of the plugin with fake modules in place of vLLM's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from loadchaos_vllm.sabotage import MODES, InjectedError, Sabotage, parse
+from loadchaos_vllm.sabotage import MODES, FaultInjector, InjectedError, parse
 
 PLUGIN = Path(__file__).parent.parent
 RUNNER = """
@@ -49,7 +49,7 @@ SAMPLER = """
 
 @pytest.fixture
 def vllm(tmp_path: Path) -> Any:
-    """Runs a script in a process of its own, where `vllm` is a fake with this runner and the plugin is registered."""
+    """Run a script in a process with a fake `vllm` and the plugin registered."""
 
     def run(script: str, order: str = "", runner: str = RUNNER, **env: str) -> subprocess.CompletedProcess[str]:
         for name, text in {
@@ -83,7 +83,7 @@ def vllm(tmp_path: Path) -> Any:
     return run
 
 
-def test_without_a_trigger_in_the_environment_nothing_is_touched(vllm: Any) -> None:
+def test_register_without_a_trigger_changes_nothing(vllm: Any) -> None:
     done = vllm(
         "print(hasattr(runner().execute_model, '__loadchaos_sabotage__'))", "step_raise", LOADCHAOS_SABOTAGE_TRIGGER=""
     )
@@ -91,13 +91,13 @@ def test_without_a_trigger_in_the_environment_nothing_is_touched(vllm: Any) -> N
     assert "names no file" in done.stderr
 
 
-def test_without_the_trigger_file_the_server_works_as_ever(vllm: Any) -> None:
+def test_injector_without_the_trigger_file_does_nothing(vllm: Any) -> None:
     done = vllm("print(runner().execute_model(batch))", "step_raise")
     assert done.stdout.strip() == "answer"
     assert "act" not in done.stderr
 
 
-def test_a_popped_entry_is_told_by_name_and_never_one_that_is_freed_anyway(vllm: Any) -> None:
+def test_encoder_pop_names_an_entry_that_is_not_freed_anyway(vllm: Any) -> None:
     done = vllm(
         "arm()\nr = runner()\nfor _ in range(9): r.execute_model(batch)\nprint(sorted(r.encoder_cache))", "encoder_pop"
     )
@@ -106,7 +106,7 @@ def test_a_popped_entry_is_told_by_name_and_never_one_that_is_freed_anyway(vllm:
     assert done.stderr.count(" act ") == 3
 
 
-def test_the_drafter_finds_an_entry_gone(vllm: Any) -> None:
+def test_encoder_pop_draft_removes_an_entry_before_the_drafter(vllm: Any) -> None:
     done = vllm(
         "arm()\nr = runner()\nr.execute_model(batch)\nprint(len(r.propose_draft_token_ids(batch, [])))",
         "encoder_pop_draft times=1",
@@ -115,7 +115,7 @@ def test_the_drafter_finds_an_entry_gone(vllm: Any) -> None:
     assert "act encoder_pop_draft step=1" in done.stderr
 
 
-def test_the_trigger_file_may_give_the_order_and_take_it_back(vllm: Any) -> None:
+def test_trigger_file_gives_and_revokes_orders(vllm: Any) -> None:
     done = vllm(
         """
         r = runner()
@@ -132,19 +132,19 @@ def test_the_trigger_file_may_give_the_order_and_take_it_back(vllm: Any) -> None
     assert done.stdout.splitlines() == ["loadchaos-sabotage: an exception injected in step 3", "answer"]
 
 
-def test_a_step_without_work_is_no_step(vllm: Any) -> None:
+def test_hook_skips_a_step_without_work(vllm: Any) -> None:
     done = vllm("arm()\nprint(runner().execute_model(SimpleNamespace(total_num_scheduled_tokens=0)))", "step_raise")
     assert done.stdout.strip() == "answer"
 
 
 @pytest.mark.parametrize(("mode", "code"), [("step_exit", 3), ("step_segv", -signal.SIGSEGV)])
-def test_the_process_ends_as_ordered_and_says_so_before(vllm: Any, mode: str, code: int) -> None:
+def test_step_exit_and_segv_are_logged_first(vllm: Any, mode: str, code: int) -> None:
     done = vllm("arm()\nrunner().execute_model(batch)", mode)
     assert done.returncode == code
     assert f"act {mode} step=1" in done.stderr
 
 
-def test_running_requests_are_preempted_and_logits_become_nan(vllm: Any) -> None:
+def test_preempt_and_nan_logits_act(vllm: Any) -> None:
     done = vllm(
         """
         arm()
@@ -158,35 +158,37 @@ def test_running_requests_are_preempted_and_logits_become_nan(vllm: Any) -> None
     assert done.stdout.split() == ["0", "[nan]"]
 
 
-def test_a_version_without_a_hook_says_so_and_works(vllm: Any) -> None:
+def test_hook_that_is_missing_is_logged(vllm: Any) -> None:
     bare = "class GPUModelRunner:\n    def execute_model(self, batch):\n        return 'answer'\n"
     done = vllm("arm()\nprint(runner().execute_model(batch))", "encoder_pop_draft", runner=bare)
     assert done.stdout.strip() == "answer"
     assert "missing encoder_pop_draft: vllm.v1.worker.gpu_model_runner.GPUModelRunner has no" in done.stderr
 
 
-def test_a_runner_whose_encoder_cache_moved_is_left_alone(vllm: Any) -> None:
+def test_encoder_pop_without_a_known_cache_is_logged(vllm: Any) -> None:
     done = vllm("arm()\nr = runner()\ndel r.encoder_cache\nprint(r.execute_model(batch))", "encoder_pop")
     assert done.stdout.strip() == "answer"
     assert "missing encoder_pop: GPUModelRunner has no encoder cache" in done.stderr
 
 
-def test_an_order_nobody_knows_is_told_and_nothing_is_done(vllm: Any) -> None:
+def test_order_that_is_unknown_is_logged(vllm: Any) -> None:
     done = vllm("arm()\nprint(runner().execute_model(batch))", "step_rise")
     assert done.stdout.strip() == "answer"
     assert "unknown mode 'step_rise'; there are: encoder_pop" in done.stderr
 
 
-def test_registered_twice_a_method_is_wrapped_once(vllm: Any) -> None:
+def test_register_twice_wraps_once(vllm: Any) -> None:
     done = vllm("arm()\nr = runner()\nloadchaos_vllm.register()\nr.execute_model(batch)", "encoder_pop")
     assert done.stderr.count(" act ") == 1
 
 
-def test_the_same_seed_strikes_the_same_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_seed_decides_the_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "t").touch()
 
     def struck() -> list[int]:
-        sabotage = Sabotage("step_sleep probability=0.3 seed=5 times=9 seconds=0", str(tmp_path / "t"), lambda _: None)
+        sabotage = FaultInjector(
+            "step_sleep probability=0.3 seed=5 times=9 seconds=0", str(tmp_path / "t"), lambda _: None
+        )
         for _ in range(30):
             sabotage.at("step", None)
         lines = [line for line in capsys.readouterr().err.splitlines() if " act " in line]
@@ -197,7 +199,7 @@ def test_the_same_seed_strikes_the_same_steps(tmp_path: Path, capsys: pytest.Cap
     assert 3 <= len(first) <= 9
 
 
-def test_a_hang_lasts_until_it_is_disarmed(tmp_path: Path) -> None:
+def test_step_hang_lasts_until_disarmed(tmp_path: Path) -> None:
     trigger = tmp_path / "t"
     trigger.touch()
     naps: list[float] = []
@@ -207,33 +209,33 @@ def test_a_hang_lasts_until_it_is_disarmed(tmp_path: Path) -> None:
         if len(naps) == 5:
             trigger.unlink()
 
-    Sabotage("step_hang", str(trigger), nap).at("step", None)
+    FaultInjector("step_hang", str(trigger), nap).at("step", None)
     assert len(naps) == 5
 
 
-def test_steps_are_slowed_by_the_factor(tmp_path: Path) -> None:
+def test_slow_steps_returns_the_factor(tmp_path: Path) -> None:
     (tmp_path / "t").touch()
-    assert Sabotage("slow_steps factor=4", str(tmp_path / "t")).at("step", None) == 4
+    assert FaultInjector("slow_steps factor=4", str(tmp_path / "t")).at("step", None) == 4
 
 
-def test_another_runners_encoder_cache_is_found(tmp_path: Path) -> None:
+def test_encoder_pop_finds_the_cache_of_the_other_runner(tmp_path: Path) -> None:
     (tmp_path / "t").touch()
     runner = SimpleNamespace(encoder_cache=SimpleNamespace(encoder_outputs={"a": 1}))  # V2's shape
-    Sabotage("encoder_pop", str(tmp_path / "t")).at("step", runner)
+    FaultInjector("encoder_pop", str(tmp_path / "t")).at("step", runner)
     assert runner.encoder_cache.encoder_outputs == {}
 
 
-def test_an_exception_of_ours_says_whose_it_is(tmp_path: Path) -> None:
+def test_step_raise_names_loadchaos(tmp_path: Path) -> None:
     (tmp_path / "t").touch()
     with pytest.raises(InjectedError, match="loadchaos-sabotage"):
-        Sabotage("step_raise", str(tmp_path / "t")).at("step", None)
+        FaultInjector("step_raise", str(tmp_path / "t")).at("step", None)
 
 
 @pytest.mark.parametrize("text", ["nothing", "step_raise 5", "step_raise speed=5"])
-def test_what_cannot_be_read_is_said(text: str) -> None:
+def test_parse_refuses_unknown_orders(text: str) -> None:
     with pytest.raises(ValueError, match="unknown"):
         parse(text)
 
 
-def test_every_mode_has_a_hook() -> None:
+def test_modes_have_hooks() -> None:
     assert set(MODES.values()) == {"step", "draft", "schedule", "sample"}
