@@ -10,7 +10,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from loadchaos.report.formatting import clean, duration, number, percent
 from loadchaos.report.html.compare import Comparison, Difference
 
-_JUDGEMENT = {"higher": "worse", "lower": "better", "no clear difference": "=", "too few": "too few"}
+_JUDGEMENT = {
+    "higher": "worse",
+    "lower": "better",
+    "no clear difference": "no clear difference",
+    "too few": "too few answers",
+}
 
 
 def text(found: Comparison) -> str:
@@ -75,7 +80,7 @@ def _signed(value: float, unit: str) -> str:
     return ("+" if value >= 0 else "") + duration(value)
 
 
-_HEAD = ("", "A", "B", "change", "interval", "B is")
+_HEAD = ("", "A", "B", "change", "interval", "B")
 
 
 def _table(rows: Sequence[Difference]) -> list[str]:

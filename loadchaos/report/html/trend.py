@@ -9,9 +9,10 @@ server is a mark: the runs before it may not be comparable with those after it.
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -68,13 +69,14 @@ class Rate:
     says: Says = "no baseline"
 
     def text(self) -> str:
-        """Format as `0 in 61,200: below 1 in 20,430 at 95 %`."""
+        """Format as `< 0.0049 % (95 % confidence, 0 in 61,200)`."""
         if self.of == 0:
             return "no exposure"
         observed = f"{self.count:,} in {self.of:,}"
         if self.count == 0:
-            return f"{observed}: below {_one_in(self.high)} at 95 %"
-        return f"{observed}: {_one_in(self.count / self.of)}, at 95 % {_one_in(self.low)} to {_one_in(self.high)}"
+            return f"< {_two_digits(self.high, math.ceil)} (95 % confidence, {observed})"
+        low, high = _two_digits(self.low, math.floor), _two_digits(self.high, math.ceil)
+        return f"{_two_digits(self.count / self.of, round)} ({observed}; 95 % interval {low} to {high})"
 
 
 @dataclass
@@ -134,8 +136,12 @@ def _rate_json(rate: Rate) -> dict[str, Any]:
     return {**asdict(rate), "text": rate.text()}
 
 
-def _one_in(rate: float) -> str:
-    return f"1 in {round(1 / rate):,}" if rate > 0 else "never"
+def _two_digits(share: float, rounded: Callable[[float], int]) -> str:
+    """Format a share in per cent with two digits; a bound is rounded outwards."""
+    if share <= 0:
+        return "0 %"
+    scale = 10 ** (1 - math.floor(math.log10(share * 100)))
+    return f"{rounded(round(share * 100 * scale, 6)) / scale:.12g} %"
 
 
 def rate(count: int, of: int) -> Rate:

@@ -94,10 +94,10 @@ def test_trend_skips_quantiles_of_too_few_answers(home: Path) -> None:
 @pytest.mark.parametrize(
     ("count", "of", "expected"),
     [
-        (0, 61_200, "0 in 61,200: below 1 in 20,430 at 95 %"),
-        (0, 1, "0 in 1: below 1 in 1 at 95 %"),
+        (0, 61_200, "< 0.0049 % (95 % confidence, 0 in 61,200)"),
+        (0, 1, "< 95 % (95 % confidence, 0 in 1)"),
         (0, 0, "no exposure"),
-        (3, 61_200, "3 in 61,200: 1 in 20,400, at 95 % 1 in 59,984 to 1 in 6,938"),
+        (3, 61_200, "0.0049 % (3 in 61,200; 95 % interval 0.0016 % to 0.015 %)"),
     ],
 )
 def test_rate_text_has_its_bounds(count: int, of: int, expected: str) -> None:
@@ -161,7 +161,7 @@ def test_trend_command_prints_text_and_json_and_writes_a_page(home: Path) -> Non
     done = CliRunner().invoke(main, ["trend", str(home), "--html", str(home / "t.html")])
     assert done.exit_code == 0, done.output
     assert "night: 8 runs; last run PASS, as the 7 good runs before" in done.output
-    assert "0 in 8,000: below 1 in 2,671 at 95 %" in done.output
+    assert "< 0.038 % (95 % confidence, 0 in 8,000)" in done.output
     assert (home / "t.html").read_text().startswith("<!doctype html>")
     data = json.loads(CliRunner().invoke(main, ["trend", str(home), "--json"]).output)
     assert data["nights"][-1]["figures"]["text TTFT p50"]["says"] == "as usual"
