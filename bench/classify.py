@@ -1,6 +1,6 @@
-"""How fast a log is classified on one core: 100 MB of ordinary traffic with a death at its end; under 10 s is wanted.
+"""Measure log classification: 100 MB of traffic with one death, on one core.
 
-python bench/classify.py [MEGABYTES]
+Goal: under 10 s. Usage: python bench/classify.py [MEGABYTES]
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CRASHES = Path(__file__).parent.parent / "tests" / "crashes"
 
 
 def lines(megabytes: float) -> Iterator[str]:
-    """Benign captures over and over, then one death."""
+    """Give harmless log captures over and over, then one death."""
     ordinary = [
         line
         for name in (

@@ -1,8 +1,10 @@
-"""Draws the Grafana dashboards over finished runs, to be looked at: `python bench/draw_dashboards.py FOLDER RUN...`
+"""Draw the Grafana dashboards over finished runs, for a look at them.
 
-Backfills the runs into Debian's Prometheus, asks it every panel's queries, and draws the 24-column grid as SVG: Soak over
-all runs, the others over the last one; NAME.html and, where there is a Chromium, NAME.png. It is no Grafana: it shows
-whether a panel has something to say, not how Grafana would draw it.
+Usage: python bench/draw_dashboards.py FOLDER RUN...
+
+It loads the runs into Prometheus, asks every panel's queries, and draws the 24-column grid as SVG: Soak over all
+runs, the others over the last one. It writes NAME.html and, with a Chromium, NAME.png. It is not Grafana: it shows
+whether a panel has data, not how Grafana would draw it.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ Span = tuple[float, float]
 
 
 def backfilled(runs: list[Path], data: Path) -> list[Span]:
-    """Blocks of all runs under `data`; when each began and ended (Unix time)."""
+    """Write blocks of all runs under `data`; return begin and end of each."""
     promtool, spans = prometheus_binaries.find("promtool"), list[Span]()
     if promtool is None:
         sys.exit("no promtool: python -m loadchaos.report.metrics.prometheus_binaries")
@@ -51,7 +53,7 @@ def backfilled(runs: list[Path], data: Path) -> list[Span]:
 
 
 def ask(port: int, **parameters: object) -> list[Json]:
-    """query_range, or query where `time` is given."""
+    """Query Prometheus: query_range, or query if `time` is given."""
     what = "query" if "time" in parameters else "query_range"
     url = f"http://127.0.0.1:{port}/api/v1/{what}?{urllib.parse.urlencode(parameters)}"
     with urllib.request.urlopen(url, timeout=30) as answer:
@@ -79,7 +81,10 @@ def legend(target: Json, metric: dict[str, str]) -> str:
 
 
 def chart(panel: Json, series: list[tuple[str, list[tuple[float, float]]]], began: float, ended: float) -> str:
-    """Lines, stacked areas or bars of states; a gap of more than two steps is a gap, a lone point a dot."""
+    """Draw lines, stacked areas or state bars.
+
+    A gap of more than two steps stays a gap; a single point is a dot.
+    """
     width, height = panel["gridPos"]["w"] * 50 - 20, panel["gridPos"]["h"] * 30 - 60
     top = max((v for _, points in series for _, v in points), default=1) or 1
     parts, rows, gap = [], len(series), 2 * max(1, (ended - began) // 400)
@@ -110,7 +115,7 @@ def chart(panel: Json, series: list[tuple[str, list[tuple[float, float]]]], bega
 
 
 def drawn(panel: Json, port: int, began: float, ended: float) -> str:
-    """What one panel shows, as HTML."""
+    """Draw one panel as HTML."""
     series: list[tuple[str, list[tuple[float, float]]]] = []
     results: list[list[Json]] = []
     for target in panel["targets"]:
@@ -142,7 +147,7 @@ def drawn(panel: Json, port: int, began: float, ended: float) -> str:
 
 
 def table(panel: Json, results: list[list[Json]]) -> str:
-    """The queries' rows joined by the labels all of them have, as Grafana's `merge` does."""
+    """Join the queries' rows by their common labels, as Grafana's `merge` does."""
     organised = next(t["options"] for t in panel["transformations"] if t["id"] == "organize")
     key = next(iter(organised["indexByName"]))
     rows: dict[str, dict[str, str]] = {}
@@ -207,7 +212,7 @@ def wait_until_ready(port: int) -> None:
 
 
 def page(name: str, port: int, began: float, ended: float) -> tuple[str, int]:
-    """One dashboard as HTML, rows that are folded opened; and how many pixels it is high."""
+    """Draw one dashboard as HTML with all rows open; also return its height in pixels."""
     board, parts = DASHBOARDS[name](), list[str]()
     panels = [each for p in board["panels"] for each in [p, *p.get("panels", ())]]
     for panel in panels:

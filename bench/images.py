@@ -1,4 +1,7 @@
-"""CPU microseconds for a unique image in a request body, ours beside Pillow's, in one run: `python -m bench.images`."""
+"""Measure CPU per unique image in a request body, ours and Pillow's.
+
+Usage: python -m bench.images
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ _FACTS = Facts(
 
 
 class Row(NamedTuple):
-    """CPU of one unique image in its body, and how large that is."""
+    """CPU per unique image in its body, and its size."""
 
     name: str
     us: float
@@ -41,7 +44,7 @@ class Row(NamedTuple):
 
 
 def micros(make: Callable[[int], object], times: int) -> float:
-    """Of CPU, for each of so many calls."""
+    """Microseconds of CPU per call."""
     make(0)
     begin = time.process_time()
     for n in range(1, times + 1):
@@ -50,12 +53,12 @@ def micros(make: Callable[[int], object], times: int) -> float:
 
 
 def row(name: str, make: Callable[[int], bytes], times: int) -> Row:
-    """One row of the table."""
+    """Format one row of the table."""
     return Row(name, micros(make, times), len(make(1)) / 1e3)
 
 
 def measure() -> list[Row]:
-    """Ours first, then Pillow's."""
+    """Measure ours first, then Pillow's."""
     head, tail = b'{"messages":[{"content":[{"image_url":{"url":"data:image/%s;base64,', b'"}}]}]}'
 
     def ours(kind: bytes, ready: object) -> Callable[[int], bytes]:
@@ -85,7 +88,7 @@ def measure() -> list[Row]:
 
 
 def whole(images: int, times: int = 3_000) -> float:
-    """Microseconds of a whole request with so many unique PNGs, as a step makes it."""
+    """Microseconds of CPU of a whole request with that many unique PNGs."""
     payload = {
         name: PAYLOADS[name].Options.model_validate(options)
         for name, options in (
@@ -100,7 +103,7 @@ def whole(images: int, times: int = 3_000) -> float:
 
 
 def further() -> float:
-    """Microseconds that each further unique PNG adds to a request."""
+    """Microseconds of CPU that each further PNG adds to a request."""
     return (whole(_MANY) - whole(_FEW)) / (_MANY - _FEW)
 
 

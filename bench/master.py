@@ -1,9 +1,11 @@
-"""What workers on other machines cost their master: `python -m bench.master [--workers 10 50 100] [--rate 20] [--for 20]`.
+"""Measure the cost of workers on other machines for their master.
 
-The master is the real one: a Locust process with our Coordinator, its port, its files. Workers are simulated, many in one
-process: each speaks Locust's protocol over a connection of its own and sends what a real one sends, pings, heartbeats,
-statistics and rows (real rows, `rate` requests a second), compressed and acknowledged. Measured are the master's messages,
-bytes and CPU while all of them work, and how long rows take to be acknowledged.
+Usage: python -m bench.master [--workers 10 50 100] [--rate 20] [--for 20]
+
+The master is the real one: a Locust process with our Coordinator, its port and its files. Workers are simulated, many
+in one process: each speaks Locust's protocol over its own connection and sends what a real worker sends: pings,
+heartbeats, statistics and rows (real rows of `rate` requests a second), compressed and acknowledged. Measured are the
+master's messages, bytes and CPU while all workers send, and how long rows take to be acknowledged.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ HEARTBEAT_S, STATS_S = 1.0, 3.0  # Locust's own
 
 
 def rows(worker: int, number: int, requests: int) -> bytes:
-    """What a worker writes of so many requests, as the shipped profiles have them."""
+    """Build the rows that a worker writes for that many requests."""
     now = time.monotonic_ns()
     found = []
     for n in range(requests):
@@ -121,7 +123,7 @@ class Worker:
 
 
 class Crowd:
-    """All simulated workers, in this thread, over ZeroMQ sockets as Locust has them."""
+    """All simulated workers in this thread, over ZeroMQ sockets."""
 
     def __init__(self, n: int, port: int, rate: float) -> None:
         context: Any = zmq.Context.instance()
@@ -138,14 +140,14 @@ class Crowd:
         self.by_socket = {w.socket: w for w in self.workers}
 
     def send(self, worker: Worker, kind: str, data: Any) -> None:
-        """One message to the master, counted."""
+        """Send one message to the master and count it."""
         packed = msgpack.dumps((kind, data, worker.client))
         self.messages += 1
         self.bytes += len(packed)
         worker.socket.send(packed)
 
     def join(self, limit_s: float) -> None:
-        """Every worker asks for a place, and shows that it is here."""
+        """Let every worker ask for a place and report that it is there."""
         until = time.monotonic() + limit_s
         while any(w.place < 0 for w in self.workers):
             assert time.monotonic() < until, "the master did not take all"
@@ -158,11 +160,11 @@ class Crowd:
             self.ping(w)
 
     def ping(self, w: Worker) -> None:
-        """Clock and orders."""
+        """Send a ping, for clock and orders."""
         self.send(w, messages.PING, {"mine_ns": time.monotonic_ns(), "commands": 0, "slot": w.place, "token": w.token})
 
     def listen(self, seconds: float) -> None:
-        """Take what the master says for so long."""
+        """Handle messages of the master for a while."""
         until = time.monotonic() + seconds
         left = seconds
         while left >= 0:  # once at least: who is behind must hear, too
@@ -178,7 +180,7 @@ class Crowd:
             left = until - time.monotonic() if seconds else -1.0
 
     def work(self, seconds: float) -> None:
-        """What the workers do, each at its own moment of each interval."""
+        """Do what workers do, each at its own moment of each interval."""
         begin = time.monotonic()
         due: list[tuple[float, int, str, float]] = []
         for w in self.workers:
@@ -194,7 +196,7 @@ class Crowd:
             bisect.insort(due, (at + every, number, what, every))
 
     def do(self, w: Worker, what: str, piece: bytes) -> None:
-        """One of the things a worker does."""
+        """Do one of the things that a worker does."""
         if what == "ship":
             self.send(
                 w,
@@ -228,14 +230,14 @@ class Crowd:
             self.send(w, "stats", stats)
 
     def done(self) -> None:
-        """The load is over."""
+        """End the load."""
         self.listen(2.0)
         for w in self.workers:
             self.send(w, messages.DONE, {"why": "done", "size": w.sent, "slot": w.place, "token": w.token})
 
 
 def measure(workers: int, rate: float, seconds: float) -> dict[str, Any]:
-    """One master with so many workers; figures are per second of its work."""
+    """Measure one master with that many workers; figures are per second."""
     with tempfile.TemporaryDirectory() as home, socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
         free.close()

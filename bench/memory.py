@@ -1,8 +1,10 @@
-"""Resident memory of a load process: per user who waits, and at 200,000 beside 1,000,000 requests.
+"""Measure memory of a load process: per waiting user, and over requests.
 
-`python -m bench.memory`. The server is a process of its own that answers at once and little; the load is the real Locust
-child, whose ledger takes 1.3 GB of the temporary folder for a million requests.
-With arguments: the numbers of requests between which growth is measured, and of users (default 200000 1000000 1000).
+Usage: python -m bench.memory [REQUESTS REQUESTS USERS]
+
+The numbers are those of requests between which growth is measured, and of users (default 200000 1000000 1000). The
+server is a process of its own with instant short answers. The load is the real Locust child, whose ledger takes 1.3
+GB of the temporary folder for a million requests.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ USERS = 20
 
 
 def serve(silent: bool) -> None:
-    """Answer what ends like one of our bodies; a silent server never answers. Prints its port."""
+    """Answer requests with a short answer, or never if silent; print the port."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
     print(listener.getsockname()[1], flush=True)
     poll = selectors.DefaultSelector()
@@ -68,7 +70,7 @@ def server(*, silent: bool = False) -> Iterator[str]:
 
 @contextmanager
 def load(url: str, users: int, requests: int) -> Iterator[tuple[psutil.Process, Path]]:
-    """The Locust child under way, and the file of its rows."""
+    """Start the Locust child; give it with the file of its rows."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         traffic = [{"name": "text", "payload": {"text": {"tokens": 64}}, "output": {"max": 1}, "stream": False}]
@@ -88,7 +90,7 @@ def load(url: str, users: int, requests: int) -> Iterator[tuple[psutil.Process, 
 
 
 def beats(path: Path) -> Iterator[dict[str, int]]:
-    """Each heartbeat as it comes."""
+    """Give each heartbeat as it comes."""
     while not path.exists():
         time.sleep(0.05)
     with path.open("rb") as f:
@@ -115,7 +117,7 @@ def growth(few: int, many: int) -> None:
 
 
 def idle(users: int) -> None:
-    """Users whose request is out and whose answer does not come, against a load of one such user."""
+    """Measure users who wait for an answer, against a load of one such user."""
     sizes = []
     for count in (1, users):
         with server(silent=True) as url, load(url, count, count) as (child, rows):

@@ -1,8 +1,11 @@
-"""CPU per stream with one load process and with more, at equal load: `python -m bench.processes [--streams 200] [--for 20]`.
+"""Measure CPU per stream with one and with several load processes.
 
-Each load process is the real one (Locust with our locustfile), the server is bench/server.c: streams of 64 events at 50
-events a second, which a core serves by thousands. CPU is what the kernel charged the load processes while all streams were
-up, so it holds on a busy machine, too; what two processes reach together where cores are free follows from it.
+Usage: python -m bench.processes [--streams 200] [--for 20]
+
+Each load process is the real one (Locust with our locustfile). The server is bench/server.c: streams of 64 events at
+50 events a second, of which one core serves thousands. CPU is what the kernel charged the load processes while all
+streams were open, so the figure also holds on a busy machine. It shows what two processes reach together where cores
+are free.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ WARM_UP_S = 8.0
 
 
 def measure(processes: int, streams: int, seconds: float) -> dict[str, Any]:
-    """`streams` at once over so many processes; CPU of the processes that drive, without Locust's master."""
+    """Measure CPU of the sending processes at that many streams, without the master."""
     with (
         LoadServer(Pace(events=64, gap_us=20_000, ttft_us=20_000, spread_us=20_000)) as server,
         tempfile.TemporaryDirectory() as home,
@@ -73,7 +76,7 @@ def measure(processes: int, streams: int, seconds: float) -> dict[str, Any]:
 
 
 def drivers(folder: Path, processes: int) -> list[int]:
-    """The pids of the processes that drive, by the headers of their files."""
+    """List the pids of the sending processes, from the headers of their files."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         rows = (next(Tail(path).rows(), {}) for path in folder.glob("requests-*.jsonl"))
@@ -85,12 +88,12 @@ def drivers(folder: Path, processes: int) -> list[int]:
 
 
 def cpu_s(pids: list[int]) -> float:
-    """User and system time so far, together."""
+    """Sum of user and system time so far."""
     return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids)
 
 
 def main() -> None:
-    """Measure and print a line a number of processes."""
+    """Measure and print one line per number of processes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--streams", type=int, default=200)

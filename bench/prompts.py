@@ -1,4 +1,7 @@
-"""CPU of one prompt of an exact length, after calibration, with its request's body: `python -m bench.prompts`."""
+"""Measure CPU of building one prompt of an exact length, with its body.
+
+Usage: python -m bench.prompts
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ LENGTHS = (64, 1_024, 16_384, 131_072)
 
 
 def micros(tokens: int) -> list[float]:
-    """Of CPU, for each of some prompts."""
+    """Microseconds of CPU for each of some prompts."""
     options = PAYLOADS["text"].Options.model_validate({"tokens": tokens})
 
     def step(n: int) -> Step:
@@ -34,7 +37,7 @@ def micros(tokens: int) -> list[float]:
 
 
 def measure() -> list[tuple[int, float, float]]:
-    """(prompt tokens, median us, p90 us) of each length."""
+    """Measure (prompt tokens, median us, p90 us) of each length."""
     return [(n, statistics.median(took := sorted(micros(n))), took[int(0.9 * TIMES)]) for n in LENGTHS]
 
 

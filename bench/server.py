@@ -1,8 +1,8 @@
-"""Compiles and runs the load server of the benches (server.c); reads its counters and the stamps of its events.
+"""Compile and run the load server of the benches (server.c).
 
 python -m bench.server [--events N] [--gap-us N] [--ttft-us N] [--spread-us N] [--tls] [--core N]
 
-serves until Ctrl-C and says every second what it has served.
+serves until Ctrl-C and prints each second what it has served. Benches read its counters and the stamps of its events.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _ENDING_S = 10.0
 
 
 class NoCompilerError(Exception):
-    """There is no C compiler; the text says what was looked for."""
+    """There is no C compiler; the text lists the names that were tried."""
 
 
 @dataclass(frozen=True)
 class Counters:
-    """What the server has done so far: `struct counters` of server.c, in its order."""
+    """Counters of the server: `struct counters` of server.c, in its order."""
 
     connections: int
     open: int
@@ -55,7 +55,10 @@ _COUNTERS = struct.Struct(f"<{len(fields(Counters))}Q")
 
 @dataclass(frozen=True)
 class Pace:
-    """How a stream comes: so many events, the first after ttft_us (+ up to spread_us), the others gap_us apart."""
+    """Pace of a stream: number of events and their times.
+
+    The first event comes after ttft_us (plus up to spread_us), the others gap_us apart.
+    """
 
     events: int = 64
     gap_us: int = 20_000
@@ -63,12 +66,15 @@ class Pace:
     spread_us: int = 0
 
     def arguments(self) -> list[str]:
-        """For the command line of server.c."""
+        """Command line arguments for server.c."""
         return [text for f in fields(self) for text in (f"--{f.name.replace('_', '-')}", str(getattr(self, f.name)))]
 
 
 def build(source: str, *flags: str) -> Path:
-    """Compile a file of this folder, once for each text of it and flags. Raises NoCompilerError."""
+    """Compile a file of this folder, once for each content and flags.
+
+    Raises NoCompilerError.
+    """
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise NoCompilerError("no C compiler (cc, gcc, clang) is on the PATH")
@@ -84,7 +90,7 @@ def build(source: str, *flags: str) -> Path:
 
 
 def has_openssl() -> bool:
-    """Whether OpenSSL's headers and libraries are there to compile against."""
+    """Tell whether OpenSSL's headers and libraries are installed."""
     probe = "#include <openssl/ssl.h>\nint main(void){return !TLS_server_method();}"
     compiler = shutil.which("cc") or "cc"
     with tempfile.TemporaryDirectory() as folder:
@@ -96,7 +102,7 @@ def has_openssl() -> bool:
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 with its key, made by the openssl command; a day is enough for a bench."""
+    """Make a certificate for 127.0.0.1 with its key, valid for a day."""
     cert, key = folder / "cert.pem", folder / "key.pem"
     argv = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     argv += ["-days", "1", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
@@ -105,7 +111,10 @@ def certificate(folder: Path) -> tuple[Path, Path]:
 
 
 class LoadServer:
-    """The server as a context: `url` while it runs; `counters()` at any time; `stamps` when it has ended."""
+    """The server as a context manager.
+
+    `url` and `counters()` work while it runs; `stamps` is there when it has ended.
+    """
 
     def __init__(self, pace: Pace, *, tls: bool = False, stamps: bool = False, before: tuple[str, ...] = ()) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="loadchaos-bench-")
@@ -132,7 +141,7 @@ class LoadServer:
             self._map = mmap.mmap(file.fileno(), _COUNTERS.size, prot=mmap.PROT_READ)
 
     def counters(self) -> Counters:
-        """Read from shared memory: the server does nothing for it."""
+        """Read the counters from shared memory, at no cost for the server."""
         return Counters(*_COUNTERS.unpack(self._map[:]))
 
     def __enter__(self) -> LoadServer:
@@ -142,7 +151,7 @@ class LoadServer:
         self.end()
 
     def end(self) -> None:
-        """End it and keep its stamps; a second call does nothing."""
+        """End the server and keep its stamps; a second call does nothing."""
         if self._process.stdin is None or self._process.stdin.closed:
             return
         self._process.stdin.close()
@@ -160,7 +169,7 @@ class LoadServer:
 
 
 def main() -> int:
-    """Serve and tell."""
+    """Serve and print counters."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for field in fields(Pace):
         parser.add_argument(f"--{field.name.replace('_', '-')}", type=int, default=field.default)

@@ -1,9 +1,10 @@
-"""SSE events a second the embedded server's own HTTP writes on one core, against uvicorn with a raw ASGI app.
+"""Measure SSE events per second of the embedded server on one core.
 
     python bench/sim_events.py [seconds]
 
-200 streams over loopback; the client reads raw bytes in a process of its own and counts `data: ` lines. Server CPU time
-is measured, so the figure for one core holds on a busy machine as well.
+It is compared with uvicorn and a raw ASGI app, at 200 streams over loopback. The client reads raw bytes in a process
+of its own and counts `data: ` lines. Server CPU time is measured, so the figure for one core also holds on a busy
+machine.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ def measure(name: str, target: Any, seconds: float) -> None:
 
 
 def whole(seconds: float) -> None:
-    """The real two processes: 200 streams, each at about 50 tokens/s, and what CPU each process takes for it."""
+    """Measure CPU of both real processes at 200 streams of about 50 tokens/s."""
     import re
     import subprocess
     import threading

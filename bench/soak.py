@@ -1,12 +1,14 @@
-"""A compressed soak: `python -m bench.soak [--requests 1000000]` drives so many requests through a whole `loadchaos run`.
+"""Run a compressed soak: many requests through a whole `loadchaos run`.
 
-`--hours 8` has so many hours of a simulated server instead, each in 45 seconds: the embedded server steps 80 times as fast,
-clients leave, and the server rests now and then. With `--leak` each client that leaves takes a block of the KV cache along,
-one per cent of it in such an hour; then the run has to fail of that.
+Usage: python -m bench.soak [--requests 1000000] [--hours 8] [--leak]
 
-The server is otherwise bench/server.c with short answers, the run is the real one with its follower and its load process.
-Each few seconds the memory of each is looked at; at the end it says how much each grew after its warm-up (a fifth of the
-run) and what the ledger takes on disk a request. Exit code 1 where something grows by more than a tenth.
+With `--hours 8` a simulated server runs for 8 hours of 45 seconds each: the embedded server steps 80 times as fast,
+clients hang up, and the server is idle now and then. With `--leak` each client that hangs up leaks a block of the KV
+cache, one per cent of it in such an hour; then the run has to fail because of the leak.
+
+Otherwise the server is bench/server.c with short answers. The run is the real one with its follower and its load
+process. Their memory is sampled every few seconds. At the end the bench prints how much each grew after its warm-up
+(a fifth of the run) and the disk space of the ledger per request. Exit code 1 if a process grew by more than a tenth.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ MOST_GROWTH = 0.1
 
 
 def role(process: psutil.Process) -> str | None:
-    """run, follower or load; None for what is no part of a run, or gone."""
+    """Role of a process: run, follower or load; None for any other."""
     try:
         line = " ".join(process.cmdline())
     except psutil.Error:
@@ -50,7 +52,7 @@ Seen = dict[str, list[tuple[float, float]]]
 
 
 def soak(requests: int, users: int, home: Path) -> tuple[Seen, int, float]:
-    """(memory by role, the run's exit code, seconds) of so many requests against bench/server.c."""
+    """Run that many requests against bench/server.c; give memory, exit code, seconds."""
     with LoadServer(Pace(events=4, gap_us=200, ttft_us=200)) as server:
         profile = {
             "name": "soak", "traffic": [{"name": "text", "payload": {"text": {"tokens": 16}}, "output": {"max": 4}}],
@@ -60,7 +62,7 @@ def soak(requests: int, users: int, home: Path) -> tuple[Seen, int, float]:
 
 
 def day(hours: float, home: Path, *, leak: bool) -> tuple[Seen, int, float]:
-    """The same of so many hours of the embedded server, 80 of its seconds in one of ours."""
+    """Run that many hours of the embedded server, at 80 times its speed."""
     leaving = _BLOCKS / 100 / 3600 * SPEED_UP  # a second of ours: a hundredth of the cache in an hour of the server's
     rates = {"text": 2 * leaving, "leaving": leaving}
     embedded = {
@@ -82,7 +84,10 @@ def day(hours: float, home: Path, *, leak: bool) -> tuple[Seen, int, float]:
 
 
 def driven(profile: dict[str, Any], home: Path, hour_s: float, *options: str) -> tuple[Seen, int, float]:
-    """Run a profile and look at the memory of each of its processes meanwhile; `hour_s`: how long its hours last."""
+    """Run a profile and sample the memory of its processes.
+
+    `hour_s` is the length of its hours.
+    """
     (home / "soak.yaml").write_text(json.dumps(profile))
     argv = [sys.executable, "-m", "loadchaos", "run", "soak.yaml", *options, "--no-live"]
     env = {**os.environ, "CI": "", "LOADCHAOS_HOUR_S": str(hour_s)}
@@ -110,14 +115,14 @@ def driven(profile: dict[str, Any], home: Path, hour_s: float, *options: str) ->
 
 
 def grown(points: list[tuple[float, float]]) -> tuple[float, float]:
-    """(MB after the warm-up, MB at the end): medians of a tenth of the run each."""
+    """Give (MB after the warm-up, MB at the end), as medians over a tenth of the run."""
     after = [mb for at, mb in points if at >= WARM_UP * points[-1][0]]
     part = max(1, len(after) // 10)
     return median(after[:part]), median(after[-part:])
 
 
 def told_of_memory(seen: Seen) -> float:
-    """Says how much each grew; the worst of it."""
+    """Print how much each process grew; return the largest growth."""
     worst = 0.0
     for name, points in seen.items():
         if len(points) < 10:
@@ -133,7 +138,7 @@ def told_of_memory(seen: Seen) -> float:
 
 
 def told_of_ledger(home: Path, requests: int) -> None:
-    """How much room the record takes, and what of it became Parquet."""
+    """Print the disk space of the ledger and the share that became Parquet."""
     parts = {p: p.stat().st_size for p in home.glob("runs/*/*.jsonl*")}
     packed = [size for p, size in parts.items() if p.suffix == ".parquet"]
     size = sum(parts.values())
@@ -142,7 +147,10 @@ def told_of_ledger(home: Path, requests: int) -> None:
 
 
 def told_of_day(hours: float, home: Path, *, leak: bool) -> int:
-    """1 where something of ours grew, or the verdict is another than the planted leak wants."""
+    """Print the result of a simulated day; return the exit code.
+
+    It is 1 if a process of ours grew, or if the verdict does not fit the leak.
+    """
     seen, _, took = day(hours, home, leak=leak)
     (path,) = home.glob("runs/*/verdict.json")
     verdict = json.loads(path.read_text())
@@ -160,7 +168,7 @@ def told_of_day(hours: float, home: Path, *, leak: bool) -> int:
 
 
 def main() -> int:
-    """Run and tell."""
+    """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=1_000_000)
     parser.add_argument("--users", type=int, default=16)

@@ -1,10 +1,10 @@
-"""What watching costs and how true it stays: a 3,000-line page of metrics, and probes beside 100 MB of log in a burst.
+"""Measure the cost of monitoring: a large metrics page, and a burst of log.
 
     python bench/watch.py [--megabytes 100]
 
-The page is vLLM's own, repeated under other engine labels; wanted: under 5 ms. The burst is written into a file that
-`--server-log` follows, as fast as the disk takes it, while the embedded server is probed; wanted: no probe delayed, that
-is, none later by more than 0.25 s than it is due (0.1 s for connects, 0.25 s for /health) beyond what it is without.
+The page has 3,000 lines: vLLM's own, repeated under other engine labels. Goal: under 5 ms. The burst is written into
+a file that `--server-log` follows, as fast as the disk takes it, while the embedded server is probed. Goal: no probe
+is more than 0.25 s later than its interval (0.1 s for connects, 0.25 s for /health), compared with no burst.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _QUIET_S = 5.0
 
 
 def page(lines: int) -> bytes:
-    """A page of about so many lines."""
+    """Build a page of about that many lines."""
     one = PAGE.read_text()
     found, engine = "", 0
     while found.count("\n") < lines:
@@ -47,7 +47,7 @@ def page(lines: int) -> bytes:
 
 
 def parse() -> None:
-    """Print what one page costs."""
+    """Print the cost of one page."""
     parser, text = PageParser(DIALECTS["vllm"].metrics), page(3000)
     took = []
     for _ in range(51):
@@ -74,7 +74,7 @@ def _holes(rows: list[dict[str, Any]], what: str, begin_ns: int, end_ns: int) ->
 
 
 async def burst(megabytes: int) -> None:
-    """Print how far probes were apart before and during the burst, and how long the log took to be kept."""
+    """Print intervals of probes before and during the burst, and the time to save the log."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
@@ -122,7 +122,7 @@ async def burst(megabytes: int) -> None:
 
 
 def main() -> None:
-    """Both, one after the other."""
+    """Run both, one after the other."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=100)
     options = parser.parse_args()

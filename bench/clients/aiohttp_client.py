@@ -1,4 +1,4 @@
-"""aiohttp under uvloop, one session, reading whatever has come (`iter_any`)."""
+"""Bench client: aiohttp under uvloop, one session, `iter_any`."""
 
 from __future__ import annotations
 

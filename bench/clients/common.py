@@ -1,8 +1,8 @@
-"""What the client programs of the benches share: their job from the command line, and what they give back.
+"""Share command line and output between the bench clients.
 
-Standard library only, because some of them run in another virtual environment than ours. A client of a bench does what
-somebody who wants TTFT and ITL has to do at least: stamp each piece on arrival and keep it; all else waits until the
-load is over, after the window in which its CPU time is measured.
+Standard library only: some clients run in another virtual environment than ours. A client does the least that
+measuring TTFT and ITL needs: it stamps each piece on arrival and keeps it. Everything else waits until the load is
+over, after the window in which its CPU time is measured.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ PATH = "/v1/chat/completions"
 
 @dataclass(frozen=True)
 class Job:
-    """`users` send `requests` in all, each the next as soon as its last is over, and begin `stagger_s` apart."""
+    """Job of a client: `users` send `requests` in all.
+
+    A user sends its next request as soon as the last one is over. Users begin `stagger_s` apart.
+    """
 
     url: str
     users: int
@@ -45,7 +48,7 @@ class Job:
         return str(parts.hostname), int(parts.port or 443)
 
     def head(self) -> bytes:
-        """Of a request of our own making."""
+        """Build the head of a request."""
         host, port = self.address
         return (
             f"POST {PATH} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
@@ -53,12 +56,12 @@ class Job:
         ).encode()
 
     def context(self) -> ssl.SSLContext | None:
-        """What to trust, None without TLS."""
+        """Build the TLS context; None without TLS."""
         return ssl.create_default_context(cafile=str(self.trust)) if self.trust else None
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options every client program takes."""
+    """Build the parser of the options that every client has."""
     it = argparse.ArgumentParser()
     it.add_argument("url")
     it.add_argument("--users", type=int, required=True)
@@ -72,13 +75,13 @@ def parser() -> argparse.ArgumentParser:
 
 
 def job(argv: list[str] | None = None) -> Job:
-    """What this process has to do."""
+    """Read this process's job from its options."""
     a = parser().parse_args(argv)
     return Job(a.url, a.users, a.requests, a.stream, a.stagger_s, a.body.read_bytes(), a.out, a.trust)
 
 
 class Marks:
-    """The pieces of every stream with the time each came; counts of what ended well or badly."""
+    """Arrival times of the pieces of every stream, and counts of results."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -88,24 +91,27 @@ class Marks:
         self.failed = 0
 
     def more(self) -> bool:
-        """Whether another request is to be sent; counts it as begun."""
+        """Count one more request as begun, if there is one."""
         self._begun += 1
         return self._begun <= self._job.requests
 
     def stream(self) -> list[tuple[int, bytes]]:
-        """Where one stream's pieces go."""
+        """Add a stream and return the list for its pieces."""
         pieces: list[tuple[int, bytes]] = []
         self._streams.append(pieces)
         return pieces
 
     def done(self, *, well: bool) -> bool:
-        """One request is over; whether all are."""
+        """Count one request as done; True when all are."""
         self.ended += well
         self.failed += not well
         return self.ended + self.failed >= self._job.requests
 
     def write(self) -> None:
-        """`out` gets the counts; `out`.marks pairs of (server's ns, our ns), each stream ended by END_OF_STREAM."""
+        """Write counts to `out` and times to `out`.marks.
+
+        The times are pairs of (server's ns, our ns); END_OF_STREAM ends each stream.
+        """
         marks = array("q")
         for pieces in self._streams:
             ends = list(accumulate(len(piece) for _, piece in pieces))
@@ -117,7 +123,7 @@ class Marks:
 
 
 class WholeAnswer:
-    """Whether an answer is complete, for clients that read bytes: no parser could cost less."""
+    """Cheapest check for a complete answer, for clients that read bytes."""
 
     def __init__(self, *, stream: bool) -> None:
         self._stream = stream
@@ -125,7 +131,7 @@ class WholeAnswer:
         self._left: int | None = None
 
     def feed(self, data: bytes) -> bool:
-        """True when the last byte is there."""
+        """Add bytes; True when the last one is there."""
         if self._stream:
             if len(data) < len(LAST_CHUNK):
                 data = self._tail + data

@@ -1,4 +1,4 @@
-"""A bare gevent socket a user: what any client under Locust costs at least."""
+"""Bench client: a bare gevent socket per user, the least under Locust."""
 
 from __future__ import annotations
 

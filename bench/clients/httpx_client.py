@@ -1,4 +1,4 @@
-"""httpx, one AsyncClient for all users, reading raw chunks (`aiter_raw`)."""
+"""Bench client: httpx, one AsyncClient for all users, `aiter_raw`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Locust's own users, as a locustfile: BENCH_JOB holds the options of a job as JSON, BENCH_USER which of them."""
+"""Bench client: Locust's own users, as a locustfile.
+
+BENCH_JOB holds the options of a job as JSON; BENCH_USER names the user class.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def _one(user: Any) -> None:
 
 
 class _Loop:
-    """Sends until all has been sent, then waits for the others."""
+    """Base user: send until all requests are sent, then wait for the others."""
 
     tasks: ClassVar[list[Any]] = [_one]
     wait_time = constant(0)
@@ -36,21 +39,21 @@ class _Loop:
     client: Any
 
     def whole(self) -> bool:
-        """Small, not streamed."""
+        """Send a small request without streaming."""
         return bool(self.client.post(PATH, data=WORK.body, headers=_HEADERS).status_code == 200)
 
     def stream(self) -> bool:
-        """Streamed; whether it came to its end."""
+        """Stream a request; True when it is complete."""
         raise NotImplementedError
 
 
 class FastLines(_Loop, FastHttpUser):
-    """`iter_lines`, as Locust's documentation has it."""
+    """FastHttpUser with `iter_lines`, as in Locust's documentation."""
 
     abstract = CHOSEN != "FastLines"
 
     def stream(self) -> bool:
-        """Line by line."""
+        """Read line by line."""
         pieces = marks.stream()
         for line in self.client.iter_lines(PATH, "POST", data=WORK.body, headers=_HEADERS):
             pieces.append((now_ns(), line.encode()))
@@ -58,12 +61,12 @@ class FastLines(_Loop, FastHttpUser):
 
 
 class FastRaw(_Loop, FastHttpUser):
-    """`stream.readline`, which does not wait for a full buffer."""
+    """FastHttpUser with `stream.readline`, which does not wait for a full buffer."""
 
     abstract = CHOSEN != "FastRaw"
 
     def stream(self) -> bool:
-        """Line by line, from the response beneath."""
+        """Read line by line from the response beneath."""
         pieces = marks.stream()
         response = self.client.post(PATH, data=WORK.body, headers=_HEADERS, stream=True)
         while line := response.stream.readline(b"\n"):
@@ -72,7 +75,7 @@ class FastRaw(_Loop, FastHttpUser):
 
 
 class Requests(_Loop, HttpUser):
-    """requests under gevent, `iter_lines`."""
+    """HttpUser (requests under gevent) with `iter_lines`."""
 
     abstract = CHOSEN != "Requests"
 
@@ -81,7 +84,7 @@ class Requests(_Loop, HttpUser):
         self.client.verify = str(WORK.trust) if WORK.trust else True
 
     def stream(self) -> bool:
-        """Line by line."""
+        """Read line by line."""
         pieces = marks.stream()
         response = self.client.post(PATH, data=WORK.body, headers=_HEADERS, stream=True)
         for line in response.iter_lines():

@@ -1,4 +1,4 @@
-"""A bare asyncio protocol under uvloop: what a Python client costs at least."""
+"""Bench client: a bare asyncio protocol under uvloop, the least in Python."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.clients.common import Job, Marks, WholeAnswer, job, now_ns
 
 
 class User(asyncio.Protocol):
-    """One connection; the next request goes out when the last is over."""
+    """One connection; sends its next request when the last one is over."""
 
     def __init__(self, work: Job, marks: Marks, request: bytes, over: asyncio.Event) -> None:
         self._work, self._marks, self._request, self._over = work, marks, request, over

@@ -1,10 +1,11 @@
-"""What a request and a streamed token cost our users and other clients, and how true each client's clock is.
+"""Measure CPU per request and token of our users and of other clients.
 
 python -m bench.cost [--repeat N] [--only SCENARIO ...] [--contender NAME ...] [--with NAME=VENV ...] [--cores 0,1]
-python -m bench.cost --render     the page and the plot again, from docs/performance.json
+python -m bench.cost --render     write page and plot again, from docs/performance.json
 
-writes docs/performance.json, docs/performance.md and docs/performance.svg. aiohttp, vllm, guidellm and aiperf are measured
-where they are installed: in ~/.cache/loadchaos-bench/NAME, or where --with says.
+It also measures how exact each client's clock is. It writes docs/performance.json, docs/performance.md and
+docs/performance.svg. aiohttp, vllm, guidellm and aiperf are measured where they are installed: in
+~/.cache/loadchaos-bench/NAME, or where --with says.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def _write(path: Path, about: object, notes: object, trials: object, payloads: o
 
 
 def _payloads(place: Place) -> dict[str, object]:
-    """What it costs to make what is sent; nothing is sent."""
+    """Measure the cost of building requests; nothing is sent."""
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {place.client_core})
     try:

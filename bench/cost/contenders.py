@@ -1,4 +1,4 @@
-"""Who is measured: how each is started for a load, and how what it says afterwards is read."""
+"""Start the measured clients (contenders) and read their output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bench.server import HERE, build, has_openssl
 
 @dataclass(frozen=True)
 class Trial:
-    """One load for one contender: where the server is, and a folder of its own."""
+    """One load for one contender, with a folder of its own."""
 
     load: Load
     url: str
@@ -31,11 +31,11 @@ class Trial:
 
     @property
     def out(self) -> Path:
-        """Where client programs write."""
+        """Path of the output of client programs."""
         return self.folder / "out.json"
 
     def options(self) -> list[str]:
-        """Of bench/clients/common.py."""
+        """Options for bench/clients/common.py."""
         load = self.load
         argv = [self.url, "--users", str(load.users), "--requests", str(load.requests), "--out", str(self.out)]
         argv += ["--stagger-s", f"{load.stagger_s:.6f}", "--body", str(body_file(load, self.folder))]
@@ -43,7 +43,7 @@ class Trial:
         return [*argv, "--trust", str(self.trust)] if self.trust else argv
 
     def environment(self) -> dict[str, str]:
-        """For any Python program: where our modules are, and whom to trust."""
+        """Environment of a Python client: module path and certificate."""
         found = {"PYTHONPATH": str(HERE.parent)}
         return {**found, "SSL_CERT_FILE": str(self.trust)} if self.trust else found
 
@@ -54,7 +54,10 @@ Read = Callable[[Trial, Metered, NDArray[np.void]], Seen]
 
 @dataclass(frozen=True)
 class Contender:
-    """One row. `python` is the environment it needs (None: ours), `module` what has to be in it."""
+    """One client to measure.
+
+    `python` is the environment it needs (None: ours), `module` the module that must be in it.
+    """
 
     title: str
     start: Start
@@ -67,7 +70,7 @@ class Contender:
 
 
 def body_file(load: Load, folder: Path) -> Path:
-    """The request that every contender but ours sends: one of ours, which ours makes anew each time."""
+    """Write the request that every contender but ours sends."""
     path = folder / "body.json"
     path.write_bytes(ours.body(load, "http://127.0.0.1"))
     return path
@@ -152,12 +155,15 @@ CONTENDERS: dict[str, Contender] = {
 
 @dataclass
 class Environments:
-    """Which Python runs a contender: ours, unless `--with NAME=VENV` or a usual place has another."""
+    """Python of each contender: ours unless another is found.
+
+    Another is given with `--with NAME=VENV` or found in the usual place.
+    """
 
     given: Mapping[str, Path] = field(default_factory=dict)
 
     def python(self, name: str) -> Path | None:
-        """None where what it needs is not installed."""
+        """Path of its Python; None where its module is not installed."""
         module = CONTENDERS[name].module
         if module is None:
             return Path(sys.executable)

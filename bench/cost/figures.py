@@ -1,4 +1,4 @@
-"""Medians of the trials, and the targets with what stands between us and those that are not met."""
+"""Compute medians of the trials and compare them with the targets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ Trial = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Target:
-    """What was asked for, what was measured (None: not measured), whether that is enough, and what is in the way."""
+    """Target with its measured value (None: not measured).
+
+    It holds whether the value is good enough, and the reason where it is not.
+    """
 
     asked: str
     measured: str | None
@@ -29,23 +32,23 @@ class Figures:
             self._by.setdefault((trial["scenario"], trial["contender"]), []).append(trial)
 
     def good(self, scenario: str, contender: str) -> list[Trial]:
-        """Those that came to a figure."""
+        """Trials with a figure."""
         return [t for t in self._by.get((scenario, contender), []) if "us" in t]
 
     def why_not(self, scenario: str, contender: str) -> str | None:
-        """Why there is no figure, None where there is one or nobody asked."""
+        """Reason for a missing figure; None where there is one."""
         trials = self._by.get((scenario, contender), [])
         if not trials or self.good(scenario, contender):
             return None
         return str(trials[0].get("absent") or trials[0].get("broken"))
 
     def median(self, scenario: str, contender: str, key: str) -> float | None:
-        """Over the trials that have it."""
+        """Median over the trials that have the figure."""
         found = [t[key] for t in self.good(scenario, contender) if key in t]
         return statistics.median(found) if found else None
 
     def said(self, scenario: str, contender: str, key: str) -> float | None:
-        """Of what the contender said of itself."""
+        """Median of a figure that the contender itself reported."""
         found = [t["said"][key] for t in self.good(scenario, contender) if key in t["said"]]
         return statistics.median(found) if found else None
 
@@ -57,7 +60,7 @@ class Figures:
         return statistics.median(found) if found else None
 
     def worst(self, scenario: str, contender: str, key: str) -> int:
-        """The largest over the repeats."""
+        """Largest value over the repeats."""
         return max((int(t[key]) for t in self.good(scenario, contender)), default=0)
 
 
@@ -75,7 +78,7 @@ _LEADING = ("vllm", "guidellm", "aiperf")
 
 
 def targets(figures: Figures, payloads: Mapping[str, Any]) -> list[Target]:
-    """In the order of the page."""
+    """List the targets in the order of the page."""
     return [
         _at_most(
             "small request: at most 40 % of FastHttpUser's CPU",
@@ -104,7 +107,7 @@ def targets(figures: Figures, payloads: Mapping[str, Any]) -> list[Target]:
 
 
 def _made(payloads: Mapping[str, Any]) -> list[Target]:
-    """Images and prompts; at most so many microseconds of CPU."""
+    """Targets for images and prompts: at most so many microseconds of CPU."""
     images = {name: us for name, us, _ in payloads.get("images", ())}
     prompts = {tokens: us for tokens, us, _ in payloads.get("prompts", ())}
     asked: list[tuple[str, float | None, float]] = [

@@ -1,4 +1,4 @@
-"""What the figures were measured on: machine, system, versions, date, command."""
+"""Describe the machine of a measurement: system, versions, date, command."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HERE = Path(__file__).parents[2]
 
 
 def machine(environments: Environments, place: Place) -> dict[str, Any]:
-    """As the page tells it."""
+    """Collect what the page shows of the machine."""
     commit = _said(["git", "-C", str(_HERE), "log", "-1", "--format=%h", "--", "loadchaos"])
     return {
         "commands": [
@@ -38,7 +38,7 @@ def machine(environments: Environments, place: Place) -> dict[str, Any]:
 
 
 def _command(argv: list[str]) -> str:
-    """Without what says where files of this machine are."""
+    """Command line without local paths."""
     kept = [a for n, a in enumerate(argv) if a not in _LOCAL and (n == 0 or argv[n - 1] not in _LOCAL)]
     folder = [f"TMPDIR={os.environ['TMPDIR']}"] if "TMPDIR" in os.environ else []  # where the ledger is written
     return " ".join([*folder, "python -m bench.cost", *kept]).replace(str(Path.home()), "~")

@@ -1,7 +1,8 @@
-"""One trial: load server and contender pinned to a core each; CPU time and counts between two moments of it.
+"""Run one trial: server and contender on a core each, CPU time in a window.
 
-The same way for every contender: the server's own counters say how far the load is, /proc says what the contender's
-processes have used by then. What they used before the first moment (start, imports) and after the second is left out.
+Every contender is measured in the same way: the server's counters say how far the load is, and /proc says how much
+CPU time the contender's processes have used by then. CPU time before the window (start, imports) and after it is left
+out.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Load:
-    """What is asked of a contender: `users` at a time, `requests` in all, at what pace the server streams."""
+    """Load of a trial: users at a time, requests in all, pace of the streams."""
 
     users: int
     requests: int
@@ -40,24 +41,24 @@ class Load:
 
     @property
     def stream_s(self) -> float:
-        """How long one stream takes, on average."""
+        """Average duration of one stream."""
         p = self.pace
         return (p.ttft_us + p.spread_us / 2 + (p.events - 1) * p.gap_us) / 1e6 if self.stream else 0.0
 
     @property
     def stagger_s(self) -> float:
-        """How far apart users begin, so that the load is even."""
+        """Delay between the begins of users, for an even load."""
         return self.stream_s / self.users
 
     @property
     def warm(self) -> int:
-        """Requests begun when the window opens: everybody is there."""
+        """Requests begun when the window opens: all users are there."""
         return self.users + self.users // 4 if self.stream else max(self.users, self.requests // 10)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a trial runs: cores of server and generator, whether before all other work, a lock for shared machines."""
+    """Cores, priority and lock of a trial."""
 
     server_core: int
     client_core: int
@@ -65,14 +66,14 @@ class Place:
     lock: Path | None = None
 
     def pinned(self, core: int) -> tuple[str, ...]:
-        """What stands before a command."""
+        """Command prefix that pins a process to its core."""
         # Nothing that is urgent may outlive us.
         urgent = ("setpriv", "--pdeathsig", "KILL", "chrt", "--fifo", "1") if self.urgent else ()
         return (*urgent, "taskset", "-c", str(core))
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """While this process looks at counters: it must see in time that the window is over."""
+        """Raise our own priority while we poll counters, to see the end in time."""
         if not self.urgent:
             yield
             return
@@ -84,7 +85,7 @@ class Place:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Nobody else measures meanwhile."""
+        """Hold the lock, so that nobody else measures meanwhile."""
         if self.lock is None:
             yield
             return
@@ -104,7 +105,10 @@ class Moment:
 
 @dataclass(frozen=True)
 class Metered:
-    """What one trial used. `cpu_s` is of the whole life of the contender's processes, `peak_rss` the largest of one."""
+    """Resources used by one trial.
+
+    `cpu_s` is over the whole life of the contender's processes, `peak_rss` the largest of one process.
+    """
 
     first: Moment
     last: Moment
@@ -116,21 +120,21 @@ class Metered:
 
     @property
     def cpu_share(self) -> float:
-        """Of one core, in the window."""
+        """Share of one core used in the window."""
         return (self.last.cpu_ns - self.first.cpu_ns) / max(1, self.last.at_ns - self.first.at_ns)
 
     def per(self, what: str) -> float:
-        """CPU microseconds for each request (`begun`) or token (`events`) of the window."""
+        """CPU microseconds per request (`begun`) or token (`events`) in the window."""
         count = getattr(self.last.count, what) - getattr(self.first.count, what)
         return (self.last.cpu_ns - self.first.cpu_ns) / 1000 / count if count else float("nan")
 
 
 class TrialError(Exception):
-    """A contender did not do what it was asked; the text holds its last words."""
+    """Failure of a contender; the text holds its last output."""
 
 
 def cpu_ns(pid: int) -> int:
-    """CPU time of a process, its descendants and those of them that have ended already."""
+    """CPU time of a process and all its descendants, ended ones included."""
     total = 0
     try:
         tree = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
@@ -147,7 +151,7 @@ def cpu_ns(pid: int) -> int:
 
 
 def moment(server: LoadServer, pid: int) -> Moment:
-    """Now."""
+    """Read counters and CPU time now."""
     return Moment(time.monotonic_ns(), cpu_ns(pid), server.counters())
 
 
@@ -160,7 +164,10 @@ def run(
     log: Path,
     limit_s: float,
 ) -> Metered:
-    """Run a contender against the server. Raises TrialError when it fails, or is not through after `limit_s`."""
+    """Run a contender against the server.
+
+    Raises TrialError if it fails or is not done after `limit_s`.
+    """
     server_first, began = cpu_ns(server.pid), time.monotonic_ns()
     with log.open("wb") as out:
         process = subprocess.Popen(
@@ -194,7 +201,7 @@ def run(
 
 
 def _when(server: LoadServer, pid: int, begun: int, limit_s: float) -> Moment | None:
-    """The moment at which so many requests had begun; None when the contender ended before."""
+    """Time at which that many requests had begun; None if it ended before."""
     until = time.monotonic() + limit_s
     while server.counters().begun < begun:
         if _ended(pid):
@@ -220,7 +227,7 @@ def _reap(pid: int, limit_s: float) -> tuple[int, resource.struct_rusage]:
 
 
 def _kill(pid: int) -> None:
-    """What is left of its session, which we started."""
+    """Kill the rest of the session that we started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):  # reaped before

@@ -1,4 +1,4 @@
-"""Our own users under a load: the Locust child as `loadchaos run` starts it, and `loadchaos run` itself."""
+"""Contender: our own users, as the Locust child and as `loadchaos run`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ _SPARE_SLOTS = 1.25
 
 
 def profile(load: Load) -> dict[str, Any]:
-    """The load as a profile: users in a closed loop, or streams begun at the rate that keeps so many in the air."""
+    """Write the load as a profile.
+
+    It has users in a closed loop, or streams begun at the rate that keeps that many open.
+    """
     payload: dict[str, Any] = {"text": {"tokens": _PROMPT_TOKENS}}
     if load.images:
         payload["images"] = {"count": load.images, "size": _IMAGE, "unique": "100%"}
@@ -41,7 +44,7 @@ def profile(load: Load) -> dict[str, Any]:
 
 
 def facts(url: str) -> Facts:
-    """What calibration would have found: any word is a token, any image a thousand."""
+    """Facts as calibration would find them: a word is a token, an image 1000."""
     text = TextFacts(overhead=8, words=((" river", 1), (" stone", 1)), unit=" a", source="bench")
     return Facts(
         base_url=url,
@@ -56,7 +59,7 @@ def facts(url: str) -> Facts:
 
 
 def plan(load: Load, url: str, folder: Path) -> dict[str, Any]:
-    """plan.json."""
+    """Build plan.json."""
     return {
         "profile": profile(load),
         "seed": 1,
@@ -69,14 +72,14 @@ def plan(load: Load, url: str, folder: Path) -> dict[str, Any]:
 
 
 def body(load: Load, url: str) -> bytes:
-    """One of our requests, for everybody else to send."""
+    """Build one of our requests, for every other contender to send."""
     worker = WorkerPlan(plan(load, url, Path()), facts(url), 0, {})
     _, steps = next(iter(worker.phases()))
     return worker.build_request(next(steps)).request.body
 
 
 def start(load: Load, url: str, folder: Path) -> Sequence[str]:
-    """Lay out the run folder; the child's command line, that of loadchaos/runner/children.py."""
+    """Prepare the run folder; return the command line of the child."""
     run = folder / "run"
     run.mkdir()
     (run / "plan.json").write_text(json.dumps(plan(load, url, folder)))
@@ -86,12 +89,12 @@ def start(load: Load, url: str, folder: Path) -> Sequence[str]:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Where the child finds its plan."""
+    """Environment with the path of the plan."""
     return {"LOADCHAOS_PLAN": str(folder / "run" / "plan.json")}
 
 
 def read(folder: Path, stamps: NDArray[np.void], first_ns: int, last_ns: int) -> Seen:
-    """From the ledger: the server's id of each answer tells which stream it was."""
+    """Read the ledger; the server's id of each answer names its stream."""
     ends = [row for row in _rows(folder) if row["row"] == "end"]
     beats = [row for row in _rows(folder) if row["row"] == "heartbeat" and first_ns <= row["at_ns"] <= last_ns]
     sent = {int(s["stream"]): int(s["sent_ns"]) for s in stamps[stamps["event"] == 0]}
@@ -113,7 +116,7 @@ def read(folder: Path, stamps: NDArray[np.void], first_ns: int, last_ns: int) ->
 
 
 def whole_run(load: Load, url: str, folder: Path) -> Sequence[str]:
-    """`loadchaos run` with everything that belongs to it: watcher, follower, verdict, report."""
+    """Run `loadchaos run` with monitor, follower, verdict and report."""
     path = folder / "bench.yaml"
     path.write_text(json.dumps({**profile(load), "target": {"dialect": "openai"}, "expect": ["failures == 0"]}))
     argv = [sys.executable, "-m", "loadchaos", "run", str(path), "--target", url, "--out", str(folder / "runs")]
@@ -121,7 +124,7 @@ def whole_run(load: Load, url: str, folder: Path) -> Sequence[str]:
 
 
 def read_run(trial: Any, metered: Metered, _: NDArray[np.void]) -> Seen:
-    """Only counts: its timing is that of the child."""
+    """Read counts only: the timing is that of the child."""
     rows = [row for path in trial.folder.glob("runs/*/requests-*.jsonl") for row in _of(path)]
     outcomes = [row["outcome"] for row in rows if row["row"] == "end"]
     return Seen(outcomes.count("ok"), len(outcomes) - outcomes.count("ok"), said={"exit": float(metered.code)})

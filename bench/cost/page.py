@@ -1,4 +1,4 @@
-"""docs/performance.md out of docs/performance.json."""
+"""Make docs/performance.md from docs/performance.json."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NO = "–"
 
 
 def render(found: Mapping[str, Any]) -> str:
-    """The whole page."""
+    """Make the whole page."""
     figures = Figures(found["trials"])
     parts = ["# What a request costs, and whether its times are true\n", _about(found["machine"]), _METHOD]
     parts += [

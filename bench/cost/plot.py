@@ -1,4 +1,7 @@
-"""docs/performance.svg: three rows of dots on logarithmic axes, because clients differ by a factor of a hundred."""
+"""Draw docs/performance.svg: three rows of dots on logarithmic axes.
+
+The axes are logarithmic because clients differ by a factor of a hundred.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ _PANELS = (
 
 
 def render(found: Mapping[str, Any]) -> str:
-    """The picture, readable on light and dark pages."""
+    """Draw the picture, readable on light and dark pages."""
     figures = Figures(found["trials"])
     parts: list[str] = []
     y = 14

@@ -1,4 +1,4 @@
-"""What is measured: the loads, who takes part in each, and one trial of one contender turned into figures."""
+"""Define the loads, their contenders, and the figures of one trial."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ _TLS = ("c", "uvloop", "gevent", "loadchaos", "fast_raw")
 
 @dataclass(frozen=True)
 class Scenario:
-    """A load and its contenders. `unit` is what a figure is for one of: `begun` (requests) or `events` (tokens)."""
+    """A load and its contenders.
+
+    `unit` is what a figure counts: `begun` (requests) or `events` (tokens).
+    """
 
     title: str
     load: Load
@@ -64,7 +67,10 @@ MARGINAL_CONTENDERS = ("c", "uvloop", "loadchaos", "run", "vllm", "guidellm", "a
 
 
 def trial(scenario: str, name: str, place: Place, environments: Environments) -> Figures:
-    """Measure one contender once. Figures have `absent` or `broken`, with why, where there was nothing to measure."""
+    """Measure one contender once.
+
+    Figures have `absent` or `broken` with a reason where nothing could be measured.
+    """
     it = SCENARIOS[scenario]
     load = it.load
     if it.slow_requests and CONTENDERS[name].pace:
@@ -96,7 +102,7 @@ def trial(scenario: str, name: str, place: Place, environments: Environments) ->
 
 
 def marginal(name: str, place: Place, environments: Environments) -> Figures:
-    """CPU of the whole program at many requests less that at few, for each request between."""
+    """CPU per request: the whole program at many requests minus at few."""
     figures: Figures = {"scenario": "marginal", "contender": name}
     try:
         few, _, _ = _measure(name, replace(MARGINAL, requests=MARGINAL_FEW), place, environments, MARGINAL_LIMIT_S)
@@ -119,7 +125,7 @@ def marginal(name: str, place: Place, environments: Environments) -> Figures:
 
 
 class _AbsentError(Exception):
-    """What a contender needs is not installed."""
+    """A module that a contender needs is not installed."""
 
 
 def _measure(
@@ -149,6 +155,6 @@ def _measure(
 
 
 def _rate(metered: Metered, unit: str) -> float:
-    """Requests or tokens a second in the window."""
+    """Requests or tokens per second in the window."""
     count = getattr(metered.last.count, unit) - getattr(metered.first.count, unit)
     return float(count) / ((metered.last.at_ns - metered.first.at_ns) / 1e9)

@@ -1,4 +1,4 @@
-"""The LLM benchmark clients we are compared with, where they are installed: command line and what their files say."""
+"""Contenders: installed LLM benchmark tools, their commands and output files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PROMPT_TOKENS = 32
 
 @dataclass(frozen=True)
 class Tool:
-    """`argv(bin folder of its environment, load, url, folder)`, and what it wrote there."""
+    """One tool: builds its command line and reads its output."""
 
     argv: Callable[[Path, Load, str, Path], Sequence[str]]
     read: Callable[[Path], Seen]

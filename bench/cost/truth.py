@@ -1,4 +1,4 @@
-"""What a client said of its streams, held against the stamps of the server that sent them."""
+"""Compare a client's stream times with the server's stamps."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _NONE = np.empty(0, np.int64)
 
 @dataclass(frozen=True)
 class Seen:
-    """What a contender said after a trial.
+    """Times that a contender reported after a trial.
 
-    `first` are pairs (server's ns, its own ns) of first tokens, where it can be told which is which; else `ttft` are
-    its TTFTs, to be compared as a whole. `gaps` are its ITLs. `said` are further figures of its own.
+    `first` are pairs (server's ns, its own ns) of first tokens, where streams can be matched. Otherwise `ttft` are
+    its TTFTs, compared as a whole. `gaps` are its ITLs. `said` are further figures of its own.
     """
 
     ended: int
@@ -33,7 +33,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Truth:
-    """Errors in ms: TTFT as the client has it minus as it was, ITL percentiles likewise."""
+    """Errors in ms: reported minus real TTFT, and ITL percentiles likewise."""
 
     ttft_p50: float
     ttft_p99: float
@@ -42,7 +42,10 @@ class Truth:
 
 
 def of_marks(path: Path, first_ns: int, last_ns: int) -> tuple[Ns, Ns]:
-    """(first tokens as pairs, client's gaps) of a .marks file, of streams that began to speak within these times."""
+    """Read first tokens (as pairs) and gaps of a .marks file.
+
+    Only streams whose first token came within the given times count.
+    """
     marks = np.fromfile(path, np.int64).reshape(-1, 2)
     ends = np.flatnonzero(marks[:, 0] == END_OF_STREAM)
     begins = np.concatenate(([0], ends[:-1] + 1)) if len(ends) else _NONE
@@ -53,7 +56,7 @@ def of_marks(path: Path, first_ns: int, last_ns: int) -> tuple[Ns, Ns]:
 
 
 def server_gaps(stamps: NDArray[np.void], first_ns: int, last_ns: int) -> Ns:
-    """The gaps with which tokens were sent, of the same streams."""
+    """Gaps at which the server sent the tokens of the same streams."""
     tokens = np.sort(stamps[stamps["event"] != NO_EVENT], order=["stream", "event"])
     firsts = tokens[tokens["event"] == 0]
     kept = firsts["stream"][(firsts["sent_ns"] >= first_ns) & (firsts["sent_ns"] <= last_ns)]
@@ -64,7 +67,7 @@ def server_gaps(stamps: NDArray[np.void], first_ns: int, last_ns: int) -> Ns:
 
 
 def server_ttft(stamps: NDArray[np.void], first_ns: int, last_ns: int) -> Ns:
-    """From having read the request to its first token, of the same streams."""
+    """Server's time from reading a request to its first token."""
     read = np.sort(stamps[stamps["event"] == NO_EVENT], order="stream")
     first = np.sort(stamps[stamps["event"] == 0], order="stream")
     both = np.intersect1d(read["stream"], first["stream"])
@@ -75,7 +78,7 @@ def server_ttft(stamps: NDArray[np.void], first_ns: int, last_ns: int) -> Ns:
 
 
 def compare(seen: Seen, stamps: NDArray[np.void], first_ns: int, last_ns: int) -> Truth | None:
-    """None where nothing was streamed in that time."""
+    """Compare; None where nothing was streamed in that time."""
     sent = server_gaps(stamps, first_ns, last_ns)
     if not len(sent) or not len(seen.gaps):
         return None
@@ -91,5 +94,5 @@ def compare(seen: Seen, stamps: NDArray[np.void], first_ns: int, last_ns: int) -
 
 
 def _percentile(values: Ns, q: float) -> float:
-    """In ms."""
+    """Percentile in ms."""
     return float(np.percentile(values, q)) / 1e6 if len(values) else float("nan")

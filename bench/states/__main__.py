@@ -1,10 +1,12 @@
-"""How long after a fault the right state is told, measured through `loadchaos run` itself; prints a table.
+"""Measure how long after a fault `loadchaos run` shows the right state.
 
-python -m bench.states [--server embedded|vllm|lmdeploy] [--times N] [--only NAME ...] [--healthy SECONDS] [--keep FOLDER]
+python -m bench.states [--server embedded|vllm|lmdeploy] [--times N] [--only NAME ...] [--healthy SECONDS] [--keep
+FOLDER]
 
-Each measurement is a run of its own with a steady load, into which the fault is brought from outside: a signal, a call
-by somebody else, an order to the plugin in the engine, a lost network, a restart. A median under 1 s is wanted for
-deaths, `degraded` within 5 s and `hung` as soon as it is sure; `healthy` wants nothing told for as long as it is let.
+It prints a table. Each measurement is a run of its own with a steady load, into which a fault is brought from
+outside: a signal, a call by somebody else, an order to the plugin in the engine, a lost network, a restart. Goals: a
+median under 1 s for deaths, `degraded` within 5 s, `hung` as soon as it is certain, and no state change at all in the
+fault `healthy`.
 """
 
 from __future__ import annotations

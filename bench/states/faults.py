@@ -1,4 +1,4 @@
-"""The faults whose notice is measured: on which server, what is done, what states follow, what the verdict calls it."""
+"""Faults to measure: server, action, expected states, expected verdict."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ SLOTS = 8
 
 
 class NotHereError(Exception):
-    """This server has nothing the fault could be done to."""
+    """This server cannot have the fault."""
 
 
 def send(role: str, number: int) -> Act:
-    """A signal to the newest process of a role."""
+    """Send a signal to the newest process of a role."""
 
     def act(run: Run) -> int:
         pid = run.pid_of(role)
@@ -46,7 +46,7 @@ def send(role: str, number: int) -> Act:
 
 
 def post(path: str, body: Mapping[str, Any] | None = None, wait_s: float = 0.0) -> Act:
-    """A POST by somebody else, whose answer is waited for so long."""
+    """POST as another client and wait that long for the answer."""
 
     def act(run: Run) -> int:
         data = b"" if body is None else json.dumps({"model": run.model(), **body}).encode()
@@ -66,18 +66,18 @@ def post(path: str, body: Mapping[str, Any] | None = None, wait_s: float = 0.0) 
 
 
 def says(text: str, wait_s: float = 0.0, **more: Any) -> Act:
-    """A chat by somebody else."""
+    """Send a chat request as another client."""
     message = {"role": "user", "content": text}
     return post("/v1/chat/completions", {"messages": [message], "max_tokens": 8, **more}, wait_s)
 
 
 def each(act: Act, times: int) -> Act:
-    """The same several times; the fault is there with the last."""
+    """Do the same several times; the fault begins with the last."""
     return lambda run: max(act(run) for _ in range(times))
 
 
 def sabotage(order: str) -> Act:
-    """An order to the plugin in the engine; the fault is there when the log says so."""
+    """Order a fault from the plugin; it begins when the log reports it."""
 
     def act(run: Run) -> int:
         run.trigger.write_text(order)
@@ -87,12 +87,12 @@ def sabotage(order: str) -> Act:
 
 
 def told(word: str) -> Act:
-    """Nothing is done: it comes by itself, and the log says when."""
+    """Do nothing: the fault comes by itself, and the log reports when."""
     return lambda run: run.log_says(word)
 
 
 def again_and_again(path: str, word: str) -> Act:
-    """POSTs until the log says that it has happened."""
+    """POST until the log reports the fault."""
 
     def act(run: Run) -> int:
         deadline = time.monotonic() + 60
@@ -106,7 +106,7 @@ def again_and_again(path: str, word: str) -> Act:
 
 
 def packets(run: Run) -> int:
-    """Every packet is lost for 20 s."""
+    """Lose every packet for 20 s."""
     assert run.place.path is not None
     before_ns = time.monotonic_ns()
 
@@ -120,21 +120,21 @@ def packets(run: Run) -> int:
 
 
 def one_dies(run: Run) -> int:
-    """The engine core of the second of several servers is killed."""
+    """Kill the engine core of the second of several servers."""
     before_ns = time.monotonic_ns()
     run.place.servers[1].kill_engine()
     return before_ns
 
 
 def one_dies_untold(run: Run) -> int:
-    """The same, and the others go on answering for as long as it takes to see that they do."""
+    """Kill one engine core while the other servers go on answering for a while."""
     before_ns = one_dies(run)
     run.wait(lambda: None, _GOES_ON_S)
     return before_ns
 
 
 def roll(run: Run) -> int:
-    """Each server is ended in order and started anew, one after the other."""
+    """End and restart each server in order, one after the other."""
     before_ns = time.monotonic_ns()
 
     def each() -> None:
@@ -148,7 +148,7 @@ def roll(run: Run) -> int:
 
 
 def nothing(run: Run) -> int:
-    """Nothing at all happens for `--healthy` seconds."""
+    """Do nothing for `--healthy` seconds."""
     before_ns = time.monotonic_ns()
     run.wait(lambda: None, run.healthy_s)
     return before_ns
@@ -156,9 +156,10 @@ def nothing(run: Run) -> int:
 
 @dataclass(frozen=True)
 class Fault:
-    """`states` have to follow in this order; `kinds` are what the verdict calls the incidents.
+    """One fault to measure.
 
-    `outlived`: the server goes on when it is over, once the stopped processes are let go and `undo` was posted.
+    `states` have to follow in this order. `kinds` are the kinds of incident in the verdict. `outlived`: the server
+    goes on after the fault, once stopped processes are continued and `undo` was posted.
     """
 
     about: str

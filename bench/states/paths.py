@@ -1,7 +1,7 @@
-"""A TCP proxy in a thread: hands connections to its servers in turn, and can lose every packet for a while.
+"""TCP proxy in a thread that balances connections and can lose all packets.
 
-Lost means lost: what was sent is not read, and the queue of new connections is kept full, so that the kernel drops
-their SYNs and nobody is told anything. No firewall rule is needed.
+Lost packets are not read, and the queue of new connections is kept full, so that the kernel drops their SYNs and no
+side is notified. No firewall rule is needed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FILLERS = 4
 
 
 class Path(threading.Thread):
-    """`url` leads to the servers at `ports`; `lost` says whether packets are lost now."""
+    """Proxy at `url` to the servers at `ports`; `lost` is true while packets are lost."""
 
     def __init__(self, ports: Sequence[int]) -> None:
         super().__init__(daemon=True)
@@ -68,7 +68,7 @@ class Path(threading.Thread):
 
     @contextlib.contextmanager
     def nothing_passes(self) -> Iterator[None]:
-        """Every packet is lost until this is left."""
+        """Lose every packet until the context is left."""
         self.lost.set()
         fillers = [socket.socket() for _ in range(_FILLERS)]
         for s in fillers:

@@ -1,4 +1,4 @@
-"""Where the servers of a measurement are and what leads to them: launched by the run, behind a lossy path, balanced."""
+"""Set up the servers of a measurement: launched, lossy path, balanced."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _READY_S = 30.0
 
 
 class Server:
-    """An embedded server that the measurement started by itself; for the run it is an external one."""
+    """An embedded server of the measurement; external for the run."""
 
     def __init__(self, log: File) -> None:
         self.port, self.log = servers.free_port(), log
@@ -61,7 +61,10 @@ class Server:
 
 @dataclass
 class Place:
-    """What a profile needs to get there: its `target`, options of `loadchaos run`, and what the fault may act on."""
+    """Setup of a measurement.
+
+    It holds the `target` of the profile, options of `loadchaos run`, and what the fault may act on.
+    """
 
     target: Mapping[str, Any]
     options: tuple[str, ...] = ()
@@ -76,7 +79,10 @@ def _launched(command: servers.Command, **env: str) -> Place:
 
 @contextlib.contextmanager
 def place(kind: str, server: str, home: File) -> Iterator[Place]:
-    """A fault's place (`alone` `mtp` `lossy` `balanced` `hidden`) on a server; NotInstalledError where it is not here."""
+    """Set up a place (`alone` `mtp` `lossy` `balanced` `hidden`) for a fault.
+
+    Raises NotInstalledError where it is not installed.
+    """
     if kind == "mtp":
         yield _launched(servers.vllm_032_mtp())
     elif kind == "alone" and server == "vllm":
@@ -98,7 +104,7 @@ def place(kind: str, server: str, home: File) -> Iterator[Place]:
 
 
 def _plugin(home: File, source: str) -> str:
-    """loadchaos-vllm as pip lays it down, beside the server's environment and not in it."""
+    """Install loadchaos-vllm in a folder beside the server's environment."""
     to = home / "plugin"
     argv = [
         sys.executable,

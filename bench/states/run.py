@@ -1,4 +1,4 @@
-"""One `loadchaos run` with a steady load, into which a fault is brought, and what its rows tell of it."""
+"""Run `loadchaos run` with a steady load, bring in a fault, read the rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,11 @@ _STEADY = {
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds from the fault to each state (None: it never came), what the verdict calls it, states that must not be."""
+    """Result of one run with a fault.
+
+    It has the seconds from the fault to each state (None: it never came), the kinds of incident, and states that must
+    not occur.
+    """
 
     took: dict[str, float | None]
     kinds: tuple[str, ...]
@@ -39,7 +43,7 @@ class Measured:
 
 
 class Run:
-    """One `loadchaos run`; `healthy_s` is how long a run without a fault goes on."""
+    """One `loadchaos run`; `healthy_s` is the length of a run without a fault."""
 
     def __init__(self, home: Path, fault: Fault, where: Place, healthy_s: float) -> None:
         self.home, self.place, self.healthy_s = home, where, healthy_s
@@ -53,13 +57,13 @@ class Run:
             self.process = subprocess.Popen([*argv, "--out", "runs", *where.options], cwd=home, stdout=log, stderr=log)
 
     def rows(self, pattern: str = "events.jsonl") -> Iterator[Row]:
-        """All rows of some files so far."""
+        """Read all rows of some files so far."""
         for path in self.home.glob(f"runs/*/{pattern}"):
             for line in path.read_bytes().split(b"\n")[:-1]:
                 yield json.loads(line)
 
     def wait(self, found: Callable[[], Any], limit_s: float) -> Any:
-        """The first true value; None when it does not come in time, or the run has ended without it."""
+        """Wait for a true value; None on timeout or when the run has ended."""
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline:
             over = self.process.poll() is not None
@@ -70,7 +74,7 @@ class Run:
         return None
 
     def under_load(self) -> bool:
-        """Wait until the server answers, then a little, so that it is in its stride."""
+        """Wait until the server answers steadily."""
         answered = bool(self.wait(self._answered, READY_S))
         time.sleep(2.0 if answered else 0.0)
         return answered
@@ -79,7 +83,7 @@ class Run:
         return len([r for r in self.rows("requests-*.jsonl") if r.get("outcome") == "ok"]) > 8
 
     def pid_of(self, role: str) -> int | None:
-        """The newest living process of a role."""
+        """Find the newest living process of a role."""
         alive: dict[int, str] = {}
         for row in self.rows():
             if row.get("row") == "process":
@@ -89,7 +93,10 @@ class Run:
         return next((pid for pid, has in reversed(alive.items()) if has == role), None)
 
     def log_says(self, word: str, limit_s: float = READY_S) -> int:
-        """When a word came into the log of the launched server. NotHereError when it does not."""
+        """Wait for a text in the log of the launched server; give its time.
+
+        Raises NotHereError if it does not come.
+        """
         found = self.wait(partial(self._in_log, word.encode()), limit_s) or self._in_log(word.encode())
         if found is None:
             raise NotHereError(f"the log never said {word!r}")
@@ -104,27 +111,27 @@ class Run:
         return None
 
     def changes(self, after_ns: int) -> list[Row]:
-        """Changes of state after a time."""
+        """List changes of state after a time."""
         rows = (r for r in self.rows() if r.get("row") == "state" and r["at_ns"] > after_ns)
         return [r for r in rows if r["from"] != r["to"]]
 
     def first(self, state: str, after_ns: int) -> Row | None:
-        """The first change to a state after a time."""
+        """Find the first change to a state after a time."""
         return next((r for r in self.changes(after_ns) if r["to"] == state), None)
 
     def address(self) -> str:
-        """Where the server is."""
+        """Address of the server."""
         return str(self._facts()["admin_url"])
 
     def model(self) -> str:
-        """What it serves."""
+        """Model of the server."""
         return str(self._facts()["model"])
 
     def _facts(self) -> Row:
         return dict(next(r["facts"] for r in self.rows() if r.get("row") == "facts"))
 
     def end(self) -> None:
-        """Let go what was stopped, and end the run in order."""
+        """Continue stopped processes and end the run in order."""
         for pid in self.stopped:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
@@ -138,14 +145,17 @@ class Run:
             self.process.wait()
 
     def kinds(self) -> tuple[str, ...]:
-        """What the verdict calls what happened."""
+        """Kinds of incident in the verdict."""
         verdict = next(self.home.glob("runs/*/verdict.json"), None)
         incidents = json.loads(verdict.read_text())["incidents"] if verdict else []
         return tuple(i["kind"] for i in incidents if i["kind"] != "failure")
 
 
 def measure(fault: Fault, server: str, home: Path, healthy_s: float, there: Place | None = None) -> Measured:
-    """One run with one fault, on a server of its own or the one that is `there`. Raises NotHereError."""
+    """Run once with one fault, on a new server or the one given as `there`.
+
+    Raises NotHereError.
+    """
     with contextlib.nullcontext(there) if there is not None else place(fault.place, server, home) as where:
         run = Run(home, fault, where, healthy_s)
         try:
