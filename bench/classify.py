@@ -1,4 +1,4 @@
-"""Measure log classification: 100 MB of traffic with one death, on one core.
+"""Measure log classification: 100 MB with one death, on one core.
 
 Goal: under 10 s. Usage: python bench/classify.py [MEGABYTES]
 """

@@ -147,7 +147,7 @@ def drawn(panel: Json, port: int, began: float, ended: float) -> str:
 
 
 def table(panel: Json, results: list[list[Json]]) -> str:
-    """Join the queries' rows by their common labels, as Grafana's `merge` does."""
+    """Join the queries' rows by common labels, like Grafana's `merge`."""
     organised = next(t["options"] for t in panel["transformations"] if t["id"] == "organize")
     key = next(iter(organised["indexByName"]))
     rows: dict[str, dict[str, str]] = {}
@@ -173,7 +173,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as work, socket.socket() as s:
         data = Path(work) / "data"
         spans = backfilled(runs, data)
-        over = dict.fromkeys(DASHBOARDS, spans[-1]) | {"soak": (min(spans)[0], max(e for _, e in spans))}
+        span_of = dict.fromkeys(DASHBOARDS, spans[-1]) | {"soak": (min(spans)[0], max(e for _, e in spans))}
         (Path(work) / "p.yml").write_text("{}\n")
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
@@ -184,7 +184,7 @@ def main() -> None:
         try:
             wait_until_ready(port)
             for name in DASHBOARDS:
-                written(folder / f"{name}.html", *page(name, port, *over[name]))
+                written(folder / f"{name}.html", *page(name, port, *span_of[name]))
         finally:
             process.terminate()
             process.wait()
@@ -212,7 +212,7 @@ def wait_until_ready(port: int) -> None:
 
 
 def page(name: str, port: int, began: float, ended: float) -> tuple[str, int]:
-    """Draw one dashboard as HTML with all rows open; also return its height in pixels."""
+    """Draw one dashboard as HTML, and return its height in pixels."""
     board, parts = DASHBOARDS[name](), list[str]()
     panels = [each for p in board["panels"] for each in [p, *p.get("panels", ())]]
     for panel in panels:

@@ -28,6 +28,7 @@ import msgpack  # type: ignore[import-untyped]  # Locust brings it; it ships no 
 import psutil
 import zmq
 
+from loadchaos.core.ledger.rows import BeginRow, EndRow
 from loadchaos.load.cluster import messages
 from loadchaos.load.cluster.worker_link import PING_S, SHIP_S
 
@@ -37,75 +38,80 @@ HEARTBEAT_S, STATS_S = 1.0, 3.0  # Locust's own
 
 def rows(worker: int, number: int, requests: int) -> bytes:
     """Build the rows that a worker writes for that many requests."""
-    now = time.monotonic_ns()
-    found = []
+    found: list[BeginRow | EndRow] = []
     for n in range(requests):
-        i = f"lc-8d83d4-{worker * 100000 + number * 1000 + n}"
-        found.append(
-            {
-                "row": "begin",
-                "id": i,
-                "step": n,
-                "phase": 0,
-                "round": 0,
-                "traffic": "text",
-                "at_ns": now,
-                "due_ns": now - 7,
-                "conn": n % 64,
-                "reused": True,
-                "len": 1200 + n,
-                "crc": hash(i) & 0xFFFFFFFF,
-                "hash": f"{n:016x}",
-                "tokens": 300 + n,
-                "images": 0,
-                "image_tokens": 0,
-                "max_tokens": 256,
-                "behaviour": "plain",
-                "expect": ["ok"],
-                "edge": None,
-                "seed": hash(i),
-                "fitted": None,
-            }
-        )
-        found.append(
-            {
-                "row": "end",
-                "id": i,
-                "step": n,
-                "phase": 0,
-                "traffic": "text",
-                "at_ns": now,
-                "due_ns": now - 7,
-                "sent_ns": now,
-                "outcome": "ok",
-                "status": 200,
-                "first_byte_ns": now,
-                "first_token_ns": now,
-                "first_answer_ns": now,
-                "last_byte_ns": now,
-                "chunks": 128,
-                "itl_hist": {str(900 + k): k for k in range(12)},
-                "largest_gap_ns": 9 * n,
-                "finish_reason": "stop",
-                "prompt_tokens": 300 + n,
-                "completion_tokens": 128,
-                "cached_tokens": None,
-                "request_id": f"chatcmpl-{i}",
-                "error": None,
-                "error_code": None,
-                "detail": {},
-                "evidence": [],
-                "bytes_in": 30000 + n,
-                "bytes_out": 1400,
-                "expect": ["ok"],
-                "planned_tokens": 300 + n,
-                "length_mismatch": False,
-                "images": 0,
-                "image_tokens": 0,
-                "edge": None,
-            }
-        )
+        request_id = f"lc-8d83d4-{worker * 100000 + number * 1000 + n}"
+        found += [_begin_row(request_id, n), _end_row(request_id, n)]
     return b"".join(json.dumps(r, separators=(",", ":")).encode() + b"\n" for r in found)
+
+
+def _begin_row(request_id: str, n: int) -> BeginRow:
+    now = time.monotonic_ns()
+    return {
+        "row": "begin",
+        "id": request_id,
+        "step": n,
+        "phase": 0,
+        "round": 0,
+        "traffic": "text",
+        "at_ns": now,
+        "due_ns": now - 7,
+        "conn": n % 64,
+        "reused": True,
+        "len": 1200 + n,
+        "crc": hash(request_id) & 0xFFFFFFFF,
+        "hash": f"{n:016x}",
+        "tokens": 300 + n,
+        "images": 0,
+        "image_tokens": 0,
+        "max_tokens": 256,
+        "behaviour": "plain",
+        "expect": ["ok"],
+        "edge": None,
+        "seed": hash(request_id),
+        "fitted": "",
+    }
+
+
+def _end_row(request_id: str, n: int) -> EndRow:
+    now = time.monotonic_ns()
+    return {
+        "row": "end",
+        "id": request_id,
+        "step": n,
+        "phase": 0,
+        "traffic": "text",
+        "at_ns": now,
+        "due_ns": now - 7,
+        "sent_ns": now,
+        "outcome": "ok",
+        "status": 200,
+        "first_byte_ns": now,
+        "first_token_ns": now,
+        "first_answer_ns": now,
+        "last_byte_ns": now,
+        "chunks": 128,
+        "itl_hist": {str(900 + k): k for k in range(12)},
+        "largest_gap_ns": 9 * n,
+        "finish_reason": "stop",
+        "prompt_tokens": 300 + n,
+        "completion_tokens": 128,
+        "cached_tokens": None,
+        "request_id": f"chatcmpl-{request_id}",
+        "error": None,
+        "error_code": None,
+        "detail": {},
+        "evidence": [],
+        "bytes_in": 30000 + n,
+        "bytes_out": 1400,
+        "expect": ["ok"],
+        "planned_tokens": 300 + n,
+        "length_mismatch": False,
+        "images": 0,
+        "image_tokens": 0,
+        "edge": None,
+        "exact_tokens": None,
+    }
 
 
 @dataclass

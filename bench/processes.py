@@ -31,7 +31,7 @@ WARM_UP_S = 8.0
 
 
 def measure(processes: int, streams: int, seconds: float) -> dict[str, Any]:
-    """Measure CPU of the sending processes at that many streams, without the master."""
+    """Measure CPU of the sending processes at that many streams."""
     with (
         LoadServer(Pace(events=64, gap_us=20_000, ttft_us=20_000, spread_us=20_000)) as server,
         tempfile.TemporaryDirectory() as home,

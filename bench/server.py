@@ -130,10 +130,10 @@ class LoadServer:
             argv += ["--tls", str(self.certificate), str(key)]
         self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdout is not None
-        said = self._process.stdout.readline().split()
-        if len(said) != 2:
+        first_line = self._process.stdout.readline().split()
+        if len(first_line) != 2:
             raise RuntimeError(f"the load server did not start: {' '.join(argv)}")
-        self.port = int(said[1])
+        self.port = int(first_line[1])
         self.pid = self._process.pid
         self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
         self.stamps: NDArray[np.void] = np.empty(0, STAMP)

@@ -52,7 +52,7 @@ Seen = dict[str, list[tuple[float, float]]]
 
 
 def soak(requests: int, users: int, home: Path) -> tuple[Seen, int, float]:
-    """Run that many requests against bench/server.c; give memory, exit code, seconds."""
+    """Run that many requests; give memory by role, exit code and seconds."""
     with LoadServer(Pace(events=4, gap_us=200, ttft_us=200)) as server:
         profile = {
             "name": "soak", "traffic": [{"name": "text", "payload": {"text": {"tokens": 16}}, "output": {"max": 4}}],
@@ -92,8 +92,8 @@ def driven(profile: dict[str, Any], home: Path, hour_s: float, *options: str) ->
     argv = [sys.executable, "-m", "loadchaos", "run", "soak.yaml", *options, "--no-live"]
     env = {**os.environ, "CI": "", "LOADCHAOS_HOUR_S": str(hour_s)}
     begin = time.monotonic()
-    with (home / "told").open("wb") as told:
-        run = subprocess.Popen(argv, cwd=home, stdout=told, stderr=told, env=env)
+    with (home / "output").open("wb") as output:
+        run = subprocess.Popen(argv, cwd=home, stdout=output, stderr=output, env=env)
     seen: dict[str, list[tuple[float, float]]] = {"run": [], "follower": [], "load": []}
     try:
         while run.poll() is None:
@@ -115,13 +115,13 @@ def driven(profile: dict[str, Any], home: Path, hour_s: float, *options: str) ->
 
 
 def grown(points: list[tuple[float, float]]) -> tuple[float, float]:
-    """Give (MB after the warm-up, MB at the end), as medians over a tenth of the run."""
+    """Median MB of a tenth of the run, after the warm-up and at the end."""
     after = [mb for at, mb in points if at >= WARM_UP * points[-1][0]]
     part = max(1, len(after) // 10)
     return median(after[:part]), median(after[-part:])
 
 
-def told_of_memory(seen: Seen) -> float:
+def print_memory(seen: Seen) -> float:
     """Print how much each process grew; return the largest growth."""
     worst = 0.0
     for name, points in seen.items():
@@ -129,15 +129,15 @@ def told_of_memory(seen: Seen) -> float:
             print(f"{name}: seen too seldom")
             continue
         begin, end = grown(points)
-        told = f"{name:9} {begin:6.1f} MB after warm-up, {end:6.1f} MB at the end ({end / begin - 1:+.1%})"
-        print(f"{told}, at most {max(mb for _, mb in points):.1f} MB")
+        line = f"{name:9} {begin:6.1f} MB after warm-up, {end:6.1f} MB at the end ({end / begin - 1:+.1%})"
+        print(f"{line}, at most {max(mb for _, mb in points):.1f} MB")
         tenths = [median(mb for at, mb in points if n <= 10 * at / points[-1][0] <= n + 1) for n in range(10)]
         print(f"{'':9} by tenths of the run: {' '.join(f'{mb:.1f}' for mb in tenths)}")
         worst = max(worst, end / begin - 1)
     return worst
 
 
-def told_of_ledger(home: Path, requests: int) -> None:
+def print_ledger(home: Path, requests: int) -> None:
     """Print the disk space of the ledger and the share that became Parquet."""
     parts = {p: p.stat().st_size for p in home.glob("runs/*/*.jsonl*")}
     packed = [size for p, size in parts.items() if p.suffix == ".parquet"]
@@ -146,7 +146,7 @@ def told_of_ledger(home: Path, requests: int) -> None:
     print(f"; {len(parts)} files, {len(packed)} of them Parquet with {sum(packed) / 2**20:,.0f} MB")
 
 
-def told_of_day(hours: float, home: Path, *, leak: bool) -> int:
+def print_day(hours: float, home: Path, *, leak: bool) -> int:
     """Print the result of a simulated day; return the exit code.
 
     It is 1 if a process of ours grew, or if the verdict does not fit the leak.
@@ -162,8 +162,8 @@ def told_of_day(hours: float, home: Path, *, leak: bool) -> int:
     for c in verdict["checks"]:
         if c["verdict"] != "pass":
             print(f"{c['name']}: {c['actual']}")
-    told_of_ledger(home, sum(verdict["outcomes"].values()))
-    grew = told_of_memory(seen) > MOST_GROWTH
+    print_ledger(home, sum(verdict["outcomes"].values()))
+    grew = print_memory(seen) > MOST_GROWTH
     return int(grew or verdict["verdict"] != ("fail" if leak else "pass"))
 
 
@@ -178,15 +178,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         if options.hours:
-            return told_of_day(options.hours, home, leak=options.leak)
+            return print_day(options.hours, home, leak=options.leak)
         seen, code, took = soak(options.requests, options.users, home)
         print(
             f"{options.requests:,} requests in {took:.0f} s ({options.requests / took:,.0f} a second), exit code {code}"
         )
         if code:
-            print((home / "told").read_text()[-3000:])
-        told_of_ledger(home, options.requests)
-        worst = told_of_memory(seen)
+            print((home / "output").read_text()[-3000:])
+        print_ledger(home, options.requests)
+        worst = print_memory(seen)
     return int(code != 0 or worst > MOST_GROWTH)
 
 

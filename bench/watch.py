@@ -1,4 +1,4 @@
-"""Measure the cost of monitoring: a large metrics page, and a burst of log.
+"""Measure the cost of monitoring: a large metrics page, a log burst.
 
     python bench/watch.py [--megabytes 100]
 
@@ -59,12 +59,12 @@ def parse() -> None:
     )
 
 
-def _write(path: Path, megabytes: int, over: threading.Event) -> None:
+def _write(path: Path, megabytes: int, written: threading.Event) -> None:
     block = LINE * (1_000_000 // len(LINE) + 1)  # whole lines: the end of one is what lets it be kept
     with path.open("ab") as f:
         for _ in range(megabytes):
             f.write(block)
-    over.set()
+    written.set()
 
 
 def _holes(rows: list[dict[str, Any]], what: str, begin_ns: int, end_ns: int) -> list[float]:
@@ -74,7 +74,7 @@ def _holes(rows: list[dict[str, Any]], what: str, begin_ns: int, end_ns: int) ->
 
 
 async def burst(megabytes: int) -> None:
-    """Print intervals of probes before and during the burst, and the time to save the log."""
+    """Print probe intervals before and during the burst."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
@@ -87,11 +87,11 @@ async def burst(megabytes: int) -> None:
         log = Path(home) / "server.log"
         log.touch()
         target = MonitoredReplica("server", f"http://127.0.0.1:{port}", logs=[str(log)])
-        take = lambda row: rows.append(dict(row))  # noqa: E731 - rows are kept as they come
+        keep = lambda row: rows.append(dict(row))  # noqa: E731 - rows are kept as they come
         watch = Monitor(
             [target],
             DIALECTS["vllm"],
-            MonitorOutput(take, take, Path(home), Redactor(["a-secret-value"])),
+            MonitorOutput(keep, keep, Path(home), Redactor(["a-secret-value"])),
             ServerAccess(),
         )
         await watch.start()
@@ -118,7 +118,7 @@ async def burst(megabytes: int) -> None:
             print(f"/health {name}: every {middle:.3f} s, longest hole {longest:.3f} s, {len(holes) + 1} probes")
     print(f"CPU of watching one quiet replica: {cpu_s / _QUIET_S * 1000:.1f} ms a second")
     lost = [r for r in rows if r["row"] == "gap"]
-    print(f"gaps told: {len(lost)}{''.join(chr(10) + '  ' + r['source'] + ': ' + r['why'] for r in lost)}")
+    print(f"gaps: {len(lost)}{''.join(chr(10) + '  ' + r['source'] + ': ' + r['why'] for r in lost)}")
 
 
 def main() -> None:

@@ -24,16 +24,16 @@ def user(work: Job, marks: Marks, number: int, request: bytes, trust: Any) -> No
         sock.sendall(request)
         answer = WholeAnswer(stream=work.stream)
         pieces = marks.stream() if work.stream else None
-        over = False
-        while not over:
+        complete = False
+        while not complete:
             data = sock.recv(65536)
             at_ns = now_ns()
             if not data:
                 break
             if pieces is not None:
                 pieces.append((at_ns, data))
-            over = answer.feed(data)
-        marks.done(well=over)
+            complete = answer.feed(data)
+        marks.done(well=complete)
     sock.close()
 
 

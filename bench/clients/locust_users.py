@@ -61,7 +61,7 @@ class FastLines(_Loop, FastHttpUser):
 
 
 class FastRaw(_Loop, FastHttpUser):
-    """FastHttpUser with `stream.readline`, which does not wait for a full buffer."""
+    """FastHttpUser with `stream.readline`, without waiting for a full buffer."""
 
     abstract = CHOSEN != "FastRaw"
 

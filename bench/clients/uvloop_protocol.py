@@ -14,8 +14,8 @@ from bench.clients.common import Job, Marks, WholeAnswer, job, now_ns
 class User(asyncio.Protocol):
     """One connection; sends its next request when the last one is over."""
 
-    def __init__(self, work: Job, marks: Marks, request: bytes, over: asyncio.Event) -> None:
-        self._work, self._marks, self._request, self._over = work, marks, request, over
+    def __init__(self, work: Job, marks: Marks, request: bytes, all_done: asyncio.Event) -> None:
+        self._work, self._marks, self._request, self._all_done = work, marks, request, all_done
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport: Any = transport  # uvloop's own class, no asyncio.Transport
@@ -27,12 +27,12 @@ class User(asyncio.Protocol):
             self._pieces.append((at_ns, data))
         if self._answer.feed(data):
             if self._marks.done(well=True):
-                self._over.set()
+                self._all_done.set()
             self._next()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         if not self._transport.is_closing() and self._marks.done(well=False):
-            self._over.set()
+            self._all_done.set()
 
     def _next(self) -> None:
         if not self._marks.more():
@@ -44,12 +44,12 @@ class User(asyncio.Protocol):
 
 
 async def run(work: Job, marks: Marks, trust: ssl.SSLContext | None) -> None:
-    loop, over, request = asyncio.get_running_loop(), asyncio.Event(), work.head() + work.body
+    loop, all_done, request = asyncio.get_running_loop(), asyncio.Event(), work.head() + work.body
     for number in range(work.users):
         host, port = work.address
-        await loop.create_connection(lambda: User(work, marks, request, over), host, port, ssl=trust)
+        await loop.create_connection(lambda: User(work, marks, request, all_done), host, port, ssl=trust)
         await asyncio.sleep(work.stagger_s if number else 0)
-    await over.wait()
+    await all_done.wait()
 
 
 def main() -> None:

@@ -86,7 +86,7 @@ def _payloads(place: Place) -> dict[str, object]:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeat", type=int, default=3, help="trials of each figure; medians are told")
+    parser.add_argument("--repeat", type=int, default=3, help="trials of each figure; medians are shown")
     # Whole programs and the slowest are measured once: they take minutes, and their figures differ by little.
     parser.add_argument("--only", nargs="+", choices=_EVERYTHING, default=list(_EVERYTHING))
     parser.add_argument("--contender", nargs="+", choices=list(CONTENDERS))
@@ -123,7 +123,7 @@ def _measure(args: argparse.Namespace, place: Place, environments: Environments)
                     continue
                 began = time.monotonic()
                 figures = _one(scenario, name, place, environments)
-                print(f"{scenario:16} {name:10} {_told(figures)}  ({time.monotonic() - began:.0f} s)", flush=True)
+                print(f"{scenario:16} {name:10} {_describe(figures)}  ({time.monotonic() - began:.0f} s)", flush=True)
                 yield {**figures, "repeat": number, "at": dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M")}
 
 
@@ -137,7 +137,7 @@ def _one(scenario: str, name: str, place: Place, environments: Environments) -> 
     return marginal(name, place, environments)
 
 
-def _told(figures: Figures) -> str:
+def _describe(figures: Figures) -> str:
     for why in ("absent", "broken"):
         if why in figures:
             return f"{why}: {figures[why]}"

@@ -77,11 +77,11 @@ def body_file(load: Load, folder: Path) -> Path:
 
 
 def _read_marks(trial: Trial, metered: Metered, _: NDArray[np.void]) -> Seen:
-    said = json.loads(trial.out.read_text())
+    output = json.loads(trial.out.read_text())
     if not trial.load.stream:
-        return Seen(said["ended"], said["failed"])
+        return Seen(output["ended"], output["failed"])
     first, gaps = of_marks(trial.out.with_suffix(".marks"), metered.first.at_ns, metered.last.at_ns)
-    return Seen(said["ended"], said["failed"], first, gaps=gaps)
+    return Seen(output["ended"], output["failed"], first, gaps=gaps)
 
 
 def _program(module: str) -> Start:

@@ -47,7 +47,7 @@ class Figures:
         found = [t[key] for t in self.good(scenario, contender) if key in t]
         return statistics.median(found) if found else None
 
-    def said(self, scenario: str, contender: str, key: str) -> float | None:
+    def reported(self, scenario: str, contender: str, key: str) -> float | None:
         """Median of a figure that the contender itself reported."""
         found = [t["said"][key] for t in self.good(scenario, contender) if key in t["said"]]
         return statistics.median(found) if found else None
@@ -150,15 +150,18 @@ def _none_lost(figures: Figures) -> Target:
     scenario, asked = "streams_2000", "2,000 streams in one process: none lost, lag reported"
     if not figures.good(scenario, "loadchaos"):
         return Target(asked, None, met=False, between="")
-    failed, missed = figures.worst(scenario, "loadchaos", "failed"), figures.said(scenario, "loadchaos", "missed") or 0
+    failed, missed = (
+        figures.worst(scenario, "loadchaos", "failed"),
+        figures.reported(scenario, "loadchaos", "missed") or 0,
+    )
     rate, lag = (
         figures.median(scenario, "loadchaos", "rate") or 0,
-        figures.said(scenario, "loadchaos", "lag_max_ms") or 0,
+        figures.reported(scenario, "loadchaos", "lag_max_ms") or 0,
     )
     late = figures.median(scenario, "loadchaos", "ttft_p99") or 0
-    said = f"{failed} failed, {missed:.0f} missed, {rate:,.0f} tokens/s; lag {lag:.0f} ms, TTFT p99 {late:.0f} ms"
+    measured = f"{failed} failed, {missed:.0f} missed, {rate:,.0f} tokens/s; lag {lag:.0f} ms, TTFT p99 {late:.0f} ms"
     between = "one core is full: more processes (`--processes`) carry the rest, and the lag in the heartbeats says so"
-    return Target(asked, said, failed == 0 and missed == 0, between)
+    return Target(asked, measured, failed == 0 and missed == 0, between)
 
 
 def _marginal(figures: Figures) -> Target:
@@ -169,8 +172,8 @@ def _marginal(figures: Figures) -> Target:
     if ours is None or not there:
         return Target(asked, None, met=False, between="no LLM benchmark client is installed")
     best = min(there, key=lambda name: there[name])
-    said = f"{ours / there[best]:.2f} times that of {best}, the best of {len(there)}"
+    measured = f"{ours / there[best]:.2f} times that of {best}, the best of {len(there)}"
     bare = figures.median("marginal", "c", "us")
     alone = "" if bare is None else f": a C client alone needs {bare / there[best]:.2f} times"
     between = f"64 packets a request, and a read of its own for each, for what is read together has one stamp{alone}"
-    return Target(asked, said, ours <= there[best] / 10, between)
+    return Target(asked, measured, ours <= there[best] / 10, between)

@@ -21,7 +21,7 @@ _HERE = Path(__file__).parents[2]
 
 def machine(environments: Environments, place: Place) -> dict[str, Any]:
     """Collect what the page shows of the machine."""
-    commit = _said(["git", "-C", str(_HERE), "log", "-1", "--format=%h", "--", "loadchaos"])
+    commit = _output(["git", "-C", str(_HERE), "log", "-1", "--format=%h", "--", "loadchaos"])
     return {
         "commands": [
             f"{_command(sys.argv[1:])}    # {dt.datetime.now(dt.UTC):%Y-%m-%d %H:%M} UTC, loadchaos at {commit}"
@@ -30,7 +30,7 @@ def machine(environments: Environments, place: Place) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "kernel": platform.release(),
         "python": platform.python_version(),
-        "compiler": _said(["cc", "--version"]).split("\n")[0],
+        "compiler": _output(["cc", "--version"]).split("\n")[0],
         "urgent": place.urgent,
         "load_average": os.getloadavg()[0],
         "versions": {**{name: metadata.version(name) for name in _OURS}, **_others(environments)},
@@ -50,7 +50,7 @@ def _others(environments: Environments) -> dict[str, str]:
         python = environments.python(name) if contender.module else None
         if contender.module and python:
             asked = f"from importlib.metadata import version; print(version({contender.module!r}))"
-            found[contender.module] = _said([str(python), "-c", asked])
+            found[contender.module] = _output([str(python), "-c", asked])
     return found
 
 
@@ -59,7 +59,7 @@ def _cpu() -> str:
     return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
 
 
-def _said(argv: list[str]) -> str:
+def _output(argv: list[str]) -> str:
     try:
         return subprocess.run(argv, capture_output=True, text=True, check=False).stdout.strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""Run one trial: server and contender on a core each, CPU time in a window.
+"""Run one trial: server and contender on a core each, CPU in a window.
 
 Every contender is measured in the same way: the server's counters say how far the load is, and /proc says how much
 CPU time the contender's processes have used by then. CPU time before the window (start, imports) and after it is left
@@ -124,7 +124,7 @@ class Metered:
         return (self.last.cpu_ns - self.first.cpu_ns) / max(1, self.last.at_ns - self.first.at_ns)
 
     def per(self, what: str) -> float:
-        """CPU microseconds per request (`begun`) or token (`events`) in the window."""
+        """CPU microseconds per request (`begun`) or token (`events`)."""
         count = getattr(self.last.count, what) - getattr(self.first.count, what)
         return (self.last.cpu_ns - self.first.cpu_ns) / 1000 / count if count else float("nan")
 
@@ -159,15 +159,15 @@ def run(
     load: Load,
     place: Place,
     server: LoadServer,
-    argv: Sequence[str],
-    env: Mapping[str, str],
+    command: tuple[Sequence[str], Mapping[str, str]],
     log: Path,
     limit_s: float,
 ) -> Metered:
-    """Run a contender against the server.
+    """Run a contender, given as argv and environment, against the server.
 
     Raises TrialError if it fails or is not done after `limit_s`.
     """
+    argv, env = command
     server_first, began = cpu_ns(server.pid), time.monotonic_ns()
     with log.open("wb") as out:
         process = subprocess.Popen(
@@ -186,7 +186,7 @@ def run(
             _kill(process.pid)
     process.returncode = os.waitstatus_to_exitcode(status)
     if first is not None and last is not None and first.count.begun == last.count.begun:
-        raise TrialError("it was over before it could be measured: more requests are needed")
+        raise TrialError("it ended before it could be measured: more requests are needed")
     if first is None or last is None:
         raise TrialError(f"ended early, code {process.returncode}: {' '.join(argv)[:300]}\n{_last_words(log)}")
     return Metered(

@@ -110,9 +110,9 @@ def read(folder: Path, stamps: NDArray[np.void], first_ns: int, last_ns: int) ->
     ok = sum(row["outcome"] == "ok" for row in ends)
     lags = [row["lag_ns"] / 1e6 for row in beats] or [0.0]
     missed = sum(row["count"] for row in _rows(folder) if row["row"] == "missed")
-    said = {"lag_p50_ms": float(np.median(lags)), "lag_max_ms": max(lags), "missed": float(missed)}
-    said["tokens"] = float(sum(row["chunks"] for row in ends))
-    return Seen(ok, len(ends) - ok, np.array(first, np.int64).reshape(-1, 2), gaps=_expanded(gaps), said=said)
+    reported = {"lag_p50_ms": float(np.median(lags)), "lag_max_ms": max(lags), "missed": float(missed)}
+    reported["tokens"] = float(sum(row["chunks"] for row in ends))
+    return Seen(ok, len(ends) - ok, np.array(first, np.int64).reshape(-1, 2), gaps=_expanded(gaps), reported=reported)
 
 
 def whole_run(load: Load, url: str, folder: Path) -> Sequence[str]:
@@ -127,7 +127,7 @@ def read_run(trial: Any, metered: Metered, _: NDArray[np.void]) -> Seen:
     """Read counts only: the timing is that of the child."""
     rows = [row for path in trial.folder.glob("runs/*/requests-*.jsonl") for row in _of(path)]
     outcomes = [row["outcome"] for row in rows if row["row"] == "end"]
-    return Seen(outcomes.count("ok"), len(outcomes) - outcomes.count("ok"), said={"exit": float(metered.code)})
+    return Seen(outcomes.count("ok"), len(outcomes) - outcomes.count("ok"), reported={"exit": float(metered.code)})
 
 
 def _rows(folder: Path) -> Iterator[dict[str, Any]]:

@@ -82,7 +82,7 @@ def trial(scenario: str, name: str, place: Place, environments: Environments) ->
         return {**figures, "absent": str(e)}
     except TrialError as e:
         return {**figures, "broken": str(e)}
-    lost = load.requests - seen.ended - int(seen.said.get("missed", 0)) if name == "loadchaos" else 0
+    lost = load.requests - seen.ended - int(seen.reported.get("missed", 0)) if name == "loadchaos" else 0
     return {
         **figures,
         "us": metered.per(it.unit),
@@ -96,7 +96,7 @@ def trial(scenario: str, name: str, place: Place, environments: Environments) ->
         "server_late": metered.end.late_1ms / max(1, metered.end.events),
         "rate": _rate(metered, it.unit),
         "rss_mb": metered.peak_rss_bytes / 1e6,
-        "said": seen.said,
+        "said": seen.reported,
         **(dataclasses.asdict(found) if found else {}),
     }
 
@@ -119,7 +119,7 @@ def marginal(name: str, place: Place, environments: Environments) -> Figures:
         "ended": seen.ended,
         "failed": seen.failed,
         "rss_mb": many.peak_rss_bytes / 1e6,
-        "said": seen.said,
+        "said": seen.reported,
         **(dataclasses.asdict(found) if found else {}),
     }
 
@@ -142,13 +142,13 @@ def _measure(
         with LoadServer(load.pace, tls=load.tls, stamps=load.stream, before=pinned) as server:
             it = Trial(load, server.url, folder, server.certificate, python)
             argv, env = contender.start(it)
-            metered = run(load, client, server, argv, env, folder / "log", limit_s)
+            metered = run(load, client, server, (argv, env), folder / "log", limit_s)
             server.end()
         try:
             seen = contender.read(it, metered, server.stamps)
         except (OSError, ValueError, KeyError, StopIteration) as e:
-            said = (folder / "log").read_text("utf-8", "replace")[-600:]
-            raise TrialError(f"what it left could not be read: {e!r}\n{said}") from e
+            tail = (folder / "log").read_text("utf-8", "replace")[-600:]
+            raise TrialError(f"its output could not be read: {e!r}\n{tail}") from e
         if not load.stream or (contender.processes and place.urgent):
             return metered, seen, None
         return metered, seen, truth.compare(seen, server.stamps, metered.first.at_ns, metered.last.at_ns)

@@ -1,4 +1,4 @@
-"""Contenders: installed LLM benchmark tools, their commands and output files."""
+"""Contenders: LLM benchmark tools, their commands and output files."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def _vllm(bin_: Path, load: Load, url: str, folder: Path) -> Sequence[str]:
 
 
 def _read_vllm(folder: Path) -> Seen:
-    said = json.loads((folder / "vllm.json").read_text())
-    gaps = [gap for stream in said["itls"] for gap in stream]
-    return Seen(said["completed"], said.get("failed", 0), ttft=_ns(said["ttfts"]), gaps=_ns(gaps))
+    output = json.loads((folder / "vllm.json").read_text())
+    gaps = [gap for stream in output["itls"] for gap in stream]
+    return Seen(output["completed"], output.get("failed", 0), ttft=_ns(output["ttfts"]), gaps=_ns(gaps))
 
 
 def _guidellm(bin_: Path, load: Load, url: str, folder: Path) -> Sequence[str]:
@@ -67,11 +67,13 @@ def _guidellm(bin_: Path, load: Load, url: str, folder: Path) -> Sequence[str]:
 
 
 def _read_guidellm(folder: Path) -> Seen:
-    said = json.loads((folder / "guidellm.json").read_text())["benchmarks"][0]["requests"]
-    done: list[dict[str, Any]] = said["successful"] or []
+    output = json.loads((folder / "guidellm.json").read_text())["benchmarks"][0]["requests"]
+    done: list[dict[str, Any]] = output["successful"] or []
     ttft = [r["time_to_first_token_ms"] / 1e3 for r in done if r.get("time_to_first_token_ms") is not None]
     itl = [r["inter_token_latency_ms"] / 1e3 for r in done if r.get("inter_token_latency_ms") is not None]
-    return Seen(len(done), len(said["errored"] or []) + len(said["incomplete"] or []), ttft=_ns(ttft), gaps=_ns(itl))
+    return Seen(
+        len(done), len(output["errored"] or []) + len(output["incomplete"] or []), ttft=_ns(ttft), gaps=_ns(itl)
+    )
 
 
 def _aiperf(bin_: Path, load: Load, url: str, folder: Path) -> Sequence[str]:

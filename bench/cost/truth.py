@@ -20,7 +20,7 @@ class Seen:
     """Times that a contender reported after a trial.
 
     `first` are pairs (server's ns, its own ns) of first tokens, where streams can be matched. Otherwise `ttft` are
-    its TTFTs, compared as a whole. `gaps` are its ITLs. `said` are further figures of its own.
+    its TTFTs, compared as a whole. `gaps` are its ITLs. `reported` are further figures of its own.
     """
 
     ended: int
@@ -28,7 +28,7 @@ class Seen:
     first: Ns | None = None
     ttft: Ns = field(default_factory=lambda: _NONE)
     gaps: Ns = field(default_factory=lambda: _NONE)
-    said: dict[str, float] = field(default_factory=dict)
+    reported: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,8 @@ def _print(fault: Fault, measured: list[Measured | str]) -> None:
         times = [m.took[state] for m in good]
         known = [t for t in times if t is not None]
         missed = f" {len(times) - len(known)} never seen" if len(known) < len(times) else ""
-        told = f"{statistics.median(known):6.2f} s {max(known):6.2f} s" if known else f"{'-':>8} {'-':>8}"
-        print(f"{fault.about:48} {state:16} {told}  {len(times)}{missed}", flush=True)
+        times_text = f"{statistics.median(known):6.2f} s {max(known):6.2f} s" if known else f"{'-':>8} {'-':>8}"
+        print(f"{fault.about:48} {state:16} {times_text}  {len(times)}{missed}", flush=True)
     right = sum(m.kinds == fault.kinds for m in good)
     others = "; ".join(sorted({", ".join(m.kinds) or "nothing" for m in good if m.kinds != fault.kinds}))
     wrong = "; ".join(sorted({w for m in good for w in m.wrong}))

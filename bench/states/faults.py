@@ -86,7 +86,7 @@ def sabotage(order: str) -> Act:
     return act
 
 
-def told(word: str) -> Act:
+def log_shows(word: str) -> Act:
     """Do nothing: the fault comes by itself, and the log reports when."""
     return lambda run: run.log_says(word)
 
@@ -100,7 +100,7 @@ def again_and_again(path: str, word: str) -> Act:
             post(path)(run)
             with contextlib.suppress(NotHereError):
                 return run.log_says(word, limit_s=0.1)
-        raise NotHereError(f"the log never said {word!r}")
+        raise NotHereError(f"the log never showed {word!r}")
 
     return act
 
@@ -127,7 +127,7 @@ def one_dies(run: Run) -> int:
 
 
 def one_dies_untold(run: Run) -> int:
-    """Kill one engine core while the other servers go on answering for a while."""
+    """Kill one engine core while the other servers go on answering."""
     before_ns = one_dies(run)
     run.wait(lambda: None, _GOES_ON_S)
     return before_ns
@@ -233,7 +233,7 @@ FAULTS: Mapping[str, Fault] = {
     ),
     "step_hang": Fault("a step that never ends", sabotage("step_hang step=5"), _HANG, ("hang",), ("vllm",)),
     "first_request": Fault(
-        "the first request kills (MTP on the CPU)", told("Worker failed with error"), _DEATH, ("death",), ("vllm",),
+        "the first request kills (MTP on the CPU)", log_shows("Worker failed with error"), _DEATH, ("death",), ("vllm",),
         "mtp", before_load=True,
     ),
     **{

@@ -1,4 +1,4 @@
-"""TCP proxy in a thread that balances connections and can lose all packets.
+"""TCP proxy in a thread: balances connections, can lose all packets.
 
 Lost packets are not read, and the queue of new connections is kept full, so that the kernel drops their SYNs and no
 side is notified. No firewall rule is needed.
@@ -20,7 +20,7 @@ _FILLERS = 4
 
 
 class Path(threading.Thread):
-    """Proxy at `url` to the servers at `ports`; `lost` is true while packets are lost."""
+    """Proxy at `url` to `ports`; `lost` is true while packets are lost."""
 
     def __init__(self, ports: Sequence[int]) -> None:
         super().__init__(daemon=True)

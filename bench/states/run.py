@@ -66,9 +66,9 @@ class Run:
         """Wait for a true value; None on timeout or when the run has ended."""
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline:
-            over = self.process.poll() is not None
+            ended = self.process.poll() is not None
             value = found()
-            if value or over:
+            if value or ended:
                 return value
             time.sleep(0.05)
         return None
@@ -99,7 +99,7 @@ class Run:
         """
         found = self.wait(partial(self._in_log, word.encode()), limit_s) or self._in_log(word.encode())
         if found is None:
-            raise NotHereError(f"the log never said {word!r}")
+            raise NotHereError(f"the log never showed {word!r}")
         return int(found)
 
     def _in_log(self, word: bytes) -> int | None:
