@@ -42,18 +42,18 @@ def check(document: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("path", [p for p in MANIFESTS if p.name not in NO_MANIFESTS], ids=lambda p: p.name)
-def test_kubernetes_takes(path: Path) -> None:
+def test_deploy_manifests_are_valid_for_kubernetes(path: Path) -> None:
     for document in documents(path.read_text()):
         check(document)
 
 
-def test_kubernetes_takes_what_soak_emits() -> None:
+def test_soak_cronjob_is_valid_for_kubernetes() -> None:
     args = ["soak", "soak_nightly", "--emit", "k8s", "--target", "http://vllm:8000", "--api-key-env", "KEY"]
     for document in documents(CliRunner().invoke(main, args).output):
         check(document)
 
 
-def test_a_mistake_would_be_seen() -> None:
+def test_deploy_schema_check_finds_a_mistake() -> None:
     (job,) = documents((DEPLOY / "base" / "workers.yaml").read_text())
     job["spec"]["template"]["spec"]["containers"][0]["imagge"] = "x"
     with pytest.raises(jsonschema.ValidationError, match="imagge"):
@@ -61,7 +61,7 @@ def test_a_mistake_would_be_seen() -> None:
 
 
 @pytest.mark.parametrize("name", ["base", "nightly"])
-def test_kustomize_builds(name: str) -> None:
+def test_deploy_kustomize_builds(name: str) -> None:
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         pytest.skip("kubectl is not here, which has kustomize in it")
@@ -74,7 +74,7 @@ def test_kustomize_builds(name: str) -> None:
     assert kinds.count("Job" if name == "base" else "CronJob") == 2
 
 
-def test_what_is_shipped_agrees_with_itself() -> None:
+def test_deploy_files_agree_with_each_other() -> None:
     base = {p.stem: documents(p.read_text())[0] for p in (DEPLOY / "base").glob("*.yaml")}
     literals = dict(x.split("=", 1) for x in base["kustomization"]["configMapGenerator"][1]["literals"])
     assert int(literals["WORKERS"]) == base["workers"]["spec"]["completions"] == base["workers"]["spec"]["parallelism"]
@@ -92,7 +92,7 @@ def test_what_is_shipped_agrees_with_itself() -> None:
     assert len(schedules) == 1
 
 
-def test_the_profile_is_a_good_one() -> None:
+def test_deploy_profile_is_valid() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "loadchaos", "check", str(DEPLOY / "base" / "profile.yaml")], capture_output=True, text=True,
         check=False, cwd=ROOT,
@@ -128,7 +128,7 @@ def test_the_profile_is_a_good_one() -> None:
         ),
     ],
 )
-def test_the_entrypoint(tmp_path: Path, args: str, env: dict[str, str], becomes: str) -> None:
+def test_container_entrypoint(tmp_path: Path, args: str, env: dict[str, str], becomes: str) -> None:
     stand_in = tmp_path / "loadchaos"
     stand_in.write_text('#!/bin/sh\necho "$@"\n')
     stand_in.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Every shipped profile finds its planted bug by name, passes without it, and is unknown where nothing was proved.
+"""Shipped profiles: each finds its planted bug, passes without it, and is unknown where nothing was proved.
 
 These are real runs of `loadchaos run` against the embedded server, shortened by --set; each takes seconds.
 """
@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,32 +47,50 @@ PLANTED = [
 ]
 
 
+@pytest.fixture(scope="module")
+def planted_run(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[str], tuple[Path, tuple[int, dict[str, Any], str]]]:
+    """Runs a profile with its planted bug, once for all tests that look at it: (folder, result of `run`)."""
+    done: dict[str, tuple[Path, tuple[int, dict[str, Any], str]]] = {}
+
+    def planted(name: str) -> tuple[Path, tuple[int, dict[str, Any], str]]:
+        if name not in done:
+            folder = tmp_path_factory.mktemp(name)
+            done[name] = folder, run(folder, name, *FASTER.get(name, []))
+        return done[name]
+
+    return planted
+
+
 FASTER = {"lmdeploy_kv_capacity": [FAST], "near_max_len": ["target.embedded.flags.speed=20"]}
 
 
-@pytest.mark.parametrize(("name", "failure_id", "severity"), PLANTED)
-def test_it_finds_its_planted_bug(name: str, failure_id: str, severity: str, tmp_path: Path) -> None:
-    code, verdict, text = run(tmp_path, name, *FASTER.get(name, []))
-    assert (code, verdict["verdict"]) == (1, "fail")
-    (failure,) = verdict["failures"]
-    assert (failure["id"], failure["severity"], failure["attribution"]) == (failure_id, severity, "server")
-    assert failure["evidence"]["source"] == "server.log"
-    log = next((tmp_path / "runs").glob("*/server.log")).read_text().splitlines()
-    assert failure["evidence"]["text"].split(" [")[0][:40] in log[failure["evidence"]["line"] - 1]
-    incident = next((tmp_path / "runs").glob(f"*/incidents/001-{failure_id}/incident.md"))
-    first_words = re.split(r"[;_*`]", failure["remedy"])[0]  # the page escapes what Markdown would eat
-    assert first_words[:40] in incident.read_text()
-    assert failure_id in text.splitlines()[0]
-
-
-def test_the_demo_says_when_what_was_in_flight_how_many_were_lost_and_the_upstream_issue(tmp_path: Path) -> None:
-    _, verdict, text = run(tmp_path, "mtp_mm")
+def test_demo_prints_time_in_flight_lost_and_upstream_issue(planted_run: Callable[[str], Any]) -> None:
+    _, (_, verdict, text) = planted_run("mtp_mm")
     (failure,) = verdict["failures"]
     assert any("38551" in str(known) for known in failure["known"])
     assert failure["in_flight_at_death"] >= 10
     assert failure["lost_requests"] >= failure["in_flight_at_death"]
-    for words in ("in flight", "lost", "vllm/issues/38551", "what to do", "incident", "report.html"):
-        assert words in text
+    for expected in ("in flight", "lost", "vllm/issues/38551", "what to do", "incident", "report.html"):
+        assert expected in text
+
+
+@pytest.mark.parametrize(("name", "failure_id", "severity"), PLANTED)
+def test_profile_finds_its_planted_bug(
+    name: str, failure_id: str, severity: str, planted_run: Callable[[str], Any]
+) -> None:
+    folder, (code, verdict, text) = planted_run(name)
+    assert (code, verdict["verdict"]) == (1, "fail")
+    (failure,) = verdict["failures"]
+    assert (failure["id"], failure["severity"], failure["attribution"]) == (failure_id, severity, "server")
+    assert failure["evidence"]["source"] == "server.log"
+    log = next((folder / "runs").glob("*/server.log")).read_text().splitlines()
+    assert failure["evidence"]["text"].split(" [")[0][:40] in log[failure["evidence"]["line"] - 1]
+    incident = next((folder / "runs").glob(f"*/incidents/001-{failure_id}/incident.md"))
+    first_words = re.split(r"[;_*`]", failure["remedy"])[0]  # the page escapes what Markdown would interpret
+    assert first_words[:40] in incident.read_text()
+    assert failure_id in text.splitlines()[0]
 
 
 SHORT: dict[str, list[str]] = {
@@ -84,7 +103,7 @@ SHORT: dict[str, list[str]] = {
 
 
 @pytest.mark.parametrize("name", [row[0] for row in PLANTED])
-def test_without_the_bug_it_passes_and_says_what_that_is_worth(name: str, tmp_path: Path) -> None:
+def test_profile_without_the_bug_passes_with_its_statistical_strength(name: str, tmp_path: Path) -> None:
     code, verdict, text = run(tmp_path, name, "target.embedded.defects=[]", *SHORT[name])
     assert (code, verdict["verdict"], verdict["failures"]) == (0, "pass", []), text
     assert "Crash rate < " in verdict["worth"]
@@ -94,7 +113,7 @@ def test_without_the_bug_it_passes_and_says_what_that_is_worth(name: str, tmp_pa
 @pytest.mark.parametrize(
     "defect", ["encoder_pop_before_draft", "encoder_free_on_speculated", "encoder_free_on_scheduled"]
 )
-def test_the_encoder_cache_bugs_need_no_attack(defect: str, tmp_path: Path) -> None:
+def test_encoder_cache_bugs_need_no_attack(defect: str, tmp_path: Path) -> None:
     code, verdict, _ = run(tmp_path, "mtp_mm", f"target.embedded.defects=[{defect}]", "attacks=[]", "requires=[]")
     assert code == 1
     assert [f["id"] for f in verdict["failures"]] == ["encoder_cache_miss"]
@@ -111,7 +130,9 @@ ABSENT = [
 
 
 @pytest.mark.parametrize(("what", "name", "overrides"), ABSENT, ids=[row[0] for row in ABSENT])
-def test_a_run_that_proved_nothing_is_unknown(what: str, name: str, overrides: list[str], tmp_path: Path) -> None:
+def test_verdict_is_unknown_for_a_run_that_proved_nothing(
+    what: str, name: str, overrides: list[str], tmp_path: Path
+) -> None:
     code, verdict, text = run(tmp_path, name, *overrides)
     assert (code, verdict["verdict"]) == (3, "unknown"), text
     assert [c for c in verdict["checks"] if c["verdict"] == "unknown"]
@@ -122,7 +143,7 @@ def test_smoke_passes_on_a_healthy_server(tmp_path: Path) -> None:
     assert (code, verdict["verdict"]) == (0, "pass")
 
 
-def test_the_planted_bugs_are_those_the_profiles_name() -> None:
+def test_planted_bugs_are_those_of_the_shipped_profiles() -> None:
     """A defect renamed in the server would silently turn every pass above into nothing."""
     listed = subprocess.run(
         [sys.executable, "-m", "loadchaos", "profiles"], capture_output=True, text=True, check=True, timeout=60
@@ -133,7 +154,7 @@ def test_the_planted_bugs_are_those_the_profiles_name() -> None:
 HOSTILE = ("load.0.requests=66", "load.1.requests=8", FAST)
 
 
-def test_hostile_images_are_two_counts_by_name(tmp_path: Path) -> None:
+def test_hostile_profile_reports_two_failures(tmp_path: Path) -> None:
     code, verdict, _ = run(tmp_path, "hostile", *HOSTILE)
     assert code == 1
     assert {f["id"] for f in verdict["failures"]} == {"image_pixel_limit", "data_url_not_base64"}
@@ -141,7 +162,7 @@ def test_hostile_images_are_two_counts_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # as long as the one above, and the same but for the verdict
-def test_hostile_images_pass_where_both_are_accepted_by_name(tmp_path: Path) -> None:
+def test_hostile_profile_passes_with_both_failures_accepted(tmp_path: Path) -> None:
     known = [{"id": i, "because": "known", "until": "2100-01-01"} for i in ("image_pixel_limit", "data_url_not_base64")]
     code, verdict, _ = run(tmp_path, "hostile", f"accept={json.dumps(known)}", *HOSTILE)
     assert (code, verdict["verdict"]) == (0, "pass")

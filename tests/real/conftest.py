@@ -29,8 +29,8 @@ from tests.real.servers import PROJECT, Command
 __all__ = [
     "PROJECT",
     "Command",
+    "RunOutput",
     "Server",
-    "Told",
     "gateway",
     "launch",
     "lmdeploy_018",
@@ -162,7 +162,7 @@ def gateway(url: str, *paths: str) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Told:
+class RunOutput:
     """What a run came to."""
 
     code: int
@@ -188,10 +188,10 @@ class Told:
 
 
 @pytest.fixture
-def loadchaos(tmp_path: Path) -> Callable[..., Told]:
+def loadchaos(tmp_path: Path) -> Callable[..., RunOutput]:
     """Runs `loadchaos run PROFILE ...` in a folder of its own; PROFILE is a name or a mapping."""
 
-    def run(profile: str | Mapping[str, Any], *args: str) -> Told:
+    def run(profile: str | Mapping[str, Any], *args: str) -> RunOutput:
         if not isinstance(profile, str):
             path = tmp_path / "profile.yaml"
             path.write_text(json.dumps(profile))  # JSON is YAML
@@ -203,7 +203,9 @@ def loadchaos(tmp_path: Path) -> Callable[..., Told]:
         )  # fmt: skip
         found = sorted(tmp_path.glob("runs/*/verdict.json"))
         assert found, done.stderr
-        return Told(done.returncode, done.stdout + done.stderr, json.loads(found[-1].read_text()), found[-1].parent)
+        return RunOutput(
+            done.returncode, done.stdout + done.stderr, json.loads(found[-1].read_text()), found[-1].parent
+        )
 
     return run
 

@@ -8,10 +8,20 @@ from typing import Any
 
 import pytest
 
-from tests.real.conftest import Server, Told, launch, on, typed, vllm_0221_mtp, vllm_032, vllm_032_mtp, vllm_032_topk
+from tests.real.conftest import (
+    RunOutput,
+    Server,
+    launch,
+    on,
+    typed,
+    vllm_0221_mtp,
+    vllm_032,
+    vllm_032_mtp,
+    vllm_032_topk,
+)
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1500)]
-Run = Callable[..., Told]
+Run = Callable[..., RunOutput]
 MIXED = [
     {"name": "images", "weight": 4, "output": {"max": 24},
      "payload": {"images": {"count": "1..2", "size": "256x256", "unique": "60%", "reuse_distance": 20},
@@ -60,35 +70,35 @@ def mixed(attacks: Sequence[Mapping[str, Any]], lasts: str = "60s") -> dict[str,
     }
 
 
-def blamed(told: Told) -> Mapping[str, str]:
-    return {f["id"]: f["attribution"] for f in told.verdict["failures"]}
+def blamed(result: RunOutput) -> Mapping[str, str]:
+    return {f["id"]: f["attribution"] for f in result.verdict["failures"]}
 
 
-def fared(told: Told) -> dict[str, tuple[int, int]]:
-    return {name: (a["ok"], a["failed"]) for name, a in told.verdict["attacks"].items()}
+def fared(result: RunOutput) -> dict[str, tuple[int, int]]:
+    return {name: (a["ok"], a["failed"]) for name, a in result.verdict["attacks"].items()}
 
 
-def test_resets_and_aborts_are_survived_and_what_they_break_is_ours(shared_vllm: Server, loadchaos: Run) -> None:
-    told = loadchaos(mixed(RESETS), *on(shared_vllm))
-    assert "server" not in blamed(told).values(), told.output
-    done = fared(told)
+def test_real_vllm_survives_resets_and_aborts_attributed_to_us(shared_vllm: Server, loadchaos: Run) -> None:
+    result = loadchaos(mixed(RESETS), *on(shared_vllm))
+    assert "server" not in blamed(result).values(), result.output
+    done = fared(result)
     assert min(done[name][0] for name in ("reset_mm_cache", "reset_encoder_cache", "abort_requests")) > 1, done
     assert done["reset_prefix_cache"][1] > 0, "while blocks are held it answers 200 with success: false"
 
 
-def test_sleeps_and_pauses_in_every_mode_are_taken_back(shared_vllm: Server, loadchaos: Run) -> None:
-    told = loadchaos(mixed(STOPS, "90s"), *on(shared_vllm))
-    assert "server" not in blamed(told).values(), told.output
-    done = fared(told)
+def test_real_vllm_sleeps_and_pauses_are_undone(shared_vllm: Server, loadchaos: Run) -> None:
+    result = loadchaos(mixed(STOPS, "90s"), *on(shared_vllm))
+    assert "server" not in blamed(result).values(), result.output
+    done = fared(result)
     assert (done["sleep"], done["pause"]) == ((3, 0), (3, 0))
     assert done["reset_mm_cache"][0] >= 3, "each time after wake_up"
-    assert told.verdict["outcomes"]["ok"] > 0
+    assert result.verdict["outcomes"]["ok"] > 0
 
 
-def test_what_is_refused_is_told_with_its_reason(shared_vllm: Server, loadchaos: Run) -> None:
-    told = loadchaos(mixed(REST), *on(shared_vllm))
-    assert "server" not in blamed(told).values(), told.output
-    done = fared(told)
+def test_real_vllm_refused_attacks_have_a_reason(shared_vllm: Server, loadchaos: Run) -> None:
+    result = loadchaos(mixed(REST), *on(shared_vllm))
+    assert "server" not in blamed(result).values(), result.output
+    done = fared(result)
     assert done["collective_rpc"] == (1, 0)
     refused = {name for name, (ok, _) in done.items() if not ok}
     assert refused == {"load_lora_adapter", "release_kv_cache_memory", "start_profile"}
@@ -102,18 +112,18 @@ def test_what_is_refused_is_told_with_its_reason(shared_vllm: Server, loadchaos:
     ],
     ids=["hybrid-mtp", "top-k"],
 )
-def test_a_natural_death_is_found_by_mtp_mm_and_named(
+def test_real_vllm_natural_death_is_found_by_mtp_mm(
     loadchaos: Run, server: Any, name: str, options: Sequence[str]
 ) -> None:
-    told = loadchaos("mtp_mm", *typed(server()), "--set", "target.on_death=stop", "-u", "24", *options)
-    (death,) = [f for f in told.verdict["failures"] if f["severity"] == "engine_death"]
-    assert (death["id"], death["attribution"]) == (name, "server"), told.output
-    assert (told.code, "died before the load" in told.output) in ((4, True), (1, False)), told.output
+    result = loadchaos("mtp_mm", *typed(server()), "--set", "target.on_death=stop", "-u", "24", *options)
+    (death,) = [f for f in result.verdict["failures"] if f["severity"] == "engine_death"]
+    assert (death["id"], death["attribution"]) == (name, "server"), result.output
+    assert (result.code, "died before the load" in result.output) in ((4, True), (1, False)), result.output
 
 
-def test_faults_that_kill_nobody_are_done_and_called_injected(loadchaos: Run, plugin: Path, tmp_path: Path) -> None:
+def test_real_vllm_harmless_faults_are_called_injected(loadchaos: Run, plugin: Path, tmp_path: Path) -> None:
     command = vllm_032(PYTHONPATH=str(plugin), LOADCHAOS_SABOTAGE_TRIGGER=str(tmp_path / "trigger"))
-    told = loadchaos({
+    result = loadchaos({
         "name": "hurt", "target": launch(command), "traffic": MIXED, "load": [{"users": 12, "for": "100s"}],
         "limits": NEVER_STALLED,
         "attacks": [
@@ -124,25 +134,25 @@ def test_faults_that_kill_nobody_are_done_and_called_injected(loadchaos: Run, pl
             {"engine": "step_hang", "at": "65s", "for": "20s"},
         ],
     })  # fmt: skip
-    assert all(ok == 1 for ok, _ in fared(told).values()), fared(told)
-    assert set(blamed(told).values()) <= {"injected", "expected"}, told.output
-    assert blamed(told).get("alive_but_hung") == "injected", told.output
+    assert all(ok == 1 for ok, _ in fared(result).values()), fared(result)
+    assert set(blamed(result).values()) <= {"injected", "expected"}, result.output
+    assert blamed(result).get("alive_but_hung") == "injected", result.output
     log = next(tmp_path.glob("runs/*/server.log")).read_text()
     for fault in ("slow_steps", "preempt", "nan_logits", "step_sleep", "step_hang"):
         assert f"loadchaos-sabotage: act {fault} " in log, fault
-    assert "vllm-project/vllm#" not in told.output
+    assert "vllm-project/vllm#" not in result.output
 
 
-def test_an_entry_gone_before_the_draft_shows_the_stack_of_38551(loadchaos: Run, plugin: Path, tmp_path: Path) -> None:
+def test_real_vllm_missing_encoder_entry_has_the_stack_of_38551(loadchaos: Run, plugin: Path, tmp_path: Path) -> None:
     command = vllm_0221_mtp(PYTHONPATH=str(plugin), LOADCHAOS_SABOTAGE_TRIGGER=str(tmp_path / "trigger"))
     sabotage = "{engine: encoder_pop_draft, at: 10s, for: 5m, params: {probability: 0.3}}"
     attacks = f"[{{admin: reset_mm_cache, every: 2s}}, {sabotage}]"
-    told = loadchaos(
+    result = loadchaos(
         "mtp_mm", *typed(command), "--set", f"attacks={attacks}", "--set", "target.on_death=stop", "-u", "12"
     )
-    death = told.failures["encoder_cache_miss"]
-    assert (death["severity"], death["attribution"], death["known"]) == ("engine_death", "injected", []), told.output
+    death = result.failures["encoder_cache_miss"]
+    assert (death["severity"], death["attribution"], death["known"]) == ("engine_death", "injected", []), result.output
     stack = next(tmp_path.glob("runs/*/incidents/*encoder_cache_miss*/server.log.excerpt")).read_text()
     assert stack.index("in propose_draft_token_ids") < stack.index("in _gather_mm_embeddings")
     assert "AssertionError: Encoder cache miss for" in stack
-    assert fared(told)["reset_mm_cache"][0] > 0
+    assert fared(result)["reset_mm_cache"][0] > 0

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.real.conftest import Server, Told, gateway
+from tests.real.conftest import RunOutput, Server, gateway
 from tests.real.servers import ROOT
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1500)]
-Run = Callable[..., Told]
+Run = Callable[..., RunOutput]
 CHAT, MODELS = "/v1/chat/completions", "/v1/models"
 RENDER = (f"{CHAT}/render", "/v1/completions/render")
 FOLDERS = {"shared_vllm": ROOT / "models/tiny-qwen3-vl", "shared_lmdeploy": ROOT / "lmdeploy-0.18.0/models/m_vlm"}
@@ -35,30 +35,33 @@ MEDIA = [
 
 def exact(loadchaos: Run, url: str, sent: list[dict[str, Any]], *args: str) -> dict[str, Any]:
     """The facts of a run of which every prompt was counted as planned."""
-    told = loadchaos(
+    result = loadchaos(
         {"name": "lengths", "traffic": sent, "load": [{"users": 4, "requests": 60}]}, "--target", url, *args
     )
-    assert told.verdict["outcomes"] == {"ok": 60}, told.output
-    assert told.check("exact_lengths") == "60 of 60 prompts"
-    return told.facts
+    assert result.verdict["outcomes"] == {"ok": 60}, result.output
+    assert result.check("exact_lengths") == "60 of 60 prompts"
+    return result.facts
 
 
-def test_vllm_renders_what_it_is_sent_and_generates_once_to_be_sure(shared_vllm: Server, loadchaos: Run) -> None:
+def test_real_lengths_are_rendered_by_vllm_and_checked_with_one_generation(shared_vllm: Server, loadchaos: Run) -> None:
     facts = exact(loadchaos, shared_vllm.url, [*TEXTS, SCRIPTS, *MEDIA])
     assert (len(facts["image_tokens"]), len(facts["video_tokens"])) == (3, 2)
-    told = {name: facts["sources"][name] for name in ("text", "image_tokens", "video_tokens")}
-    assert told == {"text": "tokenize", **dict.fromkeys(("image_tokens", "video_tokens"), "/render, checked by usage")}
+    result = {name: facts["sources"][name] for name in ("text", "image_tokens", "video_tokens")}
+    assert result == {
+        "text": "tokenize",
+        **dict.fromkeys(("image_tokens", "video_tokens"), "/render, checked by usage"),
+    }
     log = shared_vllm.log.read_text()
     assert log.count(f'"POST {RENDER[0]} HTTP/1.1" 200') >= 6
 
 
-def test_behind_a_gateway_that_lets_only_v1_through_words_are_rendered(shared_vllm: Server, loadchaos: Run) -> None:
+def test_real_lengths_behind_a_v1_only_gateway_are_rendered(shared_vllm: Server, loadchaos: Run) -> None:
     with gateway(shared_vllm.url, CHAT, MODELS, *RENDER) as url:
         assert exact(loadchaos, url, [*TEXTS, SCRIPTS])["text"]["source"] == "render"
 
 
 @pytest.mark.parametrize("server", ["shared_vllm", "shared_lmdeploy"])
-def test_behind_a_gateway_that_lets_only_chats_through_usage_tells(
+def test_real_lengths_behind_a_chat_only_gateway_come_from_usage(
     server: str, loadchaos: Run, request: pytest.FixtureRequest
 ) -> None:
     it: Server = request.getfixturevalue(server)
@@ -67,7 +70,7 @@ def test_behind_a_gateway_that_lets_only_chats_through_usage_tells(
 
 
 @pytest.mark.parametrize("server", ["shared_vllm", "shared_lmdeploy"])
-def test_a_folder_of_its_model_counts_as_it_does_and_that_of_another_is_told(
+def test_real_lengths_with_a_local_tokenizer_folder(
     server: str, loadchaos: Run, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     pytest.importorskip("tokenizers", reason="pip install 'loadchaos[tokenizer]'")

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.real.conftest import Server, Told, launch, lmdeploy_018, on
+from tests.real.conftest import RunOutput, Server, launch, lmdeploy_018, on
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
-Run = Callable[..., Told]
+Run = Callable[..., RunOutput]
 QUICK_HEALTH = {
     "LMDEPLOY_HEALTH_POLL_INTERVAL": "3",
     "LMDEPLOY_HEALTH_PROBE_TIMEOUT": "2",
@@ -21,22 +21,22 @@ QUICK_HEALTH = {
 
 
 def test_smoke_passes(shared_lmdeploy: Server, loadchaos: Run) -> None:
-    told = loadchaos("smoke", *on(shared_lmdeploy), "-t", "60s")
-    assert told.verdict["verdict"] == "pass", told.output
+    result = loadchaos("smoke", *on(shared_lmdeploy), "-t", "60s")
+    assert result.verdict["verdict"] == "pass", result.output
 
 
-def test_the_ladder_finds_1216_of_21_blocks(shared_lmdeploy: Server, loadchaos: Run) -> None:
+def test_real_lmdeploy_ladder_finds_1216_of_21_blocks(shared_lmdeploy: Server, loadchaos: Run) -> None:
     ladder = {
         "name": "ladder",
         "payload": {"near_limit": {"band": "-20..-1", "step": 19, "plus": [0, 1, 64], "output": ["one"]}},
     }
-    told = loadchaos(
+    result = loadchaos(
         {"name": "ladder", "traffic": [ladder], "load": [{"users": 2, "requests": 15}]}, *on(shared_lmdeploy)
     )
-    said = told.check("near_limit")
-    assert "limit 1,217 tokens (21 blocks of 64 hold a prompt of 1,216, set by --num-gpu-blocks" in said, told.output
-    assert "longest answered: -1; shortest refused: +0" in said
-    assert told.verdict["verdict"] == "pass", told.output
+    text = result.check("near_limit")
+    assert "limit 1,217 tokens (21 blocks of 64 hold a prompt of 1,216, set by --num-gpu-blocks" in text, result.output
+    assert "longest answered: -1; shortest refused: +0" in text
+    assert result.verdict["verdict"] == "pass", result.output
 
 
 def faulty(tmp_path: Path, directive: str) -> list[dict[str, Any]]:
@@ -72,49 +72,49 @@ def faulty(tmp_path: Path, directive: str) -> list[dict[str, Any]]:
         ("[[ERR:SESSION_NOT_EXIST]]", "stream_error", "unexplained_stream_error"),  # its log has no word of it
     ],
 )
-def test_a_fault_ends_in_the_right_outcome_and_has_its_name(
+def test_real_lmdeploy_fault_has_its_outcome_and_name(
     shared_lmdeploy: Server, loadchaos: Run, tmp_path: Path, directive: str, outcome: str, name: str
 ) -> None:
-    told = loadchaos(
+    result = loadchaos(
         {"name": "faults", "traffic": faulty(tmp_path, directive), "load": [{"users": 2, "requests": 16}]},
         *on(shared_lmdeploy),
     )
-    assert set(told.verdict["by_traffic"]["faulty"]) == {outcome}, told.output
-    assert set(told.verdict["by_traffic"]["plain"]) == {"ok"}
-    assert told.verdict["verdict"] == "fail"
-    assert name in told.failures, told.output
-    assert {f["attribution"] for f in told.failures.values()} == {"server"}
-    assert {s["state"] for s in told.verdict["states"]} <= {"healthy", "degraded"}, "it lives on"
+    assert set(result.verdict["by_traffic"]["faulty"]) == {outcome}, result.output
+    assert set(result.verdict["by_traffic"]["plain"]) == {"ok"}
+    assert result.verdict["verdict"] == "fail"
+    assert name in result.failures, result.output
+    assert {f["attribution"] for f in result.failures.values()} == {"server"}
+    assert {s["state"] for s in result.verdict["states"]} <= {"healthy", "degraded"}, "it lives on"
 
 
-def test_a_short_answer_is_no_fault(shared_lmdeploy: Server, loadchaos: Run, tmp_path: Path) -> None:
-    told = loadchaos(
+def test_real_lmdeploy_short_answer_is_no_fault(shared_lmdeploy: Server, loadchaos: Run, tmp_path: Path) -> None:
+    result = loadchaos(
         {"name": "short", "traffic": faulty(tmp_path, "[[OUT:3]]"), "load": [{"users": 2, "requests": 16}]},
         *on(shared_lmdeploy),
     )
-    assert told.verdict["verdict"] == "pass", told.output
+    assert result.verdict["verdict"] == "pass", result.output
 
 
 @pytest.mark.parametrize(
     ("directive", "severity", "state"), [("[[HANG:1]]", "hang", "hung"), ("[[DIE]]", "engine_death", "dead")]
 )
-def test_a_hang_and_a_death_are_told_apart(
+def test_real_lmdeploy_hang_and_death_differ(
     loadchaos: Run, tmp_path: Path, directive: str, severity: str, state: str
 ) -> None:
     command = lmdeploy_018("--blocks", "64", **QUICK_HEALTH)
-    told = loadchaos({
+    result = loadchaos({
         "name": "ending", "target": launch(command), "traffic": faulty(tmp_path, directive),
         "load": [{"users": 4, "for": "40s"}], "limits": {"first_byte": "20s", "between_bytes": "20s", "total": "30s"},
     })  # fmt: skip
-    assert severity in {f["severity"] for f in told.failures.values()}, told.output
-    assert told.verdict["verdict"] == "fail"
-    assert state in {s["state"] for s in told.verdict["states"]}, told.output
-    assert not {"hung", "dead"} - {state} & {s["state"] for s in told.verdict["states"]}
+    assert severity in {f["severity"] for f in result.failures.values()}, result.output
+    assert result.verdict["verdict"] == "fail"
+    assert state in {s["state"] for s in result.verdict["states"]}, result.output
+    assert not {"hung", "dead"} - {state} & {s["state"] for s in result.verdict["states"]}
 
 
-def test_its_own_admin_endpoints_are_attacked_and_what_they_do_is_expected(loadchaos: Run) -> None:
+def test_real_lmdeploy_admin_attacks_are_expected(loadchaos: Run) -> None:
     command = lmdeploy_018("--blocks", "210", "--enable-abort-handling", "--allow-terminate-by-client")
-    told = loadchaos({
+    result = loadchaos({
         "name": "attacked", "target": launch(command), "load": [{"users": 8, "for": "40s"}],
         "traffic": [{"name": "text", "payload": {"text": {"tokens": "16..200"}}, "output": {"max": 16}}],
         "attacks": [
@@ -124,6 +124,6 @@ def test_its_own_admin_endpoints_are_attacked_and_what_they_do_is_expected(loadc
             {"admin": "terminate", "at": "28s"},
         ],
     })  # fmt: skip
-    assert {a["ok"] for a in told.verdict["attacks"].values()} == {1}, told.output
-    assert {f["attribution"] for f in told.failures.values()} == {"expected"}, told.output
-    assert "server_terminated" in told.failures
+    assert {a["ok"] for a in result.verdict["attacks"].values()} == {1}, result.output
+    assert {f["attribution"] for f in result.failures.values()} == {"expected"}, result.output
+    assert "server_terminated" in result.failures

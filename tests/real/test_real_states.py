@@ -23,7 +23,7 @@ ONES = [
 
 
 @pytest.mark.parametrize(("name", "server"), ONES, ids=[f"{server}-{name}" for name, server in ONES])
-def test_a_fault_is_told_by_its_states_and_its_kind(
+def test_real_states_follow_from_the_fault(
     name: str, server: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     fault, there = FAULTS[name], None

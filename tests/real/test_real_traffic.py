@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.real.conftest import PROJECT, Server, Told, on
+from tests.real.conftest import PROJECT, RunOutput, Server, on
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1500)]
-Run = Callable[..., Told]
+Run = Callable[..., RunOutput]
 
 
 def traffic(name: str, payload: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -31,17 +31,19 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("server", ["shared_vllm", "shared_lmdeploy"])
-def test_usage_is_the_plan_in_every_answer(server: str, loadchaos: Run, request: pytest.FixtureRequest) -> None:
+def test_real_usage_equals_the_plan_in_every_answer(
+    server: str, loadchaos: Run, request: pytest.FixtureRequest
+) -> None:
     it: Server = request.getfixturevalue(server)
     sent = TEXTS if server == "shared_vllm" else [t for t in TEXTS if t["name"] != "long"]
-    told = loadchaos({"name": "exact", "traffic": sent, "load": [{"users": 4, "requests": 120}]}, *on(it))
-    assert told.verdict["outcomes"] == {"ok": 120}, told.output
-    assert told.check("exact_lengths") == "120 of 120 prompts"
+    result = loadchaos({"name": "exact", "traffic": sent, "load": [{"users": 4, "requests": 120}]}, *on(it))
+    assert result.verdict["outcomes"] == {"ok": 120}, result.output
+    assert result.check("exact_lengths") == "120 of 120 prompts"
 
 
-def test_cache_hits_are_the_repeats_that_were_sent(shared_vllm: Server, loadchaos: Run) -> None:
+def test_real_cache_hits_equal_the_repeats_sent(shared_vllm: Server, loadchaos: Run) -> None:
     images = {"count": "1..2", "size": "256x256", "unique": "50%", "near_duplicates": "20%", "reuse_distance": 20}
-    told = loadchaos(
+    result = loadchaos(
         {
             "name": "dial",
             "requires": ["mm_cache"],
@@ -50,13 +52,13 @@ def test_cache_hits_are_the_repeats_that_were_sent(shared_vllm: Server, loadchao
         },
         *on(shared_vllm),
     )
-    (dial,) = [c for c in told.verdict["checks"] if c["name"] == "image_dial"]
+    (dial,) = [c for c in result.verdict["checks"] if c["name"] == "image_dial"]
     assert dial["verdict"] == "pass"
     assert " hits in " in dial["actual"]
     assert "evicts earlier" not in dial["actual"]
 
 
-def test_what_only_newer_requests_have_is_answered(shared_vllm: Server, loadchaos: Run) -> None:
+def test_real_newer_request_options_are_answered(shared_vllm: Server, loadchaos: Run) -> None:
     text = {"text": {"tokens": 40}}
     sent = [
         *(traffic(f"tools_{c}", {**text, "tools": {"count": 2, "choice": c}}, output={"max": 24})
@@ -70,27 +72,27 @@ def test_what_only_newer_requests_have_is_answered(shared_vllm: Server, loadchao
         traffic("frames", {**text, "video": {"frames": 5, "size": "128x128", "format": "frames"}}),
         traffic("pipelined", text, behaviour={"pipeline": {"depth": 3}}),
     ]  # fmt: skip
-    told = loadchaos({"name": "features", "traffic": sent, "load": [{"users": 4, "requests": 100}]}, *on(shared_vllm))
-    assert set(told.verdict["outcomes"]) == {"ok"}, told.output
-    assert set(told.verdict["by_traffic"]) == {t["name"] for t in sent}
+    result = loadchaos({"name": "features", "traffic": sent, "load": [{"users": 4, "requests": 100}]}, *on(shared_vllm))
+    assert set(result.verdict["outcomes"]) == {"ok"}, result.output
+    assert set(result.verdict["by_traffic"]) == {t["name"] for t in sent}
     for name in ("exact_lengths", "exact_outputs"):
-        right, _, of = told.check(name).partition(" of ")
+        right, _, of = result.check(name).partition(" of ")
         assert right == of.split()[0]
 
 
-def test_hostile_images_fail_on_two_counts_that_a_profile_may_accept(
+def test_real_hostile_images_fail_in_two_ways_that_can_be_accepted(
     shared_vllm: Server, loadchaos: Run, tmp_path: Path
 ) -> None:
-    told = loadchaos("hostile", *on(shared_vllm))
-    assert set(told.failures) == {"image_pixel_limit", "data_url_not_base64"}, told.output
+    result = loadchaos("hostile", *on(shared_vllm))
+    assert set(result.failures) == {"image_pixel_limit", "data_url_not_base64"}, result.output
     accepting = (PROJECT / "profiles/hostile.yaml").read_text().replace("# accept:", "accept:").replace("#   -", "  -")
     (tmp_path / "accepting.yaml").write_text(accepting)
-    told = loadchaos(str(tmp_path / "accepting.yaml"), *on(shared_vllm))
-    assert all(e["verdict"] == "pass" for e in told.verdict["expectations"]), told.output
-    assert told.open_checks() <= {"watching"}, "it decodes large images where it answers /metrics"
-    assert json.dumps(told.verdict["failures"]).count('"accepted": true') == 2
+    result = loadchaos(str(tmp_path / "accepting.yaml"), *on(shared_vllm))
+    assert all(e["verdict"] == "pass" for e in result.verdict["expectations"]), result.output
+    assert result.open_checks() <= {"watching"}, "it decodes large images where it answers /metrics"
+    assert json.dumps(result.verdict["failures"]).count('"accepted": true') == 2
 
 
 def test_hostile_images_are_refused_or_answered_by_lmdeploy(shared_lmdeploy: Server, loadchaos: Run) -> None:
-    told = loadchaos("hostile", *on(shared_lmdeploy))
-    assert told.verdict["verdict"] == "pass", told.output
+    result = loadchaos("hostile", *on(shared_lmdeploy))
+    assert result.verdict["verdict"] == "pass", result.output

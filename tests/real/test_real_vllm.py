@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.real.conftest import Server, Told, launch, vllm_032
+from tests.real.conftest import RunOutput, Server, launch, vllm_032
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1500)]
-Run = Callable[..., Told]
+Run = Callable[..., RunOutput]
 IMAGES = {
     "name": "images",
     "payload": {"images": {"count": 2, "size": "1024x1024"}, "text": {"tokens": "600..900"}},
@@ -24,54 +24,54 @@ TEXT = {"name": "text", "payload": {"text": {"tokens": "16..64"}}, "output": {"m
 
 
 def test_smoke_passes(shared_vllm: Server, loadchaos: Run) -> None:
-    told = loadchaos("smoke", "--target", shared_vllm.url, "--server-log", str(shared_vllm.log), "-t", "60s")
-    assert told.verdict["verdict"] == "pass", told.output
+    result = loadchaos("smoke", "--target", shared_vllm.url, "--server-log", str(shared_vllm.log), "-t", "60s")
+    assert result.verdict["verdict"] == "pass", result.output
 
 
-def test_probe_tells_what_it_is(shared_vllm: Server) -> None:
+def test_probe_identifies_real_vllm(shared_vllm: Server) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "loadchaos", "probe", shared_vllm.url, "--json"], capture_output=True, text=True, timeout=120,
         check=True,
     )  # fmt: skip
-    told = json.loads(done.stdout)
-    facts = told["facts"]
+    result = json.loads(done.stdout)
+    facts = result["facts"]
     assert (facts["version"], facts["max_model_len"], facts["max_images"]) == ("0.32.0", 4096, 2)
     assert (facts["development_endpoints"], facts["speculative_decoding"]) == (True, False)
     assert facts["image_tokens"]["512x512"] == 258
-    assert told["asked"]["reads"] <= 20
-    assert told["asked"]["generations"] <= 3
+    assert result["asked"]["reads"] <= 20
+    assert result["asked"]["generations"] <= 3
 
 
-def test_near_max_len_finds_the_longest_prompt_and_the_refusal_behind_it(shared_vllm: Server, loadchaos: Run) -> None:
+def test_near_max_len_finds_the_longest_prompt_of_real_vllm(shared_vllm: Server, loadchaos: Run) -> None:
     ladder = {
         "name": "ladder",
         "payload": {"near_limit": {"band": "-100..-1", "step": 33, "plus": [0, 1, 64], "output": ["one"]}},
     }
-    told = loadchaos(
+    result = loadchaos(
         {"name": "edge", "traffic": [ladder], "load": [{"users": 2, "requests": 21}]},
         "--target",
         shared_vllm.url,
         "--server-log",
         str(shared_vllm.log),
     )
-    assert told.verdict["verdict"] == "pass", told.output
-    assert "longest answered: -1" in told.check("near_limit"), "4095 of 4096"
-    assert "shortest refused: +0" in told.check("near_limit")
+    assert result.verdict["verdict"] == "pass", result.output
+    assert "longest answered: -1" in result.check("near_limit"), "4095 of 4096"
+    assert "shortest refused: +0" in result.check("near_limit")
 
 
 @pytest.mark.parametrize("role", ["engine_core", "worker", "api_server"])
-def test_a_process_that_is_killed_is_named_and_expected_of_us(loadchaos: Run, role: str) -> None:
-    told = loadchaos({
+def test_real_vllm_killed_process_is_named_and_expected(loadchaos: Run, role: str) -> None:
+    result = loadchaos({
         "name": "killed", "target": launch(vllm_032()), "traffic": [TEXT], "load": [{"users": 8, "for": "20s"}],
         "attacks": [{"process": "sigkill", "role": role, "at": "6s"}],
         "expect": ["engine_deaths == 0", "failures == 0"],
     })  # fmt: skip
-    assert {f["attribution"] for f in told.failures.values()} == {"expected"}, told.output
-    assert told.verdict["attacks"][f"sigkill_{role}"]["ok"] == 1
+    assert {f["attribution"] for f in result.failures.values()} == {"expected"}, result.output
+    assert result.verdict["attacks"][f"sigkill_{role}"]["ok"] == 1
 
 
-def test_a_stopped_engine_core_hangs_and_goes_on(loadchaos: Run, shared_vllm: Server) -> None:
-    told = loadchaos(
+def test_real_vllm_stopped_engine_core_hangs_and_recovers(loadchaos: Run, shared_vllm: Server) -> None:
+    result = loadchaos(
         {
             "name": "stopped",
             "traffic": [TEXT],
@@ -84,8 +84,8 @@ def test_a_stopped_engine_core_hangs_and_goes_on(loadchaos: Run, shared_vllm: Se
         "--server-log",
         str(shared_vllm.log),
     )
-    assert told.failures["alive_but_hung"]["attribution"] == "expected"
-    assert told.verdict["verdict"] == "pass", told.output
+    assert result.failures["alive_but_hung"]["attribution"] == "expected"
+    assert result.verdict["verdict"] == "pass", result.output
 
 
 @pytest.mark.parametrize(
@@ -97,16 +97,16 @@ def test_a_stopped_engine_core_hangs_and_goes_on(loadchaos: Run, shared_vllm: Se
         ("step_segv", {"step": "5"}, None),
     ],
 )
-def test_a_fault_inside_the_engine_is_found_and_called_injected(
+def test_real_vllm_engine_fault_is_found_and_called_injected(
     loadchaos: Run, plugin: Path, tmp_path: Path, fault: str, options: dict[str, Any], name: str | None
 ) -> None:
     command = vllm_032(PYTHONPATH=str(plugin), LOADCHAOS_SABOTAGE_TRIGGER=str(tmp_path / "trigger"))
-    told = loadchaos({
+    result = loadchaos({
         "name": "sabotaged", "target": launch(command), "traffic": [IMAGES, TEXT],
         "load": [{"users": 8, "for": "40s"}],
         "attacks": [{"engine": fault, "at": "8s", "for": "30s", "params": options}],
     })  # fmt: skip
-    death = told.verdict["failures"][0]
-    assert (death["severity"], death["attribution"], death["known"]) == ("engine_death", "injected", []), told.output
+    death = result.verdict["failures"][0]
+    assert (death["severity"], death["attribution"], death["known"]) == ("engine_death", "injected", []), result.output
     assert name is None or death["id"] == name
-    assert "vllm-project/vllm#" not in told.output
+    assert "vllm-project/vllm#" not in result.output

@@ -75,7 +75,7 @@ class Run:
         return found
 
     @property
-    def told(self) -> str:
+    def output(self) -> str:
         """Everything that was printed so far."""
         return (self.home / "stderr").read_text() + (self.home / "stdout").read_text()
 
@@ -95,7 +95,7 @@ class Run:
 
         def there() -> list[Row]:
             found = self.rows(file, **like)
-            assert len(found) >= n or self.process.poll() is None, f"the run ended before {like}:\n{self.told}"
+            assert len(found) >= n or self.process.poll() is None, f"the run ended before {like}:\n{self.output}"
             return found if len(found) >= n else []
 
         found: list[Row] = wait(there, f"{n} rows with {like}", limit_s)
@@ -127,7 +127,7 @@ class Run:
     def ends(self, limit_s: float = 60.0) -> int:
         """Wait for its end; its exit code. What it left must be fit to be read, whatever happened to it."""
         code = self.process.wait(limit_s)
-        assert "Traceback" not in self.told, self.told
+        assert "Traceback" not in self.output, self.output
         return code
 
     def verdict(self) -> Row:
@@ -174,7 +174,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Starts `loadchaos run` with a profile: SMALL with some parts changed."""
     runs: list[Run] = []
 
-    def go(
+    def start_one(
         *args: str, env: Mapping[str, str] | None = None, out: str = "runs", prefix: tuple[str, ...] = (), **parts: Any
     ) -> Run:
         home = tmp_path / f"user-{len(runs) + 1}"
@@ -190,7 +190,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         runs.append(Run(home, process))
         return runs[-1]
 
-    yield go
+    yield start_one
     for run in runs:
         for name, pid in run.pids.items():
             if name != "server" and not gone(pid):
@@ -224,7 +224,7 @@ def sim(tmp_path: Path) -> Iterator[Callable[..., Sim]]:
     """Starts embedded servers by hand, with flags as `python -m loadchaos.simulator.server` takes them."""
     sims: list[Sim] = []
 
-    def go(*flags: str, log: Path | None = None) -> Sim:
+    def start_one(*flags: str, log: Path | None = None) -> Sim:
         log = log or tmp_path / f"sim-{len(sims) + 1}.log"
         before = log.stat().st_size if log.exists() else 0
         with log.open("ab") as output:
@@ -241,7 +241,7 @@ def sim(tmp_path: Path) -> Iterator[Callable[..., Sim]]:
         sims[-1].url = wait(listening, "the embedded server")
         return sims[-1]
 
-    yield go
+    yield start_one
     for it in sims:
         it.process.terminate()
         try:
@@ -271,8 +271,8 @@ class Worker:
     process: subprocess.Popen[bytes]
 
     @property
-    def told(self) -> str:
-        return (self.home / "told").read_text()
+    def output(self) -> str:
+        return (self.home / "output").read_text()
 
     def rows(self) -> Path:
         """Its own ledger."""
@@ -290,21 +290,26 @@ def worker(tmp_path: Path) -> Iterator[Callable[..., Worker]]:
     """Starts workers as on other machines; each connects to the master by another address of this one, or by `host`."""
     made: list[Worker] = []
 
-    def go(
+    def start_one(
         port: int, *prefix: str, env: dict[str, str] | None = None, out: Path | None = None, host: str | None = None
     ) -> Worker:
         home = tmp_path / f"machine-{len(made) + 2}"
         home.mkdir()
         argv = [*prefix, sys.executable, "-m", "loadchaos", "worker", "--wait", "60s", "--master-port", str(port)]
         argv += ["--master-host", host or f"127.0.0.{len(made) + 2}", *(["--out", str(out)] if out else [])]
-        with (home / "told").open("wb") as told:
+        with (home / "output").open("wb") as output:
             process = subprocess.Popen(
-                argv, cwd=home, stdout=told, stderr=told, stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})}
+                argv,
+                cwd=home,
+                stdout=output,
+                stderr=output,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **(env or {})},
             )
         made.append(Worker(home, process))
         return made[-1]
 
-    yield go
+    yield start_one
     for it in made:
         if it.process.poll() is None:
             with contextlib.suppress(psutil.NoSuchProcess):

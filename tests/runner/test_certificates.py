@@ -24,12 +24,12 @@ def front(certificate: Path) -> Iterator[Callable[[str], str]]:
     """Puts TLS in front of a server: its plain URL in, an https URL out."""
     fronts: list[subprocess.Popen[str]] = []
 
-    def go(url: str) -> str:
+    def serve(url: str) -> str:
         argv = [sys.executable, str(FRONT), str(certificate), *url.removeprefix("http://").split(":")]
         fronts.append(subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True))
         return f"https://localhost:{int(fronts[-1].stdout.readline())}"  # type: ignore[union-attr]  # it is piped
 
-    yield go
+    yield serve
     for process in fronts:
         process.kill()
         process.communicate()
@@ -40,7 +40,7 @@ def probe(url: str, *more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_a_certificate_nobody_vouches_for_is_told_with_the_way_out(
+def test_tls_refuses_unknown_certificate_and_names_the_options(
     sim: Any, front: Callable[[str], str], certificate: Path
 ) -> None:
     url = front(sim().url)
@@ -54,7 +54,7 @@ def test_a_certificate_nobody_vouches_for_is_told_with_the_way_out(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["option", "insecure", "profile", "not at all"])
-def test_probes_metrics_questions_and_load_believe_the_same(
+def test_tls_settings_hold_for_probes_metrics_discovery_and_load(
     how: str, start: Any, sim: Any, front: Callable[[str], str], certificate: Path
 ) -> None:
     given = {"option": ["--ca", str(certificate)], "insecure": ["--insecure"]}.get(how, [])
@@ -63,16 +63,16 @@ def test_probes_metrics_questions_and_load_believe_the_same(
     code = run.ends()
     if how == "not at all":
         assert code == 4
-        assert "--ca FILE names what to believe" in run.told
+        assert "--ca FILE names what to believe" in run.output
         return
-    assert code == 0, run.told
+    assert code == 0, run.output
     assert {row["ok"] for row in run.rows(row="probe", what="health")} == {True}
     assert run.rows("metrics.jsonl", row="metrics"), "they were scraped"
     assert run.verdict()["outcomes"] == {"ok": 20}
 
 
 @pytest.mark.slow
-def test_a_locust_of_the_user_s_own_believes_what_its_profile_says(
+def test_tls_settings_of_the_profile_hold_in_the_users_locust(
     sim: Any, front: Callable[[str], str], certificate: Path, tmp_path: Path
 ) -> None:
     url = front(sim().url)
@@ -82,36 +82,36 @@ def test_a_locust_of_the_user_s_own_believes_what_its_profile_says(
         (tmp_path / f"{name}.py").write_text(
             f"from loadchaos import from_profile\nChat = from_profile('{name}.json')\n"
         )
-    code, stats, said = locust(tmp_path, url, "-f", "believes.py", for_s=3)
-    assert code == 0, said
+    code, stats, output = locust(tmp_path, url, "-f", "believes.py", for_s=3)
+    assert code == 0, output
     assert [row["num_failures"] for row in stats if row["method"] == "POST"] == [0]
-    code, _, said = locust(tmp_path, url, "-f", "doubts.py", for_s=3)
+    code, _, output = locust(tmp_path, url, "-f", "doubts.py", for_s=3)
     assert code == 4
-    assert "its certificate is not trusted here" in said
+    assert "its certificate is not trusted here" in output
 
 
 @pytest.mark.slow
-def test_a_network_attack_stands_in_the_path_and_the_certificate_is_still_the_servers(
+def test_tls_certificate_is_the_servers_behind_a_network_attack(
     start: Any, sim: Any, front: Callable[[str], str], certificate: Path
 ) -> None:
     attacks = [{"network": "latency", "at": "0s", "for": "30s", "params": {"latency": 20}}]
     url = front(sim().url)
     allowed = ["--ca", str(certificate), "--authorize", url.removeprefix("https://")]
     run = start("--target", url, *allowed, attacks=attacks)
-    assert run.ends() == 0, run.told
+    assert run.ends() == 0, run.output
     assert run.verdict()["outcomes"] == {"ok": 20}
     assert run.verdict()["attacks"]["network_latency"]["ok"] == 1
-    assert "requests go through a proxy for network attacks (added delay" in run.told
+    assert "requests go through a proxy for network attacks (added delay" in run.output
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "text"),
     [
         (TlsSettings("nowhere.pem"), "ca nowhere.pem: No such file or directory"),
         (TlsSettings("nowhere.pem", insecure=True), "exclude each other"),
         (TlsSettings(__file__), "it holds no certificate"),
     ],
 )
-def test_what_is_no_certificate_is_told_before_anything_exists(given: TlsSettings, told: str) -> None:
-    with pytest.raises(OptionError, match=told):
+def test_tls_bad_certificate_file_is_an_error_before_anything_exists(given: TlsSettings, text: str) -> None:
+    with pytest.raises(OptionError, match=text):
         given.context()

@@ -3,7 +3,7 @@
 from loadchaos.runner.checkpoint import Checkpoint
 
 
-def test_a_checkpoint_an_hour_with_all_counts_so_far() -> None:
+def test_checkpoint_each_hour_has_all_counts_so_far() -> None:
     it = Checkpoint()
     assert it.due(100.0) is None
     for n in range(3):
@@ -11,16 +11,16 @@ def test_a_checkpoint_an_hour_with_all_counts_so_far() -> None:
         it.feed({"row": "end", "outcome": "ok"})
     it.feed({"row": "missed", "count": 4})
     assert it.due(3699.0) is None
-    told = it.due(3700.0)
-    assert told is not None
-    assert {k: told[k] for k in ("n", "begun", "outcomes", "step")} == {
+    figures = it.due(3700.0)
+    assert figures is not None
+    assert {k: figures[k] for k in ("n", "begun", "outcomes", "step")} == {
         "n": 1,
         "begun": 3,
         "outcomes": {"ok": 3, "missed": 4},
         "step": 2,
     }
-    assert told["rss_bytes"] > 1_000_000
-    assert it.describe(told) == "checkpoint 1 after 1 h: 4 missed, 3 ok"
+    assert figures["rss_bytes"] > 1_000_000
+    assert it.describe(figures) == "checkpoint 1 after 1 h: 4 missed, 3 ok"
     assert it.due(3701.0) is None
     later = it.due(7300.0)
     assert later is not None

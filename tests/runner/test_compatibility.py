@@ -55,7 +55,7 @@ def tried(wanted: Profile, answer: httpx.Response, dialect: str = "vllm") -> lis
     return sent
 
 
-def test_a_model_that_is_not_served_is_named_with_its_key_and_with_what_is() -> None:
+def test_compatibility_names_a_model_that_is_not_served() -> None:
     wanted = profile({"text": {}}, {"sampling": {"models": {"one": 1, "other": 2, "third": 1}}})
     with pytest.raises(
         TargetError,
@@ -64,7 +64,7 @@ def test_a_model_that_is_not_served_is_named_with_its_key_and_with_what_is() -> 
         tried(wanted, httpx.Response(200, text=CHUNK))
 
 
-def test_models_that_are_never_sent_or_that_an_attack_loads_need_not_be_there() -> None:
+def test_compatibility_ignores_models_not_sent_or_loaded_by_an_attack() -> None:
     other = {"sampling": {"models": {"one": 1, "other": 0}}}
     assert len(tried(profile(other), httpx.Response(200, text=CHUNK))) == 1
     loads = [{"admin": "load_lora_adapter", "every": "5s"}]
@@ -84,7 +84,7 @@ IN_STREAM = httpx.Response(200, text=f"data: {json.dumps({'error': {'message': N
         ("vllm", IN_STREAM, "--enable-auto"),
     ],
 )  # fmt: skip
-def test_a_payload_that_the_server_refuses_says_which_option_it_wants(
+def test_compatibility_names_the_option_for_a_rejected_payload(
     dialect: str, answer: httpx.Response, wants: str
 ) -> None:
     with pytest.raises(TargetError, match=r"traffic\.0\.payload\.tools \(traffic t0\): .*" + wants):
@@ -95,14 +95,14 @@ def test_a_payload_that_the_server_refuses_says_which_option_it_wants(
     "answer",
     [httpx.Response(200, text=CHUNK), refused("index out of range"), refused("boom", 500), refused("later", 429)],
 )
-def test_whatever_is_no_refusal_is_left_to_the_load(answer: httpx.Response) -> None:
+def test_compatibility_ignores_errors_that_are_no_rejection(answer: httpx.Response) -> None:
     (body,) = tried(profile(TOOLS), answer)
     assert [tool["function"]["name"] for tool in body["tools"]] == ["get_weather_0", "get_weather_1"]
     assert (body["tool_choice"], body["stream"], body["max_tokens"]) == ("auto", True, 16)
     assert len(body["messages"][0]["content"]) < 500, "a small request"
 
 
-def test_each_kind_is_asked_once_and_other_payloads_ask_nothing() -> None:
+def test_compatibility_sends_one_request_for_each_kind() -> None:
     schema = {"structured": {"json_schema": "deep"}}
     wanted = profile({"text": {"tokens": 50}}, TOOLS, {**TOOLS, "text": {"tokens": 5}}, schema, {"images": {}})
     assert [set(body) & {"tools", "response_format"} for body in tried(wanted, httpx.Response(200, text=CHUNK))] == [
@@ -113,12 +113,12 @@ def test_each_kind_is_asked_once_and_other_payloads_ask_nothing() -> None:
     assert tried(profile(TOOLS, expect="rejected"), refused(NO_PARSER)) == []
 
 
-def test_an_answer_that_is_read_whole_is_as_long_as_in_the_load() -> None:
+def test_compatibility_keeps_the_length_of_unstreamed_answers() -> None:
     sent = tried(profile(TOOLS, stream=False, output={"max": 64}), httpx.Response(200, json={"choices": []}))
     assert [("stream" in body, body["max_tokens"]) for body in sent] == [(False, 64)]
 
 
-def test_a_model_without_images_is_said_to_take_none_where_some_are_to_be_sent() -> None:
+def test_compatibility_says_that_a_model_has_no_image_input() -> None:
     facts = Facts("http://x", "http://x", "vllm", "m", "0.18.0", images=False)
     assert "no image input" in facts_line(facts)
     assert "images" not in facts_line(replace(facts, images=None))

@@ -10,30 +10,34 @@ import pytest
 
 @pytest.mark.slow
 @pytest.mark.parametrize("args", [(), ("--no-live",)], ids=["no terminal", "--no-live"])
-def test_a_plain_line_every_ten_seconds(start: Any, for_long: Any, args: tuple[str, ...]) -> None:
+def test_console_prints_a_plain_line_every_ten_seconds(start: Any, for_long: Any, args: tuple[str, ...]) -> None:
     run = start(*args, **for_long).loaded()
-    run.wait(lambda: re.search(r"^\[load 1\d\.?\d* s\] healthy .* ok", run.told, re.MULTILINE), "a line after 10 s", 25)
+    run.wait(
+        lambda: re.search(r"^\[load 1\d\.?\d* s\] healthy .* ok", run.output, re.MULTILINE), "a line after 10 s", 25
+    )
     run.signal(signal.SIGINT)
     assert run.ends() == 130
-    assert len(re.findall(r"^\[load ", run.told, re.MULTILINE)) >= 2
+    assert len(re.findall(r"^\[load ", run.output, re.MULTILINE)) >= 2
 
 
 @pytest.mark.slow
-def test_while_the_server_is_down_it_says_that_it_waits_and_how_to_end_it(start: Any, sim: Any, for_long: Any) -> None:
+def test_console_says_that_the_run_waits_for_the_server(start: Any, sim: Any, for_long: Any) -> None:
     server = sim()
     run = start("--target", server.url, **for_long, expect=["recovers_within <= 5m"]).loaded()
     server.process.kill()
     run.wait_for(row="gate", open=False)
     words = "waiting for the server, 300 s at most (Ctrl-C ends the run)"
-    run.wait(lambda: words in run.told, "the words", 25)
+    run.wait(lambda: words in run.output, "the words", 25)
     run.signal(signal.SIGINT)
     assert run.ends() == 130
     assert run.verdict()["verdict"] == "fail"
 
 
-def test_a_duration_ends_the_load_and_where_the_metrics_are_is_said(start: Any, for_long: Any) -> None:
+def test_console_prints_the_metrics_url_and_duration_ends_the_load(start: Any, for_long: Any) -> None:
     run = start("--duration", "3s", **for_long).loaded(1)
-    url = run.wait(lambda: re.search(r"^metrics: (http://127\.0\.0\.1:\d+/metrics)$", run.told, re.MULTILINE), "URL")[1]
+    url = run.wait(lambda: re.search(r"^metrics: (http://127\.0\.0\.1:\d+/metrics)$", run.output, re.MULTILINE), "URL")[
+        1
+    ]
     with urllib.request.urlopen(url, timeout=5) as answer:
         assert b"loadchaos_" in answer.read()
     assert run.ends() == 0

@@ -22,7 +22,7 @@ def learned(url: str, *traffic: dict[str, Any], **more: Any) -> Facts:
     return asyncio.run(discover.discover_server({"base_url": url, "profile": profile}))
 
 
-def test_a_ladder_has_its_limit_searched_where_the_server_does_not_tell_it(sim: Any) -> None:
+def test_discover_searches_the_context_limit_for_a_ladder(sim: Any) -> None:
     server = sim("--dialect", "lmdeploy", "--era", "0.8", "--flag", "num_gpu_blocks=21")
     assert learned(server.url, TEXT).input_limit is None
     facts = learned(server.url, TEXT, LADDER)
@@ -30,7 +30,7 @@ def test_a_ladder_has_its_limit_searched_where_the_server_does_not_tell_it(sim: 
     assert "tokens were answered" in facts.sources["input_limit"]
 
 
-def test_a_profile_that_does_not_fit_says_what_to_change(sim: Any) -> None:
+def test_discover_says_what_to_change_in_a_profile_that_does_not_fit(sim: Any) -> None:
     server = sim("--no-images")
     tools = {**TEXT, "payload": {"text": {"tokens": 64}, "tools": {"count": 1}}}
     with pytest.raises(TargetError, match="start the server with --enable-auto-tool-choice"):
@@ -43,9 +43,7 @@ def test_a_profile_that_does_not_fit_says_what_to_change(sim: Any) -> None:
         learned(server.url, images, requires=["images"])
 
 
-def test_what_can_harm_a_server_of_others_needs_a_word_and_attacks_that_are_not_made_need_none(
-    monkeypatch: pytest.MonkeyPatch, sim: Any
-) -> None:
+def test_discover_needs_authorization_for_payloads_not_for_attacks(monkeypatch: pytest.MonkeyPatch, sim: Any) -> None:
     monkeypatch.delenv(discover.AUTHORIZE, raising=False)
     with pytest.raises(AuthorizationError, match=r"export LOADCHAOS_AUTHORIZE=198\.51\.100\.7:8000"):
         learned(ELSEWHERE, TEXT, LADDER)

@@ -90,17 +90,17 @@ class Way:
 def path() -> Iterator[Callable[[int], Way]]:
     made: list[Way] = []
 
-    def go(port: int) -> Way:
+    def start_cut(port: int) -> Way:
         made.append(Way(port))
         return made[-1]
 
-    yield go
+    yield start_cut
     for it in made:
         it.close()
 
 
 @pytest.mark.slow
-def test_a_folder_that_may_not_be_written_is_said_before_anything(start: Any, tmp_path: Path) -> None:
+def test_run_folder_without_permission_is_an_error_before_anything(start: Any, tmp_path: Path) -> None:
     place = tmp_path / "read-only"
     place.mkdir()
     mounted = False
@@ -115,15 +115,15 @@ def test_a_folder_that_may_not_be_written_is_said_before_anything(start: Any, tm
     try:
         run = start(out=str(place))
         assert run.process.wait(60) == 2
-        assert "cannot be created: " in run.told
-        assert str(place) in run.told
+        assert "cannot be created: " in run.output
+        assert str(place) in run.output
     finally:
         if mounted:
             subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 @pytest.mark.slow
-def test_a_run_whose_folder_became_read_only_is_judged_and_nobody_is_told_that_it_was_written(start: Any) -> None:
+def test_run_folder_that_becomes_read_only_is_judged_without_a_written_verdict(start: Any) -> None:
     run = start()
     assert run.ends() == 0
     mount = shutil.which("mount")
@@ -147,7 +147,7 @@ def test_a_run_whose_folder_became_read_only_is_judged_and_nobody_is_told_that_i
 
 
 @pytest.mark.slow
-def test_file_handles_that_run_out_here_are_no_failure_of_the_server(start: Any, sim: Any) -> None:
+def test_file_descriptor_shortage_is_no_failure_of_the_server(start: Any, sim: Any) -> None:
     it = sim()
     slow = [{"name": "text", "payload": {"text": {"tokens": "16..32"}}, "output": {"exact": 200}}]
     load = [{"rate": "40/s", "law": "constant", "for": "6s", "max_in_flight": 200}]
@@ -168,7 +168,7 @@ def test_file_handles_that_run_out_here_are_no_failure_of_the_server(start: Any,
 
 
 @pytest.mark.slow
-def test_a_wall_clock_that_jumps_back_an_hour_changes_nothing(start: Any, tmp_path: Path) -> None:
+def test_wall_clock_jump_changes_nothing(start: Any, tmp_path: Path) -> None:
     cc = shutil.which("cc")
     if cc is None:
         pytest.skip("no C compiler: nothing to move the clock with")
@@ -177,7 +177,7 @@ def test_a_wall_clock_that_jumps_back_an_hour_changes_nothing(start: Any, tmp_pa
     subprocess.run([cc, "-shared", "-fPIC", "-o", str(shim), str(tmp_path / "clock.c"), "-ldl"], check=True)
     env = {"LD_PRELOAD": str(shim), "STEP_FROM": str(int(time.monotonic()))}
     run = start(load=[{"rate": "10/s", "law": "constant", "for": "15s", "max_in_flight": 32}], env=env)
-    assert run.ends(120) == 0, run.told
+    assert run.ends(120) == 0, run.output
     verdict = run.verdict()
     assert verdict["outcomes"] == {"ok": 150}
     begin, end = (run.rows(row="run", what=w)[0]["at_ns"] for w in ("load_begin", "load_end"))
@@ -186,7 +186,7 @@ def test_a_wall_clock_that_jumps_back_an_hour_changes_nothing(start: Any, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_path_to_the_target_that_is_cut_is_no_death_of_the_server(start: Any, sim: Any, path: Any) -> None:
+def test_network_cut_is_no_death_of_the_server(start: Any, sim: Any, path: Any) -> None:
     it = sim()
     cut = path(int(it.url.rsplit(":", 1)[1]))
     load = [{"rate": "10/s", "law": "constant", "for": "20s", "max_in_flight": 64}]
@@ -208,7 +208,7 @@ def test_a_path_to_the_target_that_is_cut_is_no_death_of_the_server(start: Any, 
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_cut_off_comes_back_with_every_row(
+def test_worker_cut_off_by_the_network_returns_with_every_row(
     start: Any, worker: Any, path: Any, unused_port: int
 ) -> None:
     load = [{"rate": "20/s", "law": "constant", "for": "20s", "max_in_flight": 64}]
@@ -221,7 +221,7 @@ def test_a_worker_that_is_cut_off_comes_back_with_every_row(
     run.wait_for("requests-master.jsonl", what="lost")
     cut.open.set()
     run.wait_for("requests-master.jsonl", what="back")
-    assert run.ends(120) == 0, run.told
+    assert run.ends(120) == 0, run.output
     assert run.verdict()["outcomes"] == {"ok": 400}
     assert it.rows().read_bytes() == (run.folder / "requests-0.jsonl").read_bytes()
     assert it.process.wait(30) == 0

@@ -69,22 +69,22 @@ def five_deaths(run: Any, url: Callable[[], str], pid: Callable[[], int], start_
 
 def has_five_incidents(run: Any, times: list[int]) -> None:
     run.process.send_signal(signal.SIGINT)
-    assert run.ends() == 130, run.told
+    assert run.ends() == 130, run.output
     incidents = run.verdict()["incidents"]
-    assert [(i["kind"], i["id"]) for i in incidents] == [("death", id_) for _, id_ in DEATHS], run.told
+    assert [(i["kind"], i["id"]) for i in incidents] == [("death", id_) for _, id_ in DEATHS], run.output
     for incident, at_ns in zip(incidents, times, strict=True):
-        told = json.loads(
+        incident = json.loads(
             (run.folder / "incidents" / f"{incident['n']:03d}-{incident['id']}" / "incident.json").read_text()
         )
-        assert 0 <= told["opened_ns"] - at_ns <= LATEST_S * S
-        assert told["back_at_s"] is not None
+        assert 0 <= incident["opened_ns"] - at_ns <= LATEST_S * S
+        assert incident["back_at_s"] is not None
     folders = sorted(p.name for p in (run.folder / "incidents").glob("0*"))
     assert folders == [f"{n:03d}-{id_}" for n, (_, id_) in enumerate(DEATHS, 1)]
     (deaths,) = run.verdict()["expectations"]
     assert (deaths["actual"], deaths["verdict"]) == ("5", "fail")
 
 
-def test_a_run_that_starts_its_server_again_tells_each_death_by_itself(start: Any) -> None:
+def test_on_death_restart_reports_each_death_separately(start: Any) -> None:
     flags = {"max_model_len": 2048, "num_speculative_tokens": 0}
     embedded = {"dialect": "vllm", "era": "0.18", "defects": ["near_max_oob"], "flags": flags}
     run = start(
@@ -105,7 +105,7 @@ def test_a_run_that_starts_its_server_again_tells_each_death_by_itself(start: An
     run.all_gone()
 
 
-def test_a_run_that_waits_for_its_server_tells_each_death_by_itself(start: Any, sim: Any, unused_port: int) -> None:
+def test_on_death_wait_reports_each_death_separately(start: Any, sim: Any, unused_port: int) -> None:
     flags = ("--flag", "max_model_len=2048", "--flag", "num_speculative_tokens=0", "--port", str(unused_port))
     planted = ("--defect", "near_max_oob", *flags)
     servers = [sim(*planted)]

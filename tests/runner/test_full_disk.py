@@ -45,26 +45,26 @@ def tiny_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
         subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
-def test_a_file_that_cannot_grow_ends_the_run_as_unknown(start: Any, for_long: Any) -> None:
+def test_ledger_file_that_cannot_grow_ends_the_run_as_unknown(start: Any, for_long: Any) -> None:
     run = start(**for_long, prefix=(sys.executable, "-c", LIMITED, "20000"))
     assert run.ends(100) == 3
-    assert "could not be written" in run.told
-    assert "PASS" not in run.told
+    assert "could not be written" in run.output
+    assert "PASS" not in run.output
     assert run.verdict()["verdict"] == "unknown"
     assert run.verdict()["failures"] == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kilobytes", [24, 64, 128])
-def test_a_full_disk_ends_the_run_as_unknown(start: Any, for_long: Any, tiny_disk: Any, kilobytes: int) -> None:
+def test_full_disk_ends_the_run_as_unknown(start: Any, for_long: Any, tiny_disk: Any, kilobytes: int) -> None:
     run = start(**for_long, out=str(tiny_disk(kilobytes)))
     assert run.ends(100) == 3
-    assert "written" in run.told
-    assert "PASS" not in run.told
+    assert "written" in run.output
+    assert "PASS" not in run.output
 
 
 @pytest.mark.slow
-def test_a_full_disk_does_not_hide_a_failure_that_was_found(start: Any, for_long: Any, tiny_disk: Any) -> None:
+def test_full_disk_does_not_hide_a_failure(start: Any, for_long: Any, tiny_disk: Any) -> None:
     flags = {"max_model_len": 2048, "num_speculative_tokens": 0}
     embedded = {"dialect": "vllm", "era": "0.18", "defects": ["near_max_oob"], "flags": flags}
     traffic = [
@@ -75,11 +75,11 @@ def test_a_full_disk_does_not_hide_a_failure_that_was_found(start: Any, for_long
         **for_long, target={"on_death": "restart", "embedded": embedded}, traffic=traffic, out=str(tiny_disk(350))
     )
     assert run.ends(100) == 1
-    assert "index_oob_indexkernel" in run.told
+    assert "index_oob_indexkernel" in run.output
 
 
 @pytest.mark.slow
-def test_low_disk_costs_the_rows_of_what_goes_well_and_nothing_else(start: Any, tiny_disk: Any) -> None:
+def test_low_disk_drops_only_rows_of_successful_requests(start: Any, tiny_disk: Any) -> None:
     place = tiny_disk(8000)
     load = [{"rate": "20/s", "law": "constant", "for": "14s", "max_in_flight": 64}]
     run = start(load=load, out=str(place), limits={"first_byte": "10s", "between_bytes": "5s", "total": "20s"})
@@ -89,7 +89,7 @@ def test_low_disk_costs_the_rows_of_what_goes_well_and_nothing_else(start: Any, 
     (place / "ballast").write_bytes(b"x" * (free - 300_000))
     run.wait(lambda: b'"row":"well"' in (home / "requests-0.jsonl").read_bytes(), "rows to be folded")
     (place / "ballast").unlink()
-    assert run.ends(100) == 0, run.told
+    assert run.ends(100) == 0, run.output
     verdict = json.loads((home / "verdict.json").read_text())
     assert verdict["outcomes"] == {"ok": 280}
     assert verdict["latency"]["text"]["ttft_s"]["n"] == 280
@@ -101,14 +101,14 @@ def test_low_disk_costs_the_rows_of_what_goes_well_and_nothing_else(start: Any, 
 
 
 @pytest.mark.slow
-def test_a_worker_elsewhere_whose_disk_is_full_costs_its_share_and_nobody_passes(
+def test_full_disk_of_a_remote_worker_loses_its_share_and_is_no_pass(
     start: Any, worker: Any, tiny_disk: Any, unused_port: int, tmp_path: Path
 ) -> None:
     load = [{"rate": "20/s", "law": "constant", "for": "15s", "max_in_flight": 64}]
     run = start("--master", "--expect-workers", "2", "--master-bind-port", str(unused_port), load=load)
     workers = [worker(unused_port, out=place) for place in (tmp_path / "roomy", tiny_disk(60))]
-    assert run.ends(120) == 3, run.told
-    assert [w.process.wait(60) for w in workers] == [0, 3], [w.told for w in workers]
+    assert run.ends(120) == 3, run.output
+    assert [w.process.wait(60) for w in workers] == [0, 3], [w.output for w in workers]
     verdict = run.verdict()
     assert verdict["verdict"] == "unknown"
     assert sum(verdict["outcomes"].values()) == 300
@@ -118,7 +118,7 @@ def test_a_worker_elsewhere_whose_disk_is_full_costs_its_share_and_nobody_passes
 
 
 @pytest.mark.slow
-def test_the_disk_of_a_worker_elsewhere_is_watched_there_and_told_here(
+def test_low_disk_of_a_remote_worker_is_printed_by_the_master(
     start: Any, worker: Any, tiny_disk: Any, unused_port: int
 ) -> None:
     place = tiny_disk(8000)
@@ -130,12 +130,12 @@ def test_the_disk_of_a_worker_elsewhere_is_watched_there_and_told_here(
     (place / "ballast").write_bytes(b"x" * (shutil.disk_usage(place).free - 300_000))
     run.wait(lambda: run.rows("requests-0.jsonl*", row="well"), "rows to be folded")
     (place / "ballast").unlink()
-    assert run.ends(100) == 0, run.told
-    assert it.process.wait(60) == 0, it.told
+    assert run.ends(100) == 0, run.output
+    assert it.process.wait(60) == 0, it.output
     verdict = run.verdict()
     assert verdict["outcomes"] == {"ok": 280}
     assert ["get one row together" in note for note in verdict["notes"]].count(True) == 1, verdict["notes"]
-    assert " of disk are free: requests that go well" in run.told
+    assert " of disk are free: requests that go well" in run.output
     (there,) = place.glob("*/")
     here = list(Tail(run.folder / "requests-0.jsonl").rows())
     assert here == list(Tail(there / "requests-0.jsonl").rows()), "in parts, of which some are Parquet by now"

@@ -19,7 +19,7 @@ SIGNALS = [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.
 
 
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
-def test_a_signal_ends_the_load_in_order_and_judges_what_there_is(
+def test_signal_ends_the_load_in_order_and_judges_the_record(
     start: Any, slow_answers: Any, number: int, code: int
 ) -> None:
     run = start(**slow_answers).loaded()
@@ -29,7 +29,7 @@ def test_a_signal_ends_the_load_in_order_and_judges_what_there_is(
     assert (verdict["verdict"], verdict["exit_code"], verdict["failures"]) == ("unknown", code, [])
     assert verdict["outcomes"].get("unfinished", 0) == 0, "each request in flight has an end"
     assert (run.folder / "report.html").exists()
-    assert "ending the run in order" in run.told
+    assert "ending the run in order" in run.output
     run.all_gone()
 
 

@@ -34,7 +34,7 @@ NO_MEMORY = (
          ("python", "-m", "sglang.launch_server", "--host", "0.0.0.0"), {}, "http://127.0.0.1:30000"),
     ],
 )  # fmt: skip
-def test_a_command_is_read_as_a_shell_would_and_says_where_it_listens(
+def test_launch_command_is_parsed_like_a_shell_with_its_address(
     words: str | list[str], argv: tuple[str, ...], env: dict[str, str], url: str
 ) -> None:
     what = parse_command_line(words)
@@ -42,7 +42,7 @@ def test_a_command_is_read_as_a_shell_would_and_says_where_it_listens(
 
 
 @pytest.mark.parametrize("words", ["", "A=1", "vllm 'serve", "vllm --port eight", "vllm --port 70000"])
-def test_a_command_that_cannot_be_meant_is_refused(words: str) -> None:
+def test_launch_refuses_a_malformed_command(words: str) -> None:
     with pytest.raises(OptionError):
         parse_command_line(words)
 
@@ -57,7 +57,7 @@ def launch(tmp_path: Path, *args: str) -> subprocess.Popen[str]:
     )
 
 
-def told(process: subprocess.Popen[str]) -> tuple[int, str]:
+def finished(process: subprocess.Popen[str]) -> tuple[int, str]:
     try:
         output, _ = process.communicate(timeout=60)
     finally:
@@ -70,60 +70,60 @@ def embedded(port: int) -> list[str]:
     return [sys.executable, "-m", "loadchaos.simulator.server", "--port", str(port)]
 
 
-def test_a_server_that_does_not_come_up_is_classified(tmp_path: Path) -> None:
-    code, output = told(launch(tmp_path, sys.executable, "-c", f"print({NO_MEMORY!r}); raise SystemExit(1)"))
+def test_launch_classifies_the_log_of_a_server_that_does_not_start(tmp_path: Path) -> None:
+    code, output = finished(launch(tmp_path, sys.executable, "-c", f"print({NO_MEMORY!r}); raise SystemExit(1)"))
     assert code == 4
     assert "never became healthy: it exited with code 1" in output
     assert "gpu_budget_startup" in output
 
 
-def test_a_command_that_is_not_there_is_told(tmp_path: Path) -> None:
-    code, output = told(launch(tmp_path, "/no/such/server --port 8"))
+def test_launch_reports_a_missing_command(tmp_path: Path) -> None:
+    code, output = finished(launch(tmp_path, "/no/such/server --port 8"))
     assert code == 4
     assert "could not be started: /no/such/server: No such file or directory" in output
 
 
-def test_a_server_that_never_gets_ready_is_ended(tmp_path: Path) -> None:
+def test_launch_stops_a_server_that_does_not_become_ready(tmp_path: Path) -> None:
     sleeps = "import os, time; print('pid', os.getpid(), flush=True); time.sleep(600)"
-    code, output = told(launch(tmp_path, "--ready-within", "1s", sys.executable, "-c", sleeps))
+    code, output = finished(launch(tmp_path, "--ready-within", "1s", sys.executable, "-c", sleeps))
     assert code == 4
     assert "was not healthy within 1 s" in output
     log = next(tmp_path.glob("l/*/server.log")).read_text()
     assert not psutil.pid_exists(int(log.split()[-1]))
 
 
-def test_a_server_that_comes_up_is_checked_and_ended(tmp_path: Path, unused_port: int) -> None:
-    code, output = told(launch(tmp_path, "--check", *embedded(unused_port)))
+def test_launch_check_stops_a_ready_server(tmp_path: Path, unused_port: int) -> None:
+    code, output = finished(launch(tmp_path, "--check", *embedded(unused_port)))
     assert code == 0, output
     assert f"at http://127.0.0.1:{unused_port}: vllm 0.18" in output
 
 
-def test_ctrl_c_ends_the_server_and_its_port_is_not_taken_twice(tmp_path: Path, unused_port: int) -> None:
+def test_launch_ctrl_c_stops_the_server_and_a_taken_port_is_refused(tmp_path: Path, unused_port: int) -> None:
     first = launch(tmp_path, *embedded(unused_port))
     assert first.stdout is not None
-    said = ""
-    while "Ctrl-C stops the server" not in said:
+    output = ""
+    while "Ctrl-C stops the server" not in output:
         line = first.stdout.readline()
-        assert line, said
-        said += line
-    code, output = told(launch(tmp_path, *embedded(unused_port)))
+        assert line, output
+        output += line
+    code, output = finished(launch(tmp_path, *embedded(unused_port)))
     assert (code, "already, so the launched one cannot" in output) == (2, True), output
     begin = time.monotonic()
     first.send_signal(signal.SIGINT)
-    assert told(first)[0] == 130
+    assert finished(first)[0] == 130
     assert time.monotonic() - begin < 30
-    code, output = told(launch(tmp_path, "--check", *embedded(unused_port)))
+    code, output = finished(launch(tmp_path, "--check", *embedded(unused_port)))
     assert code == 0, output
 
 
 @pytest.mark.slow
-def test_a_server_that_ends_later_is_told_with_its_log(tmp_path: Path, unused_port: int) -> None:
+def test_launch_reports_a_server_that_exits_later(tmp_path: Path, unused_port: int) -> None:
     process = launch(tmp_path, *embedded(unused_port))
     assert process.stdout is not None
     while "Ctrl-C stops the server" not in process.stdout.readline():
         pass
     (supervisor,) = psutil.Process(process.pid).children()
     supervisor.children()[0].kill()
-    code, output = told(process)
+    code, output = finished(process)
     assert code == 1
     assert "exited by itself: it was killed by signal 9" in output

@@ -9,7 +9,7 @@ import pytest
 
 @pytest.mark.slow
 @pytest.mark.parametrize("defects", [["kv_leak_on_abort"], []])
-def test_the_blocks_that_hung_up_requests_leave_behind_are_found(defects: list[str], start: Any) -> None:
+def test_kv_leak_of_aborted_requests_is_found(defects: list[str], start: Any) -> None:
     leaving = {
         "name": "leaving", "payload": {"text": {"tokens": "64..256"}}, "output": {"exact": 200},
         "behaviour": {"abort": {"share": "100%", "at_token": "1..5"}},

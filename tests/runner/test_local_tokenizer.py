@@ -26,7 +26,7 @@ def run(folder: Path, profile: Mapping[str, object], *args: str) -> subprocess.C
     )
 
 
-def test_a_folder_that_is_none_ends_it_before_anything_exists(tmp_path: Path) -> None:
+def test_tokenizer_folder_that_does_not_exist_is_an_error_before_anything(tmp_path: Path) -> None:
     named = {**PROFILE, "target": {"embedded": {}, "tokenizer": "Qwen/Qwen3-8B"}}
     for done in (run(tmp_path, PROFILE, "--tokenizer", "Qwen/Qwen3-8B"), run(tmp_path, named)):
         assert done.returncode == 2

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 
-def test_a_killed_load_process_ends_the_run_as_unknown(start: Any, slow_answers: Any) -> None:
+def test_load_process_killed_ends_the_run_as_unknown(start: Any, slow_answers: Any) -> None:
     run = start(**slow_answers).loaded()
     run.signal(signal.SIGKILL, "locust")
     assert run.ends() == 3
@@ -14,12 +14,12 @@ def test_a_killed_load_process_ends_the_run_as_unknown(start: Any, slow_answers:
     assert (verdict["verdict"], verdict["failures"]) == ("unknown", [])
     assert verdict["outcomes"]["unfinished"] > 0
     assert run.check("load_process")["verdict"] == "unknown"
-    assert "the load process was killed by signal 9" in run.told
+    assert "the load process was killed by signal 9" in run.output
     run.all_gone()
 
 
 @pytest.mark.slow
-def test_a_killed_load_process_does_not_hide_a_failure(start: Any, for_long: Any) -> None:
+def test_load_process_killed_does_not_hide_a_failure(start: Any, for_long: Any) -> None:
     target = {
         "on_death": "restart",
         "embedded": {
@@ -40,17 +40,17 @@ def test_a_killed_load_process_does_not_hide_a_failure(start: Any, for_long: Any
 
 
 @pytest.mark.slow
-def test_a_killed_follower_harms_nothing(start: Any) -> None:
+def test_follower_killed_changes_nothing(start: Any) -> None:
     run = start(load=[{"rate": "10/s", "for": "2s"}]).loaded()
     run.signal(signal.SIGKILL, "follower")
     assert run.ends() == 0
     assert run.verdict()["outcomes"] == {"ok": 20}
-    assert "the live view has ended" in run.told
+    assert "the live view has ended" in run.output
     assert (run.folder / "report.html").exists()
 
 
 @pytest.mark.slow
-def test_a_stopped_follower_delays_nothing(start: Any) -> None:
+def test_follower_stopped_delays_nothing(start: Any) -> None:
     run = start(load=[{"rate": "10/s", "for": "2s"}]).loaded()
     run.signal(signal.SIGSTOP, "follower")
     assert run.ends() == 0
@@ -63,7 +63,7 @@ def test_a_stopped_follower_delays_nothing(start: Any) -> None:
     assert run.is_gone("follower")
 
 
-def test_after_a_kill_of_the_run_nothing_is_left_and_its_folder_can_be_judged(start: Any, slow_answers: Any) -> None:
+def test_run_killed_leaves_no_process_and_can_be_judged(start: Any, slow_answers: Any) -> None:
     run = start(**slow_answers).loaded()
     run.signal(signal.SIGKILL)
     run.process.wait()
@@ -78,9 +78,7 @@ def test_after_a_kill_of_the_run_nothing_is_left_and_its_folder_can_be_judged(st
     assert "UNKNOWN" in (run.folder / "report.html").read_text().upper()
 
 
-def test_a_run_that_is_killed_while_its_load_process_starts_leaves_no_load_behind(
-    start: Any, slow_answers: Any
-) -> None:
+def test_run_killed_while_the_load_starts_leaves_no_load(start: Any, slow_answers: Any) -> None:
     run = start(**slow_answers)
     run.wait_for("events.jsonl", 1, row="locust", what="start")
     run.note_pids()
@@ -91,7 +89,7 @@ def test_a_run_that_is_killed_while_its_load_process_starts_leaves_no_load_behin
 
 
 @pytest.mark.slow
-def test_two_load_processes_share_the_load_and_each_writes_its_own_file(start: Any) -> None:
+def test_load_processes_share_the_load_and_write_a_file_each(start: Any) -> None:
     run = start("--processes", "2")
     assert run.ends() == 0
     ends = [run.rows(f"requests-{w}.jsonl", row="end") for w in (0, 1)]
@@ -101,7 +99,7 @@ def test_two_load_processes_share_the_load_and_each_writes_its_own_file(start: A
 
 
 @pytest.mark.slow
-def test_a_load_process_that_is_lost_beside_another_makes_it_unknown(start: Any, for_long: Any) -> None:
+def test_load_process_lost_of_two_makes_the_run_unknown(start: Any, for_long: Any) -> None:
     run = start("--processes", "2", **for_long).loaded()
     (header,) = run.rows("requests-1.jsonl", row="header")
     run.pids["worker"] = header["pid"]
@@ -126,7 +124,7 @@ def of_two(start: Any) -> Any:
     return run
 
 
-def told_truly(run: Any) -> dict[str, Any]:
+def check_accounting(run: Any) -> dict[str, Any]:
     """The verdict, which counts each of the 500 requests once and is no pass where one is missing; there is a report."""
     verdict: dict[str, Any] = run.verdict()
     assert sum(verdict["outcomes"].values()) == 500
@@ -137,43 +135,43 @@ def told_truly(run: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_the_share_of_a_killed_worker_is_missed_and_the_other_goes_on(start: Any) -> None:
+def test_load_process_killed_of_two_misses_its_share(start: Any) -> None:
     run = of_two(start)
     run.signal(signal.SIGKILL, "worker")
     assert run.ends() == 3
-    outcomes = told_truly(run)["outcomes"]
+    outcomes = check_accounting(run)["outcomes"]
     assert outcomes["ok"] >= 250
     assert outcomes["missed"] > 50
     assert run.check("load_process")["verdict"] == "unknown"
 
 
 @pytest.mark.slow
-def test_a_worker_that_stands_still_for_a_while_sends_the_rest_late_or_misses_it(start: Any) -> None:
+def test_load_process_stopped_for_a_while_sends_late_or_misses(start: Any) -> None:
     run = of_two(start)
     run.signal(signal.SIGSTOP, "worker")
     before = len(run.rows("requests-0.jsonl", row="end"))
     run.wait_for("requests-0.jsonl", before + 100, row="end")  # the other goes on meanwhile
     run.signal(signal.SIGCONT, "worker")
     assert run.ends() in (0, 3)
-    told_truly(run)
+    check_accounting(run)
 
 
 @pytest.mark.slow
-def test_a_worker_that_stands_still_for_good_is_lost(start: Any) -> None:
+def test_load_process_stopped_for_good_is_lost(start: Any) -> None:
     run = of_two(start)
     run.signal(signal.SIGSTOP, "worker")
     assert run.ends(120) == 3
-    assert told_truly(run)["outcomes"]["missed"] > 50
+    assert check_accounting(run)["outcomes"]["missed"] > 50
     run.all_gone()
 
 
 @pytest.mark.slow
-def test_without_the_master_of_two_the_load_ends_as_unknown(start: Any) -> None:
+def test_locust_master_killed_ends_the_load_as_unknown(start: Any) -> None:
     run = of_two(start)
     run.signal(signal.SIGKILL, "locust")
     assert run.ends() == 3
     verdict = run.verdict()
     assert (verdict["verdict"], verdict["failures"]) == ("unknown", [])
-    assert "the load process was killed by signal 9" in run.told
+    assert "the load process was killed by signal 9" in run.output
     assert (run.folder / "report.html").exists()
     run.all_gone()

@@ -15,19 +15,19 @@ LORA = {"name": "lora", "payload": {"sampling": {"models": {"sim": 1, "other": 1
     ("traffic", "says"),
     [(TOOLS, "--enable-auto-tool-choice and --tool-call-parser"), (LORA, "does not serve other (it serves: sim)")],
 )
-def test_what_the_server_was_not_started_for_is_the_targets_trouble_and_no_failure(
+def test_server_without_a_feature_is_a_target_error_and_no_failure(
     traffic: dict[str, Any], says: str, start: Any
 ) -> None:
     run = start(traffic=[traffic])
     assert run.ends(60) == 4
-    assert says in " ".join(run.told.split())
+    assert says in " ".join(run.output.split())
     assert run.verdict()["failures"] == []
     assert run.rows("requests-*.jsonl", row="begin") == []
 
 
 @pytest.mark.slow
-def test_what_the_server_takes_is_loaded_as_planned(start: Any) -> None:
+def test_server_with_the_features_is_loaded_as_planned(start: Any) -> None:
     schema = {"name": "schema", "payload": {"structured": {"json_schema": "small"}}, "output": {"max": 8}}
     served = {**LORA, "payload": {"sampling": {"models": {"sim": 1, "other": 0}, "n": 2}}}
     run = start(traffic=[schema, served])
-    assert run.ends(60) == 0, run.told
+    assert run.ends(60) == 0, run.output

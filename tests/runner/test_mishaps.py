@@ -38,7 +38,9 @@ PLACES: list[Any] = [
 
 
 @pytest.mark.parametrize(("room", "name"), PLACES)
-def test_a_mistake_of_ours(room: type, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bug_of_ours_ends_in_a_verdict_and_a_traceback_file(
+    room: type, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever breaks, there is a verdict that is no pass, a report, and the trace."""
     right = getattr(room, name)
     broken: list[Any] = []
@@ -63,13 +65,13 @@ def test_a_mistake_of_ours(room: type, name: str, tmp_path: Path, monkeypatch: p
 async def _run_and_clean_up(options: Options, stop: Any, broken: list[Any]) -> Any:
     result = await run(from_mapping(PROFILE, whole()), options)
     if stop is not None:  # what the test kept from being stopped
-        patient, args, more = broken[0]
-        await stop(patient, *args, **more)
+        server, args, more = broken[0]
+        await stop(server, *args, **more)
     return result
 
 
 @pytest.mark.slow
-def test_killed_supervisor_is_no_death_of_the_server(start: Any, for_long: Any) -> None:
+def test_supervisor_killed_is_no_death_of_the_server(start: Any, for_long: Any) -> None:
     run = start(**for_long).loaded()
     run.signal(signal.SIGKILL, "supervisor")
     assert run.ends() == 3
@@ -79,18 +81,18 @@ def test_killed_supervisor_is_no_death_of_the_server(start: Any, for_long: Any) 
 
 
 @pytest.mark.slow
-def test_a_load_process_that_hangs_is_ended(start: Any, slow_answers: Any) -> None:
+def test_load_process_that_hangs_is_ended(start: Any, slow_answers: Any) -> None:
     run = start(**slow_answers).loaded()
     run.signal(signal.SIGSTOP, "locust")
     assert run.ends(90) == 3
-    assert "wrote nothing for 30 s and was ended" in " ".join(run.told.split())
+    assert "wrote nothing for 30 s and was ended" in " ".join(run.output.split())
     assert run.verdict()["verdict"] == "unknown"
     assert run.verdict()["outcomes"]["unfinished"] > 0
     run.all_gone()
 
 
 @pytest.mark.slow
-def test_a_lost_terminal_ends_the_run_in_order(start: Any, slow_answers: Any) -> None:
+def test_terminal_lost_ends_the_run_in_order(start: Any, slow_answers: Any) -> None:
     run = start(**slow_answers).loaded()
     run.signal(signal.SIGHUP)
     assert run.ends() == 143
@@ -99,7 +101,7 @@ def test_a_lost_terminal_ends_the_run_in_order(start: Any, slow_answers: Any) ->
 
 
 @pytest.mark.slow
-def test_a_terminal_that_takes_nothing_more_stops_neither_the_load_nor_the_verdict(tmp_path: Path) -> None:
+def test_terminal_stopped_stops_neither_load_nor_verdict(tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(json.dumps({**PROFILE, "load": [{"rate": "10/s", "for": "4s"}]}))
     ours, theirs = pty.openpty()
     env = {**{k: v for k, v in os.environ.items() if k != "CI"}, "TERM": "xterm-256color"}
@@ -141,22 +143,24 @@ main()
 
 
 @pytest.mark.slow
-def test_a_judge_that_takes_long_can_be_left_by_ctrl_c_twice(tmp_path: Path) -> None:
+def test_ctrl_c_twice_leaves_a_slow_judge(tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(json.dumps(PROFILE))
     env = {k: v for k, v in os.environ.items() if k != "CI"}
-    with (tmp_path / "told").open("wb") as told:
+    with (tmp_path / "output").open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-c", JUDGES_FOR_EVER], cwd=tmp_path, env=env, stdout=told, stderr=told
+            [sys.executable, "-c", JUDGES_FOR_EVER], cwd=tmp_path, env=env, stdout=output, stderr=output
         )
     try:
         events = _until(lambda: next(iter(tmp_path.glob("runs/*/events.jsonl")), None))
         _until(lambda: b'"what":"end","' in events.read_bytes() or b'"what":"end"}' in events.read_bytes())
         process.send_signal(signal.SIGINT)
-        _until(lambda: b"Ctrl-C again ends it at once" in (tmp_path / "told").read_bytes())
+        _until(lambda: b"Ctrl-C again ends it at once" in (tmp_path / "output").read_bytes())
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
-        assert b"the run was not judged; judge it with: loadchaos judge runs/small-" in (tmp_path / "told").read_bytes()
+        assert (
+            b"the run was not judged; judge it with: loadchaos judge runs/small-" in (tmp_path / "output").read_bytes()
+        )
     finally:
         process.kill()
         process.wait()

@@ -34,7 +34,7 @@ def harmful(target: dict[str, Any]) -> Profile:
         ({"launch": {"command": ["vllm"]}}, {"admin_url": ADMIN}, [ADMIN]),
     ],
 )
-def test_each_address_needs_a_word_of_its_own(
+def test_authorize_is_needed_for_each_address(
     target: dict[str, Any], options: dict[str, Any], asked: list[str]
 ) -> None:
     words = [url.removeprefix("http://") for url in asked]
@@ -45,5 +45,5 @@ def test_each_address_needs_a_word_of_its_own(
     assert sorted(target_spec(harmful(target), Options(**options, authorize=words)).external_urls) == sorted(asked)
 
 
-def test_a_server_of_ours_needs_none() -> None:
+def test_authorize_is_not_needed_for_the_embedded_server() -> None:
     assert target_spec(harmful({"embedded": {"dialect": "vllm"}}), Options(embedded=True)).external_urls == ()

@@ -46,7 +46,7 @@ async def turns(it: PauseGate, n: int = 200) -> None:
         await asyncio.sleep(0)
 
 
-def test_a_server_that_dies_at_once_is_started_again_so_often_and_no_more() -> None:
+def test_pause_gate_restarts_a_dying_server_up_to_the_limit() -> None:
     server, rows = Dead(), list[Any]()
     it = gate_of({"restart": {"at_most": 3}}, server, rows)
     asyncio.run(turns(it))
@@ -55,7 +55,7 @@ def test_a_server_that_dies_at_once_is_started_again_so_often_and_no_more() -> N
 
 
 @pytest.mark.parametrize(("state", "down", "did"), [("hung", False, "hung"), ("dead", True, "died")])
-def test_a_server_that_hangs_or_is_dead_and_does_not_end_is_ended_and_started_again(
+def test_pause_gate_restarts_a_hung_or_dead_server_after_the_wait(
     monkeypatch: pytest.MonkeyPatch, state: str, down: bool, did: str
 ) -> None:
     server = Dead()
@@ -73,7 +73,7 @@ def test_a_server_that_hangs_or_is_dead_and_does_not_end_is_ended_and_started_ag
     assert server.launches == 1, "only where the profile wants it"
 
 
-def test_a_server_that_is_started_again_has_the_time_that_it_had_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pause_gate_gives_a_restarted_server_its_ready_time(monkeypatch: pytest.MonkeyPatch) -> None:
     launch = {"command": ["vllm", "serve", "m"], "url": "http://127.0.0.1:1", "ready_within": "20m"}
     it = gate_of("restart", Dead(), [], launch=launch)
     asyncio.run(turns(it, 1))
@@ -84,7 +84,7 @@ def test_a_server_that_is_started_again_has_the_time_that_it_had_at_first(monkey
     assert "did not come back within" in str(it.stop_reason())
 
 
-def test_an_external_server_that_has_died_often_enough_is_waited_for_no_longer() -> None:
+def test_pause_gate_stops_after_the_allowed_deaths() -> None:
     server = Dead()
     server.exit_reason = lambda: None  # type: ignore[method-assign]  # somebody else starts it again
     it = gate_of({"wait": {"deaths": 2}}, server, [])
@@ -100,7 +100,7 @@ def test_an_external_server_that_has_died_often_enough_is_waited_for_no_longer()
     assert str(it.stop_reason()).startswith("the server died 2 times")
 
 
-def test_a_server_is_waited_for_as_long_as_the_profile_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pause_gate_waits_as_long_as_on_death_says(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Dead()
     server.exit_reason = lambda: None  # type: ignore[method-assign]  # somebody else may start it again
     it = gate_of({"wait": {"at_most": "5m"}}, server, [], within_s=900)
@@ -112,7 +112,7 @@ def test_a_server_is_waited_for_as_long_as_the_profile_says(monkeypatch: pytest.
     assert "did not come back within" in str(it.stop_reason())
 
 
-def test_a_port_that_was_taken_meanwhile_ends_the_load() -> None:
+def test_pause_gate_stops_when_the_port_is_taken() -> None:
     server = Dead()
     server.error = OptionError("http://127.0.0.1:1 is served already")
     it = gate_of("restart", server, [])
@@ -121,7 +121,7 @@ def test_a_port_that_was_taken_meanwhile_ends_the_load() -> None:
     assert "could not be restarted: http://127.0.0.1:1 is served already" in str(it.stop_reason())
 
 
-def test_nothing_is_started_any_more_when_the_run_ends() -> None:
+def test_pause_gate_restarts_nothing_when_the_run_ends() -> None:
     server = Dead()
     it = gate_of("restart", server, [])
     it.closing = True
@@ -133,13 +133,13 @@ def test_nothing_is_started_any_more_when_the_run_ends() -> None:
     ("policy", "says"),
     [("stop", "the server died"), ("wait", "the server died, and the profile does not restart it (target.on_death)")],
 )
-def test_a_dead_server_that_nobody_starts_again_is_not_waited_for(policy: str, says: str) -> None:
+def test_pause_gate_does_not_wait_without_a_restart(policy: str, says: str) -> None:
     it = gate_of(policy, Dead(), [])
     asyncio.run(turns(it))
     assert it.stop_reason() == says
 
 
-def test_a_server_of_somebody_else_is_waited_for_as_long_as_the_profile_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pause_gate_waits_for_an_external_server_as_long_as_recovers_within(monkeypatch: pytest.MonkeyPatch) -> None:
     server, rows = Dead(), list[Any]()
     monkeypatch.setattr(server, "exit_reason", lambda: None)
     it = gate_of("wait", server, rows, within_s=300)

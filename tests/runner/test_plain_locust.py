@@ -30,8 +30,8 @@ def locust(folder: Path, host: str, *options: str, for_s: int = 10) -> tuple[int
 def every(text: str) -> Iterator[dict[str, Any]]:
     """The rows of each process' statistics: with `--processes` all print theirs."""
     while text:
-        told, end = json.JSONDecoder().raw_decode(text)
-        yield from told
+        figures, end = json.JSONDecoder().raw_decode(text)
+        yield from figures
         text = text[end:].strip()
 
 
@@ -65,39 +65,39 @@ def until_both_were_heard(environment, **_):
 """
 
 
-def test_two_processes_send_it_beside_users_of_another_class(sim: Any, tmp_path: Path) -> None:
+def test_own_locust_with_two_processes_and_another_user_class(sim: Any, tmp_path: Path) -> None:
     """How long it takes is the machine's business: it ends when both kinds of users were answered."""
     (tmp_path / "short.json").write_text(json.dumps(PROFILE))
     (tmp_path / "both.py").write_text(BOTH)
-    code, stats, said = locust(
+    code, stats, output = locust(
         tmp_path, sim().url, "-f", "both.py", "-u", "6", "-r", "10", "--processes", "2", for_s=100
     )
-    assert code == 0, said
-    assert {("TTFT", "chat"), ("POST", "chat"), ("GET", "/health")} <= set(rows(stats)), said
+    assert code == 0, output
+    assert {("TTFT", "chat"), ("POST", "chat"), ("GET", "/health")} <= set(rows(stats)), output
     assert not any(row["num_failures"] for row in stats)
 
 
 @pytest.mark.slow
-def test_two_profiles_go_into_one_locustfile(sim: Any, tmp_path: Path) -> None:
+def test_own_locust_with_two_profiles(sim: Any, tmp_path: Path) -> None:
     (tmp_path / "short.json").write_text(json.dumps(PROFILE))
     (tmp_path / "other.json").write_text(json.dumps({**PROFILE, "name": "other_answers"}))
     (tmp_path / "both.py").write_text(BOTH + '\nOther = from_profile("other.json")\n')
-    code, stats, said = locust(
+    code, stats, output = locust(
         tmp_path, sim().url, "-f", "both.py", "-u", "8", "-r", "10", "--processes", "2", for_s=100
     )
-    assert code == 0, said
-    assert ("TTFT", "chat") in rows(stats), said
-    assert '"OtherAnswers"' in said
-    assert "Traceback" not in said
+    assert code == 0, output
+    assert ("TTFT", "chat") in rows(stats), output
+    assert '"OtherAnswers"' in output
+    assert "Traceback" not in output
 
 
 @pytest.mark.slow
-def test_a_server_that_is_not_there_is_told_once_for_all_processes(tmp_path: Path) -> None:
+def test_own_locust_reports_a_missing_server_once(tmp_path: Path) -> None:
     (tmp_path / "two.py").write_text('from loadchaos import from_profile\nChat = from_profile("smoke")\n')
-    code, _, said = locust(tmp_path, "http://127.0.0.1:1", "-f", "two.py", "-u", "2", "--processes", "2")
-    assert code == 4, said
-    assert said.count("connection refused") == 1, said
-    assert "Traceback" not in said
+    code, _, output = locust(tmp_path, "http://127.0.0.1:1", "-f", "two.py", "-u", "2", "--processes", "2")
+    assert code == 4, output
+    assert output.count("connection refused") == 1, output
+    assert "Traceback" not in output
 
 
 def rows(stats: list[dict[str, Any]]) -> dict[tuple[str, str], int]:
@@ -105,32 +105,32 @@ def rows(stats: list[dict[str, Any]]) -> dict[tuple[str, str], int]:
 
 
 @pytest.mark.slow
-def test_a_locustfile_of_two_lines_sends_a_profile_s_traffic(sim: Any, tmp_path: Path) -> None:
+def test_own_locust_sends_the_traffic_of_a_profile(sim: Any, tmp_path: Path) -> None:
     (tmp_path / "short.json").write_text(json.dumps(PROFILE))
     (tmp_path / "two.py").write_text('from loadchaos import from_profile\nChat = from_profile("short.json")\n')
-    code, stats, said = locust(tmp_path, sim().url, "-f", "two.py", "-u", "2", "-r", "10")
-    told = rows(stats)
-    assert code == 0, said
-    assert told["POST", "chat"] > 2
-    assert told["TTFT", "chat"] == told["POST", "chat"]
-    assert told["ITL", "chat"] > told["POST", "chat"]
+    code, stats, output = locust(tmp_path, sim().url, "-f", "two.py", "-u", "2", "-r", "10")
+    figures = rows(stats)
+    assert code == 0, output
+    assert figures["POST", "chat"] > 2
+    assert figures["TTFT", "chat"] == figures["POST", "chat"]
+    assert figures["ITL", "chat"] > figures["POST", "chat"]
     assert not any(row["num_failures"] for row in stats)
 
 
 @pytest.mark.slow
-def test_a_server_that_is_not_there_ends_it_with_the_reason(tmp_path: Path) -> None:
+def test_own_locust_ends_with_the_reason_for_a_missing_server(tmp_path: Path) -> None:
     (tmp_path / "two.py").write_text('from loadchaos import from_profile\nChat = from_profile("smoke")\n')
-    code, stats, said = locust(tmp_path, "http://127.0.0.1:1", "-f", "two.py", "-u", "1")
+    code, stats, output = locust(tmp_path, "http://127.0.0.1:1", "-f", "two.py", "-u", "1")
     assert code == 4
-    assert "connection refused" in said
+    assert "connection refused" in output
     assert "POST" not in {method for method, _ in rows(stats)}
 
 
 @pytest.mark.slow
-def test_the_example_runs_with_users_of_its_own_beside(sim: Any, tmp_path: Path) -> None:
-    code, stats, said = locust(
+def test_own_locust_example_runs(sim: Any, tmp_path: Path) -> None:
+    code, stats, output = locust(
         tmp_path, sim().url, "-f", str(ROOT / "examples" / "locustfile.py"), "-u", "3", "-r", "10"
     )
     methods = {method for method, _ in rows(stats)}
-    assert {"GET", "POST", "TTFT"} <= methods, said
-    assert code == 0, said
+    assert {"GET", "POST", "TTFT"} <= methods, output
+    assert code == 0, output

@@ -108,24 +108,24 @@ def plain() -> Iterator[Plain]:
     thread.join()
 
 
-def test_a_vllm_in_development_mode_tells_its_limits_its_setup_and_what_fits(embedded: Callable[..., str]) -> None:
+def test_probe_vllm_in_development_mode_has_limits_setup_and_fits(embedded: Callable[..., str]) -> None:
     url = embedded("vllm", "0.32", {"max_model_len": 4096, "num_speculative_tokens": 2, "limit_mm_per_prompt": 3})
-    told = json.loads(probe(url, "--json").stdout)
-    facts = told["facts"]
+    result = json.loads(probe(url, "--json").stdout)
+    facts = result["facts"]
     assert (facts["dialect"], facts["max_model_len"], facts["images"], facts["max_images"]) == ("vllm", 4096, True, 3)
     assert facts["development_endpoints"] is True
     assert facts["speculative_decoding"] is True
     assert facts["capacity_tokens"] == facts["kv_blocks"] * facts["kv_block_size"]
     assert facts["image_tokens"]
-    assert told["configured"]["speculative_tokens"]["value"] == 2
-    fits = {p["name"]: p for p in told["profiles"]}
+    assert result["configured"]["speculative_tokens"]["value"] == 2
+    fits = {p["name"]: p for p in result["profiles"]}
     assert fits["mtp_mm"]["applies"]
     assert "LMDeploy" in fits["lmdeploy_kv_capacity"]["lacks"][0]
-    assert told["asked"]["reads"] <= MOST_READS
-    assert told["asked"]["generations"] <= MOST_GENERATIONS
+    assert result["asked"]["reads"] <= MOST_READS
+    assert result["asked"]["generations"] <= MOST_GENERATIONS
 
 
-def test_what_a_profile_needs_and_the_server_lacks_is_said_with_the_flag_that_gives_it(
+def test_probe_names_the_flag_for_each_missing_feature(
     embedded: Callable[..., str],
 ) -> None:
     url = embedded("vllm", "0.32", {"num_speculative_tokens": 0}, dev_mode=False, images=False)
@@ -138,7 +138,7 @@ def test_what_a_profile_needs_and_the_server_lacks_is_said_with_the_flag_that_gi
     assert re.search(r"development mode +no", page.stdout)
 
 
-def test_lmdeploy_tells_its_kv_capacity_and_the_longest_prompt(embedded: Callable[..., str]) -> None:
+def test_probe_lmdeploy_has_kv_capacity_and_longest_prompt(embedded: Callable[..., str]) -> None:
     url = embedded("lmdeploy", "0.18", {"num_gpu_blocks": 21, "block_size": 64})
     page = probe(url).stdout
     assert "1344 tokens = 21 blocks x 64" in page
@@ -146,35 +146,35 @@ def test_lmdeploy_tells_its_kv_capacity_and_the_longest_prompt(embedded: Callabl
     assert "+ lmdeploy_kv_capacity" in page
 
 
-def test_lengths_finds_the_longest_prompt_and_what_is_said_beyond_it(embedded: Callable[..., str]) -> None:
+def test_probe_lengths_finds_the_longest_prompt(embedded: Callable[..., str]) -> None:
     url = embedded("vllm", "0.32", {"max_model_len": 2048, "num_speculative_tokens": 0})
-    told = json.loads(probe(url, "--lengths", "--json").stdout)
-    assert told["facts"]["input_limit"] == 2047
-    assert "2048 not: 400" in told["facts"]["sources"]["input_limit"]
-    assert told["asked"]["generations"] <= 5
+    result = json.loads(probe(url, "--lengths", "--json").stdout)
+    assert result["facts"]["input_limit"] == 2047
+    assert "2048 not: 400" in result["facts"]["sources"]["input_limit"]
+    assert result["asked"]["generations"] <= 5
 
 
-def test_an_unknown_server_is_described_as_far_as_it_goes(plain: Plain) -> None:
-    told = json.loads(probe(f"http://127.0.0.1:{plain.server_port}/v1", "--json").stdout)
-    assert told["facts"]["dialect"] == "openai"
-    assert told["facts"]["text"]["source"] == "usage"
-    assert told["facts"]["images"] is False
-    unknown = " ".join(told["unknown"])
+def test_probe_describes_an_unknown_server(plain: Plain) -> None:
+    result = json.loads(probe(f"http://127.0.0.1:{plain.server_port}/v1", "--json").stdout)
+    assert result["facts"]["dialect"] == "openai"
+    assert result["facts"]["text"]["source"] == "usage"
+    assert result["facts"]["images"] is False
+    unknown = " ".join(result["unknown"])
     for what in ("kind of server", "version:", "context length", "KV cache", "prefix caching"):
         assert what in unknown
     generations = plain.asked["POST /v1/chat/completions"]
-    assert generations == told["asked"]["generations"] <= MOST_GENERATIONS
-    assert plain.asked.total() - generations == told["asked"]["reads"] <= MOST_READS
+    assert generations == result["asked"]["generations"] <= MOST_GENERATIONS
+    assert plain.asked.total() - generations == result["asked"]["reads"] <= MOST_READS
 
 
-def test_a_server_that_wants_a_key_is_exit_4_and_says_how_to_give_one(plain: Plain) -> None:
+def test_probe_exits_4_for_a_missing_key(plain: Plain) -> None:
     plain.status = 401
     done = probe(f"http://127.0.0.1:{plain.server_port}")
     assert done.returncode == 4
     assert "--api-key-env" in done.stderr
 
 
-def test_a_port_where_nothing_listens_is_exit_4(plain: Plain) -> None:
+def test_probe_exits_4_for_a_closed_port(plain: Plain) -> None:
     port = plain.server_port
     plain.socket.close()
     done = probe(f"http://127.0.0.1:{port}")

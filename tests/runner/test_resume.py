@@ -76,23 +76,23 @@ def interrupted(
     return left
 
 
-def test_an_open_phase_goes_on_at_its_due_time(tmp_path: Path) -> None:
+def test_resume_open_phase_at_its_due_time(tmp_path: Path) -> None:
     found = point(interrupted(tmp_path, 0, range(30)), profile({"rate": "10/s", "for": "10s"}), 0)
     assert (found.phase, found.step, found.behind_s, found.left) == (0, 30, 3.0, 70)
 
 
-def test_users_that_had_a_time_have_the_rest_of_it(tmp_path: Path) -> None:
+def test_resume_closed_phase_has_the_rest_of_its_time(tmp_path: Path) -> None:
     found = point(interrupted(tmp_path, 0, range(7), lasted_s=4.0), profile({"users": 2, "for": "10s"}), 0)
     assert (found.phase, found.step, found.behind_s, found.left) == (0, 7, 4.0, None)
 
 
-def test_a_phase_that_was_through_is_followed_by_the_next(tmp_path: Path) -> None:
+def test_resume_starts_the_phase_after_a_complete_one(tmp_path: Path) -> None:
     both = profile({"users": 2, "requests": 5}, {"users": 2, "requests": 9})
     found = point(interrupted(tmp_path, 0, range(5), why="stopped"), both, 0)
     assert (found.phase, found.step, found.left) == (1, 1_000_000_000, 9)
 
 
-def test_a_worker_that_was_behind_another_goes_on_behind_its_own_last_step(tmp_path: Path) -> None:
+def test_resume_continues_each_worker_after_its_own_last_step(tmp_path: Path) -> None:
     part = profile({"users": 2, "requests": 20})
     interrupted(tmp_path, 0, range(0, 16, 2), workers=2)
     found = point(interrupted(tmp_path, 0, range(1, 8, 2), worker=1, workers=2), part, 0)
@@ -107,7 +107,7 @@ def test_a_worker_that_was_behind_another_goes_on_behind_its_own_last_step(tmp_p
         assert steps == sorted(set(range(20)) - sent), "each of the rest once, however many drive it now"
 
 
-def test_what_goes_on_with_a_run_that_went_on_sends_nothing_of_either_again(tmp_path: Path) -> None:
+def test_resume_of_a_resumed_run_repeats_no_request(tmp_path: Path) -> None:
     part = profile({"users": 2, "requests": 20})
     interrupted(tmp_path / "a", 0, range(0, 8, 2), workers=2)
     first = point(interrupted(tmp_path / "a", 0, range(1, 4, 2), worker=1, workers=2), part, 0)
@@ -115,14 +115,14 @@ def test_what_goes_on_with_a_run_that_went_on_sends_nothing_of_either_again(tmp_
     assert (first.step, second.step, second.left) == (5, 9, 11)
 
 
-def test_users_that_are_interrupted_twice_have_the_rest_of_the_rest(tmp_path: Path) -> None:
+def test_resume_twice_has_the_rest_of_the_rest(tmp_path: Path) -> None:
     part = profile({"users": 2, "for": "10s"})
     first = point(interrupted(tmp_path / "a", 0, range(7), lasted_s=4.0), part, 0)
     second = point(interrupted(tmp_path / "b", 0, range(7, 9), lasted_s=3.0, before=first), part, 0)
     assert (second.step, second.behind_s) == (9, 7.0)
 
 
-def test_what_a_lost_worker_of_an_open_phase_had_due_long_ago_is_not_sent_behind_its_time(tmp_path: Path) -> None:
+def test_resume_skips_steps_of_an_open_phase_that_were_due_long_ago(tmp_path: Path) -> None:
     interrupted(tmp_path, 0, range(0, 80, 2), workers=2)
     found = point(
         interrupted(tmp_path, 0, range(1, 3), worker=1, workers=2), profile({"rate": "10/s", "for": "10s"}), 0
@@ -131,29 +131,25 @@ def test_what_a_lost_worker_of_an_open_phase_had_due_long_ago_is_not_sent_behind
 
 
 @pytest.mark.parametrize(
-    ("steps", "why", "told"), [(range(0), None, "sent no request"), (range(5), "done", "the load is complete")]
+    ("steps", "why", "error"), [(range(0), None, "sent no request"), (range(5), "done", "the load is complete")]
 )
-def test_where_there_is_nothing_to_go_on_with_it_says_so(
-    tmp_path: Path, steps: range, why: str | None, told: str
-) -> None:
-    with pytest.raises(OptionError, match=told):
+def test_resume_refuses_a_run_with_nothing_left(tmp_path: Path, steps: range, why: str | None, error: str) -> None:
+    with pytest.raises(OptionError, match=error):
         point(interrupted(tmp_path, 0, steps, why=why), profile({"users": 2, "requests": 5}), 0)
 
 
 @pytest.mark.parametrize(
-    ("argv", "text", "told"),
+    ("argv", "text", "error"),
     [
         (["p.yaml", "--header", "x=[redacted]"], "name: p", "--header had a secret"),
         (["p.yaml"], "env: {HF_TOKEN: '[redacted]'}", "the profile had a secret"),
     ],
 )
-def test_a_secret_that_is_not_recorded_is_asked_for_and_may_be_given_again(
-    tmp_path: Path, argv: list[str], text: str, told: str
-) -> None:
+def test_resume_asks_for_secrets_that_are_not_recorded(tmp_path: Path, argv: list[str], text: str, error: str) -> None:
     folder = interrupted(tmp_path, 0, range(3))
     folder.profile.write_text(text)
     Writer(folder.events, "run").write({"row": "run", "what": "begin", "argv": ["loadchaos", "run", *argv]})
-    with pytest.raises(OptionError, match=told):
+    with pytest.raises(OptionError, match=error):
         called_again(run.make_context("run", ["--resume", str(tmp_path)]), tmp_path)
     anew = run.make_context("run", ["q.yaml", "--resume", str(tmp_path), "--header", "x=y"])
     profile_, _, options = called_again(anew, tmp_path)
@@ -169,7 +165,7 @@ def called(folder: Path, *argv: str, **more: object) -> Path:
     return folder
 
 
-def test_what_is_left_of_its_time_is_the_time_it_has(tmp_path: Path) -> None:
+def test_resume_duration_is_the_rest(tmp_path: Path) -> None:
     found = point(RunFolder(called(tmp_path, "p.yaml")), profile({"users": 2, "for": "60s"}), 0)
     anew = run.make_context("run", ["--resume", str(tmp_path)])
     assert found.loaded_s == 5.0
@@ -182,7 +178,7 @@ def test_what_is_left_of_its_time_is_the_time_it_has(tmp_path: Path) -> None:
     )
 
 
-def test_a_run_that_goes_on_twice_has_the_options_of_the_first_and_the_time_of_the_second(tmp_path: Path) -> None:
+def test_resume_twice_has_the_first_options_and_the_second_duration(tmp_path: Path) -> None:
     first = called(tmp_path / "a", "p.yaml", "-t", "25s", "--target", "http://127.0.0.1:9", "--seed", "3")
     second = called(tmp_path / "b", "--resume", "a", "--seed", "4", resumes=str(first), duration_s=20.0)
     _, _, options = called_again(run.make_context("run", ["--resume", str(second)]), second)
@@ -191,7 +187,7 @@ def test_a_run_that_goes_on_twice_has_the_options_of_the_first_and_the_time_of_t
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_killed_run_goes_on_where_it_was(start: Any, processes: int) -> None:
+def test_resume_continues_a_killed_run(start: Any, processes: int) -> None:
     load: list[dict[str, Any]] = [
         {"rate": "10/s", "law": "poisson", "for": "12s", "max_in_flight": 32},
         {"users": 8, "requests": 600},

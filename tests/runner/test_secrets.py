@@ -75,7 +75,7 @@ PLANTED = {
 }
 
 
-def test_no_planted_secret_is_in_any_file_of_the_run(start: Any, unused_port: int, tmp_path: Path) -> None:
+def test_secrets_are_in_no_file_of_the_run(start: Any, unused_port: int, tmp_path: Path) -> None:
     script = tmp_path / "talks.py"
     script.write_text(TALKS)
     command = [sys.executable, str(script), str(unused_port), "--api-key", "SECRETargv6666666"]
@@ -89,7 +89,7 @@ def test_no_planted_secret_is_in_any_file_of_the_run(start: Any, unused_port: in
         env={"THE_KEY": "SECRETkeyenv2222222"},
         target={"launch": launch},
     )
-    assert run.ends() == 1, run.told  # the 500s
+    assert run.ends() == 1, run.output  # the 500s
     assert run.verdict()["outcomes"]["http_error"] > 3
     leaks = [
         f"{where}: {path.relative_to(run.folder)}"
@@ -99,11 +99,11 @@ def test_no_planted_secret_is_in_any_file_of_the_run(start: Any, unused_port: in
         if secret.encode() in path.read_bytes()
     ]
     assert leaks == []
-    assert [secret for secret in PLANTED if secret in run.told] == []
+    assert [secret for secret in PLANTED if secret in run.output] == []
     log = (run.folder / "server.log").read_text()
     assert log.count("[redacted]") >= 6
     assert "request failed" in log
-    (told,) = run.rows(row="configuration")
-    assert (told["settings"]["max_num_seqs"], "GPU 0: H200" in told["system"]["GPU"]) == (8, True)
+    (configuration,) = run.rows(row="configuration")
+    assert (configuration["settings"]["max_num_seqs"], "GPU 0: H200" in configuration["system"]["GPU"]) == (8, True)
     page = next(run.folder.glob("incidents/0*/incident.md")).read_text()
     assert "flags (from its log)" in page

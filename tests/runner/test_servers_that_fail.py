@@ -25,7 +25,7 @@ def served(port: int, *flags: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_server_given_as_a_command_is_started_tested_and_ended(start: Any, unused_port: int) -> None:
+def test_launched_server_is_started_tested_and_stopped(start: Any, unused_port: int) -> None:
     run = start(target=launching(served(unused_port), unused_port, env={"VLLM_LOGGING_LEVEL": "INFO"}))
     run.loaded()
     assert run.ends() == 0
@@ -36,15 +36,15 @@ def test_a_server_given_as_a_command_is_started_tested_and_ended(start: Any, unu
     run.all_gone()
 
 
-def test_a_server_that_fails_to_start_is_named_by_its_log(start: Any, unused_port: int) -> None:
+def test_launched_server_that_fails_to_start_is_named_from_its_log(start: Any, unused_port: int) -> None:
     command = python(f"import time; print({NO_MEMORY!r}); time.sleep(0.5); raise SystemExit(1)")
     run = start(target=launching(command, unused_port))
     assert run.ends() == 4
     verdict = run.verdict()
     assert [(f["id"], f["severity"]) for f in verdict["failures"]] == [("gpu_budget_startup", "startup")]
-    assert "exited with code 1" in run.told
-    assert "server.log" in run.told
-    assert "gpu_budget_startup" in run.told
+    assert "exited with code 1" in run.output
+    assert "server.log" in run.output
+    assert "gpu_budget_startup" in run.output
 
 
 NEVER = [
@@ -56,46 +56,46 @@ NEVER = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("what", "command", "says"), NEVER, ids=[row[0] for row in NEVER])
-def test_a_server_that(start: Any, unused_port: int, what: str, command: list[str], says: str) -> None:
+def test_launched_server_that(start: Any, unused_port: int, what: str, command: list[str], says: str) -> None:
     run = start(target=launching(command, unused_port, ready_within="1s"))
     assert run.ends() == 4
-    assert says in run.told
+    assert says in run.output
     assert run.verdict()["verdict"] != "pass"
-    assert {f["severity"] for f in run.verdict()["failures"]} <= {"startup"}, run.told
+    assert {f["severity"] for f in run.verdict()["failures"]} <= {"startup"}, run.output
     assert (run.folder / "report.html").exists()
 
 
 @pytest.mark.slow
-def test_a_port_that_somebody_else_serves_is_no_place_to_start_a_server(start: Any, sim: Any) -> None:
+def test_launched_server_on_a_taken_port_is_refused(start: Any, sim: Any) -> None:
     other = sim()
     port = int(other.url.rsplit(":", 1)[1])
     run = start(target=launching(served(port), port))
     assert run.ends() == 2
-    assert f"a server listens on {other.url} already" in run.told
+    assert f"a server listens on {other.url} already" in run.output
     assert run.verdict()["failures"] == []
     assert other.process.poll() is None
 
 
 @pytest.mark.slow
-def test_an_external_server_that_dies_of_the_first_question_is_named(start: Any, sim: Any) -> None:
+def test_external_server_that_dies_of_the_first_request_is_named(start: Any, sim: Any) -> None:
     server = sim(*OUT_OF_BOUNDS, "--flag", "max_model_len=900")
     run = start("--target", server.url, "--server-log", str(server.log))
     assert run.ends() == 4
-    assert "died before the load, during the first requests" in run.told
+    assert "died before the load, during the first requests" in run.output
     assert [f["id"] for f in run.verdict()["failures"]] == ["index_oob_indexkernel"]
 
 
 @pytest.mark.slow
-def test_our_own_server_that_dies_of_the_first_question_is_named(start: Any) -> None:
+def test_embedded_server_that_dies_of_the_first_request_is_named(start: Any) -> None:
     flags = {"max_model_len": 900, "num_speculative_tokens": 0}
     run = start(target={"embedded": {"dialect": "vllm", "era": "0.18", "defects": ["near_max_oob"], "flags": flags}})
     assert run.ends() == 4
-    assert "died before the load, during the first requests" in run.told
+    assert "died before the load, during the first requests" in run.output
     assert [f["id"] for f in run.verdict()["failures"]] == ["index_oob_indexkernel"]
 
 
 @pytest.mark.slow
-def test_a_server_that_dies_three_times_is_started_again_each_time(start: Any) -> None:
+def test_embedded_server_is_restarted_after_each_of_three_deaths(start: Any) -> None:
     flags = {"max_model_len": 2048, "num_speculative_tokens": 0}
     embedded = {"dialect": "vllm", "era": "0.18", "defects": ["near_max_oob"], "flags": flags}
     run = start(
@@ -121,5 +121,5 @@ def test_a_server_that_dies_three_times_is_started_again_each_time(start: Any) -
     assert (back["name"], back["verdict"]) == ("recovers_within", "unknown" if once_more else "pass")
     assert deaths["actual"] == str(len(verdict["incidents"]))
     assert verdict["outcomes"]["ok"] > 3
-    assert "restart 3: starting the EMBEDDED SERVER" in run.told
+    assert "restart 3: starting the EMBEDDED SERVER" in run.output
     run.all_gone()

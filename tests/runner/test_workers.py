@@ -25,14 +25,12 @@ def with_a_clock_of_its_own(hours: int) -> tuple[str, ...]:
     return argv
 
 
-def test_workers_share_the_load_and_the_run_holds_every_row_of_theirs(
-    start: Any, worker: Any, unused_port: int
-) -> None:
+def test_workers_share_the_load_and_the_run_has_all_their_rows(start: Any, worker: Any, unused_port: int) -> None:
     ahead = with_a_clock_of_its_own(3)
     workers = [worker(unused_port), worker(unused_port, *ahead)]
     run = start("--master", "--expect-workers", "2", "--master-bind-port", str(unused_port))
-    assert run.ends(100) == 0, run.told
-    assert [w.process.wait(60) for w in workers] == [0, 0], [w.told for w in workers]
+    assert run.ends(100) == 0, run.output
+    assert [w.process.wait(60) for w in workers] == [0, 0], [w.output for w in workers]
     assert run.verdict()["outcomes"] == {"ok": 20}
     for it in workers:
         assert it.rows().read_bytes() == (run.folder / it.rows().name).read_bytes()
@@ -46,26 +44,22 @@ def test_workers_share_the_load_and_the_run_holds_every_row_of_theirs(
 
 
 @pytest.mark.slow
-def test_a_worker_of_another_version_is_refused_and_the_others_go_on(
-    start: Any, worker: Any, unused_port: int, tmp_path: Path
-) -> None:
+def test_worker_of_another_version_is_refused(start: Any, worker: Any, unused_port: int, tmp_path: Path) -> None:
     old = tmp_path / "old" / "loadchaos"
     shutil.copytree(Path(__file__).parents[2] / "loadchaos", old, ignore=shutil.ignore_patterns("__pycache__"))
     init = old / "core" / "version.py"
     init.write_text(re.sub(r'__version__ = ".*"', '__version__ = "0.0.9"', init.read_text()))
     run = start("--master", "--expect-workers", "1", "--master-bind-port", str(unused_port))
     stranger = worker(unused_port, env={"PYTHONPATH": str(old.parent)})
-    assert stranger.process.wait(60) == 2, stranger.told
-    assert re.search(r"refused: the master runs loadchaos \S+, this worker loadchaos 0\.0\.9", stranger.told)
+    assert stranger.process.wait(60) == 2, stranger.output
+    assert re.search(r"refused: the master runs loadchaos \S+, this worker loadchaos 0\.0\.9", stranger.output)
     worker(unused_port)
-    assert run.ends() == 0, run.told
+    assert run.ends() == 0, run.output
     assert "was refused" in run.check("workers")["actual"]
 
 
 @pytest.mark.slow
-def test_one_killed_in_the_middle_costs_its_last_second_and_its_share(
-    start: Any, worker: Any, unused_port: int
-) -> None:
+def test_worker_killed_loses_its_last_second_and_its_share(start: Any, worker: Any, unused_port: int) -> None:
     workers = [worker(unused_port) for _ in range(3)]
     load = [{"rate": "30/s", "law": "constant", "for": "12s", "max_in_flight": 64}]
     run = start("--master", "--expect-workers", "3", "--master-bind-port", str(unused_port), load=load)
@@ -86,7 +80,7 @@ def test_one_killed_in_the_middle_costs_its_last_second_and_its_share(
 
 
 @pytest.mark.slow
-def test_a_stopped_worker_is_lost_and_comes_back_with_all_its_rows(start: Any, worker: Any, unused_port: int) -> None:
+def test_worker_stopped_is_lost_and_returns_with_all_rows(start: Any, worker: Any, unused_port: int) -> None:
     workers = [worker(unused_port) for _ in range(2)]
     load = [{"rate": "20/s", "law": "constant", "for": "20s", "max_in_flight": 64}]
     run = start("--master", "--expect-workers", "2", "--master-bind-port", str(unused_port), load=load)
@@ -113,32 +107,32 @@ def test_workers_end_when_their_master_is_killed(start: Any, worker: Any, unused
     assert run.ends(100) == 3
     assert run.verdict()["verdict"] == "unknown"
     assert it.process.wait(60) == 3
-    assert "no message from the master" in it.told
+    assert "no message from the master" in it.output
     last = json.loads(it.rows().read_bytes().splitlines()[-1])
     assert (last["row"], last["what"]) == ("load", "end")
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_the_load_of_all_in_order(start: Any, worker: Any, unused_port: int, for_long: Any) -> None:
+def test_ctrl_c_ends_the_load_of_all_workers_in_order(start: Any, worker: Any, unused_port: int, for_long: Any) -> None:
     workers = [worker(unused_port) for _ in range(2)]
     run = start("--master", "--expect-workers", "2", "--master-bind-port", str(unused_port), **for_long)
     run.loaded()
     run.signal(signal.SIGINT)
     assert run.ends() == 130
-    assert [w.process.wait(60) for w in workers] == [0, 0], [w.told for w in workers]
+    assert [w.process.wait(60) for w in workers] == [0, 0], [w.output for w in workers]
     for it in workers:
         assert it.rows().read_bytes() == (run.folder / it.rows().name).read_bytes()
 
 
 @pytest.mark.slow
-def test_a_key_has_to_be_known_where_it_is_used(start: Any, worker: Any, unused_port: int) -> None:
+def test_api_key_must_be_set_on_each_worker(start: Any, worker: Any, unused_port: int) -> None:
     env = {"THE_KEY": "sk-very-secret"}
     args = ("--master", "--expect-workers", "1", "--master-bind-port", str(unused_port), "--wait-workers", "4s")
     run = start(*args, "--api-key-env", "THE_KEY", env=env)
     without = worker(unused_port)
     assert without.process.wait(60) == 2
-    assert "THE_KEY, and that variable is not set here" in without.told
+    assert "THE_KEY, and that variable is not set here" in without.output
     run.ends()
     refused = start(*args, "--header", "X-Token=hush-hush")
     assert refused.process.wait(60) == 2
-    assert "the value would be sent to the workers unencrypted" in refused.told
+    assert "the value would be sent to the workers unencrypted" in refused.output

@@ -23,7 +23,7 @@ def ids(run: Any) -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("defects", [["stale_kv_on_resume"], []])
-def test_answers_that_go_wrong_under_pressure_are_found_by_the_canary(defects: list[str], start: Any) -> None:
+def test_canary_finds_wrong_answers_under_load(defects: list[str], start: Any) -> None:
     load = [{"users": 2, "for": "3s"}, {"users": 24, "for": "10s"}]
     run = start(target=embedded(*defects, **SMALL_CACHE), watch=EVERY, traffic=[TEXT], load=load)
     assert ids(run) == ({"canary_changed"} if defects else set())
@@ -33,7 +33,7 @@ def test_answers_that_go_wrong_under_pressure_are_found_by_the_canary(defects: l
 
 @pytest.mark.slow
 @pytest.mark.parametrize("defects", [["rows_slip_on_abort"], []])
-def test_answers_of_others_are_found_by_the_words_that_only_one_request_has(defects: list[str], start: Any) -> None:
+def test_secret_words_find_answers_of_other_requests(defects: list[str], start: Any) -> None:
     load = [{"users": 12, "for": "10s"}]
     run = start(target=embedded(*defects), watch=EVERY, traffic=[TEXT, LEAVING], load=load)
     found = ids(run)

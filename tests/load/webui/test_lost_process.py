@@ -49,10 +49,10 @@ def test_web_ui_run_stops_when_one_of_two_processes_is_lost(web: Callable[..., S
     killed.kill()
     at = time.monotonic_ns()
     run = ends_as_unknown(session)
-    assert f"1 of 2 load processes ended in the middle (pid {killed.pid})" in session.output
+    assert f"1 of 2 load processes exited early (pid {killed.pid})" in session.output
     orders = [json.loads(line) for line in (run / "control.jsonl").read_text().splitlines()]
     stop = next(row for row in orders if row.get("what") == "stop")
-    assert "ended in the middle" in stop["why"]
+    assert "exited early" in stop["why"]
     assert (stop["at_ns"] - at) / 1e9 < 15, "and not when thirty seconds of silence are over"
     assert not left.is_running()
 

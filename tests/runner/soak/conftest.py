@@ -66,8 +66,8 @@ class World:
             return True
         if self.verdict is not None and self.makes_folder:
             code = {"pass": 0, "fail": 1}.get(self.verdict, 3)
-            told = {"verdict": self.verdict, "exit_code": code, "ended": self.ends.isoformat(), **self.measured}
-            (self._folder() / "verdict.json").write_text(json.dumps(told))
+            verdict_json = {"verdict": self.verdict, "exit_code": code, "ended": self.ends.isoformat(), **self.measured}
+            (self._folder() / "verdict.json").write_text(json.dumps(verdict_json))
         self.ends = None
         return False
 
@@ -82,8 +82,10 @@ class World:
         if not path.is_dir() or path.name in known:
             return None
         verdict = path / "verdict.json"
-        told: dict[str, Any] = json.loads(verdict.read_text()) if verdict.is_file() else {}
-        return FinishedRun(path.name, self.pid, told.get("verdict"), told.get("exit_code"), told.get("ended"))
+        verdict_json: dict[str, Any] = json.loads(verdict.read_text()) if verdict.is_file() else {}
+        return FinishedRun(
+            path.name, self.pid, verdict_json.get("verdict"), verdict_json.get("exit_code"), verdict_json.get("ended")
+        )
 
     def judge(self, folder: str) -> FinishedRun | None:
         self.judged.append(folder)

@@ -30,7 +30,7 @@ def whats(soak: Any) -> list[tuple[str, str, int]]:
         (datetime(2026, 10, 23, 12, tzinfo=UTC), ["10-24 00:30", "10-25 00:30", "10-26 01:30"]),
     ],
 )
-def test_over_a_clock_change_each_night_runs_once(world: Make, begin: datetime, runs: list[str]) -> None:
+def test_soak_runs_once_a_day_over_a_clock_change(world: Make, begin: datetime, runs: list[str]) -> None:
     w = world(begin)
     soak = w.soak("30 2 * * *")
     w.pass_time(soak, days=3)
@@ -38,7 +38,7 @@ def test_over_a_clock_change_each_night_runs_once(world: Make, begin: datetime, 
     assert whats(soak) == [("ran", "schedule", 1)] * 3
 
 
-def test_a_soak_restarted_within_the_repeated_hour_runs_it_once(world: Make) -> None:
+def test_soak_restarted_in_the_repeated_hour_runs_once(world: Make) -> None:
     w = world(datetime(2026, 10, 24, 12, tzinfo=UTC))
     w.lasts = timedelta(minutes=10)
     for hours in (12.75, 0.75, 0.5, 2.0):  # killed at 02:45, at 02:30 for the second time, at 03:00
@@ -48,7 +48,7 @@ def test_a_soak_restarted_within_the_repeated_hour_runs_it_once(world: Make) -> 
     assert w.when_begun() == ["10-25 00:30"]
 
 
-def test_nights_missed_are_noted_and_made_up_for_once(world: Make) -> None:
+def test_soak_catches_up_missed_starts_with_one_run(world: Make) -> None:
     w = world()
     soak = w.soak(catch_up="once")
     w.pass_time(soak, hours=1)
@@ -60,7 +60,7 @@ def test_nights_missed_are_noted_and_made_up_for_once(world: Make) -> None:
     assert w.when_begun() == ["11-23 17:48"]
 
 
-def test_nights_that_systemd_began_are_not_missed(world: Make) -> None:
+def test_soak_starts_by_systemd_are_not_missed(world: Make) -> None:
     w = world(datetime(2026, 11, 20, 1, tzinfo=UTC))
     for _ in range(5):
         soak = w.soak(catch_up="once")
@@ -73,7 +73,7 @@ def test_nights_that_systemd_began_are_not_missed(world: Make) -> None:
     assert whats(soak) == [("ran", "once", 1)] * 5
 
 
-def test_nor_is_a_start_that_met_a_run_begun_by_hand(world: Make) -> None:
+def test_soak_start_during_a_manual_run_is_not_missed(world: Make) -> None:
     w = world(datetime(2026, 11, 20, 0, 30, tzinfo=UTC))
     soak = w.soak(catch_up="once")
     soak.once()
@@ -81,7 +81,7 @@ def test_nor_is_a_start_that_met_a_run_begun_by_hand(world: Make) -> None:
     assert whats(soak) == [("ran", "once", 1)]
 
 
-def test_without_catch_up_they_are_noted_only(world: Make) -> None:
+def test_soak_without_catch_up_only_notes_missed_starts(world: Make) -> None:
     w = world()
     soak = w.soak()
     w.clock.sleep(3.2 * 86400)
@@ -90,14 +90,14 @@ def test_without_catch_up_they_are_noted_only(world: Make) -> None:
     assert w.begun == []
 
 
-def test_what_was_before_the_first_start_is_not_missed(world: Make) -> None:
+def test_soak_ignores_times_before_its_first_start(world: Make) -> None:
     w = world()
     soak = w.soak(catch_up="once")
     w.pass_time(soak, hours=12)
     assert soak.state.runs == []
 
 
-def test_a_laptop_that_sleeps_past_the_start_catches_up_when_it_wakes(world: Make) -> None:
+def test_soak_catches_up_after_a_suspend(world: Make) -> None:
     w = world()
     soak = w.soak(catch_up="once")
     w.pass_time(soak, hours=4)
@@ -107,7 +107,7 @@ def test_a_laptop_that_sleeps_past_the_start_catches_up_when_it_wakes(world: Mak
     assert [n.why for n in soak.state.runs if n.what == "ran"] == ["catch_up"]
 
 
-def test_a_laptop_that_sleeps_during_a_run_starts_no_second_one(world: Make) -> None:
+def test_soak_suspended_during_a_run_starts_no_second_one(world: Make) -> None:
     w = world()
     soak = w.soak("0 * * * *", overlap="skip", catch_up="once")
     w.lasts = timedelta(hours=9)
@@ -119,7 +119,7 @@ def test_a_laptop_that_sleeps_during_a_run_starts_no_second_one(world: Make) -> 
     assert any(n.what == "skipped" and "a run was going on" in n.text for n in soak.state.runs)
 
 
-def test_a_start_that_meets_a_run_is_left_out(world: Make) -> None:
+def test_soak_overlap_skip_skips_a_start_during_a_run(world: Make) -> None:
     w = world()
     w.lasts = timedelta(minutes=90)
     soak = w.soak("0 * * * *", overlap="skip")
@@ -128,7 +128,7 @@ def test_a_start_that_meets_a_run_is_left_out(world: Make) -> None:
     assert Counter(n.what for n in soak.state.runs) == {"skipped": 2, "ran": 2}
 
 
-def test_or_waits_for_its_end_one_at_most(world: Make) -> None:
+def test_soak_overlap_queue_queues_one_start_at_most(world: Make) -> None:
     w = world()
     w.lasts = timedelta(minutes=150)
     soak = w.soak("0 * * * *", overlap="queue")
@@ -138,7 +138,7 @@ def test_or_waits_for_its_end_one_at_most(world: Make) -> None:
     assert any("another was queued" in n.text for n in soak.state.runs)
 
 
-def test_a_killed_soak_finds_its_run_again_and_notes_its_end(world: Make) -> None:
+def test_soak_killed_finds_its_run_again(world: Make) -> None:
     w = world()
     soak = w.soak()
     w.pass_time(soak, hours=13.2)  # 01:12 UTC: the run of 02:00 goes on
@@ -148,13 +148,13 @@ def test_a_killed_soak_finds_its_run_again_and_notes_its_end(world: Make) -> Non
     soak = w.soak()
     w.pass_time(soak, hours=2)
     assert len(w.begun) == 1
-    (night,) = soak.state.runs
-    assert (night.what, night.verdict, night.exit_code, night.folder) == ("ran", "pass", 0, "night-101")
-    assert night.ended is not None
-    assert datetime.fromisoformat(night.ended) == ends, "not when it was found"
+    (run,) = soak.state.runs
+    assert (run.what, run.verdict, run.exit_code, run.folder) == ("ran", "pass", 0, "night-101")
+    assert run.ended is not None
+    assert datetime.fromisoformat(run.ended) == ends, "not when it was found"
 
 
-def test_killed_before_the_run_began_it_is_begun_by_the_next(world: Make) -> None:
+def test_soak_killed_before_the_run_began_starts_it_next_time(world: Make) -> None:
     w = world()
     soak = w.soak(catch_up="once")
     real = w.start
@@ -173,7 +173,7 @@ def test_killed_before_the_run_began_it_is_begun_by_the_next(world: Make) -> Non
 
 
 @pytest.mark.parametrize("at_write", range(1, 7))
-def test_a_kill_at_any_write_of_the_state_loses_no_night_and_runs_none_twice(
+def test_soak_killed_at_any_write_loses_and_repeats_no_run(
     world: Make, monkeypatch: pytest.MonkeyPatch, at_write: int
 ) -> None:
     """Each write of soak.json is one moment to be killed at, half before and half after the file is replaced."""
@@ -201,7 +201,7 @@ def test_a_kill_at_any_write_of_the_state_loses_no_night_and_runs_none_twice(
     assert json.loads((w.home / "soak.json").read_text())["running"] is None
 
 
-def test_a_run_that_was_killed_is_judged_and_noted(world: Make) -> None:
+def test_soak_judges_a_killed_run(world: Make) -> None:
     w = world()
     w.verdict = None
     soak = w.soak()
@@ -210,7 +210,7 @@ def test_a_run_that_was_killed_is_judged_and_noted(world: Make) -> None:
     assert soak.state.runs[0].verdict == "unknown"
 
 
-def test_a_run_that_never_makes_its_folder_is_not_tried_for_ever(world: Make) -> None:
+def test_soak_retries_a_run_without_a_folder_once(world: Make) -> None:
     w = world()
     w.makes_folder = False
     w.lasts = timedelta(seconds=1)
@@ -220,7 +220,7 @@ def test_a_run_that_never_makes_its_folder_is_not_tried_for_ever(world: Make) ->
     assert [n.what for n in soak.state.runs] == ["not_begun"] * 2
 
 
-def test_a_run_that_does_not_end_is_asked_to_and_then_killed(world: Make) -> None:
+def test_soak_terminates_then_kills_a_run_over_max_duration(world: Make) -> None:
     w = world()
     w.lasts = timedelta(hours=9)
     soak = w.soak(max_duration="2h")
@@ -229,7 +229,7 @@ def test_a_run_that_does_not_end_is_asked_to_and_then_killed(world: Make) -> Non
     assert w.begun[0][1][-3:] == ["--duration", "2h", "--no-live"]
 
 
-def test_a_full_disk_ends_neither_the_soak_nor_its_memory(world: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_soak_survives_a_full_disk(world: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     w = world()
     soak = w.soak(catch_up="once")
     replace = Path.replace
@@ -257,7 +257,7 @@ def test_a_full_disk_ends_neither_the_soak_nor_its_memory(world: Make, monkeypat
     assert json.loads((w.home / "soak.json").read_text())["nights"][-1]["what"] == "ran"
 
 
-def test_a_clock_that_was_years_ahead_does_not_stop_the_schedule(world: Make) -> None:
+def test_soak_continues_after_a_clock_years_ahead(world: Make) -> None:
     w = world(datetime(2033, 1, 1, 12, tzinfo=UTC))
     w.lasts = timedelta(minutes=10)
     soak = w.soak("0 * * * *")
@@ -267,7 +267,7 @@ def test_a_clock_that_was_years_ahead_does_not_stop_the_schedule(world: Make) ->
     assert w.when_begun()[-1].startswith("11-20 1")
 
 
-def test_a_clock_set_back_an_hour_starts_nothing_twice(world: Make) -> None:
+def test_soak_clock_set_back_starts_nothing_twice(world: Make) -> None:
     w = world()
     w.lasts = timedelta(minutes=10)
     soak = w.soak()
@@ -277,7 +277,7 @@ def test_a_clock_set_back_an_hour_starts_nothing_twice(world: Make) -> None:
     assert len(w.begun) == 1
 
 
-def test_a_second_soak_says_who_holds_the_folder(world: Make) -> None:
+def test_soak_refuses_a_folder_in_use_and_names_its_owner(world: Make) -> None:
     w = world()
     w.soak()
     with pytest.raises(OptionError, match=rf"in use by the soak of pid {os.getpid()} on .* \(night.yaml\)"):
@@ -286,7 +286,7 @@ def test_a_second_soak_says_who_holds_the_folder(world: Make) -> None:
     w.soak()
 
 
-def test_another_profiles_folder_is_refused(world: Make) -> None:
+def test_soak_refuses_the_folder_of_another_profile(world: Make) -> None:
     w = world()
     soak = w.soak()
     soak.state.name = "other"
@@ -298,7 +298,7 @@ def test_another_profiles_folder_is_refused(world: Make) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1}', '{"schema": 1, "handled_to": "x"}'])
-def test_a_state_that_cannot_be_read_is_told_and_left_alone(world: Make, text: str) -> None:
+def test_soak_refuses_an_unreadable_state_and_keeps_it(world: Make, text: str) -> None:
     w = world()
     w.home.mkdir(parents=True)
     (w.home / "soak.json").write_text(text)

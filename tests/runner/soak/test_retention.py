@@ -15,7 +15,7 @@ def there(w: Any) -> list[str]:
     return sorted(p.name for p in w.home.iterdir() if p.is_dir())
 
 
-def test_the_oldest_runs_go_whole(world: Make) -> None:
+def test_retention_deletes_the_oldest_runs_completely(world: Make) -> None:
     w = world()
     soak = w.soak(keep={"runs": 3})
     w.pass_time(soak, step_s=600, days=6)
@@ -23,7 +23,7 @@ def test_the_oldest_runs_go_whole(world: Make) -> None:
     assert [n.deleted for n in soak.state.runs] == [True] * 3 + [False] * 3
 
 
-def test_days_are_obeyed_too(world: Make) -> None:
+def test_retention_keeps_days(world: Make) -> None:
     w = world()
     soak = w.soak(keep={"runs": 30, "days": 2})
     w.pass_time(soak, step_s=600, days=6)
@@ -31,7 +31,7 @@ def test_days_are_obeyed_too(world: Make) -> None:
 
 
 @pytest.mark.parametrize("ahead", [timedelta(days=365), timedelta(days=-365)])
-def test_a_clock_that_is_wrong_takes_no_run_away(world: Make, ahead: timedelta) -> None:
+def test_retention_wrong_clock_deletes_no_run(world: Make, ahead: timedelta) -> None:
     w = world()
     soak = w.soak(keep={"runs": 30, "days": 90})
     w.pass_time(soak, step_s=600, days=2)
@@ -44,7 +44,7 @@ def test_a_clock_that_is_wrong_takes_no_run_away(world: Make, ahead: timedelta) 
     assert len(there(w)) == len(w.begun) >= 10
 
 
-def test_after_a_long_pause_the_old_runs_go_once_new_ones_show_the_time(world: Make) -> None:
+def test_retention_after_a_long_pause_waits_for_new_runs(world: Make) -> None:
     w = world()
     soak = w.soak(keep={"runs": 30, "days": 4})
     w.pass_time(soak, step_s=600, days=3)
@@ -53,7 +53,7 @@ def test_after_a_long_pause_the_old_runs_go_once_new_ones_show_the_time(world: M
     assert there(w) == ["night-105", "night-106", "night-107", "night-108"]
 
 
-def test_the_last_good_run_stays_however_old(world: Make) -> None:
+def test_retention_keeps_the_last_passed_run(world: Make) -> None:
     w = world()
     soak = w.soak(keep={"runs": 2})
     w.pass_time(soak, step_s=600, days=2)
@@ -63,7 +63,7 @@ def test_the_last_good_run_stays_however_old(world: Make) -> None:
 
 
 @pytest.mark.parametrize("how", ["file", "incident", "json", "unreadable"])
-def test_a_run_that_a_person_marked_stays(world: Make, how: str) -> None:
+def test_retention_keeps_marked_runs(world: Make, how: str) -> None:
     w = world()
     soak = w.soak(keep={"runs": 2})
     w.pass_time(soak, step_s=600, days=1)
@@ -80,7 +80,7 @@ def test_a_run_that_a_person_marked_stays(world: Make, how: str) -> None:
     assert there(w) == ["night-101", "night-104", "night-105"]
 
 
-def test_runs_that_are_not_the_soaks_are_never_touched(world: Make) -> None:
+def test_retention_ignores_runs_of_others(world: Make) -> None:
     w = world()
     mine = w.home / "night-by-hand"
     mine.mkdir(parents=True)
@@ -90,7 +90,7 @@ def test_runs_that_are_not_the_soaks_are_never_touched(world: Make) -> None:
     assert there(w) == ["night-103", "night-by-hand"]
 
 
-def test_a_deletion_that_a_kill_cut_short_is_finished(world: Make) -> None:
+def test_retention_finishes_an_interrupted_deletion(world: Make) -> None:
     w = world()
     half = w.home / ".deleted-night-7" / "watch"
     half.mkdir(parents=True)

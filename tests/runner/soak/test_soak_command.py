@@ -54,7 +54,7 @@ def job(
         ("5/20 1 * * *", ["*-*-* 01:05,25,45:00 Europe/Berlin"]),
     ],
 )
-def test_systemds_calendar_says_what_the_cron_line_says(cron: str, calendar: list[str]) -> None:
+def test_emit_systemd_calendar_equals_the_cron_line(cron: str, calendar: list[str]) -> None:
     schedule = Schedule.model_validate({"cron": cron, "timezone": "Europe/Berlin"})
     assert on_calendar(schedule) == calendar
     if shutil.which("systemd-analyze") is None:
@@ -72,7 +72,7 @@ def test_systemds_calendar_says_what_the_cron_line_says(cron: str, calendar: lis
 
 @pytest.mark.parametrize("kind", ["systemd", "cron", "k8s"])
 @pytest.mark.parametrize("cron", ["0 2 L * *", "0 2 * * MON#2", "0 2 * * 5L"])
-def test_what_cannot_be_said_is_refused(kind: str, cron: str) -> None:
+def test_emit_refuses_cron_extensions(kind: str, cron: str) -> None:
     with pytest.raises(OptionError, match=r"L, W or #"):
         emit(job(cron), kind)
 
@@ -88,12 +88,12 @@ def test_what_cannot_be_said_is_refused(kind: str, cron: str) -> None:
         ("0 2 * * *", "UTC", False),
     ],
 )
-def test_a_night_that_others_skip_when_the_clocks_go_on_is_told(cron: str, zone: str, skips: bool) -> None:
+def test_emit_comments_on_a_start_skipped_by_a_clock_change(cron: str, zone: str, skips: bool) -> None:
     for kind in ("systemd", "k8s"):
         assert ("skips the run, `loadchaos soak` starts it at 0" in emit(job(cron, timezone=zone), kind)) == skips
 
 
-def test_units_are_what_systemd_accepts(tmp_path: Path) -> None:
+def test_emit_systemd_units_are_valid(tmp_path: Path) -> None:
     command = (sys.executable, "-m", "loadchaos", "soak", "a b.yaml", "--header", 'X=50% "$HOME"')
     text = emit(job(command=command, jitter="5m", catch_up="once", max_duration="4h"), "systemd")
     assert "Persistent=true\n" in text
@@ -113,7 +113,7 @@ def test_units_are_what_systemd_accepts(tmp_path: Path) -> None:
     assert ours == []
 
 
-def test_a_crontab_line_skips_or_queues_and_hides_its_percent_signs() -> None:
+def test_emit_cron_skips_or_queues_and_escapes_percent_signs() -> None:
     skip = emit(job(command=("loadchaos", "--header", "X=5%")), "cron").splitlines()[-1]
     assert "flock -n -E 0 /home/me/runs/.soak.cron loadchaos" in skip
     assert r"X=5\%" in skip
@@ -121,7 +121,7 @@ def test_a_crontab_line_skips_or_queues_and_hides_its_percent_signs() -> None:
     assert "it forgets missed starts" in emit(job(catch_up="once"), "cron")
 
 
-def test_a_cronjob_is_what_kubernetes_reads() -> None:
+def test_emit_k8s_cronjob_is_valid() -> None:
     text = emit(job("0 2 * * 5-7", jitter="5m", max_duration="1h"), "k8s")
     config, claim, cronjob = YAML(typ="safe").load_all(text)
     assert config["data"]["x.yaml"].strip() == PROFILE.strip()
@@ -140,24 +140,24 @@ def test_a_cronjob_is_what_kubernetes_reads() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "text"),
     [
         ("systemd", "# Write KEY=... into this file"),
         ("cron", "# Write KEY=... above the line"),
         ("k8s", 'kubectl create secret generic loadchaos-keys --from-literal=KEY="$KEY" --from-literal=HOOK'),
     ],
 )
-def test_keys_come_from_where_each_keeps_them(kind: str, told: str) -> None:
+def test_emit_takes_keys_from_the_right_place(kind: str, text: str) -> None:
     args = ["soak", "soak_nightly", "--emit", kind, "--target", "http://127.0.0.1:1"]
     done = CliRunner().invoke(main, [*args, "--api-key-env", "KEY", "--header", "X=y", "--notify", "env:HOOK"])
-    assert told in done.output
+    assert text in done.output
     if kind == "k8s":
         *_, cronjob = YAML(typ="safe").load_all(done.output)
         pod = cronjob["spec"]["jobTemplate"]["spec"]["template"]["spec"]
         assert pod["containers"][0]["env"][0]["valueFrom"]["secretKeyRef"]["key"] == "KEY"
 
 
-def test_the_shipped_profile_says_when_it_runs() -> None:
+def test_soak_next_prints_the_starts_of_the_shipped_profile() -> None:
     done = CliRunner().invoke(main, ["soak", "soak_nightly", "--next", "2"])
     assert done.exit_code == 0, done.output
     assert "At 02:00 every day, Europe/Berlin" in done.output
@@ -165,7 +165,7 @@ def test_the_shipped_profile_says_when_it_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "text"),
     [
         (["soak", "smoke"], "smoke has no schedule"),
         (["soak", "soak_nightly", "--once", "--next", "3"], "--once, --next and --emit exclude each other"),
@@ -174,10 +174,10 @@ def test_the_shipped_profile_says_when_it_runs() -> None:
         (["soak", "soak_nightly", "--dry-run"], "--next prints when"),
     ],
 )
-def test_mistakes_are_told_before_the_first_night(args: list[str], told: str) -> None:
+def test_soak_reports_mistakes_before_the_first_run(args: list[str], text: str) -> None:
     done = CliRunner().invoke(main, args)
     assert done.exit_code == 2
-    assert told in done.output
+    assert text in done.output
 
 
 # --- with real runs ---------------------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ def wait_for(what: Callable[[], Any], seconds: float = 60) -> Any:
 
 
 @pytest.mark.slow
-def test_a_run_outlives_its_killed_soak_and_the_next_one_notes_both(tmp_path: Path) -> None:
+def test_soak_killed_leaves_its_run_and_the_next_notes_both(tmp_path: Path) -> None:
     (tmp_path / "short.yaml").write_text(PROFILE)
     first = begin(tmp_path)
     wait_for(lambda: list(tmp_path.glob("runs/short-*/requests-*.jsonl")))
