@@ -51,6 +51,13 @@ def duration(seconds: float | None) -> str:
     return f"{minutes // 60} h" + (f" {minutes % 60} min" if minutes % 60 else "")
 
 
+def tick_duration(seconds: float) -> str:
+    """Format a round number of seconds for an axis: `50 ms`, `1.5 s`."""
+    if seconds >= 1 or seconds == 0:
+        return f"{seconds:g} s"
+    return f"{seconds * 1000:g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:g} µs"
+
+
 def _milliseconds(ms: float) -> str:
     if ms >= 99.95:
         return f"{ms:.0f}"

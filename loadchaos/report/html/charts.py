@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from loadchaos.report.formatting import clean, duration, percent
+from loadchaos.report.formatting import clean, duration, percent, tick_duration
 from loadchaos.report.html.plots import Plot, Value, plots
 from loadchaos.report.live_stats.series import Series, Span
 
@@ -352,7 +352,7 @@ def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 or float(value).is_integer() else f"{value:.2g}"
 
 
-_LABELS: dict[str, Callable[[float], str]] = {"": _short, "s": duration, "%": percent}
+_LABELS: dict[str, Callable[[float], str]] = {"": _short, "s": tick_duration, "%": percent}
 
 _STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400)
 

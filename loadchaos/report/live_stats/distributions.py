@@ -14,7 +14,7 @@ from typing import Any
 from loadchaos.core.latency import LatencyHistograms, sample_of
 from loadchaos.core.latency_names import quantile_label
 from loadchaos.core.stats import LogHistogram, bucket_middle
-from loadchaos.report.formatting import clean, duration, number, percent, plural
+from loadchaos.report.formatting import clean, duration, number, percent, plural, tick_duration
 
 FEWEST_BINS, MOST_BINS = 20, 80
 MOST = 24
@@ -157,15 +157,8 @@ def log_ticks(low: float, high: float, apart: float = 11) -> list[tuple[float, s
         at = round(100 * (math.log10(value) - low) / (high - low), 2)
         # Labels need space: on a phone a tenth of the width.
         if 0 <= at <= 100 and (not ticks or at - ticks[-1][0] > apart):
-            ticks.append((at, _short(value / _NS)))
+            ticks.append((at, tick_duration(value / _NS)))
     return ticks
-
-
-def _short(value_s: float) -> str:
-    """Format a round tick: `0.05` as `50 ms`."""
-    return (
-        f"{value_s:g} s" if value_s >= 1 else f"{value_s * 1000:g} ms" if value_s >= 1e-3 else f"{value_s * 1e6:g} µs"
-    )
 
 
 def lengths(totals: RunTotals) -> list[dict[str, str]]:

@@ -85,7 +85,7 @@ def _one(f: Mapping[str, Any], width: int) -> str:
     known = [known_text(k) for k in f.get("known") or []]
     rows += [_field("known" if n == 0 else "", k, width) for n, k in enumerate(known[:4])]
     if not known:
-        rows.append(_field("known", "no known issue", width))
+        rows.append(_field("known", "none that loadchaos knows", width))
     if len(known) > 4:
         rows.append(_field("", f"and {len(known) - 4} more (--json)", width))
     if remedy := remedy_text(f.get("remedy")):
