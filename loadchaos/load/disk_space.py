@@ -65,7 +65,7 @@ class DiskMonitor:
         self._next_s = now_s + _POLL_S
         try:
             disk = shutil.disk_usage(self._folder)
-        except OSError:  # the folder is gone: whoever writes there says so
+        except OSError:  # the folder is gone: its writers report that
             return None
         least = min(_LOW_BYTES, disk.total * _LOW_SHARE)
         low = disk.free < (least * _ENOUGH_FACTOR if self.low else least)

@@ -98,8 +98,8 @@ def test_rebuild_rejects_a_body_that_differs(sent: Sent) -> None:
 
 def test_rebuild_prefers_deaths_within_its_limit(sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
     failed, died, admitted = (sent.send(0, n) for n in (1, 2, 3))
-    room = len(sent.requests[died["id"]].body) + 10
-    monkeypatch.setattr(rebuild, "MAX_BYTES", room)
+    limit = len(sent.requests[died["id"]].body) + 10
+    monkeypatch.setattr(rebuild, "MAX_BYTES", limit)
     bodies = rebuild.store(sent.folder, [incident(1, [failed], kind="failure"), incident(2, [died], [admitted])])
     assert bodies[2][0]["body"] is not None
     assert "do not fit" in bodies[1][0]["why"]

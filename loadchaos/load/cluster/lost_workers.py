@@ -68,7 +68,7 @@ def unsent_share(plan: Path, worker: int, rows: Path, begins: PhaseBegins) -> Sh
             continue
         begin_ns = begins.phases.get(phase.index)
         if begins.stopped_ns is not None and (begin_ns is None or not phase.open):
-            continue  # nobody knows how far the others would have got
+            continue  # how far the others would have got is unknown
         for step in steps:
             due_ns = (begin_ns or 0) + int(((step.due_s or 0.0) - phase.behind_s) * 1e9)
             if begins.stopped_ns is not None and due_ns > begins.stopped_ns:

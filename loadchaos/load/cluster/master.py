@@ -105,7 +105,7 @@ class Coordinator:
             (messages.DONE, self._on_done),
         ):
             runner.register_message(kind, listener)
-        spawn(self._watch)
+        spawn(self._run)
 
     # --- who comes ----------------------------------------------------------------------------------------------------
 
@@ -225,7 +225,7 @@ class Coordinator:
 
     # --- watching over them -------------------------------------------------------------------------------------------
 
-    def _watch(self) -> None:
+    def _run(self) -> None:
         try:
             while not self._ended:
                 self._pass_commands()

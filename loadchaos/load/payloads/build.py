@@ -62,9 +62,11 @@ def _fit(draft: Draft, facts: Facts, rng: Rng) -> None:
         write_prompt(draft, facts, allowed, rng)
         prompt_tokens = allowed + draft.image_tokens
     if prompt_tokens + _output_tokens(draft.output) > sequence > prompt_tokens:
-        room = sequence - prompt_tokens
-        draft.notes.append(f"{room} tokens of output in place of {_output_tokens(draft.output)}: the server's limit")
-        draft.output = replace(draft.output, **{"exact" if draft.output.exact else "max": room})
+        remaining = sequence - prompt_tokens
+        draft.notes.append(
+            f"{remaining} tokens of output in place of {_output_tokens(draft.output)}: the server's limit"
+        )
+        draft.output = replace(draft.output, **{"exact" if draft.output.exact else "max": remaining})
 
 
 def _request(draft: Draft, step: Step, facts: Facts) -> Request:

@@ -210,7 +210,7 @@ def _routes(web_ui: auth.WebUi, view: RunView, token: str) -> None:
         as_text = "text/plain" if not name.endswith((".html", ".json")) else None
         return send_from_directory(folder, name, mimetype=as_text, max_age=0)
 
-    @web_ui.app.route("/loadchaos/cockpit.js")
+    @web_ui.app.route("/loadchaos/webui.js")
     def script() -> Response:
         return send_from_directory(Path(__file__).parent, "webui.js", mimetype="text/javascript", max_age=0)
 
@@ -251,7 +251,7 @@ def _hooks(app: Flask, environment: Environment, view: RunView, token: str) -> N
             response.set_data(json.dumps({**(response.json or {}), **fresh}))
         elif request.path == "/" and response.status_code == 200 and response.mimetype == "text/html":
             script = (
-                f"<script>window.loadchaos={{token:{json.dumps(token)}}}</script><script src='./loadchaos/cockpit.js'>"
+                f"<script>window.loadchaos={{token:{json.dumps(token)}}}</script><script src='./loadchaos/webui.js'>"
             )
             page = response.get_data(as_text=True).replace("</body>", f"{script}</script></body>")
             response.set_data(page)

@@ -341,7 +341,7 @@ class Completion:
             self.outcome_events.append(OutcomeEvent("finish_error", self.text[-MAX_ERROR_CHARS:]))
         elif "abort" in reason:
             self.outcome_events.append(OutcomeEvent("finish_abort", f"unrequested finish_reason {reason}"))
-        # A reason of the server's own making (repetition, eos_token) is told in the row, and no fault by itself.
+        # A reason that only this server uses (repetition, eos_token) is recorded in the row, and is no fault by itself.
 
     def _record_token(self, at_ns: int, *, answer: bool) -> None:
         self.chunks += 1

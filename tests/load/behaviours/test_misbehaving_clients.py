@@ -112,12 +112,12 @@ def ask(
     **options: Any,
 ) -> Reply:
     mine = slot or Slot(Origin(server.url))
-    shelf = BEHAVIOURS[behaviour]
-    model: BaseModel = shelf.Options.model_validate(options)
-    sending = wire_request(mine.target, BODY, limits=limits, options=model, seed=seed, fresh=shelf.FRESH)
+    client = BEHAVIOURS[behaviour]
+    model: BaseModel = client.Options.model_validate(options)
+    wire = wire_request(mine.target, BODY, limits=limits, options=model, seed=seed, fresh=client.FRESH)
     try:
-        with swept(Exchange(sending, mine, Progress())) as call:
-            return shelf.act(call)
+        with swept(Exchange(wire, mine, Progress())) as call:
+            return client.act(call)
     finally:
         if slot is None:
             mine.close()
@@ -227,13 +227,13 @@ def test_half_open_may_leave_with_a_reset(server: Recorder) -> None:
 
 def test_half_open_wakes_up_when_the_load_stops(server: Recorder) -> None:
     slot = Slot(Origin(server.url))
-    shelf = BEHAVIOURS["half_open"]
-    options = shelf.Options.model_validate({"hold": "60s"})
-    sending = wire_request(slot.target, BODY, path="/x", options=options, fresh=True)
-    call = Exchange(sending, slot, Progress())
+    client = BEHAVIOURS["half_open"]
+    options = client.Options.model_validate({"hold": "60s"})
+    wire = wire_request(slot.target, BODY, path="/x", options=options, fresh=True)
+    call = Exchange(wire, slot, Progress())
     stopper = threading.Timer(0.1, call.end, ("hung_up", "stopped"))
     stopper.start()
-    assert shelf.act(call).outcome == "aborted"
+    assert client.act(call).outcome == "aborted"
     stopper.join()
 
 

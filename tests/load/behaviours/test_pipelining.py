@@ -25,7 +25,7 @@ def answer(request_id: str) -> bytes:
 
 
 def asked(says: Callable[[socket.socket], None], limits: WireTimeouts | None = None) -> list[Reply]:
-    """Send three requests to a server that reads them all and then runs `says`."""
+    """Send three requests to a server that reads them all, then runs `says`."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:

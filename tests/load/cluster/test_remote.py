@@ -242,7 +242,7 @@ def test_worker_link_finishes_only_when_the_master_has_every_row(tmp_path: Path)
 
 
 class Through(Wire):
-    """A worker's runner whose messages reach a master, and the master's answers it."""
+    """A worker's runner whose messages reach a master, which answers it."""
 
     def __init__(self, master: Master) -> None:
         super().__init__()
@@ -291,7 +291,7 @@ def test_worker_link_applies_commands_once_and_in_order(tmp_path: Path) -> None:
     assert written == ["pause", "resume"]
 
 
-# --- clocks, shares, luggage ----------------------------------------------------------------------------------------------
+# --- clocks, shares, bundles ----------------------------------------------------------------------------------------------
 
 
 def test_master_clock_uses_the_shortest_round_trip_of_a_minute() -> None:

@@ -140,7 +140,10 @@ def test_build_does_not_fit_a_step_that_expects_a_refusal(facts: Facts, step: St
 
 
 def test_build_applies_lmdeploys_bound_to_prompt_and_answer(facts: Facts, step: Steps) -> None:
-    """Its `max_session_len`: 19 of 21 blocks of 64 since 0.12, and what an answer has beyond is cut without a word."""
+    """Test `max_session_len`: 19 of 21 blocks of 64 tokens since 0.12.
+
+    It cuts longer answers silently.
+    """
     small = replace(
         facts, dialect="lmdeploy", version="0.18", max_model_len=None, capacity_tokens=1344, input_limit=1216
     )
@@ -241,8 +244,8 @@ def test_near_limit_uses_the_smaller_limit_or_the_profiles(facts: Facts, step: S
 
 def test_near_limit_bounds_the_answer_by_the_kv_cache(facts: Facts, step: Steps) -> None:
     small = replace(facts, dialect="lmdeploy", version="0.18", max_model_len=16384, input_limit=10880)
-    for margin, room in ((-40, 39), (-20, 19), (-1, 1)):
-        for output, asked in (("one", 1), ("edge", room), ("over", room + 64)):
+    for margin, limit in ((-40, 39), (-20, 19), (-1, 1)):
+        for output, asked in (("one", 1), ("edge", limit), ("over", limit + 64)):
             variant = near_limit.Options(rung=near_limit.Rung.model_validate({"margin": margin, "output": output}))
             request = build(step({"near_limit": variant}), small)
             assert (request.tokens, request.max_tokens) == (10881 + margin, asked)

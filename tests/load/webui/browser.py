@@ -60,7 +60,10 @@ class Browser:
         os.close(self._out)
 
     def ask(self, method: str, **params: Any) -> Any:
-        """One command and its result; what the page complained of and asked for meanwhile is in `errors` and `requests`."""
+        """Send a command and return its result.
+
+        Errors and requests of the page in the meantime are in `errors` and `requests`.
+        """
         self._n += 1
         message = {"id": self._n, "method": method, "params": params}
         if self._session:
@@ -105,7 +108,10 @@ class Browser:
         return got["result"].get("value")
 
     def until(self, expression: str, what: str, timeout_s: float = LIMIT_S) -> Any:
-        """The expression's first true value; a page that is still being made has none."""
+        """Wait for an expression to be true and return its value.
+
+        A page that is still loading has none.
+        """
         deadline = time.monotonic() + timeout_s
         found = f"const v = {expression}; return v instanceof Node || v"
         tried = f"(() => {{ try {{ {found} }} catch (e) {{ return null }} }})()"

@@ -49,7 +49,7 @@ class Events:
 
 
 class FakeUi:
-    """As much of locust.web.WebUI as is extended: its routes are Locust's, in a line each."""
+    """The part of locust.web.WebUI that is extended, with Locust's routes."""
 
     web_login = False
     port = PORT

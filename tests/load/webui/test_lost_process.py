@@ -18,7 +18,10 @@ pytestmark = pytest.mark.slow
 
 
 def loaded(session: Session, processes: int) -> list[dict[str, Any]]:
-    """Press Start, wait until all load processes send; the headers of what they write."""
+    """Press Start and wait until all load processes send.
+
+    Returns their headers.
+    """
     form = {"user_count": "10", "spawn_rate": "10"}
     deadline = time.monotonic() + 90
     assert httpx.post(f"{session.url}swarm", data=form, trust_env=False, timeout=30).json()["success"]

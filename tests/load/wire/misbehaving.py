@@ -82,7 +82,10 @@ def reset(peer: Peer) -> None:
 
 @dataclass
 class Misbehaving:
-    """`modes` maps a path's first part to what the peer is told; bytes are sent and the connection is kept."""
+    """A running server; `modes` maps a path's first part to its behaviour.
+
+    A mode of bytes is sent as it is, and the connection is kept.
+    """
 
     modes: dict[str, bytes | Callable[[Peer], None]] = field(default_factory=dict)
     port: int = 0
@@ -162,7 +165,7 @@ def choice(index: int, finish: str | None, **fields: object) -> bytes:
 
 
 def idle_close(good: bytes) -> Callable[[Peer], None]:
-    """The first answer is whole and the connection closed behind it without a word; later ones stay open."""
+    """Close after the first complete answer; keep later connections open."""
     first = threading.Event()
 
     def act(peer: Peer) -> None:

@@ -43,7 +43,7 @@ FRAME = st.sampled_from(
 
 @st.composite
 def streams(draw: st.DrawFn) -> bytes:
-    """Runs of events of one form, as servers send them, now and then disturbed."""
+    """Draw runs of events of one form, sometimes disturbed by others."""
     stream = b""
     for _ in range(draw(st.integers(1, 3))):
         form, frame = draw(FORM), draw(FRAME)
@@ -71,7 +71,7 @@ def read(stream: bytes, cuts: list[int], *, learning: bool) -> dict[str, Any]:
 
 
 def frames(stream: bytes) -> list[int]:
-    """Where events end: a server writes each by itself."""
+    """Offsets at which events end; a server writes each by itself."""
     return [n + 2 for n in range(len(stream)) if stream.startswith(b"\n\n", n)]
 
 

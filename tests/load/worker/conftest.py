@@ -27,7 +27,10 @@ Row = dict[str, Any]
 
 @dataclass
 class Server:
-    """Answers each chat request with `tokens` tokens, `gap_s` apart; holds answers back while `hold` is set."""
+    """A server that sends `tokens` tokens per request, `gap_s` apart.
+
+    It holds answers back while `hold` is set.
+    """
 
     port: int = 0
     tokens: int = 4

@@ -18,7 +18,7 @@ S = 1_000_000_000
 
 @dataclass
 class Paced:
-    """A server that answers requests one after the other and records token times."""
+    """A server that answers one request at a time and records token times."""
 
     url: str
     left_ns: dict[str, list[int]] = field(default_factory=dict)
