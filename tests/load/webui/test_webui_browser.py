@@ -119,7 +119,7 @@ def test_web_ui_start_attack_death_incident_edit_stop_and_start_again(
     assert browser.errors == []
 
     browser.open(report)
-    assert "edited by hand while it went" in browser.js("document.body.innerText")
+    assert "changed by hand during the run" in browser.js("document.body.innerText")
     assert session.end() in (0, 3)  # the last run was stopped at once: whether it proved something is the verdict's
 
 
