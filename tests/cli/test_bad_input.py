@@ -192,7 +192,7 @@ def test_run_reports_a_target_that_refuses_the_connection(tmp_path: Path) -> Non
         port = s.getsockname()[1]
     done = loadchaos("run", profile(tmp_path), "--target", f"127.0.0.1:{port}", "--wait-ready", "1s", cwd=tmp_path)
     assert done.returncode == 4, done.stderr
-    assert "is it running" in done.stderr
+    assert "check that it runs" in done.stderr
 
 
 TARGETS = [
