@@ -238,5 +238,5 @@ def _print_signatures(found: list[dict[str, Any]], *, as_json: bool) -> None:
 
 
 def _listed_title(title: str) -> str:
-    """A title without values: the frame is left out, and other values are in angle brackets."""
+    """Title without the frame and with other values in angle brackets."""
     return re.sub(r"\{(\w+)\}", r"<\1>", title.replace(" in {frame}", ""))

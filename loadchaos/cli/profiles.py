@@ -30,7 +30,7 @@ def profile_of(name: str, overrides: Sequence[str]) -> Profile:
     from loadchaos.load import registry
     from loadchaos.profile.profile import load
 
-    return load(resources.profile(name), registry.whole(), overrides)
+    return load(resources.profile(name), registry.full_registry(), overrides)
 
 
 def _profile_argument(command: Callable[..., Any]) -> Callable[..., Any]:

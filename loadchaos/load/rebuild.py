@@ -153,7 +153,7 @@ class _BodyStore:
         return chosen
 
     def _steps(self, keys: set[tuple[int, int]]) -> Iterator[tuple[tuple[int, int], Step]]:
-        profile: Profile = from_mapping(self._plan["profile"], registry.of_traffic())
+        profile: Profile = from_mapping(self._plan["profile"], registry.traffic_registry())
         for phase in sorted({phase for phase, _ in keys}):
             steps = {step for of, step in keys if of == phase and step - phase * PHASE_STRIDE < _MAX_STEPS}
             if not steps or phase >= len(profile.load):

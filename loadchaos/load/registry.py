@@ -10,7 +10,7 @@ from loadchaos.load.payloads import PAYLOADS
 from loadchaos.profile.profile import Registry
 
 
-def of_traffic() -> Registry:
+def traffic_registry() -> Registry:
     """Registry of payloads and behaviours.
 
     Enough for a plan that was validated before.
@@ -21,7 +21,7 @@ def of_traffic() -> Registry:
     )
 
 
-def whole() -> Registry:
+def full_registry() -> Registry:
     """Registry of all names; a user's profile is validated against it."""
     from loadchaos.server.dialects import DIALECTS
     from loadchaos.simulator.defects import DEFECTS  # the embedded server is no part of a worker
@@ -29,7 +29,7 @@ def whole() -> Registry:
     defects: dict[str, set[str]] = {}
     for name, defect in DEFECTS.items():
         defects.setdefault(defect.dialect, set()).add(name)
-    traffic = of_traffic()
+    traffic = traffic_registry()
     return Registry(
         payloads=traffic.payloads,
         behaviours=traffic.behaviours,

@@ -37,7 +37,7 @@ async def discover_server(request: Mapping[str, Any]) -> Facts:
         AuthorizationError: the profile's requests can harm the server, and LOADCHAOS_AUTHORIZE does not name it.
         OptionError: `ca` holds no certificate.
     """
-    profile = from_mapping(request["profile"], registry.of_traffic())
+    profile = from_mapping(request["profile"], registry.traffic_registry())
     tokenizer = LocalTokenizer.load(profile.target.tokenizer) if profile.target.tokenizer else None
     calibration = requirements.calibration_request(profile, request.get("model"), request.get("api_key_env"), tokenizer)
     base = calibrate.parse_target(request["base_url"])

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from loadchaos.load.disk_space import REQUEST_BYTES, SECOND_BYTES, DiskEstimate, estimate
-from loadchaos.load.registry import whole
+from loadchaos.load.registry import full_registry
 from loadchaos.profile.profile import Profile, from_mapping
 
 TEXT = {"name": "text", "payload": {"text": {"tokens": 16}}, "output": {"max": 8}}
 
 
 def profile(*load: dict[str, Any]) -> Profile:
-    return from_mapping({"name": "p", "traffic": [TEXT], "load": list(load)}, whole())
+    return from_mapping({"name": "p", "traffic": [TEXT], "load": list(load)}, full_registry())
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.model import Facts, Request, Step
 from loadchaos.load import payloads, rebuild
-from loadchaos.load.registry import of_traffic
+from loadchaos.load.registry import traffic_registry
 from loadchaos.profile.profile import from_mapping
 from loadchaos.profile.steps import of_phase
 
@@ -42,7 +42,7 @@ class Sent:
         self.folder = RunFolder(path)
         self.folder.plan.write_text(json.dumps({"profile": PROFILE, "seed": 3}))
         self.folder.facts.write_text(json.dumps(FACTS.to_json()))
-        self.profile = from_mapping(PROFILE, of_traffic())
+        self.profile = from_mapping(PROFILE, traffic_registry())
         self.rows = Writer(self.folder.requests(0), "worker")
         self.requests: dict[str, Request] = {}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from loadchaos.load.registry import whole
+from loadchaos.load.registry import full_registry
 from loadchaos.profile.profile import Profile, Registry, load
 
 GOOD = """
@@ -19,7 +19,7 @@ load:
 
 @pytest.fixture(scope="session")
 def registry() -> Registry:
-    return whole()
+    return full_registry()
 
 
 @pytest.fixture

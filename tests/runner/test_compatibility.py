@@ -12,7 +12,7 @@ import pytest
 
 from loadchaos.core.errors import TargetError
 from loadchaos.core.model import Facts
-from loadchaos.load.registry import of_traffic
+from loadchaos.load.registry import traffic_registry
 from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.runner import compatibility
 from loadchaos.runner.prepare import facts_line
@@ -31,7 +31,7 @@ def refused(text: str, status: int = 400) -> httpx.Response:
 def profile(*payloads: dict[str, Any], attacks: Any = (), **more: Any) -> Profile:
     traffic = [{"name": f"t{i}", "payload": p, **more} for i, p in enumerate(payloads)]
     load = [{"users": 1, "requests": 1}]
-    return from_mapping({"name": "p", "traffic": traffic, "load": load, "attacks": list(attacks)}, of_traffic())
+    return from_mapping({"name": "p", "traffic": traffic, "load": load, "attacks": list(attacks)}, traffic_registry())
 
 
 def tried(wanted: Profile, answer: httpx.Response, dialect: str = "vllm") -> list[dict[str, Any]]:

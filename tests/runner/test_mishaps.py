@@ -14,7 +14,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from loadchaos.load.registry import whole
+from loadchaos.load.registry import full_registry
 from loadchaos.profile.profile import from_mapping
 from loadchaos.runner.options import Options
 from loadchaos.runner.pause_gate import PauseGate
@@ -63,7 +63,7 @@ def test_bug_of_ours_ends_in_a_verdict_and_a_traceback_file(
 
 
 async def _run_and_clean_up(options: Options, stop: Any, broken: list[Any]) -> Any:
-    result = await run(from_mapping(PROFILE, whole()), options)
+    result = await run(from_mapping(PROFILE, full_registry()), options)
     if stop is not None:  # what the test kept from being stopped
         server, args, more = broken[0]
         await stop(server, *args, **more)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from loadchaos.core.errors import AuthorizationError
-from loadchaos.load.registry import whole
+from loadchaos.load.registry import full_registry
 from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.runner.options import Options, target_spec
 
@@ -21,7 +21,7 @@ def harmful(target: dict[str, Any]) -> Profile:
             "traffic": [{"name": "text", "payload": {"text": {"tokens": 16}}}],
             "load": [{"users": 1, "requests": 1}],
         },
-        whole(),
+        full_registry(),
     )
 
 

@@ -17,7 +17,7 @@ from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
 from loadchaos.core.ledger.writer import Writer
 from loadchaos.core.model import Facts
-from loadchaos.load.registry import whole
+from loadchaos.load.registry import full_registry
 from loadchaos.load.worker.worker_plan import WorkerPlan
 from loadchaos.profile.profile import Profile, from_mapping
 from loadchaos.profile.steps import steps
@@ -46,7 +46,7 @@ def plan_of(part: Profile, found: ResumePoint, workers: int) -> dict[str, Any]:
 
 
 def profile(*load: dict[str, Any]) -> Profile:
-    return from_mapping({"name": "p", "traffic": [TEXT], "load": list(load)}, whole())
+    return from_mapping({"name": "p", "traffic": [TEXT], "load": list(load)}, full_registry())
 
 
 def interrupted(

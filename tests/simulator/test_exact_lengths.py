@@ -9,7 +9,7 @@ import pytest
 
 from loadchaos.core.model import Facts, Request
 from loadchaos.load.payloads import build
-from loadchaos.load.registry import of_traffic
+from loadchaos.load.registry import traffic_registry
 from loadchaos.profile.profile import Profile, load
 from loadchaos.profile.steps import steps
 from loadchaos.server.discovery import calibrate, chat_tokens
@@ -39,7 +39,7 @@ HEAD = "name: exact\nload: [{users: 1, requests: 90}]\ntraffic:"
 
 def profile(path: Path, text: str) -> Profile:
     path.write_text(HEAD + text)
-    return load(path, of_traffic())
+    return load(path, traffic_registry())
 
 
 async def counted(url: str, asked: Profile) -> tuple[Facts, list[tuple[Request, int | None]]]:

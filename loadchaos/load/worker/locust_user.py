@@ -197,7 +197,7 @@ def from_profile(
     Raises:
         ProfileError: The profile is invalid.
     """
-    profile = load(resources.profile(name), registry.of_traffic())
+    profile = load(resources.profile(name), registry.traffic_registry())
     plan = {
         "profile": {**profile.to_json(), "load": _ENDLESS_LOAD}, "seed": seed, "model": model, "api_key_env": api_key_env,
         "headers": dict(headers or {}), "folder": "",

@@ -102,7 +102,7 @@ class WorkerPlan:
         self.target = Origin(
             plan["base_url"], TlsSettings.from_json(plan.get("tls")).context(), (via[0], int(via[1])) if via else None
         )
-        self.profile: Profile = from_mapping(plan["profile"], registry.of_traffic())
+        self.profile: Profile = from_mapping(plan["profile"], registry.traffic_registry())
         limits = self.profile.limits
         self.limits = WireTimeouts(
             int(limits.first_byte * 1e9), int(limits.between_bytes * 1e9), int(limits.total * 1e9)
