@@ -103,13 +103,13 @@ def _output(traffic: Traffic) -> str:
     several = " per answer" if _answers(traffic) > 1 else ""
     if bounds is None:
         if output.exact:
-            return f"exactly {output.exact} tokens{several}"
-        return f"at most {output.max} tokens{several}"
+            return f"exactly {_tokens(output.exact)}{several}"
+        return f"at most {_tokens(output.max)}{several}"
     known = [n for n in bounds if n is not None]
     if len(known) < len(bounds):
         share = f" for {len(bounds) - len(known)} of {len(bounds)} requests" if known else ""
         return f"no limit in the profile{share}"
-    return f"at most {max(known):g} tokens{several}"
+    return f"at most {_tokens(max(known))}{several}"
 
 
 def _output_bounds(traffic: Traffic) -> Sequence[float | None] | None:
@@ -333,6 +333,12 @@ def _first_requests(profile: Profile, seed: int) -> Iterator[str]:
         due = "when a user is free" if step.due_s is None else f"at {step.due_s:.3f} s"
         behaviour = "" if step.behaviour == "plain" else f", behaviour {step.behaviour}"
         yield f"  {step.index}: {step.traffic}, {due}{behaviour}"
+
+
+def _tokens(n: object) -> str:
+    """A number or a range of tokens."""
+    text = f"{n:g}" if isinstance(n, float) else str(n)
+    return f"{text} token{'' if text == '1' else 's'}"
 
 
 def _times(n: int) -> str:
