@@ -94,7 +94,7 @@ def html(trend: SoakTrend) -> str:
         profile=clean(trend.profile, 80),
         width=_WIDTH,
         height=_HEIGHT,
-        figures=[_drawn(name, runs) for name in names],
+        figures=[_figure_chart(name, runs) for name in names],
         rates=[
             {
                 "name": n,
@@ -126,7 +126,7 @@ def _row(n: TrendRun) -> dict[str, Any]:
     }
 
 
-def _drawn(name: str, runs: tuple[TrendRun, ...]) -> dict[str, Any]:
+def _figure_chart(name: str, runs: tuple[TrendRun, ...]) -> dict[str, Any]:
     """Points and bands of one figure on a plane of 600 x 60 that begins at 0."""
     figures = [n.figures.get(name) for n in runs]
     top = max([max(f.value, f.high or 0.0) for f in figures if f is not None], default=1.0) * 1.05 or 1.0

@@ -144,7 +144,7 @@ def _summary(incident: Mapping[str, Any], name: str) -> list[str]:
     ]
     known = [known_text(k) for k in incident.get("known") or []]
     rows += [f"- **known issue**: {k}" for k in known] or ["- **known issue**: none that loadchaos knows"]
-    rows += [f"- **sign**: {_span(s)}" for s in (incident.get("signs") or [])[:10]]
+    rows += [f"- **observed**: {_span(s)}" for s in (incident.get("signs") or [])[:10]]
     return [r for r in rows if r]
 
 

@@ -54,7 +54,7 @@ _PER_REPLICA = len(STATES) + 4
 Group = tuple[str, list[TrafficStats]]
 
 
-class _Page:
+class _MetricsPage:
     """Samples by family, each with the label of the run."""
 
     def __init__(self, run: str) -> None:
@@ -202,7 +202,7 @@ class Exporter:
 
 def families(fold: Fold, run: str, now_ns: int | None = None) -> list[Metric]:
     """Build all families of the page as of `now_ns` (default: the newest row)."""
-    page = _Page(run)
+    page = _MetricsPage(run)
     for name, group in _bounded_traffic(fold):
         _requests(page, name, group)
         for kind in ("ttft", "itl", "e2e"):
@@ -228,7 +228,7 @@ def _bounded_traffic(fold: Fold) -> list[Group]:
     return [*groups, (OTHER, rest)] if rest else groups
 
 
-def _requests(page: _Page, name: str, group: list[TrafficStats]) -> None:
+def _requests(page: _MetricsPage, name: str, group: list[TrafficStats]) -> None:
     outcomes: Counter[str] = Counter()
     for t in group:
         outcomes.update(t.outcomes)
@@ -258,7 +258,7 @@ def _cumulative(parts: Sequence[BucketHistogram]) -> list[Any]:
     return buckets
 
 
-def _states(page: _Page, fold: Fold) -> None:
+def _states(page: _MetricsPage, fold: Fold) -> None:
     counts: Counter[tuple[str, str]] = Counter()
     names = list(fold.states)
     for i, name in enumerate(names):
@@ -281,7 +281,7 @@ def _states(page: _Page, fold: Fold) -> None:
 _ROLES = ("api_server", "engine_core", "worker")
 
 
-def _findings(page: _Page, fold: Fold) -> None:
+def _findings(page: _MetricsPage, fold: Fold) -> None:
     counts: Counter[tuple[str, str, str]] = Counter()
     # Only named failures: an open death can change its id, and a counter must not disappear.
     for n, f in enumerate(fold.failures.values()):
@@ -306,7 +306,7 @@ def _issue(incident: Mapping[str, Any]) -> str:
     return f"{found[1]}/issues/{found[2]}" if found else ""
 
 
-def _attacks(page: _Page, fold: Fold) -> None:
+def _attacks(page: _MetricsPage, fold: Fold) -> None:
     in_force = Counter(a.name for a in fold.in_force.values())
     planned = (fold.run.get("terms") or {}).get("attacks") or ()
     names = list(dict.fromkeys([*map(str, planned), *(n for n, _ in fold.attacks), *in_force]))
@@ -324,7 +324,7 @@ def _attacks(page: _Page, fold: Fold) -> None:
         page.add("loadchaos_attacks_in_force", [name], force[name])
 
 
-def _generator(page: _Page, fold: Fold) -> None:
+def _generator(page: _MetricsPage, fold: Fold) -> None:
     whys: Counter[str] = Counter(dict.fromkeys(_WHYS, 0))
     for why, n in fold.missed.items():
         whys[why if why in _WHYS else OTHER] += n
@@ -356,7 +356,7 @@ _DEVICE_METRICS: Mapping[str, tuple[str, Callable[[Iterable[float]], float]]] = 
 }
 
 
-def _devices(page: _Page, fold: Fold) -> None:
+def _devices(page: _MetricsPage, fold: Fold) -> None:
     """Add device metrics over all hosts.
 
     Series per GPU come from the GPU exporter itself.
@@ -367,7 +367,7 @@ def _devices(page: _Page, fold: Fold) -> None:
             page.add(name, [], aggregate(values))
 
 
-def _run(page: _Page, fold: Fold) -> None:
+def _run(page: _MetricsPage, fold: Fold) -> None:
     run, target = fold.run, fold.run.get("target") or {}
     info = [str(run.get("profile", "")), str(target.get("kind", "")), str(run.get("version", ""))]
     page.add("loadchaos_run_info", info, 1)
@@ -379,7 +379,7 @@ def _run(page: _Page, fold: Fold) -> None:
             page.add("loadchaos_limit_seconds", [name], limits[name])
 
 
-def _server(page: _Page, fold: Fold, now_ns: int | None) -> None:
+def _server(page: _MetricsPage, fold: Fold, now_ns: int | None) -> None:
     # By all engines seen in this run, not by those alive now: an engine keeps its label when another dies.
     engines = list(fold.server)
     names = sorted({n for values in fold.server.values() for n in values if _NAME.fullmatch(n)})[:_SERVER_NAMES]

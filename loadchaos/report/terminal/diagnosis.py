@@ -42,12 +42,16 @@ def render(
     deaths = [f for f in failures if f["severity"] in _DEADLY]
     others = [f for f in failures if f["severity"] not in _DEADLY]
     parts = [f"{read}: {_counts(deaths, others)}"]
-    parts += [_one(f, width) for f in deaths[:_MOST_DEATHS]]
+    parts += [_failure_text(f, width) for f in deaths[:_MOST_DEATHS]]
     if len(deaths) > _MOST_DEATHS:
         rest = ", ".join(dict.fromkeys(str(f["id"]) for f in deaths[_MOST_DEATHS:]))
         parts.append(f"  {number(len(deaths) - _MOST_DEATHS)} more: {rest}")
     if others:
-        few = [_one(f, width) for f in others] if not deaths and len(others) <= 2 else [_list(others, width)]
+        few = (
+            [_failure_text(f, width) for f in others]
+            if not deaths and len(others) <= 2
+            else [_others_text(others, width)]
+        )
         parts += few
     parts.append(_field("send", _to_send(failures[0], lines, version, marks), width))
     return "\n".join(parts)
@@ -61,7 +65,7 @@ def _counts(deaths: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, A
     return ", ".join(parts)
 
 
-def _one(f: Mapping[str, Any], width: int) -> str:
+def _failure_text(f: Mapping[str, Any], width: int) -> str:
     where = f"line {number(f['evidence']['line'])}"
     where += f", {clean(f['process'], 60)}" if f.get("process") else ""
     where += f", at {f['at']}" if f.get("at") else ""
@@ -93,7 +97,7 @@ def _one(f: Mapping[str, Any], width: int) -> str:
     return "\n".join(rows)
 
 
-def _list(others: Sequence[Mapping[str, Any]], width: int) -> str:
+def _others_text(others: Sequence[Mapping[str, Any]], width: int) -> str:
     rows: list[str] = []
     for f in others[:_MOST_OTHERS]:
         times = f" x{number(f['repeats'] + 1)}" if f.get("repeats") else ""

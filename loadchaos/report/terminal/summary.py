@@ -54,7 +54,7 @@ def render(verdict: Mapping[str, Any], folder: Path, *, color: bool = False, wid
 
     Paths and addresses are never broken.
     """
-    page = _Page(max(40, width), color)
+    page = _TextPage(max(40, width), color)
     _headline(page, verdict)
     failures = sorted(verdict.get("failures") or [], key=worst_first)
     for i, failure in enumerate(failures, 1):
@@ -69,7 +69,7 @@ def render(verdict: Mapping[str, Any], folder: Path, *, color: bool = False, wid
     return page.text()
 
 
-class _Page:
+class _TextPage:
     """Lines of text with or without colour.
 
     Foreign text goes through `clean` before it gets here.
@@ -131,7 +131,7 @@ def _cut(text: str, size: int) -> str:
     return text if len(text) <= size else text[: size - 1] + "…"
 
 
-def _headline(page: _Page, verdict: Mapping[str, Any]) -> None:
+def _headline(page: _TextPage, verdict: Mapping[str, Any]) -> None:
     result, color = _VERDICT.get(str(verdict.get("verdict")), ("UNKNOWN", "yellow"))
     first = f"{page.paint(result, color, 'bold')}  {page.paint(clean(verdict.get('profile'), 60), 'bold')}  "
     page.wrap(f"{one_line(verdict)} (exit code {verdict.get('exit_code', '?')})", len(result) + 2, first)
@@ -143,7 +143,7 @@ def _headline(page: _Page, verdict: Mapping[str, Any]) -> None:
         page.wrap(clean(note, 400), len(result) + 2)
 
 
-def _failure(page: _Page, verdict: Mapping[str, Any], folder: Path, i: int, failure: Mapping[str, Any]) -> None:
+def _failure(page: _TextPage, verdict: Mapping[str, Any], folder: Path, i: int, failure: Mapping[str, Any]) -> None:
     blamed = is_server_fault(failure) and not failure.get("accepted")
     page.line()
     times = f", {number(failure['count'])} times" if (failure.get("count") or 0) > 1 else ""
@@ -168,7 +168,7 @@ def _failure(page: _Page, verdict: Mapping[str, Any], folder: Path, i: int, fail
         page.field("incident", short_path(folder, incidents[0]) + others)
 
 
-def _rules(page: _Page, verdict: Mapping[str, Any]) -> None:
+def _rules(page: _TextPage, verdict: Mapping[str, Any]) -> None:
     if verdict.get("exit_code") in (2, 4):
         page.line()
         page.wrap("No load was sent, so no expectation was tested.")
@@ -185,7 +185,7 @@ def _rules(page: _Page, verdict: Mapping[str, Any]) -> None:
                 page.wrap(f"-> {advice}", 11, "        ")
 
 
-def _outcomes(page: _Page, verdict: Mapping[str, Any]) -> None:
+def _outcomes(page: _TextPage, verdict: Mapping[str, Any]) -> None:
     total = {o: n for o, n in (verdict.get("outcomes") or {}).items() if n}
     by_traffic = {t: outcome_counts(c) for t, c in (verdict.get("by_traffic") or {}).items()}
     names = [o for o in OUTCOMES if o in total] + sorted(set(total) - set(OUTCOMES))
@@ -201,7 +201,7 @@ def _outcomes(page: _Page, verdict: Mapping[str, Any]) -> None:
         page.line(f"  ({left_out} more kind{'s' if left_out > 1 else ''} of traffic: see the report)")
 
 
-def _latency(page: _Page, verdict: Mapping[str, Any]) -> None:
+def _latency(page: _TextPage, verdict: Mapping[str, Any]) -> None:
     rows = []
     for traffic, kinds in (verdict.get("latency") or {}).items():
         for kind, label in (("ttft_s", "TTFT"), ("itl_s", "ITL"), ("e2e_s", "E2E")):
@@ -217,7 +217,7 @@ def _latency(page: _Page, verdict: Mapping[str, Any]) -> None:
             page.wrap(bounds, 2, "  ")
 
 
-def _states(page: _Page, verdict: Mapping[str, Any]) -> None:
+def _states(page: _TextPage, verdict: Mapping[str, Any]) -> None:
     states = verdict.get("states") or []
     if not states:
         return
@@ -236,7 +236,7 @@ def _states(page: _Page, verdict: Mapping[str, Any]) -> None:
         page.line(f"  ({plural(len(states) - _MAX_STATES, 'more state change')}: see the report)")
 
 
-def _worth(page: _Page, verdict: Mapping[str, Any]) -> None:
+def _worth(page: _TextPage, verdict: Mapping[str, Any]) -> None:
     worth = verdict.get("worth")
     if worth:
         page.section(SECTIONS["worth"])
@@ -244,14 +244,14 @@ def _worth(page: _Page, verdict: Mapping[str, Any]) -> None:
             page.wrap(clean(part, 800), 2, "  ")
 
 
-def _generator(page: _Page, verdict: Mapping[str, Any]) -> None:
+def _generator(page: _TextPage, verdict: Mapping[str, Any]) -> None:
     text = generator_text(verdict)
     if text:
         page.section(SECTIONS["generator"])
         page.wrap(text, 2, "  ")
 
 
-def _files(page: _Page, verdict: Mapping[str, Any], folder: Path) -> None:
+def _files(page: _TextPage, verdict: Mapping[str, Any], folder: Path) -> None:
     page.section(SECTIONS["files"])
     logs = ["server.log", *(str(p.relative_to(folder)) for p in sorted((folder / "watch" / "logs").glob("*.log")))]
     for label, part in (("report", "report.html"), ("verdict", "verdict.json"), *(("server log", log) for log in logs)):
