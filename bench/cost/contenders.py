@@ -140,7 +140,7 @@ CONTENDERS: dict[str, Contender] = {
     "c": Contender("C, epoll", _c, _read_marks, pace="fast"),
     "uvloop": Contender("uvloop, bare protocol", _program("uvloop_protocol"), _read_marks, pace="fast"),
     "gevent": Contender("gevent, bare socket", _program("gevent_socket"), _read_marks, pace="fast"),
-    "loadchaos": Contender("**loadchaos**, all in", _ours, _read_ours),
+    "loadchaos": Contender("**loadchaos**, complete", _ours, _read_ours),
     "aiohttp": Contender("aiohttp, raw chunks", _program("aiohttp_client"), _read_marks, "aiohttp"),
     "fast_raw": Contender("Locust FastHttpUser, `readline`", _locust("FastRaw"), _read_marks),
     "fast_lines": Contender("Locust FastHttpUser, `iter_lines`", _locust("FastLines"), _read_marks),

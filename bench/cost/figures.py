@@ -65,14 +65,14 @@ class Figures:
 
 
 _LEDGER = (
-    "what is ours alone is the ledger (two rows a request), making and hashing each body anew, the plan's step, parsing and "
-    "judging the answer, and Locust's event; FastHttpUser does none of the first four. A profile is flat: of some 150 calls "
-    "a request only the system's send takes as much as a tenth of the time. It was compiled by "
-    "mypyc by hand, which did not reach the target either, and is not shipped"
+    "only loadchaos writes a ledger (two rows per request), builds and hashes each body, computes the plan's step, parses"
+    " and judges the answer, and fires Locust's event; FastHttpUser does none of the first four. The CPU profile is flat:"
+    " of about 150 calls per request only the system call `send` takes a tenth of the time. A build with mypyc did not"
+    " reach the target either and is not shipped"
 )
 _WAKE = (
-    "each token is a wake-up of its own: kernel, gevent's loop and a greenlet switch come before any code of ours. A bare "
-    "uvloop protocol saves the switch, but Locust's process belongs to gevent"
+    "each token wakes the process: kernel, gevent's loop and a greenlet switch run before any code of loadchaos. A bare"
+    " uvloop protocol saves the switch, but Locust needs gevent"
 )
 _LEADING = ("vllm", "guidellm", "aiperf")
 
@@ -81,13 +81,13 @@ def targets(figures: Figures, payloads: Mapping[str, Any]) -> list[Target]:
     """List the targets in the order of the page."""
     return [
         _at_most(
-            "small request: at most 40 % of FastHttpUser's CPU",
+            "small request: at most 40 % of the CPU of FastHttpUser",
             figures.ratio("small", "loadchaos", "fast_raw"),
             0.4,
             _LEDGER,
         ),
         _at_most(
-            "streamed token at 512 streams: at most 4 times a C client's CPU",
+            "streamed token, 512 streams: at most 4 times the CPU of a C client",
             figures.ratio("streams_512", "loadchaos", "c"),
             4.0,
             _WAKE,
@@ -111,18 +111,18 @@ def _made(payloads: Mapping[str, Any]) -> list[Target]:
     images = {name: us for name, us, _ in payloads.get("images", ())}
     prompts = {tokens: us for tokens, us, _ in payloads.get("prompts", ())}
     asked: list[tuple[str, float | None, float]] = [
-        ("a unique compact 1024x1024 PNG, in base64 and in its body", images.get("PNG, ours"), 5),
-        ("each further one of a request", payloads.get("further_image_us"), 3),
-        ("a unique 1024x1024 JPEG", images.get("JPEG, ours"), 20),
-        ("a photo-like one", images.get("photo-like JPEG, ours"), 150),
-        ("a prompt of 128k tokens", prompts.get(131_072), 2_000),
+        ("unique compact 1024x1024 PNG, base64 in its body", images.get("PNG, ours"), 5),
+        ("each further PNG of a request", payloads.get("further_image_us"), 3),
+        ("unique 1024x1024 JPEG", images.get("JPEG, ours"), 20),
+        ("photo-like JPEG", images.get("photo-like JPEG, ours"), 150),
+        ("prompt of 128k tokens", prompts.get(131_072), 2_000),
     ]
     return [
         Target(
             f"{what}: at most {most:,} us",
             None if us is None else f"{us:.1f} us",
             us is not None and us <= most,
-            "what payloads/ does for each request",
+            "the work of load/payloads for each request",
         )
         for what, us, most in asked
     ]
@@ -137,17 +137,20 @@ def _late(figures: Figures, scenario: str, key: str, limit: float) -> Target:
     late = figures.median(scenario, "loadchaos", key)
     streams, percentile = scenario.rpartition("_")[2], "median" if key.endswith("50") else "p99"
     core = figures.median(scenario, "loadchaos", "core")
-    wait = "a token that is read together with the next one has the next one's stamp"
+    wait = "a token read together with the next one gets the timestamp of the next one"
     full = "" if core is None else f"the core is {core:.0%} busy: {wait}"
     trials = len(figures.good(scenario, "loadchaos"))
-    asked = f"TTFT at {int(streams):,} streams: {percentile} error at most {limit:g} ms"
+    asked = f"TTFT, {int(streams):,} streams: {percentile} error at most {limit:g} ms"
     return Target(
-        asked, None if late is None else f"{late:.2f} ms ({trials} trials)", late is not None and late <= limit, full
+        asked,
+        None if late is None else f"{late:.2f} ms ({trials} trial{'s' if trials != 1 else ''})",
+        late is not None and late <= limit,
+        full,
     )
 
 
 def _none_lost(figures: Figures) -> Target:
-    scenario, asked = "streams_2000", "2,000 streams in one process: none lost, lag reported"
+    scenario, asked = "streams_2000", "2,000 streams in one process: none lost, delay reported"
     if not figures.good(scenario, "loadchaos"):
         return Target(asked, None, met=False, between="")
     failed, missed = (
@@ -159,13 +162,13 @@ def _none_lost(figures: Figures) -> Target:
         figures.reported(scenario, "loadchaos", "lag_max_ms") or 0,
     )
     late = figures.median(scenario, "loadchaos", "ttft_p99") or 0
-    measured = f"{failed} failed, {missed:.0f} missed, {rate:,.0f} tokens/s; lag {lag:.0f} ms, TTFT p99 {late:.0f} ms"
-    between = "one core is full: more processes (`--processes`) carry the rest, and the lag in the heartbeats says so"
+    measured = f"{failed} failed, {missed:.0f} missed, {rate:,.0f} tokens/s; delay {lag:.0f} ms, TTFT p99 {late:.0f} ms"
+    between = "one core is full, as the delay in the heartbeats shows; use more processes (`--processes`)"
     return Target(asked, measured, failed == 0 and missed == 0, between)
 
 
 def _marginal(figures: Figures) -> Target:
-    asked = "marginal CPU a request (128 streams of 64 tokens): a tenth of the best LLM benchmark client's"
+    asked = "marginal CPU per request (128 streams of 64 tokens): a tenth of that of the best LLM benchmark client"
     ratios = {name: figures.median("marginal", name, "us") for name in _LEADING}
     there = {name: us for name, us in ratios.items() if us is not None}
     ours = figures.median("marginal", "loadchaos", "us")
@@ -175,5 +178,5 @@ def _marginal(figures: Figures) -> Target:
     measured = f"{ours / there[best]:.2f} times that of {best}, the best of {len(there)}"
     bare = figures.median("marginal", "c", "us")
     alone = "" if bare is None else f": a C client alone needs {bare / there[best]:.2f} times"
-    between = f"64 packets a request, and a read of its own for each, for what is read together has one stamp{alone}"
+    between = f"a request has 64 packets, and each needs its own read for its own timestamp{alone}"
     return Target(asked, measured, ours <= there[best] / 10, between)

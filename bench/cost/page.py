@@ -10,22 +10,24 @@ from bench.cost.figures import Figures, Target, targets
 from bench.cost.rows import MARGINAL, MARGINAL_CONTENDERS, MARGINAL_FEW, SCENARIOS
 
 _METHOD = """\
-`make bench` wrote this page; `python -m bench.cost --help` says what else it can measure. Read ratios: microseconds
+This page is written by `make bench`. `python -m bench.cost --help` lists further options. Compare ratios: the microseconds
 belong to this machine.
 
-- The load server is `bench/server.c` (epoll, one thread), pinned to one core; each client is pinned to another. Streams are
-  128 tokens, one every 20 ms, the first 100 to 120 ms after the request; so many of them begin each second that the number
-  in the title is in the air.
-- CPU is user and system time of all processes of the client, from /proc, between two moments at which the server's
-  counters stand: start-up is left out, everything else is in. For tokens it holds the requests they belong to.
-- TTFT error is the client's stamp less the server's, on one clock (CLOCK_MONOTONIC), which stands in each token; ITL error
-  is the percentile a client has less the percentile that was sent. loadchaos takes the kernel's stamp of the packet (not
-  inside TLS), the others the time at which they have read it; so it may wake up for several tokens at a time, up to 2 ms
-  after they came, and a quarter of the shortest time between two of any stream at most (0.5 ms where that is less).
-- **loadchaos, all in** is the Locust child as `loadchaos run` starts it: each body made anew, ledger rows, histograms,
-  Locust's own event. The others send one ready body of the same bytes, keep stamps, and do no more.
-- Figures are medians of the trials, ratios are taken within a repeat. A single stall of the machine stands in a p99 whole.
-- With `--urgent` clients of one process run before other work of the machine; `loadchaos run`, GuideLLM and AIPerf do not.
+- **Server and cores.** The load server is `bench/server.c` (epoll, one thread) on a core of its own; the client runs on
+  another core. A stream has 128 tokens, one every 20 ms, the first 100 to 120 ms after the request. Streams begin at the
+  rate that keeps the number in the title open.
+- **CPU** is user and system time of all processes of the client, from /proc, in a window given by the server's counters.
+  Start-up is not counted. CPU per token includes the requests.
+- **TTFT error** is the client's time minus the server's time, on one clock (CLOCK_MONOTONIC): each token carries the
+  server's time. **ITL error** is the client's percentile minus the percentile that was sent.
+- **Timestamps.** loadchaos uses the kernel's timestamp of the packet (except with TLS). The other clients use the time at
+  which they read it. loadchaos may therefore read several tokens at once: at most 2 ms after they came, and at most a
+  quarter of the shortest gap in any stream (at least 0.5 ms).
+- **loadchaos, complete** is the Locust child as `loadchaos run` starts it: it builds each body, writes ledger rows, keeps
+  histograms and fires Locust's event. The other clients send one prepared body of the same size and only keep timestamps.
+- Figures are medians over the trials. Ratios are computed within a repeat. A single stall of the machine shows in a p99.
+- With `--urgent`, clients of one process have priority over other work of the machine. `loadchaos run`, GuideLLM and AIPerf
+  have not.
 """
 _NO = "–"
 
@@ -33,14 +35,14 @@ _NO = "–"
 def render(found: Mapping[str, Any]) -> str:
     """Make the whole page."""
     figures = Figures(found["trials"])
-    parts = ["# What a request costs, and whether its times are true\n", _about(found["machine"]), _METHOD]
+    parts = ["# Performance: cost per request and accuracy of times\n", _about(found["machine"]), _METHOD]
     parts += [
         "![CPU time and TTFT error of each client](performance.svg)\n",
         "## Targets\n",
         _targets(targets(figures, found.get("payloads", {}))),
     ]
     if found.get("notes"):
-        parts += ["## Left out, and in doubt\n", "\n".join(f"- {note}" for note in found["notes"]) + "\n"]
+        parts += ["## Not measured, or uncertain\n", "\n".join(f"- {note}" for note in found["notes"]) + "\n"]
     for name, scenario in SCENARIOS.items():
         if any(figures.good(name, c) for c in scenario.contenders):
             stream = scenario.load.stream
@@ -52,7 +54,7 @@ def render(found: Mapping[str, Any]) -> str:
 def _about(machine: Mapping[str, Any]) -> str:
     commands = "\n".join(f"    {command}" for command in machine["commands"])
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    first = "; server and client ran before all other work of the machine (SCHED_FIFO)" if machine["urgent"] else ""
+    first = "; server and client had priority over other work (SCHED_FIFO)" if machine["urgent"] else ""
     return (
         f"Measured on {machine['cores']} cores of {machine['cpu']}, Linux "
         f"{machine['kernel']}, Python {machine['python']}, {machine['compiler']}{first}:\n\n{commands}\n\n"
@@ -67,8 +69,8 @@ def _targets(asked: Sequence[Target]) -> str:
         state = "met" if target.met else "**not met**" if target.measured else "not measured"
         lines.append(f"| {target.asked} | {target.measured or _NO} | {state} |")
         if target.measured and not target.met:
-            open_ones.append(f"- {target.asked}: {target.measured}. In the way: {target.between}.")
-    words = ["", "What stands between us and what is not met:", "", *open_ones] if open_ones else []
+            open_ones.append(f"- {target.asked}: {target.measured}. Reason: {target.between}.")
+    words = ["", "Why targets are not met:", "", *open_ones] if open_ones else []
     return "\n".join([*lines, *words, ""])
 
 
@@ -96,7 +98,7 @@ def _table(figures: Figures, scenario: str, contenders: tuple[str, ...], *, stre
 def _marginal(figures: Figures) -> str:
     if not any(figures.good("marginal", name) for name in MARGINAL_CONTENDERS):
         return ""
-    requests = f"{MARGINAL.requests:,} requests less {MARGINAL_FEW}"
+    requests = f"{MARGINAL.requests:,} requests minus {MARGINAL_FEW}"
     lines = [f"## Whole programs: {MARGINAL.users} streams of {MARGINAL.pace.events} tokens, CPU of {requests}\n"]
     lines += [_row(["program", "us a request", "x loadchaos", "TTFT error p50 / p99 ms", "failed"])]
     lines += [_row(["---"] * 5)]
@@ -115,12 +117,16 @@ def _marginal(figures: Figures) -> str:
 def _payloads(payloads: Mapping[str, Any]) -> str:
     if not payloads:
         return ""
-    lines = ["## Making what is sent\n", _row(["a unique 1024x1024 image in a body", "us", "kB"]), _row(["---"] * 3)]
+    lines = [
+        "## Cost of building requests\n",
+        _row(["a unique 1024x1024 image in a body", "us", "kB"]),
+        _row(["---"] * 3),
+    ]
     lines += [_row([name, f"{us:,.1f}", f"{kb:,.1f}"]) for name, us, kb in payloads["images"]]
-    lines += ["", _row(["a prompt of exactly so many tokens in its body", "us, median", "p90"]), _row(["---"] * 3)]
+    lines += ["", _row(["a prompt of exactly this many tokens, in its body", "us, median", "p90"]), _row(["---"] * 3)]
     lines += [_row([f"{tokens:,}", f"{us:,.0f}", f"{p90:,.0f}"]) for tokens, us, p90 in payloads["prompts"]]
-    whole, more = payloads["one_image_us"], payloads["further_image_us"]
-    lines += ["", f"A whole request with one such PNG costs {whole:.1f} us to make, each further one {more:.1f} us."]
+    whole, further = payloads["one_image_us"], payloads["further_image_us"]
+    lines += ["", f"A whole request with one such PNG costs {whole:.1f} us, and each further PNG {further:.1f} us."]
     return "\n".join([*lines, ""])
 
 
@@ -131,8 +137,8 @@ def _server(trials: list[Mapping[str, Any]]) -> str:
     busy, late = max(t["server_core"] for t in measured), max(t["server_late"] for t in measured)
     paced = max((t["server_core"] for t in measured if t["scenario"].startswith("streams")), default=0.0)
     return (
-        f"The load server's core was {busy:.0%} busy at most, {paced:.0%} while it streamed; at most {late:.2%} of a "
-        "trial's tokens left it over 1 ms late.\n"
+        f"The core of the load server was at most {busy:.0%} busy, and {paced:.0%} with streams. At most {late:.2%} of the "
+        "tokens of a trial were sent over 1 ms late.\n"
     )
 
 

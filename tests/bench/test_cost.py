@@ -76,11 +76,11 @@ def test_cost_page_names_met_and_missed_targets() -> None:
         {"scenario": "marginal", "contender": "aiperf", "absent": "aiperf is not installed", "repeat": 0},
     ]
     text = page.render({"machine": machine, "trials": trials})
-    assert "CPU | 0.30 times | met |" in text
-    assert "4 times a C client's CPU | 5.00 times | **not met** |" in text
-    assert "In the way: each token is a wake-up" in text
-    assert "median error at most 0.5 ms | 0.10 ms (1 trials) | met |" in text
-    assert "p99 error at most 2 ms | 7.00 ms (1 trials) | **not met** |" in text
+    assert "CPU of FastHttpUser | 0.30 times | met |" in text
+    assert "4 times the CPU of a C client | 5.00 times | **not met** |" in text
+    assert "Reason: each token wakes the process" in text
+    assert "median error at most 0.5 ms | 0.10 ms (1 trial) | met |" in text
+    assert "p99 error at most 2 ms | 7.00 ms (1 trial) | **not met** |" in text
     assert "not measured" in text
-    assert "| **loadchaos**, all in | 45.0 | – | 0.30 |" in text
+    assert "| **loadchaos**, complete | 45.0 | – | 0.30 |" in text
     assert plot.render({"trials": trials}).count("<circle") == 2 + 2 + 2

@@ -1,4 +1,4 @@
-"""Load server of the benches: agrees with our client on requests and times."""
+"""Load server of the benches: agrees with our client on counts and times."""
 
 from __future__ import annotations
 
