@@ -131,7 +131,7 @@ def test_api_key_must_be_set_on_each_worker(start: Any, worker: Any, unused_port
     run = start(*args, "--api-key-env", "THE_KEY", env=env)
     without = worker(unused_port)
     assert without.process.wait(60) == 2
-    assert "THE_KEY, and that variable is not set here" in without.output
+    assert "THE_KEY, but that variable is not set here" in without.output
     run.ends()
     refused = start(*args, "--header", "X-Token=hush-hush")
     assert refused.process.wait(60) == 2
