@@ -1,1 +1,8 @@
-"""Pure: rows in, findings and verdict out. Its time is the newest row."""
+"""Analysis: ledger rows in, findings and the verdict out.
+
+Nothing here acts, and its time is that of the newest row.
+
+Main types: `Judge` (judge.py) and `Failure` (failure.py). The path of a log line: classify/ -> Failure -> incidents/ ->
+verdict/. state/ decides the state of a server, detectors/ find what no log reports.
+To add a failure that a log names, add an entry to signatures/; for any other, a detector (detectors/suite.py).
+"""

@@ -1,4 +1,4 @@
-"""Failure: what broke, the evidence for it, who caused it, and how often it was met.
+"""Failure: what broke, its evidence, its cause, and its count.
 
 The classifier makes failures from log lines and answers, the detectors make them from figures, and the judge adds the
 attribution, the incident and the counts. verdict.json and findings.jsonl show them.
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from loadchaos.analysis.classify.normalise import normalise
-from loadchaos.analysis.incidents.attribution import owned
+from loadchaos.analysis.incidents.attribution import known_and_remedy
 from loadchaos.core.model import Attribution, Severity
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Failure:
         frames: the stack, outermost first.
         frame: the guilty one of `frames`; "" where the stack names the wrong place, as with CUDA faults.
         facts: figures that the log contains.
-        repeats: further lines that said the same.
+        repeats: further lines that act the same.
         also: other causes in the same death.
         gone: the log also says that the engine is gone.
         outcome: the request outcome it shows as; an attack may list it among its effects.
@@ -86,18 +86,18 @@ class Failure:
 
     @property
     def count(self) -> int:
-        """How often it was met: its deaths, else its log lines or its answers, whichever are more."""
+        """Count of its deaths, else of its log lines or answers."""
         return len(self.deaths) or max(self.in_log, self.at_clients)
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Key of equal failures: named ones are equal by id, unexplained ones by id and text."""
+        """Key of equal failures: by id; unexplained ones also by text."""
         by_title = self.id.startswith(_KEYED_BY_TITLE)
         return self.id, normalise(self.title) if by_title else "", self.attribution
 
     def to_json(self) -> dict[str, Any]:
-        """The failure as in verdict.json, without the times and the acceptance, which the judge adds."""
-        known, remedy = owned(self.attribution, self.known, self.remedy)
+        """The failure as in verdict.json, without times and acceptance."""
+        known, remedy = known_and_remedy(self.attribution, self.known, self.remedy)
         found: dict[str, Any] = {
             "id": self.id, "severity": self.severity, "title": self.title, "count": self.count,
             "first_seen_ns": self.deaths[0].opened_ns if self.deaths else self.at_ns,

@@ -1,4 +1,7 @@
-"""The judge: every row of a run in, findings while it goes and the verdict at its end out. Its time is the newest row."""
+"""Judge: rows of a run in, findings and the verdict out.
+
+Its time is that of the newest row.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,9 @@ _MOST_STATES = 10_000
 
 
 class Judge:
-    """Folds rows in the order of their arrival. `terms` None: those of the run's first row.
+    """Folds rows in the order of their arrival.
+
+    `terms` None: those of the run's first row.
 
     Memory is bounded by what is in flight and by the kinds of failure, not by the length of the run.
     """
@@ -66,65 +71,69 @@ class Judge:
     def __init__(self, terms: Terms | None = None) -> None:
         self._terms = terms
         self._facts: Facts | None = None
-        self._run, self._tally, self._attacks = RunHealth(), RequestStats(), AttackLog()
-        self._mechanisms, self._lines, self._answers = Mechanisms(), LiveClassifier(), BadAnswerQueue()
-        self._episodes, self._book = IncidentTracker(self._tally, self._attacks), FailureRegistry()
-        self._lengths, self._exactness, self._images = symptoms.LengthSymptoms(), ExactLengths(), ImageCacheHits()
-        self._drifts, self._kernel = GrowthTracker(), KernelLog()
+        self._health, self._stats, self._attacks = RunHealth(), RequestStats(), AttackLog()
+        self._mechanisms, self._log_classifier, self._bad_answers = Mechanisms(), LiveClassifier(), BadAnswerQueue()
+        self._tracker, self._registry = IncidentTracker(self._stats, self._attacks), FailureRegistry()
+        self._length_symptoms, self._exact_lengths, self._images = (
+            symptoms.LengthSymptoms(),
+            ExactLengths(),
+            ImageCacheHits(),
+        )
+        self._growth, self._kernel = GrowthTracker(), KernelLog()
         self._ladder = LengthLadder()
         self._states: deque[Row] = deque(maxlen=_MOST_STATES)
         self._environment: dict[str, Any] = {}
         self._findings: list[FailureRow | IncidentRow] = []
-        self._settled_ns = 0
-        self._starting_ns: tuple[int, int | None] | None = None  # the newest life that we began: from, and healthy at
+        self._polled_ns = 0
+        self._start_ns: tuple[int, int | None] | None = None  # (begin, healthy at) of the newest launched life
         self._unfinished: int | None = None
-        self._episodes.environment = self._environment
-        self._explainer = Explainer(self._episodes, self._record)
-        self._detectors = DetectorSuite(self._episodes, self._record)
+        self._tracker.environment = self._environment
+        self._explainer = Explainer(self._tracker, self._record)
+        self._detectors = DetectorSuite(self._tracker, self._record)
 
     # --- rows in --------------------------------------------------------------------------------------------------------
 
     def feed(self, row: Row) -> None:
         """Fold one row; kinds it does not know are ignored."""
-        self._run.feed(row)
+        self._health.feed(row)
         handler = getattr(self, f"_on_{row.get('row')}", None)
         if handler is not None:
             handler(row)
         self._detectors.feed(row)
-        self._drifts.feed(row)
+        self._growth.feed(row)
         self._images.feed(row)
-        if self._run.newest_ns - self._settled_ns > S // 4:
-            self._settled_ns = self._run.newest_ns
-            self._settle(self._run.newest_ns)
+        if self._health.newest_ns - self._polled_ns > S // 4:
+            self._polled_ns = self._health.newest_ns
+            self._poll(self._health.newest_ns)
 
     def _on_begin(self, row: BeginRow) -> None:
-        self._tally.begin(row)
+        self._stats.begin(row)
         self._ladder.begin(row)
 
     def _on_missed(self, row: MissedRow) -> None:
-        self._tally.miss(row)
+        self._stats.miss(row)
 
     def _on_end(self, row: EndRow) -> None:
         outcome = str(row.get("outcome"))
-        sent = self._tally.end(row)
+        sent = self._stats.end(row)
         self._mechanisms.end(row)
-        self._lengths.feed(row)
-        self._exactness.feed(row)
-        wrong = bad_answers.wants_explaining(row)
-        self._ladder.end(row, bad=wrong is not None)
-        if row.get("edge") is not None and wrong is None and outcome == "rejected":
+        self._length_symptoms.feed(row)
+        self._exact_lengths.feed(row)
+        bad = bad_answers.bad_outcome(row)
+        self._ladder.end(row, bad=bad is not None)
+        if row.get("edge") is not None and bad is None and outcome == "rejected":
             self._mechanisms.over_limit()
-        if wrong is not None:
-            self._answers.add(row, wrong)
+        if bad is not None:
+            self._bad_answers.add(row, bad)
         elif outcome == "ok" and sent is not None:
-            self._episodes.answered(sent.sent_ns, int(row["at_ns"]))
+            self._tracker.feed_answer(sent.sent_ns, int(row["at_ns"]))
 
     def _on_metrics(self, row: MetricsRow) -> None:
         self._mechanisms.metrics(row)
-        self._episodes.measured(row)
+        self._tracker.feed_reading(row)
 
     def _on_device(self, row: DeviceRow) -> None:
-        self._episodes.measured(row)
+        self._tracker.feed_reading(row)
 
     def _on_attack(self, row: AttackRow) -> None:
         self._attacks.feed(row)
@@ -132,32 +141,32 @@ class Judge:
 
     def _on_state(self, row: StateRow) -> None:
         self._states.append(row)
-        if row.get("to") == "healthy" and self._starting_ns is not None and self._starting_ns[1] is None:
-            self._starting_ns = (self._starting_ns[0], int(row["at_ns"]))
+        if row.get("to") == "healthy" and self._start_ns is not None and self._start_ns[1] is None:
+            self._start_ns = (self._start_ns[0], int(row["at_ns"]))
         if row.get("to") == "restarting" and row.get("engine") is None:
-            self._life_is_over(str(row.get("replica")))
-        self._episodes.state(row)
+            self._end_life(str(row.get("replica")))
+        self._tracker.feed_state(row)
 
     def _on_launch(self, row: LaunchRow) -> None:
         if row.get("what") == "exit":
-            self._episodes.exit(row)
+            self._tracker.feed_exit(row)
         elif row.get("what") == "start":
-            self._life_is_over(str(row.get("replica")))
-            self._episodes.started(str(row.get("replica")))
-            self._starting_ns = (int(row["at_ns"]), None)
+            self._end_life(str(row.get("replica")))
+            self._tracker.feed_start(str(row.get("replica")))
+            self._start_ns = (int(row["at_ns"]), None)
             self._environment["command"] = list(row.get("command") or ())
-            self._lines.feed_kv_facts(" ".join(map(str, row.get("command") or ())))
+            self._log_classifier.feed_kv_facts(" ".join(map(str, row.get("command") or ())))
 
     def _on_supervisor(self, row: SupervisorRow) -> None:
-        """What supervises the server knows how it ended; its words are as good as a line of a log."""
+        """Fold an orchestrator's report of a server exit."""
         if row.get("what") != "ended":
             return
         for failure in classify_text(str(row.get("reason"))):
             if failure.severity in DEADLY:
                 shown = evidence(str(row.get("source")), str(row.get("reason")))
                 failure = replace(bad_answers.at(failure, int(row["at_ns"])), evidence=shown)
-                self._episodes.deadly(failure, str(row.get("replica")))
-        self._episodes.supervised(row)
+                self._tracker.add_deadly(failure, str(row.get("replica")))
+        self._tracker.feed_orchestrator_end(row)
 
     def _on_run(self, row: RunRow) -> None:
         if row.get("what") == "begin":
@@ -165,9 +174,9 @@ class Judge:
             if self._terms is None and row.get("terms"):
                 self._terms = Terms.from_json(row["terms"])
         elif row.get("what") == "load_begin":
-            self._episodes.load_begin_ns = int(row["at_ns"])
+            self._tracker.load_begin_ns = int(row["at_ns"])
         elif row.get("what") == "load_end":
-            self._episodes.load_end_ns = int(row["at_ns"])
+            self._tracker.load_end_ns = int(row["at_ns"])
 
     def _on_facts(self, row: FactsRow) -> None:
         self._environment["facts"] = row.get("facts")
@@ -185,65 +194,67 @@ class Judge:
             if not self._kernel.concerns(str(row.get("text", ""))):
                 return
         else:
-            self._episodes.has_log = True
-        self._attacks.heard(str(row.get("text", "")), int(row.get("at_ns") or self._run.newest_ns))
-        self._lines.feed(row, int(row.get("at_ns") or self._run.newest_ns))
+            self._tracker.has_log = True
+        self._attacks.feed_log(str(row.get("text", "")), int(row.get("at_ns") or self._health.newest_ns))
+        self._log_classifier.feed(row, int(row.get("at_ns") or self._health.newest_ns))
 
-    # --- settling: what needs a moment until it can be told ---------------------------------------------------------------
+    # --- polling: matches and answers that wait for more evidence ----------------------------------------------------------
 
-    def _life_is_over(self, replica: str) -> None:
-        """The old life has said all it will say, however soon the new one dies."""
-        if self._episodes.sole:
-            self._settle(None)
-            self._attacks.life_is_over()
+    def _end_life(self, replica: str) -> None:
+        """End a life of a server: report all that was held back."""
+        if self._tracker.sole:
+            self._poll(None)
+            self._attacks.forget_effects()
         else:
-            self._read_logs(self._run.newest_ns, at_once=True)
-        self._lines.forget(replica, sole=self._episodes.sole)
+            self._read_logs(self._health.newest_ns, at_once=True)
+        self._log_classifier.forget(replica, sole=self._tracker.sole)
 
     def _read_logs(self, now_ns: int | None, *, at_once: bool = False) -> None:
-        for failure in self._lines.poll(now_ns, died=self._episodes.any_down(), at_once=at_once):
+        for failure in self._log_classifier.poll(now_ns, died=self._tracker.any_down(), at_once=at_once):
             self._logged(failure)
-        while self._lines.stops:
-            self._episodes.stopped_in_order(self._lines.stops.pop()[0])
+        while self._log_classifier.stops:
+            self._tracker.add_shutdown(self._log_classifier.stops.pop()[0])
 
-    def _settle(self, now_ns: int | None) -> None:
+    def _poll(self, now_ns: int | None) -> None:
         self._read_logs(now_ns)
-        for bad in self._answers.ripe(now_ns):
-            self._explainer.take(bad)
-        newest_ns = self._run.newest_ns
-        self._detectors.poll(newest_ns, self._run.load_begin_ns or newest_ns, final=now_ns is None)
+        for bad in self._bad_answers.poll(now_ns):
+            self._explainer.explain(bad)
+        newest_ns = self._health.newest_ns
+        self._detectors.poll(newest_ns, self._health.load_begin_ns or newest_ns, final=now_ns is None)
 
     def _logged(self, failure: Failure) -> None:
         source = str(failure.evidence.get("source") or "")
         replica = "" if source == KERNEL_LOG else PurePath(source).stem
-        failure = replace(bad_answers.at(failure, self._run.newest_ns), replica=replica)
+        failure = replace(bad_answers.at(failure, self._health.newest_ns), replica=replica)
         if failure.severity in DEADLY:
-            self._episodes.deadly(failure, replica)
+            self._tracker.add_deadly(failure, replica)
             return
         if failure.severity in ("hang", "node") and failure.role == "cause":
-            about = self._episodes.beside(failure, replica)
+            about = self._tracker.find_beside(failure, replica)
             if about is not None and about.kind in ("death", "hang") and not about.causes:
-                self._episodes.deadly(failure, replica)
+                self._tracker.add_deadly(failure, replica)
                 return
         if failure.severity == "degraded" and self._while_starting(failure.at_ns):
-            return  # nobody is served yet: a server that loads, profiles and compiles complains of itself
+            return  # nobody is served yet: warnings of loading, profiling and compiling are normal
         known = self._record(failure)
         known.in_log += 1 + failure.repeats
-        self._explainer.logged(failure.at_ns, known)
+        self._explainer.add_logged(failure.at_ns, known)
 
     def _while_starting(self, at_ns: int) -> bool:
-        begun = self._starting_ns
+        begun = self._start_ns
         return begun is not None and begun[0] <= at_ns and (begun[1] is None or at_ns < begun[1])
 
     def _record(self, failure: Failure) -> Failure:
-        """The registered failure that this one counts in, with its attribution and incident; new ones are findings."""
+        """Register a failure: add attribution and incident, report new ones."""
         attribution = self._attacks.attribute(failure.effects, failure.at_ns)
         failure = replace(failure, attribution=attribution)
-        known = self._book.find(failure)
+        known = self._registry.find(failure)
         if known is None:
-            incident = self._episodes.beside(failure, failure.replica) or self._episodes.failure(failure, attribution)
-            known = self._book.open(failure, incident)
-            self._findings.append(self._failure_row(known, self._run.newest_ns))
+            incident = self._tracker.find_beside(failure, failure.replica) or self._tracker.open_failure(
+                failure, attribution
+            )
+            known = self._registry.open(failure, incident)
+            self._findings.append(self._failure_row(known, self._health.newest_ns))
         elif failure.title != known.title and len(known.alt) < 20 and failure.title not in known.alt:
             known.alt += (failure.title,)
         return known
@@ -251,33 +262,38 @@ class Judge:
     # --- findings and verdict out -----------------------------------------------------------------------------------------
 
     def findings(self) -> list[FailureRow | IncidentRow]:
-        """Rows for findings.jsonl since the last call: failures met for the first time, incidents opened and closed.
+        """Rows for findings.jsonl since the last call.
 
-        A death is told as a failure when a log names it and, with its final counts, when its incident closes.
+        They are new failures, and incidents opened and closed.
+
+        A death becomes a failure when a log names it and, with its final counts, when its incident closes.
         """
-        episodes = self._episodes
-        rows = [*self._findings, *episodes.findings]
-        self._findings, episodes.findings = [], []
-        about = [(self._run.newest_ns, i) for i in episodes.named if i.closed_ns is None]
-        episodes.named = []
+        tracker = self._tracker
+        rows = [*self._findings, *tracker.findings]
+        self._findings, tracker.findings = [], []
+        about = [(self._health.newest_ns, i) for i in tracker.named if i.closed_ns is None]
+        tracker.named = []
         closed = [r for r in rows if r["row"] == "incident" and r["what"] == "close" and r["kind"] != "failure"]
-        about += [(int(r["at_ns"]), episodes.incidents[r["n"] - 1]) for r in closed]
+        about += [(int(r["at_ns"]), tracker.incidents[r["n"] - 1]) for r in closed]
         for at_ns, incident in about:
-            found = failures_of([incident], episodes.attribution)
+            found = failures_of([incident], tracker.attribution)
             rows += [self._failure_row(failure, at_ns) for failure in found]
         return sorted(rows, key=lambda r: int(r["at_ns"]))
 
     @property
     def incidents(self) -> Sequence[Incident]:
-        """All incidents so far, scares left out; an open one still grows (`closed_ns` None)."""
-        return [i for i in self._episodes.incidents if i.real]
+        """All incidents so far without false alarms; open ones still change."""
+        return [i for i in self._tracker.incidents if i.real]
 
     def verdict(self, *, bad_rows: int = 0) -> dict[str, Any]:
-        """verdict.json as of the rows so far; call it when the run is over. `bad_rows`: lines the reader had to skip."""
+        """The contents of verdict.json for the rows so far.
+
+        Call it when the run is over. `bad_rows`: lines the reader had to skip.
+        """
         self._finish()
-        terms = self._terms or Terms(profile=str(self._run.begin.get("profile") or ""))
+        terms = self._terms or Terms(profile=str(self._health.begin.get("profile") or ""))
         failures = self._accepted(terms)
-        episodes = self._episodes.real()
+        episodes = self._tracker.real()
         checks = self._checks(terms, episodes, bad_rows, against=any(rules.counts(f) for f in failures))
         figures = rules.figures_of(failures, episodes, self._figures(episodes))
         judged = rules.expectations(terms, figures)
@@ -285,21 +301,21 @@ class Judge:
         exposure = str((terms.exposure or {}).get("count") or "requests")
         if not self._mechanisms.exposures.get(exposure):
             exposure = "requests"
-        totals, notes = self._tally.total(), [*self._run.notes, *self._detectors.notes]
+        totals, notes = self._stats.total(), [*self._health.notes, *self._detectors.notes]
         return {
             "schema": rules.SCHEMA,
             "profile": terms.profile,
             "verdict": decision,
-            "exit_code": rules.exit_code(decision, self._run.end, sent=self._tally.begun > 0),
-            "started": self._run.utc(self._run.begin_ns),
-            "ended": self._run.utc(self._run.newest_ns or None),
+            "exit_code": rules.exit_code(decision, self._health.end, sent=self._stats.begun > 0),
+            "started": self._health.utc(self._health.begin_ns),
+            "ended": self._health.utc(self._health.newest_ns or None),
             "target": self._target(),
             "outcomes": dict(totals),
-            "by_traffic": {t: dict(c) for t, c in sorted(self._tally.outcomes.items())},
+            "by_traffic": {t: dict(c) for t, c in sorted(self._stats.outcomes.items())},
             "failures": failures,
             "failure_counts": rules.failure_counts(failures),
-            "states": self._told_states(),
-            "latency": {t: latency.to_json() for t, latency in sorted(self._tally.latency.items())},
+            "states": self._state_changes(),
+            "latency": {t: latency.to_json() for t, latency in sorted(self._stats.latency.items())},
             "expectations": [j.to_json() for j in judged],
             "checks": [c.to_json() for c in checks],
             "worth": rules.worth(
@@ -308,60 +324,63 @@ class Judge:
                 self._mechanisms.exposures.get(exposure, 0),
                 exposure.replace("_", " "),
             ),
-            "generator": self._run.generator(self._tally),
+            "generator": self._health.generator(self._stats),
             "exposures": dict(self._mechanisms.exposures),
             "incidents": [
                 {"n": i.n, "id": i.id, "folder": i.folder, "kind": i.kind, "replica": i.replica} for i in self.incidents
             ],
-            "attacks": {name: dict(fared) for name, fared in sorted(self._attacks.fared.items())},
-            **({"by_hand": self._run.by_hand} if self._run.by_hand else {}),
+            "attacks": {name: dict(counts) for name, counts in sorted(self._attacks.counts.items())},
+            **({"by_hand": self._health.by_hand} if self._health.by_hand else {}),
             **({"notes": notes} if notes else {}),
         }
 
     def _finish(self) -> None:
-        self._settle(None)
-        self._detectors.finish(self._run.newest_ns)
-        self._episodes.finish(self._run.newest_ns)
-        if self._unfinished is None or self._tally.in_flight:
-            self._unfinished = (self._unfinished or 0) + self._tally.finish()
+        self._poll(None)
+        self._detectors.finish(self._health.newest_ns)
+        self._tracker.finish(self._health.newest_ns)
+        if self._unfinished is None or self._stats.in_flight:
+            self._unfinished = (self._unfinished or 0) + self._stats.finish()
 
     def failures(self) -> list[dict[str, Any]]:
-        """All failures so far with their counts, as in verdict.json but for acceptance; folding goes on unchanged."""
-        found = failures_of(self._episodes.real(), self._episodes.attribution)
-        found += [replace(failure) for failure in self._book.failures.values()]  # naming changes them
-        name_by_length(found, self._lengths, self._lines.kv, self._facts)
+        """All failures so far with counts, as in verdict.json without acceptance.
+
+        Folding goes on unchanged.
+        """
+        found = failures_of(self._tracker.real(), self._tracker.attribution)
+        found += [replace(failure) for failure in self._registry.failures.values()]  # naming changes them
+        name_by_length(found, self._length_symptoms, self._log_classifier.kv, self._facts)
         order = ("engine_death", "hang", "startup", "node", "request", "degraded")
         found.sort(key=lambda f: (order.index(f.severity) if f.severity in order else 9, f.at_ns))
-        return [self._told(failure) for failure in found]
+        return [self._failure_json(failure) for failure in found]
 
     def _accepted(self, terms: Terms) -> list[dict[str, Any]]:
         failures = self.failures()
-        started = self._run.utc(self._run.begin_ns)
+        started = self._health.utc(self._health.begin_ns)
         rules.accept(failures, terms, date.fromisoformat(started[:10]) if started else None)
         return failures
 
     def _failure_row(self, failure: Failure, at_ns: int) -> FailureRow:
-        return cast("FailureRow", {"row": "failure", "at_ns": at_ns, **self._told(failure)})
+        return cast("FailureRow", {"row": "failure", "at_ns": at_ns, **self._failure_json(failure)})
 
-    def _told(self, failure: Failure) -> dict[str, Any]:
-        told = failure.to_json()
-        first_ns = told.pop("first_seen_ns")
-        begin_ns = self._run.load_begin_ns or self._run.begin_ns
+    def _failure_json(self, failure: Failure) -> dict[str, Any]:
+        found = failure.to_json()
+        first_ns = found.pop("first_seen_ns")
+        begin_ns = self._health.load_begin_ns or self._health.begin_ns
         facts = self._facts
-        told["known"] = with_standing(told["known"], *((facts.dialect, facts.version) if facts else (None, None)))
-        told["first_seen"] = self._run.utc(first_ns)
-        told["first_seen_s"] = None if begin_ns is None else round((first_ns - begin_ns) / S, 3)
-        return told
+        found["known"] = with_standing(found["known"], *((facts.dialect, facts.version) if facts else (None, None)))
+        found["first_seen"] = self._health.utc(first_ns)
+        found["first_seen_s"] = None if begin_ns is None else round((first_ns - begin_ns) / S, 3)
+        return found
 
-    def _told_states(self) -> list[dict[str, Any]]:
-        begin_ns = self._run.load_begin_ns or self._run.begin_ns
+    def _state_changes(self) -> list[dict[str, Any]]:
+        begin_ns = self._health.load_begin_ns or self._health.begin_ns
         return [
             {
                 "replica": r.get("replica"),
                 "engine": r.get("engine"),
                 "state": r.get("to"),
                 "from": r.get("from"),
-                "at": self._run.utc(r["at_ns"]),
+                "at": self._health.utc(r["at_ns"]),
                 "at_s": None if begin_ns is None else round((r["at_ns"] - begin_ns) / S, 3),
                 "signs": list(r.get("signs") or ()),
                 "noticed_after_s": r.get("noticed_after_s"),
@@ -370,43 +389,43 @@ class Judge:
         ]
 
     def _checks(self, terms: Terms, episodes: list[Incident], bad_rows: int, *, against: bool) -> list[Check]:
-        checks = self._run.checks(terms, self._tally, self._unfinished or 0, episodes, bad_rows)
-        worked = sum(fared["ok"] for fared in self._attacks.fared.values())
+        checks = self._health.checks(terms, self._stats, self._unfinished or 0, episodes, bad_rows)
+        worked = sum(counts["ok"] for counts in self._attacks.counts.values())
         checks += self._mechanisms.required(terms.requires, self._facts, worked)
         ladder = self._ladder.check(against, moved_by(self._facts, self._ladder.limit))
         checks += [c for c in (self._mechanisms.exposed(terms.exposure), ladder) if c]
-        checks += self._exactness.checks(terms.expect)
+        checks += self._exact_lengths.checks(terms.expect)
         images = self._images.check(required="mm_cache" in terms.requires)
         checks += [*([images] if images is not None else []), *self._detectors.checks]
         idle = dict(self._attacks.without_effect(terms.attacks))
         for name in dict.fromkeys(terms.attacks):  # one that the profile names twice is one in the ledger
-            fared = self._attacks.fared.get(name, {})
-            actual = idle.get(name) or f"{fared.get('ok', 0)} of {fared.get('begun', 0)} succeeded"
+            counts = self._attacks.counts.get(name, {})
+            actual = idle.get(name) or f"{counts.get('ok', 0)} of {counts.get('begun', 0)} succeeded"
             checks.append(Check(f"attack {name}", "took effect", actual, "unknown" if name in idle else "pass"))
         if self._explainer.misfits:
             checks.append(Check("fit", "no request beyond the server's limits", self._explainer.misfits[0], "unknown"))
         return checks
 
     def _figures(self, episodes: list[Incident]) -> ExpectationInputs:
-        why = [w for p in self._tally.phases.values() if (w := p.limited())]
+        why = [w for p in self._stats.phases.values() if (w := p.limit_reason())]
         down = [i for i in episodes if i.kind in ("death", "hang", "restart", "terminated")]
         return ExpectationInputs(
-            counts=dict(self._exactness.mismatches),
-            ok_share=self._tally.ok_share(),
-            outcomes={**self._tally.outcomes, "": self._tally.total()},
-            latency={**self._tally.latency, "": self._tally.all_latency()},
+            counts=dict(self._exact_lengths.mismatches),
+            ok_share=self._stats.ok_share(),
+            outcomes={**self._stats.outcomes, "": self._stats.total()},
+            latency={**self._stats.latency, "": self._stats.all_latency()},
             recoveries_s=[i.recovered_after_s() for i in down],
-            away_s=max(((self._run.newest_ns - i.opened_ns) / S for i in down if i.back_ns is None), default=None),
+            away_s=max(((self._health.newest_ns - i.opened_ns) / S for i in down if i.back_ns is None), default=None),
             void=f"the load generator was the limit: {why[0]}" if why else None,
-            drifts=self._drifts.growths(),
+            drifts=self._growth.growths(),
         )
 
     def _target(self) -> dict[str, Any]:
-        target = dict(self._run.begin.get("target") or {})
+        target = dict(self._health.begin.get("target") or {})
         if self._facts is not None:
             target |= {"dialect": self._facts.dialect, "version": self._facts.version, "model": self._facts.model}
         return {"kind": "external", "dialect": None, "version": None, **target}
 
 
 EXPOSURES = mechanisms.EXPOSURES
-"""What an `exposure:` of a profile may count."""
+"""Names that an `exposure:` of a profile may count."""

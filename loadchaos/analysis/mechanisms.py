@@ -1,4 +1,4 @@
-"""Whether the load reached what it was meant to reach: the mechanisms a profile requires, and the exposures it counts."""
+"""Count mechanisms that the load exercised, and exposures."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ _COUNTERS = {
 
 
 class Check(CheckResult):
-    """One question about the run itself, as in verdict.json."""
+    """A check of the run itself, as in verdict.json."""
 
 
 class Mechanisms:
-    """Counts what was exercised. `exposures` maps the names an `exposure:` may ask for to how many there were."""
+    """Counters of the mechanisms and exposures of a run.
+
+    `exposures` counts by the names that `exposure:` may use.
+    """
 
     def __init__(self) -> None:
         self.exposures: dict[str, int] = dict.fromkeys(EXPOSURES, 0)
@@ -37,14 +40,14 @@ class Mechanisms:
         self._drafted_ns: int | None = None
 
     def end(self, row: EndRow) -> None:
-        """Fold an end row: only requests that brought a token have been exposed to anything."""
+        """Fold an end row; only requests that got a token are exposures."""
         if not row.get("first_token_ns") and row.get("outcome") != "ok":
             return
         self.exposures["requests"] += 1
         if int(row.get("images") or 0) > 0:
             self.exposures["image_requests"] += 1
             self.image_requests_ok += row.get("outcome") == "ok"
-            # Drafts are known from scrapes, a second apart: count now where one has just shown some, else with the next.
+            # Drafts are known from scrapes, a second apart: count now after a scrape with drafts, else with the next.
             if self._drafted_ns is not None and row["at_ns"] - self._drafted_ns <= _JUST_DRAFTED_NS:
                 self.exposures["image_requests_while_drafting"] += 1
             else:
@@ -53,16 +56,16 @@ class Mechanisms:
             self.exposures["near_limit_requests"] += 1
 
     def over_limit(self) -> None:
-        """A rung above the limit that was refused is an exposure of its own kind."""
+        """Count a refused prompt above the limit as an exposure."""
         self.exposures["near_limit_requests"] += 1
 
     def attack(self, row: AttackRow) -> None:
-        """Fold an `attack` row: one that worked."""
+        """Fold an `attack` row; successful attacks are exposures."""
         if row.get("what") == "end" and row.get("ok"):
             self.exposures["attacks"] += 1
 
     def metrics(self, row: MetricsRow) -> None:
-        """Fold a `metrics` row: what grew, and whether drafts were made while images were answered."""
+        """Fold a `metrics` row: growth of counters, drafts beside images."""
         self.scrapes += 1
         key = (str(row.get("replica")), str(row.get("engine")))
         before, now = self._newest.get(key, {}), row.get("values") or {}
@@ -78,7 +81,7 @@ class Mechanisms:
         self._newest[key] = {**before, **now}
 
     def required(self, names: Sequence[str], facts: Facts | None, attacks_worked: int) -> list[Check]:
-        """Each mechanism the profile requires: pass where counters prove it, else unknown."""
+        """Checks of required mechanisms: pass where counters prove them."""
         return [self._require(str(name), facts, attacks_worked) for name in names]
 
     def _require(self, name: str, facts: Facts | None, attacks_worked: int) -> Check:
@@ -86,9 +89,9 @@ class Mechanisms:
         if name == "images":
             ok, actual = self.image_requests_ok > 0, f"{self.image_requests_ok} requests with images answered"
         elif name == "development_endpoints":
-            told = facts is not None and bool(facts.development_endpoints)
+            answered = facts is not None and bool(facts.development_endpoints)
             ok, actual = attacks_worked > 0, f"{attacks_worked} attacks through them succeeded"
-            if not ok and told:
+            if not ok and answered:
                 actual = "they answer, but no attack through them succeeded"
         elif name == "metrics":
             ok, actual = self.scrapes > 0, f"{self.scrapes} scrapes"
@@ -97,12 +100,12 @@ class Mechanisms:
             grown = self.grown.get(counter, 0.0)
             ok, actual = grown > 0, f"{counter} grew by {grown:g}" if grown > 0 else absent
         else:
-            held = getattr(facts, name, None) if facts is not None else None
-            ok, actual = bool(held), f"the server reports {held}" if held is not None else "not measured"
+            value = getattr(facts, name, None) if facts is not None else None
+            ok, actual = bool(value), f"the server reports {value}" if value is not None else "not measured"
         return Check(f"requires {name}", "active", actual, "pass" if ok else "unknown")
 
     def exposed(self, wanted: Mapping[str, Any] | None) -> Check | None:
-        """The exposure the profile asks for: enough, or unknown."""
+        """Check of the exposure that the profile asks for."""
         if not wanted:
             return None
         name, least = str(wanted.get("count", "requests")), int(wanted.get("at_least") or 0)
@@ -119,4 +122,4 @@ EXPOSURES = {
     "near_limit_requests": "prompts at the edge of the context",
     "attacks": "attacks that worked",
 }
-"""What an `exposure:` may count, with its meaning."""
+"""Names that an `exposure:` may count, with their meaning."""

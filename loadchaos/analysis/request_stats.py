@@ -1,4 +1,7 @@
-"""Requests folded into numbers: outcomes, latencies from due, what is in flight. Memory grows with what is open, not run."""
+"""Fold requests into outcomes, latencies and what is in flight.
+
+Memory grows with what is open, not with the run.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _NOT_DUE_TO_SUCCEED = frozenset({"aborted", "missed", "shed", "unfinished"})
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One request as its begin row has it: what an incident tells of it."""
+    """One request as its begin row has it."""
 
     id: str
     step: int
@@ -29,7 +32,7 @@ class Sent:
     edge: int | None
 
     def to_json(self, now_ns: int) -> dict[str, Any]:
-        """As it stands in incident.json; `age_s` is how long it had been out."""
+        """The request as in incident.json; `age_s` is how long it was in flight."""
         return {
             "id": self.id,
             "step": self.step,
@@ -42,7 +45,7 @@ class Sent:
 
 
 class PhaseStats:
-    """What one phase says of the generator itself: how late it sent, how many it missed for want of users."""
+    """Generator statistics of one phase: send delays and missed requests."""
 
     __slots__ = ("e2e", "ended", "lag", "no_slot")
 
@@ -50,8 +53,8 @@ class PhaseStats:
         self.lag, self.e2e = LogHistogram(), LogHistogram()
         self.ended = self.no_slot = 0
 
-    def limited(self) -> str | None:
-        """Why this phase was limited by us and not by the server, None if it was not (design: outcomes)."""
+    def limit_reason(self) -> str | None:
+        """Reason why the generator limited this phase, None where it did not."""
         lag, e2e = self.lag.quantile(0.5), self.e2e.quantile(0.5)
         if lag is not None and e2e is not None and lag > max(0.1 * e2e, 5_000_000):
             return f"median generator delay {lag / 1e6:.0f} ms"
@@ -62,7 +65,10 @@ class PhaseStats:
 
 
 class RequestStats:
-    """All requests of a run. `in_flight` maps ids to what was sent; `recent_ends` and `admitted` are bounded."""
+    """All requests of a run.
+
+    `in_flight` maps ids to begun requests; `recent_ends` and `admitted` are bounded.
+    """
 
     def __init__(self) -> None:
         self.outcomes: dict[str, Counter[str]] = {}
@@ -102,7 +108,7 @@ class RequestStats:
         return sent
 
     def end(self, row: EndRow) -> Sent | None:
-        """Fold an end row; gives what was sent, None when its begin row is not there (missed, or lost)."""
+        """Fold an end row; gives its begun request, None if missed or unknown."""
         outcome, traffic = str(row.get("outcome")), str(row.get("traffic", ""))
         self.count(traffic, outcome)
         if outcome == "missed":
@@ -130,7 +136,7 @@ class RequestStats:
         self._miss(row, str(row.get("why", "")), n)
 
     def finish(self) -> int:
-        """The run is over: what has begun and not ended is unfinished. Gives how many that are."""
+        """End the run: count what has no end as unfinished, and give that count."""
         left, self.in_flight = self.in_flight, {}
         for sent in left.values():
             self.count(sent.traffic, "unfinished")
@@ -148,7 +154,10 @@ class RequestStats:
         return found
 
     def ok_share(self) -> dict[str, float | None]:
-        """Of the requests that had to succeed, the share that did, by traffic and for all (""); None where none had to."""
+        """Share of requests that succeeded, of those that had to.
+
+        By traffic and for all (""); None where none had to.
+        """
         shares: dict[str, float | None] = {
             traffic: self.came_ok[traffic] / self.due_ok[traffic] if self.due_ok[traffic] else None
             for traffic in self.outcomes
@@ -156,7 +165,7 @@ class RequestStats:
         due = self.due_ok.total()
         return {**shares, "": self.came_ok.total() / due if due else None}
 
-    def so_far(self) -> dict[str, dict[str, int]]:
+    def counts_so_far(self) -> dict[str, dict[str, int]]:
         """`{traffic: {"begun": n, "ok": n}}` up to now."""
         return {t: {"begun": n, "ok": self.outcomes.get(t, Counter())["ok"]} for t, n in self.begun_by.items()}
 
@@ -167,8 +176,8 @@ class RequestStats:
             found.merge(latency)
         return found
 
-    def out_at(self, ns: int) -> list[Sent]:
-        """The requests that were out at `ns`, oldest first: still out now, or ended since then.
+    def in_flight_at(self, ns: int) -> list[Sent]:
+        """Requests in flight at `ns`, oldest first.
 
         Clients may hear of a death before its sign is seen: then the first of those that ended badly in the second
         before is the moment that counts. What a user sent after being told was never in flight.

@@ -67,9 +67,9 @@ def test_memory_does_not_grow_with_the_run(history: Any) -> None:
         for row in history.rows:
             judge.feed(row)
         history.rows.clear()
-    assert not judge._tally.in_flight
-    assert len(judge._answers._waiting) < 100
-    assert len(judge._book.failures) < 10
+    assert not judge._stats.in_flight
+    assert len(judge._bad_answers._waiting) < 100
+    assert len(judge._registry.failures) < 10
 
 
 def test_failures_can_be_asked_for_at_any_time_and_asking_changes_nothing(history: Any) -> None:

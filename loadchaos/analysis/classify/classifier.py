@@ -1,4 +1,7 @@
-"""Match log lines against the signatures; group() turns the matches into failures."""
+"""Match log lines against the signatures.
+
+Group() turns the matches into failures.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,10 @@ class _Writer:
 
 @dataclass(slots=True)
 class _Repeats:
-    """Count of equal matches since `since` (seconds): reported, left out, and the newest reported one."""
+    """Counts of equal matches within a short time.
+
+    `since` is in seconds; `last` is the newest reported one.
+    """
 
     since: float
     last: Match
@@ -60,7 +66,10 @@ class _Repeats:
 
 @dataclass(slots=True)
 class _Source:
-    """State of one log: its writers (least recently active first), the writer of unprefixed lines, and its facts."""
+    """State of one log: open tracebacks, facts, repeats.
+
+    `writers` has the least recently active first; `carry` is the writer of unprefixed lines.
+    """
 
     writers: OrderedDict[str, _Writer] = field(default_factory=OrderedDict)
     carry: str = ""
@@ -76,7 +85,7 @@ class _Source:
 
 @dataclass(slots=True)
 class _Position:
-    """Position of one line: its log, its number from 1 on, and its arrival (monotonic ns)."""
+    """Position of one line: log, number from 1 on, arrival (monotonic ns)."""
 
     source: str
     state: _Source
@@ -85,7 +94,10 @@ class _Position:
 
 
 class Classifier:
-    """Matches the lines of any number of logs. Its state is bounded, and no text makes it raise."""
+    """Matches the lines of any number of logs.
+
+    Its state is bounded, and no text makes it raise.
+    """
 
     def __init__(self, signatures: Signatures | None = None) -> None:
         self._signatures = signatures or load()
@@ -122,7 +134,10 @@ class Classifier:
         return [m for m in found if self._is_reported(m, state)]
 
     def _crashed(self, match: Match, line_no: int, state: _Source) -> None:
-        """Expect the stack of a death without a traceback. The stack belongs to the first line that names the death."""
+        """Expect the stack of a death without a traceback.
+
+        The stack belongs to the first line that names the death.
+        """
         stack = NativeStack()
         if state.crash is not None and line_no <= state.attend_until:
             if state.crash[0].role == "cause" or match.role == "echo":
@@ -132,7 +147,10 @@ class Classifier:
         state.attend_until = max(state.attend_until, line_no + _STACK_FOLLOWS)
 
     def _in_stack(self, text: str, line_no: int, state: _Source) -> bool:
-        """True for a line of the stack that a crashing process prints; its match gets the frames."""
+        """True for a line of the stack that a crashing process prints.
+
+        Its match gets the frames.
+        """
         assert state.crash is not None
         match, stack = state.crash
         if not stack.feed(strip_prefixes(text).text, line_no):
@@ -144,7 +162,9 @@ class Classifier:
         return True
 
     def close(self, *, died: bool = False) -> list[Match]:
-        """End all logs and give their last matches: a traceback without its last line is still one.
+        """End all logs and give their last matches.
+
+        A traceback without its last line is still one.
 
         `died`: the process is gone, or nothing is known of it. Then an unlogged traceback at the very end killed it.
         """
@@ -203,7 +223,10 @@ class Classifier:
         return writer
 
     def _begin(self, writer: _Writer, line: LogLine, body: str, position: _Position) -> list[Match]:
-        """Open a traceback; text before it in the same line (SGLang, old vLLM) introduces it."""
+        """Open a traceback.
+
+        Text before it in the same line (SGLang, old vLLM) introduces it.
+        """
         line_no, state = position.line_no, position.state
         found: list[Match] = []
         before = body[: body.index(HEADER)]
@@ -235,7 +258,10 @@ class Classifier:
         return found
 
     def _ended(self, writer: _Writer, line: LogLine, position: _Position) -> list[Match]:
-        """Close a traceback at its exception line: match the line, then the frames, else it is an unknown exception."""
+        """Close a traceback at its exception line.
+
+        The line is matched, then the frames; else it is an unknown exception.
+        """
         line_no, state, trace = position.line_no, position.state, writer.trace
         assert trace is not None
         writer.trace, writer.last, writer.last_line = None, trace, line_no
@@ -252,7 +278,10 @@ class Classifier:
         return found
 
     def _plain(self, writer: _Writer, line: LogLine, position: _Position) -> list[Match]:
-        """Match a line outside tracebacks; right after one it may still be the exception's message."""
+        """Match a line outside tracebacks.
+
+        Right after one it may still be the exception's message.
+        """
         line_no, state = position.line_no, position.state
         if writer.last is not None and (line.level != writer.last.level or line_no - writer.last_line > _ATTEND):
             writer.last = None  # another record begins
@@ -286,7 +315,7 @@ class Classifier:
         return found
 
     def _in_frames(self, trace: Trace, line: LogLine, position: _Position) -> list[Match]:
-        """Match signatures of frames and their source lines: asserts without a message."""
+        """Match signatures of frames: asserts without a message."""
         found = []
         for frame in trace.frames:
             text = f'File "{frame.path}", line {frame.line}, in {frame.function} {frame.code}'
@@ -323,7 +352,10 @@ class Classifier:
         return match
 
     def _is_reported(self, match: Match, state: _Source) -> bool:
-        """False from the ninth equal match in a short time on; the next reported one counts those left out."""
+        """False from the ninth equal match in a short time on.
+
+        The next reported one counts those left out.
+        """
         key = (match.id, match.title, match.process or "")
         now = match.at_ns / 1e9 if match.at_ns is not None else match.clock_s
         now = now if now is not None else match.evidence["line"] * _REPEAT_S / _REPEAT_LINES
@@ -343,7 +375,9 @@ class Classifier:
 
 
 def classify_text(text: str, *, source: str = "", signatures: Signatures | None = None) -> list[Failure]:
-    """Failures of a whole log or an HTTP body by root cause; echoes only where no cause was found.
+    """Failures of a whole log or an HTTP body by root cause.
+
+    Echoes only where no cause was found.
 
     A body (one line, or JSON, or a page) also gets client errors such as a prompt over the context; in a log those are
     left out unless the server made a 500 of them.
@@ -362,7 +396,7 @@ def classify_text(text: str, *, source: str = "", signatures: Signatures | None 
 
 
 def _is_one_json(text: str) -> bool:
-    """True for one JSON object (an error body, perhaps over several lines), false for a log of JSON records."""
+    """True for one JSON object (an error body), false for a log of records."""
     if len(text) > _LONGEST_BODY or text.lstrip()[:1] != "{":
         return False
     try:

@@ -1,4 +1,4 @@
-"""Diagnose one whole log: its failures, the server version, and the lines to send upstream.
+"""Diagnose one whole log: failures, version, lines to send upstream.
 
 Memory does not grow with the log: matches become failures as soon as 300 s (or 15,000 lines) pass without another, equal
 request failures are counted, and of a crash loop the first deaths are kept.
@@ -37,7 +37,10 @@ _LANDMARKS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass
 class Landmarks:
-    """Line numbers of what upstream asks for, of the newest life; `version` is (dialect, version, line)."""
+    """Line numbers of what upstream asks for, of the newest life.
+
+    `version` is (dialect, version, line).
+    """
 
     version: tuple[str, str, int] | None = None
     lines: dict[str, list[int]] = field(default_factory=dict)
@@ -74,14 +77,20 @@ class Diagnosis:
         self._others: dict[tuple[str, str], Failure] = {}
 
     def feed(self, line: str, count: int = 1) -> None:
-        """Fold the next line; `count` is how many lines of the file it was split into."""
+        """Fold the next line.
+
+        `count` is how many lines of the file it was split into.
+        """
         at, self.lines = self.lines + 1, self.lines + count
         self.landmarks.feed(line, at)
         for match in self._classifier.feed(line, line_no=at, source=self._source):
             self._hold(match)
 
     def finish(self) -> list[Failure]:
-        """End the log and give its failures, deaths first, each kind in the order of its evidence."""
+        """End the log and give its failures, deaths first.
+
+        Each kind is in the order of its evidence.
+        """
         for match in self._classifier.close(died=True):
             self._hold(match)
         self._group()

@@ -1,4 +1,4 @@
-"""Group matches into failures: one per death, named by its root cause, and one per other fault."""
+"""Group matches into failures: one per death, named by its root cause."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ def group(matches: Iterable[Match], *, quiet: bool = True, context: Sequence[Mat
 
 
 def _lives(matches: Sequence[Match]) -> list[list[Match]]:
-    """Split where a server starts again, so that the cause of one death is not blamed for the next."""
+    """Split matches into lives of the server.
+
+    The cause of one death is not blamed for the next.
+    """
     lives: list[list[Match]] = [[]]
     for match in matches:
         if match.role == "start":
@@ -99,7 +102,10 @@ def _life(life: Sequence[Match], old: set[int], *, quiet: bool) -> list[Failure]
 
 
 def _deaths(life: Sequence[Match]) -> list[list[Match]]:
-    """Clusters of deadly matches, one per death. After an envelope the server is dead: later echoes are of that death."""
+    """Clusters of deadly matches, one per death.
+
+    After an envelope the server is dead: later echoes are of that death.
+    """
     clusters: list[list[Match]] = []
     for match in life:
         if match.role not in ("cause", "echo") or match.severity not in DEADLY or match.id == UNKNOWN.id:
@@ -169,7 +175,7 @@ def _death(
 
 
 def _refined(chosen: Match, life: Sequence[Match]) -> Match:
-    """The more specific match whose signature refines this one (an assertion in a kernel, a wake-up)."""
+    """The more specific match whose signature refines this one."""
     for _ in range(4):  # a refinement of a refinement of ...
         better = next(
             (
@@ -188,7 +194,7 @@ def _refined(chosen: Match, life: Sequence[Match]) -> Match:
 
 
 def _distance(match: Match) -> int:
-    """Distance of the writer from the fault: a worker is nearest, the API server farthest."""
+    """Distance of the writer from the fault: a worker is nearest."""
     process = (match.process or "").lower()
     if "worker" in process or "rank" in process or re.match(r"(?:dp\d+ )?tp\d", process):
         return 0
@@ -228,7 +234,10 @@ def _failure(
 
 
 def _merged(found: Sequence[Failure]) -> list[Failure]:
-    """Merge equal request failures into one with a count; deaths stay separate."""
+    """Merge equal request failures into one with a count.
+
+    Deaths stay separate.
+    """
     merged: list[Failure] = []
     index: dict[tuple[str, str, str], int] = {}
     for failure in found:

@@ -1,4 +1,4 @@
-"""Select the kernel log lines about the server: all GPU Xids, and OOM kills of its own processes."""
+"""Select kernel log lines of the server: Xids, OOM kills of its processes."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ class KernelLog:
             self._pids.add(int(row["pid"]))
 
     def concerns(self, text: str) -> bool:
-        """True for a line about the server; an OOM kill of another container's process is not."""
+        """True for a line about the server.
+
+        An OOM kill of another container's process is not.
+        """
         killed = _KILLED.search(text)
         return killed is None or int(killed[1] or killed[2]) in self._pids

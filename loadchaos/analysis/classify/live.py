@@ -1,4 +1,7 @@
-"""Classify log lines live; matches are held back for a moment so that a cause precedes its echoes."""
+"""Classify log lines live.
+
+Matches are held back for a moment so that a cause precedes its echoes.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,9 @@ _KV_HINT = ("gpu_blocks", "block num", "block_size", "cache_max_entry_count", "c
 
 
 class LiveClassifier:
-    """Feeds the classifier; `poll` gives the failures of a burst once 2 s have passed without another match.
+    """Feeds the classifier.
+
+    `poll` gives the failures of a burst once 2 s have passed without another match.
 
     Matches of the 300 s before are kept as context: a late echo of a death is no second one, and an earlier line may be
     the cause of a later one.
@@ -79,7 +84,9 @@ class LiveClassifier:
         return short and now_ns - self._newest_ns < _QUIET_NS
 
     def forget(self, replica: str, *, sole: bool) -> None:
-        """Drop the context of a server that was started again: its new life has other causes.
+        """Drop the context of a server that was started again.
+
+        Its new life has other causes.
 
         `sole`: there is one server only, and every log is its own.
         """
@@ -101,7 +108,7 @@ class LiveClassifier:
         return True
 
     def feed_kv_facts(self, text: str) -> None:
-        """Read KV cache figures from a log line or from the command that started the server."""
+        """Read KV cache figures from a log line or a launch command."""
         for name, pattern in _KV_FACTS.items():
             if (hit := pattern.search(text)) is not None:
                 self.kv[name] = float(next(g for g in hit.groups() if g))

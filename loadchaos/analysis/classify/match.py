@@ -1,4 +1,4 @@
-"""Match: one signature found in one line, with its title, remedy and known issues filled in."""
+"""Match: one signature found in one line."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Match:
 
 @dataclass(slots=True)
 class Hit:
-    """Place and content of a hit of a signature: the line, its writer and time, and the traceback around it.
+    """Place and content of a hit: line, writer, time, traceback.
 
     `groups` are the named groups of the pattern, with the facts of the log where the signature uses them.
     """
@@ -70,7 +70,10 @@ class Hit:
 
 
 def match_of(signature: Signature, hit: Hit, known: Mapping[str, Mapping[str, Any]]) -> Match:
-    """Make a match with its title, remedy and known issues filled in; its frames choose the variant."""
+    """Make a match with its title, remedy and known issues filled in.
+
+    Its frames choose the variant.
+    """
     where = [f"{f.path}:{f.function} {f.code}" for f in hit.frames]
     variant = next((v for v in signature.variants if all(any(part in w for w in where) for part in v.frames)), None)
     facts: dict[str, float | str] = {k: _number(v) for k, v in hit.groups.items()}
@@ -111,7 +114,7 @@ def match_of(signature: Signature, hit: Hit, known: Mapping[str, Mapping[str, An
 
 
 def put_stack(match: Match, frames: Sequence[Frame], blamed: Frame | None) -> None:
-    """Add the stack printed after a match (outermost first) to it, and the guilty frame to its title."""
+    """Add the stack printed after a match, and its guilty frame to the title."""
     match.frames = tuple(str(f) for f in frames)
     if blamed is None or match.signature.asynchronous:
         return
@@ -131,7 +134,10 @@ def _shown(value: float | str) -> str:
 
 
 def _fill(template: str, values: Mapping[str, str]) -> str:
-    """Fill in a template; ` in {frame}` and `: {message}` are dropped where there is none."""
+    """Fill in a template.
+
+    ` in {frame}` and `: {message}` are dropped where there is none.
+    """
     for optional in (" in {frame}", ": {message}"):
         if not values.get(optional.split("{")[1][:-1]):
             template = template.replace(optional, "")
@@ -145,7 +151,10 @@ def _clauses(template: str, values: Mapping[str, str]) -> str:
 
 
 def near(a: Match, b: Match, seconds: float) -> bool:
-    """True when two matches are at most `seconds` apart, by arrival, else by the log's clock, else by lines."""
+    """True when two matches are at most `seconds` apart.
+
+    By arrival, else by the log's clock, else by lines.
+    """
     if a.at_ns is not None and b.at_ns is not None:
         return abs(a.at_ns - b.at_ns) <= seconds * 1e9
     if a.clock_s is not None and b.clock_s is not None:

@@ -1,4 +1,4 @@
-"""Parse native and faulthandler stacks of a dying process and find the guilty frame.
+"""Parse native and faulthandler stacks, and find the guilty frame.
 
 They come after the line that names the fault, innermost frame first: torch's `frame #3:`, gdb's and the sanitizers'
 `#3 0x...`, glibc's `lib.so(symbol+0x8f)[0x...]`, glog's `@ 0x...`, UCX's `14 0x... f()`, Python's faulthandler, and
@@ -39,7 +39,10 @@ _MOST = 64
 
 @dataclass(slots=True)
 class NativeStack:
-    """The stack printed after one fault, innermost frame first; threads that did not crash are left out."""
+    """The stack printed after one fault, innermost frame first.
+
+    Threads that did not crash are left out.
+    """
 
     frames: list[Frame] = field(default_factory=list)
     python: list[Frame] = field(default_factory=list)
@@ -71,7 +74,10 @@ class NativeStack:
         return True
 
     def guilty_frame(self, skip: Sequence[re.Pattern[str]]) -> Frame | None:
-        """The innermost frame that no skip pattern (searched in `path:function`) matches: native code before Python."""
+        """The innermost frame that no skip pattern matches, native before Python.
+
+        Patterns are searched in `path:function`.
+        """
         for frame in (*self.frames, *self.python):
             if not any(p.search(f"{frame.path}:{frame.function}") for p in skip):
                 return frame
@@ -95,7 +101,10 @@ def _frame(path: str, line: str, symbol: str, line_no: int) -> Frame | None:
 
 
 def symbol_name(symbol: str) -> str:
-    """Name of a symbol: `at::native::f` of `at::native::f<float>(at::Tensor const&) const` or of its mangled form."""
+    """Function name of a symbol, mangled or not.
+
+    `at::native::f<float>(at::Tensor const&) const` gives `at::native::f`.
+    """
     mangled = _MANGLED.match(symbol)
     if mangled is not None:
         return _demangled(symbol[mangled.end() :]) or symbol

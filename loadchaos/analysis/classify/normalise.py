@@ -1,4 +1,7 @@
-"""Replace what varies in a message (addresses, hashes, ids, numbers), so that equal failures have equal titles."""
+"""Normalise messages: replace addresses, hashes, ids and numbers.
+
+Equal failures then have equal titles.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _ROUNDS = 8
 
 
 def normalise(text: str) -> str:
-    """Replace noise by names, to a fixed point: `normalise(normalise(x)) == normalise(x)`.
+    """Replace noise by names, to a fixed point.
 
     It never cuts: cutting is for display, and a title cut before it is compared is another title.
     """

@@ -1,4 +1,7 @@
-"""Strip what transports and loggers put before a log line (compose, Kubernetes, journald, colours, JSON)."""
+"""Strip prefixes of transports and loggers from log lines.
+
+Known are compose, Kubernetes, journald, colours, JSON and others.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,9 @@ _JSON_LIMIT = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A stripped line: its text with indentation, its writer ("" unknown), its level ("" none) and its clock.
+    """A log line without its prefixes: text, writer, level, clock.
+
+    The text keeps its indentation; writer and level are "" where unknown.
 
     `clock_s` counts seconds from the begin of some year as the log's own stamp has it, None where it has none: good for
     differences inside one log, and for nothing else.
@@ -63,7 +68,10 @@ class LogLine:
 
 
 def clock(month_day: str, time: str) -> float:
-    """Seconds of `11-20`, `15:53:40`; months count 31 days, which keeps the order and nearly every difference."""
+    """Seconds of `11-20`, `15:53:40`.
+
+    Months count 31 days, which keeps the order and nearly every difference.
+    """
     month, day = month_day.split("-")
     hour, minute, second = time.split(":")
     return float(((int(month) * 31 + int(day)) * 24 + int(hour)) * 3600 + int(minute) * 60 + int(second))
@@ -79,7 +87,7 @@ def format_clock(clock_s: float) -> str:
 
 
 def expand(raw: str) -> list[str]:
-    """Lines inside one raw line: itself, or those of a JSON log record or an error body (several for a traceback)."""
+    """Expand a raw line into itself, or into the lines of its JSON record."""
     raw = raw.rstrip("\r\n")
     if "\x1b" in raw:
         raw = _ANSI.sub("", raw)
@@ -95,7 +103,7 @@ def expand(raw: str) -> list[str]:
 
 
 def _texts(record: object) -> list[str]:
-    """Messages in a JSON record: a log record's, or an HTTP error body's wherever servers put it."""
+    """Messages in a JSON log record or HTTP error body."""
     if not isinstance(record, dict):
         return []
     error = record.get("error")
@@ -110,7 +118,7 @@ def _texts(record: object) -> list[str]:
 
 
 def strip_prefixes(text: str) -> LogLine:
-    """Strip what transports, loggers and processes put before an expanded line. Never raises."""
+    """Strip the prefixes of an expanded line. Never raises."""
     writer = level = ""
     when: float | None = None
     at = 0
@@ -141,12 +149,15 @@ def strip_prefixes(text: str) -> LogLine:
 
 
 def begins_record(raw: str) -> bool:
-    """True for a raw line that begins a record, by what transports, processes or loggers put before it."""
+    """True for a raw line that begins a record, by its prefixes."""
     if "\x1b" in raw:
         raw = _ANSI.sub("", raw)
     return bool(_OUTER.match(raw) or _WRITER.match(raw) or _STAMP.match(raw) or raw.startswith(("Traceback (", "{")))
 
 
 def without_margin(text: str) -> str:
-    """Strip the margin of bars in an ExceptionGroup's traceback; other lines stay as they are."""
+    """Strip the margin of bars in an ExceptionGroup's traceback.
+
+    Other lines stay as they are.
+    """
     return _GROUP_BAR.sub("", text, count=1)

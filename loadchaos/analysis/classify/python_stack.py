@@ -16,7 +16,7 @@ _MOST_FRAMES = 200  # a recursion error has a thousand; the innermost ones say w
 
 @dataclass(slots=True)
 class Frame:
-    """One stack frame; `path` as in the log, `code` the source line where it was printed."""
+    """One stack frame, with path and source line as in the log."""
 
     path: str
     line: int
@@ -31,7 +31,10 @@ class Frame:
 
     @property
     def where(self) -> str:
-        """`gpu_model_runner.py _gather_mm_embeddings`; the function alone for native code without a file."""
+        """`gpu_model_runner.py _gather_mm_embeddings`.
+
+        The function alone for native code without a file.
+        """
         return f"{self.file} {self.function}".strip()
 
     def __str__(self) -> str:
@@ -40,7 +43,9 @@ class Frame:
 
 @dataclass(slots=True)
 class Trace:
-    """A traceback, open until its exception line; chained tracebacks share `chain`.
+    """A traceback, open until its exception line.
+
+    Chained tracebacks share `chain`.
 
     `logged`: a logger reported it, and the process went on. `warned`: it was only a warning. `named`: a signature knows it
     or one that it follows from, and what is raised from that adds nothing.
@@ -56,7 +61,10 @@ class Trace:
     named: bool = False
 
     def feed(self, text: str, line_no: int) -> bool:
-        """Fold the next line of the same writer; True when it is part of this traceback and leaves it open."""
+        """Fold the next line of the same writer.
+
+        True when it is part of this traceback and leaves it open.
+        """
         found = _FILE.match(text)
         if found is not None:
             self.frames.append(Frame(found["path"], int(found["line"]), found["function"] or "<module>", line_no))
@@ -80,7 +88,10 @@ def begins_chained_traceback(text: str) -> bool:
 
 
 def guilty_frame(frames: Sequence[Frame], skip: Sequence[re.Pattern[str]]) -> Frame | None:
-    """The innermost frame that no skip pattern (searched in `path:function`) matches; else the innermost."""
+    """The innermost frame that no skip pattern matches, else the innermost.
+
+    Patterns are searched in `path:function`.
+    """
     for frame in reversed(frames):
         where = f"{frame.path}:{frame.function}"
         if not any(p.search(where) for p in skip):

@@ -1,4 +1,4 @@
-"""Rejoin split log lines: partial records of container runtimes, lines wrapped at a terminal's width.
+"""Rejoin log lines that container runtimes or terminals split.
 
 The head of a log shows which of these it needs, so that ordinary logs pass unchanged.
 """
@@ -45,7 +45,10 @@ def _text(line: str) -> str:
 
 
 def _without_parts(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Join the kubelet's records: one over 16 kB comes in parts, `P` until the last, `F`; one part is open per stream."""
+    """Join partial records of the kubelet.
+
+    A record over 16 kB comes in parts, `P` until the last, `F`. One part is open per stream.
+    """
     open_: dict[str, tuple[int, str]] = {}
     for line in lines:
         found = _CRI.match(line)
@@ -63,7 +66,10 @@ def _without_parts(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
 
 
 def _width(head: list[str]) -> int:
-    """Terminal width, 0 without wrapping: no line is longer, several are full and continue in the next."""
+    """Terminal width, 0 without wrapping.
+
+    No line is longer, several are full and continue in the next.
+    """
     lengths = Counter(len(line) for line in head)
     width = max(lengths, default=0)
     if width not in _WIDTHS or lengths[width] < _FULL_LINES:

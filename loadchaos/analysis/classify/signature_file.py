@@ -31,7 +31,10 @@ _SEVERITIES = get_args(Severity)
 
 
 class NotOverError(ValueError):
-    """over(x, limit) with x below the limit: the figure does not explain this failure and is left out."""
+    """over(x, limit) with x not over the limit.
+
+    The figure does not explain this failure and is left out.
+    """
 
 
 class SignatureError(LoadchaosError):
@@ -40,7 +43,7 @@ class SignatureError(LoadchaosError):
 
 @dataclass(frozen=True)
 class Variant:
-    """Title of a signature when all of these functions or files (`frames`) are in its traceback."""
+    """Title of a signature when all `frames` are in its traceback."""
 
     frames: tuple[str, ...]
     title: str
@@ -91,7 +94,10 @@ class Signature:
 
 @dataclass(frozen=True)
 class Signatures:
-    """All signatures, ready to scan; a line without a word of `keys` cannot match."""
+    """All signatures, ready to scan.
+
+    A line without a word of `keys` cannot match.
+    """
 
     all: tuple[Signature, ...]
     by_word: Mapping[str, tuple[Signature, ...]]
@@ -106,7 +112,10 @@ class Signatures:
         return next((s for s in self.all if s.id == signature_id), None)
 
     def may_match(self, line: str) -> bool:
-        """False for a raw line without a traceback and without the `find` of any signature. Cheap, never misses one."""
+        """False for a raw line that no signature and no traceback can match.
+
+        Cheap, and never misses one.
+        """
         words = self.keys.intersection(WORD.findall(line))
         if not words:
             return False
@@ -139,7 +148,7 @@ class Signatures:
         return found
 
     def ignored(self, text: str) -> bool:
-        """True for a line that proves nothing: it quotes client text, or is our own."""
+        """True for a line that quotes client text or is our own."""
         return any(p.search(text) for p in self.ignore)
 
 
@@ -180,7 +189,10 @@ def load() -> Signatures:
 
 
 def build(texts: Mapping[str, str]) -> Signatures:
-    """Build signatures from file name -> TOML text. Raises SignatureError for any mistake."""
+    """Build signatures from file name -> TOML text.
+
+    Raises SignatureError for any mistake.
+    """
     parsed = {name: _parse(name, text) for name, text in texts.items()}
     frames, ignore, known = (parsed.pop(f"{n}.toml", {}) for n in ("frames", "ignore", "known"))
     found: dict[str, Signature] = {}
@@ -305,7 +317,10 @@ def _signature(name: str, n: int, data: Mapping[str, Any]) -> Signature:
 
 
 def _index(signatures: Iterable[Signature]) -> dict[str, tuple[Signature, ...]]:
-    """Index by rarest word. A word at either end of `find` may be longer in the line, so it is avoided."""
+    """Index by rarest word.
+
+    A word at either end of `find` may be longer in the line, so it is avoided.
+    """
     index: dict[str, list[Signature]] = {}
     for signature in signatures:
         for text in signature.find:
@@ -334,7 +349,9 @@ def _check_expression(name: str, entry: str, text: str) -> None:
 
 
 def evaluate(expression: str, values: Mapping[str, float]) -> float:
-    """Evaluate + - * /, ceil(x), ceil2(x) (up to two decimals) and over(x, limit) on named figures.
+    """Evaluate + - * /, ceil(x), ceil2(x) and over(x, limit) on named figures.
+
+    ceil2 rounds up to two decimals.
 
     Raises KeyError for a figure that is not there, ValueError for anything else that is not arithmetic.
     """

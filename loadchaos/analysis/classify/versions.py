@@ -1,4 +1,4 @@
-"""Compare the server's version with those of known issues: `fixed in 0.27.1, you run 0.18.0`."""
+"""Compare the server's version with those of known issues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ Order = tuple[tuple[int, ...], int, int]
 
 
 def order(text: str) -> Order | None:
-    """Sort key of the version at the begin of a text; None where there is none.
+    """Sort key of the version at the begin of a text.
+
+    None where there is none.
 
     `0.8.5.post1` > `0.8.5` > `0.8.5rc2`; a local part (`+cpu`) does not count.
     """
@@ -31,7 +33,10 @@ def order(text: str) -> Order | None:
 
 
 def within(spec: str, version: str) -> bool | None:
-    """True when a version is in `>=0.11.0, <0.27.1`; None when either cannot be parsed."""
+    """True when a version is in `>=0.11.0, <0.27.1`.
+
+    None when either cannot be parsed.
+    """
     clauses, mine = _CLAUSE.findall(spec), order(version)
     if not clauses or mine is None:
         return None
@@ -46,7 +51,10 @@ def within(spec: str, version: str) -> bool | None:
 
 
 def standing(issue: Mapping[str, Any], version: str) -> str:
-    """Standing of an issue for a server of this version; the text follows `fixed in ...`."""
+    """Standing of an issue for a server of this version.
+
+    The text follows `fixed in ...`.
+    """
     fixed, affected = str(issue.get("fixed") or ""), str(issue.get("affected") or "")
     fix, mine = order(fixed), order(version)
     hit = within(affected, version) if affected else None
@@ -64,7 +72,10 @@ def standing(issue: Mapping[str, Any], version: str) -> str:
 
 
 def with_standing(known: Iterable[Any], dialect: str | None, version: str | None) -> list[Any]:
-    """Known issues with `you_run` and `standing` for this server; issues of other projects stay as they are."""
+    """Known issues with `you_run` and `standing` for this server.
+
+    Issues of other projects stay as they are.
+    """
     repository = DIALECTS.get(dialect or "", UNKNOWN).repository
     return [
         {**k, "you_run": version, "standing": standing(k, version)}

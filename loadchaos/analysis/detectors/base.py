@@ -1,4 +1,4 @@
-"""Detector: the interface of everything that finds faults no log line reports."""
+"""Detector: interface of all that finds faults without a log line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ Finding = Failure | Check | str
 
 
 class Detector(Protocol):
-    """Folds ledger rows and reports failures. Subclasses handle row kinds in methods `_on_<kind>(row)`, or override `feed`.
+    """Folds ledger rows and reports failures.
+
+    Subclasses handle row kinds in methods `_on_<kind>(row)`, or override `feed`.
 
     Attributes:
         slow: its `poll` is expensive or looks at long trends: it is polled every 10 s, less often in a long run.
@@ -28,9 +30,15 @@ class Detector(Protocol):
             handler(row)
 
     def poll(self, now_ns: int) -> list[Failure]:  # noqa: ARG002 - the protocol's
-        """Failures found since the last call, each once. One of severity `hang` names a hang that the states show."""
+        """Failures found since the last call, each once.
+
+        One of severity `hang` names a hang that the states show.
+        """
         return []
 
     def finish(self) -> list[Finding]:
-        """Failures, checks and notes of the whole run. May be called again; `at_ns` 0 stands for the newest row's time."""
+        """Failures, checks and notes of the whole run.
+
+        May be called again; `at_ns` 0 stands for the newest row's time.
+        """
         return []

@@ -1,4 +1,4 @@
-"""Judge canary answers: what is tolerated is learned from idle answers, and another request's text never is.
+"""Judge canary answers by what was learned from idle ones.
 
 Answers of the idle server and the first ones under load fix what is tolerated: numerics depend on the batch, so that
 even greedy answers of a correct server may diverge at some point. Up to the first point where any two of them differ an
@@ -29,7 +29,10 @@ _SHOWN_CHARS = 120
 
 @dataclass(frozen=True)
 class Tolerated:
-    """The text an answer must begin with; `whole`: it must be equal, because all learned answers were."""
+    """The text an answer must begin with.
+
+    `whole`: it must be equal, because all learned answers were.
+    """
 
     text: str
     whole: bool
@@ -40,7 +43,10 @@ class Tolerated:
 
 
 def learn(answers: Sequence[str]) -> Tolerated | None:
-    """The common prefix of all learned answers; None where that is too short to compare with."""
+    """The common prefix of all learned answers.
+
+    None where that is too short to compare with.
+    """
     if len(answers) < _FEWEST_IDLE:
         return None
     first, last = min(answers), max(answers)  # what these two share, all that lie between them share
@@ -50,7 +56,7 @@ def learn(answers: Sequence[str]) -> Tolerated | None:
 
 
 def outlier(idle: Sequence[str], loaded: Sequence[str]) -> str | None:
-    """The one answer of the first under load that differs from all others, which agree; None if there is none."""
+    """The only deviating answer of the first under load; None without one."""
     odd = [answer for answer in loaded if answer != idle[0]] if idle else []
     agree = len(idle) >= _FEWEST_IDLE and len(loaded) == FIRST_UNDER_LOAD and len(set(idle)) == 1
     return odd[0] if agree and len(odd) == 1 else None
@@ -62,7 +68,10 @@ def foreign_word(answer: str, own: str, words: Sequence[str]) -> str | None:
 
 
 class CanaryDetector(Detector):
-    """Folds `canary` rows. Reports each wrong answer, and what the answers were compared with as a check."""
+    """Folds `canary` rows.
+
+    Reports each wrong answer, and what the answers were compared with as a check.
+    """
 
     slow: ClassVar[bool] = False
 
@@ -133,7 +142,10 @@ class CanaryDetector(Detector):
         return pending
 
     def finish(self) -> list[Finding]:
-        """A check with the number of answers and what they were compared with; nothing where no canary was sent."""
+        """A check with the number of answers and what they were compared with.
+
+        Nothing where no canary was sent.
+        """
         if not (self._idle or self._first_loaded or self._idle_echoes or self._answers or self._failed):
             return []
         odd = outlier(self._idle, self._first_loaded)

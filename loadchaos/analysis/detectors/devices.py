@@ -1,4 +1,4 @@
-"""Detect GPU Xids and OOM kills from `device` rows: they may explain a death that no log names."""
+"""Detect GPU Xids and OOM kills, which may explain a death."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ class DeviceFaultDetector(Detector):
         self._newest[key] = {**(before or {}), **values}
 
     def _add(self, kernel_line: str, text: str, where: str, at_ns: int) -> None:
-        """`kernel_line` is how a kernel log reports it, so that one signature names both."""
+        """Add the fault that `kernel_line` stands for.
+
+        A signature names it as it names the same line in a kernel log.
+        """
         for failure in classify_text(kernel_line):
             shown = evidence(where, text)
             self._pending.append(replace(failure, evidence=shown, at_ns=at_ns, process=where, explains_death=True))

@@ -1,4 +1,4 @@
-"""Detect slow degradation: latency that drifts, and KV cache, threads and open files that leak."""
+"""Detect slow degradation: latency drift, leaks of KV cache and handles."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ROLES = ("api_server", "engine_core", "worker")
 
 
 def latency_trend(latencies: Sequence[Point], in_flight: Sequence[Point], *, at_least: float) -> RisingTrend | None:
-    """Trend of latency that rises by half or more over two minutes or more under constant load."""
+    """Latency trend: up by half over two minutes or more, constant load."""
     if not latencies or latencies[-1][0] - latencies[0][0] < _LATENCY_SPAN_S:
         return None
     trend = rising_trend(latencies, at_least=at_least, by=_LATENCY_BY)
@@ -49,7 +49,7 @@ def _constant(in_flight: Sequence[Point]) -> bool:
 
 
 def handle_trend(counts: Sequence[Point], in_flight: Sequence[Point], *, at_least: float) -> RisingTrend | None:
-    """Trend of threads or open files that rise by a fifth or more over five minutes or more under constant load."""
+    """Handle trend: up by a fifth over five minutes or more, constant load."""
     if not counts or counts[-1][0] - counts[0][0] < _HANDLES_SPAN_S:
         return None
     values = [v for _, v in counts]
@@ -60,7 +60,10 @@ def handle_trend(counts: Sequence[Point], in_flight: Sequence[Point], *, at_leas
 
 
 def kv_rise(idle: Sequence[float]) -> tuple[float, float] | None:
-    """(first, last) KV use (0..1) of idle periods when each is above the one before; `idle` has one value a period."""
+    """(first, last) KV use (0..1) of idle periods when it rises each time.
+
+    `idle` has one value a period.
+    """
     if len(idle) < _KV_STEPS or idle[-1] - idle[0] < _KV_AT_LEAST:
         return None
     return (idle[0], idle[-1]) if all(b > a for a, b in pairwise(idle)) else None
@@ -81,7 +84,10 @@ class _Idle:
 
 
 class DriftDetector(Detector):
-    """Folds end, heartbeat, process, metrics and state rows. Reports each id and place once."""
+    """Folds end, heartbeat, process, metrics and state rows.
+
+    Reports each id and place once.
+    """
 
     def __init__(self) -> None:
         self._phase = _Phase()
@@ -139,7 +145,7 @@ class DriftDetector(Detector):
             idle.usage = float(usage)
 
     def _note_idle(self, key: tuple[str, str], now_ns: int) -> None:
-        """Keep the KV use of an idle period that was long enough for the gauge to be current."""
+        """Keep the KV use of an idle period long enough for a current gauge."""
         idle = self._idle[key]
         if idle.since_ns is not None and (now_ns - idle.since_ns) / S >= _IDLE_FOR_S:
             left = self._kv_after_idle.setdefault(key, [])

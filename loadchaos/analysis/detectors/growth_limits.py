@@ -1,4 +1,4 @@
-"""Measure growth within a run for expectations like `drift.rss <= 1%/h`, with robust slopes.
+"""Measure growth within a run, for `drift.rss <= 1%/h`.
 
 A figure is judged from five minutes on. It grows when Mann-Kendall's test (corrected for autocorrelation) leaves less than
 one chance in a hundred for noise, and the second half still rises; a warm-up that levels off does not count. Memory must
@@ -51,7 +51,9 @@ _UNITS = {"rss": (2**20, "MB"), "gpu_memory": (2**20, "MB"), "ttft": (0.001, "ms
 
 @dataclass(frozen=True)
 class Growth:
-    """Growth of a figure per hour (relative to its begin, or points), observed for `span_s` seconds.
+    """Growth of a figure per hour, observed for `span_s` seconds.
+
+    Relative to its begin, or in points.
 
     `absolute`: the same in the figure's own unit.
     """
@@ -84,7 +86,10 @@ class _Life:
 
 
 class GrowthTracker:
-    """Growth of each figure of a run. Folds end, process, metrics, device, configuration and state rows."""
+    """Growth of each figure of a run.
+
+    Folds end, process, metrics, device, configuration and state rows.
+    """
 
     def __init__(self) -> None:
         self._life = _Life()
@@ -100,7 +105,10 @@ class GrowthTracker:
             self._past, self._life = {k: v for k, v in self.growths().items() if v is not None}, _Life()
 
     def growths(self) -> dict[str, Growth | None]:
-        """Growth by figure, None where the data is too short; of several lives of the server the worst."""
+        """Growth by figure, None where the data is too short.
+
+        Of several lives of the server the worst.
+        """
         cache_bytes = {"rss": self._image_cache.bytes * self._life.cache_holders}
         now = {
             name: growth(
@@ -118,7 +126,7 @@ class GrowthTracker:
 def growth(
     points: list[Point], *, points_of_whole: bool = False, settles: bool = False, cache_bytes: float = 0.0
 ) -> Growth | None:
-    """Growth per hour; 0 where it is not certain, None where the data is too short.
+    """Growth per hour; 0 where uncertain, None where the data is too short.
 
     Args:
         points: (second, value), oldest first.
@@ -163,7 +171,10 @@ def _values(life: _Life, row: Row) -> Iterator[tuple[str, float, float]]:
 
 
 def _processes(life: _Life, row: ProcessRow, at_s: float) -> Iterator[tuple[str, float, float]]:
-    """Sums over the server's processes, once a round: given when the first of them comes again."""
+    """Sums over the server's processes, once a round.
+
+    A round ends when its first process comes again.
+    """
     pid = int(row.get("pid") or 0)
     if row.get("what") == "gone":
         life.processes.clear()

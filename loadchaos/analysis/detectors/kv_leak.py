@@ -1,4 +1,4 @@
-"""Detect requests and KV cache that the server still holds after clients disconnected and the load ended.
+"""Detect requests and KV cache still held after the load.
 
 Only judged where clients aborted as planned and the server's own gauges were read again long enough afterwards. A note says
 what could not be judged.
@@ -41,7 +41,10 @@ class _Engine:
     kv: float | None = None
 
     def feed_before_load(self, kv: float, *, busy: bool) -> None:
-        """Fold a reading before the load. Gauges may be old, and show our own probes: then the least is a bound."""
+        """Fold a reading before the load.
+
+        Gauges may be old, and show our own probes: then the least is a bound.
+        """
         if busy and self.at_rest:
             return
         least = kv if self.kv_before is None else min(kv, self.kv_before)
@@ -49,7 +52,7 @@ class _Engine:
 
 
 class KvLeakDetector(Detector):
-    """Folds metrics, end, run, facts, launch, configuration, preflight and state rows; judges at the end of the run."""
+    """Judges at the end of the run, from gauges before and after the load."""
 
     def __init__(self) -> None:
         self._engines: dict[tuple[str, str], _Engine] = {}
@@ -90,7 +93,7 @@ class KvLeakDetector(Detector):
                 self._launched = False
 
     def _configured(self, row: LaunchRow | ConfigurationRow) -> None:
-        """Learn about the prefix cache: from the command where it is off by default, and better from the log."""
+        """Learn from command and log if the server has a prefix cache."""
         if row["row"] == "launch":
             if row["what"] != "start":
                 return
@@ -120,7 +123,10 @@ class KvLeakDetector(Detector):
         return DIALECTS.get(self._facts.dialect, UNKNOWN) if self._facts is not None else UNKNOWN
 
     def leaks(self) -> dict[str, tuple[str, str]]:
-        """(failure id, text) of what each replica still holds; empty where nothing is held or nothing is known."""
+        """(failure id, text) of what each replica still holds.
+
+        Empty where nothing is held or nothing is known.
+        """
         found: dict[str, tuple[str, str]] = {}
         if self._load_end_ns is None or not self._aborted or self._other_clients:
             return found
@@ -158,7 +164,7 @@ class KvLeakDetector(Detector):
         return [] if end_ns is None else [e for e in self._engines.values() if e.at_ns > end_ns]
 
     def finish(self) -> list[Finding]:
-        """Failures of what is still held, the check `idle after the load`, or a note why nothing could be judged."""
+        """Failures, the check `idle after the load`, or a note why it is unknown."""
         found: list[Finding] = []
         for replica, (name, text) in self.leaks().items():
             title = f"{text} after clients disconnected and the load ended"
@@ -180,7 +186,10 @@ class KvLeakDetector(Detector):
         return Check("idle after the load", expected, actual, "fail" if leaks else "pass")
 
     def _note(self) -> str:
-        """Reason why nothing could be judged after clients disconnected; "" otherwise, and for a dead server."""
+        """Reason why nothing could be judged after clients disconnected.
+
+        "" otherwise, and for a dead server.
+        """
         if not self._aborted or self._load_end_ns is None or self._down:
             return ""
         if self._read_after_load() and not self._other_clients:

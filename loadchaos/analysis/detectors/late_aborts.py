@@ -10,7 +10,10 @@ from loadchaos.core.model import Row
 
 
 class LateAborts(Detector):
-    """Folds begin and end rows into one note per traffic; nothing is judged by it."""
+    """Folds begin and end rows into one note per traffic.
+
+    Nothing is judged by it.
+    """
 
     def __init__(self) -> None:
         self._in_flight: set[str] = set()

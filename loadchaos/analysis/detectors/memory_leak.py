@@ -27,7 +27,9 @@ _MB = 2**20
 
 
 def leak_trend(resident: Sequence[Point], *, cache_bytes: float = 0.0) -> RisingTrend | None:
-    """Trend of leaking memory (bytes): it rises by 5 %, and by 64 MB more than caches may hold, over ten minutes or more.
+    """Trend of leaking memory (bytes) over ten minutes or more.
+
+    It rises by 5 % and by 64 MB more than caches may hold.
 
     It must rise at the end as it did before: the first third, five minutes or more of it, is warm-up and does not count.
     """
@@ -38,7 +40,7 @@ def leak_trend(resident: Sequence[Point], *, cache_bytes: float = 0.0) -> Rising
 
 
 def _steady(points: Sequence[Point]) -> bool:
-    """True when it rises as fast in the last part as in the one before, after the warm-up."""
+    """True when it rises as fast at the end as before, after the warm-up."""
     begin, span_s = points[0][0], points[-1][0] - points[0][0]
     warm = [p for p in points if p[0] - begin >= max(_WARM_UP_S, span_s / 3)]
     middle = len(warm) // 2
@@ -46,7 +48,10 @@ def _steady(points: Sequence[Point]) -> bool:
 
 
 class MemoryLeakDetector(Detector):
-    """Folds process, end and configuration rows. Reports leaks, each once, and growth that proves none as a check."""
+    """Folds process, end and configuration rows.
+
+    Reports leaks, each once, and growth that proves none as a check.
+    """
 
     def __init__(self) -> None:
         self._resident: dict[tuple[str, int], tuple[str, Samples]] = {}
@@ -90,7 +95,10 @@ class MemoryLeakDetector(Detector):
         return found
 
     def finish(self) -> list[Finding]:
-        """A check with growth as large as a leak's that proves none, and why; nothing where there was none."""
+        """A check with growth as large as a leak's that proves none, and why.
+
+        Nothing where there was none.
+        """
         grew = [
             text
             for key, (role, samples) in self._resident.items()

@@ -1,4 +1,4 @@
-"""Detect exhausted machines: throttled GPUs, full disks, open-file limits, and GPU memory that leaks.
+"""Detect throttled GPUs, full disks, file limits and GPU memory leaks.
 
 What was exhausted before the run is not reported. None of it explains a death by itself.
 """
@@ -26,7 +26,10 @@ _Key = tuple[str, str, str]
 
 
 def throttled(readings: Sequence[tuple[float, int]]) -> tuple[float, str] | None:
-    """(seconds, reasons) of a GPU throttled for 30 s or more up to the newest of the (second, reason bits) readings."""
+    """(seconds, reasons) of a GPU throttled for 30 s or more until now.
+
+    Readings are (second, reason bits).
+    """
     stretch: list[tuple[float, int]] = []
     for at_s, reasons in reversed(readings):
         if not reasons & sum(GPU_SLOWED):
@@ -39,7 +42,10 @@ def throttled(readings: Sequence[tuple[float, int]]) -> tuple[float, str] | None
 
 
 def disk_filled(readings: Sequence[tuple[float, float]]) -> bool:
-    """True when a disk of (free, size) bytes became full: under 1 % and 1 GiB now, and not so at first."""
+    """True when a disk of (free, size) bytes became full.
+
+    Full is under 1 % and 1 GiB, and not so at first.
+    """
 
     def full(free: float, size: float) -> bool:
         return size > 0 and free < min(_FULL_SHARE * size, _FULL_BYTES)
@@ -48,7 +54,7 @@ def disk_filled(readings: Sequence[tuple[float, float]]) -> bool:
 
 
 def files_exhausted(readings: Sequence[tuple[float, float]]) -> bool:
-    """True when 95 % of the open-file limit is reached in (open, limit) readings, and was not at first."""
+    """True when 95 % of the open-file limit is newly reached."""
 
     def near(n: float, limit: float) -> bool:
         return limit > 0 and n >= _OPEN_SHARE * limit
@@ -64,7 +70,10 @@ class _Device:
 
 
 class SaturationDetector(Detector):
-    """Folds `device` rows, and `process` rows for their open files. Reports each problem once per device."""
+    """Folds `device` rows, and `process` rows for their open files.
+
+    Reports each problem once per device.
+    """
 
     def __init__(self) -> None:
         self._devices: dict[_Key, _Device] = {}
@@ -125,7 +134,7 @@ class SaturationDetector(Detector):
         self._pending.append(Failure(name, severity, title, shown, at_ns, process=key[2], remedy=remedy))
 
     def poll(self, now_ns: int) -> list[Failure]:
-        """New problems: first GPUs whose memory leaks, then what else is exhausted."""
+        """New problems, leaks first."""
         exhausted, self._pending = self._pending, []
         for key, device in self._devices.items():
             if ("gpu_memory_leak", *key) in self._reported or (trend := leak_trend(device.memory.points())) is None:

@@ -1,4 +1,4 @@
-"""Detect silent faults: a stuck queue, truncated prompts and answers, and requests that are never released."""
+"""Detect stuck queues, truncated text, and requests never released."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PROGRESS = ("iterations_total", "generation_tokens_total", "prompt_tokens_total
 
 
 def prompt_truncation(prompts: Sequence[tuple[int, int]]) -> int | None:
-    """The length (tokens) that longer prompts are truncated to, None where they are not.
+    """The length (tokens) that prompts are truncated to, None without.
 
     `prompts` are (planned, counted by the server) of good answers. At least three longer ones were counted at
     one same length, none longer was counted whole, and shorter ones are right.
@@ -38,7 +38,9 @@ def prompt_truncation(prompts: Sequence[tuple[int, int]]) -> int | None:
 
 
 def truncated_answers(answers: Sequence[tuple[int, int, int]], context: int | None) -> tuple[int, int] | None:
-    """(count, tokens of the first) of answers that ended by `length` before max_tokens and before the context limit.
+    """(count, first length) of answers that were truncated.
+
+    They ended by `length` before max_tokens and before the context limit.
 
     `answers` are (prompt tokens, completion tokens, max_tokens) of answers with finish_reason length; `context` is the
     context length in tokens, None where it is not known: then nothing is reported.
@@ -51,7 +53,7 @@ def truncated_answers(answers: Sequence[tuple[int, int, int]], context: int | No
 
 @dataclass
 class _Gauges:
-    """One engine: since when its queue is stuck, and since when it runs requests though we have none in flight."""
+    """One engine: begin of a stuck queue, and of work without clients."""
 
     values: Mapping[str, float]
     stuck_ns: int | None = None
@@ -59,7 +61,10 @@ class _Gauges:
 
 
 class SilentFaultDetector(Detector):
-    """Folds begin, end, heartbeat, metrics, facts and state rows. Reports each fault once per engine."""
+    """Folds begin, end, heartbeat, metrics, facts and state rows.
+
+    Reports each fault once per engine.
+    """
 
     def __init__(self) -> None:
         self._facts: Facts | None = None
@@ -160,7 +165,7 @@ def requests(n: float) -> str:
 
 
 def _context(facts: Facts | None) -> int | None:
-    """Most tokens of prompt and answer together, as far as known: the context, or what the KV cache takes of it."""
+    """Most tokens of prompt and answer together, as far as known."""
     if facts is None or facts.max_model_len is None:
         return None
     limits = (facts.max_model_len, facts.capacity_tokens, facts.input_limit)

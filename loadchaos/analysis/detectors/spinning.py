@@ -1,4 +1,4 @@
-"""Name a hang in which the engine core spins in its image cache, after the log line that precedes it."""
+"""Name a hang in which the engine core spins in its image cache."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OBSERVED_NS = 20 * S
 
 @dataclass
 class _Engine:
-    """One life of a server: when its log reported the lost image, and the recent CPU time (at_ns, s) of its engine core."""
+    """One life of a server: its log marker, and recent (at_ns, CPU s)."""
 
     lost_ns: int | None = None
     cpu: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=400))

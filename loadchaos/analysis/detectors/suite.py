@@ -1,4 +1,7 @@
-"""Run all detectors of the `DETECTORS` table and give their failures to the incidents they belong to."""
+"""Run all detectors of the `DETECTORS` table.
+
+Their failures go to the incidents they belong to.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,9 @@ _DEATH_WAIT_NS = 10 * S
 
 
 class DetectorSuite:
-    """All detectors of one run: `feed` every row, `poll` now and then, `finish` when the run is over.
+    """All detectors of one run.
+
+    `feed` every row, `poll` now and then, `finish` when the run is over.
 
     `checks` and `notes` are for the verdict, once `finish` was called.
     """
@@ -63,7 +68,9 @@ class DetectorSuite:
             detector.feed(row)
 
     def poll(self, now_ns: int, begin_ns: int, *, final: bool) -> None:
-        """Report new failures. Slow detectors are polled every 10 s, and every tenth of a run's length once that is more.
+        """Report new failures.
+
+        Slow detectors are polled every 10 s, and every tenth of a run's length once that is more.
 
         `final`: a server's life or the run is over, so that nothing is held back.
         """
@@ -75,7 +82,10 @@ class DetectorSuite:
             self._name_hangs(final=False)
 
     def finish(self, now_ns: int) -> None:
-        """End the run: record what is left. A second call only renews `checks` and `notes`."""
+        """End the run: record what is left.
+
+        A second call only renews `checks` and `notes`.
+        """
         self._name_hangs(final=True)
         self.checks, self.notes = [], []
         for found in [found for detector in self._detectors for found in detector.finish()]:
@@ -103,7 +113,10 @@ class DetectorSuite:
             self._record(failure).in_log += 1
 
     def _name_hangs(self, *, final: bool) -> None:
-        """Give hangs their cause; at the end of the run a cause without a hang is a failure of its own."""
+        """Give hangs their cause.
+
+        At the end of the run a cause without a hang is a failure of its own.
+        """
         causes, self._hang_causes = self._hang_causes, []
         for failure in causes:
             hang = self._tracker.hang_at(failure.at_ns)
@@ -115,14 +128,17 @@ class DetectorSuite:
                 self._hang_causes.append(failure)
 
     def _explain_deaths(self, now_ns: int, *, final: bool) -> None:
-        """Give unexplained deaths their cause; without a death the fault is one of the node."""
+        """Give unexplained deaths their cause.
+
+        Without a death the fault is one of the node.
+        """
         causes, self._death_causes = self._death_causes, []
         for failure in causes:
             if not final and now_ns - failure.at_ns < _DEATH_WAIT_NS:
                 self._death_causes.append(failure)
                 continue
-            incident = self._tracker.beside(failure, None)
+            incident = self._tracker.find_beside(failure, None)
             if incident is not None and incident.kind in ("death", "hang", "restart") and not incident.causes:
-                self._tracker.deadly(failure, incident.replica)
+                self._tracker.add_deadly(failure, incident.replica)
             else:
                 self._record(replace(failure, severity="node")).in_log += 1

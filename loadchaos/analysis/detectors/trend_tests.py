@@ -1,4 +1,4 @@
-"""Trend tests: robust slope (Theil-Sen), Mann-Kendall test, and a test for a plateau.
+"""Trend tests: Theil-Sen slope, Mann-Kendall test, plateau test.
 
 Pure arithmetic on (seconds, value) pairs. A warm-up that levels off, a jump to a new level and noise are no trend.
 
@@ -25,7 +25,10 @@ _CERTAIN_Z = 4.0  # standard deviations of Mann-Kendall's S: 1 in 30,000 by chan
 
 @dataclass
 class Samples:
-    """Medians of values over time, in at most 240 buckets of equal width; the width doubles when they are full."""
+    """Medians of values over time, in at most 240 buckets of equal width.
+
+    The width doubles when they are full.
+    """
 
     width_s: float = 1.0
     _buckets: dict[int, list[float]] = field(default_factory=dict)
@@ -39,7 +42,7 @@ class Samples:
             self._halve()
 
     def points(self) -> list[Point]:
-        """(second, median) of each bucket, oldest first, at the middle of its bucket."""
+        """(second, median) of each bucket, oldest first."""
         return [((n + 0.5) * self.width_s, median(values)) for n, values in sorted(self._buckets.items())]
 
     def clear(self) -> None:
@@ -56,7 +59,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class RisingTrend:
-    """A rise from `begin` to `end` (values of the fitted line) over `span_s` seconds."""
+    """A rise of the fitted line from `begin` to `end`."""
 
     begin: float
     end: float
@@ -69,13 +72,19 @@ class RisingTrend:
 
 
 def slope(points: Sequence[Point]) -> float:
-    """Theil-Sen: the median of the slopes of all pairs; 0 for fewer than two points."""
+    """Theil-Sen: the median of the slopes of all pairs.
+
+    0 for fewer than two points.
+    """
     slopes = [(b[1] - a[1]) / (b[0] - a[0]) for i, a in enumerate(points) for b in points[i + 1 :] if b[0] != a[0]]
     return median(slopes) if slopes else 0.0
 
 
 def mann_kendall_z(values: Sequence[float]) -> float:
-    """Mann-Kendall's z: standard deviations by which the rises outnumber the falls among all pairs."""
+    """Mann-Kendall's z of a series.
+
+    Standard deviations by which rises outnumber falls among all pairs.
+    """
     n = len(values)
     if n < 3:
         return 0.0
@@ -84,7 +93,7 @@ def mann_kendall_z(values: Sequence[float]) -> float:
 
 
 def autocorrelation_factor(points: Sequence[Point]) -> float:
-    """Factor by which autocorrelation inflates the deviation of Mann-Kendall's S; 1 without autocorrelation.
+    """Autocorrelation factor of the deviation of Mann-Kendall's S; 1 without.
 
     The residual of the trend is taken for an AR(1): sqrt((1 + r) / (1 - r)), r its first autocorrelation, corrected for its
     bias in a short series (von Storch 1995; Kendall 1954). A random walk is nearly all autocorrelation, and no trend.
@@ -105,7 +114,10 @@ def autocorrelation_factor(points: Sequence[Point]) -> float:
 
 
 def levels_off(points: Sequence[Point], *, z: float) -> bool:
-    """True when it rises ever more slowly: less its trend, the first half rises and the second falls, both by `z`."""
+    """True when growth slows down.
+
+    Less its trend, the first half rises and the second falls, both by `z`.
+    """
     rate = slope(points)
     rest = [v - rate * t for t, v in points]
     half = len(rest) // 2
@@ -113,7 +125,9 @@ def levels_off(points: Sequence[Point], *, z: float) -> bool:
 
 
 def rising_trend(points: Sequence[Point], *, at_least: float, by: float) -> RisingTrend | None:
-    """The trend where values rose by `at_least`, and by the part `by` of where they began, and still rise at the end.
+    """The trend of a series that rises by enough and still rises at the end.
+
+    Enough is `at_least`, and the part `by` of where it began.
 
     It still rises where the second half has at least a third of the whole rise (a line has a half of it, a logarithm
     a quarter), and where no two neighbours hold half of it (a jump).

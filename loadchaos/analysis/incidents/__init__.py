@@ -1,1 +1,4 @@
-"""Incidents and the failures they group."""
+"""Incidents: one per death, hang or outage of a server.
+
+Main types: `Incident` and `IncidentTracker`. `FailureRegistry` holds failures that ended no server.
+"""

@@ -1,4 +1,4 @@
-"""Whose doing a failure is: the server's, our own attack's, our sabotage's, or exactly what the attack is for."""
+"""Attribute failures: server, own attack, sabotage, or expected."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _HARMS = {
     "engine": "injected",
     "sabotage": "injected",
 }
-# What loadchaos-vllm says of each act, behind at most the prefix that vLLM puts before a process's lines.
+# Log line of each act of loadchaos-vllm, behind at most the prefix that vLLM puts before a process's lines.
 _SABOTAGE = re.compile(r"^(?:\x1b\[[\d;]*m)*(?:\([^()]*\)\s*(?:\x1b\[[\d;]*m)*\s*)?loadchaos-sabotage: act (\w+) ")
 _SABOTAGE_NS = 50 * S  # an entry that is gone is missed when its request comes to it; a slow step takes long to be seen
 _STALLS = ("alive_but_hung", "stalled", "timeout", "shm_broadcast_stall", "rpc_timeout")
 _DEATHS = frozenset({"death", "engine_death"})
-# What a reset leaves behind: one side of the cache goes on believing in images that the other has lost.
+# A reset leaves this behind: one side of the cache still expects images that the other has lost.
 _LASTING = frozenset({
     "mm_cache_desync_request", "mm_cache_desync_thread_death", "mm_cache_keyerror_v08", "mm_cache_spin",
 })  # fmt: skip
-_ANYTHING = frozenset({"*"})  # the process did not survive it: whatever is said of this death is its doing
+_ANYTHING = frozenset({"*"})  # the process did not survive it: any failure of this death is its effect
 _INJECTED: Mapping[str, Sequence[str]] = {
     "encoder_pop": ("encoder_cache_miss", "encoder_cache_miss_skipped"),
     "encoder_pop_draft": ("encoder_cache_miss", "encoder_cache_miss_skipped"),
@@ -39,9 +39,9 @@ _INJECTED: Mapping[str, Sequence[str]] = {
     "preempt": ("preemption_storm", "async_placeholder_underflow"),
     "nan_logits": ("wrong_output", "empty", "sampler_nan"),
 }
-_NOT_THE_SERVERS = "None: loadchaos-vllm injected this fault, as LOADCHAOS_SABOTAGE asked. It is not a server bug."
+_NOT_A_SERVER_BUG = "None: loadchaos-vllm injected this fault, as LOADCHAOS_SABOTAGE asked. It is not a server bug."
 
-# What an admin operation does by design, as against what may break by it (encoder_cache_miss after our own reset).
+# Effects of an admin operation by design, unlike what may break by it (encoder_cache_miss after our own reset).
 _BY_DESIGN = frozenset({*OUTCOMES, "alive_but_hung", "server_terminated", "server_unreachable", "http_scaling"})
 
 
@@ -62,23 +62,26 @@ class _Attack:
         return self.begin_ns - S <= at_ns and (until is None or at_ns <= until)
 
 
-def owned(attribution: Attribution, known: Sequence[Any], remedy: str) -> tuple[list[Any], str]:
-    """(known upstream issues, remedy) of a failure: what we did ourselves is blamed on nobody upstream."""
+def known_and_remedy(attribution: Attribution, known: Sequence[Any], remedy: str) -> tuple[list[Any], str]:
+    """(known issues, remedy); no upstream issues for our own faults."""
     if attribution == "injected":
-        return [], _NOT_THE_SERVERS
+        return [], _NOT_A_SERVER_BUG
     return (list(known) if attribution == "server" else []), remedy
 
 
 @dataclass(frozen=True)
-class Ended:
-    """The processes that an episode's signs name (stopped or gone), and how the launched one ended, where that is known."""
+class ProcessEnds:
+    """Processes that an incident names, and the exit of the launched one."""
 
     pids: frozenset[int] = frozenset()
     exit_pid: int | None = None
     exit_signal: int | None = None
 
-    def by(self, pid: int | None, signal: int | None) -> bool:
-        """Whether a signal to this process may be what ended it; an attack without a pid is no signal."""
+    def explained_by(self, pid: int | None, signal: int | None) -> bool:
+        """True when a signal to this process may have ended it.
+
+        An attack without a pid is no signal.
+        """
         if pid is None:
             return True
         if self.exit_signal is not None and (self.exit_pid, self.exit_signal) != (pid, signal):
@@ -87,32 +90,30 @@ class Ended:
 
 
 class AttackLog:
-    """Attacks of the run: the newest with their effects, and how each fared."""
+    """Attacks of the run: the newest with their effects, and counts of all."""
 
     def __init__(self) -> None:
         self._recent: deque[_Attack] = deque(maxlen=400)
-        self._left: dict[
-            str, int
-        ] = {}  # what an attack may have left behind in this life of the server, and since when
-        self.fared: dict[str, dict[str, int]] = {}
+        self._lasting: dict[str, int] = {}  # lasting effects in this life of the server, and since when
+        self.counts: dict[str, dict[str, int]] = {}
 
     def feed(self, row: AttackRow) -> None:
         """Fold an `attack` row."""
         name, n, what = str(row.get("attack")), int(row.get("n") or 0), row.get("what")
         replica = str(row.get("replica"))
-        counts = self.fared.setdefault(name, {"begun": 0, "ok": 0, "failed": 0, "skipped": 0})
+        counts = self.counts.setdefault(name, {"begun": 0, "ok": 0, "failed": 0, "skipped": 0})
         effects = frozenset(str(e) for e in row.get("effects") or ())
         if what == "begin":
             counts["begun"] += 1
             for effect in effects & _LASTING:
-                self._left.setdefault(effect, row["at_ns"])
+                self._lasting.setdefault(effect, row["at_ns"])
             kind = str(row.get("kind", "admin"))
             self._recent.append(
                 _Attack(name, n, replica, kind, row["at_ns"], None, effects, row.get("pid"), row.get("signal"))
             )
         elif what == "skipped":
             counts["skipped"] += 1
-        elif what == "end":  # after the undo, where there is one: from begin to end its effects are ours
+        elif what == "end":  # after the undo, if any: its effects are ours from begin to end
             if row.get("ok") is not None:
                 counts["ok" if row["ok"] else "failed"] += 1
             for attack in reversed(self._recent):
@@ -120,24 +121,30 @@ class AttackLog:
                     attack.end_ns = row["at_ns"]
                     attack.effects |= effects
                     if attack.kind == "process" and row.get("ok") is False:
-                        attack.effects = frozenset()  # no signal was sent: whatever broke did so by itself
+                        attack.effects = frozenset()  # no signal was sent: any failure is the server's
                     break
 
-    def heard(self, text: str, at_ns: int) -> None:
-        """Fold a log line: acts of sabotage inside the engine are an attack, from the first to a while after the last."""
-        said = _SABOTAGE.match(text) if "loadchaos-sabotage: act" in text else None
-        if said is None:
+    def feed_log(self, text: str, at_ns: int) -> None:
+        """Fold a log line: acts of sabotage inside the engine are an attack.
+
+        It lasts from the first act to a while after the last.
+        """
+        act = _SABOTAGE.match(text) if "loadchaos-sabotage: act" in text else None
+        if act is None:
             return
-        name = f"sabotage {said[1]}"
+        name = f"sabotage {act[1]}"
         last = next((a for a in reversed(self._recent) if a.name == name), None)
         if last is not None and last.in_force(at_ns):
             last.n, last.end_ns = last.n + 1, at_ns + _SABOTAGE_NS
             return
-        effects = frozenset(_INJECTED[said[1]]) if said[1] in _INJECTED else _ANYTHING
+        effects = frozenset(_INJECTED[act[1]]) if act[1] in _INJECTED else _ANYTHING
         self._recent.append(_Attack(name, 1, "", "sabotage", at_ns, at_ns + _SABOTAGE_NS, effects))
 
     def in_force(self, at_ns: int, within_ns: int = 0) -> list[dict[str, Any]]:
-        """The attacks in force at `at_ns`, or ended at most 10 s before; at most 20, newest last."""
+        """Attacks in force at `at_ns` or ended at most 10 s before.
+
+        At most 20, newest last.
+        """
         found = [a for a in self._recent if a.in_force(at_ns) or 0 <= at_ns - a.begin_ns <= within_ns]
         return [
             {
@@ -150,14 +157,16 @@ class AttackLog:
             for a in found[-20:]
         ]
 
-    def attribute(self, ids: Iterable[str], at_ns: int, ended: Ended | None = None) -> Attribution:
-        """Whose doing a failure with one of these ids (or outcomes) at `at_ns` is: ours only where an effect says so.
+    def attribute(self, ids: Iterable[str], at_ns: int, ended: ProcessEnds | None = None) -> Attribution:
+        """Attribute a failure with one of these ids (or outcomes) at `at_ns`.
+
+        It is ours only where an effect of an attack lists it.
 
         `ended` is what is known of the processes of a death: a signal of ours explains that very process and signal only.
         """
         names = set(ids)
         for attack in reversed(self._recent):
-            if not attack.in_force(at_ns) or (ended is not None and not ended.by(attack.pid, attack.signal)):
+            if not attack.in_force(at_ns) or (ended is not None and not ended.explained_by(attack.pid, attack.signal)):
                 continue
             hit = names & attack.effects
             if attack.effects is _ANYTHING and names & _DEATHS:
@@ -168,17 +177,17 @@ class AttackLog:
             if harm == "injected":
                 return "injected"
             return "expected" if harm == "expected" or hit & _BY_DESIGN else "self-inflicted"
-        return "self-inflicted" if any(self._left.get(name, at_ns) < at_ns for name in names) else "server"
+        return "self-inflicted" if any(self._lasting.get(name, at_ns) < at_ns for name in names) else "server"
 
-    def life_is_over(self) -> None:
-        """What attacks have left behind in a server ends with it."""
-        self._left.clear()
+    def forget_effects(self) -> None:
+        """Forget what attacks left behind in a server: its life has ended."""
+        self._lasting.clear()
 
     def without_effect(self, planned: Iterable[str]) -> list[tuple[str, str]]:
-        """The planned attacks of which none worked, each with why."""
+        """Planned attacks of which none succeeded, each with the reason."""
         found = []
         for name in planned:
-            counts = self.fared.get(name)
+            counts = self.counts.get(name)
             if counts is None or counts["begun"] == 0:
                 skipped = counts["skipped"] if counts else 0
                 found.append((name, f"skipped {skipped} times" if skipped else "none ran"))

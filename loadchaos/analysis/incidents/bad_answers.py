@@ -1,4 +1,4 @@
-"""What clients were told when it was no good: kept until it is clear whether the server was dying meanwhile."""
+"""Collect bad answers until it is clear whether the server was dying."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from loadchaos.core.ledger.rows import EndRow
 from loadchaos.core.model import BLAMELESS
 
 WAIT_NS = 15 * S
-"""How long a bad answer waits for the state and the log to catch up before it is a failure of its own."""
+"""A bad answer waits this long for state and log before it is a failure of its own."""
 MIXED_UP = "An answer contains text of another request: the server mixes up requests"
 _MOST_TEXT = 2_000
 _TITLE = 160
-_MEANT = {"unexpected_rejection": "If the refusal is intended, say so in the traffic: expect: [ok, rejected]."}
-_WORDS = {
+_INTENDED = {"unexpected_rejection": "If the refusal is intended, say so in the traffic: expect: [ok, rejected]."}
+_TITLES = {
     "http_error": "Unexplained HTTP error", "stream_error": "Unexplained error in a stream",
     "finish_error": "Answers end with finish_reason error", "finish_abort": "Answers aborted by the server",
     "truncated": "Stream ended without finish_reason", "empty": "Answers without a token",
@@ -33,7 +33,7 @@ _WORDS = {
 
 @dataclass(slots=True)
 class BadAnswer:
-    """Equal bad answers of one second: the first row's times and how many there were."""
+    """Equal bad answers of one second: the first row's times and a count."""
 
     at_ns: int
     sent_ns: int
@@ -45,13 +45,13 @@ class BadAnswer:
 
 
 class BadAnswerQueue:
-    """Folds end rows that need explaining into few; `ripe` gives those that have waited long enough."""
+    """Folds bad end rows into few; `poll` gives those that waited long enough."""
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[tuple[Any, ...], BadAnswer] = OrderedDict()
 
     def add(self, row: EndRow, outcome: str) -> None:
-        """An answer that was neither expected nor blameless."""
+        """Fold an answer that was neither expected nor blameless."""
         at_ns = int(row["at_ns"])
         sent_ns = int(row.get("sent_ns") or at_ns)
         text = str(row.get("error") or "")[:_MOST_TEXT]
@@ -63,8 +63,8 @@ class BadAnswerQueue:
         sample = {k: row.get(k) for k in ("id", "step", "status", "planned_tokens", "edge", "images", "error_code")}
         self._waiting[key] = BadAnswer(at_ns, sent_ns, str(row.get("traffic", "")), outcome, text, 1, sample)
 
-    def ripe(self, now_ns: int | None) -> list[BadAnswer]:
-        """Those older than 15 s, in order; all of them for None (the run is over)."""
+    def poll(self, now_ns: int | None) -> list[BadAnswer]:
+        """Answers older than 15 s, in order; all of them for None."""
         found = []
         while self._waiting:
             first = next(iter(self._waiting.values()))
@@ -90,8 +90,8 @@ def _classified(text: str) -> tuple[Failure, ...]:
     return tuple(classify_text(text, source="client"))
 
 
-def wants_explaining(row: EndRow) -> str | None:
-    """The outcome of an end row that is a failure as it stands, None where it is expected or nobody's fault."""
+def bad_outcome(row: EndRow) -> str | None:
+    """Bad outcome of an end row, None where it is expected or blameless."""
     outcome = str(row.get("outcome"))
     expect = row.get("expect") or ("ok",)
     if outcome in expect:
@@ -105,24 +105,27 @@ def wants_explaining(row: EndRow) -> str | None:
 
 
 def is_echo(bad: BadAnswer) -> bool:
-    """Whether it only says that the engine is dead."""
+    """True for an answer that only says that the engine is dead."""
     return says_engine_dead(bad.text) or any(f.role == "echo" for f in _classified(bad.text))
 
 
 def failure_of(bad: BadAnswer) -> Failure:
-    """The failure a bad answer shows: by its text where a signature knows it, else by its outcome and normalised text."""
+    """The failure a bad answer shows.
+
+    It is named by a signature of its text, else by its outcome and normalised text.
+    """
     for failure in _classified(bad.text) if bad.text else ():
         if failure.role == "cause":
             return replace(at(failure, bad.at_ns), outcome=bad.outcome)
     shown = evidence("client", bad.text or f"{bad.outcome} (no text)")
     if bad.outcome in ("overlength_not_refused", "unexpected_ok", "unexpected_rejection"):
-        words = {
+        label = {
             "overlength_not_refused": "A prompt over the limit was not refused",
             "unexpected_ok": "A request that had to fail was answered",
             "unexpected_rejection": "A valid request was refused",
         }[bad.outcome]
-        title = f"{words}: {_titled(bad.text)}" if bad.text else words
-        remedy = _MEANT.get(bad.outcome, "")
+        title = f"{label}: {_titled(bad.text)}" if bad.text else label
+        remedy = _INTENDED.get(bad.outcome, "")
         return Failure(bad.outcome, "request", title, shown, bad.at_ns, remedy=remedy, outcome=bad.outcome)
     if bad.outcome == "wrong_output" and bad.text.startswith("the word of another request"):
         title = MIXED_UP
@@ -132,11 +135,11 @@ def failure_of(bad: BadAnswer) -> Failure:
         return Failure(
             "answer_of_another_request", "request", title, shown, bad.at_ns, remedy=remedy, outcome=bad.outcome
         )
-    words = _WORDS.get(bad.outcome, bad.outcome)
+    label = _TITLES.get(bad.outcome, bad.outcome)
     status = bad.sample.get("status")
-    more = [str(status)] if status and status != 200 else []
-    more += [_titled(bad.text)] if bad.text else []
-    title = f"{words}: {' '.join(more)}" if more else words
+    details = [str(status)] if status and status != 200 else []
+    details += [_titled(bad.text)] if bad.text else []
+    title = f"{label}: {' '.join(details)}" if details else label
     return Failure(f"unexplained_{bad.outcome}", "request", title, shown, bad.at_ns, outcome=bad.outcome)
 
 

@@ -1,4 +1,9 @@
-"""What the server and its machines measured around an incident: a reading every five seconds from a minute before it on."""
+"""Readings of server and devices around an incident.
+
+One every five seconds.
+
+They begin a minute before it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,7 @@ from loadchaos.core.ledger.rows import DeviceRow, MetricsRow
 
 _BEFORE_NS = 60 * S
 _APART_NS = 4_500_000_000
-_MOST_HELD, _MOST_TOLD = 2_000, 60
+_MOST_KEPT, _MOST_SHOWN = 2_000, 60
 _OF_A_SERVER = (
     "requests_running", "requests_waiting", "kv_usage_ratio", "generation_tokens_total", "preemptions_total",
     "process_rss_bytes",
@@ -25,7 +30,10 @@ _OF_A_MACHINE = (
 
 @dataclass(frozen=True)
 class Reading:
-    """Figures of one engine of a replica (`engine 0`), or of a device (`gpu0 of host:9400`, no replica), at one moment."""
+    """One reading of an engine (`engine 0`) or a device (`gpu0 of host:9400`).
+
+    A device has no replica.
+    """
 
     at_ns: int
     replica: str
@@ -33,15 +41,15 @@ class Reading:
     values: Mapping[str, float]
 
     def to_json(self, base_ns: int) -> dict[str, Any]:
-        """As incident.json has it."""
+        """The reading as in incident.json."""
         return {"at_s": round((self.at_ns - base_ns) / S, 3), "whose": self.whose, **self.values}
 
 
 def reading(row: MetricsRow | DeviceRow) -> Reading | None:
-    """What a `metrics` or `device` row says, None where it says nothing of interest."""
+    """Reading of a `metrics` or `device` row, None without figures."""
     of_server = row.get("row") == "metrics"
-    said: Mapping[str, Any] = row.get("values") or {}
-    values = {name: said[name] for name in (_OF_A_SERVER if of_server else _OF_A_MACHINE) if name in said}
+    figures: Mapping[str, Any] = row.get("values") or {}
+    values = {name: figures[name] for name in (_OF_A_SERVER if of_server else _OF_A_MACHINE) if name in figures}
     if not values:
         return None
     whose = f"engine {row.get('engine')}" if of_server else _device(cast("DeviceRow", row))
@@ -49,39 +57,42 @@ def reading(row: MetricsRow | DeviceRow) -> Reading | None:
 
 
 def _device(row: DeviceRow) -> str:
-    """`gpu0 (NVIDIA H200) of here`, where NVML tells its name."""
+    """`gpu0 (NVIDIA H200) of here`, with the name where NVML gives one."""
     named = f" ({row['name']})" if row.get("name") else ""
     return f"{row.get('device')}{named} of {row.get('host')}"
 
 
 class IncidentContext:
-    """Folds readings; `so_far` gives those of the last minute, and `goes_on` adds to what an incident has."""
+    """Folds readings; `last_minute` gives those before an incident."""
 
     def __init__(self) -> None:
-        self._held: deque[Reading] = deque(maxlen=_MOST_HELD)
+        self._kept: deque[Reading] = deque(maxlen=_MOST_KEPT)
 
     def feed(self, found: Reading) -> None:
-        """Fold one; what is older than a minute is dropped."""
-        while self._held and found.at_ns - self._held[0].at_ns > _BEFORE_NS:
-            self._held.popleft()
-        self._held.append(found)
+        """Fold one; readings older than a minute are dropped."""
+        while self._kept and found.at_ns - self._kept[0].at_ns > _BEFORE_NS:
+            self._kept.popleft()
+        self._kept.append(found)
 
-    def so_far(self, replica: str) -> list[Reading]:
-        """Of each engine and device the newest, and one every five seconds before it; oldest first."""
+    def last_minute(self, replica: str) -> list[Reading]:
+        """Readings of the last minute, one per engine or device and 5 s.
+
+        Oldest first.
+        """
         kept: list[Reading] = []
         newest: dict[tuple[str, str], int] = {}
-        for one in reversed(self._held):
+        for one in reversed(self._kept):
             key = one.replica, one.whose
             mine = one.replica in ("", replica or one.replica)
-            if mine and newest.get(key, one.at_ns + _APART_NS) - one.at_ns >= _APART_NS and len(kept) < _MOST_TOLD:
+            if mine and newest.get(key, one.at_ns + _APART_NS) - one.at_ns >= _APART_NS and len(kept) < _MOST_SHOWN:
                 newest[key] = one.at_ns
                 kept.append(one)
         return kept[::-1]
 
 
-def goes_on(known: list[Reading], one: Reading, replica: str) -> None:
-    """Add a reading of the time since, where there is room and five seconds have passed."""
-    if one.replica not in ("", replica or one.replica) or len(known) >= 2 * _MOST_TOLD:
+def add_later_reading(known: list[Reading], one: Reading, replica: str) -> None:
+    """Add a later reading to an incident, at most one every five seconds."""
+    if one.replica not in ("", replica or one.replica) or len(known) >= 2 * _MOST_SHOWN:
         return
     last = next((r for r in reversed(known) if (r.replica, r.whose) == (one.replica, one.whose)), None)
     if last is None or one.at_ns - last.at_ns >= _APART_NS:

@@ -1,4 +1,7 @@
-"""Says what a bad answer shows: a death, a cause the log named at that time, a failure of its own, or our own misfit."""
+"""Explain bad answers: by a death, a cause in the log, or as failures.
+
+A misfit is a request beyond the limits of the server, which is our own fault.
+"""
 
 from __future__ import annotations
 
@@ -15,56 +18,59 @@ from loadchaos.core.model import Facts
 
 _NEAR_NS = 5 * S
 _BURST_NS = 20 * S  # one failure stands for a burst of up to 10 s, and for 10 s of repeats that are only counted
-_HIDES_ITS_CAUSE = ("", "internal server error", "internal error happened", "internal error")
+_UNINFORMATIVE = ("", "internal server error", "internal error happened", "internal error")
 _MOST_EXAMPLES = 100
 
 Record = Callable[[Failure], Failure]
-"""Registers a failure: gives it its attribution and incident, and returns the entry to count it in."""
+"""Registers a failure: gives it its attribution and incident, and returns the registered one to count it in."""
 
 
 class Explainer:
-    """Takes bad answers when state and log have caught up with them. `misfits` are refusals that were our own fault."""
+    """Explains bad answers once state and log have caught up with them.
 
-    def __init__(self, episodes: IncidentTracker, record: Record) -> None:
-        self._episodes, self._record = episodes, record
-        self._logged: deque[tuple[int, Failure]] = deque(maxlen=200)  # for answers that hide their cause
+    `misfits` are refusals that were our own fault.
+    """
+
+    def __init__(self, tracker: IncidentTracker, record: Record) -> None:
+        self._tracker, self._record = tracker, record
+        self._logged: deque[tuple[int, Failure]] = deque(maxlen=200)  # for answers without a cause of their own
         self.facts: Facts | None = None
         self.misfits: list[str] = []
 
-    def logged(self, at_ns: int, entry: Failure) -> None:
-        """A log named this failure then: answers near it may be its doing."""
-        self._logged.append((at_ns, entry))
+    def add_logged(self, at_ns: int, known: Failure) -> None:
+        """Add a failure that a log named: answers near it may have this cause."""
+        self._logged.append((at_ns, known))
 
-    def take(self, bad: BadAnswer) -> None:
+    def explain(self, bad: BadAnswer) -> None:
         """Explain one bad answer."""
         if bad.outcome == "unexpected_rejection" and (misfit := self._misfit(bad)):
             self.misfits.append(misfit)
             return
         if bad_answers.is_echo(bad):
-            if self._episodes.lost_to(bad) is None:
-                self._episodes.deadly(_engine_dead(bad), None)
-                self._episodes.lost_to(bad)
+            if self._tracker.count_lost(bad) is None:
+                self._tracker.add_deadly(_engine_dead(bad), None)
+                self._tracker.count_lost(bad)
             return
         failure = bad_answers.failure_of(bad)
         unnamed = failure.id.startswith("unexplained_")
-        if (unnamed or failure.severity in DEADLY) and self._episodes.lost_to(bad) is not None:
+        if (unnamed or failure.severity in DEADLY) and self._tracker.count_lost(bad) is not None:
             return
         if failure.severity in DEADLY:
-            self._episodes.deadly(failure, None)
-            self._episodes.lost_to(bad)
+            self._tracker.add_deadly(failure, None)
+            self._tracker.count_lost(bad)
             return
-        entry = self._hidden_cause(bad) if unnamed else None
-        if entry is None:
-            entry = self._record(failure)
-        entry.at_clients += bad.count
-        _add_example(entry, bad)
+        known = self._hidden_cause(bad) if unnamed else None
+        if known is None:
+            known = self._record(failure)
+        known.at_clients += bad.count
+        _add_example(known, bad)
 
     def _hidden_cause(self, bad: BadAnswer) -> Failure | None:
-        """What the log named within 5 s of an answer that says nothing but `Internal Server Error`."""
+        """Cause in the log within 5 s of an answer like `Internal Server Error`."""
         if bad.outcome not in ("http_error", "stream_error", "finish_error", "truncated", "reset", "protocol_error"):
             return None
-        said = bad.text.strip().strip('."{}').lower()
-        if bad.outcome == "http_error" and not any(said == h or (h and h in said[:200]) for h in _HIDES_ITS_CAUSE):
+        text = bad.text.strip().strip('."{}').lower()
+        if bad.outcome == "http_error" and not any(text == h or (h and h in text[:200]) for h in _UNINFORMATIVE):
             return None
         near = [
             (abs(at - bad.at_ns), e)
@@ -75,7 +81,7 @@ class Explainer:
         return min(near, key=lambda item: item[0])[1] if near else None
 
     def _misfit(self, bad: BadAnswer) -> str | None:
-        """Why a refusal is our own fault: we sent more than the server says it takes."""
+        """Reason why a refusal is our own fault, None where it is not."""
         tokens, facts = bad.sample.get("planned_tokens"), self.facts
         limit = (facts.input_limit or facts.max_model_len) if facts is not None else None
         if tokens is not None and limit is not None and tokens >= limit and bad.sample.get("edge") is None:
@@ -87,7 +93,7 @@ class Explainer:
 
 
 def _engine_dead(bad: BadAnswer) -> Failure:
-    """A death that only answers to clients show."""
+    """Make a death that only answers to clients show."""
     title = "Answers say that the engine is dead, and no log names the cause"
     failure = bad_answers.failure_of(bad)
     return replace(
@@ -101,7 +107,10 @@ def _engine_dead(bad: BadAnswer) -> Failure:
 
 
 def _add_example(failure: Failure, bad: BadAnswer) -> None:
-    """The request that met a failure belongs to its incident, whose own moment may have been another's."""
+    """Add the request to the incident of its failure as an example.
+
+    The incident's own moment may have been another's.
+    """
     incident, sample = failure.incident, bad.sample
     if incident is None or incident.kind != "failure" or sample.get("id") is None:
         return

@@ -1,4 +1,4 @@
-"""One episode of a server, from the first sign to its recovery, as a value; folders and pages are made from it elsewhere."""
+"""Incident: one episode of a server, from the first sign to its recovery."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from loadchaos.analysis.classify.versions import with_standing
 from loadchaos.analysis.failure import Failure, evidence
-from loadchaos.analysis.incidents.attribution import Ended, owned
+from loadchaos.analysis.incidents.attribution import ProcessEnds, known_and_remedy
 from loadchaos.analysis.incidents.context import Reading
 from loadchaos.analysis.request_stats import S, Sent
 from loadchaos.core.ledger.rows import IncidentRow
@@ -18,7 +18,7 @@ from loadchaos.core.model import Attribution, Severity, State
 
 Kind = Literal["death", "hang", "unreachable", "terminated", "restart", "failure"]
 _WINDOW_NS = 60 * S
-_MOST_TOLD = 50
+_MOST_SHOWN = 50
 _NUMBER = re.compile(r"[\d.]+")
 _PID = re.compile(r"\(pid (\d+)(?:, \w+)?\) is (?:gone|stopped)")
 
@@ -48,9 +48,10 @@ _DEFAULTS: Mapping[str, tuple[str, Severity, str, str]] = {
 
 @dataclass
 class Incident:
-    """One episode of one replica, or the first time of a failure that kills nobody (`kind` failure).
+    """One episode of one replica, or the first time of a `failure`.
 
-    Times are CLOCK_MONOTONIC ns. `died_ns` is the first sign of what it became, `noticed_ns` when that was known.
+    A `failure` kills nobody. Times are CLOCK_MONOTONIC ns. `died_ns` is the first sign of what it became, `noticed_ns` when
+    that was known.
     """
 
     n: int
@@ -58,7 +59,7 @@ class Incident:
     replica: str
     opened_ns: int
     by_states: bool = True
-    outlived: bool = False  # only a log told of it, and the server answered what was sent well after: no engine died
+    outlived: bool = False  # only a log showed it, and the server answered later requests: no engine died
     died_ns: int | None = None
     noticed_ns: int | None = None
     back_ns: int | None = None
@@ -85,11 +86,11 @@ class Incident:
     exit: Mapping[str, Any] | None = None
     environment: Mapping[str, Any] = field(default_factory=dict)
     load_begin_ns: int | None = None
-    title: str | None = None  # said better than the signature can, with this run's own numbers
+    title: str | None = None  # better than the signature's, with the numbers of this run
     remedy: str | None = None
 
     def named_by(self) -> Failure:
-        """What this incident is called after: the first cause, else the first echo, else what the signs show."""
+        """Failure that names it: the first cause, echo, or what the signs show."""
         if self.causes:
             return min(self.causes, key=lambda s: s.at_ns)
         if self.has_log and (killed := self._killed()) is not None:
@@ -112,23 +113,26 @@ class Incident:
         return Failure(name, severity, title, evidence("signs", text), self.opened_ns, remedy=remedy)
 
     def _killed(self) -> Failure | None:
-        """A process that was gone while no log gives a cause: an engine that fails says so, one that is killed cannot."""
+        """Failure of a killed process: it disappeared and no log gives a cause.
+
+        An engine that fails logs it, one that is killed cannot.
+        """
         first = next((s for s in self.signs if s.endswith((", engine_core) is gone", ", api_server) is gone"))), "")
-        for role, name, words in _GONE:
+        for role, name, label in _GONE:
             sign = next((s for s in self.signs if f", {role}) is gone" in s), None)
             if role == "engine_core" and sign != first:
-                continue  # it went after its API server, which was not killed by that
+                continue  # it went after its API server, so it did not kill that
             if sign is not None and self.kind == "death":
-                title = f"The {words} process disappeared without a log line: killed from outside, or crashed"
+                title = f"The {label} process disappeared without a log line: killed from outside, or crashed"
                 remedy = "Check the OOM killer (dmesg, journalctl -k, the pod's last state) and who sends signals."
-                # What others say of it in the log is evidence with a line number; the sign alone is what is left else.
+                # An echo in the log is evidence with a line number; else only the sign is left.
                 shown = self.echoes[0].evidence if self.echoes else evidence("signs", sign)
                 return Failure(name, "engine_death", title, shown, self.opened_ns, remedy=remedy)
         return None
 
     @property
     def id(self) -> str:
-        """The id of the failure it is about; it may change until the incident is closed, as causes come in."""
+        """Id of its failure; it may change until the incident closes."""
         return self.named_by().id
 
     @property
@@ -138,28 +142,34 @@ class Incident:
 
     @property
     def real(self) -> bool:
-        """Whether it is more than a scare: it became dead, hung, unreachable or ended, or a log names a death."""
+        """True unless it was a false alarm.
+
+        It is real when it became dead, hung, unreachable or terminated, or a log names a death.
+        """
         if self.dismissed and not self.causes:
             return False
         return self.kind != "death" or self.ever_dead or self.worst != "dying" or bool(self.causes or self.echoes)
 
     def covers(self, sent_ns: int, ended_ns: int) -> bool:
-        """Whether a request that was out from `sent_ns` to `ended_ns` was out while this lasted (2 s more on each side)."""
+        """True when a request in flight from `sent_ns` to `ended_ns` overlaps it.
+
+        The margin is 2 s on each side.
+        """
         until_ns = self.back_ns or self.closed_ns
         return ended_ns >= self.opened_ns - 2 * S and (until_ns is None or sent_ns <= until_ns + 2 * S)
 
-    def lasted_at(self, at_ns: int) -> bool:
-        """Whether it was going on at a time."""
+    def open_at(self, at_ns: int) -> bool:
+        """True when it was open at a time."""
         return self.opened_ns <= at_ns and (self.closed_ns is None or at_ns <= self.closed_ns)
 
-    def tell(self, at_ns: int, text: str) -> None:
-        """A line of its timeline; after 50 only the newest is kept."""
-        if len(self.timeline) >= _MOST_TOLD:
+    def note(self, at_ns: int, text: str) -> None:
+        """Add a line to its timeline; after 50 lines only the newest is kept."""
+        if len(self.timeline) >= _MOST_SHOWN:
             self.timeline.pop()
         self.timeline.append((at_ns, text))
 
     def add_signs(self, signs: Sequence[str]) -> None:
-        """More signs; one that only counts further (`60 requests ...` after `1 requests ...`) takes the place of the old."""
+        """Add signs; one that differs only in numbers replaces the old one."""
         for sign in signs:
             alike = [i for i, old in enumerate(self.signs) if _NUMBER.sub("", old) == _NUMBER.sub("", sign)]
             if alike:
@@ -167,33 +177,33 @@ class Incident:
             else:
                 self.signs.append(sign)
 
-    def saw_line(self, file: str, line: int) -> None:
+    def add_log_line(self, file: str, line: int) -> None:
         """Widen the window of log lines that belong to it."""
         window = self.log_lines.setdefault(file, [line, line])
         window[0], window[1] = min(window[0], line), max(window[1], line)
 
     @property
-    def ended(self) -> Ended:
-        """Which processes were gone or stopped, as its signs and its exit tell."""
+    def ended(self) -> ProcessEnds:
+        """Processes that its signs and its exit name as gone or stopped."""
         exit_row = self.exit or {}
         pids = frozenset(int(pid) for sign in self.signs for pid in _PID.findall(sign))
-        return Ended(pids, exit_row.get("pid"), exit_row.get("signal"))
+        return ProcessEnds(pids, exit_row.get("pid"), exit_row.get("signal"))
 
     def recovered_after_s(self) -> float | None:
-        """From the first sign to healthy again; None when it has not come back."""
+        """Seconds from the first sign to healthy again; None without recovery."""
         return None if self.back_ns is None else round((self.back_ns - self.opened_ns) / S, 3)
 
     def noticed_after_s(self) -> float | None:
-        """From its death or first sign to when it was known."""
+        """Seconds from its death or first sign until it was noticed."""
         if self.noticed_ns is None:
             return None
         return round((self.noticed_ns - (self.died_ns or self.opened_ns)) / S, 3)
 
     def to_json(self) -> dict[str, Any]:
-        """incident.json: everything a page or an upstream report needs, but for bodies and raw files."""
+        """The incident as in incident.json, without bodies and raw files."""
         base = self.load_begin_ns if self.load_begin_ns is not None else self.opened_ns
         named = self.named_by()
-        known, remedy = owned(self.attribution, self._known(named), self.remedy or named.remedy)
+        known, remedy = known_and_remedy(self.attribution, self._known(named), self.remedy or named.remedy)
 
         def at_s(ns: int | None) -> float | None:
             return None if ns is None else round((ns - base) / S, 3)
@@ -223,8 +233,8 @@ class Incident:
             "frames": list(named.frames),
             "process": named.process,
             "exit": dict(self.exit) if self.exit else None,
-            "causes": [_shown(s, at_s(s.at_ns)) for s in self.causes[:_MOST_TOLD]],
-            "echoes": [_shown(s, at_s(s.at_ns)) for s in self.echoes[:_MOST_TOLD]],
+            "causes": [_shown(s, at_s(s.at_ns)) for s in self.causes[:_MOST_SHOWN]],
+            "echoes": [_shown(s, at_s(s.at_ns)) for s in self.echoes[:_MOST_SHOWN]],
             "beside": list(self.beside),
             "lost_requests": sum(self.lost.values()),
             "lost": dict(self.lost),
@@ -257,7 +267,7 @@ def _shown(failure: Failure, at_s: float | None) -> dict[str, Any]:
 
 
 def kind_of(state: State, was: State) -> Kind | None:
-    """What an episode is called when a replica enters `state`; None for states that open none."""
+    """Kind of incident that `state` begins; None if it begins none."""
     if state in ("dead", "dying"):
         return "death"
     if state == "hung":
@@ -269,16 +279,22 @@ def kind_of(state: State, was: State) -> Kind | None:
     return "restart" if state == "restarting" and was in ("healthy", "degraded") else None
 
 
-def worse(old: Kind, new: Kind) -> Kind:
-    """What an episode is called that was `old` and goes on as `new`: a hang that ends in a death is that death."""
+def merged_kind(old: Kind, new: Kind) -> Kind:
+    """Kind of an incident that was `old` and goes on as `new`.
+
+    A hang that ends in a death is that death.
+    """
     order: tuple[Kind, ...] = ("failure", "unreachable", "hang", "restart", "death")
     if new == "terminated":
         return "terminated" if old in ("death", "terminated", "unreachable") else old
     return new if old == "terminated" or order.index(new) > order.index(old) else old
 
 
-def finding(incident: Incident, what: Literal["open", "close"], at_ns: int) -> IncidentRow:
-    """The row of findings.jsonl that tells of an incident; `id` and `folder` are final when it closes."""
+def finding_row(incident: Incident, what: Literal["open", "close"], at_ns: int) -> IncidentRow:
+    """Row of findings.jsonl for an incident.
+
+    `id` and `folder` are final when it closes.
+    """
     return {
         "row": "incident",
         "at_ns": at_ns,

@@ -1,4 +1,4 @@
-"""Turns states, exits and deadly log lines into incidents: one an episode of a replica, whatever told of it first."""
+"""Track incidents from states, exits and deadly log lines."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from loadchaos.analysis.failure import Failure
 from loadchaos.analysis.incidents.attribution import AttackLog
 from loadchaos.analysis.incidents.bad_answers import BadAnswer
-from loadchaos.analysis.incidents.context import IncidentContext, goes_on, reading
-from loadchaos.analysis.incidents.incident import Incident, Kind, finding, kind_of, worse
+from loadchaos.analysis.incidents.context import IncidentContext, add_later_reading, reading
+from loadchaos.analysis.incidents.incident import Incident, Kind, finding_row, kind_of, merged_kind
 from loadchaos.analysis.incidents.recent import LATE_LOG_NS, RecentIncidents
 from loadchaos.analysis.request_stats import RequestStats, S
 from loadchaos.core.ledger.rows import DeviceRow, IncidentRow, LaunchRow, MetricsRow, StateRow, SupervisorRow
 from loadchaos.core.model import Attribution, Row, State
 
-_LOG_ALONE_BACK_NS = 5 * S
+_BACK_AFTER_LOG_NS = 5 * S
 _EXIT_NEAR_NS = 10 * S
 _STOPPING_NS = 20 * S
 _MOST_SNAPSHOTS = 100
@@ -28,35 +28,38 @@ _UP: tuple[State, ...] = ("healthy",)
 
 
 class IncidentTracker:
-    """All incidents of a run, in order. Rows about incidents gather in `findings` until somebody takes them."""
+    """All incidents of a run, in order.
 
-    def __init__(self, tally: RequestStats, attacks: AttackLog) -> None:
+    Rows about incidents gather in `findings` until they are read.
+    """
+
+    def __init__(self, stats: RequestStats, attacks: AttackLog) -> None:
         self.incidents: list[Incident] = []
         self.findings: list[IncidentRow] = []
-        self.named: list[Incident] = []  # those that a log has given a name since somebody last looked
+        self.named: list[Incident] = []  # named by a log since the last read
         self.environment: Mapping[str, Any] = {}
         self.load_begin_ns: int | None = None
         self.has_log = False
         self.load_end_ns: int | None = None
         self.attribution: dict[int, Attribution] = {}
-        self._tally, self._attacks, self._around, self._recent = tally, attacks, IncidentContext(), RecentIncidents()
+        self._stats, self._attacks, self._context, self._recent = stats, attacks, IncidentContext(), RecentIncidents()
         self._exits: dict[str, Row] = {}
-        self._supervised: dict[str, Row] = {}  # the newest end that a supervisor told
-        self._stops: deque[int] = deque(maxlen=1000)
-        self._asked: dict[str, int] = {}  # when a server was gone that we ended
+        self._orchestrator_ends: dict[str, Row] = {}  # the newest exit that an orchestrator reported
+        self._shutdowns: deque[int] = deque(maxlen=1000)
+        self._stopped_by_us: dict[str, int] = {}  # when a server was gone that we stopped
         self._replicas: set[str] = set()
-        self._launched = False  # we started it: its end would be known
-        self._balanced = False  # an address has shown itself to be several servers
+        self._launched = False  # we launched it: its exit would be known
+        self._balanced = False  # several servers share the address
 
-    def measured(self, row: MetricsRow | DeviceRow) -> None:
-        """Fold a `metrics` or `device` row: figures around an incident are part of it."""
+    def feed_reading(self, row: MetricsRow | DeviceRow) -> None:
+        """Fold a `metrics` or `device` row into the figures of open incidents."""
         found = reading(row)
         if found is not None:
-            self._around.feed(found)
+            self._context.feed(found)
             for incident in self._recent.open.values():
-                goes_on(incident.figures, found, incident.replica)
+                add_later_reading(incident.figures, found, incident.replica)
 
-    def state(self, row: StateRow) -> None:
+    def feed_state(self, row: StateRow) -> None:
         """Fold a `state` row."""
         replica, to, was = str(row.get("replica")), row["to"], row["from"]
         if row.get("engine") is not None:
@@ -69,41 +72,41 @@ class IncidentTracker:
         incident = self._recent.open.get(replica)
         if to == was:
             if row.get("balanced"):
-                self._behind_a_balancer()
-            about = self._recent.of(replica)
+                self._found_balancer()
+            about = self._recent.latest(replica)
             if about is not None:
-                about.tell(at_ns, "; ".join(signs))
+                about.note(at_ns, "; ".join(signs))
             return
         kind = kind_of(to, was)
         if incident is None:
-            over = self.load_end_ns is not None or self._while_stopping(at_ns)
-            if kind is None or (to == "terminated" and over):
+            after_load = self.load_end_ns is not None or self._while_stopping(at_ns)
+            if kind is None or (to == "terminated" and after_load):
                 return
             since_ns = int(row.get("since_ns") or at_ns)
             incident = self._recent.adopt(replica, since_ns) or self._begin(kind, replica, since_ns, at_ns)
             incident.starting = was == "starting"
-        incident.tell(at_ns, f"{to}: {'; '.join(signs)}" if signs else to)
+        incident.note(at_ns, f"{to}: {'; '.join(signs)}" if signs else to)
         if kind is not None:
-            self._go_on(incident, kind, to, row, signs)
+            self._continue(incident, kind, to, row, signs)
         if to in _UP or (to == "degraded" and incident.kind == "unreachable"):
             incident.back_ns = at_ns
             self._end(incident, at_ns)
 
-    def exit(self, row: LaunchRow) -> None:
+    def feed_exit(self, row: LaunchRow) -> None:
         """Fold the exit of a server we launched."""
         replica = str(row.get("replica"))
         if row.get("asked"):
-            self._ended_by_us(replica, int(row["at_ns"]))
-            return  # it must not hide an exit before it
+            self._stop_by_us(replica, int(row["at_ns"]))
+            return  # it must not hide an earlier exit
         self._exits[replica] = row
         incident = self._recent.open.get(replica)
         if incident is not None:
             self._attach_exit(incident, row)
 
-    def supervised(self, row: SupervisorRow) -> None:
-        """Fold an end that a supervisor tells (docker, Kubernetes, systemd): how a server ended that we did not launch.
+    def feed_orchestrator_end(self, row: SupervisorRow) -> None:
+        """Fold a server exit that docker, Kubernetes or systemd reports.
 
-        It is asked every other second, so that the server may be back by now: then it explains the episode before.
+        It is polled every other second, so that the server may be back by now: then it explains the incident before.
         """
         at_ns, replica, source = int(row["at_ns"]), str(row.get("replica")), row.get("source")
         exit_row = {
@@ -112,16 +115,16 @@ class IncidentTracker:
             "signal": None,
             "reason": f"{row['reason']} ({source})",
         }
-        self._supervised[replica] = exit_row
-        incident = self._recent.that_ended(replica, at_ns)
+        self._orchestrator_ends[replica] = exit_row
+        incident = self._recent.ended_near(replica, at_ns)
         if incident is not None:
             self._attach_exit(incident, exit_row)
 
-    def deadly(self, failure: Failure, replica: str | None) -> None:
-        """A log line, or an answer, that tells of a death or names its cause."""
-        incident = self._recent.about(failure, replica, self._replicas)
+    def add_deadly(self, failure: Failure, replica: str | None) -> None:
+        """Fold a log line or an answer that shows a death or names its cause."""
+        incident = self._recent.find(failure, replica, self._replicas)
         if incident is None and failure.role == "echo" and self._while_stopping(failure.at_ns):
-            return  # what a server says that is told to end
+            return  # the shutdown messages of a server that was told to end
         if incident is None:
             incident = self._begin("death", replica or self._sole(), failure.at_ns, failure.at_ns)
             incident.by_states = False
@@ -130,9 +133,9 @@ class IncidentTracker:
             if failure.role == "cause" and not incident.causes:
                 self.named.append(incident)
             group.append(failure)
-            incident.tell(failure.at_ns, f"{failure.evidence.get('source')}: {failure.title}")
+            incident.note(failure.at_ns, f"{failure.evidence.get('source')}: {failure.title}")
         if isinstance(line := failure.evidence.get("line"), int):
-            incident.saw_line(str(failure.evidence.get("source")), line)
+            incident.add_log_line(str(failure.evidence.get("source")), line)
         self._attribute(incident)
 
     def hang_at(self, at_ns: int) -> Incident | None:
@@ -140,48 +143,54 @@ class IncidentTracker:
         return self._recent.hang_at(at_ns)
 
     def explain(self, incident: Incident, failure: Failure) -> None:
-        """A symptom that says more of an incident than its states do; a cause that a log named stands over it."""
+        """Add a symptom as the cause of an incident that has none."""
         if not incident.causes:
             incident.causes.append(failure)
-            incident.tell(failure.at_ns, failure.title)
+            incident.note(failure.at_ns, failure.title)
             self._attribute(incident)
 
-    def beside(self, failure: Failure, replica: str | None) -> Incident | None:
-        """A failure that kills nobody, but is told while an episode lasts: that incident, None if there is none."""
-        incident = self._recent.about(failure, replica, self._replicas)
+    def find_beside(self, failure: Failure, replica: str | None) -> Incident | None:
+        """The incident during which a failure happened, None without one.
+
+        The failure is noted there.
+        """
+        incident = self._recent.find(failure, replica, self._replicas)
         if incident is not None and failure.id not in incident.beside:
             incident.beside.append(failure.id)
-            incident.tell(failure.at_ns, f"{failure.evidence.get('source')}: {failure.title}")
+            incident.note(failure.at_ns, f"{failure.evidence.get('source')}: {failure.title}")
         return incident
 
-    def failure(self, failure: Failure, attribution: Attribution) -> Incident:
-        """The incident of a failure that kills nobody, met for the first time outside of any episode."""
+    def open_failure(self, failure: Failure, attribution: Attribution) -> Incident:
+        """Open and close an incident for a failure outside of any episode."""
         incident = self._new("failure", self._sole(), failure.at_ns)
         incident.causes.append(failure)
         incident.attribution = self.attribution[incident.n] = attribution
         if isinstance(line := failure.evidence.get("line"), int):
-            incident.saw_line(str(failure.evidence.get("source")), line)
-        incident.tell(failure.at_ns, f"{failure.evidence.get('source')}: {failure.title}")
+            incident.add_log_line(str(failure.evidence.get("source")), line)
+        incident.note(failure.at_ns, f"{failure.evidence.get('source')}: {failure.title}")
         self._end(incident, failure.at_ns)
         return incident
 
-    def lost_to(self, bad: BadAnswer) -> Incident | None:
-        """The episode that a bad answer belongs to, with the answer counted as lost there; None if it has none."""
-        incident = self._recent.that_cost(bad)
+    def count_lost(self, bad: BadAnswer) -> Incident | None:
+        """Count a bad answer in the incident it was lost to, if any."""
+        incident = self._recent.cost_of(bad)
         if incident is not None:
             incident.lost[bad.outcome] += bad.count
         return incident
 
-    def answered(self, sent_ns: int, at_ns: int) -> None:
-        """A request was answered: a death that only a log told of is over when it was sent well after."""
+    def feed_answer(self, sent_ns: int, at_ns: int) -> None:
+        """Fold a good answer.
+
+        A death that only a log showed is over when the request was sent well after it.
+        """
         for incident in list(self._recent.open.values()):
-            if not incident.by_states and sent_ns > incident.opened_ns + _LOG_ALONE_BACK_NS:
+            if not incident.by_states and sent_ns > incident.opened_ns + _BACK_AFTER_LOG_NS:
                 incident.back_ns = at_ns
-                self._outlive(incident)
+                self._judge_survival(incident)
                 self._end(incident, at_ns)
 
-    def _outlive(self, incident: Incident) -> None:
-        """The address of a death that only a log told of goes on answering: no death, or another server that answers now.
+    def _judge_survival(self, incident: Incident) -> None:
+        """Judge a death that only a log showed while the address still answers.
 
         A server may survive what its log calls deadly (LMDeploy fails one request). None writes that its engine is gone
         and goes on, though one that we started would have ended; and of several behind an address one may well be gone.
@@ -193,8 +202,8 @@ class IncidentTracker:
         if gone and not self._balanced:
             incident.add_signs([_ANOTHER_ANSWERS])
 
-    def _behind_a_balancer(self) -> None:
-        """What only a log told of while the address went on answering was the death of one of several servers."""
+    def _found_balancer(self) -> None:
+        """Several servers share the address: deaths only in logs were one of them."""
         self._balanced = True
         for incident in self.incidents:
             if incident.outlived:
@@ -202,20 +211,20 @@ class IncidentTracker:
                 incident.add_signs([_ONE_OF_SEVERAL])
 
     def finish(self, at_ns: int) -> None:
-        """The run is over: exits that no state told of are deaths, and everything open is closed."""
+        """End the run: unreported exits become deaths, open incidents close."""
         for replica, row in self._exits.items():
-            self._exit_untold(replica, row)
+            self._report_exit(replica, row)
         for incident in list(self._recent.open.values()):
             self._end(incident, at_ns)
 
-    def started(self, replica: str) -> None:
-        """A new life of a server we launched: the exit that ended the old one explains nothing in it."""
+    def feed_start(self, replica: str) -> None:
+        """Fold the start of a launched server, and settle its old exit."""
         self._launched = True
         row = self._exits.pop(replica, None)
         if row is not None:
-            self._exit_untold(replica, row)
+            self._report_exit(replica, row)
 
-    def _exit_untold(self, replica: str, row: Row) -> None:
+    def _report_exit(self, replica: str, row: Row) -> None:
         if any(i.replica == replica and i.exit is row for i in self.incidents):
             return
         kind: Kind = "terminated" if row.get("signal") == 15 else "death"
@@ -225,12 +234,14 @@ class IncidentTracker:
         incident.worst = "dead" if kind == "death" else "terminated"
         self._attach_exit(incident, row)
 
-    def stopped_in_order(self, at_ns: int) -> None:
-        """A log says that its server ends in order; after a failure it says so, too."""
-        self._stops.append(at_ns)
+    def add_shutdown(self, at_ns: int) -> None:
+        """Fold an orderly shutdown in the log; a failed server logs one, too."""
+        self._shutdowns.append(at_ns)
 
-    def _was_told_to_end(self, incident: Incident) -> bool:
-        """Whether a death was none: a routine SIGTERM gives clients the same answers and the same exit code.
+    def _was_shut_down(self, incident: Incident) -> bool:
+        """True for a death that was an orderly shutdown.
+
+        A routine SIGTERM gives clients the same answers and the same exit code.
 
         Only the log tells them apart: it has the end in order, and none of the words that every failure leaves.
         """
@@ -241,49 +252,52 @@ class IncidentTracker:
         if incident.exit is not None and incident.exit.get("signal") not in (None, 15):
             return False
         others = [i.closed_ns or 0 for i in self._recent.closed if i.replica == incident.replica]
-        since_ns = max(incident.opened_ns - _EXIT_NEAR_NS, *others, 0)  # a stop before belongs to the life before
-        return any(since_ns < at_ns <= incident.opened_ns + 2 * _EXIT_NEAR_NS for at_ns in self._stops)
+        since_ns = max(incident.opened_ns - _EXIT_NEAR_NS, *others, 0)  # an earlier shutdown belongs to the life before
+        return any(since_ns < at_ns <= incident.opened_ns + 2 * _EXIT_NEAR_NS for at_ns in self._shutdowns)
 
     @property
     def sole(self) -> bool:
-        """Whether there is one replica only, as far as anybody has told."""
+        """True with a single known replica."""
         return len(self._replicas) <= 1
 
     def any_down(self) -> bool:
-        """Whether some server is gone now: an episode of a death is open, or a process ended that we did not end."""
+        """True while some server is down that we did not stop."""
         return bool(self._exits) or any(i.ever_dead and i.back_ns is None for i in self.incidents)
 
     def real(self) -> list[Incident]:
-        """Episodes that came to something; scares (a dying that was none) are left out."""
+        """Incidents of servers without false alarms."""
         return [i for i in self.incidents if i.kind != "failure" and i.real]
 
     def _close_engines(self, replica: str, to: State, at_ns: int) -> None:
-        """What one engine of a server was in ends with the server itself."""
+        """Close the incidents of engines when their server ends."""
         if to in ("dead", "terminated", "restarting"):
             for incident in [i for name, i in self._recent.open.items() if name.startswith(f"{replica} engine ")]:
                 self._end(incident, at_ns)
 
-    def _ended_by_us(self, replica: str, at_ns: int) -> None:
-        """While we end a server after the load it refuses and loses its engine, as a dead one does: that is no death.
+    def _stop_by_us(self, replica: str, at_ns: int) -> None:
+        """Dismiss incidents of a server that we stopped after the load.
 
         It was alive when we told it to end, or its exit would not be one we asked for; a cause in the log still counts.
         """
-        self._asked[replica] = at_ns
+        self._stopped_by_us[replica] = at_ns
         for incident in self._recent.newest_first():
             if incident.replica in (replica, "") and self._while_stopping(incident.opened_ns):
                 incident.dismissed = True
 
     def _while_stopping(self, at_ns: int) -> bool:
-        """Whether we were ending the server then: after the load (or without one), and up to 20 s before it was gone."""
-        outside = self.load_end_ns is None if self.load_begin_ns is None else at_ns >= (self.load_end_ns or at_ns + 1)
-        return outside and any(asked_ns - at_ns < _STOPPING_NS for asked_ns in self._asked.values())
+        """True while we were stopping a server.
 
-    def _go_on(self, incident: Incident, kind: Kind, to: State, row: StateRow, signs: list[str]) -> None:
+        That is after the load (or without one), up to 20 s before it was gone.
+        """
+        outside = self.load_end_ns is None if self.load_begin_ns is None else at_ns >= (self.load_end_ns or at_ns + 1)
+        return outside and any(asked_ns - at_ns < _STOPPING_NS for asked_ns in self._stopped_by_us.values())
+
+    def _continue(self, incident: Incident, kind: Kind, to: State, row: StateRow, signs: list[str]) -> None:
         at_ns = int(row["at_ns"])
         late = incident.noticed_ns is not None and at_ns - incident.noticed_ns > _EXIT_NEAR_NS
         if kind == "terminated" and (self.load_end_ns is not None or late) and incident.kind != "terminated":
             return  # we end what is left of a dead server ourselves: that takes nothing back
-        incident.kind = worse(incident.kind, kind)
+        incident.kind = merged_kind(incident.kind, kind)
         incident.by_states = True
         incident.opened_ns = min(incident.opened_ns, int(row.get("since_ns") or at_ns))
         if to != "dying" or incident.worst is None:
@@ -300,10 +314,10 @@ class IncidentTracker:
     def _begin(self, kind: Kind, replica: str, opened_ns: int, now_ns: int) -> Incident:
         incident = self._new(kind, replica, opened_ns)
         self._recent.open[replica] = incident
-        exited = self._exits.get(replica) or self._supervised.get(replica)
+        exited = self._exits.get(replica) or self._orchestrator_ends.get(replica)
         if exited is not None and abs(int(exited["at_ns"]) - opened_ns) < _EXIT_NEAR_NS:
             self._attach_exit(incident, exited)
-        self.findings.append(finding(incident, "open", now_ns))
+        self.findings.append(finding_row(incident, "open", now_ns))
         return incident
 
     def _new(self, kind: Kind, replica: str, opened_ns: int) -> Incident:
@@ -312,24 +326,24 @@ class IncidentTracker:
         incident.has_log = self.has_log
         incident.attacks = self._attacks.in_force(opened_ns, within_ns=LATE_LOG_NS)
         if len(self.incidents) < _MOST_SNAPSHOTS:
-            incident.in_flight = self._tally.out_at(opened_ns)
-            incident.admitted = list(self._tally.admitted)
-            incident.sent_before = self._tally.so_far()
-            incident.figures = self._around.so_far(replica)
+            incident.in_flight = self._stats.in_flight_at(opened_ns)
+            incident.admitted = list(self._stats.admitted)
+            incident.sent_before = self._stats.counts_so_far()
+            incident.figures = self._context.last_minute(replica)
         self.incidents.append(incident)
         return incident
 
     def _end(self, incident: Incident, at_ns: int) -> None:
         incident.closed_ns = at_ns
-        if self._was_told_to_end(incident):
+        if self._was_shut_down(incident):
             incident.kind, incident.worst, incident.ever_dead = "terminated", "terminated", False
-            incident.tell(at_ns, "terminated: the log shows an orderly shutdown and no failure")
+            incident.note(at_ns, "terminated: the log shows an orderly shutdown and no failure")
         self._recent.close(incident)
         if self._balanced and self.sole and incident.kind == "death" and not incident.dismissed:
             incident.add_signs([_ONE_OF_SEVERAL])
         if incident.kind != "failure":
             self._attribute(incident)
-        self.findings.append(finding(incident, "close", at_ns))
+        self.findings.append(finding_row(incident, "close", at_ns))
 
     def _sole(self) -> str:
         return next(iter(self._replicas)) if len(self._replicas) == 1 else ""
@@ -339,12 +353,12 @@ class IncidentTracker:
             incident.exit = row
             if incident.kind == "death" and row.get("code") == 0 and not row.get("signal"):
                 incident.beside.append("exit_zero_after_death")
-            incident.tell(int(row["at_ns"]), f"process ended: {row.get('reason')}")
+            incident.note(int(row["at_ns"]), f"process ended: {row.get('reason')}")
 
     def _attribute(self, incident: Incident) -> None:
         incident.has_log = self.has_log
         names = {incident.named_by().id, incident.kind}
-        if not incident.causes:  # an echo, or nothing but signs: what we did to it may be the whole story
+        if not incident.causes:  # an echo or signs only: our attack may be the cause
             names |= {incident.kind, str(incident.worst), f"server_{incident.worst}", *(s.id for s in incident.echoes)}
             if incident.kind == "death":
                 names |= {"engine_death", "engine_death_unexplained", "engine_core_proc_died", "worker_proc_died"}

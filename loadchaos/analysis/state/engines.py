@@ -1,4 +1,6 @@
-"""The state of each engine behind one server (vLLM's `engine` label, data parallel): one may hang while others work.
+"""State of each engine behind one server (data parallel).
+
+One may hang while others work.
 
 The server's own counters are all there is to see an engine by: /health speaks for all of them, and our tokens do not
 say whose they are. So the limits are wide, and a server of one engine is left to states.py.
@@ -30,7 +32,10 @@ class _Engine:
 
 
 class EngineStates:
-    """Folds `metrics` rows of one replica; `feed` gives `state` rows with `engine` set, from the second label on."""
+    """Folds `metrics` rows of one replica into `state` rows of its engines.
+
+    Rows have `engine` set, and come from the second engine label on.
+    """
 
     def __init__(self, replica: str) -> None:
         self._replica = replica
@@ -51,7 +56,7 @@ class EngineStates:
         return self._decide(at_ns) if len(self._engines) > 1 else []
 
     def forget(self) -> None:
-        """The server is gone, or a new one: what its engines were doing says nothing any more."""
+        """Forget all engines: the server is gone or a new one."""
         self._engines.clear()
 
     def _decide(self, now_ns: int) -> list[StateRow]:

@@ -1,4 +1,4 @@
-"""The server's state, fused from several signs, one machine a replica: rows in, `state` rows out.
+"""State machine of one replica: ledger rows in, `state` rows out.
 
 The exit of a process we launched is proof alone; so is an engine core that we saw running and that is gone. Over the
 network one sign is none: refused counts from the second probe on and only while no token of ours arrives. A hung
@@ -23,10 +23,10 @@ from loadchaos.core.ledger.rows import LaunchRow, MetricsRow, StateRow, Supervis
 from loadchaos.core.model import Row, State
 from loadchaos.server.dialects import SLOWEST_GAUGES_S
 
-_DEGRADED_NS = 4 * S  # the design asks for 5 s; a second is left for probes and heartbeats to come by
+_DEGRADED_NS = 4 * S  # the limit is 5 s; one second is for probes and heartbeats
 _HUNG_STOPPED_NS = 5 * S
 _HUNG_IDLE_NS = 8 * S
-_HUNG_UNHEARD_NS = 10 * S  # an API server may wait for an image's URL; vLLM gives that 5 s
+_HUNG_API_IDLE_NS = 10 * S  # an API server may wait for an image's URL; vLLM gives that 5 s
 _IDLE_FOR_NS = 5 * S
 _HUNG_BLIND_NS = 60 * S
 _HEALTH_SILENT_NS = 5 * S
@@ -36,16 +36,16 @@ _COUNTERS_STUCK_NS = int(1.5 * SLOWEST_GAUGES_S * S)
 _BACK_NS = 1 * S
 _BACK_SURE_NS = 10 * S
 _EXIT_WAITS_NS = 60 * S
-_SUPERVISED_NS = 30 * S
+_ORCHESTRATOR_NS = 30 * S
 _PAGE_NS = 1 * S
 _PAUSED = frozenset({"paused", "asleep", "alive_but_hung"})
 _TERMINATED = frozenset({"terminated", "server_terminated"})
 
-Verdict = tuple[State, int, list[str]]  # the state, since when its first sign was there, the signs in words
+Verdict = tuple[State, int, list[str]]  # the state, the time of its first sign, the signs
 
 
 class StateMachine:
-    """One replica's state. `feed` every row of the ledger that is about it (or about no replica), `tick` in between.
+    """State of one replica: `feed` every row about it, `tick` in between.
 
     `launched`: we started it, so that its exit is proof. `dialect_knows_death`: an empty 500 or 503 of /health means
     that the engine is gone (set `knows_death` once the dialect is known). `sole`: our traffic goes to this replica
@@ -61,8 +61,8 @@ class StateMachine:
         self._launched, self._sole = launched, sole
         self._traffic, self._network, self._processes = TrafficSignals(), NetworkSignals(), ProcessSignals()
         self._counters, self._attacked = CounterSignals(), AttackEffects()
-        self._deaths = DeathEvidence(self._traffic, self._network, self._processes, sole=sole)
-        self._identity = RestartDetector(self._counters)
+        self._evidence = DeathEvidence(self._traffic, self._network, self._processes, sole=sole)
+        self._restarts = RestartDetector(self._counters)
         self._engines = EngineStates(replica)
         self._progress_ns: int | None = None
         self._worked_ns: int | None = None  # the newest progress of any kind, in flight or not
@@ -73,19 +73,19 @@ class StateMachine:
         self._relaunched_ns: int | None = None
         self._was_up = False
         self._down_ns: int | None = None
-        self._saw_it_gone_ns: int | None = None  # its listener was closed, so that an open one means: back
+        self._listener_gone_ns: int | None = None  # its listener was closed, so that an open one proves a new process
         self._engine_was_gone = False
         self._healthy_ns = 0
 
     def feed(self, row: Row) -> list[StateRow]:
-        """Fold one row; what it gives are `state` rows for the ledger (usually none)."""
+        """Fold one row; gives `state` rows for the ledger (usually none)."""
         at_ns = row.get("at_ns")
         if at_ns is None or row.get("row") in ("state", "header"):
             return []
         if row.get("replica") not in (None, self.replica):
             return []
         self._clock(at_ns)
-        if not self._take(row):
+        if not self._dispatch(row):
             return []
         typed = as_typed(row)
         of_engines = self._engines.feed(typed) if typed["row"] == "metrics" else []
@@ -98,14 +98,14 @@ class StateMachine:
 
     def _clock(self, at_ns: int) -> None:
         if self._now_ns and at_ns - self._now_ns > _BLIND_NS:
-            # We were stopped or starved ourselves: nothing that happened meanwhile may be held against the server.
+            # We were stopped or starved ourselves: the server is not to blame for this time.
             self._progress_ns = at_ns
             if self._traffic.busy_since_ns is not None:
                 self._traffic.busy_since_ns = at_ns
         self._now_ns = max(self._now_ns, at_ns)
 
-    def _take(self, row: Row) -> bool:
-        """Hand the row to its instrument; False when it cannot change the state (the load's own bulk)."""
+    def _dispatch(self, row: Row) -> bool:
+        """Fold the row into its signals; False when it cannot change the state."""
         typed = as_typed(row)
         if typed["row"] == "heartbeat":
             if self._traffic.heartbeat(typed) and self._sole:
@@ -127,15 +127,15 @@ class StateMachine:
         elif typed["row"] == "attack":
             self._attacked.feed(typed)
         elif typed["row"] == "failure":
-            if typed.get("severity") == "engine_death" and self._deaths.log_death is None:
-                self._deaths.log_death = (typed["at_ns"], f"the log says: {typed.get('title') or typed.get('id')}")
+            if typed.get("severity") == "engine_death" and self._evidence.log_death is None:
+                self._evidence.log_death = (typed["at_ns"], f"the log says: {typed.get('title') or typed.get('id')}")
         elif typed["row"] == "heard":
-            self._deaths.heard.feed(typed)
+            self._evidence.log.feed(typed)
         elif typed["row"] == "canary":
             if self._traffic.canary(typed) and self._sole:
                 self._progressed(typed["at_ns"])
         elif typed["row"] == "supervisor":
-            self._supervised(typed)
+            self._feed_orchestrator(typed)
         else:
             return False
         return True
@@ -150,8 +150,8 @@ class StateMachine:
     def _scraped(self, row: MetricsRow) -> None:
         before_ns = self._counters.at_ns or 0
         self._network.scraped(row["at_ns"])
-        if self._identity.scraped(row):
-            # It moved some time after the page before; what stood still all the while must not look a second younger.
+        if self._restarts.scraped(row):
+            # It moved some time after the page before; a stall must not look a second shorter.
             self._progressed(max(before_ns, row["at_ns"] - _PAGE_NS))
 
     def _launch(self, row: LaunchRow) -> None:
@@ -160,68 +160,68 @@ class StateMachine:
             self._exit, self._relaunched_ns, self._launched = None, at_ns, True
             self._processes.forget_gone()
         elif self.state == "dead" and (row.get("asked") or row.get("what") == "kill"):
-            self._exit = (at_ns, ("dead", at_ns, []))  # we end what is left of it: that takes no death back
+            self._exit = (at_ns, ("dead", at_ns, []))  # we stop what is left of it: it stays dead
         elif row.get("what") == "kill":
             self._exit = (at_ns, ("terminated", at_ns, [f"stopped by loadchaos: {row.get('reason')}"]))
         elif row.get("what") == "exit":
             reason = str(row.get("reason") or f"exited with code {row.get('code')}")
-            by_us = bool(row.get("asked")) or self._attacked.doing(_TERMINATED, at_ns, _EXIT_WAITS_NS)
-            # vLLM ends with code 0 whether it died or was told to end.
-            told = row.get("signal") is None and self._deaths.heard.told_to_end(at_ns) is not None
-            state: State = "terminated" if by_us or told or row.get("signal") == 15 else "dead"
+            by_us = bool(row.get("asked")) or self._attacked.in_force(_TERMINATED, at_ns, _EXIT_WAITS_NS)
+            # vLLM ends with code 0 both after a death and after a shutdown.
+            shut_down = row.get("signal") is None and self._evidence.log.orderly_shutdown(at_ns) is not None
+            state: State = "terminated" if by_us or shut_down or row.get("signal") == 15 else "dead"
             self._exit = (at_ns, (state, at_ns, [f"process ended: {reason}"]))
 
-    def _supervised(self, row: SupervisorRow) -> None:
-        """Whoever supervises it says that it ended: a proof while it is down; later, that it was restarted unseen."""
+    def _feed_orchestrator(self, row: SupervisorRow) -> None:
+        """Fold an orchestrator row: a proof of death, or of an unnoticed restart."""
         if row.get("what") != "ended":
             return
-        at_ns, words = int(row["at_ns"]), f"{row.get('source')}: {row.get('reason')}"
-        seen = self._down_ns is not None and at_ns - self._down_ns < _SUPERVISED_NS
+        at_ns, report = int(row["at_ns"]), f"{row.get('source')}: {row.get('reason')}"
+        known_down = self._down_ns is not None and at_ns - self._down_ns < _ORCHESTRATOR_NS
         if not row.get("running"):
-            self._deaths.supervised = (at_ns, words)
-        elif self.state in ("healthy", "degraded") and not seen:
-            self._identity.replaced(at_ns, words)
+            self._evidence.orchestrator_end = (at_ns, report)
+        elif self.state in ("healthy", "degraded") and not known_down:
+            self._restarts.replaced(at_ns, report)
 
     def _decide(self) -> list[StateRow]:
         rows: list[StateRow] = []
         for _ in range(3):  # dead -> restarting -> healthy may come with one row
-            target, since_ns, signs = self._judge()
+            target, since_ns, signs = self._target()
             if target == self.state:
                 break
             rows.append(self._enter(target, since_ns, signs))
-        rows += self._remark()
+        rows += self._notes()
         return rows
 
-    def _judge(self) -> Verdict:
+    def _target(self) -> Verdict:
         if self._exit is not None:
             state, since_ns, signs = self._exit[1]
             earlier = self._since_ns if self.state == "dying" and self._since_ns else since_ns
             return (state, min(since_ns, earlier), signs)
         if self.state in ("dead", "terminated"):
-            return self._back() or (self.state, 0, [])
+            return self._recovery() or (self.state, 0, [])
         return self._death() or self._hang_or_silence() or self._health()
 
     def _death(self) -> Verdict | None:
-        """Signs of death: a proof makes it dead, anything less makes it dying."""
+        """Judge signs of death: a proof makes it dead, anything less dying."""
         worked_ns = self._worked_ns or 0
-        proofs, signs = self._deaths.gone(self._now_ns, worked_ns)
-        if self._was_up and self.state != "restarting":  # before, refusing and saying 503 is what a start looks like
-            more_proofs, more_signs = self._deaths.told(self._now_ns, worked_ns, knows_death=self.knows_death)
+        proofs, signs = self._evidence.gone(self._now_ns, worked_ns)
+        if self._was_up and self.state != "restarting":  # a starting server also refuses and returns 503
+            more_proofs, more_signs = self._evidence.reported(self._now_ns, worked_ns, knows_death=self.knows_death)
             proofs, signs = proofs + more_proofs, signs + more_signs
         if not proofs and not signs:
             return None
         since_ns = min(at_ns for at_ns, _ in proofs + signs)
-        words = [text for _, text in proofs + signs]
-        if proofs and self._attacked.doing(_TERMINATED, self._now_ns, _EXIT_WAITS_NS):
-            return "terminated", since_ns, [*words, "after our SIGTERM"]
-        if (ending := self._deaths.heard.told_to_end(since_ns)) is not None:
-            return "terminated", min(since_ns, ending[0]), [*words, ending[1]]
-        return ("dead" if proofs else "dying"), since_ns, words
+        texts = [text for _, text in proofs + signs]
+        if proofs and self._attacked.in_force(_TERMINATED, self._now_ns, _EXIT_WAITS_NS):
+            return "terminated", since_ns, [*texts, "after our SIGTERM"]
+        if (ending := self._evidence.log.orderly_shutdown(since_ns)) is not None:
+            return "terminated", min(since_ns, ending[0]), [*texts, ending[1]]
+        return ("dead" if proofs else "dying"), since_ns, texts
 
     def _hang_or_silence(self) -> Verdict | None:
         silent = self._network.silent_since()
         if self.state == "unreachable" and silent is None:
-            self._progress_ns = self._now_ns  # the time behind a partition is not held against the server
+            self._progress_ns = self._now_ns  # the server is not to blame for the time behind a partition
         stuck_ns, why = self._stuck()
         stopped = self._processes.stopped()
         if stopped and stuck_ns and self._now_ns - stuck_ns >= _HUNG_STOPPED_NS and self._now_ns - stopped[0] >= S:
@@ -234,25 +234,28 @@ class StateMachine:
             return None
         quiet_ns = self._now_ns - stuck_ns
         limit_ns = max(_HUNG_BLIND_NS, 3 * self._longest_gap_ns)
-        # A pause explains the silence behind it; one that came upon a silence excuses it no longer than that may last.
+        # A pause explains the silence after it; for a silence before it only up to the limit.
         if (paused := self._paused()) and (quiet_ns < limit_ns or self._paused(by_ns=stuck_ns + _DEGRADED_NS)):
             return "degraded", stuck_ns, [why, f"paused by our attack {paused}"]
         idle = self._processes.idle_since(self._now_ns, _IDLE_FOR_NS)
         if idle is not None and quiet_ns >= _HUNG_IDLE_NS and self._counters.work():
             return "hung", stuck_ns, [why, "engine processes use no CPU"]
         resting = self._processes.all_idle_since(self._now_ns, _IDLE_FOR_NS)
-        if resting is not None and quiet_ns >= _HUNG_UNHEARD_NS:
+        if resting is not None and quiet_ns >= _HUNG_API_IDLE_NS:
             return "hung", stuck_ns, [why, "engine and API server use no CPU"]
         if quiet_ns >= _HUNG_BLIND_NS // 6 and self._network.says_hung():
             return "hung", stuck_ns, [why, f"/health says: {self._network.unhealthy_body[:120]}"]
         if quiet_ns >= limit_ns and silent is None:
             return "hung", stuck_ns, [why, f"longer than the limit of {limit_ns // S} s"]
         if self.state == "hung":
-            return "hung", stuck_ns, []  # nothing has moved since: a sign that fades is no recovery
+            return "hung", stuck_ns, []  # no progress since: a sign that disappears is no recovery
         return "degraded", stuck_ns, [why]
 
     def _stuck(self) -> tuple[int | None, str]:
-        """Since when there is work and nothing moves, by our own requests or, without any, by the server's counters."""
+        """(since when, sign) of work without progress.
+
+        By our own requests or, without any, by the counters of the server.
+        """
         now = self._now_ns
         if self._traffic.busy_since_ns is not None and self._sole:
             n = self._traffic.in_flight(now)
@@ -271,7 +274,7 @@ class StateMachine:
             and self._counters.moved_ns is not None
             and now - self._counters.moved_ns > _COUNTERS_STUCK_NS
         ):
-            # Not ours, or ours are not known.
+            # Requests of others, or ours are not known.
             since = max(self._counters.moved_ns, self._progress_ns or 0)
             return since, f"server reports {running:g} running requests, but its counters do not change"
         return None, ""
@@ -280,10 +283,10 @@ class StateMachine:
         return self._worked_ns is not None and self._worked_ns > ns + 300 * MS
 
     def _paused(self, by_ns: int | None = None) -> str | None:
-        return self._attacked.doing(_PAUSED, self._now_ns, by_ns=by_ns)
+        return self._attacked.in_force(_PAUSED, self._now_ns, by_ns=by_ns)
 
     def _health(self) -> Verdict:
-        """No sign of death, hang or silence: is it up, and does /health say so?"""
+        """Judge a server without sign of death or hang: is it up and healthy?"""
         network = self._network
         if not self._was_up or self.state == "restarting":
             now_ok = network.refused_ns is None and network.unhealthy_ns is None
@@ -299,19 +302,22 @@ class StateMachine:
             return "degraded", silent[0], ["/health does not answer"]
         return "healthy", self._now_ns, ["working"]
 
-    def _back(self) -> Verdict | None:
-        """After a death: what shows that it comes up again (a dying vLLM 0.8 says /health 200 for 5 s more)."""
+    def _recovery(self) -> Verdict | None:
+        """Judge whether a dead server comes back.
+
+        A dying vLLM 0.8 returns /health 200 for 5 s more.
+        """
         assert self._down_ns is not None
         down, network = self._down_ns, self._network
         if self._relaunched_ns is not None and self._relaunched_ns > down:
             return "restarting", self._relaunched_ns, ["launched again"]
-        if (moved := self._identity.moved_since(down)) is not None:
+        if (moved := self._restarts.moved_since(down)) is not None:
             return "restarting", moved[0], [moved[1]]
         reached = network.last_ok_ns
         says_dead = network.says_dead(self.knows_death)
         if reached is None or reached <= down + _BACK_NS or network.refused_ns is not None or says_dead:
             return None
-        if self._saw_it_gone_ns is not None and reached > self._saw_it_gone_ns:
+        if self._listener_gone_ns is not None and reached > self._listener_gone_ns:
             return "restarting", reached, ["connections are accepted again"]
         if self._worked_ns is not None and self._worked_ns > down + _BACK_NS:
             return "restarting", self._worked_ns, ["answers requests again"]
@@ -330,57 +336,57 @@ class StateMachine:
             "noticed_after_s": round(max(0, self._now_ns - (since_ns or self._now_ns)) / S, 3),
         }  # fmt: skip
         if self.state == "unreachable" and target in ("healthy", "degraded"):
-            self._identity.settle(self._now_ns)
+            self._restarts.settle(self._now_ns)
         was, self.state, self._since_ns = self.state, target, since_ns or self._now_ns
         if target in ("dead", "terminated"):
             self._engines.forget()
             self._down_ns = self._now_ns
-            self._identity.lost_sight()
+            self._restarts.remember_process()
             gone = any(role == "engine_core" for _, _, role, _ in self._processes.gone)
-            self._engine_was_gone = gone or self._deaths.last_words_of(self._now_ns)
-            self._saw_it_gone_ns = self._now_ns if self._network.refused_ns is not None or self._exit else None
+            self._engine_was_gone = gone or self._evidence.log_says_dead(self._now_ns)
+            self._listener_gone_ns = self._now_ns if self._network.refused_ns is not None or self._exit else None
         elif target == "unreachable":
-            self._identity.lost_sight()
+            self._restarts.remember_process()
         elif target == "restarting":
             self._processes.forget_gone()
-            self._deaths.forget()
+            self._evidence.forget()
             self._progress_ns = self._now_ns
         elif target == "healthy":
             self._was_up, self._healthy_ns = True, self._now_ns
             if was == "restarting":
-                self._identity.settle(self._now_ns)
+                self._restarts.settle(self._now_ns)
                 self._network.refused_ns = None  # tokens may outrun the next probe
             if was == "dying":
-                self._deaths.forget()
+                self._evidence.forget()
         return row
 
-    def _remark(self) -> list[StateRow]:
-        """What became clear after the fact, as a state row that changes nothing but says it."""
+    def _notes(self) -> list[StateRow]:
+        """Notes about the past, as state rows that may change nothing."""
         rows: list[StateRow] = []
         if self.state in ("dead", "terminated") and self._network.refused_ns is not None:
-            self._saw_it_gone_ns = self._now_ns
+            self._listener_gone_ns = self._now_ns
         up = self.state in ("healthy", "degraded")
-        for remark in self._identity.remarks(self._now_ns, up=up, healthy_ns=self._healthy_ns):
-            if remark.restarted_ns is None:
-                rows.append(self._note(remark))
+        for note in self._restarts.poll(self._now_ns, up=up, healthy_ns=self._healthy_ns):
+            if note.restarted_ns is None:
+                rows.append(self._note(note))
             else:
-                rows.append(self._enter("restarting", remark.restarted_ns, [remark.text]))
+                rows.append(self._enter("restarting", note.restarted_ns, [note.text]))
                 rows.append(self._enter("healthy", self._now_ns, ["working"]))
-                self._identity.settled()
+                self._restarts.settled()
         return rows
 
-    def _note(self, remark: RestartNote) -> StateRow:
-        note: StateRow = {
+    def _note(self, note: RestartNote) -> StateRow:
+        row: StateRow = {
             "row": "state",
             "at_ns": self._now_ns,
             "replica": self.replica,
             "engine": None,
             "from": self.state,
             "to": self.state,
-            "signs": [remark.text],
+            "signs": [note.text],
             "since_ns": None,
             "noticed_after_s": None,
         }
-        if remark.balanced:
-            note["balanced"] = True
-        return note
+        if note.balanced:
+            row["balanced"] = True
+        return row

@@ -1,4 +1,4 @@
-"""Is it still the process it was? Start times and counters of its metrics tell a restart that nobody saw."""
+"""Detect unnoticed restarts by start times and counters in the metrics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FORWARD_S = 0.5  # a start time that moves by less is the same one, rounded
 
 @dataclass(frozen=True)
 class RestartNote:
-    """What became clear after the fact. `restarted_ns`: since when another process runs; None where nothing changed.
+    """A note about a restart, with the begin of the new process if any.
 
     `balanced`: there is more than one server behind the address.
     """
@@ -25,68 +25,76 @@ class RestartNote:
 
 
 class RestartDetector:
-    """Folds one replica's `metrics` rows. Two processes that take turns behind one address are no restart."""
+    """Folds one replica's `metrics` rows.
+
+    Two processes that alternate behind one address are no restart.
+    """
 
     def __init__(self, counters: CounterSignals) -> None:
         self._counters = counters
         self._moved: tuple[int, float] | None = None  # when its start time changed, and what it was
         self._start_before: float | None = None
         self._settle_from_ns: int | None = None
-        self._told_balancer = False
+        self._reported_balancer = False
         self._replaced: RestartNote | None = None
 
-    def replaced(self, at_ns: int, words: str) -> None:
-        """Its supervisor says that another process runs in its place since then."""
-        self._replaced = RestartNote(f"{words}: restarted unnoticed", at_ns)
+    def replaced(self, at_ns: int, report: str) -> None:
+        """Fold an orchestrator report that another process runs since then."""
+        self._replaced = RestartNote(f"{report}: restarted unnoticed", at_ns)
 
     def scraped(self, row: MetricsRow) -> bool:
-        """Fold a `metrics` row; True when one of the counters of work has grown."""
+        """Fold a `metrics` row; True when a counter of work has grown."""
         old = self._counters.start_time()
         worked = self._counters.feed(row)
         new = self._counters.start_time()
-        # While the restart that was seen waits for its first figures, a start time that moves is its own: should it have
-        # died meanwhile, nobody came back.
+        # While a known restart waits for its first figures, a new start time is its own and no second restart.
         if old is not None and new is not None and abs(new - old) > _FORWARD_S and self._settle_from_ns is None:
             self._moved = (int(row["at_ns"]), old)
         return worked
 
-    def lost_sight(self) -> None:
-        """It is gone or out of reach: who comes back is compared with what it is now."""
+    def remember_process(self) -> None:
+        """Remember the process that is gone or out of reach, to compare it later."""
         self._start_before = self._counters.start_time()
 
     def settle(self, now_ns: int) -> None:
-        """It is there again: the next figures tell whether it is the one from before."""
+        """Compare the next figures with the process from before."""
         self._settle_from_ns = now_ns
 
     def settled(self) -> None:
-        """That it is another process has been told."""
+        """The restart has been reported."""
         self._settle_from_ns = None
 
     def moved_since(self, ns: int) -> tuple[int, str] | None:
-        """When its start time changed and what that means, if it was after `ns`."""
-        words = _ANOTHER if self._told_balancer else "process start time changed"
-        return (self._moved[0], words) if self._moved is not None and self._moved[0] > ns else None
+        """(time, meaning) of a change of the start time after `ns`."""
+        meaning = _ANOTHER if self._reported_balancer else "process start time changed"
+        return (self._moved[0], meaning) if self._moved is not None and self._moved[0] > ns else None
 
-    def remarks(self, now_ns: int, *, up: bool, healthy_ns: int) -> list[RestartNote]:
-        """What has become clear by now; `up`: it is healthy or degraded, `healthy_ns`: since when."""
+    def poll(self, now_ns: int, *, up: bool, healthy_ns: int) -> list[RestartNote]:
+        """Notes as of now.
+
+        `up`: it is healthy or degraded, since `healthy_ns`.
+        """
         found = [self._replaced] if self._replaced is not None else []
         if found:
             self._replaced = self._moved = None
             self._counters.backs.clear()
         if self._settle_from_ns is not None and (self._counters.at_ns or 0) > self._settle_from_ns:
-            found.append(RestartNote(self._compared()))
+            found.append(RestartNote(self._comparison()))
             self._settle_from_ns = self._moved = None
         if self._counters.alternates():
             self._moved = None
             found += self._balancer("start times alternate")
         elif self._moved is not None and now_ns - self._moved[0] > _BALANCER_NS:
             moved_ns, self._moved = self._moved[0], None
-            if up and not self._told_balancer:
+            if up and not self._reported_balancer:
                 found.append(RestartNote("process start time changed: restarted unnoticed", moved_ns))
         return found + self._counted_back(now_ns, up=up, healthy_ns=healthy_ns)
 
     def _counted_back(self, now_ns: int, *, up: bool, healthy_ns: int) -> list[RestartNote]:
-        """Counters that went back where no start time is told: restarted unseen, or, again and again, several servers."""
+        """Notes about counters that were reset, without a start time.
+
+        An unnoticed restart, or, again and again, several servers.
+        """
         backs = self._counters.backs
         if self._counters.start_time() is not None or not up:
             backs.clear()
@@ -100,14 +108,14 @@ class RestartDetector:
             return self._balancer("counters go back and forth")
         return [RestartNote("counters were reset: restarted unnoticed", first_ns)]
 
-    def _balancer(self, seen: str) -> list[RestartNote]:
-        if self._told_balancer:
+    def _balancer(self, evidence: str) -> list[RestartNote]:
+        if self._reported_balancer:
             return []
-        self._told_balancer = True
-        return [RestartNote(f"{seen}: several servers behind one address, name the replicas", balanced=True)]
+        self._reported_balancer = True
+        return [RestartNote(f"{evidence}: several servers behind one address, name the replicas", balanced=True)]
 
-    def _compared(self) -> str:
-        if self._told_balancer:
+    def _comparison(self) -> str:
+        if self._reported_balancer:
             return _ANOTHER
         start = self._counters.start_time()
         if start is not None and self._start_before is not None:

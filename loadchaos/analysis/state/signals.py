@@ -1,7 +1,7 @@
-"""What each instrument says of a server right now: our own traffic, the network, its processes, its counters.
+"""Signals about a server: own traffic, network, processes, counters.
 
-Each class folds one kind of row and answers questions about a moment `now_ns`; none of them decides what state the
-server is in (states.py does). Times are CLOCK_MONOTONIC nanoseconds.
+Each class folds one kind of row and answers questions about a moment `now_ns`; none decides the state (machine.py
+does). Times are CLOCK_MONOTONIC nanoseconds.
 """
 
 from __future__ import annotations
@@ -20,17 +20,20 @@ _ENGINE_DEAD = any_server("engine_dead")
 _HEALTH_DEAD = any_server("health_dead")
 _HEALTH_HUNG = any_server("health_hung")
 _BROKEN = frozenset({"http_error", "stream_error", "finish_error", "finish_abort", "truncated", "reset"})
-"""What becomes of a request whose engine is gone, whatever words the server has for it."""
+"""Outcomes of a request whose engine is gone, whatever its error text."""
 _HEARTBEAT_FRESH_NS = 2 * S
 
 
 def says_engine_dead(text: str) -> bool:
-    """True for an error text by which a server says that its engine is gone."""
+    """True for an error text that says that the engine is gone."""
     return any(p.search(text) for p in _ENGINE_DEAD)
 
 
 class TrafficSignals:
-    """Our own requests: how many are out, and when a token last came back. The first sign of progress."""
+    """Our own requests: how many are in flight, and the newest token.
+
+    The first sign of progress.
+    """
 
     def __init__(self) -> None:
         self._workers: dict[str, tuple[int, int, int]] = {}  # in flight, at_ns, tokens since the heartbeat before
@@ -38,8 +41,8 @@ class TrafficSignals:
         self.last_token_ns: int | None = None
         self.dead_text_ns: int | None = None
         self.dead_texts = 0
-        self.broken: deque[int] = deque(maxlen=2)  # the newest requests that broke off, none having ended well since
-        self._canaries: dict[int, int] = {}  # those that are out: number, and since when
+        self.broken: deque[int] = deque(maxlen=2)  # the newest failed requests, without a good answer since
+        self._canaries: dict[int, int] = {}  # unanswered ones: number, and since when
 
     def canary(self, row: CanaryRow) -> bool:
         """Fold a `canary` row; True when it was answered."""
@@ -53,7 +56,7 @@ class TrafficSignals:
         return True
 
     def canary_since(self) -> int | None:
-        """Since when the oldest canary is out; None while there is none."""
+        """Begin of the oldest unanswered canary; None without one."""
         return min(self._canaries.values(), default=None)
 
     def heartbeat(self, row: HeartbeatRow) -> bool:
@@ -69,7 +72,7 @@ class TrafficSignals:
         return False
 
     def end(self, row: EndRow) -> bool:
-        """Fold the end of a request; True when it shows that the engine worked (an answer came to its end)."""
+        """Fold the end of a request; True when an answer was complete."""
         if row.get("outcome") == "ok":
             self.last_token_ns = max(self.last_token_ns or 0, row["at_ns"])
             self.broken.clear()
@@ -83,18 +86,18 @@ class TrafficSignals:
         return False
 
     def in_flight(self, now_ns: int) -> int:
-        """Requests out now; a worker that has been silent for 2 s is not counted, because it may be gone."""
+        """Requests in flight now, without workers that were silent for 2 s."""
         return sum(n for n, at_ns, _ in self._workers.values() if now_ns - at_ns <= _HEARTBEAT_FRESH_NS)
 
     def silent_since(self, ns: int, now_ns: int) -> bool:
-        """Whether each worker that is alive has sent a heartbeat after `ns` that brought no token."""
+        """True when each live worker sent a heartbeat after `ns` without a token."""
         fresh = [
             (at_ns, tokens) for _, at_ns, tokens in self._workers.values() if now_ns - at_ns <= _HEARTBEAT_FRESH_NS
         ]
         return all(at_ns >= ns and tokens == 0 for at_ns, tokens in fresh)
 
     def forget_death(self) -> None:
-        """Start anew once the server is back."""
+        """Forget the evidence once the server is back."""
         self.dead_text_ns, self.dead_texts = None, 0
 
     def _settle(self, now_ns: int) -> None:
@@ -105,7 +108,7 @@ class TrafficSignals:
 
 
 class NetworkSignals:
-    """What probes of the address say: connected, refused, silent; and what /health answered."""
+    """Probes of the address: connected, refused, silent; and /health."""
 
     def __init__(self) -> None:
         self.last_ok_ns: int | None = None
@@ -126,7 +129,7 @@ class NetworkSignals:
                 self.health_ok_ns, self.unhealthy_ns, self.unhealthy_status = at_ns, None, None
             else:
                 self.tcp_ok_ns = at_ns
-        elif row.get("status") is not None:  # it answered, but not as a healthy server does
+        elif row.get("status") is not None:  # it answered, but not healthy
             self._reached(at_ns, what)
             self.unhealthy_ns = _again(self.unhealthy_ns, at_ns)
             self.unhealthy_status, self.unhealthy_body = row["status"], str(row.get("body") or "")
@@ -137,16 +140,19 @@ class NetworkSignals:
             self.silent_ns[what] = _again(self.silent_ns.get(what), at_ns)
 
     def scraped(self, at_ns: int) -> None:
-        """A page of metrics came over the same path: it was reachable."""
+        """Fold the arrival of a metrics page: the server is reachable."""
         self.last_ok_ns = max(self.last_ok_ns or 0, at_ns)
         self.silent_ns.pop("tcp", None)
 
     def refused_twice(self) -> bool:
-        """Refused by two probes at least 50 ms apart, and by none accepted since."""
+        """True when two probes 50 ms apart were refused, and none accepted."""
         return self.refused_ns is not None and self.refused_ns[1] - self.refused_ns[0] >= 50 * MS
 
     def says_dead(self, knows_death: bool) -> bool:
-        """Whether /health tells that the engine is gone: its words, or an empty 500 or 503 where that means it."""
+        """True when /health shows a dead engine.
+
+        By its text, or by an empty 500 or 503 where that means it.
+        """
         if self.unhealthy_ns is None or self.unhealthy_status not in (500, 503):
             return False
         if any(p.search(self.unhealthy_body) for p in _HEALTH_DEAD):
@@ -154,11 +160,14 @@ class NetworkSignals:
         return knows_death and not self.unhealthy_body.strip()
 
     def says_hung(self) -> bool:
-        """Whether /health itself tells that the engine makes no progress (LMDeploy 0.14 and later)."""
+        """True when /health reports a hung engine (LMDeploy 0.14 and later)."""
         return self.unhealthy_ns is not None and any(p.search(self.unhealthy_body) for p in _HEALTH_HUNG)
 
     def silent_since(self) -> int | None:
-        """Since when every kind of probe has gone unanswered (twice or more, none refused); None if any answers."""
+        """Time since when every kind of probe is unanswered.
+
+        Twice or more and none refused; None if any answers.
+        """
         if not self.silent_ns or self.refused_ns is not None:
             return None
         kinds = {"health": self.health_ok_ns, "tcp": self.tcp_ok_ns}
@@ -192,12 +201,12 @@ class _Process:
 
 
 class ProcessSignals:
-    """The server's processes where we can see them: which are stopped, which use no CPU, which are gone."""
+    """Local processes of the server: stopped, without CPU use, or gone."""
 
     def __init__(self) -> None:
         self._alive: dict[int, _Process] = {}
         self.gone: list[tuple[int, int, str, str]] = []  # at_ns, pid, role, name
-        self._busy_ns = 0  # when something behind the API server was last seen to use CPU, or ended
+        self._busy_ns = 0  # when something behind the API server last used CPU, or ended
         self._api_busy_ns = 0
         self.engine_seen_ns = 0  # when the newest engine core was first seen
 
@@ -221,27 +230,33 @@ class ProcessSignals:
         process.stopped_ns = (process.stopped_ns or at_ns) if stopped else None
         if process.state == "Z":
             self._alive.pop(pid)
-            if all(pid != known for _, known, _, _ in self.gone):  # a zombie is seen again until it is reaped
+            if all(pid != known for _, known, _, _ in self.gone):  # a zombie is reported again until it is reaped
                 self.gone.append((at_ns, pid, role, process.name))
         elif row.get("cpu_s") is not None:
             self._worked(process, at_ns, float(row["cpu_s"]))
             if was_ready and process.state == "R" and role != "api_server":
-                self._busy_ns = at_ns  # it wants a processor, and others have them: one that waits to run does not rest
+                self._busy_ns = at_ns  # ready but without a processor: not idle
 
     def stopped(self) -> tuple[int, str] | None:
-        """A process that serves requests and is stopped (T): since when, and which."""
+        """(since when, sign) of a stopped serving process (T)."""
         for pid, p in self._alive.items():
             if p.stopped_ns is not None and p.role in ("engine_core", "worker", "api_server"):
                 return p.stopped_ns, f"{p.role} (pid {pid}) is stopped (T)"
         return None
 
     def idle_since(self, now_ns: int, for_ns: int) -> int | None:
-        """Since when nothing behind the API server uses CPU, if for `for_ns` or longer; compilers count as work."""
+        """Time since when nothing behind the API server uses CPU.
+
+        None if for less than `for_ns`; compilers count as work.
+        """
         fresh = any(p.role == "engine_core" and now_ns - p.seen_ns <= 3 * S for p in self._alive.values())
         return self._busy_ns if fresh and self._busy_ns and now_ns - self._busy_ns >= for_ns else None
 
     def all_idle_since(self, now_ns: int, for_ns: int) -> int | None:
-        """The same of the API server, too; what it uses for probes and pages (under half a core) is no work on requests."""
+        """`idle_since`, with the API server included.
+
+        Probes and metrics pages (under half a core) are no work on requests.
+        """
         idle = self.idle_since(now_ns, for_ns)
         if idle is None or now_ns - self._api_busy_ns < for_ns:
             return None
@@ -263,7 +278,10 @@ class ProcessSignals:
 
 
 class CounterSignals:
-    """The server's own counters and gauges, summed over engines: the second sign of progress. They may be stale."""
+    """Counters and gauges of the server, summed over engines.
+
+    The second sign of progress. They may be stale.
+    """
 
     _PROGRESS = ("generation_tokens_total", "iterations_total", "prompt_tokens_total")
 
@@ -272,11 +290,11 @@ class CounterSignals:
         self.at_ns: int | None = None
         self.moved_ns: int | None = None
         self.went_back_ns: int | None = None
-        self.backs: list[int] = []  # when counters went back, as nobody but a new process's do
+        self.backs: list[int] = []  # when counters went back, which only a new process does
         self.start_times: list[float] = []
 
     def feed(self, row: MetricsRow) -> bool:
-        """Fold a `metrics` row; True when one of the counters of work has grown since the row before."""
+        """Fold a `metrics` row; True when a counter of work has grown."""
         engine, values, at_ns = str(row.get("engine", "0")), row.get("values") or {}, row["at_ns"]
         before = self._values.get(engine, {})
         moved = False
@@ -302,28 +320,31 @@ class CounterSignals:
         return moved
 
     def gauge(self, name: str) -> float | None:
-        """A gauge summed over engines, None where the server does not tell it."""
+        """A gauge summed over engines, None where the server has none."""
         found = [v[name] for v in self._values.values() if name in v]
         return sum(found) if found else None
 
     def work(self) -> float | None:
-        """Requests the server says it has, running and waiting; None where it does not tell."""
+        """Requests in the server, running and waiting; None where not reported."""
         parts = [self.gauge("requests_running"), self.gauge("requests_waiting")]
         known = [p for p in parts if p is not None]
         return sum(known) if known else None
 
     def start_time(self) -> float | None:
-        """When the server's process says it was started (Unix seconds)."""
+        """Start time of the server process (Unix seconds)."""
         return self.start_times[-1] if self.start_times else None
 
     def alternates(self) -> bool:
-        """Whether a start time came back after another one: several servers behind one address."""
+        """True when start times alternate: several servers behind one address."""
         times = [round(t) for t in self.start_times]
         return any(t in times[:i] and times[i - 1] != t for i, t in enumerate(times) if i)
 
 
 class AttackEffects:
-    """What our own attacks do to the server now, by the effects they list: from begin to end, which comes after undo."""
+    """Effects of our attacks in force, from begin to end.
+
+    The end comes after the undo.
+    """
 
     def __init__(self) -> None:
         self._recent: deque[dict[str, Any]] = deque(maxlen=100)
@@ -332,21 +353,21 @@ class AttackEffects:
         """Fold an `attack` row."""
         if row.get("what") == "begin":
             key = (row.get("attack"), row.get("n"))
-            effects = frozenset(str(e) for e in row.get("effects") or ())
-            self._recent.append({"key": key, "begin": row["at_ns"], "end": None, "effects": effects})
+            listed = frozenset(str(e) for e in row.get("effects") or ())
+            self._recent.append({"key": key, "begin": row["at_ns"], "end": None, "effects": listed})
         elif row.get("what") == "end":
             for attack in self._recent:
                 if attack["key"] == (row.get("attack"), row.get("n")):
                     attack["end"] = row["at_ns"]
 
-    def doing(self, words: frozenset[str], now_ns: int, after_ns: int = 0, by_ns: int | None = None) -> str | None:
-        """The attack with one of these effects that is in force, or ended at most `after_ns` ago; None if none.
+    def in_force(self, effects: frozenset[str], now_ns: int, after_ns: int = 0, by_ns: int | None = None) -> str | None:
+        """Name of an attack with one of these effects, in force or recently ended.
 
-        `by_ns`: only one that had begun by then.
+        `after_ns`: ended at most this long ago. `by_ns`: begun by then.
         """
         for attack in self._recent:
             if by_ns is not None and attack["begin"] > by_ns:
                 continue
-            if (attack["end"] is None or now_ns - attack["end"] <= after_ns) and words & attack["effects"]:
+            if (attack["end"] is None or now_ns - attack["end"] <= after_ns) and effects & attack["effects"]:
                 return str(attack["key"][0])
         return None

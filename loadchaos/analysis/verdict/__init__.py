@@ -1,1 +1,5 @@
-"""Expectations, checks and the verdict."""
+"""Verdict of a run: expectations, checks, exit code, strength.
+
+Main functions: `verdict.decide` and `expectations.judge`. To add an expectation, add its name to `_COUNTS` or a branch to
+`_figure` in expectations.py, and its figure to `ExpectationInputs`.
+"""

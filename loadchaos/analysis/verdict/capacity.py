@@ -1,4 +1,4 @@
-"""Server errors that length alone explains: what the KV cache holds, told by the log, by facts or by the boundary itself."""
+"""Name server errors that length alone explains, by the KV cache capacity."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNNAMED = ("unexplained_http_error", "unexplained_finish_error")
 def name_by_length(
     failures: Iterable[Failure], lengths: symptoms.LengthSymptoms, kv: Mapping[str, float], facts: Facts | None
 ) -> None:
-    """Give failures (in place) the title and remedy that this run's own lengths allow.
+    """Set title and remedy of failures (in place) by prompt lengths.
 
     `kv` are the figures `blocks`, `block_size` and `ratio` as the log told them; facts stand in where it did not.
     """
@@ -31,9 +31,9 @@ def name_by_length(
                 failure.id = name
         if failure.id not in _CAPACITY:
             continue
-        over = [n for n in lengths.failed if blocks and size and n > blocks * size]
-        if over and blocks and size:
-            failure.title, failure.remedy = symptoms.kv_capacity(int(blocks), int(size), max(over), kv.get("ratio"))
+        too_long = [n for n in lengths.failed if blocks and size and n > blocks * size]
+        if too_long and blocks and size:
+            failure.title, failure.remedy = symptoms.kv_capacity(int(blocks), int(size), max(too_long), kv.get("ratio"))
             if failure.incident is not None:
                 failure.incident.title, failure.incident.remedy = failure.title, failure.remedy
         elif boundary is not None and not (blocks and size):
@@ -41,11 +41,11 @@ def name_by_length(
 
 
 def moved_by(facts: Facts | None, limit: int | None) -> str:
-    """Which flag of the server moves `limit`, its shortest prompt that is too long, in words; empty where not known."""
+    """Server flag that sets `limit`, the shortest refused prompt."""
     if facts is None:
         return ""
     if facts.input_limit is not None and facts.input_limit < (facts.max_model_len or math.inf) and facts.kv_blocks:
-        held = f"{facts.kv_blocks} blocks of {facts.kv_block_size}"
-        return f"{held} hold a prompt of {facts.input_limit:,}, set by --num-gpu-blocks or --cache-max-entry-count"
+        capacity = f"{facts.kv_blocks} blocks of {facts.kv_block_size}"
+        return f"{capacity} hold a prompt of {facts.input_limit:,}, set by --num-gpu-blocks or --cache-max-entry-count"
     flag = DIALECTS.get(facts.dialect, UNKNOWN).length_flag
     return f"set by {flag}" if flag and limit is not None and limit == facts.max_model_len else ""

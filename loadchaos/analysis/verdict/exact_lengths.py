@@ -1,4 +1,4 @@
-"""Whether lengths were what the plan said, by the server's own usage: prompts to the token, outputs of exact length."""
+"""Compare planned prompt and output lengths with the reported usage."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from loadchaos.analysis.mechanisms import Check
 from loadchaos.core.model import Row
 
-_TOLD = 3
+_EXAMPLES = 3
 
 
 class ExactLengths:
-    """Folds end rows of ok answers that told their usage; `mismatches` counts those that are unlike, by figure."""
+    """Folds end rows of ok answers with usage; `mismatches` counts by figure."""
 
     def __init__(self) -> None:
         self.mismatches: Counter[str] = Counter()
@@ -37,7 +37,10 @@ class ExactLengths:
                 unlike[key] += 1
 
     def checks(self, expect: Sequence[str]) -> list[Check]:
-        """One a figure that was compared: fail where any is unlike, unless `expect` has a bound of its own for it."""
+        """One check per compared figure.
+
+        It fails on any mismatch, unless `expect` has a bound of its own for it.
+        """
         return [
             self._check(figure, name, what, bounded=any(figure in text for text in expect))
             for figure, name, what in (
@@ -49,6 +52,8 @@ class ExactLengths:
 
     def _check(self, figure: str, name: str, what: str, *, bounded: bool) -> Check:
         n, wrong = self._compared[figure], self.mismatches[figure]
-        told = "; ".join(f"{traffic}: {by:+d} in {k}" for (traffic, by), k in self._unlike[figure].most_common(_TOLD))
-        actual = f"{n - wrong:,} of {n:,} {what}" + (f" ({told})" if wrong else "")
+        examples = "; ".join(
+            f"{traffic}: {by:+d} in {k}" for (traffic, by), k in self._unlike[figure].most_common(_EXAMPLES)
+        )
+        actual = f"{n - wrong:,} of {n:,} {what}" + (f" ({examples})" if wrong else "")
         return Check(name, "usage as planned", actual, "fail" if wrong and not bounded else "pass")

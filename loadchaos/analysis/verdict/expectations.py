@@ -1,4 +1,4 @@
-"""What a run is expected to show: `name op value`, each judged by itself. A figure that is missing is unknown."""
+"""Judge expectations `name op value`. A missing figure is unknown."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ _COUNTS = (
 
 @dataclass(frozen=True)
 class ExpectationInputs:
-    """What expectations are held against. `outcomes` and `latency` map traffic to its own; "" is all of it.
+    """Figures that expectations are judged by.
+
+    `outcomes` and `latency` are by traffic; "" is all of it.
 
     `recoveries_s` has one entry a death: None where the server did not come back; `away_s` is for how long such a one was
     watched, at most. `ok_share` is None where no request had to succeed. `void` says why latency means nothing (the
@@ -45,7 +47,7 @@ class ExpectationInputs:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What one thing came to, as in verdict.json: an expectation, or a question about the run itself (`Check`)."""
+    """Result of an expectation or of a check, as in verdict.json."""
 
     name: str
     expected: str
@@ -58,36 +60,41 @@ class CheckResult:
 
 
 class _Figure(NamedTuple):
-    """A figure (None: not known), how it is told, and the unit its limit is written in; `still`: it was growing yet."""
+    """A figure (None: unknown), its text, and the unit of its limit.
+
+    `still`: it was still growing at the end of the run.
+    """
 
     value: float | None
-    told: str
+    text: str
     unit: str
     still: bool = False
 
 
-def judge(text: str, figures: ExpectationInputs) -> CheckResult:
-    """Hold one expectation against the figures; a text that cannot be read is unknown, never pass."""
-    match = _TEXT.match(text)
+def judge(expectation: str, figures: ExpectationInputs) -> CheckResult:
+    """Judge one expectation; one that cannot be parsed is unknown, never pass."""
+    match = _TEXT.match(expectation)
     if match is None:
-        return CheckResult(text, text, "this expectation cannot be read: correct it in the profile", "unknown")
+        return CheckResult(
+            expectation, expectation, "this expectation cannot be read: correct it in the profile", "unknown"
+        )
     name, op, right = match.groups()
     expected = f"{op} {right}"
     try:
         value, actual, unit, still = _figure(name, figures)
         wanted = _wanted(right, unit)
-    except (KeyError, ValueError) as e:  # a name or a value nobody knows: the profile's reader should have said so
+    except (KeyError, ValueError) as e:  # an unknown name or value: the profile is validated before
         return CheckResult(name, expected, str(e).strip("'\""), "unknown")
     if value is None:
         return CheckResult(name, expected, actual, "unknown")
     right = _OPS[op](value, wanted)
     if still and right:
-        return CheckResult(name, expected, actual, "unknown")  # what it would have come to nobody saw
+        return CheckResult(name, expected, actual, "unknown")  # it was still growing when the run ended
     return CheckResult(name, expected, actual, "pass" if right else "fail")
 
 
 def _figure(name: str, figures: ExpectationInputs) -> _Figure:
-    """Raises KeyError when there is no such figure."""
+    """Look a figure up by name. Raises KeyError for an unknown one."""
     traffic, dot, rest = name.partition(".")
     if traffic == "drift" and rest in FIGURES:
         grown = figures.drifts.get(rest)
@@ -127,8 +134,8 @@ def _recovery(figures: ExpectationInputs) -> _Figure:
         return _Figure(0.0, "no outage", "duration")
     known = [r for r in figures.recoveries_s if r is not None]
     if figures.away_s is not None:
-        told = f"not recovered {format_duration(figures.away_s)} later, at the end of the run"
-        return _Figure(max([figures.away_s, *known]), told, "duration", still=True)
+        text = f"not recovered {format_duration(figures.away_s)} later, at the end of the run"
+        return _Figure(max([figures.away_s, *known]), text, "duration", still=True)
     return _Figure(max(known), format_duration(max(known)), "duration")
 
 
@@ -148,12 +155,12 @@ def _latency(traffic: str, name: latency_names.LatencyName, figures: Expectation
         return _Figure(None, "no data", "duration")
     ns = histogram.mean() if name.quantile is None else histogram.quantile(name.quantile)
     assert ns is not None
-    told = format_duration(ns / 1e9) if ns >= 1e6 else f"{ns / 1e3:.0f}us"
+    text = format_duration(ns / 1e9) if ns >= 1e6 else f"{ns / 1e3:.0f}us"
     if latency.lower_bounds and name.latency != "itl":
-        told += f" (lower bound: {latency.lower_bounds} timed out)"
+        text += f" (lower bound: {latency.lower_bounds} timed out)"
     if figures.void:
-        return _Figure(None, f"{told}, but {figures.void}", "duration")
-    return _Figure(ns / 1e9, told, "duration")
+        return _Figure(None, f"{text}, but {figures.void}", "duration")
+    return _Figure(ns / 1e9, text, "duration")
 
 
 def _wanted(text: str, unit: str) -> float:

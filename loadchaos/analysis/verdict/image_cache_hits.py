@@ -1,4 +1,4 @@
-"""Whether images were new or known to the server as often as the plan says: its own cache counters beside the ledger.
+"""Compare image cache hits of the server with repeats in the ledger.
 
 vLLM's `mm_cache` counts each image and video of a request as one query, and as a hit where it has it. What the ledger
 names one it names by its bytes, so the hits can be told beforehand: sure once the first use has been answered, open
@@ -22,7 +22,7 @@ _QUERIES, _HITS = "mm_cache_queries_total", "mm_cache_hits_total"
 
 @dataclass
 class _Sent:
-    """Images and videos of one request: how many, how many of them surely known by then, how many perhaps."""
+    """Images and videos of one request: surely or perhaps known by then."""
 
     names: list[int]
     images: int
@@ -31,13 +31,16 @@ class _Sent:
 
 
 class ImageCacheHits:
-    """Fold every row, then ask for `check`. Memory: the names of the last 50,000 images, and what is in flight."""
+    """Expected and actual image cache hits: `feed` every row, then `check`.
+
+    Memory: the names of the last 50,000 images, and what is in flight.
+    """
 
     def __init__(self) -> None:
-        self._known: OrderedDict[int, bool] = OrderedDict()  # whether a use of it has been answered
-        self._flying: dict[str, _Sent] = {}
+        self._known: OrderedDict[int, bool] = OrderedDict()  # True once a use of it was answered
+        self._in_flight: dict[str, _Sent] = {}
         self._answered = _Sent([], 0, 0, 0)
-        self._unsure = 0  # images of requests that failed: looked up or not
+        self._unsure = 0  # images of failed requests, looked up or not
         self._why_not = ""
         self._repeats = False
         self._sides: set[tuple[str, str]] = set()
@@ -74,10 +77,10 @@ class ImageCacheHits:
         self._repeats = self._repeats or bool(sent.names)
         while len(self._known) > _KEPT:
             self._known.popitem(last=False)
-        self._flying[str(row["id"])] = sent
+        self._in_flight[str(row["id"])] = sent
 
     def _end(self, row: EndRow) -> None:
-        sent = self._flying.pop(str(row.get("id")), None)
+        sent = self._in_flight.pop(str(row.get("id")), None)
         if sent is None:
             return
         if row.get("outcome") != "ok":
@@ -95,17 +98,17 @@ class ImageCacheHits:
             return
         self._sides.add((str(row.get("replica")), str(row.get("engine"))))
         now = float(values[_QUERIES]), float(values[_HITS])
-        if not self._answered.images and not self._flying:
+        if not self._answered.images and not self._in_flight:
             self._base = now
             return
         if self._newest is not None and now[0] < self._newest[0]:
             self._why_not = "the server's counters were reset"
         self._newest = now
-        a, open_ = self._answered, self._unsure + sum(s.images for s in self._flying.values())
+        a, open_ = self._answered, self._unsure + sum(s.images for s in self._in_flight.values())
         self._expected = (a.images, a.images + open_, a.sure, a.sure + a.perhaps + open_)
 
     def check(self, *, required: bool) -> Check | None:
-        """None where nothing was to repeat, or the server counts nothing of it.
+        """The check; None without repeats or without counters.
 
         More hits than repeats fail: the server took an image for another. Fewer are told: its cache may be smaller than
         what came between, or off; where the profile requires the cache, the verdict is then unknown.

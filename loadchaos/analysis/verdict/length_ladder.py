@@ -1,4 +1,4 @@
-"""The ladder of lengths near the context limit: how long a prompt was taken, what was refused, where trouble began."""
+"""Judge requests near the context limit: answered, refused, failed."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ _WANTED = "answers below the limit, refusals above"
 
 @dataclass
 class _Rungs:
-    """What became of the rungs of phases that sent in one way: `{margin: {"ok", "refused", "bad"}}`, and `over` likewise.
+    """Results by length of phases that sent in one way.
 
-    Margin is prompt tokens minus the limit. `over` are answers asked for beyond the edge by prompts that do fit: a refusal
-    of such a sum says nothing of the prompt's length.
+    Margin is prompt tokens minus the limit. `beyond` are answers asked for beyond the limit by prompts that do fit: such a
+    refusal proves nothing about the prompt's length.
     """
 
     margins: dict[int, Counter[str]] = field(default_factory=dict)
-    over: Counter[str] = field(default_factory=Counter)
+    beyond: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: _Rungs) -> None:
         for margin, counts in other.margins.items():
             self.margins.setdefault(margin, Counter()).update(counts)
-        self.over.update(other.over)
+        self.beyond.update(other.beyond)
 
-    def words(self) -> list[str]:
-        """Where each began; nothing of what was not met."""
+    def describe(self) -> list[str]:
+        """Text of the lengths at which answers, refusals and failures begin."""
         ordered = sorted(self.margins)
         bad = [m for m in ordered if self.margins[m]["bad"]]
         good = [m for m in ordered if not self.margins[m]["bad"]]
         answered = [m for m in good if self.margins[m]["ok"]]
         refused = [m for m in good if self.margins[m]["refused"]]
-        told = [f"longest answered: {answered[-1]:+d}"] if answered else []
-        told += [f"shortest refused: {refused[0]:+d}"] if refused else []
-        if self.over["refused"] or self.over["ok"]:
-            took = [what for what in ("refused", "answered") if self.over["ok" if what == "answered" else what]]
-            told.append(f"output beyond the limit: {' or '.join(took)}")
-        return [*told, *_trouble(bad[0], ordered[0])] if bad else told
+        texts = [f"longest answered: {answered[-1]:+d}"] if answered else []
+        texts += [f"shortest refused: {refused[0]:+d}"] if refused else []
+        if self.beyond["refused"] or self.beyond["ok"]:
+            results = [what for what in ("refused", "answered") if self.beyond["ok" if what == "answered" else what]]
+            texts.append(f"output beyond the limit: {' or '.join(results)}")
+        return [*texts, *_failures(bad[0], ordered[0])] if bad else texts
 
 
-def _trouble(first: int, lowest: int) -> list[str]:
+def _failures(first: int, lowest: int) -> list[str]:
     if first >= 0:
         return [f"failures from {first:+d} on instead of a refusal"]
     if first == lowest:
@@ -52,7 +52,10 @@ def _trouble(first: int, lowest: int) -> list[str]:
 
 
 class LengthLadder:
-    """Folds begin and end rows. `limit` is the shortest prompt that is too long, as the plan has it."""
+    """Folds begin and end rows.
+
+    `limit` is the shortest prompt that is too long, by the plan.
+    """
 
     def __init__(self) -> None:
         self.limit: int | None = None
@@ -79,14 +82,14 @@ class LengthLadder:
         asked, planned, outcome = self._asked.pop(str(row.get("id")), 0), row.get("planned_tokens"), row.get("outcome")
         self.limit = int(planned) - margin if planned else None
         became = "bad" if bad else {"ok": "ok", "rejected": "refused"}.get(str(outcome))
-        counts, over = rungs.margins.setdefault(margin, Counter()), margin < 0 < margin + asked
-        if became is not None and over:
-            rungs.over[became] += 1
-        if became is not None and not (over and became == "refused"):
+        counts, beyond = rungs.margins.setdefault(margin, Counter()), margin < 0 < margin + asked
+        if became is not None and beyond:
+            rungs.beyond[became] += 1
+        if became is not None and not (beyond and became == "refused"):
             counts[became] += 1
 
     def check(self, against: bool, moves: str = "") -> Check | None:
-        """What the limit came to; None when there was no ladder.
+        """The check `near_limit`; None without such requests.
 
         `against`: some failure counts against the run (where all are accepted, trouble on the ladder is told, not held).
         `moves` says which flag of the server moves the limit.
@@ -99,24 +102,23 @@ class LengthLadder:
             both.add(rungs)
         if not both.margins:
             return None
-        if not (words := both.words()):
+        if not (texts := both.describe()):
             return Check("near_limit", _WANTED, "no request near the limit was answered", "unknown")
-        told = [] if self.limit is None else [f"limit {self.limit:,} tokens" + (f" ({moves})" if moves else "")]
+        parts = [] if self.limit is None else [f"limit {self.limit:,} tokens" + (f" ({moves})" if moves else "")]
         bad = any(counts["bad"] for counts in both.margins.values())
-        told += (
-            _apart({("concurrent" if way else "one at a time"): rungs.words() for way, rungs in ways.items()}) or words
-        )
+        by_way = {("concurrent" if way else "one at a time"): rungs.describe() for way, rungs in ways.items()}
+        parts += _apart(by_way) or texts
         return Check(
             "near_limit",
             _WANTED,
-            "; ".join(told) + " (in tokens relative to the limit)",
+            "; ".join(parts) + " (in tokens relative to the limit)",
             "fail" if bad and against else "pass",
         )
 
 
 def _apart(ways: Mapping[str, list[str]]) -> list[str]:
-    """Each way by itself where they differ; nothing where one was not gone, or both say the same."""
+    """Texts of both ways of sending where they differ; else nothing."""
     alone, together = ways.values()
     if not alone or not together or alone == together:
         return []
-    return [f"{way}: {', '.join(words)}" for way, words in ways.items()]
+    return [f"{way}: {', '.join(texts)}" for way, texts in ways.items()]

@@ -1,4 +1,4 @@
-"""What the ledger says of the run itself: was it whole, was it watched, was the load delivered, were we too slow?"""
+"""Check the run itself: complete, monitored, load delivered."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ from loadchaos.core.stats import LogHistogram
 
 _MOST_FITTED = 20
 _NUMBER = re.compile(r"\d+")
-_PROBE_HOLE_S = 30.0
+_PROBE_GAP_S = 30.0
 _GAP_S = 10.0
 _MOST_BY_HAND = 50
 _GAP_SHARE = 0.05
 _DELIVERED = 0.95
 _SHED = 0.01
-_MOST_SEEN = 50
-_TOLD_OF_WORKERS = {
+_MOST_EVENTS = 50
+_WORKER_EVENTS = {
     "lost": "was lost", "back": "came back", "slow": "was slow", "late": "joined too late", "absent": "never joined",
     "refused": "was refused", "failed": "failed",
 }  # fmt: skip
 
 
 class RunHealth:
-    """Folds `run`, `load`, `locust`, `probe`, `gap`, `preflight`, `heartbeat` and `header` rows."""
+    """Checks of the run itself, from its run, worker and probe rows."""
 
     def __init__(self) -> None:
         self.begin: dict[str, Any] = {}
@@ -63,7 +63,7 @@ class RunHealth:
         self._workers: dict[str, str] = {}
         self._locust_exit: int | None = None
         self._last_probe_ns: int | None = None
-        self._probe_hole: tuple[float, int] = (0.0, 0)
+        self._longest_gap: tuple[float, int] = (0.0, 0)
         self._probes = self._scrapes = 0
         self._begun: Counter[str] = Counter()
         self._fitted: Counter[tuple[str, str]] = Counter()
@@ -71,7 +71,7 @@ class RunHealth:
         self._log_lines = 0  # of the logs that --server-log names
         self._gaps: list[tuple[str, int, float, str]] = []
         self._preflight: list[Row] = []
-        self._seen_of_workers: Counter[str] = Counter()
+        self._worker_events: Counter[str] = Counter()
         self._absent = False
         self._by_hand: list[str] = []
         self._disk: list[str] = []
@@ -84,7 +84,7 @@ class RunHealth:
         self.newest_ns = max(self.newest_ns, int(row.get("at_ns") or 0))
 
     def utc(self, ns: int | None) -> str | None:
-        """A monotonic time as ISO 8601 UTC by the first header's anchor; None without either."""
+        """ISO 8601 UTC of a monotonic time; None without a time or anchor."""
         if ns is None or self._anchor is None:
             return None
         return datetime.fromtimestamp((self._anchor[1] + ns - self._anchor[0]) / 1e9, UTC).isoformat(
@@ -103,7 +103,7 @@ class RunHealth:
             self.load_begin_ns = at_ns
         elif what == "load_end":
             self.load_end_ns = at_ns
-            self._hole(at_ns)
+            self._probe_gap(at_ns)
             self.shortened = bool(row.get("shortened"))
         elif what == "interrupted":
             self.interrupted = str(row.get("why") or row.get("signal") or "interrupted")
@@ -122,13 +122,13 @@ class RunHealth:
         self._workers[str(row.get("file", row.get("worker", "")))] = str(row.get("what"))
 
     def _on_worker(self, row: WorkerRow) -> None:
-        """What the master of workers on other machines saw of one of them."""
+        """Fold what the master reports of a worker on another machine."""
         who = f"worker {row.get('worker')}" if row.get("worker") is not None else "a worker"
         if row.get("host"):
             who += f" on {row['host']}"
         self._absent = self._absent or row.get("what") == "absent"
-        if row.get("what") in _TOLD_OF_WORKERS and len(self._seen_of_workers) < _MOST_SEEN:
-            self._seen_of_workers[f"{who} {_TOLD_OF_WORKERS[str(row['what'])]}"] += 1
+        if row.get("what") in _WORKER_EVENTS and len(self._worker_events) < _MOST_EVENTS:
+            self._worker_events[f"{who} {_WORKER_EVENTS[str(row['what'])]}"] += 1
 
     def _on_locust(self, row: LocustRow) -> None:
         if row.get("what") == "exit":
@@ -137,18 +137,18 @@ class RunHealth:
 
     def _on_probe(self, row: ProbeRow) -> None:
         self._probes += 1
-        self._hole(int(row["at_ns"]))
+        self._probe_gap(int(row["at_ns"]))
         self._last_probe_ns = int(row["at_ns"])
 
     def _on_metrics(self, _row: MetricsRow) -> None:
         self._scrapes += 1
 
-    def _hole(self, at_ns: int) -> None:
+    def _probe_gap(self, at_ns: int) -> None:
         if self.load_begin_ns is None or (self.load_end_ns is not None and at_ns > self.load_end_ns):
             return
         since_ns = max(self._last_probe_ns or self.load_begin_ns, self.load_begin_ns)
-        if (at_ns - since_ns) / S > self._probe_hole[0]:
-            self._probe_hole = ((at_ns - since_ns) / S, since_ns)
+        if (at_ns - since_ns) / S > self._longest_gap[0]:
+            self._longest_gap = ((at_ns - since_ns) / S, since_ns)
 
     def _on_gap(self, row: GapRow) -> None:
         if len(self._gaps) < 10_000:
@@ -160,13 +160,13 @@ class RunHealth:
             self._log_lines += 1
 
     def _on_begin(self, row: BeginRow) -> None:
-        # Numbers differ from request to request; what was done to them is the same.
-        said = str(row.get("fitted") or "")
-        key = str(row.get("traffic")), _NUMBER.sub("N", said)
+        # Numbers differ from request to request; the adjustment is the same.
+        fitted = str(row.get("fitted") or "")
+        key = str(row.get("traffic")), _NUMBER.sub("N", fitted)
         self._begun[key[0]] += 1
         if key[1] and (key in self._fitted or len(self._fitted) < _MOST_FITTED):
             self._fitted[key] += 1
-            if self._fitted_as.setdefault(key, said) != said:
+            if self._fitted_as.setdefault(key, fitted) != fitted:
                 self._fitted_as[key] = key[1]
 
     def _on_preflight(self, row: PreflightRow) -> None:
@@ -179,12 +179,15 @@ class RunHealth:
 
     @property
     def by_hand(self) -> list[str]:
-        """What somebody did in the web UI, in order: such a run is not the profile's, and not like another one."""
+        """Actions in the web UI, in order.
+
+        Such a run differs from its profile and from other runs.
+        """
         return list(self._by_hand)
 
     @property
     def notes(self) -> list[str]:
-        """What a reader of the verdict should know of the run."""
+        """Notes for the reader of the verdict."""
         return [
             *([f"changed by hand during the run: {'; '.join(self._by_hand)}"] if self._by_hand else []),
             *self._disk,
@@ -193,20 +196,20 @@ class RunHealth:
     # --- what it comes to ---------------------------------------------------------------------------------------------
 
     def checks(
-        self, terms: Terms, tally: RequestStats, unfinished: int, episodes: list[Incident], bad_rows: int
+        self, terms: Terms, stats: RequestStats, unfinished: int, episodes: list[Incident], bad_rows: int
     ) -> list[Check]:
-        """Every way in which the run itself may have proved nothing."""
+        """Checks of everything by which a run may have proved nothing."""
         found = [
-            self._whole(), self._sent(tally), self._delivered(terms, tally), self._shed(tally),
-            self._load_process(tally, unfinished), self._watched(episodes), self._ledger(bad_rows, tally),
+            self._completed(), self._sent(stats), self._delivered(terms, stats), self._shed(stats),
+            self._load_process(stats, unfinished), self._watched(episodes), self._ledger(bad_rows, stats),
         ]  # fmt: skip
         if self.begin.get("server_logs"):
             found.append(self._logged())
-        if self._seen_of_workers:
-            seen = "; ".join(f"{text} ({n} times)" if n > 1 else text for text, n in self._seen_of_workers.items())
-            # What a lost one cost is counted as missed; a user who never came is nowhere else to be seen.
-            found.append(Check("workers", "on time and until the end", seen, "unknown" if self._absent else "pass"))
-        found += self._told_fitted()
+        if self._worker_events:
+            events = "; ".join(f"{text} ({n} times)" if n > 1 else text for text, n in self._worker_events.items())
+            # Requests of a lost worker count as missed; a worker that never joined shows nowhere else.
+            found.append(Check("workers", "on time and until the end", events, "unknown" if self._absent else "pass"))
+        found += self._fitted_checks()
         found += [
             Check(f"preflight {row.get('name')}", "ok", str(row.get("text")), "unknown")
             for row in self._preflight
@@ -214,7 +217,7 @@ class RunHealth:
         ]
         return found
 
-    def _whole(self) -> Check:
+    def _completed(self) -> Check:
         if self.interrupted is not None:
             return Check("run", "completed", f"interrupted: {self.interrupted}", "unknown")
         if self.end is None:
@@ -223,36 +226,36 @@ class RunHealth:
             return Check("run", "completed", str(self.end.get("why") or "ended early"), "unknown")
         return Check("run", "completed", "completed", "pass")
 
-    def _sent(self, tally: RequestStats) -> Check:
-        n = tally.begun
+    def _sent(self, stats: RequestStats) -> Check:
+        n = stats.begun
         return Check("requests_sent", "> 0", str(n), "pass" if n else "unknown")
 
-    def _delivered(self, terms: Terms, tally: RequestStats) -> Check:
-        counts = tally.total()
+    def _delivered(self, terms: Terms, stats: RequestStats) -> Check:
+        counts = stats.total()
         given = sum(n for outcome, n in counts.items() if outcome not in ("missed", "unfinished"))
-        missed = counts["missed"] - (tally.missed["stopped"] if self.shortened else 0)
+        missed = counts["missed"] - (stats.missed["stopped"] if self.shortened else 0)
         planned = given + missed + counts["unfinished"]
         if terms.planned_requests and not self.shortened:
             planned = max(terms.planned_requests, planned)
         part = given / planned if planned else 0.0
-        why = ", ".join(f"{n} missed: {w or 'why is not known'}" for w, n in sorted(tally.missed.items()))
+        why = ", ".join(f"{n} missed: {w or 'why is not known'}" for w, n in sorted(stats.missed.items()))
         actual = f"{part:.1%} ({given} of {planned}{'; ' + why if why else ''})"
         return Check("load_delivered", f">= {_DELIVERED:.0%}", actual, "pass" if part >= _DELIVERED else "unknown")
 
-    def _shed(self, tally: RequestStats) -> Check:
-        counts = tally.total()
+    def _shed(self, stats: RequestStats) -> Check:
+        counts = stats.total()
         sent = sum(n for outcome, n in counts.items() if outcome != "missed")
         part = counts["shed"] / sent if sent else 0.0
         return Check("shed", f"<= {_SHED:.0%}", f"{part:.1%}", "pass" if part <= _SHED else "unknown")
 
-    def _load_process(self, tally: RequestStats, unfinished: int) -> Check:
+    def _load_process(self, stats: RequestStats, unfinished: int) -> Check:
         lost = [worker for worker, what in self._workers.items() if what != "end"]
         if self._locust_exit not in (None, 0):
             actual = f"exited with code {self._locust_exit}"
         elif lost or not self._workers:
             actual = f"no end recorded for {', '.join(lost)}" if lost else "no load was recorded"
-        elif unfinished or tally.missed["worker_lost"]:
-            actual = f"{_requests(unfinished)} without an end, {tally.missed['worker_lost']} lost with a worker"
+        elif unfinished or stats.missed["worker_lost"]:
+            actual = f"{_requests(unfinished)} without an end, {stats.missed['worker_lost']} lost with a worker"
         else:
             return Check("load_process", "alive until the end", "alive until the end", "pass")
         return Check("load_process", "alive until the end", actual, "unknown")
@@ -261,25 +264,25 @@ class RunHealth:
         expected = "probed and recorded throughout"
         if not self._probes:
             return Check("watching", expected, "the server was never probed", "unknown")
-        hole_s, since_ns = self._probe_hole
-        if hole_s > _PROBE_HOLE_S:
-            return Check("watching", expected, f"no probe for {hole_s:.0f} s, from {self._at(since_ns)} on", "unknown")
+        gap_s, since_ns = self._longest_gap
+        if gap_s > _PROBE_GAP_S:
+            return Check("watching", expected, f"no probe for {gap_s:.0f} s, from {self._at(since_ns)} on", "unknown")
         load_s = ((self.load_end_ns or self.newest_ns) - (self.load_begin_ns or self.newest_ns)) / S
         lost: Counter[str] = Counter()
         for source, at_ns, seconds, why in self._gaps:
             down = any(i.covers(at_ns - int(seconds * S), at_ns) for i in episodes)
             if source == "log" and ("could not be written" in why or "dropped" in why):
                 return Check("watching", expected, f"part of the log is lost: {why}", "unknown")
-            without = source == "scrape" and not self._scrapes  # a server without /metrics is not one we lost sight of
+            without = source == "scrape" and not self._scrapes  # a server without /metrics is no gap
             if not down and not without:
                 lost[source] += round(seconds * 1000)
         for source, ms in lost.items():
             if ms / 1000 > max(_GAP_S, _GAP_SHARE * load_s):
                 return Check("watching", expected, f"no data from {source} for {ms / 1000:.1f} s", "unknown")
-        return Check("watching", expected, f"{self._probes} probes, longest gap {hole_s:.1f} s", "pass")
+        return Check("watching", expected, f"{self._probes} probes, longest gap {gap_s:.1f} s", "pass")
 
-    def _told_fitted(self) -> list[Check]:
-        """What was sent otherwise than the profile says, because the server could not take it: told, never hidden."""
+    def _fitted_checks(self) -> list[Check]:
+        """Checks of requests that were adjusted to the server."""
         return [
             Check(
                 f"fitted {key[0]}",
@@ -291,27 +294,27 @@ class RunHealth:
         ]
 
     def _logged(self) -> Check:
-        """A log the user named and that says nothing all the while is likely another server's, or an old file."""
+        """Check of a server log; one without lines is likely of another server."""
         logs = ", ".join(str(spec) for spec in self.begin["server_logs"])
         if self._log_lines:
             return Check("server_log", "log lines", f"{self._log_lines:,} lines from {logs}", "pass")
         return Check("server_log", "log lines", f"no lines from {logs}. Is it this server's log?", "unknown")
 
-    def _ledger(self, bad_rows: int, tally: RequestStats) -> Check:
+    def _ledger(self, bad_rows: int, stats: RequestStats) -> Check:
         lost = (self.end or {}).get("ledger_lost")
         if lost:
             return Check("ledger", "complete", str(lost), "unknown")
-        verdict: Decision = "pass" if bad_rows <= (tally.begun + 1000) / 1000 else "unknown"
+        verdict: Decision = "pass" if bad_rows <= (stats.begun + 1000) / 1000 else "unknown"
         return Check("ledger", "complete", _unreadable(bad_rows), verdict)
 
     def _at(self, ns: int) -> str:
         return f"{(ns - (self.load_begin_ns or self.begin_ns or ns)) / S:.1f} s"
 
-    def generator(self, tally: RequestStats) -> dict[str, Any]:
-        """`{"limited", "why", "lag_p99_s", "send_lag_p99_s", "cpu_share_max", "stale_connections"}`: were we the limit?"""
-        reasons = [f"phase {n}: {why}" for n, p in sorted(tally.phases.items()) if (why := p.limited())]
+    def generator(self, stats: RequestStats) -> dict[str, Any]:
+        """Generator section of verdict.json: was the generator the limit?"""
+        reasons = [f"phase {n}: {why}" for n, p in sorted(stats.phases.items()) if (why := p.limit_reason())]
         send = LogHistogram()
-        for phase in tally.phases.values():
+        for phase in stats.phases.values():
             send.merge(phase.lag)
         return {
             "limited": bool(reasons),
@@ -319,7 +322,7 @@ class RunHealth:
             "lag_p99_s": _seconds(self.lag.quantile(0.99)),
             "send_lag_p99_s": _seconds(send.quantile(0.99)),
             "cpu_share_max": round(self.cpu_share, 3),
-            "stale_connections": tally.stale,
+            "stale_connections": stats.stale,
         }
 
 
@@ -336,5 +339,5 @@ def _seconds(ns: float | None) -> float | None:
 
 
 def worst(checks: Iterable[Check]) -> list[Check]:
-    """Only those that did not pass."""
+    """Checks that did not pass."""
     return [c for c in checks if c.verdict != "pass"]

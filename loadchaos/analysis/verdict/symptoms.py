@@ -1,4 +1,4 @@
-"""What no single line says: figures of the whole run that are a failure, or the cause of one. Pure functions."""
+"""Symptoms in the figures of a whole run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FAILED = ("http_error", "finish_error", "stream_error", "truncated", "reset")  
 
 @dataclass
 class LengthSymptoms:
-    """Planned prompt lengths (tokens) of requests that were answered and of those that got a server error."""
+    """Planned prompt lengths (tokens) of answered and of failed requests."""
 
     longest_ok: int = 0
     oks: int = 0
@@ -30,14 +30,14 @@ class LengthSymptoms:
             self.failed[tokens] = self.failed.get(tokens, 0) + 1
 
     def boundary(self) -> tuple[int, int] | None:
-        """The longest that was answered and the shortest that failed, where length alone parts the two; else None."""
+        """(longest answered, shortest failed), where length alone separates them."""
         if self.oks < 3 or sum(self.failed.values()) < 3 or min(self.failed) <= self.longest_ok:
             return None
         return self.longest_ok, min(self.failed)
 
 
 def kv_capacity(blocks: int, block_size: int, tokens: int, ratio: float | None) -> tuple[str, str]:
-    """Title and remedy of a prompt that is longer than the KV cache: LMDeploy's limit is blocks x block_size.
+    """(title, remedy) of a prompt longer than the KV cache (LMDeploy).
 
     The number of blocks grows in proportion to cache_max_entry_count (five-bugs 2: 21 at 0.1, 107 at 0.5), so the least
     value is what the needed blocks come to, rounded up to 0.01.

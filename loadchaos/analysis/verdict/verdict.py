@@ -1,4 +1,4 @@
-"""The verdict of a run from what was folded: fail over unknown over pass, and what a pass is worth. Pure functions."""
+"""Verdict of a run: fail over unknown over pass, and its strength."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _EXIT: Mapping[Decision, int] = {"pass": 0, "fail": 1, "unknown": 3}
 _BY_SIGNAL = (130, 143)
 _BEFORE_LOAD = (2, 4)
 _UNEXPLAINED = re.compile(r"^(?:unexplained|unknown|unexpected)_|_unexplained$|^alive_but_hung$")
-"""Ids that say that something was seen, and not why."""
+"""Ids of failures without a known cause."""
 
 
 def accept(failures: Sequence[dict[str, Any]], terms: Terms, today: date | None) -> None:
-    """Mark each failure as accepted or not, in place: by id, with a reason, until a day, at most so often."""
+    """Mark failures as accepted, in place: by id, reason, date and count."""
     for failure in failures:
         failure["accepted"] = False
         for entry in terms.accept:
@@ -52,13 +52,14 @@ def _refusal(entry: Mapping[str, Any], count: int, today: date | None) -> str | 
 
 
 def counts(failure: Mapping[str, Any]) -> bool:
-    """Whether a failure counts against the run: neither accepted nor exactly what an attack was for."""
+    """True for a failure that is neither accepted nor expected."""
     return not failure["accepted"] and failure["attribution"] != "expected"
 
 
 def failure_counts(failures: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """How often there was a failure of each standing: expected of an attack, brought about by us otherwise, known by
-    name, and unexplained.
+    """Counts of failures by standing.
+
+    `expected` of an attack, `ours` otherwise, `known` by name, and `unexplained`.
     """
     found = {"expected": 0, "ours": 0, "known": 0, "unexplained": 0}
     for failure in failures:
@@ -73,14 +74,17 @@ def failure_counts(failures: Sequence[Mapping[str, Any]]) -> dict[str, int]:
 def figures_of(
     failures: Sequence[Mapping[str, Any]], episodes: Sequence[Incident], base: ExpectationInputs
 ) -> ExpectationInputs:
-    """Figures with the counts that expectations ask for; what is accepted or expected is left out of them."""
+    """Add the counts that expectations ask for.
+
+    Accepted and expected failures are left out.
+    """
     against = [f for f in failures if counts(f)]
     left_out = {f["id"] for f in failures} - {f["id"] for f in against}
     met = [i for i in episodes if i.attribution != "expected" and i.id not in left_out]
     deaths = [i for i in met if i.kind in ("death", "restart") and not i.starting and not i.outlived]
     hangs = [i for i in met if i.ever_hung]
     hung_in_log = sum(f["count"] for f in against if f["severity"] == "hang" and not f.get("incidents"))
-    told = {
+    found = {
         **base.counts,
         "engine_deaths": len(deaths),
         "hangs": len(hangs) + hung_in_log,
@@ -88,16 +92,19 @@ def figures_of(
         "restarts": sum(i.kind == "restart" for i in met),
         "lost_requests": sum(i.lost.total() for i in met),
     }
-    return replace(base, counts=told)
+    return replace(base, counts=found)
 
 
 def expectations(terms: Terms, figures: ExpectationInputs) -> list[CheckResult]:
-    """Each of the profile's expectations with its verdict, or those that hold without any."""
+    """Results of the expectations of the profile, or of the default ones."""
     return [judge(text, figures) for text in (terms.expect or DEFAULT_EXPECT)]
 
 
 def decide(failures: Sequence[Mapping[str, Any]], judged: Sequence[CheckResult], checks: Sequence[Check]) -> Decision:
-    """Fail over unknown over pass. Every failure that counts fails the run, expected of or not."""
+    """Fail over unknown over pass.
+
+    Every failure that counts fails the run, with or without an expectation.
+    """
     verdicts = [*(j.verdict for j in judged), *(c.verdict for c in checks)]
     if any(counts(f) for f in failures) or "fail" in verdicts:
         return "fail"
@@ -105,7 +112,10 @@ def decide(failures: Sequence[Mapping[str, Any]], judged: Sequence[CheckResult],
 
 
 def exit_code(decision: Decision, end: Row | None, *, sent: bool) -> int:
-    """0, 1 or 3; 130 and 143 when a signal ended the run; 2 and 4 only while no request of the load was sent."""
+    """Exit code: 0, 1 or 3; 130 and 143 after a signal.
+
+    2 and 4 only while no request of the load was sent.
+    """
     forced = int((end or {}).get("exit_code") or 0)
     if forced in _BY_SIGNAL or (forced in _BEFORE_LOAD and not sent):
         return forced
@@ -113,7 +123,7 @@ def exit_code(decision: Decision, end: Row | None, *, sent: bool) -> int:
 
 
 def worth(decision: Decision, deaths: int, exposures: int, what: str) -> str:
-    """Statistical strength of the run: the crash rate met, or for a pass the one excluded at 95 % confidence."""
+    """Statistical strength: the crash rate met, or the one excluded at 95 %."""
     what = re.sub(r"^(\w+)s\b", r"\1", what) if exposures == 1 else what  # 1 request
     if deaths:
         met = f"{deaths:,} in {exposures:,} {what}"
@@ -129,6 +139,6 @@ def worth(decision: Decision, deaths: int, exposures: int, what: str) -> str:
 
 
 def _percent(share: float) -> str:
-    """`4.3 %`: rounded up to two digits, so that no more is claimed than is known."""
+    """`4.3 %`, rounded up so that no more is claimed than is known."""
     scale = 10 ** (1 - math.floor(math.log10(share * 100)))
     return f"{math.ceil(share * 100 * scale - 1e-9) / scale:.12g} %"

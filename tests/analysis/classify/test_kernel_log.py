@@ -48,4 +48,4 @@ def test_a_kernel_that_speaks_is_no_log_of_the_server(history: Any) -> None:
     says(history, OTHERS)
     history.die(ids).run(5)
     [failure] = history.end().verdict()["failures"]
-    assert "Give --server-log" in failure["remedy"] or failure["id"] == "engine_dead_error"
+    assert "Pass --server-log" in failure["remedy"] or failure["id"] == "engine_dead_error"

@@ -37,7 +37,7 @@ def test_a_range_of_versions_is_read(spec: str, version: str, inside: bool | Non
     ("issue", "version", "words"),
     [
         ({"fixed": "0.27.1"}, "0.18.0", "lacks the fix"),
-        ({"fixed": "0.27.1"}, "0.32.0", "should have the fix: tell upstream"),
+        ({"fixed": "0.27.1"}, "0.32.0", "should have the fix. Report upstream"),
         ({"fixed": "0.8.5.post1 with --disable-chunked-mm-input"}, "0.18.0", "only with --disable-chunked-mm-input"),
         ({"fixed": "0.27.1", "affected": ">=0.11.0, <0.27.1"}, "0.10.0", "older than those affected"),
         ({"affected": ">=0.11.0, <=0.13.0"}, "0.12.0", "one of the affected"),
