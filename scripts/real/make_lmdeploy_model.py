@@ -1,5 +1,7 @@
-"""Make a tiny local 'model' directory (config + byte-level tokenizer + chat template, no weights)
-so LMDeploy's own Tokenizer / chat template / session_len code runs.  1 byte == 1 token."""
+"""Make a tiny model folder without weights for LMDeploy.
+
+It has a config, a byte-level tokenizer (1 byte is 1 token) and a chat template, so LMDeploy's own code for them runs.
+"""
 
 import json
 import os

@@ -1,5 +1,7 @@
-"""Makes tiny random-weight multimodal model folders (config + tokenizer + processor + chat template, no weights).
-usage: python make_vllm_models.py OUTDIR       needs only `tokenizers`."""
+"""Make tiny multimodal model folders without weights (config, tokenizer, processor, chat template).
+
+Usage: python make_vllm_models.py OUTDIR       (needs only `tokenizers`)
+"""
 
 import json
 import os

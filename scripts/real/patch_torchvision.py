@@ -1,4 +1,4 @@
-"""Makes a CUDA build of torchvision importable on top of a CPU build of torch. Run with the venv's own python."""
+"""Make a CUDA build of torchvision importable with a CPU build of torch; run it with the venv's python."""
 
 import pathlib
 import sys

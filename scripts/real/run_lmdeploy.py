@@ -1,19 +1,20 @@
 #!/usr/bin/env python
-"""Run LMDeploy 0.18's REAL api_server (CLI, FastAPI app, routes, AsyncEngine, error mapping, metrics, health monitor)
-on a machine without a GPU.  Only the *backend engine* (what Engine.from_pretrained / the ZMQ MP engine would return)
-is replaced by FakeBackend below.
+"""Run LMDeploy 0.18's real api_server on a machine without a GPU.
+
+CLI, FastAPI app, routes, AsyncEngine, error mapping, metrics and health monitor are LMDeploy's. Only the backend engine
+(the result of Engine.from_pretrained or of the ZMQ MP engine) is replaced by FakeBackend.
 
     VENV/bin/python run_lmdeploy.py [--port 23333] [--vlm] [--blocks 21] [--block-size 64] \
         [--session-len 4096] [--max-batch-size 8] [--tps 200] [-- <any real `lmdeploy serve api_server` flag>]
 
-Fault directives, put anywhere in the prompt text (or `FAULT` env for all requests):
+Fault directives, anywhere in the prompt text (or in the variable `FAULT`, for all requests):
     [[ERR:<ResponseType>]]       first engine output has that status   (INPUT_LENGTH_ERROR, INTERNAL_ENGINE_ERROR, ...)
     [[MID:<ResponseType>:<n>]]   n tokens, then that status
-    [[RAISE:<n>]]                n tokens, then the engine generator raises RuntimeError (what a dead RPC/CUDA error does)
-    [[HANG:<n>]]                 n tokens, then never again (scheduler_tick stops advancing -> /health turns 503)
+    [[RAISE:<n>]]                n tokens, then the engine generator raises RuntimeError (like a dead RPC or a CUDA error)
+    [[HANG:<n>]]                 n tokens, then nothing (scheduler_tick stops, so /health becomes 503)
     [[EMPTY]]                    engine generator ends without any output
     [[OUT:<n>]]                  generate n tokens then stop (default 16; max_tokens where the end is ignored)
-    [[DIE]]                      the backend process "dies": all running requests fail, health_probe reports not alive
+    [[DIE]]                      the backend process dies: all running requests fail, health_probe reports not alive
 """
 
 import argparse
@@ -44,7 +45,7 @@ DIRECTIVE = re.compile(r"\[\[([A-Z]+)(?::([A-Za-z_]+))?(?::?(\d+))?\]\]")
 
 
 class FakeBackend:
-    """Stands in for lmdeploy.pytorch.engine.Engine."""
+    """Stand-in for lmdeploy.pytorch.engine.Engine."""
 
     def __init__(self, engine_config):
         self.engine_config = engine_config
@@ -62,7 +63,7 @@ class FakeBackend:
         self.hung = False
         self.cond = None
 
-    # ---- what AsyncEngine calls
+    # ---- called by AsyncEngine
     def create_instance(self, cuda_stream_id=0):
         return FakeInstance(self)
 
