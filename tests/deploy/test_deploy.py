@@ -1,4 +1,4 @@
-"""deploy/: every manifest is what Kubernetes takes, and the image's entrypoint says in our words what Locust is told."""
+"""Deployment files: valid manifests, and the image's entrypoint."""
 
 from __future__ import annotations
 

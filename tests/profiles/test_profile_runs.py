@@ -1,4 +1,4 @@
-"""Shipped profiles: each finds its planted bug, passes without it, and is unknown where nothing was proved.
+"""Shipped profiles: with the planted bug, without it, without proof.
 
 These are real runs of `loadchaos run` against the embedded server, shortened by --set; each takes seconds.
 """
@@ -51,7 +51,7 @@ PLANTED = [
 def planted_run(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Callable[[str], tuple[Path, tuple[int, dict[str, Any], str]]]:
-    """Runs a profile with its planted bug, once for all tests that look at it: (folder, result of `run`)."""
+    """Runs a profile with its planted bug once, for all tests: (folder, run)."""
     done: dict[str, tuple[Path, tuple[int, dict[str, Any], str]]] = {}
 
     def planted(name: str) -> tuple[Path, tuple[int, dict[str, Any], str]]:
@@ -144,7 +144,7 @@ def test_smoke_passes_on_a_healthy_server(tmp_path: Path) -> None:
 
 
 def test_planted_bugs_are_those_of_the_shipped_profiles() -> None:
-    """A defect renamed in the server would silently turn every pass above into nothing."""
+    """Guard: a renamed defect would turn every pass above into nothing."""
     listed = subprocess.run(
         [sys.executable, "-m", "loadchaos", "profiles"], capture_output=True, text=True, check=True, timeout=60
     ).stdout

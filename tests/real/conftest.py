@@ -1,4 +1,4 @@
-"""Real servers, started once and shared where nothing hurts them; skipped with the reason where they are not installed."""
+"""Fixtures for real servers, shared where tests do not harm them."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def wait_until_healthy(url: str, process: subprocess.Popen[bytes], log: Path) ->
 
 
 def listens(url: str, session: int) -> bool:
-    """Whether a process of the session that this pid leads listens there."""
+    """True when a process of this pid's session listens there."""
     port = urlsplit(url).port
     for held in psutil.net_connections("tcp"):
         if held.status == psutil.CONN_LISTEN and held.laddr and held.laddr.port == port and held.pid is not None:
@@ -123,7 +123,7 @@ def shared_lmdeploy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server
 
 @contextlib.contextmanager
 def gateway(url: str, *paths: str) -> Iterator[str]:
-    """The address of a gateway to that server that lets nothing through but these paths."""
+    """Address of a gateway that lets only these paths through."""
 
     class Through(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -163,7 +163,7 @@ def gateway(url: str, *paths: str) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class RunOutput:
-    """What a run came to."""
+    """Result of a run: exit code, output, verdict."""
 
     code: int
     output: str
@@ -176,7 +176,7 @@ class RunOutput:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What was learned before the load."""
+        """Facts discovered before the load."""
         return dict(json.loads((self.folder / "facts.json").read_text()))
 
     def check(self, name: str) -> str:
@@ -189,7 +189,7 @@ class RunOutput:
 
 @pytest.fixture
 def loadchaos(tmp_path: Path) -> Callable[..., RunOutput]:
-    """Runs `loadchaos run PROFILE ...` in a folder of its own; PROFILE is a name or a mapping."""
+    """Runs `loadchaos run` with a shipped profile or a mapping."""
 
     def run(profile: str | Mapping[str, Any], *args: str) -> RunOutput:
         if not isinstance(profile, str):
@@ -212,7 +212,7 @@ def loadchaos(tmp_path: Path) -> Callable[..., RunOutput]:
 
 @pytest.fixture(scope="session")
 def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """loadchaos-vllm as pip lays it down, beside the server's environment and not in it."""
+    """Installed loadchaos-vllm, outside the server's environment."""
     place = tmp_path_factory.mktemp("plugin")
     subprocess.run(
         [

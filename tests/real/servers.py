@@ -1,4 +1,4 @@
-"""What starts the real servers that are installed here, for the tests and for `python -m bench.states`."""
+"""Commands that start the real servers installed here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class NotInstalledError(Exception):
 
 @dataclass(frozen=True)
 class Command:
-    """What starts a server, and where it listens."""
+    """Command that starts a server, and its address."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -28,7 +28,7 @@ class Command:
 
 
 def free_port() -> int:
-    """Below the ports that the kernel gives to clients: until a slow server listens, nobody is given its port by chance."""
+    """Port below the kernel's client ports, so that no client gets it."""
     while True:
         port = random.randrange(20_000, 32_000)
         with socket.socket() as s, contextlib.suppress(OSError):
@@ -75,14 +75,14 @@ def vllm_032(**env: str) -> Command:
 
 
 def vllm_032_topk() -> Command:
-    """vLLM 0.32.0 whose first request with top_k kills it: the model's own default has top_k, and MTP drafts meet it."""
+    """vLLM 0.32.0 with MTP that the first request with top_k kills."""
     speculative = '{"method":"mtp","num_speculative_tokens":2}'
     flags = ("--speculative-config", speculative, "--no-enable-prefix-caching", "--limit-mm-per-prompt", '{"image":2}')
     return vllm("0.32.0", *flags, env={}, model="tiny-qwen3_5-full")
 
 
 def vllm_0221_mtp(**env: str) -> Command:
-    """vLLM 0.22.1 that drafts by MTP, with images and an encoder cache of 2048 tokens, as #38551 was hunted with."""
+    """vLLM 0.22.1 with MTP, images and a small encoder cache (#38551)."""
     return vllm(
         "0.22.1",
         "--limit-mm-per-prompt",
@@ -103,13 +103,13 @@ def vllm_0221_mtp(**env: str) -> Command:
 
 
 def vllm_032_mtp() -> Command:
-    """vLLM 0.32.0 whose first request kills it: MTP on a hybrid model with prefix caching asks Triton of the CPU."""
+    """vLLM 0.32.0 killed by its first request (MTP on a hybrid model)."""
     speculative = '{"method":"mtp","num_speculative_tokens":2}'
     return vllm("0.32.0", "--speculative-config", speculative, env={}, model="tiny-qwen3_5")
 
 
 def lmdeploy_018(*flags: str, **env: str) -> Command:
-    """LMDeploy's own HTTP layer over the stand-in engine. Raises NotInstalledError."""
+    """LMDeploy's HTTP layer over a stub engine; may be NotInstalledError."""
     python = ROOT / "lmdeploy-0.18.0/bin/python"
     if not python.is_file():
         raise NotInstalledError(

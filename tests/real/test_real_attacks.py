@@ -1,4 +1,4 @@
-"""Every attack on vLLM itself under 30 users of mixed traffic: what the server answers is told, and whose doing it was."""
+"""Every attack on a real vLLM under 30 users, and its attribution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How prompts are counted on a real vLLM and LMDeploy's own layer, whatever of them can be reached."""
+"""Token counts on real vLLM and LMDeploy, by each way of counting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LMDeploy 0.18's own HTTP layer: its capacity found, each fault told by the right name, hang and death told apart."""
+"""LMDeploy's HTTP layer: capacity, named faults, hang and death."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each fault of `python -m bench.states` on the real servers: the states that have to follow come, and the verdict fits."""
+"""Faults of bench.states on real servers: states and verdict."""
 
 from __future__ import annotations
 

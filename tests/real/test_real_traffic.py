@@ -1,4 +1,4 @@
-"""What is sent, against a real vLLM 0.32 and LMDeploy's own layer: exact lengths, images as a dial, each kind of payload."""
+"""Traffic on real vLLM and LMDeploy: lengths, images, payloads."""
 
 from __future__ import annotations
 

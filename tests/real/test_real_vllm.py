@@ -1,4 +1,4 @@
-"""vLLM 0.32.0 itself: limits found, deaths named with whose doing they were."""
+"""Real vLLM 0.32.0: limits, and deaths with their attribution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real runs of `loadchaos run`, started, watched and disturbed as a user, a kernel or a full disk would."""
+"""Fixtures for real runs: start, watch and disturb `loadchaos run`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SLOW_ANSWERS = [
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended (a zombie has)."""
+    """True when a process has ended, a zombie included."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -108,7 +108,7 @@ class Run:
         return self
 
     def note_pids(self) -> None:
-        """The pids of the server, of Locust, of the follower and of the supervisor, as far as they are there."""
+        """Note the pids of server, Locust, follower and supervisor."""
         launched = self.rows(row="launch", what="start")
         self.pids |= {"server": launched[-1]["pid"]} if launched else {}
         locust = self.rows(row="locust", what="start")
@@ -125,7 +125,7 @@ class Run:
         os.kill(self.pids[to] if to else self.process.pid, number)
 
     def ends(self, limit_s: float = 60.0) -> int:
-        """Wait for its end; its exit code. What it left must be fit to be read, whatever happened to it."""
+        """Wait for its end and return the exit code; no output may be a traceback."""
         code = self.process.wait(limit_s)
         assert "Traceback" not in self.output, self.output
         return code
@@ -153,7 +153,7 @@ class Run:
         )
 
     def is_gone(self, name: str) -> bool:
-        """Whether the server, locust, the follower or the supervisor has ended."""
+        """True when the server, locust, follower or supervisor has ended."""
         return gone(self.pids[name])
 
     def wait(self, condition: Callable[[], Any], what: str, limit_s: float = 60.0) -> Any:
@@ -204,7 +204,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 @dataclass
 class Sim:
-    """An embedded server that the test started by itself: for a run it is an external one."""
+    """Embedded server started by the test: external for a run."""
 
     process: subprocess.Popen[bytes]
     url: str
@@ -221,7 +221,7 @@ class Sim:
 
 @pytest.fixture
 def sim(tmp_path: Path) -> Iterator[Callable[..., Sim]]:
-    """Starts embedded servers by hand, with flags as `python -m loadchaos.simulator.server` takes them."""
+    """Starts embedded servers with flags of loadchaos.simulator.server."""
     sims: list[Sim] = []
 
     def start_one(*flags: str, log: Path | None = None) -> Sim:
@@ -280,14 +280,14 @@ class Worker:
         return found
 
     def load_process(self) -> int:
-        """The pid of the process that drives: the worker itself, or its child in a time namespace of its own."""
+        """Pid of the driving process: the worker, or its namespaced child."""
         header = json.loads(self.rows().read_bytes().split(b"\n", 1)[0])
         return int(header["pid"])
 
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[Callable[..., Worker]]:
-    """Starts workers as on other machines; each connects to the master by another address of this one, or by `host`."""
+    """Starts workers as on other machines, by loopback addresses."""
     made: list[Worker] = []
 
     def start_one(

@@ -1,4 +1,4 @@
-"""A server behind TLS with a certificate of its own: believed when its CA is named, or when anybody is."""
+"""TLS settings: a server with a private CA, trusted by --ca or -k."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only some servers take is asked before the load: our own misfit is never a failure of the server."""
+"""Compatibility check: a profile that does not fit is a target error."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def profile(*payloads: dict[str, Any], attacks: Any = (), **more: Any) -> Profil
 
 
 def tried(wanted: Profile, answer: httpx.Response, dialect: str = "vllm") -> list[dict[str, Any]]:
-    """The bodies that were sent before the load, to a server that answers each like this and serves `base` and `one`."""
+    """Bodies sent by the check to a server that gives this answer."""
     sent: list[dict[str, Any]] = []
 
     def serve(request: httpx.Request) -> httpx.Response:

@@ -1,4 +1,4 @@
-"""What is said while a run goes: plain lines, where the metrics are, that a server is waited for."""
+"""Console lines of a run: progress, metrics URL, waiting."""
 
 import re
 import signal

@@ -1,4 +1,4 @@
-"""What a Locust of the user's own asks before it sends a profile: the same as a run, without the attacks."""
+"""Discovery for the user's own Locust: as a run, without attacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What befalls us and not the server: no folder to write, no file handles, a clock that jumps, networks that are cut."""
+"""Faults on our side: folders, file handles, clocks, networks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ int clock_gettime(clockid_t which, struct timespec *t) {
 
 
 class Way:
-    """A network path to a port here that can be cut: connections stay open and nothing passes."""
+    """Network path to a local port that can be cut: nothing passes."""
 
     def __init__(self, port: int) -> None:
         self.open = threading.Event()

@@ -1,4 +1,4 @@
-"""Five deaths of three kinds in one run: five incidents with their names and times, and the run goes on in between."""
+"""Five deaths of three kinds in one run are five named incidents."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ DEATHS: list[tuple[Kill, str]] = [
 
 
 def five_deaths(run: Any, url: Callable[[], str], pid: Callable[[], int], start_again: Callable[[], None]) -> list[int]:
-    """Each death under load, after the server was healthy again; CLOCK_MONOTONIC ns of each."""
+    """Times (CLOCK_MONOTONIC, ns) of deaths under load, each once healthy."""
     times = []
     for n, (kill, _) in enumerate(DEATHS):
         run.wait_for(

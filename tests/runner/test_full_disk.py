@@ -1,4 +1,4 @@
-"""The disk fills in the middle of a run: it ends, says so, and passes nobody."""
+"""Full disk during a run: it ends, says so, and is no pass."""
 
 import json
 import os
@@ -23,7 +23,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
-    """A file system of so many kilobytes; skips where this user may not mount one."""
+    """File system of this size in KiB; skips without mount permission."""
     made: list[Path] = []
 
     def make(kilobytes: int) -> Path:

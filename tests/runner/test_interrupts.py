@@ -1,4 +1,4 @@
-"""Ctrl-C, twice Ctrl-C and SIGTERM, at every time: an end in order, within seconds, with everything undone."""
+"""Ctrl-C once and twice, and SIGTERM, in each phase of a run."""
 
 import signal
 import time

@@ -1,4 +1,4 @@
-"""`loadchaos launch`: a server alone comes up, or is told why not, each with its exit code; nothing of it is left."""
+"""Launch command: ready servers, failing servers, exit codes."""
 
 from __future__ import annotations
 

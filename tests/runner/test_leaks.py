@@ -1,4 +1,4 @@
-"""What a server keeps of clients that hung up is found at its end, and is no failure where it keeps nothing."""
+"""KV leak of aborted requests: found with the bug, absent without."""
 
 from __future__ import annotations
 

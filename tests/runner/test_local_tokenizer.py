@@ -1,4 +1,4 @@
-"""`--tokenizer DIR`: a folder that is none is told before anything exists; the profile may name one, too."""
+"""Option --tokenizer: a bad folder is an error before anything exists."""
 
 from __future__ import annotations
 

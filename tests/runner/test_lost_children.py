@@ -1,4 +1,4 @@
-"""Locust, the follower or `run` itself is killed or stopped: the record is kept, the rest goes on or ends, nobody passes."""
+"""Child processes killed or stopped: the record is kept, no run passes."""
 
 import signal
 from typing import Any
@@ -115,7 +115,7 @@ FOR_A_WHILE = [{"rate": "20/s", "law": "constant", "for": "25s", "max_in_flight"
 
 
 def of_two(start: Any) -> Any:
-    """A run with two load processes in the middle of its load; the second is `worker`."""
+    """Run with two load processes under load; the second is `worker`."""
     run = start("--processes", "2", load=FOR_A_WHILE)
     run.wait_for("requests-1.jsonl", 20, row="end")
     run.note_pids()
@@ -125,7 +125,7 @@ def of_two(start: Any) -> Any:
 
 
 def check_accounting(run: Any) -> dict[str, Any]:
-    """The verdict, which counts each of the 500 requests once and is no pass where one is missing; there is a report."""
+    """Verdict, checked: it counts 500 requests, and passes only with all."""
     verdict: dict[str, Any] = run.verdict()
     assert sum(verdict["outcomes"].values()) == 500
     assert verdict["verdict"] == ("pass" if verdict["outcomes"] == {"ok": 500} else "unknown"), verdict["outcomes"]

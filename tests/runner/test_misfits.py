@@ -1,4 +1,4 @@
-"""A profile that does not fit the server ends before the load, and blames nobody but itself."""
+"""Profiles that do not fit the server end before the load."""
 
 from __future__ import annotations
 

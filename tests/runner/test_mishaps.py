@@ -1,4 +1,4 @@
-"""Bugs of our own, a lost supervisor or terminal, a load process that hangs: the run still ends in order."""
+"""Bugs of our own and lost helpers: the run still ends in order."""
 
 import asyncio
 import json
@@ -41,7 +41,7 @@ PLACES: list[Any] = [
 def test_bug_of_ours_ends_in_a_verdict_and_a_traceback_file(
     room: type, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever breaks, there is a verdict that is no pass, a report, and the trace."""
+    """Each bug leaves a verdict that is no pass, a report, a traceback."""
     right = getattr(room, name)
     broken: list[Any] = []
 

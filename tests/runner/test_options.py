@@ -1,4 +1,4 @@
-"""Which addresses may be harmed: each that load or attacks reach and that loadchaos did not start has to be named."""
+"""Authorization: each external address needs its own --authorize."""
 
 from typing import Any
 

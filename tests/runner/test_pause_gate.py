@@ -1,4 +1,4 @@
-"""How often a server is started again, and when it is waited for no longer."""
+"""Pause gate: restarts, waiting and giving up."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ from loadchaos.runner.run_attacks import RunAttacks
 
 
 class Dead:
-    """A server that has ended, and ends again at once however often it is started."""
+    """Server that has exited, and exits at once after each start."""
 
     down, state, supervisor_lost, launches = True, "dead", False, 0
     error: Exception | None = None

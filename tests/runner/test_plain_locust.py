@@ -28,7 +28,7 @@ def locust(folder: Path, host: str, *options: str, for_s: int = 10) -> tuple[int
 
 
 def every(text: str) -> Iterator[dict[str, Any]]:
-    """The rows of each process' statistics: with `--processes` all print theirs."""
+    """Rows of each process' statistics; with --processes all print theirs."""
     while text:
         figures, end = json.JSONDecoder().raw_decode(text)
         yield from figures
@@ -66,7 +66,7 @@ def until_both_were_heard(environment, **_):
 
 
 def test_own_locust_with_two_processes_and_another_user_class(sim: Any, tmp_path: Path) -> None:
-    """How long it takes is the machine's business: it ends when both kinds of users were answered."""
+    """Run until both kinds of users were answered, however long it takes."""
     (tmp_path / "short.json").write_text(json.dumps(PROFILE))
     (tmp_path / "both.py").write_text(BOTH)
     code, stats, output = locust(

@@ -1,4 +1,4 @@
-"""`loadchaos probe`: what a server is and which profiles fit it, within its budget, for every kind of server."""
+"""Probe command: facts, fits and budget for each kind of server."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def embedded() -> Iterator[Callable[..., str]]:
 
 
 class Plain(ThreadingHTTPServer):
-    """An OpenAI-compatible server nobody knows: models, chat with usage (one token a word), nothing else."""
+    """Unknown OpenAI-compatible server: models and chat with usage only."""
 
     daemon_threads = True
     status = 200

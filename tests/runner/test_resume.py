@@ -1,4 +1,4 @@
-"""`loadchaos run --resume RUN` goes on with the next step of an interrupted run's plan, once, and with nothing twice."""
+"""Resume: continue an interrupted plan without repeating a request."""
 
 import json
 import os
@@ -34,7 +34,7 @@ TEXT = {"name": "text", "payload": {"text": {"tokens": 16}}, "output": {"max": 8
 
 
 def plan_of(part: Profile, found: ResumePoint, workers: int) -> dict[str, Any]:
-    """What the workers of the run that goes on read."""
+    """Worker plan of the resumed run."""
     return {
         "profile": part.to_json(),
         "seed": 0,
@@ -60,7 +60,7 @@ def interrupted(
     workers: int = 1,
     before: ResumePoint | None = None,
 ) -> RunFolder:
-    """What a worker left of a run that was cut off."""
+    """Rows that a worker left of an interrupted run."""
     folder.mkdir(exist_ok=True)
     left = RunFolder(folder)
     left.plan.write_text(json.dumps({"workers": workers, "resume": before and before.to_json()}))

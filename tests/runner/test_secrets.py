@@ -1,4 +1,4 @@
-"""A secret that is planted wherever one may come from is in no file of the run folder."""
+"""Secrets planted in every source are in no file of the run folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers that we start, that never start, that die of the first question, or that die again and again."""
+"""Servers that fail: to start, on the first request, or repeatedly."""
 
 import sys
 from typing import Any

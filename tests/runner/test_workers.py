@@ -1,4 +1,4 @@
-"""`loadchaos run --master` with real `loadchaos worker` processes that come from several loopback addresses."""
+"""Remote workers: run --master with real `loadchaos worker` processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOUR = 3_600_000_000_000
 
 
 def with_a_clock_of_its_own(hours: int) -> tuple[str, ...]:
-    """Runs a command in a time namespace whose monotonic clock is ahead; nothing where that may not be."""
+    """Prefix for a time namespace with another clock, where permitted."""
     unshare = shutil.which("unshare")
     argv = (unshare or "unshare", "-T", "--monotonic", str(hours * 3600))
     if unshare is None or subprocess.run([*argv, "true"], capture_output=True, check=False).returncode:

@@ -1,4 +1,4 @@
-"""Bugs that no log tells and no status: wrong answers and answers of others, found by the canary in whole runs."""
+"""Wrong answers without an error: found by canary and secret words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TLS in front of a plain server: `python tls_front.py CERTIFICATE HOST PORT` prints the port it listens on."""
+"""TLS front of a plain server: tls_front.py CERTIFICATE HOST PORT."""
 
 from __future__ import annotations
 

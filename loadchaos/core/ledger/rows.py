@@ -303,7 +303,7 @@ class ClockRow(_Row):
 class DiskRow(_Row):
     """Change of free space on the disk of the run folder.
 
-    Written by runner/run.py, and by load/worker/dispatcher.py on another machine.
+    Written by runner/run_record.py, and by load/worker/dispatcher.py on another machine.
     """
 
     row: Literal["disk"]
@@ -342,7 +342,7 @@ class RunDetail(_FromFile, total=False):
 class RunRow(_At, RunDetail):
     """Step of the run process.
 
-    Written by runner/run.py through core/ledger/recorder.py.
+    Written by the parts of runner/ through core/ledger/recorder.py.
     """
 
     row: Literal["run"]

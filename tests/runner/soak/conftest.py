@@ -1,4 +1,4 @@
-"""A clock that passes nights at once, a child that pretends to run, and a soak made of both."""
+"""Fixtures for soaks: a fast clock and a child that only pretends to run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Clock:
 
 
 class World:
-    """A folder, a clock and the run that goes on there; soaks come and go, as after kill -9."""
+    """A folder, a clock and its current run; soaks come and go."""
 
     def __init__(self, home: Path, now: datetime) -> None:
         self.home, self.clock = home, Clock(now)

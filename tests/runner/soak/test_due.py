@@ -1,4 +1,4 @@
-"""Nights as a soak lives through them: clock changes, power cuts, overlaps, a laptop that sleeps, kill -9 at any moment."""
+"""Soak schedule: clock changes, power cuts, overlaps, suspend, kill -9."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_soak_killed_before_the_run_began_starts_it_next_time(world: Make) -> No
 def test_soak_killed_at_any_write_loses_and_repeats_no_run(
     world: Make, monkeypatch: pytest.MonkeyPatch, at_write: int
 ) -> None:
-    """Each write of soak.json is one moment to be killed at, half before and half after the file is replaced."""
+    """Kill at each write of soak.json, before and after the replacement."""
     w = world()
     writes = 0
     fsynced = os.fsync

@@ -1,4 +1,4 @@
-"""What `keep` leaves of the nights: the newest, the last good one, what a person marked, and whatever is not the soak's."""
+"""Retention of runs: newest, last passed, marked, and those of others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`loadchaos soak` itself: what it emits, how it is refused, and a real run that outlives the soak that began it."""
+"""Soak command: unit files, errors, and a run that survives its soak."""
 
 from __future__ import annotations
 

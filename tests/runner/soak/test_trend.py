@@ -1,4 +1,4 @@
-"""What the nights before say of the last one, and that it outlives them."""
+"""Trend of a soak, also over deleted runs."""
 
 from __future__ import annotations
 

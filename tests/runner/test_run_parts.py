@@ -1,0 +1,107 @@
+"""Parts of a run without a server: errors, interrupts, attacks, record."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from loadchaos.core.errors import LedgerError, TargetError
+from loadchaos.core.ledger.folder import RunFolder
+from loadchaos.core.ledger.reader import Tail
+from loadchaos.core.redact import Redactor
+from loadchaos.runner.interrupts import Interrupts
+from loadchaos.runner.run_attacks import RunAttacks
+from loadchaos.runner.run_errors import RunErrors
+from loadchaos.runner.run_record import RunRecord
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> RunRecord:
+    return RunRecord(RunFolder(tmp_path), Redactor(), lambda _: None)
+
+
+def fail(error: Exception) -> None:
+    raise error
+
+
+def test_run_errors_keep_the_first_error_and_the_traceback_of_a_bug(tmp_path: Path) -> None:
+    errors = RunErrors(tmp_path, Redactor(["hush-hush"]))
+    assert (errors.exit_reason(), errors.summary(None)) == ({}, None)
+    with errors.collect():
+        fail(ZeroDivisionError("hush-hush"))
+    assert errors.exit_reason()["exit_code"] == LedgerError.exit_code
+    for text in ("first", "second"):
+        with errors.collect():
+            fail(TargetError(text))
+    assert errors.exit_reason() == {"exit_code": TargetError.exit_code, "why": "first"}
+    trace = (tmp_path / "loadchaos-error.txt").read_text()
+    assert "ZeroDivisionError: [redacted]" in trace
+    summary = str(errors.summary("more"))
+    assert summary.startswith("first; a bug in loadchaos; please report it")
+    assert summary.endswith("; more")
+
+
+def test_interrupts_shorten_the_timeouts_and_end_a_step(record: RunRecord) -> None:
+    lines: list[str] = []
+    interrupts = Interrupts(record, lines.append)
+    cancelled: list[bool] = []
+
+    async def step() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cancelled.append(True)
+
+    async def run() -> bool:
+        polls: list[int] = []
+
+        def poll() -> None:
+            polls.append(1)
+            if len(polls) == 2:
+                interrupts.record(signal.SIGINT)
+
+        return await interrupts.wait(step(), poll, lambda: False)
+
+    assert (bool(interrupts), interrupts.timeouts.drain_s) == (False, None)
+    assert asyncio.run(run()) is False
+    assert cancelled == [True]
+    assert (interrupts.name, interrupts.exit_code, interrupts.timeouts.drain_s) == ("SIGINT", 130, 1.0)
+    interrupts.record(signal.SIGTERM)
+    assert (interrupts.count, interrupts.exit_code, interrupts.timeouts.drain_s) == (2, 130, 0.0)
+    assert [line.split(":")[0] for line in lines] == ["interrupted", "interrupted again"]
+
+
+def test_run_attacks_are_undone_once() -> None:
+    class Injector:
+        stops = 0
+
+        async def stop(self) -> list[str]:
+            self.stops += 1
+            return ["pause"]
+
+    async def run() -> tuple[list[str], list[str]]:
+        attacks.begin_undo()
+        return await attacks.undo(), await attacks.undo()
+
+    attacks, injector = RunAttacks(), Injector()
+    assert asyncio.run(attacks.undo()) == []
+    attacks.prepared(cast("Any", injector))
+    assert asyncio.run(run()) == (["pause"], ["pause"])
+    assert injector.stops == 1
+
+
+def test_run_record_passes_rows_to_listeners_except_states(record: RunRecord) -> None:
+    rows: list[Any] = []
+    record.listen(rows.append)
+    record.run("load_begin")
+    record.event(
+        cast("Any", {"row": "state", "at_ns": 1, "replica": "server", "from": "unknown", "to": "healthy", "why": "x"})
+    )
+    record.feed({"row": "begin", "step": 3})
+    record.close()
+    assert [row["row"] for row in rows] == ["run", "begin"]
+    assert [row["row"] for row in Tail(record.folder.events).rows()][1:] == ["run", "state"]
