@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from loadchaos.core.model import Row
+from loadchaos.core.ledger.rows import EndRow
 
 _MOST_LENGTHS = 1_000
 _FAILED = ("http_error", "finish_error", "stream_error", "truncated", "reset")  # how an era tells it differs
@@ -19,7 +19,7 @@ class LengthSymptoms:
     oks: int = 0
     failed: dict[int, int] = field(default_factory=dict)
 
-    def feed(self, row: Row) -> None:
+    def feed(self, row: EndRow) -> None:
         """Fold an end row."""
         tokens, outcome = row.get("planned_tokens"), row.get("outcome")
         if tokens is None:

@@ -13,6 +13,7 @@ from loadchaos.core.errors import OptionError
 from loadchaos.core.latency import e2e_ns, ttft_ns
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Tail
+from loadchaos.core.ledger.rows import as_typed
 
 _NS = 1_000_000_000
 
@@ -172,11 +173,12 @@ class _Metrics:
         self._clock = clock
 
     def feed(self, row: Mapping[str, Any]) -> Iterator[Record]:
-        if row.get("row") != "metrics":
+        typed = as_typed(row)
+        if typed["row"] != "metrics":
             return
-        at = row.get("at_ns")
-        head = (self._clock.stamp(at), self._clock.since_load_s(at), row.get("replica"), row.get("engine"))
-        for name, value in (row.get("values") or {}).items():
+        at = typed.get("at_ns")
+        head = (self._clock.stamp(at), self._clock.since_load_s(at), typed.get("replica"), typed.get("engine"))
+        for name, value in (typed.get("values") or {}).items():
             if isinstance(value, int | float):
                 yield (*head, name, value)
 

@@ -22,6 +22,7 @@ from loadchaos.core.latency import LatencyHistograms
 from loadchaos.core.latency_names import label, quantile_label
 from loadchaos.core.ledger.folder import RunFolder
 from loadchaos.core.ledger.reader import Reader
+from loadchaos.core.ledger.rows import as_typed
 from loadchaos.core.model import BLAMELESS
 from loadchaos.core.stats import bucket_middle, wilson
 from loadchaos.report.live_stats.distributions import RunTotals
@@ -100,14 +101,14 @@ def side(path: Path, say: progress.Say | None = None) -> Side:
         raise OptionError(f"{path} has no verdict to compare ({type(e).__name__}): loadchaos judge {path}") from e
     totals, sent, failed, begin = RunTotals(), 0, 0, dict[str, Any]()
     for row in progress.rows(Reader(folder).new(final=True), f"reading {path.name}", say):
-        kind = row.get("row")
-        if kind == "begin":
+        typed = as_typed(row)
+        if typed["row"] == "begin":
             sent += 1
-        elif kind == "end":
-            totals.feed(row)
-            failed += row.get("outcome") not in BLAMELESS
-        elif kind == "run" and row.get("what") == "begin":
-            begin = row
+        elif typed["row"] == "end":
+            totals.feed(typed)
+            failed += typed.get("outcome") not in BLAMELESS
+        elif typed["row"] == "run" and typed.get("what") == "begin":
+            begin = dict(typed)
     target = verdict.get("target") or {}
     return Side(
         name=path.resolve().name,
