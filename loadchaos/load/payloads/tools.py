@@ -53,9 +53,10 @@ def add(draft: Draft, options: BaseModel, step: Step, facts: Facts, rng: Rng) ->
 
 def _tool(number: int) -> dict[str, Any]:
     parameters = {
-        "type": "object", "required": ["place"],
+        "type": "object",
+        "required": ["place"],
         "properties": {"place": {"type": "string"}, "days": {"type": "integer"}, "unit": {"enum": ["c", "f"]}},
-    }  # fmt: skip
+    }
     name = f"get_weather_{number}"
     return {
         "type": "function",

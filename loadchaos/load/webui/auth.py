@@ -30,7 +30,7 @@ class _User(UserMixin):
     id = _USER
 
 
-class WebUi(Protocol):
+class LocustWebUi(Protocol):
     """The part of Locust's web UI that is used here and in extension.py."""
 
     app: Flask
@@ -50,7 +50,7 @@ class WebUi(Protocol):
         ...
 
 
-def protect(web_ui: WebUi) -> str:
+def protect(web_ui: LocustWebUi) -> str:
     """Install all checks.
 
     Returns the token that our page gives to our buttons.
@@ -103,7 +103,7 @@ def _require_own_page() -> None:
         abort(403, "requests from other pages are not allowed")
 
 
-def _login(web_ui: WebUi, password: str) -> None:
+def _login(web_ui: LocustWebUi, password: str) -> None:
     """Install Locust's own login page.
 
     A wrong password delays its sender by 1 s.

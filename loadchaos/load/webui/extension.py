@@ -32,7 +32,7 @@ _STOPPABLE_PHASES = ("starting", "preparing", "load")
 class Environment(Protocol):
     """The part of Locust's Environment that is used here."""
 
-    web_ui: auth.WebUi
+    web_ui: auth.LocustWebUi
     runner: Any
     events: Any
 
@@ -164,14 +164,15 @@ def extend_web_ui(environment: Environment, folder: Path) -> None:
     threading.Thread(target=view.follow, name="session", daemon=True).start()
     token = auth.protect(web_ui)
     web_ui.template_args = {
-        **web_ui.template_args, "extended_tabs": _TABS,
+        **web_ui.template_args,
+        "extended_tabs": _TABS,
         "extended_csv_files": [{"href": "./loadchaos/report", "title": "loadchaos: report of the last run"}],
-    }  # fmt: skip
+    }
     _routes(web_ui, view, token)
     _hooks(web_ui.app, environment, view, token)
 
 
-def _routes(web_ui: auth.WebUi, view: RunView, token: str) -> None:
+def _routes(web_ui: auth.LocustWebUi, view: RunView, token: str) -> None:
     def route(path: str, **options: Any) -> Callable[[Callable[..., Any]], Any]:
         return lambda view: web_ui.app.route("/loadchaos/" + path, **options)(web_ui.auth_required_if_enabled(view))
 

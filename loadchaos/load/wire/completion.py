@@ -65,7 +65,7 @@ class Completion:
         "outcome_events",
         "rules",
         "usage",
-    )  # fmt: skip
+    )
 
     def __init__(self, rules: OutcomeRules, *, asked_stream: bool, declared_stream: bool) -> None:
         self.rules = rules

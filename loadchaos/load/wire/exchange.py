@@ -82,7 +82,7 @@ class Exchange:
         "slowed",
         "step",
         "wire",
-    )  # fmt: skip
+    )
 
     def __init__(self, wire: WireRequest, slot: Slot, progress: Progress, due_ns: int | None = None) -> None:
         self.wire = wire

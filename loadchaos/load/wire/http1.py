@@ -70,9 +70,22 @@ class ResponseParser:
     """
 
     __slots__ = (
-        "_buffer", "_framing", "_inflate", "_keep_alive", "_remaining", "_state", "broken", "done", "excess", "has_head",
-        "headers", "interim", "reason", "status", "version",
-    )  # fmt: skip
+        "_buffer",
+        "_framing",
+        "_inflate",
+        "_keep_alive",
+        "_remaining",
+        "_state",
+        "broken",
+        "done",
+        "excess",
+        "has_head",
+        "headers",
+        "interim",
+        "reason",
+        "status",
+        "version",
+    )
 
     def __init__(self) -> None:
         self.status: int | None = None

@@ -199,10 +199,14 @@ def from_profile(
     """
     profile = load(resources.profile(name), registry.traffic_registry())
     plan = {
-        "profile": {**profile.to_json(), "load": _ENDLESS_LOAD}, "seed": seed, "model": model, "api_key_env": api_key_env,
-        "headers": dict(headers or {}), "folder": "",
+        "profile": {**profile.to_json(), "load": _ENDLESS_LOAD},
+        "seed": seed,
+        "model": model,
+        "api_key_env": api_key_env,
+        "headers": dict(headers or {}),
+        "folder": "",
         "tls": TlsSettings(profile.target.ca, profile.target.insecure).to_json(),
-    }  # fmt: skip
+    }
     title = "".join(part.capitalize() for part in profile.name.replace("-", "_").split("_"))
     attributes = {
         "abstract": False,
