@@ -49,7 +49,7 @@ _NOTHING = Percentiles(None, None, None, 0)
 def _template() -> Template:
     loader = FileSystemLoader(Path(__file__).parent)
     env = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    return env.get_template("cockpit.html.j2")
+    return env.get_template("web_panels.html.j2")
 
 
 @dataclass
