@@ -8,21 +8,13 @@ any language), so every listener that is not recognised as a server needs author
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 import psutil
 
+from loadchaos.chaos.listeners import Listener, listeners
 from loadchaos.core.errors import AuthorizationError, OptionError
-from loadchaos.server.dialects import command_words
-
-_SERVERS = re.compile("|".join([*command_words(), r"loadchaos\.sim"]), re.IGNORECASE)
-"""Text in the command line of a local server: the engines that loadchaos knows, and its own embedded server."""
-_FORWARDERS = re.compile(
-    r"(?:^|/)(?:ssh|sshd|autossh|kubectl|oc|tsh|docker-proxy|rootlessport|socat|nginx|haproxy|envoy)\b"
-)
-"""Commands that forward even though their arguments name an engine (`kubectl port-forward svc/vllm`)."""
 
 
 def check(url: str, reasons: Sequence[str], authorized: Sequence[str], option: str = "--authorize ") -> None:
@@ -74,24 +66,29 @@ def address(url: str) -> str:
 
 def _why_not_local(url: str) -> str | None:
     """Explain why a URL is not plainly a local server; None when it is."""
-    parts = urlsplit(url)
-    port = _port(url)
-    if not _is_loopback(parts.hostname or ""):
+    host = urlsplit(url).hostname or ""
+    if not _is_loopback(host):
         return "It is not on this machine's loopback."
-    owners = _listeners(port)
+    owners = listeners(host, _port(url))
     if not owners:
-        if not _owners(port):
-            return (
-                "No process is visible that listens there: check the port, and that the server runs. "
-                "It may also be a forwarder."
-            )
+        return (
+            "No process is visible that listens there: check the port, and that the server runs. "
+            "It may also be a forwarder."
+        )
+    return next((why for owner in owners if (why := _why_no_server(owner)) is not None), None)
+
+
+def _why_no_server(owner: Listener) -> str | None:
+    """Explain why a listener is not plainly a server; None when it is."""
+    if owner.pid is None:
         return "The process that listens there is not visible from here, so it may forward to another machine."
-    for command in owners:
-        if _FORWARDERS.search(command.split(" ", 1)[0]):
-            return f"Its listener is {command[:80]!r}, which forwards to another address."
-        if not _SERVERS.search(command):
-            shown = repr(command[:80]) if command else "a process whose command line cannot be read"
-            return f"Its listener is {shown}, which is no known server and may forward to another machine."
+    shown = repr(owner.command[:80]) if owner.command else "a process whose command line cannot be read"
+    if owner.forwards:
+        return f"Its listener is {shown}, which forwards to another address."
+    if not owner.engine:
+        return f"Its listener is {shown}, which is no known server and may forward to another machine."
+    if owner.remote:
+        return f"Its listener {shown} is connected to {owner.remote[0]}, so it may forward to another machine."
     return None
 
 
@@ -104,53 +101,18 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _listeners(port: int) -> list[str]:
-    """Return the command lines of the listeners on a local TCP port.
-
-    Returns an empty list where one of them is not visible.
-    """
-    owners = _owners(port)
-    return [] if any(pid is None for pid, _ in owners) else [command for _, command in owners]
-
-
-def _owners(port: int) -> list[tuple[int | None, str]]:
-    """Return (pid, command line) of each listener on a local TCP port.
-
-    The pid is None for a process of another user or namespace.
-    """
-    try:
-        connections = psutil.net_connections(kind="tcp")
-    except (psutil.AccessDenied, OSError):
-        return [(None, "")]
-    return [
-        (c.pid, _command(c.pid))
-        for c in connections
-        if c.status == psutil.CONN_LISTEN and c.laddr and c.laddr.port == port
-    ]
-
-
-def _command(pid: int | None) -> str:
-    try:
-        process = psutil.Process(pid) if pid is not None else None
-        # A title that the server sets itself (`VLLM::EngineCore`) is in the name where the command line is cut.
-        return " ".join([*process.cmdline(), process.name()]) if process is not None else ""
-    except psutil.Error:
-        return ""
-
-
 def listener_pid(url: str) -> int | None:
     """Return the pid of the process that listens on a loopback URL.
 
     Returns None where it is not plainly a local server.
     """
-    parts = urlsplit(url)
-    if not _is_loopback(parts.hostname or ""):
+    host = urlsplit(url).hostname or ""
+    if not _is_loopback(host):
         return None
-    port = _port(url)
     # Monitoring harms no server: any process here that is no known forwarder will do.
-    owners = _owners(port)
-    pids = {pid for pid, command in owners if pid is not None and not _FORWARDERS.search(command.split(" ", 1)[0])}
-    if len(pids) < len({pid for pid, _ in owners}):
+    owners = listeners(host, _port(url))
+    pids = {owner.pid for owner in owners if owner.pid is not None and not owner.forwards}
+    if len(pids) < len(owners):
         return None
     # Several processes on one port (an API server's workers): their common parent is the one to monitor.
     if len(pids) > 1:
@@ -171,15 +133,15 @@ def refuse_wrong_pid(pid: int, urls: Sequence[str]) -> None:
         )
     tree = {pid, *(child.pid for child in _children(pid))}
     ports = {_port(url) for url in urls}
-    owners = {owner: command for port in ports for owner, command in _owners(port)}
+    owners = {owner.pid: owner.command for url in urls for owner in listeners(None, _port(url))}
     if tree & set(owners):
         return
-    listeners = "; ".join(
+    shown = "; ".join(
         f"{owner or 'a process that is not visible'}: {command[:80]}" for owner, command in owners.items()
     )
     raise OptionError(
         f"--pid {pid} is not the server: neither it nor a process it started listens on port "
-        f"{' or '.join(map(str, sorted(ports)))} (listening there: {listeners or 'no process of this machine'})"
+        f"{' or '.join(map(str, sorted(ports)))} (listening there: {shown or 'no process of this machine'})"
     )
 
 

@@ -1,28 +1,47 @@
 """Authorization: `--authorize` is needed for all but local servers."""
 
+import contextlib
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from loadchaos.chaos import authorization
+from loadchaos.chaos import authorization, listeners
+from loadchaos.chaos.listeners import Listener
 from loadchaos.core.errors import AuthorizationError, OptionError
 
 HARM = ["the attack reset_mm_cache"]
 
 
 LISTENS = """
-import socket, time
-s = socket.socket(); s.bind(("127.0.0.1", 0)); s.listen()
-print(s.getsockname()[1], flush=True)
-time.sleep(60)
+import os, socket, time
+if "LISTEN_ON" in os.environ:
+    host = os.environ.pop("LISTEN_ON")
+    s = socket.socket(); s.bind((host, 0)); s.listen()
+    if "CONNECT_TO" in os.environ:
+        host, port = os.environ.pop("CONNECT_TO").split(":")
+        other = socket.create_connection((host, int(port)))
+    print(s.getsockname()[1], flush=True)
+    time.sleep(60)
 """
 
 
-def listening(*arguments: str) -> Iterator[int]:
-    process = subprocess.Popen([sys.executable, "-c", LISTENS, *arguments], stdout=subprocess.PIPE, text=True)
+@contextlib.contextmanager
+def listening(folder: Path, *argv: str, on: str = "127.0.0.1", connect_to: str = "") -> Iterator[int]:
+    """Run a process with this command line that listens; yields its port.
+
+    Python imports sitecustomize before it looks at its arguments, so they can be those of any program.
+    """
+    (folder / "sitecustomize.py").write_text(LISTENS, "utf-8")
+    variables = {"PYTHONPATH": str(folder), "PYTHONHOME": sys.base_prefix, "LISTEN_ON": on}
+    variables |= {"CONNECT_TO": connect_to} if connect_to else {}
+    process = subprocess.Popen(
+        argv, executable=sys.executable, env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     try:
         yield int(process.stdout.readline())
@@ -32,15 +51,17 @@ def listening(*arguments: str) -> Iterator[int]:
 
 
 @pytest.fixture
-def local_port() -> Iterator[int]:
+def local_port(tmp_path: Path) -> Iterator[int]:
     """A listener whose command line is a server's."""
-    yield from listening("vllm", "serve", "some-model")
+    with listening(tmp_path, "/venv/bin/python", "/venv/bin/vllm", "serve", "some-model") as port:
+        yield port
 
 
 @pytest.fixture
-def proxy_port() -> Iterator[int]:
+def proxy_port(tmp_path: Path) -> Iterator[int]:
     """A listener with an unknown command line, as of a small proxy."""
-    yield from listening("forward.py", "8000")
+    with listening(tmp_path, "python3", "forward.py", "8000") as port:
+        yield port
 
 
 def test_check_allows_a_harmless_run() -> None:
@@ -63,18 +84,104 @@ def test_check_allows_a_local_server_process(local_port: int) -> None:
     authorization.check(f"http://127.0.0.1:{local_port}", HARM, [])
 
 
-def test_check_refuses_a_forwarder_on_loopback(local_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    forward = "/usr/bin/kubectl port-forward svc/vllm 8000"
-    monkeypatch.setattr(authorization, "_listeners", lambda port: [forward])
-    with pytest.raises(AuthorizationError, match=r"kubectl port-forward .* which forwards"):
-        authorization.check(f"http://localhost:{local_port}", HARM, [])
+ENGINES = {
+    "script": "/venv/bin/python3.11 /venv/bin/vllm serve m --port 8000",
+    "module": "python3 -m vllm.entrypoints.openai.api_server --model m",
+    "options": "python -X dev -Ou -m sglang.launch_server --model-path m",
+    "program": "/usr/bin/lmdeploy serve api_server internlm",
+    "title": "VLLM::APIServer_0",
+    "embedded": "/venv/bin/python -m loadchaos.simulator.server --port 0",
+    "a model's name": "vllm serve my-router",
+}
 
 
-@pytest.mark.parametrize(("owners", "message"), [([(None, "")], "is not visible"), ([], "No process is visible")])
-def test_check_refuses_a_loopback_port_without_a_visible_owner(
-    owners: list[tuple[None, str]], message: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("command", ENGINES.values(), ids=ENGINES)
+def test_check_allows_an_engine_by_its_program_or_module(command: str, tmp_path: Path) -> None:
+    with listening(tmp_path, *command.split()) as port:
+        for host in ("127.0.0.1", "localhost"):
+            authorization.check(f"http://{host}:{port}", HARM, [])
+
+
+FORWARDERS = {
+    "cloudflared": "cloudflared access tcp --hostname vllm.example.com --url 127.0.0.1:8000",
+    "caddy": "/usr/bin/caddy reverse-proxy --from :8000 --to vllm.example.com:8000",
+    "iap": "/usr/bin/python3 /usr/lib/google-cloud-sdk/lib/gcloud.py compute start-iap-tunnel vllm-0 8000",
+    "litellm": "/venv/bin/python /venv/bin/litellm --model openai/vllm --api_base https://prod.example.com",
+    "kubectl": "kubectl port-forward svc/vllm 8000",
+    "module": "python3 -m mitmproxy --mode reverse:http://vllm:8000",
+}
+
+
+@pytest.mark.parametrize("command", FORWARDERS.values(), ids=FORWARDERS)
+def test_check_refuses_a_proxy_or_tunnel_on_loopback(command: str, tmp_path: Path) -> None:
+    with listening(tmp_path, *command.split()) as port:
+        with pytest.raises(AuthorizationError, match="which forwards to another address"):
+            authorization.check(f"http://127.0.0.1:{port}", HARM, [])
+        assert authorization.listener_pid(f"http://127.0.0.1:{port}") is None
+
+
+NO_ENGINES = {
+    "argument": "python3 forward.py vllm serve",
+    "code": "python3 -c pass vllm serve",
+    "file of vllm": "python3 /opt/vllm/forward.py",
+    "lmdeploy's proxy": "python /venv/bin/lmdeploy serve proxy --server-port 8000",
+    "vllm's router": "python -m vllm_router.app --static-backends http://prod",
+    "sglang's balancer": "python -m sglang.srt.disaggregation.mini_lb --prefill http://prod",
+    "folder": "/opt/vllm/tunnel",
+}
+
+
+@pytest.mark.parametrize("command", NO_ENGINES.values(), ids=NO_ENGINES)
+def test_check_refuses_a_program_that_only_names_an_engine(command: str, tmp_path: Path) -> None:
+    with listening(tmp_path, *command.split()) as port, pytest.raises(AuthorizationError, match="no known server"):
+        authorization.check(f"http://127.0.0.1:{port}", HARM, [])
+
+
+def test_check_refuses_an_engine_that_is_connected_to_another_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(authorization, "_owners", lambda port: owners)
+    engine = ("vllm", "serve", "m")
+    with socket.create_server(("127.0.0.7", 0)) as other:
+        remote = f"127.0.0.7:{other.getsockname()[1]}"
+        with listening(tmp_path, *engine, connect_to=remote) as port:
+            authorization.check(f"http://127.0.0.1:{port}", HARM, [])  # a connection within this machine
+            monkeypatch.setattr(listeners, "_is_here", lambda ip, here: ip != "127.0.0.7")
+            with pytest.raises(AuthorizationError, match=rf"is connected to {remote}, so it may forward"):
+                authorization.check(f"http://127.0.0.1:{port}", HARM, [])
+
+
+def test_check_allows_an_engine_whose_client_is_another_machine(
+    local_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listeners, "_is_here", lambda ip, here: False)
+    with socket.create_connection(("127.0.0.1", local_port)):
+        authorization.check(f"http://127.0.0.1:{local_port}", HARM, [])
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["10.0.0.1", "192.0.2.7", "0.0.0.0", "[2001:db8::1]", "[::ffff:10.0.0.1]", "llm.example.com",
+     "localhost.example.com", "127.0.0.1.example.com", "vllm", "127.1", "2130706433"],
+)  # fmt: skip
+def test_check_refuses_every_host_but_loopback(host: str, local_port: int) -> None:
+    """An engine listens on that port here, so only the host can be the reason."""
+    with pytest.raises(AuthorizationError, match="not on this machine's loopback"):
+        authorization.check(f"http://{host}:{local_port}", HARM, [])
+    assert authorization.listener_pid(f"http://{host}:{local_port}") is None
+
+
+def test_check_refuses_a_port_whose_listener_has_another_address(tmp_path: Path) -> None:
+    with listening(tmp_path, "vllm", "serve", "m", on="127.0.0.2") as port:
+        authorization.check(f"http://127.0.0.2:{port}", HARM, [])
+        with pytest.raises(AuthorizationError, match="No process is visible"):
+            authorization.check(f"http://127.0.0.1:{port}", HARM, [])
+
+
+@pytest.mark.parametrize(("owners", "message"), [([Listener(None)], "is not visible"), ([], "No process is visible")])
+def test_check_refuses_a_loopback_port_without_a_visible_owner(
+    owners: list[Listener], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(authorization, "listeners", lambda host, port: owners)
     with pytest.raises(AuthorizationError, match=message):
         authorization.check("http://127.0.0.1:9", HARM, [])
     authorization.check("http://127.0.0.1:9", HARM, ["127.0.0.1:9"])
@@ -83,7 +190,7 @@ def test_check_refuses_a_loopback_port_without_a_visible_owner(
 def test_check_takes_localhost_and_127_0_0_1_for_two_addresses(
     local_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(authorization, "_listeners", lambda port: [])
+    monkeypatch.setattr(authorization, "listeners", lambda host, port: [])
     with pytest.raises(AuthorizationError):
         authorization.check(f"http://localhost:{local_port}", HARM, [f"127.0.0.1:{local_port}"])
 
