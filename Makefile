@@ -1,4 +1,4 @@
-# Everything a person or CI runs. `make` alone sets up .venv; each target does what its name says.
+# Commands for people and CI. `make` alone sets up .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 
 setup: $(READY)
 
-# Python 3.11 or later and make are all a fresh machine needs; every other version is pinned in requirements.lock.
+# A fresh machine needs only Python 3.11 or later and make; requirements.lock pins all other versions.
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("loadchaos needs Python 3.11 or later; PYTHON=... chooses another" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
@@ -28,7 +28,7 @@ test: $(READY)
 test-all: $(READY)
 	$(BIN)/pytest -q -n auto --dist worksteal -m "not real"
 
-# Against a real vLLM and LMDeploy's real HTTP layer; says what is not installed.
+# Test against a real vLLM and LMDeploy's real HTTP layer; servers that are not installed are skipped.
 test-real: $(READY)
 	$(BIN)/pytest -q -m real tests/real
 
@@ -38,7 +38,7 @@ demo: $(READY)
 schemas: $(READY)
 	$(BIN)/python -m loadchaos.profile.schema > schemas/profile.json
 
-# What a request comes to for each way a server can misbehave, asked anew; also docs/conformance.md.
+# Write docs/conformance.md: the outcome of a request for each way a server can misbehave.
 conformance: $(READY)
 	@$(BIN)/python -m tests.load.wire.conformance > docs/conformance.md.new
 	@mv docs/conformance.md.new docs/conformance.md
@@ -51,7 +51,7 @@ docs: $(READY)
 	$(BIN)/python -m loadchaos.report.metrics.metric_table > docs/metrics.md
 	$(BIN)/python -m loadchaos.core.ledger.rows_page > docs/ledger.md
 
-# CPU a request and a token, and how true the clock is, beside other clients; writes docs/performance.*. Half an hour.
+# Measure CPU per request and per token and timing accuracy, compared with other clients. Takes half an hour.
 bench: $(READY)
 	$(BIN)/python -m bench.cost $(BENCH)
 

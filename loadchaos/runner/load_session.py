@@ -16,7 +16,7 @@ from loadchaos.runner.run_attacks import RunAttacks
 from loadchaos.runner.run_context import RunContext
 from loadchaos.runner.server_under_test import ServerUnderTest
 from loadchaos.runner.web_commands import WebCommands
-from loadchaos.runner.web_session import WebLoad, WebUi
+from loadchaos.runner.web_session import WebLoad, WebUiProcess
 from loadchaos.runner.worker_notices import WorkerNotices
 
 Tick = Callable[[], Awaitable[None]]
@@ -29,7 +29,7 @@ _SILENT_S = 30.0  # heartbeats come every 250 ms; before the first one Locust ne
 class WebStart:
     """Press of the Start button in `ui`, with the row of its command."""
 
-    ui: WebUi
+    ui: WebUiProcess
     command: Row
 
 

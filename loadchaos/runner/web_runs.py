@@ -19,7 +19,7 @@ from loadchaos.runner.finalize import Result
 from loadchaos.runner.load_session import WebStart
 from loadchaos.runner.options import Options, locust_arguments, target_spec
 from loadchaos.runner.run import run
-from loadchaos.runner.web_session import WebUi, WebUiSettings
+from loadchaos.runner.web_session import WebUiProcess, WebUiSettings
 
 _POLL_S = 0.05
 _READY_S = 30.0
@@ -69,7 +69,7 @@ async def serve_web_ui(
         None if address.host in _LOOPBACK else secrets.token_urlsafe(_PASSWORD_BYTES),
     )
     home = Path(tempfile.mkdtemp(prefix="loadchaos-web-"))
-    ui = WebUi(home, settings)
+    ui = WebUiProcess(home, settings)
     try:
         code = await _serve(ui, profile, options, print_line, print_result)
     finally:
@@ -80,7 +80,7 @@ async def serve_web_ui(
 
 
 async def _serve(
-    ui: WebUi,
+    ui: WebUiProcess,
     profile: Profile,
     options: Options,
     print_line: Callable[[str], None],
@@ -128,7 +128,7 @@ def _end_on_signals(ended: asyncio.Event) -> None:
         loop.add_signal_handler(number, ended.set)
 
 
-async def _wait_until_up(ui: WebUi, ended: asyncio.Event) -> None:
+async def _wait_until_up(ui: WebUiProcess, ended: asyncio.Event) -> None:
     deadline = asyncio.get_running_loop().time() + _READY_S
     while not ended.is_set():
         with contextlib.suppress(OSError):

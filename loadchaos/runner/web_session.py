@@ -46,7 +46,7 @@ class WebUiSettings:
     password: str | None = None
 
 
-class WebUi(ChildProcess):
+class WebUiProcess(ChildProcess):
     """The Locust process with its web UI."""
 
     def __init__(self, home: Path, web: WebUiSettings) -> None:
@@ -130,7 +130,7 @@ class WebLoad:
     It ends when each worker's load has ended.
     """
 
-    def __init__(self, ui: WebUi, folder: RunFolder, emit: Emit) -> None:
+    def __init__(self, ui: WebUiProcess, folder: RunFolder, emit: Emit) -> None:
         self._ui, self._folder, self._emit = ui, folder, emit
         self._ended: set[str] = set()
         self._pids: dict[str, int] = {}
